@@ -15,19 +15,16 @@ class Score:
 
 
 # words in the names of metrics, ours and fairseq's; the last known word of a name counts
-_LOWER = """loss nll ppl perplexity bits bpc bpw bpb error errors wer uer cer ter eer mse rmse mae
-    mape kl kld ece brier fid"""
+_LOWER = "loss nll ppl perplexity bits bpc bpw error errors wer uer cer ter eer mse rmse mae kl kld"
 _HIGHER = """bleu sacrebleu bleurt chrf meteor nist rouge rougel rougelsum cider spice sari comet
     bertscore top similarity accuracy acc correct f1 mcc em match auc auroc auprc precision recall
     map mrr ndcg iou miou pearson spearman kendall correlation kappa uas las psnr ssim"""
 _BETTER = dict.fromkeys(_LOWER.split(), -1) | dict.fromkeys(_HIGHER.split(), 1)
 # of wav2vec's code book, and our divergence between contexts: high is not worse
 _VARIETY = re.compile("(code|prob)_perplexity|(train|valid|test)_kld")
-# what fairseq logs of a validation besides its quality: speed, sizes and counts
-NO_QUALITY = frozenset(
-    """wps ups wpb bsz num_updates lr gnorm clip loss_scale train_wall gb_free cuda_gb_free
-    cuda_gb_reserved cuda_gb_used wall epoch total n_total ntokens nsentences sample_size""".split()
-)
+# what fairseq logs besides quality
+NO_QUALITY = """wps ups wpb bsz num_updates lr gnorm clip loss_scale train_wall gb_free wall epoch
+    total n_total ntokens nsentences sample_size""".split()
 
 
 def direction(metric: str) -> int:

@@ -135,9 +135,8 @@ def compare_records(
     compared, notes = _compare(systems, tested, control, test, alpha, {**floor, **(untested or {})})
     doubtful = [*_alike(compared, tested), *doubt_notes(of_systems, tested)]
     notes += [*doubtful, *differences]
-    causes = (("difference", differences), ("doubt", doubtful))
-    named = tuple(f"a {what}" for what, of in causes if of)
-    return Compared(compared, shown, control, test, alpha, notes, named)
+    causes = [f"a {of}" for of, why in (("difference", differences), ("doubt", doubtful)) if why]
+    return Compared(compared, shown, control, test, alpha, notes, causes)
 
 
 def system_of(path: Path, paths: Sequence[Path]) -> str:

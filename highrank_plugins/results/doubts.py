@@ -16,6 +16,7 @@ _KINDS = {
     "bleu": (re.compile("bleu(?!rt)"), 0.0, 100.0),
     "chrf": (re.compile("chrf"), 0.0, 100.0),
     "kld": (re.compile("_kld$"), -math.inf, math.inf),
+    "": (re.compile(""), -math.inf, math.inf),
 }
 _EVALUATED = re.compile("(valid|test)_|ppl|perplexity")  # as the unigram's, unlike in training
 LEAST_BLEU = 5.0
@@ -23,13 +24,12 @@ LEAST_KLD = 0.01
 
 
 def _kind(metric: str) -> str:
-    """Return the kind of a score by its name, "" for others."""
-    return next((kind for kind, (names, *_) in _KINDS.items() if names.search(metric.lower())), "")
+    return next(kind for kind, (names, *_) in _KINDS.items() if names.search(metric.lower()))
 
 
 def impossible(metric: str, value: float) -> str:
     """Return why a finite score cannot be right, "" if it can."""
-    _, low, high = _KINDS.get(_kind(metric), (None, -math.inf, math.inf))
+    low, high = _KINDS[_kind(metric)][1:]
     wrong = math.isfinite(value) and not low - 1e-6 <= value <= high + 1e-6  # leaves rounding
     return f"{metric} is {value:g}, but must lie in [{low:g}, {high:g}]" if wrong else ""
 
@@ -50,50 +50,38 @@ def below_floor(record: Record) -> Iterator[str]:
             yield f"{name} is below {LEAST_BLEU:g}"
 
 
-def with_unigrams(systems: Mapping[str, Sequence[Record]]) -> dict[str, list[Record]]:
-    """Return the records of systems; those without a unigram have that of others of their text."""
-    every = [record for records in systems.values() for record in records]
-    known = {
-        text: {UNIGRAM: one["metrics"][UNIGRAM]}
-        for one in every
-        if UNIGRAM in one["metrics"] and (text := _text(one))
-    }
-
-    def completed(one: Record) -> Record:
-        return one | {"metrics": known.get(_text(one), {}) | one["metrics"]}
-
-    return {name: list(map(completed, records)) for name, records in systems.items()}
+def with_unigrams(systems: Mapping[str, Sequence[Record]]) -> list[tuple[str, Record]]:
+    """Return system and record; a record without a unigram has that of another of its text."""
+    every = [(name, record) for name, records in systems.items() for record in records]
+    having = [record for _, record in every if UNIGRAM in record["metrics"]]
+    known = {_text(record): {UNIGRAM: record["metrics"][UNIGRAM]} for record in having}
+    return [
+        (name, record | {"metrics": known.get(_text(record), {}) | record["metrics"]})
+        for name, record in every
+    ]
 
 
 def systems_below_floor(systems: Mapping[str, Sequence[Record]]) -> dict[str, str]:
     """Return why a model of a system is `below_floor`, by system."""
-    return {
-        name: why
-        for name, records in with_unigrams(systems).items()
-        for record in records
-        for why in below_floor(record)
-    }
+    return {name: why for name, one in with_unigrams(systems) for why in below_floor(one)}
 
 
 def _text(record: Record) -> str:
-    """Return what tells the test text and vocabulary of a record, "" if it says nothing."""
+    """Return what tells the test text and vocabulary of a record; one that is silent is alone."""
     found = re.match(r"tokens:\d+", record.get("signatures", {}).get("test_perplexity", ""))
     said = {name: value for name, value in vocabulary(record).items() if name != "words"}
-    return f"{found[0]} {said}" if found else ""
+    return f"{found[0]} {said}" if found else str(id(record))
 
 
 def require_comparable(metric: str, runs: Sequence[tuple[Path, Record]]) -> None:
     """Refuse scores that were computed differently, and perplexities over other words."""
     first: dict[str, tuple[Path, str]] = {}
     for path, record in runs:
-        if metric not in record["metrics"]:
-            continue
         said = vocabulary(record) if is_perplexity(metric) else {}
-        if signature := record.get("signatures", {}).get(metric):
-            said["signature"] = signature
-        for what, value in said.items():
-            there, other = first.setdefault(what, (path, value))
-            if value != other:
+        said["signature"] = record.get("signatures", {}).get(metric) or ""
+        for what in filter(said.get, said if metric in record["metrics"] else ()):
+            there, other = first.setdefault(what, (path, said[what]))
+            if other != (value := said[what]):
                 raise ValueError(
                     f"{path}: {metric} has the {what} {value}, but {there} has {other}: they "
                     "cannot be compared; leave one out"

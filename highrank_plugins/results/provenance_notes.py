@@ -60,13 +60,13 @@ def doubt_notes(systems: Mapping[str, Sequence[Record]], metric: str = "") -> It
     Args:
         metric: what a table tests; a perplexity without that of counting words is a doubt, too.
     """
-    found: dict[str, list[str]] = {}
-    systems = with_unigrams(systems)
-    for name, records in systems.items():
-        for doubt in dict.fromkeys(doubt for record in records for doubt in doubts(record)):
-            found.setdefault(doubt, []).append(name)
+    found: dict[str, dict[str, None]] = {}
+    every = with_unigrams(systems)
+    for name, record in every:
+        for doubt in doubts(record):
+            found.setdefault(doubt, {})[name] = None
     yield from (f"Doubtful, since {doubt}: {', '.join(of)}." for doubt, of in found.items())
-    lack = [n for n, of in systems.items() if any(UNIGRAM not in one["metrics"] for one in of)]
+    lack = dict.fromkeys(name for name, record in every if UNIGRAM not in record["metrics"])
     if is_perplexity(metric) and lack:
         which = "" if len(lack) == len(systems) else f" of {', '.join(lack)}"
         words = "counting words (the unigram)"

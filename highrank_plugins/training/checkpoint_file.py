@@ -66,18 +66,16 @@ def best_checkpoint(directories: list[Path]) -> Path:
 
 
 def common_sign(paths: list[Path]) -> int:
-    """Return 1 if the highest validation score of the checkpoints is best, −1 if the lowest.
-
-    Scores compare if they are of one metric, loss, validation set and dictionary.
-    """
-    first = _scored_by(paths[0])
-    for path in paths[1:]:
-        other = _scored_by(path)
-        for what in (name for name in first if name in other and first[name] != other[name]):
-            raise ValueError(
-                f"{paths[0]} was validated by {first[what]}, and {path} by {other[what]}: these "
-                f"scores cannot be compared; name checkpoints of one {what}"
-            )
+    """Return 1 if the highest validation score of the checkpoints is best, −1 if the lowest."""
+    first: dict[str, tuple[Path, str]] = {}
+    for path in paths:
+        for what, value in _scored_by(path).items():
+            there, other = first.setdefault(what, (path, value))
+            if value != other:
+                raise ValueError(
+                    f"{there} was validated by {other}, and {path} by {value}: these scores "
+                    f"cannot be compared; name checkpoints of one {what}"
+                )
     return criterion(saved_options(look_up(paths[0]), "checkpoint"))[1]
 
 
@@ -92,8 +90,6 @@ def _scored_by(path: Path) -> dict[str, str]:
         "dictionary": (state.get("task_state") or {}).get("dictionaries"),
     }
     if metric == "loss":  # others, such as nll_loss and bleu, are the same under each criterion
-        found |= {
-            "--criterion": loss.get("criterion", loss.get("_name")),
-            "--label-smoothing": loss.get("label_smoothing"),
-        }
+        found["--criterion"] = loss.get("criterion", loss.get("_name"))
+        found["--label-smoothing"] = loss.get("label_smoothing")
     return {name: str(value) for name, value in found.items() if value not in (None, {})}
