@@ -22,9 +22,8 @@ _HIGHER = """bleu sacrebleu bleurt chrf meteor nist rouge rougel rougelsum cider
 _BETTER = dict.fromkeys(_LOWER.split(), -1) | dict.fromkeys(_HIGHER.split(), 1)
 # of wav2vec's code book, and our divergence between contexts: high is not worse
 _VARIETY = re.compile("(code|prob)_perplexity|(train|valid|test)_kld")
-# what fairseq logs besides quality
 NO_QUALITY = """wps ups wpb bsz num_updates lr gnorm clip loss_scale train_wall gb_free wall epoch
-    total n_total ntokens nsentences sample_size""".split()
+    total n_total ntokens nsentences sample_size""".split()  # what fairseq logs besides quality
 
 
 def direction(metric: str) -> int:

@@ -132,12 +132,8 @@ def _count(count: int) -> Cell:
 
 
 def _mean(compared: Compared, system: ComparedSystem) -> Cell:
-    found = system.comparison
-    bold = (
-        found is not None
-        and found.holm < compared.alpha
-        and found.difference * direction(compared.metric) > 0
-    )
+    found, sign = system.comparison, direction(compared.metric)
+    bold = found is not None and found.holm < compared.alpha and found.difference * sign > 0
     return _summary(compared.metric, system.summary(compared.metric), bold)
 
 

@@ -55,10 +55,7 @@ def with_unigrams(systems: Mapping[str, Sequence[Record]]) -> list[tuple[str, Re
     every = [(name, record) for name, records in systems.items() for record in records]
     having = [record for _, record in every if UNIGRAM in record["metrics"]]
     known = {_text(record): {UNIGRAM: record["metrics"][UNIGRAM]} for record in having}
-    return [
-        (name, record | {"metrics": known.get(_text(record), {}) | record["metrics"]})
-        for name, record in every
-    ]
+    return [(name, r | {"metrics": known.get(_text(r), {}) | r["metrics"]}) for name, r in every]
 
 
 def systems_below_floor(systems: Mapping[str, Sequence[Record]]) -> dict[str, str]:
@@ -69,8 +66,7 @@ def systems_below_floor(systems: Mapping[str, Sequence[Record]]) -> dict[str, st
 def _text(record: Record) -> str:
     """Return what tells the test text and vocabulary of a record; one that is silent is alone."""
     found = re.match(r"tokens:\d+", record.get("signatures", {}).get("test_perplexity", ""))
-    said = {name: value for name, value in vocabulary(record).items() if name != "words"}
-    return f"{found[0]} {said}" if found else str(id(record))
+    return f"{found[0]} {vocabulary(record) | {'words': ''}}" if found else str(id(record))
 
 
 def require_comparable(metric: str, runs: Sequence[tuple[Path, Record]]) -> None:

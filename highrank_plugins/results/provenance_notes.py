@@ -68,9 +68,8 @@ def doubt_notes(systems: Mapping[str, Sequence[Record]], metric: str = "") -> It
     yield from (f"Doubtful, since {doubt}: {', '.join(of)}." for doubt, of in found.items())
     lack = dict.fromkeys(name for name, record in every if UNIGRAM not in record["metrics"])
     if is_perplexity(metric) and lack:
-        which = "" if len(lack) == len(systems) else f" of {', '.join(lack)}"
-        words = "counting words (the unigram)"
-        yield f"No record{which} says whether its model does better than {words}."
+        by = "" if len(lack) == len(systems) else f" of {', '.join(lack)}"
+        yield f"No record{by} says whether its model does better than counting words (the unigram)."
 
 
 def _difference(

@@ -37,10 +37,7 @@ CLAIM = (
     "What can be claimed: not which system is better, since the seeds of one system differ, too; "
     "`highrank compare` tests them."
 )
-NO_CLAIM = (
-    "What can be claimed: nothing about which system is better, since the notes above name scores "
-    "that do not compare."
-)
+NO_CLAIM = "What can be claimed: nothing, since the notes above name scores that do not compare."
 # columns that are shown if a record has them
 COSTS = {"parameters": "parameters", "s/epoch": "seconds_per_epoch"}
 

@@ -179,7 +179,7 @@ def test_perplexities_over_other_words_are_refused(records, changes):
     assert done.exit_code == 2 and "cannot be compared; leave one out" in done.output
     table = CliRunner().invoke(app, ["results", "table", str(records[0]), str(records[3])]).output
     assert "Vocabularies differ, so perplexities do not compare" in table
-    assert "nothing about which system is better, since" in table and "tests them" not in table
+    assert "claimed: nothing, since the notes" in table and "tests them" not in table
 
 
 def test_processors_of_one_name_are_told_apart(records):

@@ -76,8 +76,9 @@ def correlation(
         from highrank_plugins.results.systems import numbers_of
 
         names = distinct_names(records)
-        found = dict(zip(map(str, records), numbers_of(records, x, y), strict=True))
-        models: dict[str, list[tuple[float, ...]]] = {}
+        pairs = zip(records, numbers_of(records, x, y), strict=True)
+        found = {str(path): (a, b) for path, (a, b) in pairs}
+        models: dict[str, list[tuple[float, float]]] = {}
         for path, at in zip(records, found.values(), strict=True):
             models.setdefault(configuration_of(load_record(path)) or str(path), []).append(at)
         low, high = (-inf, inf) if within is None else _range(within)
@@ -91,7 +92,7 @@ def correlation(
         xs, ys = zip(*used, strict=True)
         report(pearson(xs, ys), output, x=x, y=y, points=found)
         if plot is not None:
-            runs: dict[str, list[tuple[float, ...]]] = {}
+            runs: dict[str, list[tuple[float, float]]] = {}
             for name, at in zip(names, found.values(), strict=True):
                 runs.setdefault(re.sub(r"-\d+$", "", name), []).append(at)
             names_of_axes = (axis(x), axis(y))
