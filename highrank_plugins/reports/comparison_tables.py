@@ -65,10 +65,8 @@ def claim(compared: Compared) -> str:
     ]
     causes = " or ".join(compared.causes)
     but = f", unless {causes} named above is the cause" if causes else ""
-    return (
-        f"What can be claimed, of these runs, this text and {heading} alone: "
-        f"{'; '.join(said)}{but}."
-    )
+    of = f"of these runs, this text and {heading} alone"
+    return f"What can be claimed, {of}: {'; '.join(said)}{but}."
 
 
 def _tested(compared: Compared, timed: bool) -> Table:
