@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from highrank_plugins.common.names import flag
-from highrank_plugins.common.score import reversed_flag
+from highrank_plugins.common.score import NO_QUALITY, reversed_flag
 from highrank_plugins.common.user_error import UserError
 
 
@@ -130,6 +130,8 @@ def check_ranges(options: Mapping[str, Any]) -> None:
     schedule = options.get("lr_scheduler", options.get("_name"))
     if schedule == "inverse_sqrt" and options.get("warmup_updates") == 0:
         problems["warmup_updates"] = "must be at least 1 with --lr-scheduler inverse_sqrt, got 0"
+    if (metric := options.get("best_checkpoint_metric")) in NO_QUALITY:
+        problems["best_checkpoint_metric"] = f"{metric}: says nothing of quality; take loss"
     if found := reversed_flag(options):
         problems.setdefault(*found)
     for copy, original in _COPIES.items():

@@ -12,6 +12,7 @@ from highrank_plugins.results.verdicts import judge
 
 _TESTS = {"student": "Student's unpaired two-sided t-test", "welch": "Welch's two-sided t-test"}
 NOTHING = Cell("–", values=[""])
+_TIE = "not told from"
 # a number of a training run → heading, format
 _COSTS = {
     "parameters": ("parameters", ",.0f"),
@@ -54,18 +55,18 @@ def claim(compared: Compared) -> str:
     words: dict[str, list[str]] = {}
     for name, test in found:
         kind = "better than" if test.difference * sign > 0 else "worse than" if sign else "unlike"
-        word = kind if test.holm < compared.alpha else "not told from"
+        word = kind if test.holm < compared.alpha else _TIE
         words.setdefault(word, []).append(name)
     said = [
         f"{', '.join(words[word])} {'is' if len(words[word]) == 1 else 'are'} {word} {base}"
-        for word in ("better than", "worse than", "unlike", "not told from")
+        + ("" if word == _TIE else f" (p < {compared.alpha:g} after the adjustment)")
+        for word in ("better than", "worse than", "unlike", _TIE)
         if word in words
     ]
-    but = ", unless a difference named above is the cause" if compared.differences else ""
-    return (
-        f"What can be claimed, of these runs, this text and {heading} alone: "
-        f"{'; '.join(said)} (p < {compared.alpha:g} after the adjustment){but}."
-    )
+    causes = " or ".join(compared.causes)
+    but = f", unless {causes} named above is the cause" if causes else ""
+    of = f"of these runs, this text and {heading} alone"
+    return f"What can be claimed, {of}: {'; '.join(said)}{but}."
 
 
 def _tested(compared: Compared, timed: bool) -> Table:
@@ -114,11 +115,12 @@ def _legend(compared: Compared, tested: bool) -> list[str]:
     lines = ["± is the sample standard deviation over seeds (n − 1 below)."]
     if tested:
         count = sum(system.comparison is not None for system in compared.systems)
-        better = {1: "better", -1: "better", 0: "different"}[direction(compared.metric)]
+        bold = f"Bold: significantly better at {compared.alpha:g} after the adjustment"
+        if not direction(compared.metric):
+            bold = "Nothing is bold, since the name of the metric does not say what is better"
         lines.append(
             f"p: {_TESTS[compared.test]} against {compared.baseline}, adjusted for {count} "
-            f"system{'' if count == 1 else 's'} (Holm); intervals are not. Bold: significantly "
-            f"{better} at {compared.alpha:g} after the adjustment."
+            f"system{'' if count == 1 else 's'} (Holm); intervals are not. {bold}."
         )
     return lines
 
@@ -128,13 +130,8 @@ def _count(count: int) -> Cell:
 
 
 def _mean(compared: Compared, system: ComparedSystem) -> Cell:
-    found = system.comparison
-    sign = direction(compared.metric)
-    bold = (
-        found is not None
-        and found.holm < compared.alpha
-        and (sign == 0 or found.difference * sign > 0)
-    )
+    found, sign = system.comparison, direction(compared.metric)
+    bold = found is not None and found.holm < compared.alpha and found.difference * sign > 0
     return _summary(compared.metric, system.summary(compared.metric), bold)
 
 

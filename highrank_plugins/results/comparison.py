@@ -1,14 +1,14 @@
 """Compare systems by the records of their runs: means, tests, effects, costs, differences."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
 from highrank_plugins.analysis import Summary, paired_bleu, summarise
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.results.doubts import below_floor, is_perplexity, vocabulary
+from highrank_plugins.results.doubts import require_comparable, systems_below_floor
 from highrank_plugins.results.provenance_notes import doubt_notes, provenance_notes
 from highrank_plugins.results.record import RESULTS
 from highrank_plugins.results.results_table import Record, metrics_of, read_records
@@ -79,7 +79,7 @@ class Compared:
         baseline: None if no system has that name.
         test: "student" or "welch".
         notes: a sentence each, such as on records of another revision.
-        differences: whether notes name differences other than the systems.
+        causes: what else notes name as a cause: "a difference" of the runs, or "a doubt".
     """
 
     systems: Sequence[ComparedSystem]
@@ -88,7 +88,7 @@ class Compared:
     test: str
     alpha: float
     notes: Sequence[str]
-    differences: bool = False
+    causes: Sequence[str] = ()
 
     @property
     def metric(self) -> str:
@@ -127,18 +127,16 @@ def compare_records(
         shown += [] if name in shown else [name]
     for name in shown:
         _check_metric(name, records)
-    _check_signatures(tested, systems)
+    require_comparable(tested, list(zip(paths, records, strict=True)))
     control = _baseline(baseline, systems)
     of_systems = {name: [run.record for run in of] for name, of in systems.items()}
     differences = provenance_notes(of_systems)
-    floor = {
-        name: "a model is below the floor"
-        for name, of in of_systems.items()
-        if any(why for record in of for why in below_floor(record))
-    }
+    floor = dict.fromkeys(systems_below_floor(of_systems), "a model is below the floor")
     compared, notes = _compare(systems, tested, control, test, alpha, {**floor, **(untested or {})})
-    notes += [*doubt_notes(of_systems, tested), *differences]
-    return Compared(compared, shown, control, test, alpha, notes, bool(differences))
+    doubtful = [*_alike(compared, tested), *doubt_notes(of_systems, tested)]
+    notes += [*doubtful, *differences]
+    causes = [f"a {of}" for of, why in (("difference", differences), ("doubt", doubtful)) if why]
+    return Compared(compared, shown, control, test, alpha, notes, causes)
 
 
 def system_of(path: Path, paths: Sequence[Path]) -> str:
@@ -178,24 +176,6 @@ def _check_seeds(systems: Mapping[str, Sequence[RecordedRun]]) -> None:
                 raise ValueError(
                     f"{run.path} and {first[run.seed]} are runs of {name} with seed {run.seed}; "
                     "each seed counts once: leave one out, or name one after another system"
-                )
-
-
-def _check_signatures(metric: str, systems: Mapping[str, Sequence[RecordedRun]]) -> None:
-    """Refuse scores that were computed differently, and perplexities over other words."""
-    first: dict[str, tuple[Path, str]] = {}
-    for run in (run for runs in systems.values() for run in runs):
-        if metric not in run.record["metrics"]:
-            continue
-        said = vocabulary(run.record) if is_perplexity(metric) else {}
-        if signature := run.record.get("signatures", {}).get(metric):
-            said["signature"] = signature
-        for what, value in said.items():
-            path, other = first.setdefault(what, (run.path, value))
-            if value != other:
-                raise ValueError(
-                    f"{run.path}: {metric} has the {what} {value}, but {path} has {other}: they "
-                    "cannot be compared; leave one out"
                 )
 
 
@@ -244,15 +224,6 @@ def _compare(
     notes = [f"Not tested, since {why}: {', '.join(of)}." for why, of in reasons.items() if of]
     if control in untested:
         notes.append(f"Nothing is tested, since {control} is the baseline.")
-    alike = [
-        name
-        for name, system in plain.items()
-        if len(system.runs) > len({*system.values(metric)}) == 1
-    ]
-    if alike:
-        notes.append(
-            f"All seeds have one score: {', '.join(alike)}. Check that their training differs."
-        )
     compared = compare([System(control, baseline), *tested.values()], test) if tested else []
     found = {comparison.system: comparison for comparison in compared}
     unpaired = {*plain} if metric != BLEU or control in untested else {control, *untested}
@@ -264,6 +235,13 @@ def _compare(
         )
         for name, system in plain.items()
     ], notes
+
+
+def _alike(systems: Sequence[ComparedSystem], metric: str) -> Iterator[str]:
+    """Yield which systems have one score with all of their seeds."""
+    alike = [one.name for one in systems if len(one.runs) > len({*one.values(metric)}) == 1]
+    if alike:
+        yield f"All seeds have one score: {', '.join(alike)}. Check that their training differs."
 
 
 def _paired(runs: Sequence[RecordedRun], baseline: Sequence[RecordedRun]) -> dict[int, float]:

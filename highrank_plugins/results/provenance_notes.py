@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from highrank_plugins.common.provenance import machine_kind
-from highrank_plugins.results.doubts import Record, doubts, is_perplexity, vocabulary
+from highrank_plugins.results.doubts import Record, doubts, is_perplexity, vocabulary, with_unigrams
 from highrank_plugins.results.perplexity import UNIGRAM
 
 TEXT_BLOCKS = ("corpus", "data", "clean", "dialogues")
@@ -24,7 +24,7 @@ def provenance_notes(systems: Mapping[str, Sequence[Record]]) -> list[str]:
     notes = [
         _difference("Revisions of the code differ", systems, _revision),
         _changed_files(systems),
-        _texts(systems),
+        texts(systems),
         _difference("Versions of torch differ", systems, _torch),
         _difference("Machines differ, so speeds do not compare", systems, _machine),
         _difference(
@@ -60,14 +60,16 @@ def doubt_notes(systems: Mapping[str, Sequence[Record]], metric: str = "") -> It
     Args:
         metric: what a table tests; a perplexity without that of counting words is a doubt, too.
     """
-    found: dict[str, list[str]] = {}
-    for name, records in systems.items():
-        for doubt in dict.fromkeys(doubt for record in records for doubt in doubts(record)):
-            found.setdefault(doubt, []).append(name)
+    found: dict[str, dict[str, None]] = {}
+    every = with_unigrams(systems)
+    for name, record in every:
+        for doubt in doubts(record):
+            found.setdefault(doubt, {})[name] = None
     yield from (f"Doubtful, since {doubt}: {', '.join(of)}." for doubt, of in found.items())
-    has = {name for of in systems.values() for one in of for name in one["metrics"]}
-    if is_perplexity(metric) and UNIGRAM not in has:
-        yield "No record says whether its model does better than counting words (the unigram)."
+    lack = dict.fromkeys(name for name, record in every if UNIGRAM not in record["metrics"])
+    if is_perplexity(metric) and lack:
+        by = "" if len(lack) == len(systems) else f" of {', '.join(lack)}"
+        yield f"No record{by} says whether its model does better than counting words (the unigram)."
 
 
 def _difference(
@@ -105,7 +107,7 @@ def _machine(record: Record) -> str:
     return f"{hardware.get('cores', '?')} × {gpus or hardware.get('processor', 'unknown')}"
 
 
-def _texts(systems: Mapping[str, Sequence[Record]]) -> str:
+def texts(systems: Mapping[str, Sequence[Record]]) -> str:
     """Return which systems have which text; older records lack the digest of theirs."""
     what = "Texts or their preparation differ"
     digests = {record.get("data") for records in systems.values() for record in records}

@@ -14,7 +14,7 @@ from highrank_plugins.common.files import read_json
 from highrank_plugins.common.formatting import CONTROL
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.provenance import git_state, hardware, versions
-from highrank_plugins.results.doubts import doubts
+from highrank_plugins.results.doubts import doubts, impossible
 
 if TYPE_CHECKING:
     from highrank_plugins.common.score import Score
@@ -175,6 +175,8 @@ def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> d
     bad = [name for name, value in metrics.items() if finite and not math.isfinite(value)]
     if bad:
         raise ValueError(f"{path}: {bad[0]} is not a number; leave it out or repeat the run")
+    for wrong in filter(None, map(impossible, metrics, metrics.values())):
+        raise ValueError(f"{path}: {wrong}; correct it or repeat the run")
     return dict(record)
 
 

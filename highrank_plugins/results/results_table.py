@@ -8,8 +8,8 @@ from highrank_plugins.common.formatting import table
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import Column
-from highrank_plugins.results.doubts import Record
-from highrank_plugins.results.provenance_notes import doubt_notes, incomparable
+from highrank_plugins.results.doubts import Record, systems_below_floor
+from highrank_plugins.results.provenance_notes import doubt_notes, incomparable, texts
 from highrank_plugins.results.record import RESULTS, load_record, refuse_repeated_runs
 
 TableColumn = tuple[str, Callable[[Record], str]]
@@ -37,6 +37,7 @@ CLAIM = (
     "What can be claimed: not which system is better, since the seeds of one system differ, too; "
     "`highrank compare` tests them."
 )
+NO_CLAIM = "What can be claimed: nothing, since the notes above name scores that do not compare."
 # columns that are shown if a record has them
 COSTS = {"parameters": "parameters", "s/epoch": "seconds_per_epoch"}
 
@@ -90,7 +91,9 @@ def results_table(paths: list[Path]) -> str:
         for run, record in runs.items()
     ]
     systems = {run: [record] for run, record in runs.items()}
-    notes = [*doubt_notes(systems), *filter(None, incomparable(systems)), *[CLAIM][: len(rows) - 1]]
+    apart = list(filter(None, [*incomparable(systems), texts(systems)]))
+    claim = NO_CLAIM if apart or systems_below_floor(systems) else CLAIM
+    notes = [*doubt_notes(systems), *apart, *[claim][: len(rows) - 1]]
     return table(headings, rows) + "".join(f"\n{note}\n" for note in notes)
 
 

@@ -14,6 +14,7 @@ from highrank_plugins.analysis import (
     summarise,
     welch_t,
 )
+from highrank_plugins.results.doubts import require_comparable, systems_below_floor
 from highrank_plugins.results.record import load_record, metric_of, refuse_repeated_runs
 
 TESTS = {"student": student_t, "welch": welch_t}
@@ -47,6 +48,24 @@ class Comparison:
     difference: float
     interval: tuple[float, float]
     effect: float
+
+
+def numbers_of(paths: Sequence[Path], *metrics: str) -> list[tuple[float, ...]]:
+    """Return numbers of records; refuse those that do not compare, as `highrank compare` does."""
+    records = {path: load_record(path) for path in paths}
+    for metric in metrics:
+        require_comparable(metric, list(records.items()))
+    for name, why in systems_below_floor({str(path): [of] for path, of in records.items()}).items():
+        raise ValueError(f"{name}: {why}: the model is below the floor; leave it out")
+    return [tuple(metric_of(path, metric) for metric in metrics) for path in paths]
+
+
+def read_systems(texts: Sequence[str], metric: str | None) -> list[System]:
+    """Parse systems, see `read_system`; the records of all of them must compare."""
+    systems = [read_system(text, metric) for text in texts]
+    words = [word for text in texts for word in text.partition("=")[2].split(",")]
+    numbers_of([Path(word) for word in words if word.endswith(".json")], *filter(None, [metric]))
+    return systems
 
 
 def read_system(text: str, metric: str | None) -> System:

@@ -50,7 +50,7 @@ def best_checkpoints(directory: Path, count: int, updates: Updates | None = None
     """Return the `count` checkpoints with the best validation score, in training order.
 
     The score is the one that fairseq stored with each (`--best-checkpoint-metric`, the loss by
-    default); checkpoints that were not validated do not count, nor do copies.
+    default); checkpoints without a finite score do not count, nor do copies.
     """
     updates = updates or Updates()
     found = _found(directory, _ANY, updates)
@@ -58,6 +58,7 @@ def best_checkpoints(directory: Path, count: int, updates: Updates | None = None
         number: float(score)
         for number, path in found.items()
         if (score := look_up(path, "extra_state").get("val_loss")) is not None
+        and math.isfinite(score)
     }
     _check_enough(directory, len(scores), count, f"with a validation score{updates}")
     sign = common_sign([found[number] for number in scores])

@@ -1,11 +1,12 @@
 """Read single parts of a checkpoint file."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from highrank_plugins.common.saved_options import saved_options, warn_without_hash
-from highrank_plugins.common.score import criterion, reversed_flag
+from highrank_plugins.common.score import criterion, direction, reversed_flag
 from highrank_plugins.common.torch_archive import UNREADABLE, check_archive, load_mapped
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def best_checkpoint(directories: list[Path]) -> Path:
     scores = {path: float(look_up(path, "extra_state", "best")) for path in found}
     sign = common_sign(found)
     for path in found:
+        if not math.isfinite(scores[path]):
+            raise ValueError(f"{path}: its best score is no finite number; leave this run out")
         if wrong := reversed_flag(saved_options(look_up(path), "checkpoint")):
             raise ValueError(
                 f"{path} is the worst checkpoint of its run, not the best ({wrong[1]}). Take the "
@@ -64,11 +67,29 @@ def best_checkpoint(directories: list[Path]) -> Path:
 
 def common_sign(paths: list[Path]) -> int:
     """Return 1 if the highest validation score of the checkpoints is best, −1 if the lowest."""
-    kinds = {criterion(saved_options(look_up(path), "checkpoint")): path for path in paths}
-    if len(kinds) > 1:
-        (one, here), (other, there), *_ = kinds.items()
-        raise ValueError(
-            f"{here} was validated by {one[0]}, and {there} by {other[0]}: these scores cannot be "
-            "compared; name checkpoints of one --best-checkpoint-metric"
-        )
-    return next(iter(kinds))[1]
+    first: dict[str, tuple[Path, str]] = {}
+    for path in paths:
+        for what, value in _scored_by(path).items():
+            there, other = first.setdefault(what, (path, value))
+            if value != other:
+                raise ValueError(
+                    f"{there} was validated by {other}, and {path} by {value}: these scores "
+                    f"cannot be compared; name checkpoints of one {what}"
+                )
+    return criterion(saved_options(look_up(paths[0]), "checkpoint"))[1]
+
+
+def _scored_by(path: Path) -> dict[str, str]:
+    """Return what a validation score depends on, as far as the checkpoint says."""
+    state = look_up(path)
+    metric, sign = criterion(saved_options(state, "checkpoint"))
+    loss, text = saved_options(state, "criterion"), saved_options(state, "dataset")
+    found = {
+        "--best-checkpoint-metric": metric + ("" if direction(metric) else f" ({sign:+d})"),
+        "--valid-subset": text.get("valid_subset"),
+        "dictionary": (state.get("task_state") or {}).get("dictionaries"),
+    }
+    if metric == "loss":  # others, such as nll_loss and bleu, are the same under each criterion
+        found["--criterion"] = loss.get("criterion", loss.get("_name"))
+        found["--label-smoothing"] = loss.get("label_smoothing")
+    return {name: str(value) for name, value in found.items() if value not in (None, {})}

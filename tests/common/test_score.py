@@ -6,10 +6,12 @@ from highrank_plugins.common.option_ranges import WrongNumbers, check_ranges
 from highrank_plugins.common.score import criterion, direction
 
 LOWER = """loss nll_loss ppl wer uer raw_wer ter c_error bt_nll_loss f0_loss accuracy_loss
-    weighted_lm_ppl test_perplexity_before_finetuning valid_bits top_1_error""".split()
+    weighted_lm_ppl test_perplexity_before_finetuning valid_bits top_1_error mse rmse mae kld
+    kld_loss bpw""".split()
 HIGHER = """bleu BLEU4 sacrebleu chrf2 accuracy n_correct acc_and_f1 mAP test_top_5
-    word_similarity""".split()
-UNKNOWN = "wps code_perplexity test_kld test_retention test_rank my_number after".split()
+    word_similarity pearson spearman pearson_and_spearman em exact_match comet bertscore rougeL
+    rouge_l cider auroc iou""".split()
+UNKNOWN = "latency code_perplexity test_kld test_retention test_rank my_number after".split()
 
 
 @pytest.mark.parametrize("names, expected", [(LOWER, -1), (HIGHER, 1), (UNKNOWN, 0)])
@@ -31,3 +33,10 @@ def test_a_flag_against_the_direction_is_refused(metric, maximise):
             check_ranges(given)
     else:
         check_ranges(given)
+
+
+@pytest.mark.parametrize("maximise", [False, True])
+@pytest.mark.parametrize("metric", ["wps", "total", "ntokens", "lr", "train_wall"])
+def test_speed_and_counts_choose_no_checkpoint(metric, maximise):
+    with pytest.raises(WrongNumbers, match=f"--best-checkpoint-metric {metric}: says nothing"):
+        check_ranges(options(metric, maximise))

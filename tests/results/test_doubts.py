@@ -31,7 +31,10 @@ def with_metrics(path, **metrics):
 def test_a_claim_ends_the_last_table(records):
     last = compare(*records).output.rstrip().splitlines()[-1]
     assert last.startswith("What can be claimed, of these runs") and "mos is better than" in last
-    assert "difference named above" not in last
+    assert last.endswith("after the adjustment), unless a doubt named above is the cause.")
+    for path in records:
+        with_metrics(path, **{UNIGRAM: 400})
+    assert compare(*records).output.rstrip().endswith("(p < 0.05 after the adjustment).")
     change(records[0], versions={"torch": "3"})
     assert "unless a difference named above" in compare(*records).output.splitlines()[-1]
     for words in (["results", "table", *map(str, records[:2])], ["results", "published", "ptb"]):
@@ -42,9 +45,11 @@ def test_a_claim_ends_the_last_table(records):
 @pytest.mark.parametrize(
     ("metrics", "doubt"),
     [
-        ({UNIGRAM: 88.5}, "test_perplexity is no better than that of counting words"),
+        ({UNIGRAM: 128, "test_perplexity": 128}, "test_perplexity is no better than that of"),
+        ({UNIGRAM: 128, "valid_perplexity": 130}, "valid_perplexity is no better than that of"),
+        ({UNIGRAM: 128, "test_bits": 7.01}, "test_bits is no better than that of counting words"),
         ({"test_kld": 0.009}, "test_kld is below 0.01"),
-        ({"sacrebleu": 4.9}, "sacrebleu is below 5"),
+        *(({name: 4.9}, f"{name} is below 5") for name in ("sacrebleu", "BLEU", "test_bleu")),
     ],
 )
 def test_a_model_below_the_floor_is_named_and_not_tested(records, metrics, doubt):
@@ -56,6 +61,75 @@ def test_a_model_below_the_floor_is_named_and_not_tested(records, metrics, doubt
     assert "What can be claimed: nothing about which system is better" in said
     table = CliRunner().invoke(app, ["results", "table", *map(str, records)]).output
     assert f"Doubtful, since {doubt}" in table
+
+
+def test_a_tie_has_no_level_and_nothing_is_bold_without_a_direction(records):
+    for path, value in zip(records, (108, 90, 87, 88, 89, 90), strict=True):
+        with_metrics(path, latency=json.loads(path.read_text())["metrics"]["test_perplexity"])
+        with_metrics(path, test_perplexity=value)
+    tie = compare(*records).output.splitlines()[-1]
+    assert "alone: mos is not told from softmax, unless" in tie and "p <" not in tie
+    unlike = compare(*records, "--metric", "latency").output
+    assert "mos is unlike softmax (p < 0.05 " in unlike and "Nothing is bold" in unlike
+    assert "**" not in unlike
+
+
+def test_the_unigram_of_one_record_is_that_of_all_of_its_text(records):
+    with_metrics(records[0], **{UNIGRAM: 120})
+    with_metrics(records[3], test_perplexity=130)
+    said = compare(*records).output
+    assert "below the floor: mos." in said and "No record" not in said
+    change(records[0], signatures={})  # of what text?
+    said = compare(*records).output
+    assert "below the floor" not in said and "No record says whether its model" in said
+    for path in records[1:3]:
+        with_metrics(path, **{UNIGRAM: 120})
+        change(path, signatures={})
+    assert "No record of mos says whether its model" in compare(*records).output
+
+
+REFUSED = {
+    "vocabulary": ({"config": {"corpus": {"vocab_size": 5}}}, {}, "cannot be compared"),
+    "signature": ({"signatures": {"test_perplexity": "tokens:9"}}, {}, "cannot be compared"),
+    "floor": ({}, {UNIGRAM: 50}, "below the floor; leave it out"),
+}
+
+
+@pytest.mark.parametrize(("changes", "metrics", "message"), REFUSED.values(), ids=REFUSED)
+def test_whatever_reads_several_records_refuses_what_does_not_compare(
+    records, changes, metrics, message
+):
+    for n, path in enumerate(records):
+        gss = {"head_gss_c": n, "head_gss_k": n}
+        config = {"corpus": {"vocab_size": 9}, "train": {"arch": path.stem, **gss}}
+        change(path, config=config)
+        with_metrics(path, test_rank=n)
+    files = ",".join(map(str, records[:3])), ",".join(map(str, records[3:]))
+    test = ["ttest", f"softmax={files[0]}", f"mos={files[1]}", "--metric", "test_perplexity"]
+    calls = [test, *([name, *map(str, records)] for name in ("correlation", "gss-grid"))]
+    for words in calls:
+        assert CliRunner().invoke(app, ["analyse", *words]).exit_code == 0, words
+    train = json.loads(records[5].read_text())["config"]["train"]
+    change(records[5], **changes)
+    if "config" in changes:
+        change(records[5], config=changes["config"] | {"train": train})
+    with_metrics(records[5], **metrics)
+    for words in calls:
+        done = CliRunner().invoke(app, ["analyse", *words])
+        assert done.exit_code == 2 and message in done.output, words
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [{"test_perplexity": -5}, {"test_ppl": 0.58}, {"sacrebleu": 250}, {"BLEU": -1}, {"chrf": 101},
+     {"valid_bits": -0.1}],
+)  # fmt: skip
+def test_impossible_scores_are_refused(records, metrics):
+    with_metrics(records[3], sacrebleu=100.00000000000004, test_kld=-1e-17, latency=-5)
+    load_record(records[3])
+    with_metrics(records[3], **metrics)
+    with pytest.raises(ValueError, match=f"mos-1.json: {next(iter(metrics))} is .* must lie in"):
+        load_record(records[3])
 
 
 def test_a_loss_that_still_falls_is_named_and_tested(records):
@@ -105,6 +179,7 @@ def test_perplexities_over_other_words_are_refused(records, changes):
     assert done.exit_code == 2 and "cannot be compared; leave one out" in done.output
     table = CliRunner().invoke(app, ["results", "table", str(records[0]), str(records[3])]).output
     assert "Vocabularies differ, so perplexities do not compare" in table
+    assert "claimed: nothing, since the notes" in table and "tests them" not in table
 
 
 def test_processors_of_one_name_are_told_apart(records):

@@ -233,6 +233,11 @@ def test_checkpoints_without_a_validation_score_are_never_the_best(tmp_path):
         best(scored(tmp_path, [None, 3.0]), 2)
 
 
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
+def test_a_score_that_is_no_number_is_never_the_best(tmp_path, score):
+    assert best(scored(tmp_path, [score, 3.0, 2.0]), 2) == ["2", "3"]
+
+
 def test_a_range_of_updates_limits_the_choice(tmp_path):
     directory = scored(tmp_path, [None] * 5)
     for count, want in ((None, ["2", "3", "4"]), (2, ["3", "4"])):

@@ -6,11 +6,12 @@ import torch
 from highrank_plugins.training.checkpoint_file import best_checkpoint, look_up
 
 
-def write(folder, best, metric="loss", maximise=False):
+def write(folder, best, metric="loss", maximise=False, words=None, **blocks):
     folder.mkdir()
     names = "best_checkpoint_metric", "maximize_best_checkpoint_metric"
     cfg = {"checkpoint": dict(zip(names, (metric, maximise), strict=True))}
-    state = {"extra_state": {"best": best}, "model": {}, "cfg": cfg}
+    state = {"extra_state": {"best": best}, "model": {}, "cfg": cfg | blocks}
+    state["task_state"] = {"dictionaries": {"target": words}} if words else {}
     torch.save(state, folder / "checkpoint_best.pt")
     return folder
 
@@ -38,6 +39,38 @@ def test_scores_of_different_metrics_are_not_compared(tmp_path, metric, maximise
     runs = [write(tmp_path / "a", 4.0), write(tmp_path / "b", 9.0, metric, maximise)]
     with pytest.raises(ValueError, match=problem):
         best_checkpoint(runs)
+
+
+SMOOTHED = {"_name": "label_smoothed_cross_entropy", "label_smoothing": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "problem"),
+    [
+        ({"words": "f00"}, {"words": "ba5"}, "f00.*ba5.*of one dictionary"),
+        ({"criterion": SMOOTHED}, {"criterion": {"_name": "cross_entropy"}}, "of one --criterion"),
+        ({"criterion": SMOOTHED}, {"criterion": SMOOTHED | {"label_smoothing": 0.6}}, "0.1.*0.6"),
+        ({"criterion": SMOOTHED}, {"criterion": SMOOTHED | {"label_smoothing": 0.0}}, "0.1.*0.0"),
+        ({"dataset": {"valid_subset": "a"}}, {"dataset": {"valid_subset": "b"}}, "--valid-subset"),
+    ],
+)
+def test_losses_over_other_words_text_or_targets_are_not_compared(tmp_path, one, other, problem):
+    runs = [write(tmp_path / "a", 4.0, **one), write(tmp_path / "b", 3.0, **other)]
+    with pytest.raises(ValueError, match=problem):
+        best_checkpoint(runs)
+    assert best_checkpoint([runs[0], write(tmp_path / "c", 3.0, **one)]).parent.name == "c"
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("metric", ["loss", "bleu"])
+def test_no_run_wins_by_a_score_that_is_no_number(tmp_path, score, metric):
+    kinds = (metric, metric == "bleu")
+    runs = [write(tmp_path / name, best, *kinds) for name, best in (("a", score), ("b", 9.0))]
+    for order in (runs, runs[::-1]):
+        with pytest.raises(
+            ValueError, match=r"a/checkpoint_best\.pt: its best score is no finite number"
+        ):
+            best_checkpoint(order)
 
 
 def test_the_worst_checkpoint_of_an_older_run_is_not_called_the_best(tmp_path):

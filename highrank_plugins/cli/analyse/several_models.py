@@ -94,13 +94,12 @@ def gss_grid(
     with measuring(plot):
         from highrank_plugins.analysis import pearson
         from highrank_plugins.reports import plots
-        from highrank_plugins.results.record import metric_of
+        from highrank_plugins.results.systems import numbers_of
 
         numbers = {"rank": rank, "perplexity": perplexity}
-        points = [
-            {**_c_and_k(path), **{name: metric_of(path, of) for name, of in numbers.items()}}
-            for path in records
-        ]
+        points = [_c_and_k(path) for path in records]
+        for point, found in zip(points, numbers_of(records, *numbers.values()), strict=True):
+            point |= zip(numbers, found, strict=True)
         columns = [[point[name] for point in points] for name in numbers]
         varies = len(points) > 2 and all(len({*column}) > 1 for column in columns)
         report({"points": points, "correlation": pearson(*columns) if varies else None}, output)

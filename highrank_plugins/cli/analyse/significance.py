@@ -33,9 +33,9 @@ def ttest(
     with measuring(plot):
         from highrank_plugins.analysis import summarise
         from highrank_plugins.reports import plots
-        from highrank_plugins.results.systems import compare, read_system
+        from highrank_plugins.results.systems import compare, read_systems
 
-        read = [read_system(text, metric) for text in systems]
+        read = read_systems(systems, metric)
         found = compare(read, test)
         baseline = {"name": read[0].name} | summarise(read[0].runs)._asdict()
         report({"test": test, "baseline": baseline, "systems": found}, output)
@@ -72,10 +72,12 @@ def correlation(
         from highrank_plugins.common.names import distinct_names
         from highrank_plugins.reports import plots
         from highrank_plugins.reports.study_plots import axis, scale_of
-        from highrank_plugins.results.record import configuration_of, load_record, metric_of
+        from highrank_plugins.results.record import configuration_of, load_record
+        from highrank_plugins.results.systems import numbers_of
 
         names = distinct_names(records)
-        found = {str(path): (metric_of(path, x), metric_of(path, y)) for path in records}
+        pairs = zip(records, numbers_of(records, x, y), strict=True)
+        found = {str(path): (a, b) for path, (a, b) in pairs}
         models: dict[str, list[tuple[float, float]]] = {}
         for path, at in zip(records, found.values(), strict=True):
             models.setdefault(configuration_of(load_record(path)) or str(path), []).append(at)
