@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from io import BytesIO
-from itertools import compress
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,9 @@ def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
         place: where the file will be, for the options.
     """
     refuse_mixture(file.parent)
-    if _is_codes(file):
+    with file.open("rb") as opened:
+        start = opened.read(8)
+    if start == b"#version":  # the first line of codes
         return [
             ("--tokenizer", "moses_normalised"),
             ("--bpe", "subword_nmt"),
@@ -130,53 +132,26 @@ def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
 
 def require_pieces_of(file: Path, dictionary: Path, words: Iterable[str]) -> None:
     """Refuse pieces that are not those of a dictionary, apart from a few words or tags in it."""
-    is_codes = _is_codes(file)
-    made = _longer(_codes_pieces(file) if is_codes else _model_pieces(file))
+    if file.suffix == ".model":
+        try:
+            model = _processor(str(file))
+        except (OSError, RuntimeError) as error:
+            raise UserError(f"--pieces {file} is no model of SentencePiece ({error})") from None
+        made = _longer(map(model.id_to_piece, range(len(model))))
+        # it leaves characters together that it does not know
+        words = filter(set("".join(made)).issuperset, words)
+    else:
+        merges = (line.replace(" ", "") for line in islice(read_text(file), 1, None))
+        made = _longer(m.removesuffix("</w>") if m.endswith("</w>") else f"{m}@@" for m in merges)
     longer = _longer(words)
-    if not is_codes:  # SentencePiece leaves characters together that it does not know
-        letters = set("".join(made))
-        longer = {word for word in longer if letters.issuperset(word)}
-    foreign = longer - made
-    if 20 * len(foreign) > len(longer) or 20 * len(longer & made) < len(made):
+    ours = len(longer & made)
+    if 20 * ours < max(19 * len(longer), len(made)):
         raise UserError(
-            f"--pieces {file} did not split the text of this model: of {len(longer):,} words in "
-            f"{dictionary}, it makes {len(longer & made):,}{_first(foreign)}; give the file that "
-            "split the training text"
+            f"--pieces {file} did not split the text of this model: it makes {ours:,} of "
+            f"{len(longer):,} words in {dictionary}; give the file that split the training text"
         )
 
 
 def _longer(words: Iterable[str]) -> set[str]:
     """Return the words of several characters, as any pieces have single ones."""
     return {word for word in words if len(word.removeprefix("▁").removesuffix("@@")) > 1}
-
-
-def _first(words: set[str]) -> str:
-    return f", and never {min(words)!r}" if words else ""
-
-
-def _is_codes(file: Path) -> bool:
-    with file.open("rb") as opened:
-        return opened.read(8) == b"#version"  # the first line of codes
-
-
-def _codes_pieces(file: Path) -> set[str]:
-    """Return what merges of subword-nmt make, as it is in text."""
-    _, *merges = read_text(file)
-    for number, merge in enumerate(merges, 2):
-        if len(merge.split(" ")) != 2:
-            raise UserError(f"--pieces {file}:{number}: {merge[:60]!r} is no pair; copy it again")
-    joined = [merge.replace(" ", "") for merge in merges]
-    return {
-        piece.removesuffix("</w>") if piece.endswith("</w>") else f"{piece}@@" for piece in joined
-    }
-
-
-def _model_pieces(file: Path) -> set[str]:
-    try:
-        model = _processor(str(file))
-    except (OSError, RuntimeError) as error:
-        raise UserError(
-            f"--pieces {file} is no model of SentencePiece ({error}); copy it again"
-        ) from None
-    numbers = range(model.get_piece_size())
-    return {model.id_to_piece(n) for n in numbers if not (model.is_control(n) or model.is_byte(n))}
