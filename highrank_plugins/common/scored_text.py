@@ -24,19 +24,18 @@ _SCRIPTS: dict[str, tuple[str, Tokens | None]] = {
         "\U00016fe0-\U00018dff", None),
     "lines of words that are too long": ("", None),
 }  # fmt: skip
-# what SentencePiece, subword-nmt, WordPiece, GPT-2 (Ġ and Ċ are letters of Maltese), others and
-# Moses leave in text that nobody joined
+# left in text that nobody joined by SentencePiece, subword-nmt, WordPiece, GPT-2, others and Moses
 _PIECES = (
-    r"▁\w", r"@@(?!\S)", r"(?<=\S )##\w",
-    r"(?<!\S)Ġ\S+\s+(?:\S+\s+)?Ġ|(?<!\S)Ċ(?!\S)|\wĠ\w", "</w>|[￭￨]", r"<0x[0-9A-F]{2}>",
-    r"(?<!\S)@[-,.:/]@(?!\S)",
+    r"▁\w", r"@@(?!\S)", r"(?<=\S )##\w", "</w>|[￭￨]", r"<0x[0-9A-F]{2}>", r"(?<!\S)@[-,.:/]@(?!\S)",
+    # Maltese has the letters Ġ and Ċ, too
+    r"(?<!\S)Ġ\S+\s+(?:\S+\s+)?Ġ|(?<!\S)Ċ(?!\S)|[a-z]Ġ\w",
 )  # fmt: skip
-# what both sides may have: entities, wrong joins, letters, symbols, unknown words, tags and scores
+# what both sides may have: entities, wrong joins, letters, symbols, tags, scores and unknown words
 _NO_TEXT = (
     r"&(?:quot|apos|amp|lt|gt|#\d+);", r"\w@@\w", r"(?<!\S)_\w.*\s_\w",
     r"(?<!\w)\w(?: ?\| ?\w(?!\w)){2}|(?<!\S)\w \| \w(?!\S)", r"(?<!\S)</?(?:s|pad|mask)>(?!\S)",
-    r"^(?:\S+\s+)?(?:(?:<unk>|⁇)\s*){2,}(?:\S+\s*)?$", r"^(?:__\w+__|\[\w+_\w+\]|<2\w+>)(?!\S)",
-    r"^-?\d+(?:\.\d+)?(?:e-?\d+)?\t",
+    r"^(?:__\w+__|\[\w+_\w+\]|<2\w+>)(?!\S)", r"^-?\d+(?:\.\d+)?(?:e-?\d+)?\t",
+    r"^(?:(?:(?!<unk>|⁇)\S+\s+)?(?:<unk>|⁇)\s*){2,}(?:\S+\s*)?$",
 )  # fmt: skip
 
 
@@ -94,5 +93,4 @@ def require_joined(hypotheses: Sequence[str], references: Sequence[str]) -> None
     if is_short or lost > sum(not line.strip() for line in references):
         logger.warning(
             "%d of %d translations are empty; all have %.0f %% of the references' characters",
-            lost, len(hypotheses), 100 * letters[0] / max(letters[1], 1),
-        )  # fmt: skip
+            lost, len(hypotheses), 100 * letters[0] / max(letters[1], 1))  # fmt: skip

@@ -22,7 +22,6 @@ DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
 _RESERVED = re.compile(r"(?<!\S)(?:<s>|<pad>|</s>|madeupword\d{4,})(?!\S)")
 _UNKNOWN = re.compile(rf"(?<!\S){UNKNOWN}(?!\S)")
 _REMOVE = "which fairseq reserves; remove it"
-_REMOVE_MARK = "which would be part of the text; remove it: sed 's/^\\xef\\xbb\\xbf//'"
 Problem = tuple[int, str]  # column, in characters from 1, and description
 
 
@@ -117,7 +116,7 @@ def _require(file: Path | str, number: int, found: str | Problem) -> str:
 def decoded(line: bytes) -> str | Problem:
     """Return the text of a line, or column and description of the first invalid bytes."""
     if line.startswith(BOM_UTF8):  # files that are put together have it in any line
-        return 1, f"byte order mark, {_REMOVE_MARK}"
+        return 1, "byte order mark in the text; remove it: sed 's/^\\xef\\xbb\\xbf//'"
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:

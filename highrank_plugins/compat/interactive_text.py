@@ -46,7 +46,7 @@ def buffered_read(_stock, input: str, buffer_size: int) -> Iterator[list[str]]:
 
 
 def _groups(file: Iterable[bytes], name: str, size: int) -> Iterator[list[str]]:
-    # with --constraints, a line without a sentence begins with a tab, which must stay
+    # a tab at the start is of --constraints
     lines = (decode_line(name, number, line).rstrip() for number, line in enumerate(file, 1))
     group: list[str] = []
     for line in lines:

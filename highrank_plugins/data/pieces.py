@@ -1,5 +1,6 @@
 """Learn pieces of words from training text, and write text with them."""
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
@@ -16,6 +17,7 @@ from highrank_plugins.data.ordered_map import batches, ordered_map
 
 # number of lines that a process encodes at once
 BATCH = 5_000
+logger = logging.getLogger(__name__)
 Encoder = Callable[[list[str]], list[str]]
 
 
@@ -83,6 +85,10 @@ def write_pieces(encode: Encoder, text: Path, output: Path, processes: int = 1) 
     with output.open("w", encoding="utf-8", newline="\n") as file:
         for lines in ordered_map(encode, batches(folded_lines(text), BATCH), processes):
             file.writelines(f"{line}\n" for line in lines)
+    if getattr(encode, "func", None) is _encode:
+        with text.open("rb") as raw:
+            if marked := sum("▁".encode() in line for line in raw):
+                logger.warning("%s: SentencePiece makes a blank of ▁ in %d lines", text, marked)
 
 
 def folded_lines(text: Path) -> Iterator[str]:

@@ -93,8 +93,8 @@ def make_hub(stock, hub, cfg, task, models):
 @replaces(GeneratorHubInterface, "encode")
 def encode_sentence(stock, hub, sentence):
     """Return the numbers of a sentence as people write it."""
-    data = sentence.encode("utf-8", "surrogatepass")
-    return stock(hub, text_lines.decode_line(f"the sentence {sentence[:60]!r}", 1, data))
+    text_lines.decode_line("the sentence", 1, sentence.encode("utf-8", "surrogatepass"))
+    return stock(hub, sentence)
 
 
 @replaces(GeneratorHubInterface, "binarize")

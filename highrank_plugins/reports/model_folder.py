@@ -216,8 +216,7 @@ def _require_pieces(task: Mapping[str, Any], folder: Path, pieces: Path) -> None
     language = task.get("source_lang")
     path = folder / (f"dict.{language}.txt" if language else "dict.txt")
     for file in [path] if path.exists() else _dictionaries(folder):
-        found = Dictionary.load(str(file))
-        words = found.symbols[found.nspecial :]
+        words = Dictionary.load(str(file)).symbols[Dictionary().nspecial :]
         require_pieces_of(pieces, file, (w for w in words if not w.startswith("madeupword")))
 
 

@@ -121,6 +121,23 @@ def test_a_language_without_abbreviations_is_named_once(caplog):
     assert caplog.text.count("Moses has no abbreviations of language 'xx'") == 1
 
 
+@pytest.mark.parametrize("line", ["a b c", "ab cd ef"])
+def test_text_without_a_pair_that_occurs_twice_is_refused(tmp_path, line):
+    (tmp_path / "train.en").write_text(f"{line}\n")
+    texts = {"en": tmp_path / "train.en"}
+    with pytest.raises(UserError, match=r"train\.en: no two characters stand together twice"):
+        subword_nmt_pieces.learn_codes(texts, tmp_path / "codes", operations=5)
+
+
+def test_marks_of_sentencepiece_in_text_are_said(text, tmp_path, caplog):
+    model = learn_pieces([text], tmp_path / "pieces", vocab_size=60)
+    write_pieces(encoder(model), text, tmp_path / "out.de")
+    assert not caplog.text
+    text.write_text("fi▁Å\n▁ x\nx\n")
+    write_pieces(encoder(model), text, tmp_path / "out.de")
+    assert "SentencePiece makes a blank of ▁ in 2 lines" in caplog.text
+
+
 @pytest.mark.parametrize("algorithm", ["sentencepiece", "subword_nmt"])
 def test_only_the_pieces_of_a_dictionary_are_taken(tmp_path, algorithm):
     dictionaries, files = {}, {}
