@@ -26,8 +26,8 @@ _SCRIPTS: dict[str, tuple[str, Tokens | None]] = {
 }  # fmt: skip
 # left in text that nobody joined by SentencePiece, subword-nmt, WordPiece, GPT-2, others and Moses
 _PIECES = (
-    r"▁\w", r"@@(?!\S)", r"(?<=\S )##\w", "</w>|[￭￨]", r"<0x[0-9A-F]{2}>", r"(?<!\S)@[-,.:/]@(?!\S)",
-    # Maltese has the letters Ġ and Ċ, too
+    r"▁\w", r"@@(?!\S)", r"(?<=\S )##\w", "</w>|[￭￨]", r"<0x[0-9A-F]{2}>",
+    r"(?<!\S)@[-,.:/]@(?!\S)",  # below: Maltese has the letters Ġ and Ċ, too
     r"(?<!\S)Ġ\S+\s+(?:\S+\s+)?Ġ|(?<!\S)Ċ(?!\S)|[a-z]Ġ\w",
 )  # fmt: skip
 # what both sides may have: entities, wrong joins, letters, symbols, tags, scores and unknown words

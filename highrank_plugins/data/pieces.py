@@ -144,8 +144,7 @@ def require_pieces_of(file: Path, dictionary: Path, words: Iterable[str]) -> Non
         except (OSError, RuntimeError) as error:
             raise UserError(f"--pieces {file} is no model of SentencePiece ({error})") from None
         made = _longer(map(model.id_to_piece, range(len(model))))
-        # it leaves characters together that it does not know
-        words = filter(set("".join(made)).issuperset, words)
+        words = filter(set("".join(made)).issuperset, words)  # others are unknown characters
     else:
         merges = (line.replace(" ", "") for line in islice(read_text(file), 1, None))
         made = _longer(m.removesuffix("</w>") if m.endswith("</w>") else f"{m}@@" for m in merges)

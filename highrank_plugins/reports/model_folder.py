@@ -213,8 +213,7 @@ def _require_pieces(task: Mapping[str, Any], folder: Path, pieces: Path) -> None
     """Refuse pieces that did not split the text which a model takes."""
     from fairseq.data import Dictionary
 
-    language = task.get("source_lang")
-    path = folder / (f"dict.{language}.txt" if language else "dict.txt")
+    path = folder / f"dict.{task.get('source_lang')}.txt"
     for file in [path] if path.exists() else _dictionaries(folder):
         words = Dictionary.load(str(file)).symbols[Dictionary().nspecial :]
         require_pieces_of(pieces, file, (w for w in words if not w.startswith("madeupword")))

@@ -98,7 +98,7 @@ def test_chinese_is_scored_as_chinese():
     "line", ["▁the ▁or ange", "the or@@ ange", "or@@", "the or ##ange", "the Ġorange Ġhat",
              "or￭ ange", "rich @-@ text", "1 @.@ 5", "it &apos;s", "a &#91; b",
              "_the _or ange", "the￨D hat￨N", "<0xE4> b", "or@@ange hat", "t|h|e", "t | h", "a </s>",
-             "<pad> a", "__en__ a", "-0.35\ta", "the <unk> of <unk>", "⁇ ⁇", "a Ċ", "theĠorangeĠhat"],
+             "<pad> a", "__en__ a", "-0.35\ta", "the <unk> of <unk>", "⁇ ⁇", "a Ċ", "theĠorĠhat"],
 )  # fmt: skip
 def test_text_that_nobody_joined_is_refused(line):
     for sides in (([line] * 9 + PLAIN, PLAIN + PLAIN[:9]), ([PLAIN[1]], [line])):
