@@ -1,5 +1,6 @@
 """Refuse text whose BLEU would mean nothing: other units than words, or pieces of them."""
 
+import logging
 import re
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -7,34 +8,55 @@ from typing import Literal
 
 from highrank_plugins.common.user_error import UserError
 
+logger = logging.getLogger(__name__)
 Tokens = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char"]
 # tokens of sacreBLEU → the package they need
 _NEEDS = {"ja-mecab": "MeCab", "ko-mecab": "mecab_ko"}
 # scripts that do not put blanks between words → characters, and sacreBLEU's tokens for them
 _SCRIPTS: dict[str, tuple[str, Tokens | None]] = {
     "Japanese": ("\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f", "ja-mecab"),
-    "Chinese": ("\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff", "zh"),
+    "Chinese": ("\u2e80-\u2fdf\u3100-\u312f\u31a0-\u31bf\u3400-\u9fff\uf900-\ufaff"
+                "\U00020000-\U0003ffff", "zh"),
     "Korean": ("\u1100-\u11ff\u3130-\u318f\uac00-\ud7ff", "ko-mecab"),
     "Thai, Lao, Tibetan or Burmese": ("\u0e00-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f", None),
-    "Khmer or Tai": ("\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf", None),
-}
-# what SentencePiece, subword-nmt, WordPiece, others and Moses leave in text that nobody joined
-_LEFT = (
-    "▁", r"@@(?!\S)", r"(?<!\S)##\w", "Ġ|</w>|￭", r"(?<!\S)@[-,.:/]@(?!\S)",
-    r"&(?:quot|apos|amp|lt|gt|#\d+);",
+    "Khmer, Tai, Javanese, Balinese, Yi or Tangut": (
+        "\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u1b00-\u1b7f\ua000-\ua4cf\ua980-\ua9df"
+        "\U00016fe0-\U00018dff", None),
+    "lines of words that are too long": ("", None),
+}  # fmt: skip
+# left in text that nobody joined by SentencePiece, subword-nmt, WordPiece, GPT-2, others and Moses
+_PIECES = (
+    r"▁\w", r"@@(?!\S)", r"(?<=\S )##\w", "</w>|[￭￨]", r"<0x[0-9A-F]{2}>",
+    r"(?<!\S)@[-,.:/]@(?!\S)",  # below: Maltese has the letters Ġ and Ċ, too
+    r"(?<!\S)Ġ\S+\s+(?:\S+\s+)?Ġ|(?<!\S)Ċ(?!\S)|[a-z]Ġ\w",
 )  # fmt: skip
+# what both sides may have: entities, wrong joins, letters, symbols, tags, scores and unknown words
+_NO_TEXT = (
+    r"&(?:quot|apos|amp|lt|gt|#\d+);", r"\w@@\w", r"(?<!\S)_\w.*\s_\w",
+    r"(?<!\w)\w(?: ?\| ?\w(?!\w)){2}|(?<!\S)\w \| \w(?!\S)", r"(?<!\S)</?(?:s|pad|mask)>(?!\S)",
+    r"^(?:__\w+__|\[\w+_\w+\]|<2\w+>)(?!\S)", r"^-?\d+(?:\.\d+)?(?:e-?\d+)?\t",
+    r"^(?:(?:(?!<unk>|⁇)\S+\s+)?(?:<unk>|⁇)\s*){2,}(?:\S+\s*)?$",
+)  # fmt: skip
+
+
+def is_piece(word: str) -> bool:
+    """Whether a word of a dictionary has a mark of pieces."""
+    return any(re.search(pattern, f"x {word} {word}") for pattern in _PIECES)
 
 
 def bleu_tokens(references: Sequence[str], chosen: Tokens | None = None) -> Tokens:
     """Return sacreBLEU's tokens for the references' script, 13a where blanks separate words."""
-    text = "".join("".join(line.split()) for line in references)
+    words = " ".join(references).split()
+    text = "".join(words)
     for language, (characters, tokens) in _SCRIPTS.items():
-        if 10 * len(re.findall(f"[{characters}]", text)) < max(len(text), 1):
+        found = re.findall(f"[{characters}]", text) if characters else ()
+        if 10 * len(found) < max(len(text), 1) and (characters or len(text) <= 20 * len(words)):
             continue
-        if chosen in ("13a", "intl") or (chosen or tokens) is None:
+        if (chosen or tokens or "13a") not in (tokens, "char"):
             raise UserError(
                 f"the references are {language}: blanks do not separate words, so BLEU of "
                 f"{chosen or '13a'} tokens means nothing; choose --bleu-tokens char"
+                f"{f' or {tokens}' if tokens else ''}"
             )
         chosen = chosen or tokens
         break
@@ -48,16 +70,27 @@ def bleu_tokens(references: Sequence[str], chosen: Tokens | None = None) -> Toke
 
 
 def require_joined(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Refuse text in pieces, or in tokens, which is not what the references are."""
-    for pattern in _LEFT:
+    """Refuse text in pieces, or in tokens; say it if text is missing."""
+    for pattern in (*_PIECES, *_NO_TEXT):
         sides = [list(filter(None, (re.search(pattern, line) for line in side)))
                  for side in (hypotheses, references)]  # fmt: skip
         ours, theirs = map(len, sides)
-        both = 2 * theirs > len(references)
-        if both or ours > max(2 * theirs, len(hypotheses) / 100):
+        both = 2 * theirs > len(references) and (pattern in _PIECES or theirs > 2 * ours)
+        # a few lines of a short text are no evidence
+        least = max(len(hypotheses) / 100, min(3, len(hypotheses) / 2))
+        if both or ours > max(2 * theirs, least):
             name, found = ("references", sides[1]) if both else ("translations", sides[0])
             raise UserError(
-                f"{len(found):,} of the {name} have {found[0][0]!r}, as text in pieces or tokens "
-                "that nobody joined: generate with --post-process sentencepiece or subword_nmt, "
-                "and --tokenizer moses for Moses' tokens, and score against raw references"
+                f"{len(found):,} of the {name} have {found[0][0][:40]!r}, as text in pieces or "
+                "tokens that nobody joined, or with marks that are no text: generate with "
+                "--post-process sentencepiece or subword_nmt, and --tokenizer moses for Moses' "
+                "tokens; remove other marks; and score against raw references"
             )
+
+    lost = sum(not line.strip() for line in hypotheses)
+    letters = [len("".join("".join(side).split())) for side in (hypotheses, references)]
+    is_short = len(hypotheses) == len(references) and 5 * letters[0] < 4 * letters[1]
+    if is_short or lost > sum(not line.strip() for line in references):
+        logger.warning(
+            "%d of %d translations are empty; all have %.0f %% of the references' characters",
+            lost, len(hypotheses), 100 * letters[0] / max(letters[1], 1))  # fmt: skip

@@ -38,8 +38,8 @@ class TextRules:
         empty_lines: accept lines without a word.
         max_words: longest line, in words; None: any.
         unknown: accept the word <unk>, which training text must have if other text has it.
-        foreign: accept output of other programs, with or without a byte order mark and carriage
-            returns at ends of lines, and with words that fairseq reserves.
+        foreign: accept output of other programs, with or without byte order marks and carriage
+            returns at starts and ends of lines, and with words that fairseq reserves.
     """
 
     lower: bool = False
@@ -48,12 +48,12 @@ class TextRules:
     unknown: bool = True
     foreign: bool = False
 
-    def text_of(self, line: bytes, *, first: bool) -> str | Problem:
+    def text_of(self, line: bytes) -> str | Problem:
         """Return the text of a line, or its first problem."""
         line = line.removesuffix(b"\n")
         if self.foreign:
-            line = (line.removeprefix(BOM_UTF8) if first else line).removesuffix(b"\r")
-        text = decoded(line, first=first)
+            line = line.removeprefix(BOM_UTF8).removesuffix(b"\r")
+        text = decoded(line)
         if not isinstance(text, str):
             return text
         if self.lower:
@@ -103,7 +103,7 @@ def require_unreserved(sentence: str) -> str:
 
 def decode_line(file: Path | str, number: int, line: bytes) -> str:
     """Return the text of a line, counted from 1."""
-    return _require(file, number, decoded(line, first=number == 1))
+    return _require(file, number, decoded(line))
 
 
 def _require(file: Path | str, number: int, found: str | Problem) -> str:
@@ -113,10 +113,10 @@ def _require(file: Path | str, number: int, found: str | Problem) -> str:
     raise TextError(f"{file}:{number}:{column}: {problem}")
 
 
-def decoded(line: bytes, *, first: bool) -> str | Problem:
+def decoded(line: bytes) -> str | Problem:
     """Return the text of a line, or column and description of the first invalid bytes."""
-    if first and line.startswith(BOM_UTF8):
-        return 1, "byte order mark, which would be part of the text; remove it: tail -c +4"
+    if line.startswith(BOM_UTF8):  # files that are put together have it in any line
+        return 1, "byte order mark in the text; remove it: sed 's/^\\xef\\xbb\\xbf//'"
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -148,7 +148,7 @@ def _checked(path: Path, rules: TextRules) -> Iterator[tuple[int, str | Problem]
         with open_binary(path) as file:
             for number, line in enumerate(file, 1):
                 has_words = has_words or bool(line.strip())
-                yield number, rules.text_of(line, first=number == 1)
+                yield number, rules.text_of(line)
     except DAMAGE as error:
         raise TextError(
             f"{path}:{number + 1}: damaged ({error}); copy or compress it again"

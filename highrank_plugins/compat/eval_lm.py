@@ -29,6 +29,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq_cli import eval_lm
 
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.scored_text import is_piece
 from highrank_plugins.common.user_error import UserError
 
 logger = logging.getLogger(__name__)
@@ -82,10 +83,10 @@ def setup_task(stock, cfg, **kwargs):
     task = stock(cfg, **kwargs)
     words = getattr(task, "target_dictionary", None)
     symbols = words.symbols if isinstance(words, Dictionary) else []
-    pieces = sum(word.startswith("▁") or word.endswith("@@") for word in symbols)
+    pieces = sum(map(is_piece, symbols))
     if 20 * pieces > len(symbols):
         logger.info(
-            f"the dictionary holds pieces of words ({pieces:,} of {len(symbols):,} have ▁ or @@): "
+            f"the dictionary holds pieces of words ({pieces:,} of {len(symbols):,} have a mark): "
             "loss, perplexity and BLEU that fairseq prints count pieces where it does not join them"
         )
     return task

@@ -46,8 +46,8 @@ def buffered_read(_stock, input: str, buffer_size: int) -> Iterator[list[str]]:
 
 
 def _groups(file: Iterable[bytes], name: str, size: int) -> Iterator[list[str]]:
-    lines = (decode_line(name, number, line).strip() for number, line in enumerate(file, 1))
-    group: list[str] = []
+    lines = (decode_line(name, number, line).rstrip() for number, line in enumerate(file, 1))
+    group: list[str] = []  # a tab at the start of a line is of --constraints
     for line in lines:
         group.append(line)
         if len(group) >= size:

@@ -1,20 +1,23 @@
 """Learn pieces of words from training text, and write text with them."""
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from io import BytesIO
-from itertools import compress
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.folders import refuse_mixture
-from highrank_plugins.common.text_lines import decode_line, fold
+from highrank_plugins.common.text_lines import decode_line, fold, read_text
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.ordered_map import batches, ordered_map
 
 # number of lines that a process encodes at once
 BATCH = 5_000
+logger = logging.getLogger(__name__)
 Encoder = Callable[[list[str]], list[str]]
 
 
@@ -82,6 +85,10 @@ def write_pieces(encode: Encoder, text: Path, output: Path, processes: int = 1) 
     with output.open("w", encoding="utf-8", newline="\n") as file:
         for lines in ordered_map(encode, batches(folded_lines(text), BATCH), processes):
             file.writelines(f"{line}\n" for line in lines)
+    if getattr(encode, "func", None) is _encode:
+        with text.open("rb") as raw:
+            if marked := sum("▁".encode() in line for line in raw):
+                logger.warning("%s: SentencePiece makes a blank of ▁ in %d lines", text, marked)
 
 
 def folded_lines(text: Path) -> Iterator[str]:
@@ -127,3 +134,29 @@ def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
         f"--pieces {file} is neither a model of SentencePiece (NAME.model) nor codes of "
         "subword-nmt (their first line begins with #version)"
     )
+
+
+def require_pieces_of(file: Path, dictionary: Path, words: Iterable[str]) -> None:
+    """Refuse pieces that are not those of a dictionary, apart from a few words or tags in it."""
+    if file.suffix == ".model":
+        try:
+            model = _processor(str(file))
+        except (OSError, RuntimeError) as error:
+            raise UserError(f"--pieces {file} is no model of SentencePiece ({error})") from None
+        made = _longer(map(model.id_to_piece, range(len(model))))
+        words = filter(set("".join(made)).issuperset, words)  # others are unknown characters
+    else:
+        merges = (line.replace(" ", "") for line in islice(read_text(file), 1, None))
+        made = _longer(m.removesuffix("</w>") if m.endswith("</w>") else f"{m}@@" for m in merges)
+    longer = _longer(words)
+    ours = len(longer & made)
+    if 20 * ours < max(19 * len(longer), len(made)):
+        raise UserError(
+            f"--pieces {file} did not split the text of this model: it makes {ours:,} of "
+            f"{len(longer):,} words in {dictionary}; give the file that split the training text"
+        )
+
+
+def _longer(words: Iterable[str]) -> set[str]:
+    """Return the words of several characters, as any pieces have single ones."""
+    return {word for word in words if len(word.removeprefix("▁").removesuffix("@@")) > 1}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.text_lines import fold
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.ordered_map import batches, ordered_map
 from highrank_plugins.data.pieces import BATCH, Encoder, sampled_lines
 
@@ -74,7 +75,17 @@ def learn_codes(
         for language, text in texts.items()
     )
     with codes.open("w", encoding="utf-8", newline="\n") as file:
-        learn_bpe(tokens, file, operations)
+        try:
+            learn_bpe(tokens, file, operations)
+        except UserError:
+            raise
+        except ValueError:  # of subword-nmt, if no word has two characters
+            file.truncate(0)
+    if len(codes.read_bytes().splitlines()) < 2:
+        raise UserError(
+            f"{', '.join(map(str, texts.values()))}: no two characters stand together twice, "
+            "so that nothing can be merged; give more text"
+        )
     return codes
 
 

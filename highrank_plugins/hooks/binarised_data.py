@@ -106,7 +106,9 @@ def add_from_file(stock, dictionary, f) -> None:
     _compare_with_sums(Path(f))
     known = len(dictionary)
     try:
-        Path(f).read_text("utf-8")  # fairseq would raise a bare Exception
+        text = Path(f).read_text("utf-8")  # fairseq would raise a bare Exception
+        if text.startswith("\ufeff"):
+            raise ValueError("1:1: byte order mark, which would be part of the first word")
         stock(dictionary, f)
     except UnicodeDecodeError as error:
         raise UserError(f"{f}: byte {error.start} is not UTF-8; {_AGAIN}") from None

@@ -90,6 +90,13 @@ def make_hub(stock, hub, cfg, task, models):
     hub.tokenizer = task.build_tokenizer(cfg.tokenizer)
 
 
+@replaces(GeneratorHubInterface, "encode")
+def encode_sentence(stock, hub, sentence):
+    """Return the numbers of a sentence as people write it."""
+    text_lines.decode_line("the sentence", 1, sentence.encode("utf-8", "surrogatepass"))
+    return stock(hub, sentence)
+
+
 @replaces(GeneratorHubInterface, "binarize")
 def binarise(stock, hub, sentence):
     """Return the numbers of a sentence."""
@@ -103,6 +110,7 @@ def make_batches(stock, lines, cfg, task, max_positions, encode_fn):
     def encoded(line):
         return text_lines.require_unreserved(encode_fn(line))
 
+    lines = lines if cfg.generation.constraints else [line.strip() for line in lines]
     return stock(lines, cfg, task, max_positions, encoded)
 
 

@@ -131,7 +131,8 @@ def _message_of(error: Exception) -> str | None:
     for start, remedy in _REMEDIES.items():
         if text.startswith(start):
             return reason_of(error) + remedy
-    if isinstance(error, UserError | OSError | FloatingPointError) and "\n" not in text:
+    known = isinstance(error, UserError | OSError | FloatingPointError)
+    if known and "Traceback (most recent call last)" not in text:  # of a process that loads data
         return text.replace("Model file not found", "--path: no such file")
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     place = frames[-1].f_globals["__name__"] if frames else ""

@@ -1,8 +1,8 @@
 """Write a model as a folder to publish, without pickle and with everything needed to use it.
 
 `model.safetensors` holds each tensor once; its metadata name the tied ones. `config.json` holds
-the other parts of the checkpoint that a model needs, and the sha256 of weights and dictionaries,
-which an import compares. `README.md` is the model's card.
+the other parts of the checkpoint that a model needs, and the sha256 of weights, dictionaries and
+pieces, which an import compares. `README.md` is the model's card.
 """
 
 import json
@@ -18,7 +18,7 @@ from highrank_plugins.common.folders import new_folder
 from highrank_plugins.common.provenance import versions
 from highrank_plugins.common.saved_options import warn_without_hash
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.pieces import piece_options
+from highrank_plugins.data.pieces import piece_options, require_pieces_of
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.reports.model_card import model_card
@@ -70,13 +70,15 @@ def export_model(
     config["text"] = dict(cut)
     if pieces is not None:
         _require_no_link(pieces)
+        _require_pieces(config["fairseq"]["task"], data, pieces)
     record = None if results is None else load_record(results)
     with new_folder(folder) as part:
         parameters = _save_weights(model, part / WEIGHTS)
-        for path in [*dictionaries, *([] if pieces is None else [pieces])]:
+        files = [*dictionaries, *([] if pieces is None else [pieces])]
+        for path in files:
             shutil.copyfile(path, part / path.name)
         config["sha256"] = {
-            path.name: checksum(part / path.name) for path in [part / WEIGHTS, *dictionaries]
+            path.name: checksum(part / path.name) for path in [part / WEIGHTS, *files]
         }
         write_json(part / CONFIG, config)
         card = model_card(folder.name, config, parameters, dictionaries, cut, record, licence)
@@ -205,6 +207,16 @@ def _require_no_link(path: Path) -> None:
     require_regular(path)
     if path.is_symlink():
         raise UserError(f"{path} is a symbolic link; replace it with a copy of the file it names")
+
+
+def _require_pieces(task: Mapping[str, Any], folder: Path, pieces: Path) -> None:
+    """Refuse pieces that did not split the text which a model takes."""
+    from fairseq.data import Dictionary
+
+    path = folder / f"dict.{task.get('source_lang')}.txt"
+    for file in [path] if path.exists() else _dictionaries(folder):
+        words = Dictionary.load(str(file)).symbols[Dictionary().nspecial :]
+        require_pieces_of(pieces, file, (w for w in words if not w.startswith("madeupword")))
 
 
 def _check_dictionaries(config: dict[str, Any], folder: Path) -> None:

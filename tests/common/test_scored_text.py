@@ -5,7 +5,7 @@ from sacrebleu.metrics import BLEU
 
 from highrank_plugins.analysis import paired_bleu
 from highrank_plugins.common import scored_text
-from highrank_plugins.common.scored_text import bleu_tokens, require_joined
+from highrank_plugins.common.scored_text import bleu_tokens, is_piece, require_joined
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.results.scoring import score, tokenised_scores
 
@@ -24,6 +24,13 @@ PLAIN = ["the red hat of Ann, 日本 and ▁", *["we like the red hat"] * 300]
         ("ລາວຊື້ປຶ້ມໃໝ່", True, None),
         ("သူစာအုပ်အသစ်ဝယ်ခဲ့တယ်", True, None),
         ("គាត់បានទិញសៀវភៅថ្មី", True, None),
+        ("ꦲꦏ꧀ꦱꦫ", True, None),
+        ("ᬅᬓ᭄ᬱᬭ", True, None),
+        ("ㄅㄆㄇ", False, "zh"),
+        ("⺀⺁", False, "zh"),
+        ("ꀀꀁꀂ", True, None),
+        ("𗀀𗀁", True, None),
+        ("vnutriúplnebezmedziernapísanéslová", True, None),
         ("Он купил новую книгу.", False, "13a"),
         ("उसने एक नई किताब खरीदी", False, "13a"),
     ],
@@ -41,6 +48,43 @@ def test_tokens_suit_the_script(monkeypatch, text, installed, tokens):
             tokenised_scores([text], [text], "en")
 
 
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [("เขาซื้อหนังสือ", "zh"), ("그는 새 책을 샀다", "zh"), ("我们去公园", "ja-mecab")],
+)
+def test_tokens_of_another_script_are_refused(text, tokens):
+    with pytest.raises(UserError, match=f"BLEU of {tokens} tokens means nothing; choose"):
+        bleu_tokens([text], tokens)
+
+
+@pytest.mark.parametrize(
+    "line", ["Ġanni mar Malta", "Tom &amp; Ann", "##define X 1", "▁ ▂ ▃", "<unk> said", "_a or _b"]
+)
+def test_marks_that_are_text_are_scored(line, caplog):
+    text = [line] * 30 + ["a b"] * 10
+    require_joined(text, text)
+    require_joined(["a b"] * 27 + [f"_x _y {line}"] * 3, ["a b"] * 30)  # no evidence
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("mark", ["▁the ▁or", "the or@@ ange", "the or ##ange", "the Ġor Ġa"])
+def test_references_in_pieces_are_refused(mark):
+    with pytest.raises(UserError, match="of the references have"):
+        require_joined([mark] * 9, [mark] * 9)
+
+
+def test_a_dictionary_has_marks_of_pieces():
+    marked = ["▁the", "or@@", "##ange", "Ġthe", "the￭", "the</w>", "<0xE4>"]
+    assert [word for word in [*marked, "the", "a_b", "<unk>", "#1"] if is_piece(word)] == marked
+
+
+def test_missing_text_is_said(caplog):
+    require_joined(["a b c"] * 8 + ["", " "], ["a b c"] * 10)
+    assert "2 of 10 translations are empty; all have 80 %" in caplog.text
+    require_joined(["a"] * 10, ["a b c"] * 10)
+    assert "0 of 10 translations are empty; all have 33 %" in caplog.text
+
+
 def test_chinese_is_scored_as_chinese():
     texts = [["今天天气很好我们去公园散步"], ["今天天气很好我们去公园玩"]]
     expected = BLEU(tokenize="zh").corpus_score(texts[1], [texts[0]]).score
@@ -51,8 +95,10 @@ def test_chinese_is_scored_as_chinese():
 
 
 @pytest.mark.parametrize(
-    "line", ["▁the ▁or ange", "the or@@ ange", "or@@", "the or ##ange", "the Ġorange", "or￭ ange",
-             "rich @-@ text", "1 @.@ 5", "it &apos;s", "a &#91; b"],
+    "line", ["▁the ▁or ange", "the or@@ ange", "or@@", "the or ##ange", "the Ġorange Ġhat",
+             "or￭ ange", "rich @-@ text", "1 @.@ 5", "it &apos;s", "a &#91; b",
+             "_the _or ange", "the￨D hat￨N", "<0xE4> b", "or@@ange hat", "t|h|e", "t | h", "a </s>",
+             "<pad> a", "__en__ a", "-0.35\ta", "the <unk> of <unk>", "⁇ ⁇", "a Ċ", "theĠorĠhat"],
 )  # fmt: skip
 def test_text_that_nobody_joined_is_refused(line):
     for sides in (([line] * 9 + PLAIN, PLAIN + PLAIN[:9]), ([PLAIN[1]], [line])):

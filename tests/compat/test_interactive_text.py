@@ -20,11 +20,11 @@ def typed(monkeypatch, data: bytes) -> None:
 
 @pytest.mark.parametrize("source", ["-", "file"])
 def test_lines_end_at_line_feeds_and_are_utf8(monkeypatch, tmp_path, source):
-    text = " grün\u2028 \x85\rx\n\n\x0cÿ".encode()
+    text = "\tgrün\u2028 \x85\rx\n\n\x0cÿ".encode()
     typed(monkeypatch, text)
     (tmp_path / "file").write_bytes(text)
     name = source if source == "-" else str(tmp_path / source)
-    assert list(interactive.buffered_read(name, 2)) == [["grün\u2028 \x85\rx", ""], ["ÿ"]]
+    assert list(interactive.buffered_read(name, 2)) == [["\tgrün\u2028 \x85\rx", ""], ["\x0cÿ"]]
 
 
 def test_stock_accepts_invalid_bytes_and_splits_at_carriage_returns(monkeypatch, tmp_path, stock):

@@ -51,6 +51,7 @@ NO_TEXT = {
     "UTF-32": "one cat\n".encode("utf-32") * 9,
     "NUL": line_with(b"a\0b"),
     "a byte order mark": b"\xef\xbb\xbf" + GOOD,
+    "a byte order mark of a file put after another": GOOD + b"\xef\xbb\xbf" + GOOD,
 }
 NO_PAIR = {
     "a line too many": GOOD + b"one more\n",
@@ -204,7 +205,7 @@ def test_pieces_keep_every_line(model, tmp_path_factory, lines):
     folder = tmp_path_factory.getbasetemp()
     text = folder / "any"
     text.write_bytes("".join(f"{line}\n" for line in lines).encode())
-    if lines[0].startswith("\ufeff"):
+    if any(line.startswith("\ufeff") for line in lines):
         return
     write_pieces(encoder(model), text, folder / "any.pieces")
     written = (folder / "any.pieces").read_bytes().decode().removesuffix("\n").split("\n")

@@ -24,7 +24,7 @@ ODD = [
     "z.B. so", "Mr. Smith", "Dr. Abc.", "3.14", "1,000", "1 000", "5%", "don't",
     "l'eau", "it's", "O'Neil's", "e\u0301", "é", "ﬁ", "Ⅳ", "ｆｕｌｌ", "İi", "ßẞ", "Ǆ",
     "日本語", "ไทย", "한국어", "עברית", "العربية", "👍🏽", "🏳️‍🌈", "\u200b", "a\u200bb",
-    "a\u00adb", "\ufeff a", "a\u2060b", "\u202eab", "a\x01b", "a\x7fb", "...",
+    "a\u00adb", "a\ufeff b", "a\u2060b", "\u202eab", "a\x01b", "a\x7fb", "...",
     "!!!", "a . b", "( a )", "„so“", "a" * 300,
 ]  # fmt: skip
 LINES = [f"orange{c}hat" for c in BLANKS] + [f"a {c} b{c}" for c in MARKS] + ODD
@@ -91,6 +91,19 @@ def test_interactive_and_the_hub_split_text_as_preparation_does(model, tmp_path,
     assert hub.translate([LINES[n] for n in empty]) == [""] * len(empty)
     with pytest.raises(TextError, match="the word <pad>, which fairseq reserves"):
         hub.binarize("a <pad> b")
+    for bad, reason in {"\ufeffa b": "byte order mark", "a\0b": "NUL", "\udcff": "UTF-8"}.items():
+        with pytest.raises(TextError, match=reason):
+            hub.translate([bad])
+
+
+def test_an_empty_sentence_with_constraints_stays_empty(model, tmp_path):
+    folder, _ = model
+    (tmp_path / "lines").write_text("\ta\na\ta\n")
+    words = ["--path", "published.pt", "--max-len-b", 5, "--constraints", "--beam", 2]
+    words = [*options_of(folder / "published"), *words, "--input", tmp_path / "lines"]
+    done = run("interactive", *words, folder=folder)
+    assert re.findall(r"^D-0\t[^\t]*\t(.*)$", done.output, re.M) == [""]
+    assert re.findall(r"^C-1\t(.*)$", done.output, re.M)
 
 
 def test_generation_reads_the_same_pieces(model):

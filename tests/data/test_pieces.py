@@ -3,10 +3,12 @@
 import pytest
 import sentencepiece
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import subword_nmt_pieces
 from highrank_plugins.data.pieces import (
     encoder,
     learn_pieces,
+    require_pieces_of,
     sampled_lines,
     write_pieces,
 )
@@ -117,3 +119,45 @@ def test_a_language_without_abbreviations_is_named_once(caplog):
     for _ in range(2):
         assert subword_nmt_pieces.tokenise("a b.", "xx") == "a b ."
     assert caplog.text.count("Moses has no abbreviations of language 'xx'") == 1
+
+
+@pytest.mark.parametrize("line", ["a b c", "ab cd ef"])
+def test_text_without_a_pair_that_occurs_twice_is_refused(tmp_path, line):
+    (tmp_path / "train.en").write_text(f"{line}\n")
+    texts = {"en": tmp_path / "train.en"}
+    with pytest.raises(UserError, match=r"train\.en: no two characters stand together twice"):
+        subword_nmt_pieces.learn_codes(texts, tmp_path / "codes", operations=5)
+
+
+def test_marks_of_sentencepiece_in_text_are_said(text, tmp_path, caplog):
+    model = learn_pieces([text], tmp_path / "pieces", vocab_size=60)
+    write_pieces(encoder(model), text, tmp_path / "out.de")
+    assert not caplog.text
+    text.write_text("fi▁Å\n▁ x\nx\n")
+    write_pieces(encoder(model), text, tmp_path / "out.de")
+    assert "SentencePiece makes a blank of ▁ in 2 lines" in caplog.text
+
+
+@pytest.mark.parametrize("algorithm", ["sentencepiece", "subword_nmt"])
+def test_only_the_pieces_of_a_dictionary_are_taken(tmp_path, algorithm):
+    dictionaries, files = {}, {}
+    for name, text in {"a": "the orange hat of Ann\n", "b": "reading another heater\n"}.items():
+        (tmp_path / name).write_text(text * 3)
+        if algorithm == "sentencepiece":
+            files[name] = learn_pieces([tmp_path / name], tmp_path / f"of_{name}", vocab_size=27)
+            encode = encoder(files[name])
+        else:
+            codes = tmp_path / f"codes.{name}"
+            texts = {"en": tmp_path / name}
+            files[name] = subword_nmt_pieces.learn_codes(texts, codes, operations=40)
+            encode = subword_nmt_pieces.encoder(codes, "en")
+        dictionaries[name] = {"日本", *encode([text.strip()])[0].split()} - (
+            {"日本"} if algorithm == "subword_nmt" else set()
+        )
+    for name, words in dictionaries.items():
+        for other, file in files.items():
+            if name == other:
+                require_pieces_of(file, tmp_path / "dict.txt", words)
+            else:
+                with pytest.raises(UserError, match="did not split the text of this model"):
+                    require_pieces_of(file, tmp_path / "dict.txt", words)

@@ -137,6 +137,13 @@ def test_a_dictionary_that_is_not_utf8_is_refused(folder):
         load(folder)
 
 
+def test_a_dictionary_with_a_byte_order_mark_is_refused(folder):
+    path = folder / "dict.xx.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    with pytest.raises(UserError, match=r"1:1: byte order mark"):
+        load(folder)
+
+
 @pytest.mark.parametrize("count", ["-3", "9" * 27, "x", ""])
 def test_bad_counts_in_a_dictionary_are_refused(folder, count):
     with (folder / "dict.xx.txt").open("a") as file:

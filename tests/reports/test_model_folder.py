@@ -137,26 +137,37 @@ def test_a_folder_that_exists_is_left_alone(checkpoint, folder):
         export_model(checkpoint, folder, None, "MIT")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "options"),
-    [
-        ("pieces.model", b"\n\x0e", "--bpe sentencepiece --sentencepiece-model out/pieces.model"),
-        (
-            "codes",
-            b"#version: 0.2\n",
-            "--tokenizer moses_normalised --bpe subword_nmt --bpe-codes out/codes",
-        ),
-    ],
-)
-def test_with_a_file_of_pieces_the_card_translates_plain_text(
-    checkpoint, tmp_path, name, content, options
-):
-    (tmp_path / name).write_bytes(content)
-    export_model(checkpoint, tmp_path / "out", None, "MIT", pieces=tmp_path / name)
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert (tmp_path / "out" / name).read_bytes() == content
+def test_with_a_file_of_pieces_the_card_translates_plain_text(checkpoint, joined_data, tmp_path):
+    lines = (joined_data / "dict.en.txt").read_text().splitlines()
+    words = [line.split()[0] for line in lines]
+    merges = [f"{word[0]} {word[1:]}</w>\n" for word in words if len(word) > 1]
+    (tmp_path / "codes").write_text("".join(["#version: 0.2\n", *merges]))
+    out = tmp_path / "out"
+    export_model(checkpoint, out, None, "MIT", pieces=tmp_path / "codes")
+    card = (out / "README.md").read_text()
+    options = "--tokenizer moses_normalised --bpe subword_nmt --bpe-codes out/codes"
+    assert (out / "codes").read_bytes() == (tmp_path / "codes").read_bytes()
     assert f"fairseq-interactive out --source-lang en --target-lang de {options}" in card
     assert "takes text as people write it" in card
+    with (out / "codes").open("a") as file:
+        file.write("x y\n")
+    with pytest.raises(ValueError, match="codes"):
+        import_model(out, tmp_path / "back.pt")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.model", b"\n\x0e", "is no model of SentencePiece"),
+        ("codes", b"#version: 0.2\n", "did not split the text of this model"),
+        ("codes", b"#version: 0.2\nq z</w>\n", "did not split the text of this model"),
+    ],
+)
+def test_other_pieces_are_refused(checkpoint, tmp_path, name, content, reason):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=reason):
+        export_model(checkpoint, tmp_path / "out", None, "MIT", pieces=tmp_path / name)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_that_does_not_define_pieces_is_refused(checkpoint, tmp_path):

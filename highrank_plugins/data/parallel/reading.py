@@ -50,8 +50,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
     try:
         with open_binary(path) as file:
             for line in file:
-                if lines == 0:
-                    line = line.removeprefix(BOM_UTF8)
+                line = line.removeprefix(BOM_UTF8)
                 lines += 1
                 if ".sgm" not in path.suffixes:
                     yield line.removesuffix(b"\n")

@@ -44,6 +44,7 @@ def test_the_last_line_feed_may_be_missing(files):
         (b"a\n \t\xc2\xa0\n", "2:1", "empty line"),
         (b"a\0b\nc\n", "1:2", "NUL"),
         (b"\xef\xbb\xbfa\nb\n", "1:1", "byte order mark"),
+        (b"a\n\xef\xbb\xbfb\n", "2:1", "byte order mark"),
         (b"a\r\nc\r\n", "1:2", "carriage return"),
         ("ü\rb\nc\n".encode(), "1:2", "carriage return"),
         (b"a\n" + b"w " * 20_000 + b"\n", "2:1", "20,000 words, more than the 1,000"),
@@ -54,8 +55,8 @@ def test_a_bad_line_is_named(files, text, place, message):
     assert problems(files)[0].startswith(f"{files[1]}:{place}: {message}")
 
 
-def test_a_byte_order_mark_elsewhere_is_a_character(files):
-    files[1].write_text("Ein\ufeffSatz.\n\ufeffNoch einer.\n", encoding="utf-8")
+def test_a_byte_order_mark_within_a_line_is_a_character(files):
+    files[1].write_text("Ein\ufeffSatz.\nNoch einer.\n", encoding="utf-8")
     assert check_texts(files, NO_EMPTY_LINES) == 2
 
 
@@ -126,7 +127,6 @@ def is_clean(data: bytes) -> bool:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         return False
-    if text.startswith("\ufeff"):
-        return False
     rows = text.removesuffix("\n").split("\n")
-    return all(row.strip() for row in rows) and not set(text) & {"\r", "\0"}
+    is_text = all(row.strip() and not row.startswith("\ufeff") for row in rows)
+    return is_text and not set(text) & {"\r", "\0"}

@@ -76,7 +76,7 @@ def test_a_part_of_a_validation_or_test_text_is_refused(folder, part):
 
 def test_byte_order_marks_are_not_text(folder):
     for name in TEXTS.names():
-        (folder / name).write_bytes(b"\xef\xbb\xbfone line\nand a second\n")
+        (folder / name).write_bytes(b"\xef\xbb\xbfone line\n\xef\xbb\xbfand a second\n")
     _, files = prepare(folder)
     assert {
         files[f"{part}.{side}"] for part in ("train", "valid", "test") for side in ("en", "de")
