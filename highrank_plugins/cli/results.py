@@ -231,7 +231,7 @@ def lm_summary(
     from highrank_plugins.results.record import load_record
 
     with user_errors():
-        result = load_record(results, complete=True)
+        result = load_record(results, complete=True, metrics=["test_perplexity"])
     typer.echo(perplexities(result))
 
 
@@ -240,7 +240,7 @@ def perplexities(result: dict[str, Any]) -> str:
     from highrank_plugins.results.doubts import doubts
 
     metrics, signatures = result["metrics"], result["signatures"]
-    lines = [f"{name:>24}  {value}  {signatures[name]}" for name, value in metrics.items()]
+    lines = [f"{name:>24}  {value}  {signatures.get(name, '')}" for name, value in metrics.items()]
     last = f"test perplexity {metrics['test_perplexity']} {result['signature']}"
     return "\n".join([*lines, *_ledger(result), _speed(result), *doubts(result), last])
 
@@ -260,7 +260,7 @@ def summary(
     from highrank_plugins.results.scoring import read_together
 
     with user_errors():
-        result = load_record(results, complete=True)
+        result = load_record(results, complete=True, metrics=["chrf", "sacrebleu"])
         sentences = read_together(texts)
     for index in range(SAMPLES):
         names = ("source", "reference", "translation")

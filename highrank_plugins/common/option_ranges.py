@@ -2,6 +2,7 @@
 
 import ast
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -51,20 +52,20 @@ _GROUPS: dict[Range, str] = {
         max_update max_epoch warmup_updates clip_norm weight_decay stop_time_hours
         save_interval_updates validate_interval_updates validate_after_updates data_buffer_size
         ema_start_update encoder_layers decoder_layers min_len max_len_b no_repeat_ngram_size
-        adam_eps end_learning_rate curriculum head_monitor lr head_z_loss
+        adam_eps adafactor_eps end_learning_rate curriculum head_monitor lr head_z_loss
         """,
     Range(0, 2**32 - 1): "seed",
     # one process each, and one column each
     Range(0, 1024): "num_workers",
     Range(1, 2**16): "required_batch_size_multiple required_seq_len_multiple",
-    Range(0, above_low=True): "temperature fp16_init_scale",
+    Range(0, above_low=True): "temperature fp16_init_scale final_lr_scale",
     Range(-1): """
         patience keep_last_epochs keep_best_checkpoints keep_interval_updates warmup_init_lr
         stop_min_lr
         """,
     # divisors and sizes
     Range(1): """
-        batch_size batch_size_valid max_tokens max_tokens_valid update_freq tokens_per_sample
+        t_mult batch_size batch_size_valid max_tokens max_tokens_valid update_freq tokens_per_sample
         save_interval validate_interval log_interval ema_update_freq max_valid_steps
         max_source_positions max_target_positions distributed_world_size num_shards beam nbest
         encoder_embed_dim decoder_embed_dim encoder_ffn_embed_dim decoder_ffn_embed_dim
@@ -75,6 +76,9 @@ _GROUPS: dict[Range, str] = {
 }
 # where infinity means that there is no limit
 _MAY_BE_INFINITE = {"clip_norm", "stop_time_hours"}
+# options that take two numbers → an example
+_PAIRS = {"adam_betas": "'(0.9, 0.98)'", "adafactor_eps": "'(1e-30, 1e-3)'"}
+_PAIR = re.compile(r"[(\[]?[^,]+,[^,]+,?\s*[)\]]?|\$\{.*", re.DOTALL)
 # fairseq gives these the value of another option unless they are set
 _COPIES = {
     "batch_size_valid": "batch_size",
@@ -125,11 +129,12 @@ def check_ranges(options: Mapping[str, Any]) -> None:
     for name in ("model_overrides", "optimizer_overrides"):
         if not str(options.get(name) or "{").startswith("{"):
             problems[name] = f"takes a dictionary, such as {{'dropout': 0.1}}, got {options[name]}"
-    if "adam_betas" in options and len(_numbers("adam_betas", options["adam_betas"])) == 1:
-        problems.setdefault("adam_betas", "takes two numbers, such as '(0.9, 0.98)'")
-    schedule = options.get("lr_scheduler", options.get("_name"))
-    if schedule == "inverse_sqrt" and options.get("warmup_updates") == 0:
-        problems["warmup_updates"] = "must be at least 1 with --lr-scheduler inverse_sqrt, got 0"
+    for name, example in _PAIRS.items():
+        text = str(options.get(name, example)).strip(" '")
+        is_pair = len(_numbers(name, text)) == 2 or text.startswith("${")
+        if not (_PAIR.fullmatch(text) and is_pair):
+            problems.setdefault(name, f"takes two numbers, such as {example}")
+    problems |= _schedule_problems(options)
     if (metric := options.get("best_checkpoint_metric")) in NO_QUALITY:
         problems["best_checkpoint_metric"] = f"{metric}: says nothing of quality; take loss"
     if found := reversed_flag(options):
@@ -139,6 +144,29 @@ def check_ranges(options: Mapping[str, Any]) -> None:
             del problems[copy]
     if problems:
         raise WrongNumbers(problems)
+
+
+def _schedule_problems(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return which options would make a schedule of the learning rate divide by zero."""
+    schedule = options.get("lr_scheduler", options.get("_name"))
+    with_it = f"with --lr-scheduler {schedule}, got"
+    warmup, period = options.get("warmup_updates"), options.get("lr_period_updates")
+    updates = options.get("max_update")
+    if schedule == "inverse_sqrt" and warmup == 0:
+        return {"warmup_updates": f"must be at least 1 {with_it} 0"}
+    if schedule == "triangular" and isinstance(period, int | float) and period < 2:
+        return {"lr_period_updates": f"must be at least 2 {with_it} {period:g}"}
+    if schedule == "cosine" and period == 0:
+        return {"lr_period_updates": f"must be greater than 0, or -1 for one period, {with_it} 0"}
+    if schedule == "cosine" and period == -1 and updates and updates == warmup:
+        return {"warmup_updates": f"must be less than --max-update {with_it} {warmup}"}
+    if (
+        schedule == "tri_stage"
+        and not options.get("phase_ratio")
+        and options.get("decay_steps") == 0
+    ):
+        return {"decay_steps": f"must be at least 1 {with_it} 0"}
+    return {}
 
 
 def _numbers(name: str, value: Any) -> list[float]:

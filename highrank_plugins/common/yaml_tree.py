@@ -76,7 +76,7 @@ def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = T
 def override(tree: Tree, assignment: str, default_block: str) -> None:
     """Apply `block.key=value`, or `key=value` for a key of `default_block`; values are YAML.
 
-    `null` removes a key, or a whole block: `block=null`.
+    `null` removes a key, or a whole block: `block=null`. Assignments of one key are refused.
     """
     name, equals, text = assignment.partition("=")
     path = tuple(name.split(".")) if "." in name else (default_block, name)
@@ -89,6 +89,9 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
         raise ConfigurationError(f"--set {assignment}: not a YAML value ({problem})") from None
     if value is None:
         path = _path_to_remove(tree, name, path)
+    for other, earlier in tree.places.items():
+        if earlier.startswith("--set ") and other[: len(path)] == path:
+            raise ConfigurationError(f"--set {assignment}: {earlier} sets this, too; keep one")
     nested = value
     for key in reversed(path):
         nested = {key: nested}

@@ -131,6 +131,8 @@ def _message_of(error: Exception) -> str | None:
     for start, remedy in _REMEDIES.items():
         if text.startswith(start):
             return reason_of(error) + remedy
+    if package := _missing_package(error):
+        return f"{package} is not installed: install it, or leave out the option that needs it"
     known = isinstance(error, UserError | OSError | FloatingPointError)
     if known and "Traceback (most recent call last)" not in text:  # of a process that loads data
         return text.replace("Model file not found", "--path: no such file")
@@ -148,6 +150,20 @@ def _message_of(error: Exception) -> str | None:
     if len(wrong) == 1:
         return f"{wrong[0]}: {reason_of(error)}; correct the option, or leave it out"
     return f"{reason_of(error)}; correct one of the options {', '.join(wrong)}"
+
+
+def _missing_package(error: Exception) -> str | None:
+    """Return the Python package, or data of NLTK, that a part of fairseq looks for."""
+    if isinstance(error, ModuleNotFoundError):
+        is_ours = (error.name or "highrank_plugins").startswith(("highrank_plugins", "fairseq"))
+        return None if is_ours else f"the Python package {error.name}"
+    if isinstance(error, ImportError) and (found := re.match(r"Please install (\S+)", str(error))):
+        return f"the Python package {found[1]}"
+    if isinstance(error, LookupError) and (
+        found := re.search(r"nltk\.download\('(\S+)'", str(error))
+    ):
+        return f"NLTK's {found[1]} (python -m nltk.downloader {found[1]})"
+    return None
 
 
 def is_command() -> bool:

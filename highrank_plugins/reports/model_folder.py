@@ -220,24 +220,33 @@ def _require_pieces(task: Mapping[str, Any], folder: Path, pieces: Path) -> None
 
 
 def _check_dictionaries(config: dict[str, Any], folder: Path) -> None:
-    """Compare the dictionaries in a folder with what a checkpoint holds of its own."""
-    from fairseq.data import Dictionary
-
+    """Require the dictionaries in a folder that a checkpoint has hashes of."""
     saved, task = config["task_state"].get("dictionaries", {}), config["fairseq"]["task"]
-    for side in ("source", "target"):
+    remedy = "Give the binarised data of that training run as --data"
+    for side in [side for side in ("source", "target") if side in saved]:
         language = task.get(f"{side}_lang")
         path = folder / (f"dict.{language}.txt" if language else "dict.txt")
-        is_part = side == "target" and (task.get("output_dictionary_size") or -1) > 0
-        if side not in saved or is_part or not path.exists():
-            continue
-        dictionary = Dictionary.load(str(path))
-        words = (dictionary[index] for index in range(len(dictionary)))
-        if digest_of_words(words) != saved[side]:
+        # fairseq may have inferred the languages, and not saved them
+        is_unknown = language is None and f"{side}_lang" in task
+        paths = sorted(folder.glob("dict.*txt")) if is_unknown else [path]
+        if not is_unknown and not path.is_file():
             raise ValueError(
-                f"{path} is not the {side} dictionary that the checkpoint was trained with: "
-                "its words or their order differ. Give the binarised data of that training "
-                "run as --data"
+                f"{path} is missing, the {side} dictionary that the checkpoint was trained with. "
+                f"{remedy}"
             )
+        is_part = side == "target" and (task.get("output_dictionary_size") or -1) > 0
+        if not is_part and saved[side] not in map(_digest, paths):
+            raise ValueError(
+                f"{folder / 'dict.*.txt' if is_unknown else path} is not the {side} dictionary that the "
+                f"checkpoint was trained with: its words or their order differ. {remedy}"
+            )
+
+
+def _digest(path: Path) -> str:
+    from fairseq.data import Dictionary
+
+    dictionary = Dictionary.load(str(path))
+    return digest_of_words(dictionary[index] for index in range(len(dictionary)))
 
 
 def _add_languages(task: dict[str, Any], data: Path) -> None:

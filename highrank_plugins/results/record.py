@@ -148,20 +148,25 @@ def make_record(
     return record | {"doubts": doubts(record)}
 
 
-def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> dict[str, Any]:
+def load_record(
+    path: Path, *, complete: bool = False, finite: bool = True, metrics: Sequence[str] = ()
+) -> dict[str, Any]:
     """Load a JSON object with `metrics`, as `results record` and the evaluations write it.
 
     Args:
         complete: refuse a record without what tables need.
         finite: refuse a metric that is NaN or infinite.
+        metrics: refuse a record without these and their signatures.
     """
     record = read_json(path)
     try:
-        metrics = TypeAdapter(_Record).validate_python(record, strict=True)["metrics"]
-        needed = [(*names, (record.get(names[0]) or {}).get(names[1])) for names in _COMPLETE]
-        missing = [f"{block}.{name}" for block, name, value in needed if value is None]
-        missing += [] if "git" in record else ["git"]
-        problem = f"{missing[0]} is missing" if complete and missing else ""
+        found = TypeAdapter(_Record).validate_python(record, strict=True)["metrics"]
+        needed = [(block, name) for name in metrics for block in ("metrics", "signatures")]
+        needed += _COMPLETE if complete else ()
+        missing = [f"{b}.{n}" for b, n in needed if (record.get(b) or {}).get(n) is None]
+        keys = ["git"] * complete + ["signature"] * bool(metrics)
+        missing += [key for key in keys if key not in record]
+        problem = f"{missing[0]} is missing" if missing else ""
     except ValidationError as error:
         (first, *_) = error.errors(include_input=False, include_url=False)
         place = ".".join(map(str, first["loc"]))[:80] or "its content"
@@ -172,7 +177,7 @@ def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> d
         )
     if CONTROL.search(str(path)) or _CONTROL.search(json.dumps(record, ensure_ascii=False)):
         raise ValueError(f"{path}: its name or content has control characters; remove them")
-    bad = [name for name, value in metrics.items() if finite and not math.isfinite(value)]
+    bad = [name for name, value in found.items() if finite and not math.isfinite(value)]
     if bad:
         raise ValueError(f"{path}: {bad[0]} is not a number; leave it out or repeat the run")
     for wrong in filter(None, map(impossible, metrics, metrics.values())):

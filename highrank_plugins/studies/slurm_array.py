@@ -1,5 +1,6 @@
 """Submit the members of a study to SLURM, as an array of jobs."""
 
+import re
 import shlex
 import subprocess
 from collections.abc import Sequence
@@ -54,7 +55,7 @@ def array_script(
         raise ValueError("every member is done: there is nothing to submit")
     given = {name.replace("_", "-"): value for name, value in study.settings.slurm.items()}
     for name in given:
-        if why := objection(name):
+        if why := objection(f"--{name}" if re.fullmatch("[a-z-]+", name) else ""):
             raise ValueError(f"{study.file}: slurm: {name}: {why}")
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     limit = f"%{jobs}" if jobs else ""

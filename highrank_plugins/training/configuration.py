@@ -24,7 +24,7 @@ from highrank_plugins.common.yaml_tree import (
     read_tree,
 )
 from highrank_plugins.measures import measure_names
-from highrank_plugins.training.command_line import set_by_recipes
+from highrank_plugins.training.command_line import PROGRAMS, set_by_recipes
 
 
 def _scalar(value: Any) -> Any:
@@ -67,6 +67,20 @@ _FACTS = (
     "user_dir", "task", "source_lang", "target_lang", "left_pad_source", "left_pad_target",
     "truncate_source", "max_source_positions", "max_target_positions",
 )  # fmt: skip
+
+# fairseq's values of facts that `train` of a translator leaves out
+_DEFAULTS = {
+    "left_pad_source": True, "left_pad_target": False, "truncate_source": False,
+    "max_source_positions": 1024, "max_target_positions": 1024,
+}  # fmt: skip
+
+# another name of an option of fairseq → the name that a block has
+_OTHER_NAMES = {
+    "max_sentences": "batch_size", "max_sentences_valid": "batch_size_valid",
+    "remove_bpe": "post_process", "combine_val": "combine_valid_subsets",
+    "nval": "max_valid_steps", "local_rank": "device_id",
+    "save_async": "write_checkpoints_asynchronously",
+}  # fmt: skip
 
 # later tools read a checkpoint with the layers of `train.user_dir`
 _UP_TO_TRAINING = ("data", "corpus", "clean", "dialogues", "launch", "train", "finetune")
@@ -180,7 +194,7 @@ def validate(tree: Tree) -> Configuration:
         configuration = Configuration.model_validate(values)
     except ValidationError as error:
         problems += [_explain(tree, problem) for problem in error.errors()]
-    problems += [*_set_by_recipes(tree), *_contradictions(tree)]
+    problems += [*_set_by_recipes(tree), *_other_names(tree), *_contradictions(tree)]
     if problems:
         raise ConfigurationError("\n".join(problems))
     return configuration
@@ -196,22 +210,40 @@ def _set_by_recipes(tree: Tree) -> list[str]:
     ]
 
 
+def _other_names(tree: Tree) -> Iterator[str]:
+    """Yield keys that are a second name of an option, by which it could be given twice."""
+    for block, options in tree.values.items():
+        is_fairseqs = block in PROGRAMS and PROGRAMS[block].words.startswith("fairseq")
+        for key in options if isinstance(options, dict) else ():
+            name = key.replace("-", "_")
+            name = _OTHER_NAMES.get(name, name) if is_fairseqs else name
+            if key != name:
+                yield f"{tree.place((block, key))}: {block}.{key}: write {block}.{name} instead"
+
+
 def _contradictions(tree: Tree) -> Iterator[str]:
     """Yield what later blocks say otherwise of the model or its text."""
     blocks = {name: block for name, block in tree.values.items() if isinstance(block, dict)}
-    facts = {n: (v, f"train.{n}") for n, v in blocks.get("train", {}).items() if n in _FACTS}
+    train = (_DEFAULTS if "data" in blocks else {}) | blocks.get("train", {})
+    facts = {n: (v, f"train.{n} is {v!r}") for n, v in train.items() if n in _FACTS}
+    pieces = str(blocks.get("data", {}).get("algorithm", "sentencepiece"))
+    text = {"bpe": None, "tokenizer": None} | _TEXT_OF_PIECES.get(pieces, {})
+    joined = {n: (v, f"data.algorithm is {pieces!r}") for n, v in text.items()}
     for block, options in blocks.items():
-        known = dict(facts)
-        if block == "generate" and "data" in blocks:
-            pieces = blocks["data"].get("algorithm", "sentencepiece")
-            known["post_process"] = pieces, "data.algorithm"
+        known = facts | (joined if block == "generate" and "data" in blocks else {})
         for name in sorted(known.keys() & options.keys()):
-            value, place = known[name]
+            value, fact = known[name]
             if str(options[name]) != str(value):
                 yield (
-                    f"{tree.place((block, name))}: {block}.{name}: {options[name]!r}, but {place} "
-                    f"is {value!r}; remove {block}.{name}, which follows {place}"
+                    f"{tree.place((block, name))}: {block}.{name}: {options[name]!r}, but {fact}; "
+                    f"remove {block}.{name}, which follows {fact.partition(' ')[0]}"
                 )
+    language = train.get("target_lang")
+    if language is not None and train.get("source_lang") == language:
+        yield (
+            f"{tree.place(('train', 'target_lang'))}: train.target_lang: {language!r} is "
+            "train.source_lang, too; give two languages"
+        )
 
 
 def load(path: Path, overrides: list[str] | None = None) -> Configuration:

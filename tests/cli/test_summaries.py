@@ -33,6 +33,34 @@ def test_a_file_that_is_not_a_record_is_refused(command, text, tmp_path):
     )
 
 
+def test_a_record_without_what_a_summary_needs_is_refused(tmp_path):
+    text, path = tmp_path / "text", tmp_path / "results.json"
+    text.write_text("a b\n")
+    names = ("test_perplexity", "chrf", "sacrebleu")
+    whole = {
+        "metrics": dict.fromkeys(("kld", *names), 9.0),
+        "signature": "s",
+        "signatures": dict.fromkeys(names, "s"),
+        "train": {"updates": 3, "words_per_second": 9},
+        "hardware": {"cores": 1},
+        "versions": {"torch": "2"},
+        "git": None,
+    }
+    commands = {"lm-summary": names[:1], "summary": names[1:]}
+    for command, needed in commands.items():
+        words = ("results", command, path, *([text] * 3 if command == "summary" else []))
+        path.write_text(json.dumps(whole))
+        assert invoke(*words).exit_code == 0
+        for block in ("metrics", "signatures"):
+            for name in needed:
+                less = {key: value for key, value in whole[block].items() if key != name}
+                path.write_text(json.dumps({**whole, block: less}))
+                done = invoke(*words)
+                assert done.exit_code == 2 and f"{block}.{name} is missing" in done.output
+        path.write_text(json.dumps({key: whole[key] for key in whole if key != "signature"}))
+        assert "signature is missing" in invoke(*words).output
+
+
 def test_a_paired_test_is_part_of_the_record_and_the_summary(tmp_path):
     for name, text in {"text": "a b c d e\n" * 4, "other": "a b c d\n" * 4}.items():
         (tmp_path / name).write_text(text)

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from highrank_plugins.common import launchers
 from highrank_plugins.common.launchers import processes_started
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.training.launch.plan import Plan
@@ -25,6 +26,12 @@ SEVERAL = [
     {"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "4"},
     {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "4"},
     {"RANK": "0", "WORLD_SIZE": "1", "PMI_SIZE": "4"},
+    {"TORCHELASTIC_RUN_ID": "left", "OMPI_COMM_WORLD_SIZE": "4"},
+    {"HIGHRANK_LAUNCHED": "7", "SLURM_STEP_NUM_TASKS": "4"},
+    {"HIGHRANK_LAUNCHED": "7", "RANK": "0", "PMI_SIZE": "4"},
+    *({name: "3"} for name in launchers._RANKS),
+    {"RANK": "0", "WORLD_SIZE": " 4"},
+    {"RANK": "0", "WORLD_SIZE": "+04\n"},
 ]
 ALONE = [
     {},
@@ -48,6 +55,10 @@ def test_processes_started_together_are_counted(environment):
 @pytest.mark.parametrize("environment", ALONE, ids=str)
 def test_a_process_of_its_own_is_one(environment):
     assert processes_started(environment)[0] == 1
+
+
+def test_a_number_of_many_digits_counts_as_several():
+    assert processes_started({"PMI_SIZE": "9" * 5000})[0] > 1
 
 
 def test_several_launchers_of_one_node_are_refused(monkeypatch, tmp_path):

@@ -53,6 +53,15 @@ def ended(main, argv, monkeypatch, capfd) -> str:
         (raises(PermissionError(13, "Permission denied", "data/dict.txt")),
          "data/dict.txt: permission denied"),
         (THEIRS["refuse"], "Must specify batch size"),
+        (raises(ModuleNotFoundError("No module named 'x'", name="x")),
+         "the Python package x is not installed: install it, or leave out the option that needs "
+         "it"),
+        (raises(ImportError("Please install fastBPE with: pip install fastBPE")),
+         "the Python package fastBPE is not installed: install it, or leave out the option that "
+         "needs it"),
+        (raises(LookupError("\n*\n  Resource punkt not found.\n >>> nltk.download('punkt')\n")),
+         "NLTK's punkt (python -m nltk.downloader punkt) is not installed: install it, or leave "
+         "out the option that needs it"),
     ],
 )  # fmt: skip
 def test_a_mistake_ends_with_one_line(main, said, monkeypatch, capfd):
@@ -182,6 +191,24 @@ def test_no_option_of_fairseq_takes_a_number_that_is_not_finite(number):
     [
         ("--lr -1", "--lr must be at least 0, got -1"),
         ("--lr 0.1,1e999", "--lr inf: expected a finite number"),
+        ("--optimizer adam --adam-betas (0.9,0.98,0.99)",
+         "--adam-betas takes two numbers, such as '(0.9, 0.98)'"),
+        ("--optimizer adam --adam-betas ()",
+         "--adam-betas takes two numbers, such as '(0.9, 0.98)'"),
+        ("--optimizer adam --adam-betas (0.9,'a',0.98)",
+         "--adam-betas takes two numbers, such as '(0.9, 0.98)'"),
+        ("--optimizer adafactor --adafactor-eps (1e-3,)",
+         "--adafactor-eps takes two numbers, such as '(1e-30, 1e-3)'"),
+        ("--lr-scheduler cosine --lr-period-updates 0",
+         "--lr-period-updates must be greater than 0, or -1 for one period, with --lr-scheduler "
+         "cosine, got 0"),
+        ("--lr-scheduler cosine --max-update 5 --warmup-updates 5",
+         "--warmup-updates must be less than --max-update with --lr-scheduler cosine, got 5"),
+        ("--lr-scheduler cosine --t-mult 0.5", "--t-mult must be at least 1, got 0.5"),
+        ("--lr-scheduler triangular --max-lr 1 --lr-period-updates 1",
+         "--lr-period-updates must be at least 2 with --lr-scheduler triangular, got 1"),
+        ("--lr-scheduler tri_stage", "--decay-steps must be at least 1 with --lr-scheduler "
+         "tri_stage, got 0"),
         ("--dropout 2", "--dropout must lie in [0, 1), got 2"),
         ("--attention-dropout -0.1", "--attention-dropout must lie in [0, 1), got -0.1"),
         ("--activation-dropout 1", "--activation-dropout must lie in [0, 1), got 1"),

@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -138,7 +139,8 @@ def test_no_parent_of_the_cache_may_be_writable_by_others(
 ):
     monkeypatch.setenv("CXX", quick_compiler)
     monkeypatch.setattr(build, "_is_private", lambda group: False)
-    monkeypatch.setenv("HOME", str(tmp_path / home))
+    monkeypatch.setenv("HOME", str(tmp_path / "shared" / "home"))  # anybody can set it
+    monkeypatch.setattr(build, "_home", lambda: tmp_path / home)
     cache = tmp_path / "shared" / "home" / "cache"
     cache.mkdir(parents=True)
     cache.parents[1].chmod(mode)
@@ -150,6 +152,21 @@ def test_no_parent_of_the_cache_may_be_writable_by_others(
         assert not isinstance(build.library(), build.Unavailable)
     else:
         assert f"{tmp_path / 'shared'} can be changed by other users" in refused()
+
+
+@pytest.mark.parametrize(
+    ("members", "is_private"), [([], True), (["me"], True), (["me", "other"], False)]
+)
+def test_a_private_group_has_no_other_member(members, is_private, monkeypatch):
+    group, user = SimpleNamespace(gr_name="me", gr_mem=members), SimpleNamespace(pw_name="me")
+    monkeypatch.setattr(build.grp, "getgrgid", lambda number: group)
+    monkeypatch.setattr(build.pwd, "getpwuid", lambda number: user)
+    assert build._is_private(7) is is_private
+
+
+def test_the_home_is_that_of_the_system(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert build._home() != tmp_path
 
 
 @pytest.mark.cpp

@@ -26,6 +26,14 @@ def test_slurm_gets_no_control_character_and_nothing_is_written(tmp_path, where,
     assert where == "path" or f"{file}:" in done.output
 
 
+@pytest.mark.parametrize("key", ["comment x --array", " array", "comment x", "", "5", "t", "wrap"])
+def test_slurm_gets_names_of_options_only(tmp_path, key):
+    file = write_stub(tmp_path, seeds=[1], slurm={key: "0-3"})
+    done = study(file, "--slurm")
+    assert done.exit_code == 2 and f"slurm: {key}: " in done.output
+    assert not list(tmp_path.rglob("array.sh"))
+
+
 def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypatch):
     slurm = {"partition": "cpu", "time": "01:00:00", "exclusive": True, "cpus_per_task": 3}
     slurm["comment"] = "two words"

@@ -1,5 +1,6 @@
 """YAML with inheritance: what comes out, and where errors are said to be."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,30 @@ def test_a_fact_is_in_one_place(write, block, option, place):
         f"{path}:{line}: {block}.{option}: 'B', but {place}; remove {block}.{option}, which "
         f"follows {place.split()[0]}"
     )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["generate.remove_bpe=subword_nmt"], "generate.remove_bpe: write generate.post_process"),
+        (["generate.source-lang=de"], "generate.source-lang: write generate.source_lang instead"),
+        (["batch_size=5", "max_sentences=6"], "train.max_sentences: write train.batch_size ins"),
+        (["evaluate.nval=6"], "evaluate.nval: write evaluate.max_valid_steps instead"),
+        (["generate.left_pad_source=False"], "False, but train.left_pad_source is True;"),
+        (["finetune.max_source_positions=5"], "5, but train.max_source_positions is 1024;"),
+        (["generate.bpe=subword_nmt"], "but data.algorithm is 'sentencepiece'; remove generate.b"),
+        (["generate.tokenizer=nltk"], "'nltk', but data.algorithm is 'sentencepiece'; remove"),
+        (["data.algorithm=subword_nmt", "generate.tokenizer=nltk"], "'nltk', but data.algorithm"),
+        (["source_lang=de", "target_lang=de"], "train.target_lang: 'de' is train.source_lang, too"),
+        (["lr=1", "lr=2"], "--set lr=2: --set lr=1 sets this, too; keep one"),
+        (["lr=1", "train.lr=1"], "--set train.lr=1: --set lr=1 sets this, too; keep one"),
+        (["lr=null", "lr=1"], "--set lr=1: --set lr=null sets this, too; keep one"),
+        (["generate.beam=6", "generate=null"], "--set generate=null: --set generate.beam=6 sets"),
+    ],
+)
+def test_an_option_is_given_once(write, overrides, message):
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        load(write("a.yaml", "base: base.yaml\n"), overrides)
 
 
 def test_the_text_gives_the_same_configuration_in_a_fixed_order(write):

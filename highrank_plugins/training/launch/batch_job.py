@@ -81,16 +81,43 @@ def _is_one_word(value: str) -> bool:
         return False
 
 
-def objection(name: str) -> str | None:
-    """Return why a script cannot have an option of sbatch, None if it can.
+_SHORT = {"a": "array", "h": "help", "o": "output", "t": "time", "V": "version"}
+_WITHOUT_VALUE = "hHIkOQsvVWX"  # sbatch takes further short options in the same word
+_ALONE = {  # the start of a name that is enough for sbatch → the name
+    "a": "array", "he": "help", "te": "test-only", "us": "usage", "vers": "version", "wr": "wrap",
+}  # fmt: skip
 
-    Args:
-        name: without its dashes. sbatch takes the first letters of a name, too.
-    """
-    if name and "array".startswith(name):
-        return "the script decides whether its job is an array: remove it"
-    if name.startswith("te") and "test-only".startswith(name):
-        return "submits nothing: remove it, and give it to sbatch yourself, with the script"
+
+def long_name(option: str) -> str:
+    """Return the name of an option of sbatch, without dashes; empty unless it is exactly one."""
+    found = re.match(r"--([a-z][a-z-]+)(?=[= ]|$)|-([A-Za-z])", option)
+    if found is None or (found[2] and found[2] in _WITHOUT_VALUE and option[2:]):
+        return ""
+    has_sign = option[found.end() :].startswith("=")
+    try:
+        more = shlex.split(option)[1:]
+    except ValueError:  # a single quote, which `directives` quotes after a sign
+        return found[1] if found[1] and has_sign else ""
+    if any(word.startswith("-") for word in more) or (len(more) > 1 and not has_sign):
+        return ""
+    return found[1] or _SHORT.get(found[2], found[2])
+
+
+def objection(option: str) -> str | None:
+    """Return why a script cannot have an option of sbatch, None if it can."""
+    name = long_name(option)
+    if not name:
+        return "give one option of sbatch by its name, such as --partition=gpu"
+    for start, whole in _ALONE.items():
+        if name.startswith(start) and whole.startswith(name):
+            return {
+                "array": "the script decides whether its job is an array: remove it",
+                "wrap": "the script is the job already: remove it",
+            }.get(
+                whole, "submits nothing: remove it, and give it to sbatch yourself, with the script"
+            )
+    if name in ("ti", "tim"):
+        return "write --time"
     return None
 
 

@@ -12,9 +12,11 @@ from highrank_plugins.common.stop_request import DIRECTORY, REQUEUE
 from highrank_plugins.training.command_line import by_option
 from highrank_plugins.training.launch.batch_job import (
     FUNCTIONS,
+    check_characters,
     check_time_limit,
     directives,
     log_pattern,
+    long_name,
     objection,
 )
 from highrank_plugins.training.launch.plan import PORT, Plan
@@ -83,8 +85,9 @@ def sbatch_script(plan: Plan, job: Job) -> str:
         "requeue": None,
         "signal": f"USR1@{job.grace}",
     }
+    check_characters(job.directives)
     for option in job.directives:
-        if why := objection(_long_name(option)):
+        if why := objection(option):
             raise ValueError(f"--sbatch={option}: {why}")
         if given := re.fullmatch(r"(?:--time[= ]|-t[= ]?)(\S+)", option):
             try:
@@ -108,16 +111,9 @@ def sbatch_script(plan: Plan, job: Job) -> str:
     )
 
 
-def _long_name(option: str) -> str:
-    """Return the name of an option of sbatch, without dashes and value; of -a and -o the long."""
-    if option.startswith("--"):
-        return re.split("[= ]", option[2:], maxsplit=1)[0]
-    return {"-a": "array", "-o": "output"}.get(option[:2], "")
-
-
 def log_of(plan: Plan, job: Job, number: str) -> str:
     """Say where a submitted job writes its log."""
-    if any(_long_name(option).startswith("ou") for option in job.directives):
+    if any(long_name(option).startswith("ou") for option in job.directives):
         return "where --output of sbatch says"
     return f"{plan.log_dir}/slurm-{number}.log"
 

@@ -135,11 +135,20 @@ def _folder() -> Path:
     folder = folder.resolve()  # follows links once, before what they lead to is checked
     for path in (folder, *folder.glob("kernels-*.so")):
         _check_owner(path)
+    home = _home()
     for parent in folder.parents:
         _check_owner(parent, is_parent=True)
-        if parent == Path(os.environ.get("HOME") or "/").resolve():
+        if parent == home:
             break  # whoever can replace a home needs no kernels
     return folder
+
+
+def _home() -> Path | None:
+    """Return the home that the system knows of this user; the variable HOME may have any value."""
+    try:
+        return Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve()
+    except KeyError:
+        return None
 
 
 def _check_owner(path: Path, is_parent: bool = False) -> None:
@@ -160,9 +169,10 @@ def _check_owner(path: Path, is_parent: bool = False) -> None:
 def _is_private(group: int) -> bool:
     """Whether this user is the only member of a group, as on systems with a group for each user."""
     try:
-        return grp.getgrgid(group).gr_name == pwd.getpwuid(os.geteuid()).pw_name
+        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except KeyError:
         return False
+    return found.gr_name == user.pw_name and {*found.gr_mem} <= {user.pw_name}
 
 
 def _fingerprint(compiler: list[str]) -> str:
