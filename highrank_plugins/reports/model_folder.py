@@ -236,9 +236,10 @@ def _check_dictionaries(config: dict[str, Any], folder: Path) -> None:
             )
         is_part = side == "target" and (task.get("output_dictionary_size") or -1) > 0
         if not is_part and saved[side] not in map(_digest, paths):
+            named = folder / "dict.*.txt" if is_unknown else path
             raise ValueError(
-                f"{folder / 'dict.*.txt' if is_unknown else path} is not the {side} dictionary that the "
-                f"checkpoint was trained with: its words or their order differ. {remedy}"
+                f"{named} is not the {side} dictionary that the checkpoint was trained with: its "
+                f"words or their order differ. {remedy}"
             )
 
 

@@ -180,7 +180,7 @@ def load_record(
     bad = [name for name, value in found.items() if finite and not math.isfinite(value)]
     if bad:
         raise ValueError(f"{path}: {bad[0]} is not a number; leave it out or repeat the run")
-    for wrong in filter(None, map(impossible, metrics, metrics.values())):
+    for wrong in filter(None, map(impossible, found, found.values())):
         raise ValueError(f"{path}: {wrong}; correct it or repeat the run")
     return dict(record)
 

@@ -104,9 +104,29 @@ def test_a_time_limit_leaves_time_to_train(limit, seconds):
 
 @pytest.mark.parametrize(
     "option",
-    ["--array=0-3", "--arr 0-3", "-a0-3", "--test-only", "--te", "--comment x --array=0-3",
-     "--comment=x --array=0-3", " --array=0-3", "-p gpu -a 0-3", "-va0-3", "--tim=1", "hetjob", "",
-     "--wrap=hostname", "--'array'=0-3", "-p x' --array=0", "--a", "--help", "-V", "--", "-"],
+    [
+        "--array=0-3",
+        "--arr 0-3",
+        "-a0-3",
+        "--test-only",
+        "--te",
+        "--comment x --array=0-3",
+        "--comment=x --array=0-3",
+        " --array=0-3",
+        "-p gpu -a 0-3",
+        "-va0-3",
+        "--tim=1",
+        "hetjob",
+        "",
+        "--wrap=hostname",
+        "--'array'=0-3",
+        "-p x' --array=0",
+        "--a",
+        "--help",
+        "-V",
+        "--",
+        "-",
+    ],
 )
 def test_a_script_starts_one_job(option):
     with pytest.raises(
