@@ -108,7 +108,7 @@ def add_from_file(stock, dictionary, f) -> None:
     try:
         text = Path(f).read_text("utf-8")  # fairseq would raise a bare Exception
         if text.startswith("\ufeff"):
-            raise ValueError("1:1: byte order mark, which would be part of the first word")
+            raise ValueError("1:1: byte order mark, part of the first word; remove it")
         stock(dictionary, f)
     except UnicodeDecodeError as error:
         raise UserError(f"{f}: byte {error.start} is not UTF-8; {_AGAIN}") from None
