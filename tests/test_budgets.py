@@ -15,9 +15,33 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-# lines of Python, before the room's share of the aims in the last column
-BUDGETS: dict[str, int] = {}
-LINES_OF_TESTS = 0
+# lines of Python today; each may only fall
+BUDGETS: dict[str, int] = {
+    "analysis": 2619,
+    "benchmarks": 1869,
+    "cli": 4403,
+    "common": 3039,
+    "compat": 964,
+    "criterions": 193,
+    "data": 2454,
+    "evaluation": 339,
+    "heads": 2786,
+    "hooks": 3244,
+    "inference": 1753,
+    "losses": 5249,
+    "measures": 1630,
+    "models": 2142,
+    "monitoring": 103,
+    "optim": 323,
+    "reports": 2118,
+    "results": 2536,
+    "studies": 1342,
+    "tasks": 653,
+    "top": 36,
+    "training": 3230,
+    "trunks": 363,
+}
+LINES_OF_TESTS = 43084
 
 
 @pytest.fixture(scope="module")

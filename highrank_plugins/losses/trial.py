@@ -143,7 +143,7 @@ class Trial:
             self.require(
                 any(leaf is t for t in named.values()),
                 f"it reads a tensor {tuple(leaf.shape)} that requires a gradient, but is no "
-                "parameter of the layer, or a stale one; make it an nn.Parameter that each call reads",
+                "parameter of the layer, or a stale one; read an nn.Parameter in each call",
             )
         total = (loss * upstream.to(loss.dtype)).sum()
         grads = torch.autograd.grad(total, list(named.values()), materialize_grads=True)
