@@ -11,7 +11,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from errno import ENOENT
+from errno import EISDIR, ENOENT
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -79,8 +79,10 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def checked(**given: Any) -> None:
         with user_errors():
-            read = [given.get(name) for name in _INPUTS]
-            _refuse_missing(path for value in read for path in _listed(value))
+            for name in _INPUTS:
+                _refuse_missing(_listed(given.get(name)), is_file=name in _FILES)
+            if exported := given.get("exported"):
+                _refuse_missing([exported / "config.json"], is_file=True)
             _refuse_replacing(given)
             command(**given)
 
@@ -95,11 +97,16 @@ _INPUTS = (
 )  # fmt: skip
 
 
-def _refuse_missing(paths: Iterable[str | Path]) -> None:
+_FILES = ("checkpoint", "checkpoints", "first", "other", "records", "reference", "second")
+
+
+def _refuse_missing(paths: Iterable[str | Path], is_file: bool = False) -> None:
     """Check paths before a command imports anything; lists of directories have a colon."""
     for path in paths:
         if ":" not in str(path) and not os.path.exists(path):
             raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(path))
+        if is_file and os.path.isdir(path):
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
 
 
 def _listed(value: Any) -> list[Any]:
@@ -151,13 +158,16 @@ class LazyCommands(TyperGroup):
             ctx.fail(f"unknown command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         if args[0] == "launch" and "fairseq-train" in args and "--" not in args:
             ctx.fail("write -- before the command: highrank launch -- fairseq-train …")
-        if args[0] == "analyse" and "ttest" not in args:  # its measures import torch
+        if args[0] == "analyse":  # its measures import torch
             with user_errors():
-                _refuse_missing(
-                    word
-                    for before, word in itertools.pairwise(args[1:])
-                    if (before[:1] != "-" or before in map(flag, _INPUTS)) and word[:1] != "-"
-                )
+                for before, word in itertools.pairwise(args[1:]):
+                    is_path = before[:1] != "-" or before in map(flag, _INPUTS)
+                    paths = [word] if is_path and word[:1] != "-" else []
+                    if args[1] == "ttest":  # NAME=RECORD.json,…
+                        values = word.partition("=")[2].split(",")
+                        paths = [value for value in values if value.endswith(".json")]
+                    is_first = before == args[1]  # a checkpoint or record
+                    _refuse_missing(paths, is_first or before in map(flag, _FILES))
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

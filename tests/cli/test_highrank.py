@@ -170,6 +170,25 @@ def test_a_missing_file_is_named_as_in_every_other_command(tmp_path):
         assert result.stderr == "highrank: missing: no such file or directory\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("model import empty --output o", "empty/config.json: no such file or directory"),
+        ("model export empty --output o --license MIT", "empty: is a directory"),
+        ("analyse card empty", "empty: is a directory"),
+        ("analyse compare text empty data", "empty: is a directory"),
+        ("analyse ttest a=1,2 b=text.json,none.json", "none.json: no such file or directory"),
+    ],
+)
+def test_a_folder_in_place_of_a_file_is_named(words, said, tmp_path):
+    for name in ("empty", "data"):
+        (tmp_path / name).mkdir()
+    for name in ("text", "text.json"):
+        (tmp_path / name).write_text("a\n")
+    result = called(*words.split(), cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (2, f"highrank: {said}\n")
+
+
 LISTINGS = [
     "--help",
     "recipes",
