@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 2619,
     "benchmarks": 1869,
-    "cli": 4403,
+    "cli": 4419,
     "common": 3039,
     "compat": 964,
     "criterions": 193,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 3230,
     "trunks": 363,
 }
-LINES_OF_TESTS = 43084
+LINES_OF_TESTS = 43160
 
 
 @pytest.fixture(scope="module")

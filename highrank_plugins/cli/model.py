@@ -75,7 +75,7 @@ def _choose(
 def best_checkpoint(
     directories: Annotated[list[Path], "Folders of checkpoints (--save-dir of each run)."],
 ) -> None:
-    """Print the checkpoint_best.pt with the best validation score.
+    """Print the checkpoint_best.pt with the best score.
 
     Example: highrank model best-checkpoint exp/ptb/mos-1/train exp/ptb/mos-2/train
 

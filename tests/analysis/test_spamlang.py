@@ -23,8 +23,8 @@ from highrank_plugins.analysis.spamlang import (
 )
 from highrank_plugins.analysis.spamlang_grid import grid_figures, grid_table
 from highrank_plugins.cli import app
-from highrank_plugins.common.files import held_alone
 from highrank_plugins.heads import build_head
+from tests.held_lock import held_elsewhere
 
 TINY = SpamLangSettings(classes=20, dim=8, steps=200, lr=1e-2)
 
@@ -260,12 +260,12 @@ def test_an_interrupted_grid_keeps_its_finished_runs(tmp_path, untrained, monkey
 def test_a_second_process_that_adds_to_a_file_is_refused(tmp_path, untrained):
     file = tmp_path / "new" / "runs.json"
     words = ["--heads", "softmax", "--seeds", "1", "--output", file]
-    with held_alone(file.with_name(".runs.json.lock"), "busy"):
+    with held_elsewhere(file.with_name(".runs.json.lock")):
         done = command(*words)
         assert done.exit_code == 2 and f"--output {file}: another process adds" in done.output
         assert not untrained and not file.exists()
     assert command(*words).exit_code == 0 and file.exists()
-    with held_alone(file.with_name(".runs.json.lock"), "busy"):
+    with held_elsewhere(file.with_name(".runs.json.lock")):
         assert command(*words, "--table-only").exit_code == 0  # it only reads
 
 

@@ -27,7 +27,7 @@ def test_a_file_that_is_not_a_record_is_refused(command, text, tmp_path):
     path = tmp_path / "results.json"
     path.write_text(text)
     texts = [] if command == "lm-summary" else [path] * 3
-    done = invoke(command, path, *texts)
+    done = invoke("results", command, path, *texts)
     assert done.exit_code == 2 and re.search(
         "results.json(: not a record of a run|: not JSON| has no bleu1)", done.output
     )
@@ -125,7 +125,12 @@ def test_a_measure_that_is_not_finite_is_named(tmp_path):
 
 def test_texts_of_different_lengths_are_named(tmp_path):
     stats = {"train": {"updates": 1, "words_per_second": 1}, "hardware": {"cores": 1}}
-    more = {"versions": {"torch": "2"}, "git": None, "signatures": {}, "signature": ""}
+    more = {
+        "versions": {"torch": "2"},
+        "git": None,
+        "signatures": {"sacrebleu": "s", "chrf": "c"},
+        "signature": "s",
+    }
     record = {"metrics": {"sacrebleu": 1.0, "chrf": 1.0}, **stats, **more}
     (tmp_path / "results.json").write_text(json.dumps(record))
     for name, count in {"source": 3, "reference": 3, "translations": 2}.items():
@@ -141,7 +146,7 @@ def test_a_table_without_a_baseline_says_so(tmp_path):
     paths = [tmp_path / f"mos-{seed}.json" for seed in (1, 2)]
     for path in paths:
         path.write_text(json.dumps(record))
-    words = ["results", "seeds", *paths, "--metric", "sacrebleu"]
+    words = ["compare", *paths, "--metric", "sacrebleu"]
     done = invoke(*words)
     assert done.exit_code == 0 and "no system is named softmax. Choose" in done.output
     assert "no system" not in invoke(*words, "--baseline", "mos").output

@@ -21,7 +21,7 @@ def training(tmp_path, monkeypatch):
         (tmp_path / "command.sh").write_text(script)
         where = ["--config", tmp_path / "config.yaml", "--save-dir", tmp_path]
         words = ["train", "run", tmp_path / "command.sh", *where, "--block", "train"]
-        words = [*map(str, words), "--data", "data"]
+        words = [*map(str, words), "--data", str(tmp_path)]
         return CliRunner().invoke(app, words)
 
     return training

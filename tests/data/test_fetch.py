@@ -301,7 +301,7 @@ def command(*arguments: object) -> tuple[int, str]:
 
 
 def test_the_command_fetches_a_file(server, output):
-    code, said = command("fetch", server.url, "--output", output, "--sha256", SUM)
+    code, said = command("data", "fetch", server.url, "--output", output, "--sha256", SUM)
     assert (code, output.read_bytes()) == (0, CONTENT)
     assert "fetched, its sha256 is the published one" in said
 
@@ -315,7 +315,7 @@ def test_the_command_fetches_a_file(server, output):
     ],
 )
 def test_wrong_options_end_with_exit_code_2(server, output, arguments, message):
-    code, said = command("fetch", server.url, "--output", output, *arguments)
+    code, said = command("data", "fetch", server.url, "--output", output, *arguments)
     assert code == 2
     assert message in said
     assert not output.exists()

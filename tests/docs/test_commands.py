@@ -20,7 +20,12 @@ PROGRAMS = ("highrank", "bash", "python", "pytest", "torchrun")
 # layers that pages define themselves
 OWN_LAYERS = {"wave", "arcsinh", "cooled"}
 OWN_COMMANDS = {"confidence"}
-OWN_OPTIONS = {"--head-wave-a", "--head-arcsinh-c", "--head-temperature", "--head-cool-bias"} | {
+OWN_OPTIONS = {
+    "--head-wave-start",
+    "--head-arcsinh-c",
+    "--head-temperature",
+    "--head-cool-bias",
+} | {
     "--head-arcsinh-scale",
     "--head-arcsinh-lr",
 }

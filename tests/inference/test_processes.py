@@ -88,7 +88,7 @@ def same(one, two, place):
 @pytest.mark.slow
 def test_torchrun_writes_the_memory_maps_of_one_process(files, tmp_path):
     torchrun = Path(sys.executable).with_name("torchrun")
-    words = ["collect", *files, *SIZE, "--output"]
+    words = ["analyse", "collect", *files, *SIZE, "--output"]
     line = [torchrun, "--standalone", "--nproc-per-node=2", "-m", "highrank_plugins.cli", *words]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(

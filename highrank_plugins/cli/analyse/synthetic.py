@@ -10,6 +10,7 @@ import typer
 from highrank_plugins.cli.analyse.running import DataOfCheckpoint, Output, Plot, measuring, report
 from highrank_plugins.cli.options import Number, UserDir, names, numbers, option_problems
 from highrank_plugins.cli.printing import echo_markdown
+from highrank_plugins.cli.user_error import user_errors
 
 Heads = Annotated[str, "Layers, separated by commas: mos, plif (on a softmax), mos+plif, …"]
 Components = Annotated[
@@ -118,6 +119,11 @@ def _values(option: str, text: str, kind: Callable[[str], Number], least: float)
 
 def _take_defaults(context: typer.Context, file: Path | None) -> Path | None:
     """Make the options in a YAML file the defaults of the command."""
+    with user_errors():
+        return _defaults_of(context, file)
+
+
+def _defaults_of(context: typer.Context, file: Path | None) -> Path | None:
     if file is None:
         return None
     from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree

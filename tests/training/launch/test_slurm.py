@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
-from highrank_plugins.common.files import held_alone
 from highrank_plugins.common.stop_request import REQUEUE
 from highrank_plugins.training.launch.plan import Plan
 from highrank_plugins.training.launch.slurm import (
@@ -21,6 +20,7 @@ from highrank_plugins.training.launch.slurm import (
     sbatch_script,
     submit,
 )
+from tests.held_lock import held_elsewhere
 from tests.training.launch.slurm import miniature
 from tests.training.launch.trainings import UPDATES, command, one_process
 from tests.trainings import last, parameters, same
@@ -242,8 +242,7 @@ def test_two_launches_do_not_submit_at_once(slurm, monkeypatch):
     monkeypatch.setenv("PATH", env["PATH"])
     words = ["launch", "--processes", "1", "--slurm", f"{folder}/job.sh", "--submit"]
     words += ["--log-dir", str(folder), "--", "fairseq-train", "data"]
-    # the lock is of the open file: this process is another one to its own command
-    with held_alone(folder / ".submit", "busy"):
+    with held_elsewhere(folder / ".submit"):
         refused = CliRunner().invoke(app, words)
     assert refused.exit_code == 2 and "another highrank launch submits a job" in refused.output
     assert not (folder / "job.sh").exists()

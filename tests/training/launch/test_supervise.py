@@ -24,7 +24,7 @@ NOWHERE = "192.0.2.1:29500"  # RFC 5737: no machine has that address
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_launcher_that_waits_for_a_node_can_be_stopped(number, tmp_path):
     words = ["launch", "--nodes", "2", "--processes", "1", "--rendezvous", NOWHERE]
-    words += ["--log-dir", str(tmp_path / "logs"), "--", "fairseq-train", "data"]
+    words += ["--log-dir", str(tmp_path / "logs"), "--", "fairseq-train", str(tmp_path)]
     waiting = subprocess.Popen([HIGHRANK, *words], stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "logs").exists():  # made just before it waits
         assert waiting.poll() is None
