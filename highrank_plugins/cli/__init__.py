@@ -11,7 +11,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from errno import EISDIR, ENOENT
+from errno import ENOENT
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -106,7 +106,7 @@ def _refuse_missing(paths: Iterable[str | Path], is_file: bool = False) -> None:
         if ":" not in str(path) and not os.path.exists(path):
             raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(path))
         if is_file and os.path.isdir(path):
-            raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
+            raise ValueError(f"{path} is a folder; a file is needed here")
 
 
 def _listed(value: Any) -> list[Any]:

@@ -133,8 +133,9 @@ def _message_of(error: Exception) -> str | None:
             return reason_of(error) + remedy
     if package := _missing_package(error):
         return f"{package} is not installed: install it, or leave out the option that needs it"
-    known = isinstance(error, UserError | OSError | FloatingPointError)
-    if known and "Traceback (most recent call last)" not in text:  # of a process that loads data
+    one_line = isinstance(error, OSError | FloatingPointError) and "\n" not in text
+    of_worker = "Traceback (most recent call last)" in text  # of a process that loads data
+    if one_line or (isinstance(error, UserError) and not of_worker):
         return text.replace("Model file not found", "--path: no such file")
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     place = frames[-1].f_globals["__name__"] if frames else ""

@@ -174,9 +174,9 @@ def test_a_missing_file_is_named_as_in_every_other_command(tmp_path):
     ("words", "said"),
     [
         ("model import empty --output o", "empty/config.json: no such file or directory"),
-        ("model export empty --output o --license MIT", "empty: is a directory"),
-        ("analyse card empty", "empty: is a directory"),
-        ("analyse compare text empty data", "empty: is a directory"),
+        ("model export empty --output o --license MIT", "empty is a folder; a file is needed here"),
+        ("analyse card empty", "empty is a folder; a file is needed here"),
+        ("analyse compare text empty data", "empty is a folder; a file is needed here"),
         ("analyse ttest a=1,2 b=text.json,none.json", "none.json: no such file or directory"),
     ],
 )
