@@ -9,12 +9,11 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "highrank_plugins"
@@ -22,8 +21,6 @@ LONG, MANY = 45, 8  # lines of a function; arguments
 SMALL = 100  # lines below which a file is a crumb, unless it is one registered thing or repair
 REGISTERED = ("compat", "heads/pointwise", "measures", "models", "criterions", "tasks", "optim")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-
-Tree = ast.AST
 
 
 def modules() -> list[Path]:
@@ -49,7 +46,7 @@ def lines_by_room() -> dict[str, int]:
     return {room: lines_of(paths) for room, paths in rooms.items()}
 
 
-def nodes(*kinds: type) -> Iterator[tuple[Path, ast.AST]]:
+def nodes(*kinds: type) -> Iterator[tuple[Path, Any]]:
     """Yield all nodes of some kinds, with their files."""
     for path in modules():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -64,7 +61,7 @@ def refusals() -> list[tuple[str, str, str]]:
     """Return (room, exception, message) of every `raise`; values in a message are {}."""
     found = []
     for path, node in nodes(ast.Raise):
-        call = node.exc  # type: ignore[attr-defined]  # a Raise
+        call = node.exc
         if isinstance(call, ast.Call) and call.args:
             name = ast.unparse(call.func)
             message = " ".join(_template(call.args[0]).split())
@@ -89,7 +86,7 @@ def wrappers() -> Counter[str]:
     """Count the wrappers on each function of fairseq, torch or Python."""
     found: Counter[str] = Counter()
     for _, node in nodes(*FUNCTIONS):
-        for decorator in node.decorator_list:  # type: ignore[attr-defined]  # a function
+        for decorator in node.decorator_list:
             if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "replaces":
                 found[".".join(ast.unparse(a).strip("'") for a in decorator.args)] += 1
     return found
@@ -98,9 +95,9 @@ def wrappers() -> Counter[str]:
 def long_functions() -> list[str]:
     """Name functions of more than `LONG` lines, outside of kernels."""
     return [
-        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"  # type: ignore[attr-defined]
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
         for path, node in nodes(*FUNCTIONS)
-        if "kernels" not in path.parts and node.end_lineno - node.lineno >= LONG  # type: ignore[attr-defined]
+        if "kernels" not in path.parts and node.end_lineno - node.lineno >= LONG
     ]
 
 
@@ -108,10 +105,10 @@ def many_arguments() -> list[str]:
     """Name functions of more than `MANY` arguments, outside of kernels and commands."""
     found = []
     for path, node in nodes(*FUNCTIONS):
-        arguments = node.args  # type: ignore[attr-defined]  # a function
+        arguments = node.args
         count = len(arguments.posonlyargs + arguments.args + arguments.kwonlyargs)
         if count > MANY and not {"kernels", "cli"} & set(path.parts):
-            found.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")  # type: ignore[attr-defined]
+            found.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
     return found
 
 
@@ -128,15 +125,19 @@ def crumbs() -> list[str]:
 
 def commands() -> list[str]:
     """Name the visible commands of `highrank`."""
+    import click
     import typer.main
 
-    from highrank_plugins.cli import app  # type: ignore[attr-defined]
+    from highrank_plugins.cli import app
 
-    def names(group: object, prefix: str) -> Iterator[str]:
-        for name, command in sorted(getattr(group, "commands", {}).items()):
-            if not command.hidden:
-                below = list(names(command, f"{prefix}{name} "))
-                yield from below or [f"{prefix}{name}"]
+    def names(group: Any, prefix: str) -> Iterator[str]:
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            if hasattr(command, "list_commands"):
+                yield from names(command, f"{prefix}{name} ")
+            elif not command.hidden:
+                yield f"{prefix}{name}"
 
     return list(names(typer.main.get_command(app), ""))
 
@@ -155,8 +156,8 @@ def trace_of_loss(impl: str) -> tuple[int, int, int]:
     head.nll(features, target, reduction="sum", impl=impl).loss.backward()
     seen: set[tuple[str, int]] = set()
 
-    def note(frame: object, event: str, _: object) -> None:
-        code = frame.f_code  # type: ignore[attr-defined]  # a frame
+    def note(frame: Any, event: str, _: object) -> None:
+        code = frame.f_code
         if event == "call" and code.co_filename.startswith(str(PACKAGE)):
             seen.add((code.co_filename, code.co_firstlineno))
 
@@ -188,8 +189,6 @@ def main() -> None:
     for room, count in sorted(rooms.items(), key=lambda item: -item[1]):
         print(f"  {room:12} {count:6,}  {count / total:5.1%}")
     tests = lines_of(sorted((ROOT / "tests").rglob("*.py")))
-    start = time.process_time()
-    subprocess.run([sys.executable, "-m", "highrank_plugins.cli", "--help"], capture_output=True)
     print(f"lines of the product; files: {total:,}; {len(modules())}")
     print(f"lines of the tests: {tests:,}")
     print(f"files under {SMALL} lines that are no registered thing or repair: {len(crumbs())}")
@@ -199,8 +198,8 @@ def main() -> None:
         print(f"files, functions, lines of one MoS loss, {impl}: {trace_of_loss(impl)}")
     print(f"functions above {LONG} lines: {len(long_functions())}")
     print(f"functions with more than {MANY} arguments: {len(many_arguments())}")
+    print(f"visible commands: {len(commands())}")
     print(f"refusals: {len(refusals())}")
-    del start
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def test_looking_changes_no_number(data, tmp_path):
 
 
 def test_early_stopping_and_the_best_checkpoint_go_by_bleu(data, tmp_path, monkeypatch):
-    """With these scores, three in a row are no progress; the highest one is the best."""
+    """Stop after three scores in a row without progress, and keep the highest."""
     scores = iter([3.0, 9.0, 4.0, 5.0, 6.0, 99.0])
 
     monkeypatch.setattr(training, "validate", lambda *args: [next(scores)])

@@ -7,49 +7,19 @@ from torch.nn.functional import dropout, linear
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head, MixtureOfSoftmaxes, Softmax, register_pointwise
-from highrank_plugins.heads.logit_head import LogitHead
 from highrank_plugins.heads.pointwise import Pointwise
+from tests.losses.test_contract_of_own_layers import (
+    F,
+    M,
+    Plain,
+    StaleLoRA,
+    features,
+    fixed_seed,
+    loss,
+    plain,
+)
 
-M, F, N = 30, 6, 37
-Y = torch.arange(N) % M
-
-
-@pytest.fixture(autouse=True)
-def fixed_seed():
-    torch.manual_seed(0)
-
-
-def features(**options):
-    return torch.randn(N, F, dtype=torch.float64, requires_grad=True, **options)
-
-
-def loss(head, x, **options):
-    return head.nll(x, Y, reduction="sum", **options).loss
-
-
-def plain(head, x):
-    return -head(x).gather(-1, Y[:, None]).sum()
-
-
-class Plain(LogitHead):
-    def __init__(self, *sizes, **options):
-        super().__init__(*(sizes or (M, F)), **options)
-        nn.init.normal_(self.weight)
-
-    def chunk_logits(self, x, tensors, random_state):
-        return linear(x, tensors["weight"], tensors["bias"])
-
-
-class StaleLoRA(Plain):
-    """A list keeps the parameter that no chunk replaces; B = 0 hides it."""
-
-    def __init__(self):
-        super().__init__()
-        self.A, self.B = nn.Parameter(torch.randn(4, F)), nn.Parameter(torch.zeros(M, 4))
-        self.stale = [self.A]
-
-    def chunk_logits(self, x, tensors, random_state):
-        return super().chunk_logits(x, tensors, random_state) + x @ self.stale[0].t() @ self.B.t()
+__all__ = ["fixed_seed"]  # pytest finds the fixture by its name
 
 
 class DroppedInTraining(Pointwise):
