@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from highrank_plugins.analysis import student_t
+from highrank_plugins.analysis.statistics import student_t
 from highrank_plugins.common.formatting import table
 from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.results.published import ALL_KINDS, Published, read_published, tolerance

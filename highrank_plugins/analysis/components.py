@@ -1,4 +1,4 @@
-"""Describe how a mixture uses its components: the prior of each, and the sharpness of gates."""
+"""Describe the parts of a layer: a mixture's components and gates, a learned pointwise function."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from highrank_plugins.analysis.blocks import check_log_probs
+from highrank_plugins.analysis.predictions import check_log_probs
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads import Head
+from highrank_plugins.heads.pointwise import Pointwise
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,6 @@ def component_use(log_prior: Tensor) -> ComponentUse:
 
     Args:
         log_prior: log π [n, K].
-    Raises:
-        ValueError: NaN (names the row), rows that do not sum to 1.
     """
     check_log_probs(log_prior, "log_prior")
     prior = log_prior.detach().double().exp()
@@ -50,11 +49,7 @@ def component_use(log_prior: Tensor) -> ComponentUse:
 
 @torch.no_grad()
 def prior_use(head: Head, features: Tensor) -> ComponentUse:
-    """Return the `component_use` of a layer with a prior at features [..., F].
-
-    Raises:
-        ValueError: a head without a prior, features of another size.
-    """
+    """Return the `component_use` of a layer with a prior at features [..., F]."""
     flat = head.flatten_features(features)
     target = torch.zeros(len(flat), dtype=torch.int64, device=flat.device)  # has no effect
     prior = None if head.weights_by_class else head.log_weights(flat, target, head.tensors())
@@ -92,8 +87,6 @@ def gate_sharpness(
     Returns:
         one entry per group of frequent classes, then the rare ones [S, M), which share a gate;
         a side without classes (S = 0, S = M) has no entry.
-    Raises:
-        ValueError: another head, K = 1, no features, ends that do not increase within (0, S).
     """
     flat = head.flatten_features(features)
     if not len(flat):
@@ -126,3 +119,41 @@ def gate_sharpness(
     if frequent < head.num_classes:
         groups.append(GateSharpness(frequent, head.num_classes, *means[:, -1].tolist()))
     return groups
+
+
+class SlopeStatistics(NamedTuple):
+    """Hold statistics of the Q slopes of a PLIF; sd divides by Q."""
+
+    mean: float
+    sd: float
+    smallest: float
+    largest: float
+
+
+def slope_statistics(pointwise: Pointwise) -> SlopeStatistics:
+    """Return mean, deviation and range of a PLIF's slopes, which Ganea et al. 2019 print."""
+    slopes = pointwise.slopes()
+    if slopes is None:
+        raise ValueError(
+            "slope_statistics needs a piecewise linear function, such as plif; "
+            f"{layer_name(pointwise)} has no slopes"
+        )
+    found = (slopes.mean(), slopes.std(correction=0), slopes.min(), slopes.max())
+    return SlopeStatistics(*map(float, found))
+
+
+@torch.no_grad()
+def pointwise_curve(
+    pointwise: Pointwise, low: float = -20.0, high: float = 20.0, points: int = 401
+) -> tuple[Tensor, Tensor]:
+    """Return z [points] from low to high, and f(z), shifted so that f is 0 where z is nearest to 0.
+
+    A constant added to f changes no probability. The shift makes functions comparable in a plot.
+    """
+    if not low < high or points < 2:
+        raise ValueError(
+            f"expected low < high and at least two points, got {low}, {high}, {points}"
+        )
+    z = torch.linspace(low, high, points, dtype=torch.float64)
+    f = pointwise(z)
+    return z, f - f[z.abs().argmin()]

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from highrank_plugins.analysis.blocks import check_log_probs, checked_blocks, chunks
-
-INFINITY = math.inf
+from highrank_plugins.analysis.predictions import check_log_probs
+from highrank_plugins.analysis.spectrum import checked_blocks, chunks
 
 
 class Estimate(NamedTuple):
@@ -37,12 +36,8 @@ def pairwise_kld(log_probs_p: Tensor, log_probs_q: Tensor) -> Tensor:
         log_probs_q: [m, M]; −∞ where P_i > 0 gives ∞.
     Returns:
         [n, m], float64; computed in float64, in chunks.
-    Raises:
-        ValueError: another number of classes, NaN (names the row), rows that do not sum to 1.
     """
-    check_log_probs(log_probs_p, "log_probs_p")
-    check_log_probs(log_probs_q, "log_probs_q")
-    _same_classes(log_probs_p, log_probs_q)
+    _check(log_probs_p, log_probs_q)
     out = log_probs_p.new_empty(len(log_probs_p), len(log_probs_q), dtype=torch.float64)
     row = 0
     for p_part in chunks(log_probs_p):
@@ -69,16 +64,11 @@ def sampled_kld(
         log_probs_p: [n, M].
         log_probs_q: [m, M]; default log_probs_p.
         pairs: number of pairs, at least 2.
-        seed: random seed of the pairs.
-    Raises:
-        ValueError: fewer than two pairs, and what `pairwise_kld` refuses.
     """
     if pairs < 2:
         raise ValueError(f"pairs must be at least 2 for a standard error, got {pairs}")
     log_probs_q = log_probs_p if log_probs_q is None else log_probs_q
-    check_log_probs(log_probs_p, "log_probs_p")
-    check_log_probs(log_probs_q, "log_probs_q")
-    _same_classes(log_probs_p, log_probs_q)
+    _check(log_probs_p, log_probs_q)
     first, second = drawn_pairs(len(log_probs_p), len(log_probs_q), pairs, seed)
     size = max(1, 2**22 // log_probs_p.size(1))
     values = torch.cat(
@@ -105,8 +95,6 @@ def mean_pairwise_kld(blocks: Iterable[Tensor]) -> float:
 
     Args:
         blocks: log-probabilities [n_i, M].
-    Raises:
-        ValueError: no rows, other widths, NaN, rows that do not sum to 1 (names the block).
     """
     sums = PredictionSums.of(blocks)
     return mean_kld_of_sums(sums, sums)
@@ -125,11 +113,7 @@ class PredictionSums:
 
     @classmethod
     def of(cls, blocks: Iterable[Tensor]) -> PredictionSums:
-        """Sum over blocks of log-probabilities [n_i, M].
-
-        Raises:
-            ValueError: as `mean_pairwise_kld`.
-        """
+        """Sum over blocks of log-probabilities [n_i, M]."""
         total: PredictionSums | None = None
         for index, block in enumerate(checked_blocks(blocks, finite=False)):
             check_log_probs(block, f"block {index}")
@@ -160,11 +144,7 @@ class PredictionSums:
 
 
 def mean_kld_of_sums(p: PredictionSums, q: PredictionSums) -> float:
-    """Return the mean of KL(P_i ‖ Q_j) over all pairs, from the sums over P and over Q.
-
-    Raises:
-        ValueError: another number of classes.
-    """
+    """Return the mean of KL(P_i ‖ Q_j) over all pairs, from the sums over P and over Q."""
     if p.sums.size(1) != q.sums.size(1):
         raise ValueError(f"P has {p.sums.size(1)} classes, but Q has {q.sums.size(1)}")
     mean_p, mean_log = p.sums[:1] / p.rows, q.sums[1:] / q.rows
@@ -173,11 +153,11 @@ def mean_kld_of_sums(p: PredictionSums, q: PredictionSums) -> float:
 
 def _expected_log(p: Tensor, log_q: Tensor) -> Tensor:
     """Return Σ_x p_i(x) log q_j(x) [n, m] with 0 · −∞ = 0, for rows [n, M] and [m, M]."""
-    ruled_out = log_q == -INFINITY
+    ruled_out = log_q == -math.inf
     if not ruled_out.any():
         return p @ log_q.t()
     expected = p @ log_q.masked_fill(ruled_out, 0).t()
-    return expected.masked_fill_(p @ ruled_out.to(p.dtype).t() > 0, -INFINITY)
+    return expected.masked_fill_(p @ ruled_out.to(p.dtype).t() > 0, -math.inf)
 
 
 def row_kld(log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -187,7 +167,9 @@ def row_kld(log_p: Tensor, log_q: Tensor) -> Tensor:
     return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1)
 
 
-def _same_classes(log_probs_p: Tensor, log_probs_q: Tensor) -> None:
+def _check(log_probs_p: Tensor, log_probs_q: Tensor) -> None:
+    check_log_probs(log_probs_p, "log_probs_p")
+    check_log_probs(log_probs_q, "log_probs_q")
     if log_probs_p.size(1) != log_probs_q.size(1):
         raise ValueError(
             f"log_probs_p has {log_probs_p.size(1)} classes, but log_probs_q has "

@@ -1,4 +1,7 @@
-"""Describe predictions: rank of the true word, entropy, and perplexity by word frequency."""
+"""Describe predictions: rank of the true word, entropy, and perplexity by word frequency.
+
+Log-probabilities are floats [n, M] whose rows sum to 1; −∞ is allowed, and NaN is refused.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,36 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from highrank_plugins.analysis.blocks import check_log_probs, chunks
+from highrank_plugins.analysis.spectrum import chunks, described, is_matrix, refuse_rows
+
+SUM_TOLERANCE = 0.05  # rows stored in bfloat16 sum to 1 within 0.02
+
+
+def check_log_probs(log_probs: Tensor, name: str) -> None:
+    """Refuse log-probabilities [n, M] that are no floats, hold NaN or do not sum to 1."""
+    if not is_matrix(log_probs) or not len(log_probs):
+        raise ValueError(
+            f"{name}: expected log-probabilities [n, M] with n ≥ 1, got {described(log_probs)}"
+        )
+    refuse_rows(~log_probs.isnan(), name, log_probs)
+    log_sums = torch.cat([part.float().logsumexp(-1) for part in chunks(log_probs)])
+    wrong = log_sums.abs() > SUM_TOLERANCE
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"{name}, row {row}: the probabilities sum to {float(log_sums[row].exp()):.6g}; "
+            "pass log-probabilities, e.g. logits.log_softmax(-1)"
+        )
 
 
 def target_ranks(log_probs: Tensor, target: Tensor) -> Tensor:
-    """Return how many classes rank above the target; 0 if it is the most probable one.
+    """Return how many classes rank above the target, int64 [n]; 0 if it is the most probable one.
 
     Equally probable classes are taken in the order of their ids.
 
     Args:
         log_probs: [n, M].
         target: int64 [n] in [0, M).
-    Returns:
-        int64 [n].
-    Raises:
-        ValueError: NaN (names the row), rows that do not sum to 1, other shapes, ids out of range.
     """
     check_log_probs(log_probs, "log_probs")
     classes = log_probs.size(1)
@@ -49,11 +67,7 @@ def target_ranks(log_probs: Tensor, target: Tensor) -> Tensor:
 
 
 def top_k_share(log_probs: Tensor, target: Tensor, k: int) -> float:
-    """Return the share of tokens whose target is among the k most probable classes, in [0, 1].
-
-    Raises:
-        ValueError: k outside [1, M], and what `target_ranks` refuses.
-    """
+    """Return the share of tokens whose target is among the k most probable classes, in [0, 1]."""
     ranks = target_ranks(log_probs, target)
     if not 1 <= k <= log_probs.size(1):
         raise ValueError(f"k must lie in [1, {log_probs.size(1)}], got {k}")
@@ -61,11 +75,7 @@ def top_k_share(log_probs: Tensor, target: Tensor, k: int) -> float:
 
 
 def mean_entropy(log_probs: Tensor) -> float:
-    """Return the mean over rows [n, M] of −Σ_x P(x) log P(x), in nats.
-
-    Raises:
-        ValueError: NaN (names the row), rows that do not sum to 1.
-    """
+    """Return the mean over rows [n, M] of −Σ_x P(x) log P(x), in nats."""
     check_log_probs(log_probs, "log_probs")
     total = sum(float(torch.special.entr(part.double().exp()).sum()) for part in chunks(log_probs))
     return total / len(log_probs)
@@ -96,10 +106,6 @@ def perplexity_by_band(nll: Tensor, counts: Tensor, bands: Sequence[int]) -> lis
         counts: how often the word of each token was seen in training [n]:
             `count_of_class[target]`.
         bands: where bands end, increasing, above 0: (10, 100) is [0, 10), [10, 100), [100, ∞).
-    Returns:
-        one `Band` more than there are ends; every token is in exactly one.
-    Raises:
-        ValueError: shapes that differ, NaN, a negative count, ends that do not increase.
     """
     if nll.dim() != 1 or nll.shape != counts.shape:
         raise ValueError(

@@ -6,13 +6,12 @@ to the d columns of W is lost for every trunk (Godey and Artzi 2026).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from highrank_plugins.analysis.gram import RELIABLE, gram_matrix
+from highrank_plugins.analysis.spectrum import RELIABLE, gram_matrix
 from highrank_plugins.heads import Head
 
 CLASSES = 4096  # number of rows of W in float64 at a time
@@ -47,9 +46,6 @@ def gradient_retention(weight: Tensor, logit_gradient: Tensor, per_token: bool =
         per_token: return the ratio of each row, not of the whole (Frobenius norms).
     Returns:
         [], in [0, 1], float64; per token [n], NaN where a row is zero.
-    Raises:
-        ValueError: shapes that do not fit, values that are not finite, a batch whose gradient is
-            zero.
     """
     if weight.dim() != 2 or logit_gradient.dim() != 2 or logit_gradient.size(1) != weight.size(0):
         raise ValueError(
@@ -70,9 +66,6 @@ def column_space(weight: Tensor) -> ColumnSpace:
     """Return singular values and basis by WᵀW = V diag(σ²) Vᵀ and B = V diag(1/σ).
 
     Takes M d² + O(d³) operations and keeps nothing of size M.
-
-    Raises:
-        ValueError: entries that are not finite.
     """
     squares, vectors = torch.linalg.eigh(gram_matrix([weight.detach()]))
     values = squares.clamp_min(0).sqrt()
@@ -81,11 +74,7 @@ def column_space(weight: Tensor) -> ColumnSpace:
 
 
 def row_norms(weight: Tensor, to_basis: Tensor, rows: Tensor) -> RowNorms:
-    """Return the squared norms of rows G [n, M], before and after the projection.
-
-    Args:
-        to_basis: see `ColumnSpace`.
-    """
+    """Return the squared norms of rows G [n, M]; `to_basis`: see `ColumnSpace`."""
     through = rows.new_zeros(len(rows), weight.size(1), dtype=torch.float64)
     whole = rows.new_zeros(len(rows), dtype=torch.float64)
     for part, own in zip(rows.split(CLASSES, 1), weight.detach().split(CLASSES), strict=True):
@@ -98,26 +87,19 @@ def row_norms(weight: Tensor, to_basis: Tensor, rows: Tensor) -> RowNorms:
 def retained_by_head(
     head: Head, to_basis: Tensor, features: Tensor, target: Tensor, numbers: int
 ) -> RowNorms:
-    """Return the norms of the gradient of each logit vector, in chunks of tokens.
+    """Return the norms of the gradient of each logit vector: K adjacent rows for each token.
 
     Args:
         to_basis: of the head's vocabulary matrix, see `ColumnSpace`.
         features, target: [n, F] and [n].
         numbers: logits held in memory at a time.
-    Returns:
-        K rows per token; rows of the same token are adjacent.
     """
+    size = max(1, numbers // (getattr(head, "components", 1) * head.num_classes))
     found = [
-        row_norms(head.weight, to_basis, rows.flatten(0, 1))
-        for rows in _gradients(head, features, target, numbers)
+        row_norms(head.weight, to_basis, logit_gradient(head, some, words).flatten(0, 1))
+        for some, words in zip(features.split(size), target.split(size), strict=True)
     ]
     return RowNorms(*(torch.cat(parts) for parts in zip(*found, strict=True)))
-
-
-def _gradients(head: Head, features: Tensor, target: Tensor, numbers: int) -> Iterator[Tensor]:
-    size = max(1, numbers // (getattr(head, "components", 1) * head.num_classes))
-    for some, words in zip(features.split(size), target.split(size), strict=True):
-        yield logit_gradient(head, some, words)
 
 
 @torch.enable_grad()
@@ -132,8 +114,6 @@ def logit_gradient(head: Head, features: Tensor, target: Tensor) -> Tensor:
         features: [..., F]. target: int64 [...].
     Returns:
         [n, K, M], at least float32.
-    Raises:
-        ValueError: features of another size.
     """
     flat = head.flatten_features(features).detach()
     tensors = {name: tensor.detach() for name, tensor in head.tensors().items()}

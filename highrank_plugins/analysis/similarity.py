@@ -31,11 +31,7 @@ class Similarity(NamedTuple):
 
 
 def read_word_pairs(path: str | os.PathLike[str]) -> list[WordPair]:
-    """Read the pairs of a benchmark: two words and a number per line, separated by blanks or tabs.
-
-    Raises:
-        ValueError: a malformed line (names file and line), or no pair.
-    """
+    """Read the pairs of a benchmark: two words and a number per line, with blanks between."""
     pairs = []
     with open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
@@ -58,9 +54,6 @@ def word_similarity(
     Args:
         vectors: one row per word [M, d].
         vocabulary: word → row, or the words in the order of the rows.
-        pairs: from `read_word_pairs`.
-    Raises:
-        ValueError: a word whose row is not in `vectors`, or holds NaN, or is all zeros.
     """
     rows = vocabulary
     if not isinstance(rows, Mapping):

@@ -10,13 +10,13 @@ from statistics import mean
 from typing import Any
 
 from highrank_plugins.analysis.multimode import heads_named
-from highrank_plugins.analysis.significance import holm, student_t, summarise
 from highrank_plugins.analysis.spamlang import (
     GOAL,
     SpamLangRun,
     SpamLangSettings,
     spamlang,
 )
+from highrank_plugins.analysis.statistics import holm, student_t, summarise
 from highrank_plugins.common.figures import Scatter
 from highrank_plugins.common.files import read_json
 from highrank_plugins.common.formatting import table

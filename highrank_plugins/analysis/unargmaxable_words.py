@@ -40,8 +40,6 @@ def unargmaxable(
         progress: receives the classes that linear programs decide.
     Returns:
         class ids, ascending, int64.
-    Raises:
-        ValueError: shapes that do not fit, values that are not finite, bound ≤ 0.
     """
     wide, offsets = _checked(weight, bias, bound)
     if contexts is not None and (contexts.dim() != 2 or contexts.size(1) != wide.size(1)):
@@ -67,12 +65,7 @@ def unargmaxable_classes(
     bound: float | None = None,
     progress: Progress = silent,
 ) -> Tensor:
-    """Apply `unargmaxable` to a softmax layer whose pointwise function keeps the order of logits.
-
-    Raises:
-        ValueError: not applicable, since the layer's probabilities do not follow the order of
-            logits that are linear in the features.
-    """
+    """Apply `unargmaxable` to a softmax whose pointwise function keeps the order of logits."""
     if not ranks_linearly(head):
         raise ValueError(
             f"unargmaxable classes: not applicable to {layer_name(head)}: only a softmax ranks its "
@@ -144,9 +137,9 @@ def argmax_margin(weight: Tensor, offsets: Tensor, c: int, bound: float | None =
 
     Args:
         weight: [M, d] in float64; offsets: b [M] in float64.
-    Raises:
-        FloatingPointError: HiGHS gives up (names the class, and says why).
     """
+    from scipy.optimize import linprog
+
     others = torch.arange(len(weight)) != c
     rows, gaps = weight[c] - weight[others], offsets[c] - offsets[others]
     longest = rows.norm(dim=1).max()
@@ -154,26 +147,18 @@ def argmax_margin(weight: Tensor, offsets: Tensor, c: int, bound: float | None =
     limits = [(-1.0, 1.0)] * rows.size(1) + [(0.0, 1.0)]
     if bound is not None:
         limits = [(-bound, bound)] * rows.size(1) + [(1.0, 1.0)]
-    return _largest_delta((rows / _scale(longest)).numpy(), gaps.numpy(), limits, f"class {c}")
-
-
-def _scale(largest: Tensor) -> float:
-    return float(largest) or 1.0  # all rows, or all biases, are the same
-
-
-def _largest_delta(
-    rows: np.ndarray, gaps: np.ndarray, limits: list[tuple[float, float]], name: str
-) -> float:
-    """Return max δ with rows·x + gaps t ≥ δ, (x, t) within limits."""
-    from scipy.optimize import linprog
-
+    rows = rows / _scale(longest)
     result = linprog(
         np.append(np.zeros(len(limits)), -1.0),
-        A_ub=np.column_stack([-rows, -gaps, np.ones(len(rows))]),
+        A_ub=np.column_stack([-rows.numpy(), -gaps.numpy(), np.ones(len(rows))]),
         b_ub=np.zeros(len(rows)),
         bounds=[*limits, (None, None)],
         method="highs",
     )
     if result.x is None:
-        raise FloatingPointError(f"{name}: the solver HiGHS found no answer: {result.message}")
+        raise FloatingPointError(f"class {c}: the solver HiGHS found no answer: {result.message}")
     return float(result.x[-1])
+
+
+def _scale(largest: Tensor) -> float:
+    return float(largest) or 1.0  # all rows, or all biases, are the same

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from highrank_plugins.analysis import perplexity_of
+from highrank_plugins.analysis.predictions import perplexity_of
 from highrank_plugins.inference.saved_progress import SavedProgress
 from highrank_plugins.inference.streaming_model import FairseqBatch, Segments
 

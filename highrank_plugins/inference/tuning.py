@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from highrank_plugins.analysis import perplexity_of
+from highrank_plugins.analysis.predictions import perplexity_of
 
 Point = dict[str, float]  # option, without --, → its value
 

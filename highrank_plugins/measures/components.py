@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from highrank_plugins.analysis import (
+from highrank_plugins.analysis.components import (
     ComponentUse,
     GateSharpness,
     SlopeStatistics,

@@ -9,14 +9,14 @@ from typing import Annotated, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from highrank_plugins.analysis import Estimate
-from highrank_plugins.analysis.blocks import check_log_probs
 from highrank_plugins.analysis.divergence import (
+    Estimate,
     PredictionSums,
     drawn_pairs,
     mean_kld_of_sums,
     row_kld,
 )
+from highrank_plugins.analysis.predictions import check_log_probs
 from highrank_plugins.common.figures import Bars, Figure
 from highrank_plugins.common.score import Score
 from highrank_plugins.heads import Head

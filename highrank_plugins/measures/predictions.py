@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 import torch
 from torch import Tensor
 
-from highrank_plugins.analysis import Band, perplexity_by_band, target_ranks
+from highrank_plugins.analysis.predictions import Band, perplexity_by_band, target_ranks
 from highrank_plugins.common.figures import Bars, Figure
 from highrank_plugins.common.formatting import percent, short
 from highrank_plugins.common.score import Score

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from highrank_plugins.analysis import (
+from highrank_plugins.analysis.spectrum import (
     effective_rank,
     spectral_decay,
     spectral_entropy,

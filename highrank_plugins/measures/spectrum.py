@@ -9,15 +9,17 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-from highrank_plugins.analysis import (
+from highrank_plugins.analysis.spectrum import (
     Spectrum,
+    SpectrumPart,
+    SpectrumRows,
     effective_rank,
     press_tolerance,
+    refuse_rows,
     spectral_decay,
     spectral_entropy,
+    whole_spectrum,
 )
-from highrank_plugins.analysis.blocks import refuse_rows
-from highrank_plugins.analysis.singular import SpectrumPart, SpectrumRows, whole_spectrum
 from highrank_plugins.common.figures import Figure, Lines
 from highrank_plugins.common.formatting import short
 from highrank_plugins.common.score import Score

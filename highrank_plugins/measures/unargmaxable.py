@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-from highrank_plugins.analysis import ranks_linearly, unargmaxable_classes
+from highrank_plugins.analysis.unargmaxable_words import ranks_linearly, unargmaxable_classes
 from highrank_plugins.common.figures import Bars, Figure
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.progress import bar

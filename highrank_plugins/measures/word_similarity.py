@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from highrank_plugins.analysis import Similarity, read_word_pairs, word_similarity
+from highrank_plugins.analysis.similarity import Similarity, read_word_pairs, word_similarity
 from highrank_plugins.common.figures import Bars, Figure
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.common.score import Score

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from highrank_plugins.analysis import Summary
+from highrank_plugins.analysis.statistics import Summary
 from highrank_plugins.common.score import direction
 from highrank_plugins.reports.tables import Cell, Table
 from highrank_plugins.results.comparison import Compared, ComparedSystem

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
-from highrank_plugins.analysis import Summary, paired_bleu, summarise
+from highrank_plugins.analysis.statistics import Summary, paired_bleu, summarise
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.results.doubts import require_comparable, systems_below_floor
 from highrank_plugins.results.provenance_notes import doubt_notes, provenance_notes

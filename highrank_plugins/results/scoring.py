@@ -134,7 +134,7 @@ def compare(
     """
     from sacrebleu.metrics import BLEU
 
-    from highrank_plugins.analysis import paired_bleu
+    from highrank_plugins.analysis.statistics import paired_bleu
 
     other = read_lines(baseline)
     if len(other) != len(references):

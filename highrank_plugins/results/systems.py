@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from highrank_plugins.analysis import (
+from highrank_plugins.analysis.statistics import (
     Summary,
     TTest,
     confidence_interval,

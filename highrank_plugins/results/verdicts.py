@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import highrank_plugins
-from highrank_plugins.analysis import Summary, confidence_interval
+from highrank_plugins.analysis.statistics import Summary, confidence_interval
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2

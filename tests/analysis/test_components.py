@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from highrank_plugins.analysis import (
+from highrank_plugins.analysis.components import (
     component_use,
     gate_sharpness,
     pointwise_curve,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from highrank_plugins.analysis import (
+from highrank_plugins.analysis.dirichlet import (
     DirichletSettings,
     dirichlet_experiment,
     dirichlet_targets,

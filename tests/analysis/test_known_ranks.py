@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from highrank_plugins.analysis import spectrum
+from highrank_plugins.analysis.spectrum import spectrum
 from highrank_plugins.heads import build_head
 
 CONTEXTS, CLASSES, FEATURES, DIM = 150, 60, 8, 5

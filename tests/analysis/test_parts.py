@@ -3,9 +3,13 @@
 import pytest
 import torch
 
-from highrank_plugins.analysis import mean_pairwise_kld, pairwise_kld, spectrum
-from highrank_plugins.analysis.divergence import PredictionSums, mean_kld_of_sums
-from highrank_plugins.analysis.singular import SpectrumRows, whole_spectrum
+from highrank_plugins.analysis.divergence import (
+    PredictionSums,
+    mean_kld_of_sums,
+    mean_pairwise_kld,
+    pairwise_kld,
+)
+from highrank_plugins.analysis.spectrum import SpectrumRows, spectrum, whole_spectrum
 
 CUTS = [[83], [40, 43], [1, 50, 32]]
 

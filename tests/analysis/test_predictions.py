@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from highrank_plugins.analysis import (
+from highrank_plugins.analysis import predictions
+from highrank_plugins.analysis.predictions import (
     Band,
     mean_entropy,
     perplexity_by_band,
-    predictions,
     target_ranks,
     top_k_share,
 )

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from highrank_plugins.analysis import (
+from highrank_plugins.analysis.spectrum import (
     effective_rank,
     press_rank,
     press_tolerance,

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from highrank_plugins.analysis import gradient_retention
+from highrank_plugins.analysis.retention import gradient_retention
 
 
 def random(*shape, seed=1):

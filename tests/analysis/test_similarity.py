@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from highrank_plugins.analysis import WordPair, read_word_pairs, word_similarity
+from highrank_plugins.analysis.similarity import WordPair, read_word_pairs, word_similarity
 
 # angles of 0, 10, 25, 45 and 90 degrees: the cosine with "a" falls
 WORDS = ["a", "b", "c", "d", "e"]

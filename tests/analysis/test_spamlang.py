@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from highrank_plugins.analysis import spamlang_grid
 from highrank_plugins.analysis.retention import column_space, logit_gradient, retained_by_head
-from highrank_plugins.analysis.significance import student_t
 from highrank_plugins.analysis.spamlang import (
     SpamLangRun,
     SpamLangSettings,
@@ -22,6 +21,7 @@ from highrank_plugins.analysis.spamlang import (
     with_low_rank_gradient,
 )
 from highrank_plugins.analysis.spamlang_grid import grid_figures, grid_table
+from highrank_plugins.analysis.statistics import student_t
 from highrank_plugins.cli import app
 from highrank_plugins.heads import build_head
 from tests.held_lock import held_elsewhere

@@ -7,18 +7,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from highrank_plugins.analysis import (
-    effective_rank,
-    gradient_retention,
-    mean_entropy,
-    mean_pairwise_kld,
-    pairwise_kld,
-    prior_use,
-    sampled_kld,
-    spectrum,
-    top_k_share,
-)
-from highrank_plugins.analysis.retention import logit_gradient
+from highrank_plugins.analysis.components import prior_use
+from highrank_plugins.analysis.divergence import mean_pairwise_kld, pairwise_kld, sampled_kld
+from highrank_plugins.analysis.predictions import mean_entropy, top_k_share
+from highrank_plugins.analysis.retention import gradient_retention, logit_gradient
+from highrank_plugins.analysis.spectrum import effective_rank, spectrum
 from highrank_plugins.cli import app
 from highrank_plugins.inference.collector import Collector
 from tests.inference.checkpoints import FEW_KNOTS, write_checkpoint

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from highrank_plugins.analysis import holm, pearson, spectrum, student_t, welch_t
+from highrank_plugins.analysis.spectrum import spectrum
+from highrank_plugins.analysis.statistics import holm, pearson, student_t, welch_t
 from highrank_plugins.reports import plots
 from tests.cli.test_analyse import analyse, invoke
 

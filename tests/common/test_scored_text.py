@@ -3,7 +3,7 @@
 import pytest
 from sacrebleu.metrics import BLEU
 
-from highrank_plugins.analysis import paired_bleu
+from highrank_plugins.analysis.statistics import paired_bleu
 from highrank_plugins.common import scored_text
 from highrank_plugins.common.scored_text import bleu_tokens, is_piece, require_joined
 from highrank_plugins.common.user_error import UserError

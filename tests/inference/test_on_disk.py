@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from highrank_plugins.analysis import spectrum
+from highrank_plugins.analysis.spectrum import spectrum
 from highrank_plugins.inference.collector import Block, Collector
 from highrank_plugins.inference.on_disk import read_collection, rows_of, write_collection
 from tests.inference.checkpoints import write_checkpoint

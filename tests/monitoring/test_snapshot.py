@@ -5,14 +5,9 @@ import math
 import pytest
 import torch
 
-from highrank_plugins.analysis import (
-    gate_sharpness,
-    gradient_retention,
-    prior_use,
-    slope_statistics,
-    spectral_entropy,
-)
-from highrank_plugins.analysis.retention import logit_gradient
+from highrank_plugins.analysis.components import gate_sharpness, prior_use, slope_statistics
+from highrank_plugins.analysis.retention import gradient_retention, logit_gradient
+from highrank_plugins.analysis.spectrum import spectral_entropy
 from highrank_plugins.heads import Head
 from highrank_plugins.measures import retention
 from highrank_plugins.measures.base import MonitoredBatch

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import ttest_ind
 from typer.testing import CliRunner
 
-from highrank_plugins.analysis import holm
+from highrank_plugins.analysis.statistics import holm
 from highrank_plugins.cli import app
 from highrank_plugins.reports.comparison_tables import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_latex, to_terminal

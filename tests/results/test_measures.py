@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from highrank_plugins.analysis import Band, Estimate, Similarity
+from highrank_plugins.analysis.divergence import Estimate
+from highrank_plugins.analysis.predictions import Band
+from highrank_plugins.analysis.similarity import Similarity
 from highrank_plugins.common.files import plain
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures import all_measures

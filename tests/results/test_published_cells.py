@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from highrank_plugins.analysis import Summary, student_t
+from highrank_plugins.analysis.statistics import Summary, student_t
 from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.results.published import (

@@ -7,8 +7,8 @@ from statistics import mean
 
 import pytest
 
-from highrank_plugins.analysis import holm, pearson
 from highrank_plugins.analysis.spamlang_grid import grid_table
+from highrank_plugins.analysis.statistics import holm, pearson
 from highrank_plugins.reports.comparison_tables import comparison_tables
 from highrank_plugins.reports.tables import to_markdown
 from highrank_plugins.results.comparison import compare_records

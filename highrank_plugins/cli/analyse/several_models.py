@@ -92,7 +92,7 @@ def gss_grid(
     Takes records of models, each trained with its own c and k (Parthiban et al. 2021).
     """
     with measuring(plot):
-        from highrank_plugins.analysis import pearson
+        from highrank_plugins.analysis.statistics import pearson
         from highrank_plugins.reports import plots
         from highrank_plugins.results.systems import numbers_of
 

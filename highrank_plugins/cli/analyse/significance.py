@@ -31,7 +31,7 @@ def ttest(
     The tests are two-sided; p-values of several systems are adjusted by Holm's method.
     """
     with measuring(plot):
-        from highrank_plugins.analysis import summarise
+        from highrank_plugins.analysis.statistics import summarise
         from highrank_plugins.reports import plots
         from highrank_plugins.results.systems import compare, read_systems
 
@@ -67,7 +67,7 @@ def correlation(
         from math import inf
         from statistics import mean
 
-        from highrank_plugins.analysis import pearson
+        from highrank_plugins.analysis.statistics import pearson
         from highrank_plugins.common.figures import Scatter
         from highrank_plugins.common.names import distinct_names
         from highrank_plugins.reports import plots
@@ -142,7 +142,7 @@ def bleu(
     with measuring(plot):
         from sacrebleu.metrics import BLEU
 
-        from highrank_plugins.analysis import paired_bleu
+        from highrank_plugins.analysis.statistics import paired_bleu
         from highrank_plugins.common.names import distinct_names
         from highrank_plugins.common.scored_text import bleu_tokens as choose_tokens
         from highrank_plugins.results.scoring import read_lines

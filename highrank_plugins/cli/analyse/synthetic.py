@@ -54,7 +54,7 @@ def dirichlet(
     with measuring(plot):
         from dataclasses import asdict, replace
 
-        from highrank_plugins.analysis import DirichletSettings, dirichlet_experiment
+        from highrank_plugins.analysis.dirichlet import DirichletSettings, dirichlet_experiment
         from highrank_plugins.analysis.multimode import heads_named
         from highrank_plugins.common.figures import Bars, Figure, Lines
         from highrank_plugins.common.progress import bar

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from highrank_plugins.analysis import target_ranks
+from highrank_plugins.analysis.predictions import target_ranks
 from highrank_plugins.measures.base import Block
 from highrank_plugins.reports.card.contents import Guess, Position, Sample
 

@@ -5,17 +5,12 @@ import math
 import pytest
 import torch
 
-from highrank_plugins.analysis import (
-    effective_rank,
-    mean_entropy,
-    mean_pairwise_kld,
-    press_rank,
-    prior_use,
-    slope_statistics,
-    top_k_share,
-    unargmaxable,
-)
+from highrank_plugins.analysis.components import prior_use, slope_statistics
+from highrank_plugins.analysis.divergence import mean_pairwise_kld
+from highrank_plugins.analysis.predictions import mean_entropy, top_k_share
 from highrank_plugins.analysis.retention import gradient_retention, logit_gradient
+from highrank_plugins.analysis.spectrum import effective_rank, press_rank
+from highrank_plugins.analysis.unargmaxable_words import unargmaxable
 from tests.reports.card.made import card_of, checkpoint
 
 TOKENS = 90

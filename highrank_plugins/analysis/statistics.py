@@ -1,4 +1,4 @@
-"""Test whether systems differ by more than chance, and correlate measures."""
+"""Test whether systems differ by more than chance, and by how much; correlate measures."""
 
 from __future__ import annotations
 
@@ -30,11 +30,7 @@ Runs = Summary | Sequence[float]
 
 
 def summarise(runs: Runs) -> Summary:
-    """Return mean, sample standard deviation and number of runs.
-
-    Raises:
-        ValueError: fewer than two runs, NaN, a negative deviation.
-    """
+    """Return mean, sample standard deviation and number of runs: two at least."""
     if not isinstance(runs, Summary):
         if len(runs) < 2:
             raise ValueError(f"a t-test needs at least two runs of each system, got {len(runs)}")
@@ -54,9 +50,7 @@ def student_t(a: Runs, b: Runs) -> TTest:
     freedom: the test of Parthiban et al. 2021.
 
     Args:
-        a, b: runs of each system, or a `Summary` of them.
-    Raises:
-        ValueError: as `summarise`, or two deviations of 0.
+        a, b: runs of each system, or a `Summary` of them; not both may have a deviation of 0.
     """
     return _t_test(a, b, equal_variances=True)
 
@@ -70,20 +64,44 @@ def _t_test(a: Runs, b: Runs, equal_variances: bool) -> TTest:
     from scipy.stats import ttest_ind_from_stats
 
     a, b = summarise(a), summarise(b)
-    if a.sd == b.sd == 0:
-        raise ValueError(
-            "both systems have a standard deviation of 0: check that no run is given twice"
-        )
+    _pooled_deviation(a, b)  # refuses runs that do not vary
     statistic, p_value = ttest_ind_from_stats(*a, *b, equal_var=equal_variances)
     return TTest(float(statistic), float(p_value))
 
 
-class Correlation(NamedTuple):
-    """Hold Pearson's r, its two-sided p-value, and the number of points."""
+def _pooled_deviation(a: Summary, b: Summary) -> float:
+    pooled = math.sqrt(((a.n - 1) * a.sd**2 + (b.n - 1) * b.sd**2) / (a.n + b.n - 2))
+    if pooled == 0:
+        raise ValueError(
+            "both systems have a standard deviation of 0: check that no run is given twice"
+        )
+    return pooled
 
-    r: float
-    p_value: float
-    n: int
+
+def hedges_g(a: Runs, b: Runs) -> float:
+    """Return (m_a − m_b) / s in pooled deviations, corrected for few runs (Hedges 1981)."""
+    a, b = summarise(a), summarise(b)
+    correction = 1 - 3 / (4 * (a.n + b.n - 2) - 1)
+    return (a.mean - b.mean) / _pooled_deviation(a, b) * correction
+
+
+def confidence_interval(
+    a: Runs, b: Runs, equal_variances: bool = True, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Return the ends of the confidence interval of m_a − m_b by Student's t-test, or Welch's."""
+    from scipy.stats import t
+
+    a, b = summarise(a), summarise(b)
+    u, v = a.sd**2 / a.n, b.sd**2 / b.n
+    freedom: float = a.n + b.n - 2
+    error = math.sqrt(u + v)
+    if equal_variances:
+        pooled = ((a.n - 1) * a.sd**2 + (b.n - 1) * b.sd**2) / freedom
+        error = math.sqrt(pooled * (1 / a.n + 1 / b.n))
+    elif below := u**2 / (a.n - 1) + v**2 / (b.n - 1):
+        freedom = (u + v) ** 2 / below
+    half = float(t.ppf((1 + confidence) / 2, freedom)) * error
+    return a.mean - b.mean - half, a.mean - b.mean + half
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -91,9 +109,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     The i-th smallest becomes max_{j≤i} min(1, (m − j + 1) p_(j)). Rejecting the hypotheses below α
     makes an error with probability α at most.
-
-    Raises:
-        ValueError: a p-value outside [0, 1].
     """
     for p in p_values:
         if not 0 <= p <= 1:
@@ -106,13 +121,18 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+class Correlation(NamedTuple):
+    """Hold Pearson's r, its two-sided p-value, and the number of points."""
+
+    r: float
+    p_value: float
+    n: int
+
+
 def pearson(x: Sequence[float], y: Sequence[float]) -> Correlation:
     """Correlate two measures, e.g. rank and perplexity over a grid of models.
 
     p tests r = 0 for normal x and y (t with n − 2 degrees of freedom).
-
-    Raises:
-        ValueError: fewer than three points, different lengths, a measure that does not vary, NaN.
     """
     from scipy.stats import pearsonr
 
@@ -165,9 +185,6 @@ def paired_bleu(
         references: one list of sentences per reference.
         samples: 0 takes sacreBLEU's default.
         metric: a sacreBLEU metric, default BLEU of the tokens that suit the references.
-    Raises:
-        UserError: see `bleu_tokens` and `require_joined`.
-        ValueError: fewer than two systems, an unknown test, lists of different lengths.
     """
     from sacrebleu.metrics import BLEU
     from sacrebleu.significance import PairedTest

@@ -1,18 +1,24 @@
 """Singular values of blocks are those of the whole matrix; each method says what it can see."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
-from highrank_plugins.analysis import (
-    Spectrum,
-    press_rank,
-    singular_values,
-    spectrum,
-    triangle,
-)
+from highrank_plugins.analysis.spectrum import Spectrum, press_rank, spectrum, triangle
 from tests.largest_tensor import Largest
 
 ROWS, WIDTH = 83, 20
+
+
+def test_importing_the_room_loads_neither_scipy_nor_fairseq():
+    rooms = "components, divergence, predictions, retention, similarity, spectrum, statistics"
+    code = f"from highrank_plugins.analysis import {rooms}, unargmaxable_words; import sys; "
+    command = [sys.executable, "-c", code + "print(*{name.split('.')[0] for name in sys.modules})"]
+    loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    assert "torch" in loaded
+    assert not {"scipy", "fairseq", "sacrebleu", "omegaconf"} & set(loaded)
 
 
 def matrix(rows=ROWS, width=WIDTH, seed=1):
@@ -30,7 +36,7 @@ def log_probs(rows, width, rank):
 @pytest.mark.parametrize("method", ["tsqr", "gram"])
 def test_blocks_of_any_size_give_the_dense_values(sizes, method):
     x = matrix()
-    values = singular_values(iter(x.split(sizes)), method=method)
+    values = spectrum(iter(x.split(sizes)), method=method).values
     assert values.dtype == torch.float64
     torch.testing.assert_close(values, torch.linalg.svdvals(x), rtol=1e-11, atol=0)
 
@@ -58,14 +64,14 @@ def test_triangles_of_parts_can_stand_in_for_the_parts():
     whole = triangle(x.split(7))
     assert torch.equal(whole, whole.triu())
     torch.testing.assert_close(whole.t() @ whole, x.t() @ x)
-    torch.testing.assert_close(singular_values(parts), torch.linalg.svdvals(x))
+    torch.testing.assert_close(spectrum(parts).values, torch.linalg.svdvals(x))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("method", ["tsqr", "gram"])
 def test_narrow_blocks_are_computed_in_the_requested_dtype(dtype, method):
     x = matrix().to(dtype)
-    values = singular_values(x.split(10), torch.float64, method)
+    values = spectrum(x.split(10), torch.float64, method).values
     torch.testing.assert_close(values, torch.linalg.svdvals(x.double()), rtol=1e-11, atol=0)
 
 
@@ -143,7 +149,7 @@ def test_the_whole_matrix_is_never_in_memory(method, numbers):
 def test_a_large_block_is_exact_to_1e_10_of_the_largest():
     x = log_probs(5000, 2000, rank=300).add_(matrix(5000, 2000), alpha=1e-3)
     dense = torch.linalg.svdvals(x)
-    error = (singular_values(x.split(700)) - dense).abs().max() / dense[0]
+    error = (spectrum(x.split(700)).values - dense).abs().max() / dense[0]
     assert error < 1e-10
 
 
@@ -153,7 +159,7 @@ def test_entries_that_are_not_finite_are_named(bad, method):
     x = matrix()
     x[33, 4] = bad
     with pytest.raises(ValueError, match=f"block 3, row 3: entry 4 is {bad}"):
-        singular_values(x.split(10), method=method)
+        spectrum(x.split(10), method=method)
 
 
 @pytest.mark.parametrize(

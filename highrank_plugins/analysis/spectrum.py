@@ -1,0 +1,349 @@
+"""Measure spectra of matrices that arrive in blocks of rows and need not fit in memory.
+
+Singular values may be given in any order; an empty tensor, NaN and negative ones are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+METHODS = ("auto", "tsqr", "gram")
+# σ² has an error of a few eps σ_max². At 1e-7 σ_max the eigenvalue is 50 eps; below, it is noise
+RELIABLE = 1e-7
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Hold singular values and how they were computed.
+
+    values: [min(N, M)], float64, descending. shape: (N, M).
+    dtype: of the computation; method: "tsqr" or "gram".
+    matrix_dtype: the narrowest of the blocks.
+    smallest_reliable: below it lies rounding noise, of the matrix or of the computation.
+    """
+
+    values: Tensor
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    method: str
+    matrix_dtype: torch.dtype
+    smallest_reliable: float
+
+    def press_rank(self, dtype: torch.dtype | None = None) -> int:
+        """Return `press_rank` with this shape, at the resolution of dtype (default: that used).
+
+        A dtype whose tolerance lies below `smallest_reliable` is refused.
+        """
+        dtype = dtype or self.dtype
+        tolerance = press_tolerance(float(self.values[0]), self.shape, dtype)
+        if tolerance < self.smallest_reliable:
+            raise ValueError(
+                f"the Press rank in {dtype} counts singular values above {tolerance:.3g}, but "
+                f"those below {self.smallest_reliable:.3g} are rounding noise of a "
+                f"{self.matrix_dtype} matrix and of {self.method!r} in {self.dtype}: compute "
+                f"the blocks in {dtype}, and choose method='tsqr', dtype={dtype}"
+            )
+        return press_rank(self.values, self.shape, dtype)
+
+
+def spectrum(
+    blocks: Iterable[Tensor],
+    dtype: torch.dtype = torch.float64,
+    method: str = "auto",
+    merge_rows: int | None = None,
+) -> Spectrum:
+    """Return the singular values of X [N, M], which arrives in blocks [n_i, M] and is never held.
+
+    - "tsqr": singular values of the triangle of X, in `dtype`; errors are a few eps(dtype) σ_max.
+    - "gram": square roots of the eigenvalues of XᵀX in float64; accurate above 1e-7 σ_max, which is
+      finer than the resolution of float32.
+    - "auto": "tsqr" for float64; "gram" for float32, where its error is within tsqr's.
+
+    Args:
+        dtype: of the computation, float32 or float64.
+        merge_rows: see `triangle`.
+    Raises:
+        ValueError: fewer than two rows, another width, entries that are not finite (named).
+    """
+    return whole_spectrum([_collected(blocks, dtype, method, merge_rows)])
+
+
+def triangle(
+    blocks: Iterable[Tensor], dtype: torch.dtype = torch.float64, merge_rows: int | None = None
+) -> Tensor:
+    """Return R with RᵀR = XᵀX, for X the rows of all blocks: R has the singular values of X.
+
+    R of [R; block] replaces R (Demmel et al. 2012, sequential TSQR). The triangles of parts of a
+    matrix are blocks themselves: `spectrum([triangle(a), triangle(b)])` has the values of a and b
+    together. Processes merge their parts in this way.
+
+    Args:
+        blocks: [n_i, M], as in `spectrum`.
+        merge_rows: rows added to R at once, default M; (M + merge_rows) · M numbers are
+            held, and (1 + M / merge_rows) times the fewest operations are done.
+    Returns:
+        [min(N, M), M]; for N ≤ M the rows themselves.
+    """
+    return _collected(blocks, dtype, "tsqr", merge_rows).matrix
+
+
+def gram_matrix(blocks: Iterable[Tensor]) -> Tensor:
+    """Return XᵀX [M, M] in float64, for X the rows of all blocks [n_i, M]."""
+    return _collected(blocks, torch.float64, "gram").matrix
+
+
+@dataclass(frozen=True)
+class SpectrumPart:
+    """Hold the contribution of n rows of X to a spectrum: their triangle, or XᵀX ("gram").
+
+    matrix: [min(n, M), M] or [M, M]. rows: n. The other attributes are as in `Spectrum`.
+    """
+
+    matrix: Tensor
+    rows: int
+    dtype: torch.dtype
+    method: str
+    matrix_dtype: torch.dtype
+
+
+class SpectrumRows:
+    """Collect rows that arrive in blocks, in one of several processes; arguments: `spectrum`."""
+
+    def __init__(self, dtype: torch.dtype, method: str, merge_rows: int | None = None) -> None:
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
+        if method not in METHODS:
+            raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+        if method == "auto":
+            method = "gram" if dtype == torch.float32 else "tsqr"
+        self._dtype, self._method, self._merge_rows = dtype, method, merge_rows
+        self._sum: _Gram | _Triangle | None = None
+        self._rows, self._narrowest = 0, torch.float64
+
+    def add(self, block: Tensor) -> None:
+        """Add the rows of a block [n, M], which `checked_blocks` has passed."""
+        if self._sum is None:
+            is_gram = self._method == "gram"
+            self._sum = _Gram(block) if is_gram else _Triangle(block, self._dtype, self._merge_rows)
+        self._sum.add(block)
+        self._rows += block.size(0)
+        self._narrowest = max(self._narrowest, block.dtype, key=_resolution)
+
+    def part(self) -> SpectrumPart:
+        """Return the contribution of these rows to the spectrum of the whole matrix."""
+        if self._sum is None:
+            raise ValueError("no rows: all blocks are empty")
+        matrix = self._sum.matrix()
+        return SpectrumPart(matrix, self._rows, self._dtype, self._method, self._narrowest)
+
+
+def _collected(
+    blocks: Iterable[Tensor], dtype: torch.dtype, method: str, merge_rows: int | None = None
+) -> SpectrumPart:
+    rows = SpectrumRows(dtype, method, merge_rows)
+    for block in checked_blocks(blocks):
+        rows.add(block)
+    return rows.part()
+
+
+class _Gram:
+    """Add up XᵀX over rows that arrive in blocks."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._total = like.new_zeros(like.size(1), like.size(1), dtype=torch.float64)
+
+    def add(self, block: Tensor) -> None:
+        for part in chunks(block, 2**24):
+            wide = part.double()
+            self._total.addmm_(wide.t(), wide)
+
+    def matrix(self) -> Tensor:
+        return self._total
+
+
+class _Triangle:
+    """Keep [R; new rows] in one buffer, column by column as LAPACK wants it: its QR is in place."""
+
+    def __init__(self, like: Tensor, dtype: torch.dtype, merge_rows: int | None) -> None:
+        self.width = like.size(1)
+        added = self.width if merge_rows is None else merge_rows
+        if added < 1:
+            raise ValueError(f"merge_rows must be at least 1, got {added}")
+        self.buffer = like.new_empty(self.width, self.width + added, dtype=dtype).t()
+        self.tau = like.new_empty(self.width, dtype=dtype)
+        self.filled = 0
+
+    def add(self, block: Tensor) -> None:
+        while len(block):
+            room = self.buffer.size(0) - self.filled
+            taken, block = block[:room], block[room:]
+            self.buffer[self.filled : self.filled + len(taken)] = taken
+            self.filled += len(taken)
+            if self.filled == self.buffer.size(0):
+                self._reduce()
+
+    def _reduce(self) -> None:
+        # input and output share one tensor, which saves a second buffer
+        torch.geqrf(self.buffer, out=(self.buffer, self.tau))
+        self.buffer[: self.width].triu_()
+        self.filled = self.width
+
+    def matrix(self) -> Tensor:
+        if self.filled > self.width:
+            self.buffer[self.filled :] = 0  # rows of zeros change no singular value
+            self._reduce()
+        return self.buffer[: self.filled].clone()
+
+
+def whole_spectrum(parts: Sequence[SpectrumPart]) -> Spectrum:
+    """Return the spectrum of all rows from the parts of one matrix, of one dtype and method."""
+    rows, dtype, method = sum(part.rows for part in parts), parts[0].dtype, parts[0].method
+    if rows == 1:
+        raise ValueError("a single row always has rank 1: collect more contexts")
+    matrices = [part.matrix.to(parts[0].matrix.device) for part in parts]
+    if method == "gram":
+        gram = sum(matrices[1:], matrices[0])
+        values = torch.linalg.eigvalsh(gram).flip(0).clamp_min(0).sqrt()
+    else:
+        whole = matrices[0] if len(matrices) == 1 else triangle(matrices, dtype)
+        values = torch.linalg.svdvals(whole).double()
+    matrix_dtype = max((part.matrix_dtype for part in parts), key=_resolution)
+    shape = (rows, matrices[0].size(1))
+    values = values[: min(shape)]
+    largest = float(values[0])
+    reliable = press_tolerance(largest, shape, max(matrix_dtype, dtype, key=_resolution))
+    if method == "gram":
+        reliable = max(RELIABLE * largest, press_tolerance(largest, shape, matrix_dtype))
+    return Spectrum(values, shape, dtype, method, matrix_dtype, reliable)
+
+
+def _resolution(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps
+
+
+def press_tolerance(largest: float, shape: tuple[int, int], dtype: torch.dtype) -> float:
+    """Return ½ √(m + n + 1) σ_max eps(dtype) for a matrix m × n   (Press et al. 2007, §2.6)."""
+    return 0.5 * math.sqrt(shape[0] + shape[1] + 1) * largest * torch.finfo(dtype).eps
+
+
+def press_rank(singular_values: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> int:
+    """Count the singular values above ½ √(m + n + 1) σ_max eps(dtype), for a matrix m × n.
+
+    Press et al. 2007, as Yang et al. 2018 and Parthiban et al. 2021 use it, with eps of float32.
+    State dtype, the precision of the matrix and of its decomposition, with the rank.
+    """
+    s = _checked(singular_values)
+    if not dtype.is_floating_point:
+        raise ValueError(f"dtype: expected a floating-point dtype, got {dtype}")
+    if s.numel() > min(shape):
+        raise ValueError(f"a matrix {tuple(shape)} has {min(shape)} singular values, got {len(s)}")
+    return int((s > press_tolerance(float(s.max()), shape, dtype)).sum())
+
+
+def effective_rank(singular_values: Tensor, eps: float) -> int:
+    """Return the least k with Σ_{i≤k} σ_i² ≥ (1 − ε) Σ_i σ_i²   (Parthiban et al. 2021), or 0."""
+    if not 0 < eps < 1:
+        raise ValueError(f"eps must lie in (0, 1), got {eps}")
+    squares = _checked(singular_values).sort().values.square()
+    left_out = squares.cumsum(0)  # adds the small ones first, to keep all digits for a small ε
+    return len(squares) - int((left_out <= eps * left_out[-1]).sum())
+
+
+def spectral_entropy(singular_values: Tensor) -> float:
+    """Return H = −Σ_i p_i log p_i in nats, p_i = σ_i / Σ_j σ_j.
+
+    e^H is the effective rank of Roy and Vetterli 2007, between 1 and n; log n − H is the
+    divergence of p from a flat spectrum, which Godey et al. 2024 follow along training.
+    """
+    s = _checked(singular_values)
+    if not s.any():
+        raise ValueError("all singular values are 0: the spectrum has no entropy")
+    return float(torch.special.entr(s / s.sum()).sum())
+
+
+def spectral_decay(singular_values: Tensor, first: int = 1, last: int | None = None) -> float:
+    """Return α of the power law σ_i² ∝ i^−α, by least squares of log σ_i² on log i.
+
+    Stringer et al. 2019 and Agrawal et al. 2022 (α-ReQ) use this exponent; 0 is a flat spectrum.
+
+    Args:
+        first, last: the range of i, from 1 to n, that the line is fitted to; no value is 0 there.
+    """
+    s = _checked(singular_values).sort(descending=True).values
+    last = len(s) if last is None else last
+    if not 1 <= first < last <= len(s):
+        raise ValueError(
+            f"first and last must satisfy 1 ≤ first < last ≤ {len(s)}, got {first} and {last}"
+        )
+    part = s[first - 1 : last]
+    if part[-1] == 0:
+        raise ValueError(
+            f"singular value {first + int((part > 0).sum())} is 0, which no power law can "
+            "fit: set last, e.g. to the Press rank"
+        )
+    x = torch.arange(first, last + 1, dtype=s.dtype).log()
+    x = x - x.mean()
+    return -float((x * part.square().log()).sum() / x.square().sum())
+
+
+def _checked(singular_values: Tensor) -> Tensor:
+    s = torch.as_tensor(singular_values).detach().double().cpu()
+    if s.dim() != 1 or not s.numel():
+        raise ValueError(f"singular_values: expected [n], n ≥ 1, got shape {tuple(s.shape)}")
+    if not (s.isfinite() & (s >= 0)).all():
+        raise ValueError("singular_values: an entry is NaN, infinite or negative")
+    return s
+
+
+def checked_blocks(blocks: Iterable[Tensor], finite: bool = True) -> Iterator[Tensor]:
+    """Yield the blocks [n_i, M] that have a row, and check each when its turn comes.
+
+    Args:
+        finite: refuse infinities, too. −∞ is a valid log-probability, but a spectrum cannot use it.
+    """
+    width = None
+    for index, block in enumerate(blocks):
+        if not is_matrix(block):
+            raise ValueError(f"block {index}: expected floats [n, M], got {described(block)}")
+        width = block.size(1) if width is None else width
+        if block.size(1) != width:
+            raise ValueError(
+                f"block {index} has {block.size(1)} columns, but earlier blocks have {width}"
+            )
+        refuse_rows(block.isfinite() if finite else ~block.isnan(), f"block {index}", block)
+        if len(block):
+            yield block
+    if width is None:
+        raise ValueError("no blocks: the iterable is empty; an iterator can be used only once")
+
+
+def refuse_rows(good: Tensor, name: str, values: Tensor) -> None:
+    """Refuse values [n, M] unless all of `good` [n, M] is true; name the first bad entry."""
+    if good.all():
+        return
+    row = int((~good.all(1)).nonzero()[0])
+    column = int((~good[row]).nonzero()[0])
+    raise ValueError(
+        f"{name}, row {row}: entry {column} is {float(values[row, column])}; find its cause "
+        "(a diverged checkpoint, half precision) and collect again"
+    )
+
+
+def chunks(x: Tensor, budget: int = 2**22) -> Iterator[Tensor]:
+    """Yield runs of rows of x [n, M] with at most `budget` numbers each, or one row."""
+    return iter(x.split(max(1, budget // max(1, x[0].numel()))))
+
+
+def is_matrix(x: object) -> bool:
+    """Whether x is a floating-point tensor with two dimensions."""
+    return isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point()
+
+
+def described(x: object) -> str:
+    """Return dtype and shape of a tensor, else its type, for messages."""
+    return f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__

@@ -1,0 +1,173 @@
+"""Tests and correlations, by hand and against scipy and sacreBLEU; tests/results/ has papers'."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sacrebleu.metrics import BLEU, CHRF
+
+from highrank_plugins.analysis.statistics import (
+    Summary,
+    confidence_interval,
+    hedges_g,
+    holm,
+    paired_bleu,
+    pearson,
+    student_t,
+    summarise,
+    welch_t,
+)
+
+A, B = [3.0, 5.0, 4.0], [7.0, 9.0, 6.0, 10.0]
+
+
+def test_student_t_equals_the_value_computed_by_hand():
+    # variances 1 and 10/3, pooled (2 · 1 + 3 · 10/3) / 5 = 12/5
+    expected = (4 - 8) / math.sqrt(12 / 5 * (1 / 3 + 1 / 4))
+    assert student_t(A, B).statistic == pytest.approx(expected, rel=1e-12)
+    assert student_t(B, A).statistic == pytest.approx(-expected, rel=1e-12)
+    assert student_t(A, B).p_value == pytest.approx(student_t(B, A).p_value)
+
+
+@pytest.mark.parametrize(("test", "equal"), [(student_t, True), (welch_t, False)])
+def test_runs_and_their_summaries_agree_with_scipy(test, equal):
+    from scipy.stats import ttest_ind
+
+    expected = ttest_ind(A, B, equal_var=equal)
+    for a, b in ((A, B), (summarise(A), summarise(B)), (tuple(A), summarise(B))):
+        assert test(a, b) == pytest.approx(tuple(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("a", "message"),
+    [
+        ([1.0], "at least two runs of each system, got 1"),
+        (Summary(1.0, 0.1, 1), "expected a summary of at least two runs"),
+        (Summary(1.0, -0.1, 3), "expected a summary"),
+        ([1.0, float("nan")], "a run is NaN"),
+        ([2.0, 2.0], "both systems have a standard deviation of 0"),
+    ],
+)
+@pytest.mark.parametrize("test", [student_t, welch_t, hedges_g])
+def test_bad_runs_are_refused(test, a, message):
+    with pytest.raises(ValueError, match=message):
+        test(a, [1.0, 1.0])
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_confidence_intervals_equal_scipys(equal):
+    from scipy.stats import ttest_ind
+
+    want = ttest_ind(A, B, equal_var=equal).confidence_interval(0.95)
+    assert confidence_interval(A, B, equal) == pytest.approx((want.low, want.high))
+
+
+def test_hedges_g_is_the_difference_in_corrected_deviations():
+    assert hedges_g(Summary(10, 2, 5), Summary(8, 2, 5)) == pytest.approx(1 - 3 / 31)
+
+
+def test_holm_equals_values_computed_by_hand():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([0.2]) == [0.2]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.001, 0.5))
+def test_holm_rejects_what_stepping_down_rejects(p_values, level):
+    rejected = set()
+    for before, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        if p_values[index] * (len(p_values) - before) > level:
+            break
+        rejected.add(index)
+    assert {i for i, p in enumerate(holm(p_values)) if p <= level} == rejected
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan])
+def test_holm_refuses_values_that_are_not_probabilities(bad):
+    with pytest.raises(ValueError, match=r"p-values must lie in \[0, 1\]"):
+        holm([0.5, bad])
+
+
+def test_pearson_equals_values_computed_by_hand():
+    found = pearson([1, 2, 3, 4], [2, 1, 4, 3])
+    assert found.r == pytest.approx(0.6)
+    assert found.n == 4
+    t = 0.6 * math.sqrt(2 / (1 - 0.36))  # two degrees of freedom: P(|T| > t) has a closed form
+    assert found.p_value == pytest.approx(1 - t / math.sqrt(2 + t * t))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ([1, 2], [1, 2], "three pairs or more, got 2 and 2"),
+        ([1, 2, 3], [1, 2], "got 3 and 2"),
+        ([1, 1, 1], [1, 2, 3], "a measure is constant"),
+        ([1, 2, 3], [2, 2, 2], "a measure is constant"),
+        ([1, 2, math.nan], [1, 2, 3], "NaN or infinite"),
+    ],
+)
+def test_pearson_refuses_bad_input(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        pearson(x, y)
+
+
+WORDS = "the a cat dog sat ran on under over mat tree car by in old new red".split()
+
+
+def sentences(count=60):
+    generator = random.Random(1)
+    return [" ".join(generator.choices(WORDS, k=9)) for _ in range(count)]
+
+
+def spoiled(lines, every):
+    """Replace the last three words of every n-th sentence."""
+    return [
+        line if i % every else " ".join([*line.split()[:-3], "x", "y", "z"])
+        for i, line in enumerate(lines)
+    ]
+
+
+REFERENCE = sentences()
+GOOD, BAD = spoiled(REFERENCE, 7), spoiled(REFERENCE, 2)
+
+
+@pytest.mark.parametrize(("test", "samples"), [("bootstrap", 200), ("randomisation", 300)])
+def test_a_clear_difference_is_found_and_identical_systems_show_none(test, samples):
+    systems = {"baseline": BAD, "good": GOOD, "the same": BAD}
+    found = paired_bleu(systems, [REFERENCE], test, samples)
+    assert [score.system for score in found.scores] == list(systems)
+    baseline, good, same = found.scores
+    assert baseline.p_value is None
+    assert good.p_value < 0.05
+    assert same.p_value == 1  # not the 1 / (samples + 1) of a count of greater differences
+    for score, lines in ((baseline, BAD), (good, GOOD), (same, BAD)):
+        expected = BLEU().corpus_score(lines, [REFERENCE]).score
+        assert score.score == pytest.approx(expected, rel=1e-12)
+    assert f"{'bs' if test == 'bootstrap' else 'ar'}:{samples}" in found.signature
+    assert "seed:12345" in found.signature
+    assert "tok:13a" in found.signature
+
+
+def test_another_metric_can_be_compared():
+    found = paired_bleu({"a": BAD, "b": GOOD}, [REFERENCE], samples=20, metric=CHRF())
+    expected = CHRF().corpus_score(GOOD, [REFERENCE]).score
+    assert found.scores[1].score == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("systems", "references", "test", "message"),
+    [
+        ({"a": BAD}, [REFERENCE], "bootstrap", "a baseline and a system"),
+        ({"a": BAD, "b": GOOD[1:]}, [REFERENCE], "bootstrap", "'system b': 59"),
+        ({"a": BAD, "b": GOOD}, [REFERENCE[1:]], "bootstrap", "'reference 0': 59"),
+        ({"a": BAD, "b": GOOD}, [], "bootstrap", "same number of lines"),
+        ({"a": BAD, "b": GOOD}, [REFERENCE], "bs", "expected one of bootstrap, randomisation"),
+    ],
+)
+def test_bad_input_is_refused(systems, references, test, message):
+    with pytest.raises(ValueError, match=message):
+        paired_bleu(systems, references, test)
