@@ -32,12 +32,9 @@ class ComponentUse:
 
 
 def component_use(log_prior: Tensor) -> ComponentUse:
-    """Return the use of components from their log-priors.
+    """Return the use of components from their log-priors log π [n, K].
 
     overall_entropy − entropy is the information that the token gives about the component.
-
-    Args:
-        log_prior: log π [n, K].
     """
     check_log_probs(log_prior, "log_prior")
     prior = log_prior.detach().double().exp()
@@ -80,7 +77,6 @@ def gate_sharpness(
     """Return the sharpness of the gates of frequent classes, in groups, and of all rare ones.
 
     Args:
-        head: one whose weights depend on the class, such as a Mixtape with K > 1.
         features: [..., F].
         ends: where groups of the S frequent classes end: (100,) makes [0, 100) and [100, S).
         tokens: number computed at once; K · S numbers each.

@@ -35,21 +35,15 @@ def pairwise_kld(log_probs_p: Tensor, log_probs_q: Tensor) -> Tensor:
         log_probs_p: [n, M], any floating dtype.
         log_probs_q: [m, M]; −∞ where P_i > 0 gives ∞.
     Returns:
-        [n, m], float64; computed in float64, in chunks.
+        [n, m], float64.
     """
     _check(log_probs_p, log_probs_q)
-    out = log_probs_p.new_empty(len(log_probs_p), len(log_probs_q), dtype=torch.float64)
-    row = 0
+    rows = []
     for p_part in chunks(log_probs_p):
         p = p_part.double().exp()
-        negative_entropy = torch.special.xlogy(p, p).sum(-1, keepdim=True)
-        column = 0
-        for q_part in chunks(log_probs_q):
-            block = out[row : row + len(p), column : column + len(q_part)]
-            torch.sub(negative_entropy, _expected_log(p, q_part.double()), out=block)
-            column += len(q_part)
-        row += len(p)
-    return out
+        expected = [_expected_log(p, q_part.double()) for q_part in chunks(log_probs_q)]
+        rows.append(torch.special.xlogy(p, p).sum(-1, keepdim=True) - torch.cat(expected, 1))
+    return torch.cat(rows)
 
 
 def sampled_kld(
@@ -63,7 +57,6 @@ def sampled_kld(
     Args:
         log_probs_p: [n, M].
         log_probs_q: [m, M]; default log_probs_p.
-        pairs: number of pairs, at least 2.
     """
     if pairs < 2:
         raise ValueError(f"pairs must be at least 2 for a standard error, got {pairs}")
@@ -71,13 +64,11 @@ def sampled_kld(
     _check(log_probs_p, log_probs_q)
     first, second = drawn_pairs(len(log_probs_p), len(log_probs_q), pairs, seed)
     size = max(1, 2**22 // log_probs_p.size(1))
-    values = torch.cat(
-        [
-            row_kld(log_probs_p[i.to(log_probs_p.device)], log_probs_q[j.to(log_probs_q.device)])
-            for i, j in zip(first.split(size), second.split(size), strict=True)
-        ]
-    )
-    return Estimate.of(values)
+    values = [
+        row_kld(log_probs_p[i.to(log_probs_p.device)], log_probs_q[j.to(log_probs_q.device)])
+        for i, j in zip(first.split(size), second.split(size), strict=True)
+    ]
+    return Estimate.of(torch.cat(values))
 
 
 def drawn_pairs(n: int, m: int, pairs: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -88,13 +79,10 @@ def drawn_pairs(n: int, m: int, pairs: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def mean_pairwise_kld(blocks: Iterable[Tensor]) -> float:
-    """Return the mean of KL(P_i ‖ P_j) over all N² pairs of rows, holding one block at a time.
+    """Return the mean of KL(P_i ‖ P_j) over all N² pairs of rows of blocks [n_i, M].
 
     Σ_ij KL(P_i ‖ P_j) / N² = mean_i Σ_x P_i log P_i − Σ_x (mean_i P_i(x)) (mean_j log P_j(x)):
     no pair is ever formed. Times N / (N − 1) it is the mean over pairs of different rows.
-
-    Args:
-        blocks: log-probabilities [n_i, M].
     """
     sums = PredictionSums.of(blocks)
     return mean_kld_of_sums(sums, sums)

@@ -35,8 +35,16 @@ def read_word_pairs(path: str | os.PathLike[str]) -> list[WordPair]:
     pairs = []
     with open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
-            if line.strip():
-                pairs.append(_word_pair(line, f"{os.fspath(path)}:{number}"))
+            if not line.strip():
+                continue
+            try:
+                first, second, score = line.split()
+                pairs.append(WordPair(first, second, float(score)))
+            except ValueError:
+                place = f"{os.fspath(path)}:{number}"
+                raise ValueError(
+                    f"{place}: expected two words and a number, got {line.strip()!r}"
+                ) from None
     if not pairs:
         raise ValueError(f"{os.fspath(path)}: the file has no word pairs")
     return pairs
@@ -67,16 +75,6 @@ def word_similarity(
     cosines = cosine_similarity(_rows(vectors, rows, first), _rows(vectors, rows, second))
     spearman = _spearman(cosines, torch.tensor(scores, dtype=torch.float64))
     return Similarity(spearman, len(known), missing)
-
-
-def _word_pair(line: str, place: str) -> WordPair:
-    try:
-        first, second, score = line.split()
-        return WordPair(first, second, float(score))
-    except ValueError:
-        raise ValueError(
-            f"{place}: expected two words and a number, got {line.strip()!r}"
-        ) from None
 
 
 def _rows(vectors: Tensor, vocabulary: Mapping[str, int], words: Sequence[str]) -> Tensor:

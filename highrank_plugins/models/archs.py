@@ -23,7 +23,7 @@ from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.heads.tokens import tokens
 from highrank_plugins.models.flat_config import field_types, stock_defaults
-from highrank_plugins.models.head_choice import choose_head
+from highrank_plugins.models.head_from_options import choose_head
 
 logger = logging.getLogger(__name__)
 

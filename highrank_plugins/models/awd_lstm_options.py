@@ -11,7 +11,7 @@ from highrank_plugins.common.option_field import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.models.archs import given_options, set_options
 from highrank_plugins.models.awd_lstm_presets import preset_options
-from highrank_plugins.models.head_choice import choose_head
+from highrank_plugins.models.head_from_options import choose_head
 from highrank_plugins.models.head_options import HeadOptions
 from highrank_plugins.trunks import AWDLSTM
 

@@ -1,12 +1,11 @@
-"""Build a head from a resolved configuration."""
+"""Choose a head by its options, build it, and compare it with the head of a checkpoint."""
 
 import logging
 import re
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from math import isfinite
+from typing import Any
 
 import torch
 from fairseq.data import Dictionary
@@ -14,19 +13,75 @@ from torch import nn
 
 from highrank_plugins.common.names import flag, layer_name
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import (
-    Head,
-    build_head,
-    build_pointwise,
-    head_options,
-    pointwise_options,
-)
-from highrank_plugins.heads.base import HEADS
-from highrank_plugins.heads.pointwise import POINTWISE
-from highrank_plugins.heads.registry import Registry
+from highrank_plugins.heads import Head
+from highrank_plugins.heads.tokens import with_layer_of_arch
 from highrank_plugins.hooks.param_group_lr import set_own_rate
+from highrank_plugins.models.head_options import (
+    AXES,
+    COMMON,
+    HeadOptions,
+    Layer,
+    derived_defaults,
+    layers_with,
+    rate_options,
+    true_or_false,
+)
 
 logger = logging.getLogger(__name__)
+
+
+def choose_head(options: dict, arch: dict, trunk: dict, language_model: bool = False) -> dict:
+    """Return the ``head…`` options that depend on the head, with their final values.
+
+    These are the explicit options, then the architecture's, then the defaults of the layers.
+
+    Args:
+        options: explicit values by name; ``None`` or absent is unset.
+        arch: the architecture's own, for example ``{"head": "softmax", "head_pointwise": "gss"}``.
+            An explicit ``head`` of another structure drops them all.
+        trunk: the trunk's own defaults, of ``head_bias`` and of options that some heads have.
+        language_model: take a layer's defaults for language models, where they differ.
+    """
+    given = {k: v for k, v in options.items() if k.startswith("head") and v is not None}
+    given = with_layer_of_arch(given, arch)
+    layers = _layers_of(given)
+    given = {layer.axis.option: layer.name for layer in layers} | given
+    defaults = _defaults(layers, language_model)
+    of_layers = derived_defaults().keys()
+    defaults |= {k: v for k, v in trunk.items() if k in defaults or k not in of_layers}
+    own = {*defaults, *COMMON, *(layer.rate for layer in layers if layer.rate)}
+    for name in given:
+        if name in {*of_layers, *rate_options()} - own:
+            chosen = " with ".join(f"{flag(a.axis.option)} {a.name}" for a in layers)
+            listed = ", ".join(map(flag, sorted(own)))
+            raise UserError(
+                f"{flag(name)}: {chosen} has no such option; it has {listed}. Remove the option, "
+                f"or choose a layer that has it: {', '.join(layers_with(name))}"
+            )
+    return defaults | given
+
+
+def _layers_of(options: dict) -> list[Layer]:
+    """Return the layer that is chosen on each axis, the structure first."""
+    layers, head = [], options.get("head")
+    for axis in AXES[1:]:
+        if head in axis.registry.names():
+            raise UserError(
+                f"--head {head}: {head} acts on the logits of a head; use "
+                f"{flag(axis.option)} {head}"
+            )
+    for axis in AXES:
+        try:
+            layers.append(Layer(axis, options.get(axis.option, axis.default)))
+        except ValueError as error:
+            raise UserError(
+                f"{flag(axis.option)}: {error}; a layer of your own needs its --user-dir"
+            ) from None
+    return layers
+
+
+def _defaults(layers: list[Layer], language_model: bool = False) -> dict[str, Any]:
+    return {k: v for layer in layers for k, v in layer.defaults(language_model).items()}
 
 
 def head_from_options(
@@ -47,127 +102,56 @@ def head_from_options(
         locked_dropout: one mask on contexts for all time steps of time-major features.
     """
     weight = _of_width(weight, cfg.head_embed_dim, tied)
-    options = _own_options(cfg)
-    if "locked_dropout" in HEADS.find(cfg.head).set_by:
-        options["locked_dropout"] = locked_dropout
-    bias = _true_or_false("--head-bias", cfg.head_bias)
-    pointwise = _pointwise(cfg)
-    with _errors_name_flags("--head", cfg.head, _structure_flags(cfg.head)):
-        head = build_head(
-            cfg.head,
-            num_classes=len(weight),
-            feature_dim=feature_dim,
-            embed_dim=weight.size(1),
-            weight=weight,
-            bias=bias,
-            pointwise=pointwise,
-            **options,
-            **_computed_arguments(cfg, num_classes=len(weight)),
-        )
+    common = {
+        "num_classes": len(weight),
+        "feature_dim": feature_dim,
+        "embed_dim": weight.size(1),
+        "weight": weight,
+        "bias": true_or_false("head_bias", cfg.head_bias),
+    }
+    structure, *others = _layers_of(vars(cfg))
+    if "locked_dropout" in structure.set_by:
+        common["locked_dropout"] = locked_dropout
+    parts = {layer.axis.attribute: layer.build(cfg) for layer in others}
+    head = structure.build(cfg, **common, **parts)
     if (reason := head.needs_sorted_classes()) is not None:
         require_sorted_by_count(dictionary, reason)
-    _set_rate(head, cfg)
-    _warn_of_hidden_options(HEADS, head)
-    _warn_of_hidden_options(POINTWISE, head.pointwise)
+    for layer, part in zip((structure, *others), (head, *parts.values()), strict=True):
+        _set_rate(layer, part, cfg)
+        for option in layer.axis.registry.hidden_options(part):
+            logger.warning(
+                "%s has no attribute %s, so no checkpoint can compare this option: keep it as "
+                "self.%s, or list the options that change the function in `constants` of the class",
+                layer_name(part),
+                option,
+                option,
+            )
     return head
 
 
-def _warn_of_hidden_options(registry: Registry, layer: nn.Module) -> None:
-    for option in registry.hidden_options(layer):
-        logger.warning(
-            "%s has no attribute %s, so no checkpoint can compare this option: keep it as self.%s, "
-            "or list the options that change the function in `constants` of the class",
-            layer_name(layer),
-            option,
-            option,
-        )
-
-
-def _set_rate(head: Head, cfg: Namespace) -> None:
-    """Apply the pointwise function's ``--head-…-lr``, for any trunk and optimizer."""
-    function, trained = cfg.head_pointwise, head.pointwise.own_rate
-    name = f"head_{function}_lr"
-    lr = getattr(cfg, name, None)
-    if lr is None or trained is None:
+def _set_rate(layer: Layer, part: nn.Module, cfg: Namespace) -> None:
+    """Apply the ``--head-…-lr`` of a layer, for any trunk and optimizer."""
+    lr = getattr(cfg, layer.rate, None) if layer.rate else None
+    if lr is None:
         return
+    option, trained = flag(layer.rate), layer.cls.own_rate
     if not (isfinite(lr) and lr > 0):
-        raise UserError(f"{flag(name)} must be above 0, got {lr}")
-    parameter = getattr(head.pointwise, trained, None)
+        raise UserError(f"{option} must be above 0, got {lr}")
+    parameter = getattr(part, trained, None)
     if not isinstance(parameter, nn.Parameter):
         raise UserError(
-            f"{flag(name)}: `own_rate` of class {type(head.pointwise).__name__} names {trained!r}, "
+            f"{option}: `own_rate` of class {type(part).__name__} names {trained!r}, "
             "but the layer has no such parameter; correct the name, or leave the option out"
         )
     if not parameter.requires_grad:
         frozen_by = [
-            flag(f"head_{function}_{option}")
-            for option, default in pointwise_options(function).items()
-            if isinstance(default, bool) and getattr(head.pointwise, option, False)
+            flag(layer.prefix + name)
+            for name, default in layer.arguments.items()
+            if isinstance(default, bool) and getattr(part, name, False)
         ]
-        what = f"the {trained.replace('_', ' ')} of {function} do not train"
-        raise UserError(f"{flag(name)}: {what}{' with ' * bool(frozen_by)}{', '.join(frozen_by)}")
+        what = f"the {trained.replace('_', ' ')} of {layer.name} do not train"
+        raise UserError(f"{option}: {what}{' with ' * bool(frozen_by)}{', '.join(frozen_by)}")
     set_own_rate(parameter, lr)
-
-
-def _pointwise(cfg: Namespace) -> nn.Module:
-    own = {
-        name: f"head_{cfg.head_pointwise}_{name}" for name in pointwise_options(cfg.head_pointwise)
-    }
-    options = _values(cfg, own, pointwise_options(cfg.head_pointwise))
-    flags = {name: flag(full) for name, full in own.items()}
-    with _errors_name_flags("--head-pointwise", cfg.head_pointwise, flags):
-        return build_pointwise(cfg.head_pointwise, **options)
-
-
-def _structure_flags(head: str) -> dict[str, str]:
-    """Map constructor arguments, and options in their place, to the command line's options."""
-    cls = HEADS.find(head)
-    names = {name: name for name in [*head_options(head), *cls.other_options, "embed_dim"]}
-    names |= cls.set_by
-    return {name: flag(f"head_{public}") for name, public in names.items() if public}
-
-
-@contextmanager
-def _errors_name_flags(option: str, chosen: str, flags: dict[str, str]) -> Iterator[None]:
-    """Replace the constructor argument in a head's error by the user's option."""
-    try:
-        yield
-    except ValueError as error:
-        message = str(error).removeprefix(f"{chosen}: ")
-        if flags:
-            names = "|".join(map(re.escape, flags))
-            message = re.sub(rf"\b({names})\b", lambda m: flags[m[0]], message, count=1)
-        raise UserError(f"{option} {chosen}: {message}") from None
-
-
-def _own_options(cfg: Namespace) -> dict:
-    """Return constructor arguments of the structure that are options themselves."""
-    names, set_by = head_options(cfg.head), HEADS.find(cfg.head).set_by
-    return _values(cfg, {name: f"head_{name}" for name in names if name not in set_by}, names)
-
-
-def _computed_arguments(cfg: Namespace, num_classes: int) -> dict:
-    """Return constructor arguments that the structure computes from other options."""
-    cls = HEADS.find(cfg.head)
-    own = {name: f"head_{name}" for name in cls.other_options}
-    return cls.arguments(_values(cfg, own, cls.other_options), num_classes)
-
-
-def _values(cfg: Namespace, own: dict[str, str], defaults: dict) -> dict:
-    """Return constructor arguments, given the option of each and the defaults of all."""
-    return {
-        name: _true_or_false(flag(full), getattr(cfg, full))
-        if isinstance(defaults[name], bool)
-        else getattr(cfg, full)
-        for name, full in own.items()
-        if hasattr(cfg, full)
-    }
-
-
-def _true_or_false(option: str, value: str) -> bool:
-    if str(value).lower() not in ("true", "false"):
-        raise UserError(f"{option}: {value!r} must be true or false")
-    return str(value).lower() == "true"
 
 
 def _of_width(weight: nn.Parameter, embed_dim: int | None, tied: bool) -> nn.Parameter:
@@ -179,6 +163,48 @@ def _of_width(weight: nn.Parameter, embed_dim: int | None, tied: bool) -> nn.Par
             "leave it out, or do not share them (awd_lstm_lm: --separate-embeddings)"
         )
     return nn.Parameter(torch.randn(len(weight), embed_dim) * embed_dim**-0.5)
+
+
+def function_options(head: Head) -> dict:
+    """Return the options by which two heads with the same parameters may differ."""
+    parts = [head, *(getattr(head, axis.attribute) for axis in AXES[1:])]
+    names = {a.option: a.registry.name_of(part) for a, part in zip(AXES, parts, strict=True)}
+    return names | {
+        layer.prefix + name: value
+        for layer, part in zip(_layers_of(names), parts, strict=True)
+        for name, value in layer.axis.registry.constants(part).items()
+    }
+
+
+def require_same_function(options: dict, head: Head) -> None:
+    """Refuse a checkpoint whose head has the parameters of ``head``, but is another function.
+
+    Args:
+        options: of the checkpoint's model, by name; unset ones are ``None`` or absent.
+    """
+    plain = {axis.option: axis.default for axis in AXES}
+    there = plain | {name: value for name, value in options.items() if value is not None}
+    if plain.items() <= there.items():
+        return
+    here = function_options(head)
+    known = {*here, *HeadOptions.__dataclass_fields__}
+    for name in there:
+        if name.startswith("head_") and name not in known:
+            raise UserError(other_head(f"{flag(name)} {there[name]}", "no such option"))
+    there = _defaults(_layers_of(here)) | there
+    for name, value in here.items():
+        before = there.get(name, value)
+        if before != value:
+            raise UserError(other_head(f"{flag(name)} {before}", str(value)))
+
+
+def other_head(there: str, here: str) -> str:
+    """Return the message about a checkpoint of another head."""
+    return (
+        f"the checkpoint has another output layer: {there} there, {here} in the model; use "
+        "the --head… options of that training run and its code of the layer, or start from "
+        "the checkpoint of a softmax"
+    )
 
 
 # fairseq-preprocess pads a dictionary at its end with these words of count 0

@@ -11,16 +11,18 @@ from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
 from highrank_plugins.losses import LossOutput, check_implementation, implementation_here
-from highrank_plugins.models.head_from_options import head_from_options
+from highrank_plugins.models.head_from_options import (
+    function_options,
+    head_from_options,
+    require_same_function,
+)
 from highrank_plugins.models.head_monitor import HeadMonitor
 from highrank_plugins.models.relative_positions import SIDES
 from highrank_plugins.models.warm_start import (
     OUTPUT,
     fill_new_parameters,
     fill_new_tables,
-    function_options,
     require_one_matrix,
-    require_same_function,
 )
 
 

@@ -1,15 +1,17 @@
-"""Derive the ``--head…`` options of every fairseq model from the registries of heads.
+"""Describe heads by ``--head…`` options, which come from the registries of heads.
 
-An option left unset (``None``) takes the default of the head or the pointwise function, whose names
-and defaults come from ``highrank_plugins.heads``. A layer that is registered later, as in a
-``--user-dir``, adds its options to all models.
+A head is a choice on each of `AXES`. `Layer` gives the options of one choice (names, defaults, help,
+checks), and builds it. An option left unset (``None``) takes the layer's default. A layer that is
+registered later, as in a ``--user-dir``, adds its options to all models.
 """
 
 import inspect
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, make_dataclass
-from typing import Optional
+import re
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, make_dataclass
+from typing import Any, NamedTuple, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import MODEL_DATACLASS_REGISTRY
@@ -18,12 +20,7 @@ from hydra.core.config_store import ConfigStore
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.option_field import described
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import (
-    head_names,
-    head_options,
-    pointwise_names,
-    pointwise_options,
-)
+from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.heads.registry import PLAIN, Registry, unknown_name_message
@@ -80,124 +77,184 @@ class HeadOptions(FairseqDataclass):
 COMMON = [f.name for f in fields(HeadOptions) if f.name != "_name"]
 
 
-def rate_options() -> dict[str, str]:
-    """Return ``{"head_…_lr": pointwise function}`` of those with a learning rate of their own."""
-    names = pointwise_names()
-    return {f"head_{name}_lr": name for name in names if POINTWISE.find(name).own_rate}
+class Axis(NamedTuple):
+    """Hold one choice that makes a head: its option, the classes, and the default.
 
-
-def option_defaults(head: str, pointwise: str, language_model: bool = False) -> dict:
-    """Return ``{"head_…": default}`` of one pair, in a language model or a translation model."""
-    cls = HEADS.find(head)
-    own = {name: value for name, value in head_options(head).items() if name not in cls.set_by}
-    own |= cls.other_options
-    if language_model:
-        own |= cls.language_model_defaults
-    return _plain(HEADS.title(head), own) | _function_defaults(pointwise)
-
-
-def _function_defaults(pointwise: str) -> dict:
-    options = pointwise_options(pointwise)
-    return _plain(POINTWISE.title(pointwise), options, f"head_{pointwise}_")
-
-
-def _plain(layer: str, options: dict, prefix: str = "head_") -> dict:
-    """Return ``{"head_…": default}`` of a layer's options.
-
-    A flag of fairseq can only switch on, so an option that is on by default takes true or false.
+    The options of a structure are ``head_<argument>``; structures share those of one name. A layer
+    of another axis ``head_<axis>`` has ``head_<layer>_<argument>``, and is the structure's argument
+    and attribute ``<axis>``.
     """
-    for name, default in options.items():
-        if default is inspect.Parameter.empty:
-            found = "no default"
-        elif not isinstance(default, PLAIN):
-            found = f"a default of type {type(default).__name__}"
-        elif isinstance(default, float) and not math.isfinite(default):
-            found = f"the default {default}"
-        else:
-            found = None
-        if found:
-            raise UserError(
-                f"{layer}: the argument {name} of its constructor has {found}; give it a finite "
-                "number, text, true or false, since it is an option"
-            )
-    return {
-        f"{prefix}{name}": "true" if default is True else default
-        for name, default in options.items()
-    }
+
+    option: str
+    registry: Registry
+    default: str
+
+    @property
+    def attribute(self) -> str:
+        """Return where a structure keeps its layer of this axis."""
+        return self.option.removeprefix("head_")
 
 
-def derived_defaults() -> dict:
-    """Return the options of all heads and pointwise functions that are registered now."""
-    defaults: dict = {}
-    owners = dict.fromkeys([*COMMON, *rate_options()], "all layers")
-    for layer, own in _defaults_of_layers().items():
+AXES = (Axis("head", HEADS, "softmax"), Axis("head_pointwise", POINTWISE, "identity"))
+
+
+class Layer:
+    """Describe a class on an axis by its options.
+
+    Raises:
+        ValueError: the axis has no class of this name.
+    """
+
+    def __init__(self, axis: Axis, name: str) -> None:
+        self.axis, self.name, self.cls = axis, name, axis.registry.find(name)
+        self.is_structure = axis.registry is HEADS
+        self.prefix = "head_" if self.is_structure else f"head_{name}_"
+        self.set_by = getattr(self.cls, "set_by", {})
+        own = axis.registry.options(name)
+        self.arguments = {name: value for name, value in own.items() if name not in self.set_by}
+        # options that are no arguments themselves, but from which `cls.arguments` computes some
+        self.others = dict(getattr(self.cls, "other_options", {}))
+        self.in_texts = getattr(self.cls, "language_model_defaults", {})
+        trained = getattr(self.cls, "own_rate", None)
+        self.rate = f"{self.prefix}lr" if trained else None
+
+    def defaults(self, language_model: bool = False) -> dict[str, Any]:
+        """Return ``{"head_…": default}``, in a language model or a translation model.
+
+        A flag of fairseq can only switch on, so an option that is on by default takes true or
+        false.
+        """
+        own = self.arguments | self.others | (self.in_texts if language_model else {})
         for name, default in own.items():
-            owner = owners.setdefault(name, layer)
+            if default is inspect.Parameter.empty:
+                found = "no default"
+            elif not isinstance(default, PLAIN):
+                found = f"a default of type {type(default).__name__}"
+            elif isinstance(default, float) and not math.isfinite(default):
+                found = f"the default {default}"
+            else:
+                continue
+            raise UserError(
+                f"{self.axis.registry.title(self.name)}: the argument {name} of its constructor "
+                f"has {found}; give it a finite number, text, true or false, since it is an option"
+            )
+        return {
+            f"{self.prefix}{name}": "true" if default is True else default
+            for name, default in own.items()
+        }
+
+    def help(self) -> dict[str, str]:
+        """Return ``{"head_…": text}`` of the options that the class describes."""
+        return {f"{self.prefix}{name}": text for name, text in self.cls.option_help.items()}
+
+    def check(self) -> None:
+        """Refuse a class whose constructor or texts do not fit the options that it declares."""
+        registry, title = self.axis.registry, self.axis.registry.title(self.name)
+        parameters = inspect.signature(self.cls).parameters
+        passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+        if missing := sorted(set() if passes_on else registry.common - parameters.keys()):
+            raise UserError(
+                f"{title}: its constructor lacks {', '.join(missing)}, which every layer "
+                "takes; add each argument, and pass it to super().__init__"
+            )
+        if missing := sorted(self.set_by.keys() - parameters.keys()):
+            raise UserError(
+                f"{title}: its constructor lacks {', '.join(missing)}, which its `set_by` "
+                "lists; add each argument and pass it on, or write a `set_by` without it"
+            )
+        of_bases = getattr(super(self.cls, self.cls), "option_help", {})
+        known = {*self.arguments, *self.others, *of_bases}
+        for option in vars(self.cls).get("option_help", {}):
+            if option not in known:
+                message = unknown_name_message("option", option, known)
+                raise UserError(f"{title}: `option_help`: {message}")
+
+    def build(self, cfg: Namespace, **common: Any) -> Any:
+        """Build the layer; an error names the user's option in place of the argument.
+
+        Args:
+            common: arguments that are no options of the layer.
+        """
+        own, others = self._values(cfg, self.arguments), self._values(cfg, self.others)
+        try:
+            if hasattr(self.cls, "arguments"):
+                own |= self.cls.arguments(others, common["num_classes"])
+            return self.axis.registry.build(self.name, **common, **own)
+        except ValueError as error:
+            message = str(error).removeprefix(f"{self.name}: ")
+            names = "|".join(map(re.escape, self._flags()))
+            if names:
+                message = re.sub(rf"\b({names})\b", lambda m: self._flags()[m[0]], message, count=1)
+            raise UserError(f"{flag(self.axis.option)} {self.name}: {message}") from None
+
+    def _flags(self) -> dict[str, str]:
+        """Map constructor arguments, and options in their place, to the command line's options."""
+        named = [*self.arguments, *self.others, *(self.axis.registry.common & {"embed_dim"})]
+        public = {name: name for name in named} | self.set_by
+        return {name: flag(self.prefix + option) for name, option in public.items() if option}
+
+    def _values(self, cfg: Namespace, defaults: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of options by their names in the constructor."""
+        named = {name: self.prefix + name for name in defaults}
+        return {
+            name: true_or_false(option, getattr(cfg, option))
+            if isinstance(defaults[name], bool)
+            else getattr(cfg, option)
+            for name, option in named.items()
+            if hasattr(cfg, option)
+        }
+
+
+def true_or_false(option: str, value: object) -> bool:
+    """Return the value of an option that is on by default."""
+    if str(value).lower() not in ("true", "false"):
+        raise UserError(f"{flag(option)}: {value!r} must be true or false")
+    return str(value).lower() == "true"
+
+
+def layers() -> Iterator[Layer]:
+    """Yield the layers that are registered now, structures first."""
+    for axis in AXES:
+        yield from (Layer(axis, name) for name in axis.registry.names())
+
+
+def rate_options() -> dict[str, str]:
+    """Return ``{"head_…_lr": layer}`` of those with a learning rate of their own."""
+    return {layer.rate: layer.name for layer in layers() if layer.rate}
+
+
+def derived_defaults() -> dict[str, Any]:
+    """Return the options of all layers that are registered now; refuse one with two meanings."""
+    defaults: dict[str, Any] = {}
+    owners = dict.fromkeys([*COMMON, *rate_options()], "all layers")
+    structures = set(HEADS.names())
+    for layer in layers():
+        for name, default in layer.defaults().items():
+            owner = owners.setdefault(name, layer.name)
             known = defaults.setdefault(name, default)
-            is_shared = {owner, layer} <= set(head_names()) and type(known) is type(default)
-            if owner != layer and not is_shared:
+            is_shared = {owner, layer.name} <= structures and type(known) is type(default)
+            if owner != layer.name and not is_shared:
                 raise UserError(
-                    f"{flag(name)} is an option of {owner} and of {layer}, with another meaning or "
-                    "type: rename the argument of one constructor"
+                    f"{flag(name)} is an option of {owner} and of {layer.name}, with another "
+                    "meaning or type: rename the argument of one constructor"
                 )
     return defaults
 
 
-def _defaults_of_layers() -> dict[str, dict]:
-    """Return the options of each structure, and of each pointwise function."""
-    heads = {name: option_defaults(name, "identity") for name in head_names()}
-    return heads | {name: _function_defaults(name) for name in pointwise_names()}
-
-
 def layers_with(option: str) -> list[str]:
-    """Return the structures and pointwise functions that have an option."""
-    rates = rate_options()
-    found = [layer for layer, own in _defaults_of_layers().items() if option in own]
-    return [*found, *([rates[option]] if option in rates else [])]
-
-
-def check_declarations() -> None:
-    """Refuse a class whose constructor or texts do not fit the options that it declares."""
-    for name in head_names():
-        _check_arguments(name)
-        cls = HEADS.find(name)
-        _check_help(HEADS, name, {*head_options(name), *cls.other_options} - cls.set_by.keys())
-    for name in pointwise_names():
-        _check_help(POINTWISE, name, pointwise_options(name))
-
-
-def _check_arguments(head: str) -> None:
-    """Refuse a structure whose constructor lacks an argument that a model passes."""
-    cls = HEADS.find(head)
-    parameters = inspect.signature(cls).parameters
-    passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    if missing := sorted(set() if passes_on else HEADS.common - parameters.keys()):
-        raise UserError(
-            f"{HEADS.title(head)}: its constructor lacks {', '.join(missing)}, which every layer "
-            "takes; add each argument, and pass it to super().__init__"
-        )
-    if missing := sorted(cls.set_by.keys() - parameters.keys()):
-        raise UserError(
-            f"{HEADS.title(head)}: its constructor lacks {', '.join(missing)}, which its `set_by` "
-            "lists; add each argument and pass it on, or write a `set_by` without it"
-        )
-
-
-def _check_help(registry: Registry, name: str, options: Iterable[str]) -> None:
-    """Refuse a text for an option that neither the class nor the texts of its bases have."""
-    cls = registry.find(name)
-    known = {*options, *getattr(super(cls, cls), "option_help", {})}
-    for option in vars(cls).get("option_help", {}):
-        if option not in known:
-            message = unknown_name_message("option", option, known)
-            raise UserError(f"{registry.title(name)}: `option_help`: {message}")
+    """Return the layers that have an option."""
+    return [a.name for a in layers() if option == a.rate or option in a.defaults()]
 
 
 def add_options() -> None:
     """Give the configurations of all models the options of all layers that are registered now."""
-    check_declarations()
-    new = [_derived_field(*item) for item in sorted(derived_defaults().items())]
-    new += [_rate_field(*item) for item in rate_options().items()]
+    for layer in layers():
+        layer.check()
+    new = [
+        (name, Optional[type(default)], described(help_of(name)))
+        for name, default in sorted(derived_defaults().items())
+    ]
+    new += [(layer.rate, Optional[float], _rate_field(layer)) for layer in layers() if layer.rate]
     made = make_dataclass("HeadOptionsOfLayers", new)
     for config in _with_subclasses(HeadOptions):
         config.__annotations__ |= {name: kind for name, kind, _ in new}
@@ -217,43 +274,32 @@ def _with_subclasses(config: type) -> Iterator[type]:
         yield from _with_subclasses(subclass)
 
 
-def _derived_field(name: str, default: object) -> tuple:
-    metadata = {"help": f"{_help_text(name)} (default: {_default_text(name)})"}
-    return name, Optional[type(default)], field(default=None, metadata=metadata)
+def help_of(name: str) -> str:
+    """Return the text of the first layer that describes an option, and the defaults.
 
-
-def _help_text(name: str) -> str:
-    """Return what the first layer with a text for the option says, else whose option it is."""
-    texts: dict[str, str] = {}
-    for head in head_names():
-        texts = {f"head_{n}": text for n, text in HEADS.find(head).option_help.items()} | texts
-    for function in pointwise_names():
-        own = POINTWISE.find(function).option_help.items()
-        texts |= {f"head_{function}_{n}": text for n, text in own}
-    return texts.get(name, f"of {', '.join(layers_with(name))}")
-
-
-def _default_text(name: str) -> str:
-    """Return the default of most structures, then those of the others, of languages and presets."""
+    They are the default of most layers, then those of the others, of language models and presets.
+    """
     found: dict[str, list[str]] = {}
-    for layer, own in _defaults_of_layers().items():
-        if name in own:
-            found.setdefault(str(own[name]), []).append(layer)
+    texts: dict[str, str] = {}
+    in_texts = set()
+    for layer in layers():
+        texts = layer.help() | texts
+        if name in (own := layer.defaults()):
+            found.setdefault(str(own[name]), []).append(layer.name)
+        in_texts.add(layer.in_texts.get(name.removeprefix(layer.prefix)))
     (first, _), *others = sorted(found.items(), key=lambda item: -len(item[1]))
-    parts = [first, *(f"{', '.join(layers)} {value}" for value, layers in others)]
-    option = name.removeprefix("head_")
-    in_text = {HEADS.find(h).language_model_defaults.get(option) for h in head_names()} - {None}
-    parts += [f"language models {value}" for value in sorted(in_text)]
-    return "; ".join([*parts, *filter(None, [OF_PRESETS.get(option)])])
+    parts = [first, *(f"{', '.join(names)} {value}" for value, names in others)]
+    parts += [f"language models {value}" for value in sorted(in_texts - {None})]
+    parts += filter(None, [OF_PRESETS.get(name.removeprefix("head_"))])
+    text = texts.get(name) or f"of {', '.join(layers_with(name))}"
+    return f"{text} (default: {'; '.join(parts)})"
 
 
-def _rate_field(name: str, pointwise: str) -> tuple:
-    trained = POINTWISE.find(pointwise).own_rate
-    text = (
-        f"learning rate of {pointwise}'s {trained.replace('_', ' ')} while the other parameters "
-        "have the first --lr; a schedule changes both alike (default: theirs)"
+def _rate_field(layer: Layer) -> Any:
+    return described(
+        f"learning rate of {layer.name}'s {layer.cls.own_rate.replace('_', ' ')} while the other "
+        "parameters have the first --lr; a schedule changes both alike (default: theirs)"
     )
-    return name, Optional[float], field(default=None, metadata={"help": text})
 
 
 HEADS.listen(add_options)

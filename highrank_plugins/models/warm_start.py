@@ -5,18 +5,14 @@ import logging
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.common.names import flag
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
-from highrank_plugins.heads.base import HEADS
-from highrank_plugins.heads.pointwise import POINTWISE
-from highrank_plugins.models.head_options import HeadOptions, option_defaults
+from highrank_plugins.models.head_from_options import other_head
 
 logger = logging.getLogger(__name__)
 
 # parameters of a softmax; fairseq's Transformers have no bias
 SOFTMAX_KEYS = ({"weight"}, {"weight", "bias"})
-SOFTMAX = {"head": "softmax", "head_pointwise": "identity"}
 OUTPUT = "decoder.output_projection."
 # of an AWD-LSTM, and of fairseq's decoders
 EMBEDDINGS = ("decoder.trunk.embed.weight", "decoder.embed_tokens.weight")
@@ -49,39 +45,6 @@ def require_one_matrix(state: dict[str, Tensor]) -> None:
             )
 
 
-def require_same_function(options: dict, head: Head) -> None:
-    """Refuse a checkpoint whose head has the parameters of ``head``, but is another function.
-
-    Args:
-        options: of the checkpoint's model, by name; unset ones are ``None`` or absent.
-    """
-    there = SOFTMAX | {name: value for name, value in options.items() if value is not None}
-    if {name: there[name] for name in SOFTMAX} == SOFTMAX:
-        return
-    here = function_options(head)
-    known = {*here, *HeadOptions.__dataclass_fields__}
-    for name in there:
-        if name.startswith("head_") and name not in known:
-            raise UserError(_other_head(f"{flag(name)} {there[name]}", "no such option"))
-    there = option_defaults(here["head"], here["head_pointwise"]) | there
-    for name, value in here.items():
-        before = there.get(name, value)
-        if before != value:
-            raise UserError(_other_head(f"{flag(name)} {before}", str(value)))
-
-
-def function_options(head: Head) -> dict:
-    """Return the options by which two heads with the same parameters may differ."""
-    structure, function = HEADS.name_of(head), POINTWISE.name_of(head.pointwise)
-    of_function = POINTWISE.constants(head.pointwise)
-    return {
-        "head": structure,
-        "head_pointwise": function,
-        **{f"head_{name}": value for name, value in HEADS.constants(head).items()},
-        **{f"head_{function}_{name}": value for name, value in of_function.items()},
-    }
-
-
 def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
     """Put initial values of the head where a softmax checkpoint has none.
 
@@ -97,7 +60,7 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
     may_fill = saved.keys() in SOFTMAX_KEYS
     if (missing and not may_fill) or saved.keys() - own.keys():
         there, here = (f"{prefix}{{{', '.join(sorted(names))}}}" for names in (saved, own))
-        raise UserError(_other_head(there, here))
+        raise UserError(other_head(there, here))
     for name in saved:
         if saved[name].shape != own[name].shape:
             raise UserError(
@@ -111,14 +74,6 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
     if keys:
         logger.warning("new parameters that the softmax checkpoint lacks: %s", ", ".join(keys))
     return keys
-
-
-def _other_head(there: str, here: str) -> str:
-    return (
-        f"the checkpoint has another output layer: {there} there, {here} in the model; use "
-        "the --head… options of that training run and its code of the layer, or start from "
-        "the checkpoint of a softmax"
-    )
 
 
 def fill_new_tables(state_dict: dict[str, Tensor], model: nn.Module) -> list[str]:

@@ -7,8 +7,8 @@ import pytest
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.logit_head import LogitHead
 from highrank_plugins.heads.pointwise.monotone_mlp import MonotoneMLP
-from highrank_plugins.models.head_choice import choose_head
-from highrank_plugins.models.head_options import HeadOptions, _derived_field, derived_defaults
+from highrank_plugins.models.head_from_options import choose_head
+from highrank_plugins.models.head_options import HeadOptions, derived_defaults, help_of
 
 TRUNK = {"head_bias": "false"}
 MOS_PLIF = {"head": "mos", "head_pointwise": "plif"}
@@ -63,7 +63,7 @@ def test_arguments_of_a_custom_layer_keep_their_names(own_layer):
     ],
 )
 def test_the_help_of_a_custom_option_comes_from_its_layer(own_layer, option, text):
-    assert _derived_field(option, derived_defaults()[option])[2].metadata["help"] == text
+    assert help_of(option) == text
 
 
 def test_explicit_options_win():
