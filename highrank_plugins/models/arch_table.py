@@ -8,9 +8,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY
 from highrank_plugins.common.names import flag
 from highrank_plugins.heads.tokens import tokens
 from highrank_plugins.models.archs import TRUNKS, adaptive_options, arch_name
+from highrank_plugins.models.awd_lstm_lm import DEFAULT, PRESETS, fill
 from highrank_plugins.models.awd_lstm_lm import arch_name as awd_lstm_name
-from highrank_plugins.models.awd_lstm_options import fill
-from highrank_plugins.models.awd_lstm_presets import DEFAULT, PRESETS
 
 INTRODUCTION = """# Architectures
 
@@ -37,37 +36,29 @@ AWD_LSTM_COLUMNS = {
 
 def arch_table() -> str:
     """Return the Markdown document, with the heads and presets that are registered now."""
-    layers_part = ["## Layers", "", *_table(("layer", "structure", "pointwise function"), _heads())]
-    parts = [INTRODUCTION, "\n".join(layers_part), _awd_lstm(), *map(_presets, sorted(TRUNKS))]
-    return "\n\n".join(parts) + "\n"
-
-
-def _heads() -> list[tuple[str, ...]]:
-    return [
+    layers = [
         (f"`{token}`", f"`{head['head']}`", f"`{head.get('head_pointwise', 'identity')}`")
         for token, head in sorted(tokens().items())
     ]
-
-
-def _presets(stock_model: str) -> str:
-    rows = []
-    for stock in sorted(ARCH_MODEL_INV_REGISTRY[stock_model]):
-        preset = Namespace()
-        ARCH_CONFIG_REGISTRY[stock](preset)
-        off = ", ".join(f"`{flag(name)}`" for name in adaptive_options(preset))
-        rows.append((f"`{stock}`", f"`{arch_name(stock_model, '<layer>', stock)}`", off))
-    head = ("fairseq's", "with a head", "switched off with a head")
-    return "\n".join([f"## On `{stock_model}`", "", *_table(head, rows)])
-
-
-def _awd_lstm() -> str:
-    head = ("architecture", "structure", *AWD_LSTM_COLUMNS)
-    rows = [
-        _awd_lstm_row(preset, structure)
-        for preset, by_structure in PRESETS.items()
-        for structure in by_structure
+    columns = ("architecture", "structure", *AWD_LSTM_COLUMNS)
+    awd_lstm = [_awd_lstm_row(preset, s) for preset in PRESETS for s in PRESETS[preset]]
+    parts = [
+        INTRODUCTION,
+        _section("## Layers", ("layer", "structure", "pointwise function"), layers),
+        _section(AWD_LSTM, columns, awd_lstm),
     ]
-    return "\n".join([AWD_LSTM, "", *_table(head, rows)])
+    columns = ("fairseq's", "with a head", "switched off with a head")
+    for trunk in sorted(TRUNKS):
+        rows = [_preset_row(trunk, stock) for stock in sorted(ARCH_MODEL_INV_REGISTRY[trunk])]
+        parts.append(_section(f"## On `{trunk}`", columns, rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def _preset_row(trunk: str, stock: str) -> tuple[str, ...]:
+    preset = Namespace()
+    ARCH_CONFIG_REGISTRY[stock](preset)
+    off = ", ".join(f"`{flag(name)}`" for name in adaptive_options(preset))
+    return f"`{stock}`", f"`{arch_name(trunk, '<layer>', stock)}`", off
 
 
 def _awd_lstm_row(preset: str, structure: str) -> tuple[str, ...]:
@@ -78,5 +69,6 @@ def _awd_lstm_row(preset: str, structure: str) -> tuple[str, ...]:
     return f"`{awd_lstm_name('<layer>', preset)}`", f"`{structure}`", *cells
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    return [f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows)]
+def _section(text: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    table = [f"| {' | '.join(row)} |" for row in (columns, ("---",) * len(columns), *rows)]
+    return "\n".join([text, "", *table])

@@ -5,16 +5,17 @@
 
 import logging
 from argparse import Namespace
-from collections.abc import Callable
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, field, fields, make_dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, Optional
 
 from fairseq.models import (
     ARCH_CONFIG_REGISTRY,
     ARCH_MODEL_INV_REGISTRY,
     register_model_architecture,
 )
+from fairseq.models.transformer import transformer_config
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from highrank_plugins.common.names import flag
@@ -22,8 +23,9 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.heads.tokens import tokens
-from highrank_plugins.models.flat_config import field_types, stock_defaults
 from highrank_plugins.models.head_from_options import choose_head
+from highrank_plugins.models.head_options import HeadOptions
+from highrank_plugins.models.relative_positions import RelativePositionOptions
 
 logger = logging.getLogger(__name__)
 
@@ -35,15 +37,24 @@ ADAPTIVE_OFF = {
     "tie_adaptive_weights": False,
     "tie_adaptive_proj": False,
 }
+SECTIONS = {
+    "encoder": transformer_config.EncDecBaseConfig,
+    "decoder": transformer_config.DecoderConfig,
+    "quant_noise": transformer_config.QuantNoiseConfig,
+}
+# fairseq declares these with a type that it does not use
+TYPES = {
+    "encoder_layers_to_keep": Optional[str],
+    "decoder_layers_to_keep": Optional[str],
+    "decoder_input_dim": Optional[int],
+    "decoder_output_dim": Optional[int],
+}
 # stock models whose presets have been given heads
 TRUNKS: list[str] = []
 
 
 def for_every_token(add: Callable[[str, dict], None]) -> None:
-    """Call ``add(token, head)`` for each token, now and for layers that are registered later.
-
-    A token is added once, also if its layer is registered again.
-    """
+    """Call ``add(token, head)`` once for each token, now and for layers registered later."""
     added: set[str] = set()
 
     def add_new() -> None:
@@ -100,23 +111,29 @@ def fill_config(
         config: changed in place.
         stock_arch: fairseq's architecture.
         head: the token's head options.
-        config_class: made by ``flat_config``.
+        config_class: the model's.
         trunk: defaults of head options on this trunk.
         language_model: whether the trunk is a language model.
     """
     given = given_options(config)
-    _reject_adaptive(given)
+    for name in ADAPTIVE_OFF:
+        if given.get(name):
+            raise UserError(
+                f"{flag(name)}: a head needs the whole vocabulary matrix; leave "
+                "it out, or use a stock architecture"
+            )
     preset = Namespace(**given)
     ARCH_CONFIG_REGISTRY[stock_arch](preset)
-    _drop_adaptive(preset, stock_arch)
+    if used := adaptive_options(preset):
+        log_once(f"{stock_arch}: the head replaces these options: {', '.join(used)}")
     chosen = choose_head(given, head, trunk, language_model)
-    values = stock_defaults(config_class) | vars(preset) | chosen
-    set_options(config, values, config_class)
+    stock = {f.name: f.metadata["stock"] for f in fields(config_class) if "stock" in f.metadata}
+    set_options(config, stock | vars(preset) | ADAPTIVE_OFF | chosen, config_class)
 
 
-def plain_config(config: DictConfig, fill: Callable, stock_arch: str) -> Namespace:
+def plain_config(config: DictConfig, fill: Callable, **preset: str) -> Namespace:
     """Complete a configuration in place by ``fill``, and return its values as plain values."""
-    fill(config, stock_arch=stock_arch, head={})
+    fill(config, head={}, **preset)
     return Namespace(**OmegaConf.to_container(config, resolve=True, enum_to_str=True))
 
 
@@ -133,40 +150,25 @@ def set_options(config: Namespace | DictConfig, values: dict, config_class: type
     Options that ``config`` does not know, since its checkpoint is older than they are, get their
     defaults.
     """
-    types = field_types(config_class)
-    values = {k: _cast(types[k], v) for k, v in values.items() if k in types}
-    values = {f.name: f.default for f in fields(config_class) if _is_new(f, config)} | values
+    options = {f.name: f for f in fields(config_class)}
+    values = {k: _cast(options[k].type, v) for k, v in values.items() if k in options}
+    new = {name: f.default for name, f in options.items() if _is_new(f, config)}
     if isinstance(config, Namespace):
-        vars(config).update(values)
+        vars(config).update(new | values)
         return
     with open_dict(config):
-        config.update(values)
+        config.update(new | values)
 
 
 def _is_new(option: Field, config: Namespace | DictConfig) -> bool:
-    plain = option.default is not MISSING and not str(option.default).startswith("${")
-    return plain and option.name not in config
+    return (
+        option.default is not MISSING and not _refers(option.default) and option.name not in config
+    )
 
 
 def _cast(kind: Any, value: Any) -> Any:
     """Convert an integer option: fairseq's presets set some to False, which OmegaConf refuses."""
-    return int(value) if kind is int and isinstance(value, bool) else value
-
-
-def _reject_adaptive(given: dict) -> None:
-    for name in ADAPTIVE_OFF:
-        if given.get(name):
-            raise UserError(
-                f"{flag(name)}: a head needs the whole vocabulary matrix; leave "
-                "it out, or use a stock architecture"
-            )
-
-
-def _drop_adaptive(preset: Namespace, stock_arch: str) -> None:
-    used = adaptive_options(preset)
-    if used:
-        _log_once(f"{stock_arch}: the head replaces these options: {', '.join(used)}")
-    vars(preset).update(ADAPTIVE_OFF)
+    return int(value) if kind in (int, Optional[int]) and isinstance(value, bool) else value
 
 
 def adaptive_options(preset: Namespace) -> list[str]:
@@ -175,5 +177,48 @@ def adaptive_options(preset: Namespace) -> list[str]:
 
 
 @cache
-def _log_once(message: str) -> None:
+def log_once(message: str) -> None:
+    """Log a message that many architectures would repeat."""
     logger.info(message)
+
+
+def flat_config(name: str, stock: type, stock_model: str) -> type:
+    """Make a dataclass with all options of ``stock``, flat, of the head and of relative positions.
+
+    fairseq's own dataclasses carry defaults, so a YAML file that names an architecture silently
+    gets these instead. Here an option that any architecture of ``stock_model`` sets is ``None``
+    until the architecture fills it, and keeps fairseq's default as ``metadata["stock"]``. Thus the
+    command line, YAML and checkpoints all follow the architecture.
+    """
+    controlled: set[str] = set()
+    for arch in ARCH_MODEL_INV_REGISTRY[stock_model]:
+        settings = Namespace()
+        ARCH_CONFIG_REGISTRY[arch](settings)
+        controlled |= vars(settings).keys()
+    # the trainer compares it with 0 and cannot handle None; every architecture sets 0
+    controlled -= {"base_layers"}
+    flat = []
+    for option, kind, default, metadata in options_of(stock):
+        if option in controlled and not _refers(default):
+            metadata, default = metadata | {"stock": default}, None
+            kind = Optional[kind]
+        flat.append((option, kind, field(default=default, metadata=metadata)))
+    return make_dataclass(name, flat, bases=(RelativePositionOptions, HeadOptions))
+
+
+def options_of(config: type, prefix: str = "") -> Iterator[tuple[str, Any, Any, dict]]:
+    """Yield name, type, default and metadata of options, nested sections as ``section_name``."""
+    for f in fields(config):
+        if f.name in SECTIONS and config is transformer_config.TransformerConfig:
+            yield from options_of(SECTIONS[f.name], prefix=f.name + "_")
+        elif f.name != "_name":
+            name = prefix + f.name
+            default = f.default_factory() if f.default is MISSING else f.default
+            # what refers to a section is missing in a flat dataclass
+            default = None if prefix and _refers(default) else default
+            yield name, TYPES.get(name, f.type), default, dict(f.metadata)
+
+
+def _refers(default: object) -> bool:
+    """Whether a default is the value of another option."""
+    return isinstance(default, str) and default.startswith("${")

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Optional
 
@@ -12,19 +13,144 @@ from fairseq.models import (
     register_model,
     register_model_architecture,
 )
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor, nn
 
+from highrank_plugins.common.names import flag
+from highrank_plugins.common.option_field import described
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.models.archs import for_every_token
-from highrank_plugins.models.awd_lstm_options import (
-    AWDLSTMLanguageModelConfig,
-    fill,
-    trunk_from_options,
+from highrank_plugins.models.archs import (
+    for_every_token,
+    given_options,
+    log_once,
+    plain_config,
+    set_options,
 )
-from highrank_plugins.models.awd_lstm_presets import DEFAULT, PRESETS
+from highrank_plugins.models.head_from_options import choose_head
 from highrank_plugins.models.head_model import HeadModel
+from highrank_plugins.models.head_options import HeadOptions
 from highrank_plugins.trunks import AWDLSTM, State, TrunkOutput
+
+# the trunk's constructor arguments → their names in fairseq
+SIZES = {
+    "embed_dim": "decoder_embed_dim",
+    "hidden_size": "decoder_hidden_size",
+    "last_hidden_size": "decoder_last_hidden_size",
+    "layers": "decoder_layers",
+}
+RATES = ["dropout", "dropouti", "dropouth", "dropoute", "wdrop", "embed_noise"]
+
+
+def _preset(layers: int, sizes: tuple[int, ...], rates: tuple[float, ...] = (), **head) -> dict:
+    """Return options of a published model.
+
+    Args:
+        sizes: of embeddings, LSTMs and the last LSTM (default: as wide as the embeddings).
+        rates: dropouti, dropouth and head_dropout; default: no dropout anywhere.
+    """
+    names = ("decoder_embed_dim", "decoder_hidden_size", "decoder_last_hidden_size")
+    found = {"decoder_layers": layers, **dict(zip(names, sizes, strict=False))}
+    found |= dict.fromkeys([*RATES, "head_dropout"], 0.0)
+    if rates:
+        found |= {"dropout": 0.4, "dropoute": 0.1, "wdrop": 0.5}
+        found |= dict(zip(("dropouti", "dropouth", "head_dropout"), rates, strict=True))
+    return found | head
+
+
+# Sizes and dropouts by corpus and structure: Merity et al. 2018 for softmax on ptb and wt2; Yang et
+# al. 2018 for MoS and MoC, and for softmax on 1b and text8. On these two, the paper has no dropout
+# (1b) or gives none (text8). Yang et al. 2019 compare Mixtape and MoS-15 at equal size. Mixtape's
+# gates are small, so its LSTMs must be wider; the paper does not say how wide
+PRESETS = {
+    corpus: {"softmax": softmax, "moc": mos, "mos": mos, "mixtape": mixtape}
+    for corpus, softmax, mos, mixtape in (
+        (
+            "ptb",
+            _preset(3, (400, 1150), (0.4, 0.25, 0.0)),
+            _preset(3, (280, 960, 620), (0.4, 0.225, 0.29)),
+            _preset(3, (280, 1024, 620), (0.4, 0.225, 0.29)),
+        ),
+        (
+            "wt2",
+            _preset(3, (400, 1150), (0.65, 0.2, 0.0), head_gss_k=3.0),
+            _preset(3, (300, 1150, 650), (0.55, 0.2, 0.29)),
+            _preset(3, (300, 1208, 650), (0.55, 0.2, 0.29)),
+        ),
+        (
+            "1b",
+            _preset(2, (1024, 1024)),
+            _preset(2, (900, 1024, 1024), head_components=7),
+            _preset(2, (900, 1140, 1024)),
+        ),
+        (
+            "text8",
+            _preset(1, (1024, 1024)),
+            _preset(1, (510, 910, 910), head_components=7),
+            _preset(1, (510, 910, 910)),
+        ),
+    )
+}
+# preset of architectures without a corpus in their name
+DEFAULT = "ptb"
+
+
+@dataclass
+class AWDLSTMLanguageModelConfig(HeadOptions):
+    """Define options that are ``None`` until the architecture fills them."""
+
+    decoder_embed_dim: Optional[int] = described(
+        "width of the embeddings, and of the vocabulary matrix"
+    )
+    separate_embeddings: bool = described(
+        "give the output layer a vocabulary matrix of its own (default: the embeddings, as in "
+        "the papers)",
+        False,
+    )
+    decoder_hidden_size: Optional[int] = described("units of every LSTM but the last")
+    decoder_last_hidden_size: Optional[int] = described(
+        "units of the last LSTM (default: the embeddings' width, if the "
+        "architecture does not set it)"
+    )
+    decoder_layers: Optional[int] = described("number of LSTMs")
+    dropout: Optional[float] = described("dropout on the last LSTM's outputs, locked over time")
+    dropouti: Optional[float] = described("dropout on the embedded words, locked over time")
+    dropouth: Optional[float] = described("dropout between LSTMs, locked over time")
+    dropoute: Optional[float] = described("dropout of whole words of the vocabulary")
+    wdrop: Optional[float] = described("dropout of entries of the LSTMs' recurrent matrices")
+    embed_noise: Optional[float] = described(
+        "standard deviation of Gaussian noise on the embedded words"
+    )
+
+
+def fill(config: Namespace | DictConfig, preset: str, head: dict) -> None:
+    """Give every unset option its value: the preset's for the chosen structure, else the head's.
+
+    Filling twice changes nothing. Explicit values stay. The arguments are those of ``fill_config``.
+    """
+    given = given_options(config)
+    structure = given.get("head", head.get("head", "softmax"))
+    if structure not in PRESETS[preset]:
+        log_once(
+            f"preset {preset}: no sizes are published for {structure}, so the trunk has those of "
+            "the softmax; --decoder-hidden-size and related options change them"
+        )
+    published = PRESETS[preset].get(structure, PRESETS[preset]["softmax"])
+    of_head = {"head_bias": "true"} | {k: v for k, v in published.items() if k.startswith("head")}
+    of_trunk = {k: v for k, v in published.items() if k not in of_head}
+    values = of_trunk | given | choose_head(given, head, of_head, language_model=True)
+    values.setdefault("decoder_last_hidden_size", values["decoder_embed_dim"])
+    set_options(config, values, AWDLSTMLanguageModelConfig)
+
+
+def trunk_from_options(cfg: Namespace, num_words: int) -> AWDLSTM:
+    """Build the trunk of a filled configuration."""
+    options = {name: getattr(cfg, option) for name, option in SIZES.items()}
+    rates = {name: getattr(cfg, name) for name in RATES}
+    try:
+        return AWDLSTM(num_words, **options, **rates)
+    except ValueError as error:  # the message begins with the constructor's argument
+        name, _, rest = str(error).partition(" ")
+        raise UserError(f"{flag(SIZES.get(name, name))} {rest}") from None
 
 
 class ModelLoss(NamedTuple):
@@ -116,8 +242,7 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
         """Build the trunk, then the head."""
-        fill(cfg, preset=DEFAULT, head={})
-        flat = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+        flat = plain_config(cfg, fill, preset=DEFAULT)
         dictionary = task.target_dictionary
         trunk = trunk_from_options(flat, len(dictionary))
         _, width, tied = cls.head_sizes(flat)

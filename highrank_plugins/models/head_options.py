@@ -1,8 +1,8 @@
 """Describe heads by ``--head…`` options, which come from the registries of heads.
 
-A head is a choice on each of `AXES`. `Layer` gives the options of one choice (names, defaults, help,
-checks), and builds it. An option left unset (``None``) takes the layer's default. A layer that is
-registered later, as in a ``--user-dir``, adds its options to all models.
+A head is a choice on each of `AXES`. `Layer` describes one choice by its options, checks and builds
+it. An option left unset (``None``) takes the layer's default. A layer that is registered later, as
+in a ``--user-dir``, adds its options to all models.
 """
 
 import inspect

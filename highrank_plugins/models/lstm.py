@@ -64,7 +64,7 @@ class LSTMHeadModel(HeadModel, LSTMModel):
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
         """Build the stock encoder and decoder, then the head."""
-        flat = plain_config(cfg, fill, "lstm")
+        flat = plain_config(cfg, fill, stock_arch="lstm")
         flat.criterion = None  # fairseq reads it for its adaptive softmax
         model = super().build_model(flat, task)
         model.replace_output_layer(flat, task.target_dictionary)

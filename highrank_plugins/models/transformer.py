@@ -11,8 +11,7 @@ from fairseq.models.transformer_lm import (
 )
 from omegaconf import DictConfig
 
-from highrank_plugins.models.archs import fill_config, plain_config, register_archs
-from highrank_plugins.models.flat_config import flat_config
+from highrank_plugins.models.archs import fill_config, flat_config, plain_config, register_archs
 from highrank_plugins.models.head_model import HeadModel
 from highrank_plugins.models.relative_positions import attach_relative_positions
 
@@ -45,7 +44,7 @@ class TransformerHeadModel(HeadModel, TransformerModelBase):
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
         """Build the stock encoder and decoder, then the head and relative positions."""
-        flat = plain_config(cfg, fill, "transformer")
+        flat = plain_config(cfg, fill, stock_arch="transformer")
         model = super().build_model(TransformerConfig.from_namespace(flat), task)
         model.attach_head(flat, task.target_dictionary)
         attach_relative_positions(model, flat)
@@ -59,7 +58,7 @@ class TransformerLMHeadModel(HeadModel, TransformerLanguageModel):
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
         """Build the stock decoder, then the head and relative positions."""
-        flat = plain_config(cfg, fill_lm, "transformer_lm")
+        flat = plain_config(cfg, fill_lm, stock_arch="transformer_lm")
         model = super().build_model(flat, task)
         model.attach_head(flat, task.target_dictionary)
         attach_relative_positions(model, flat)

@@ -15,8 +15,7 @@ from omegaconf import OmegaConf
 
 from highrank_plugins.heads.tokens import tokens
 from highrank_plugins.models import archs
-from highrank_plugins.models.archs import ADAPTIVE_OFF
-from highrank_plugins.models.flat_config import options_of
+from highrank_plugins.models.archs import ADAPTIVE_OFF, options_of
 from highrank_plugins.models.head_options import HeadOptions
 from highrank_plugins.models.transformer import TransformerHeadConfig, TransformerLMHeadConfig
 
@@ -41,7 +40,7 @@ def ours(model, token, preset):
 
 
 def stock_settings(model, preset):
-    settings = {o.name: o.default for o in options_of(CONFIGS[model][0])}
+    settings = {name: default for name, _, default, _ in options_of(CONFIGS[model][0])}
     chosen = Namespace()
     ARCH_CONFIG_REGISTRY[preset](chosen)
     return settings | vars(chosen)
@@ -89,7 +88,7 @@ def test_adaptive_softmax_and_input_are_refused(name):
 
 
 def test_presets_with_adaptive_softmax_say_once_that_it_is_off(caplog):
-    archs._log_once.cache_clear()
+    archs.log_once.cache_clear()
     with caplog.at_level("INFO", logger=archs.logger.name):
         for token in ("mos", "moc"):
             ARCH_CONFIG_REGISTRY[f"transformer_lm_{token}_wiki103"](Namespace())
