@@ -14,7 +14,7 @@ PACKAGE = ROOT / "highrank_plugins"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # cli → benchmarks → studies → reports → results → inference → adapters → training, data
-#     → monitoring → measures → analysis, evaluation → heads, trunks → losses → common
+#     → measures → analysis, evaluation → heads, trunks → losses → common
 ADAPTERS = {"models", "criterions", "tasks", "optim"}
 PATCHES = {"hooks", "compat"}  # what adapters alone import
 LEVELS = [
@@ -23,7 +23,6 @@ LEVELS = [
     {"heads", "trunks"},
     {"analysis", "evaluation"},
     {"measures"},
-    {"monitoring"},
     {"training", "data"},
     ADAPTERS,
     {"inference"},
@@ -33,8 +32,7 @@ LEVELS = [
     {"benchmarks"},
     {"cli"},
 ]
-WITHOUT_FAIRSEQ = {"common", "losses", "heads", "trunks", "analysis", "evaluation"}
-WITHOUT_FAIRSEQ |= {"measures", "monitoring"}
+WITHOUT_FAIRSEQ = {"common", "losses", "heads", "trunks", "analysis", "evaluation", "measures"}
 
 
 def part_of(module: Path) -> str:

@@ -131,32 +131,6 @@ def decay_rates(
     return [(ms / norm).clamp_(max=largest) for ms in mean_squares]
 
 
-@torch.no_grad()
-def update_(
-    parameters: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    start: Sequence[Tensor],
-    mean_squares: Sequence[Tensor],
-    rates: Sequence[Tensor],
-    lr: float,
-    eps: float,
-    lamb: float,
-) -> None:
-    """Apply p += λ R (p_train − p) − η g / (MS + ε), in place.
-
-    Args:
-        parameters: p, changed.
-        gradients: g, of a segment's mean nll at p.
-        start: p_train.
-        mean_squares, rates: MS and R.
-        lr, eps, lamb: η, ε, λ.
-    """
-    for p, g, trained, ms, rate in zip(
-        parameters, gradients, start, mean_squares, rates, strict=True
-    ):
-        p.lerp_(trained, rate * lamb).addcdiv_(g, ms + eps, value=-lr)
-
-
 def gather_statistics(
     score: ScoreSegment,
     parameters: Sequence[Tensor],
@@ -201,7 +175,10 @@ def dynamic_evaluation(
     rates = decay_rates(mean_squares, lamb, adaptation.normalise)
     for segment in segments:
         scored, gradients = _gradients(score, parameters, segment, state)
-        update_(parameters, gradients, start, mean_squares, rates, lr, eps, lamb)
+        with torch.no_grad():
+            lists = zip(parameters, gradients, start, mean_squares, rates, strict=True)
+            for p, g, trained, ms, rate in lists:
+                p.lerp_(trained, rate * lamb).addcdiv_(g, ms + eps, value=-lr)
         state = scored.state
         yield scored
 

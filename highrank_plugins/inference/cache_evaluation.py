@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from highrank_plugins.evaluation import NeuralCache
+from highrank_plugins.evaluation.neural_cache import NeuralCache
 from highrank_plugins.inference.adaptive_evaluation import Evaluation, Grid, Run
 from highrank_plugins.inference.segments import SegmentResult, evaluate_segments
 from highrank_plugins.inference.tuning import Outcome, Point, describe, options_named, points_of

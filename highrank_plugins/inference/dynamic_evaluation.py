@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from highrank_plugins.evaluation import (
+from highrank_plugins.evaluation.dynamic_evaluation import (
     Adaptation,
     GradientStatistics,
     dynamic_evaluation,

@@ -3,13 +3,12 @@
 from argparse import Namespace
 from collections.abc import Iterable
 
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY
 
 from highrank_plugins.common.names import flag
 from highrank_plugins.heads.tokens import tokens
-from highrank_plugins.models.archs import TRUNKS, adaptive_options, arch_name
+from highrank_plugins.models.archs import TRUNKS, adaptive_options
 from highrank_plugins.models.awd_lstm_lm import DEFAULT, PRESETS, fill
-from highrank_plugins.models.awd_lstm_lm import arch_name as awd_lstm_name
 
 INTRODUCTION = """# Architectures
 
@@ -21,7 +20,7 @@ AWD_LSTM = f"""## On `awd_lstm_lm`
 
 The AWD-LSTM has the papers' sizes and dropouts for Penn Treebank, WikiText-2, One Billion Word and
 text8. They depend on the structure of the head; structures that are not listed use the values of
-`softmax`. `{awd_lstm_name("<layer>")}` is the same as `{awd_lstm_name("<layer>", DEFAULT)}`.
+`softmax`. `awd_lstm_lm_<layer>` is the same as `awd_lstm_lm_<layer>_{DEFAULT}`.
 The embeddings are also the vocabulary matrix, unless `--separate-embeddings` is given."""
 AWD_LSTM_COLUMNS = {
     "embeddings": "decoder_embed_dim",
@@ -48,17 +47,18 @@ def arch_table() -> str:
         _section(AWD_LSTM, columns, awd_lstm),
     ]
     columns = ("fairseq's", "with a head", "switched off with a head")
-    for trunk in sorted(TRUNKS):
-        rows = [_preset_row(trunk, stock) for stock in sorted(ARCH_MODEL_INV_REGISTRY[trunk])]
-        parts.append(_section(f"## On `{trunk}`", columns, rows))
+    for trunk, presets in sorted(TRUNKS.items()):
+        if trunk in presets.values():  # fairseq's
+            rows = [_preset_row(trunk, *item) for item in sorted(presets.items())]
+            parts.append(_section(f"## On `{trunk}`", columns, rows))
     return "\n\n".join(parts) + "\n"
 
 
-def _preset_row(trunk: str, stock: str) -> tuple[str, ...]:
-    preset = Namespace()
-    ARCH_CONFIG_REGISTRY[stock](preset)
-    off = ", ".join(f"`{flag(name)}`" for name in adaptive_options(preset))
-    return f"`{stock}`", f"`{arch_name(trunk, '<layer>', stock)}`", off
+def _preset_row(trunk: str, ending: str, stock: str) -> tuple[str, ...]:
+    config = Namespace()
+    ARCH_CONFIG_REGISTRY[stock](config)
+    off = ", ".join(f"`{flag(name)}`" for name in adaptive_options(config))
+    return f"`{stock}`", f"`{trunk}_<layer>{ending}`", off
 
 
 def _awd_lstm_row(preset: str, structure: str) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def _awd_lstm_row(preset: str, structure: str) -> tuple[str, ...]:
     fill(settings, preset, head={})
     values = [getattr(settings, name) for name in AWD_LSTM_COLUMNS.values()]
     cells = ["" if value is None else str(value) for value in values]
-    return f"`{awd_lstm_name('<layer>', preset)}`", f"`{structure}`", *cells
+    return f"`awd_lstm_lm_<layer>_{preset}`", f"`{structure}`", *cells
 
 
 def _section(text: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

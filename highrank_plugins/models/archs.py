@@ -6,7 +6,7 @@
 import logging
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, field, fields, make_dataclass
+from dataclasses import MISSING, field, fields, make_dataclass
 from functools import cache, partial
 from typing import Any, Optional
 
@@ -49,55 +49,41 @@ TYPES = {
     "decoder_input_dim": Optional[int],
     "decoder_output_dim": Optional[int],
 }
-# stock models whose presets have been given heads
-TRUNKS: list[str] = []
+# trunk → ending of an arch's name → preset, of those that have been given heads
+TRUNKS: dict[str, dict[str, str]] = {}
 
 
-def for_every_token(add: Callable[[str, dict], None]) -> None:
-    """Call ``add(token, head)`` once for each token, now and for layers registered later."""
+def register_archs(
+    model: str, trunk: str, fill: Callable, presets: dict[str, str] | None = None
+) -> None:
+    """Register ``<trunk>_<token><ending>`` for each token, now and for layers registered later.
+
+    ``fill(config, preset=…, head=…)`` completes a configuration. ``presets`` has the preset of each
+    ending, by default fairseq's architectures of the trunk.
+    """
+    stock = {name.removeprefix(trunk): name for name in ARCH_MODEL_INV_REGISTRY.get(trunk, ())}
+    presets = TRUNKS[trunk] = presets or stock
     added: set[str] = set()
 
     def add_new() -> None:
         for token, head in tokens().items():
-            if token not in added:
+            for ending, preset in presets.items() if token not in added else ():
+                register = register_model_architecture(model, f"{trunk}_{token}{ending}")
                 try:
-                    add(token, head)
+                    register(partial(fill, preset=preset, head=head))
                 except ValueError as error:
                     raise UserError(
                         f"layer {token!r}: {error}; choose another name for the layer"
                     ) from None
-                added.add(token)
+            added.add(token)
 
     HEADS.listen(add_new)
     POINTWISE.listen(add_new)
 
 
-def register_archs(model: str, stock_model: str, fill: Callable) -> None:
-    """Register every token on every preset of ``stock_model``.
-
-    Args:
-        model: our registered model.
-        fill: ``fill(config, stock_arch, head)`` completes a configuration in place.
-    """
-    TRUNKS.append(stock_model)
-    presets = list(ARCH_MODEL_INV_REGISTRY[stock_model])
-
-    def add(token: str, head: dict) -> None:
-        for stock in presets:
-            name = arch_name(stock_model, token, stock)
-            register_model_architecture(model, name)(partial(fill, stock_arch=stock, head=head))
-
-    for_every_token(add)
-
-
-def arch_name(stock_model: str, token: str, stock_arch: str) -> str:
-    """Return ``transformer_mos_iwslt_de_en`` for transformer, mos and transformer_iwslt_de_en."""
-    return f"{stock_model}_{token}{stock_arch.removeprefix(stock_model)}"
-
-
 def fill_config(
     config: Namespace | DictConfig,
-    stock_arch: str,
+    preset: str,
     head: dict,
     config_class: type,
     trunk: dict,
@@ -105,15 +91,8 @@ def fill_config(
 ) -> None:
     """Give every unset option its value: the preset's, else fairseq's; see ``choose_head``.
 
-    Filling twice changes nothing. Explicit values stay.
-
-    Args:
-        config: changed in place.
-        stock_arch: fairseq's architecture.
-        head: the token's head options.
-        config_class: the model's.
-        trunk: defaults of head options on this trunk.
-        language_model: whether the trunk is a language model.
+    Filling twice changes nothing. Explicit values stay. ``head`` has the token's options, ``trunk``
+    the defaults of head options on this trunk.
     """
     given = given_options(config)
     for name in ADAPTIVE_OFF:
@@ -122,18 +101,18 @@ def fill_config(
                 f"{flag(name)}: a head needs the whole vocabulary matrix; leave "
                 "it out, or use a stock architecture"
             )
-    preset = Namespace(**given)
-    ARCH_CONFIG_REGISTRY[stock_arch](preset)
-    if used := adaptive_options(preset):
-        log_once(f"{stock_arch}: the head replaces these options: {', '.join(used)}")
+    found = Namespace(**given)
+    ARCH_CONFIG_REGISTRY[preset](found)
+    if used := adaptive_options(found):
+        log_once(f"{preset}: the head replaces these options: {', '.join(used)}")
     chosen = choose_head(given, head, trunk, language_model)
     stock = {f.name: f.metadata["stock"] for f in fields(config_class) if "stock" in f.metadata}
-    set_options(config, stock | vars(preset) | ADAPTIVE_OFF | chosen, config_class)
+    set_options(config, stock | vars(found) | ADAPTIVE_OFF | chosen, config_class)
 
 
-def plain_config(config: DictConfig, fill: Callable, **preset: str) -> Namespace:
+def plain_config(config: DictConfig, fill: Callable, preset: str) -> Namespace:
     """Complete a configuration in place by ``fill``, and return its values as plain values."""
-    fill(config, head={}, **preset)
+    fill(config, preset=preset, head={})
     return Namespace(**OmegaConf.to_container(config, resolve=True, enum_to_str=True))
 
 
@@ -150,30 +129,24 @@ def set_options(config: Namespace | DictConfig, values: dict, config_class: type
     Options that ``config`` does not know, since its checkpoint is older than they are, get their
     defaults.
     """
-    options = {f.name: f for f in fields(config_class)}
-    values = {k: _cast(options[k].type, v) for k, v in values.items() if k in options}
-    new = {name: f.default for name, f in options.items() if _is_new(f, config)}
+    found = {}
+    for f in fields(config_class):
+        if f.name in values:
+            value, is_integer = values[f.name], f.type in (int, Optional[int])
+            # fairseq's presets set some integers to False, which OmegaConf refuses
+            found[f.name] = int(value) if is_integer and isinstance(value, bool) else value
+        elif f.name not in config and f.default is not MISSING and not _refers(f.default):
+            found[f.name] = f.default
     if isinstance(config, Namespace):
-        vars(config).update(new | values)
+        vars(config).update(found)
         return
     with open_dict(config):
-        config.update(new | values)
+        config.update(found)
 
 
-def _is_new(option: Field, config: Namespace | DictConfig) -> bool:
-    return (
-        option.default is not MISSING and not _refers(option.default) and option.name not in config
-    )
-
-
-def _cast(kind: Any, value: Any) -> Any:
-    """Convert an integer option: fairseq's presets set some to False, which OmegaConf refuses."""
-    return int(value) if kind in (int, Optional[int]) and isinstance(value, bool) else value
-
-
-def adaptive_options(preset: Namespace) -> list[str]:
-    """Return the options of adaptive softmax or input that a stock preset sets."""
-    return [name for name in ADAPTIVE_OFF if getattr(preset, name, None)]
+def adaptive_options(config: Namespace) -> list[str]:
+    """Return the options of adaptive softmax or input that a configuration sets."""
+    return [name for name in ADAPTIVE_OFF if getattr(config, name, None)]
 
 
 @cache

@@ -3,7 +3,6 @@
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, Optional
 
 from fairseq.data import Dictionary
@@ -11,7 +10,6 @@ from fairseq.models import (
     FairseqIncrementalDecoder,
     FairseqLanguageModel,
     register_model,
-    register_model_architecture,
 )
 from omegaconf import DictConfig
 from torch import Tensor, nn
@@ -20,10 +18,10 @@ from highrank_plugins.common.names import flag
 from highrank_plugins.common.option_field import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.models.archs import (
-    for_every_token,
     given_options,
     log_once,
     plain_config,
+    register_archs,
     set_options,
 )
 from highrank_plugins.models.head_from_options import choose_head
@@ -90,7 +88,6 @@ PRESETS = {
         ),
     )
 }
-# preset of architectures without a corpus in their name
 DEFAULT = "ptb"
 
 
@@ -204,10 +201,8 @@ class AWDLSTMDecoder(FairseqIncrementalDecoder):
     ):
         """Return features [B, T, F] of ``src_tokens`` [B, T], and a dictionary with ``state``.
 
-        Args:
-            state: where the words before ended, see ``AWDLSTM``; None: zeros.
-            incremental_state: if it holds a state, only the last word is read, T = 1.
-            encoder_out, src_lengths: fairseq passes them; they have no effect.
+        The words before them ended in ``state`` (None: zeros). If ``incremental_state`` holds one,
+        only the last word is read, T = 1. Other arguments are fairseq's, and have no effect.
         """
         if incremental_state:
             state = self.get_incremental_state(incremental_state, "state")
@@ -242,7 +237,7 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
         """Build the trunk, then the head."""
-        flat = plain_config(cfg, fill, preset=DEFAULT)
+        flat = plain_config(cfg, fill, DEFAULT)
         dictionary = task.target_dictionary
         trunk = trunk_from_options(flat, len(dictionary))
         _, width, tied = cls.head_sizes(flat)
@@ -279,14 +274,9 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
         target: Tensor | None = None,
         **kwargs,
     ):
-        """Return the decoder's output; with ``target`` the loss, which DDP and FSDP need here.
+        """Return the decoder's output; with a target [B, T] the loss, as ``HeadModel.forward``.
 
-        Args:
-            src_tokens, target: [B, T].
-            src_lengths: fairseq passes it; it has no effect.
-            state: see ``AWDLSTM``; None: zeros.
-            kwargs: with ``target`` the options of ``Head.nll`` (``reduction`` is "sum" unless
-                given), without it the decoder's outputs.
+        The words before ended in ``state`` (None: zeros). ``src_lengths`` has no effect.
         """
         if target is None:
             return self.decoder(src_tokens, state=state, **kwargs)
@@ -298,16 +288,5 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
         return ModelLoss(*out, features=features, state=new_state, raw=raw)
 
 
-def arch_name(token: str, preset: str | None = None) -> str:
-    """Return ``awd_lstm_lm_mos_ptb`` for mos and ptb; without a preset, sizes are ``DEFAULT``'s."""
-    return f"awd_lstm_lm_{token}" if preset is None else f"awd_lstm_lm_{token}_{preset}"
-
-
-def _register_archs(token: str, head: dict) -> None:
-    for preset in (None, *PRESETS):
-        register_model_architecture("awd_lstm_lm", arch_name(token, preset))(
-            partial(fill, preset=preset or DEFAULT, head=head)
-        )
-
-
-for_every_token(_register_archs)
+# without a corpus in its name, an architecture has the sizes of `DEFAULT`
+register_archs("awd_lstm_lm", "awd_lstm_lm", fill, {"": DEFAULT, **{f"_{c}": c for c in PRESETS}})

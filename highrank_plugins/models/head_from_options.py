@@ -35,12 +35,8 @@ def choose_head(options: dict, arch: dict, trunk: dict, language_model: bool = F
 
     These are the explicit options, then the architecture's, then the defaults of the layers.
 
-    Args:
-        options: explicit values by name; ``None`` or absent is unset.
-        arch: the architecture's own, for example ``{"head": "softmax", "head_pointwise": "gss"}``.
-            An explicit ``head`` of another structure drops them all.
-        trunk: the trunk's own defaults, of ``head_bias`` and of options that some heads have.
-        language_model: take a layer's defaults for language models, where they differ.
+    An explicit ``head`` of another structure drops all options of the architecture. ``trunk`` has
+    the trunk's own defaults, of ``head_bias`` and of options that some heads have.
     """
     given = {k: v for k, v in options.items() if k.startswith("head") and v is not None}
     given = with_layer_of_arch(given, arch)
@@ -92,12 +88,9 @@ def head_from_options(
     tied: bool,
     locked_dropout: bool = False,
 ) -> Head:
-    """Build the head.
+    """Build the head that complete options describe, on stock's vocabulary matrix [V, d].
 
     Args:
-        cfg: with every ``head…`` option set, see ``choose_head``.
-        weight: stock's initialised vocabulary matrix [V, d].
-        feature_dim: size of the decoder's output.
         tied: whether ``weight`` is also the embedding.
         locked_dropout: one mask on contexts for all time steps of time-major features.
     """
@@ -177,11 +170,7 @@ def function_options(head: Head) -> dict:
 
 
 def require_same_function(options: dict, head: Head) -> None:
-    """Refuse a checkpoint whose head has the parameters of ``head``, but is another function.
-
-    Args:
-        options: of the checkpoint's model, by name; unset ones are ``None`` or absent.
-    """
+    """Refuse a checkpoint whose head has the parameters of ``head``, but is another function."""
     plain = {axis.option: axis.default for axis in AXES}
     there = plain | {name: value for name, value in options.items() if value is not None}
     if plain.items() <= there.items():
@@ -214,11 +203,7 @@ ADDED = 1
 
 
 def require_sorted_by_count(dictionary: Dictionary, reason: str) -> None:
-    """Check the entries that come from a file; special and padding symbols have no count.
-
-    Args:
-        reason: why the order matters, and how to do without, for the message.
-    """
+    """Check the entries that come from a file; special and padding symbols have no count."""
     counts = _file_counts(dictionary)
     for line, (previous, count) in enumerate(pairwise(counts), start=2):
         if count > previous:
@@ -238,18 +223,13 @@ def require_sorted_by_count(dictionary: Dictionary, reason: str) -> None:
 
 def _file_counts(dictionary: Dictionary) -> list[int]:
     """Return counts of the lines up to the padding; only a task's symbols may follow."""
-    start, after = dictionary.nspecial, len(dictionary)
-    while after > start and dictionary.count[after - 1] == ADDED:
+    counts, start = dictionary.count, dictionary.nspecial
+    after = len(counts)
+    while after > start and counts[after - 1] == ADDED:
         after -= 1
     end = after
-    while end > start and _is_padding(dictionary, end - 1):
+    while end > start and counts[end - 1] == 0 and PADDING.fullmatch(dictionary[end - 1]):
         end -= 1
     # a reversed dictionary begins with its padding
-    is_reversed = end == start and after < len(dictionary)
-    if end == after or is_reversed:
-        return dictionary.count[start:]
-    return dictionary.count[start:end]
-
-
-def _is_padding(dictionary: Dictionary, index: int) -> bool:
-    return dictionary.count[index] == 0 and bool(PADDING.fullmatch(dictionary[index]))
+    is_reversed = end == start and after < len(counts)
+    return counts[start:] if end == after or is_reversed else counts[start:end]

@@ -4,6 +4,7 @@ from argparse import Namespace
 
 import torch
 from fairseq.data import Dictionary
+from fairseq.models import BaseFairseqModel
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
@@ -43,11 +44,7 @@ class HeadModel(TrainingListener):
     def attach_head(
         self, cfg: Namespace, dictionary: Dictionary, locked_dropout: bool = False
     ) -> None:
-        """Replace the output projection by the head that ``cfg`` describes.
-
-        Args:
-            locked_dropout: of contexts, see ``head_from_options``.
-        """
+        """Replace the output projection by the head that ``cfg`` describes."""
         if getattr(cfg, "quant_noise_scalar", 0):
             raise UserError(
                 "--quant-noise-scalar has no effect on this output layer, although fairseq's "
@@ -74,6 +71,11 @@ class HeadModel(TrainingListener):
         }
         if cfg.head_monitor:
             self.monitor = HeadMonitor(self.head, cfg.head_monitor)
+
+    @classmethod
+    def add_args(cls, parser):
+        """Add options without defaults, which the architecture supplies."""
+        BaseFairseqModel.add_args.__func__(cls, parser)  # not that of the stock model
 
     @classmethod
     def check_head(cls, cfg: Namespace) -> None:
@@ -104,23 +106,15 @@ class HeadModel(TrainingListener):
         accuracy: bool = False,
         **kwargs,
     ):
-        """Run the stock forward pass; with ``target`` return the loss, for DDP and FSDP.
+        """Run the stock forward pass; with a target [B, T] return ``Head.nll`` of the features.
 
-        Args:
-            target: [B, T]; then the result is ``Head.nll`` of the features.
-            label_smoothing, ignore_index, reduction, accuracy: as in ``Head.nll``.
+        DDP and FSDP synchronise only what runs here.
         """
         if target is None:
             return super().forward(*args, **kwargs)
         features, _ = self.features(*args, **kwargs)
-        return self.head_loss(
-            features,
-            target,
-            label_smoothing=label_smoothing,
-            ignore_index=ignore_index,
-            reduction=reduction,
-            accuracy=accuracy,
-        )
+        options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
+        return self.head_loss(features, target, reduction=reduction, accuracy=accuracy, **options)
 
     def head_loss(self, features: Tensor, target: Tensor, **options) -> LossOutput:
         """Return ``Head.nll`` by the requested implementation; the monitor sees the batch.
@@ -131,28 +125,18 @@ class HeadModel(TrainingListener):
         if self.monitor is not None:
             self.monitor.see(features, target, options.get("ignore_index"))
         how = self.loss_options
-        if self.training:
-            self._require_implementation(features.device)
-        else:
+        if not self.training:
             here = implementation_here(how["impl"], features.device)
             how = how | {"impl": here, "z_loss": 0.0}
+        elif self.loss_checked_on != features.device:
+            impl = how["impl"]
+            try:
+                check_implementation(impl, self.head, features.device, how["filter_gradients"])
+            except ValueError as error:
+                message = str(error).removeprefix("impl: ")
+                raise UserError(f"--head-loss {impl}: {message}") from error
+            self.loss_checked_on = features.device
         return self.head.nll(features, target, **(options | how))
-
-    def _require_implementation(self, device: torch.device) -> None:
-        """Check, before the first update, that ``--head-loss`` can train this layer here."""
-        if self.loss_checked_on == device:
-            return
-        try:
-            check_implementation(
-                self.loss_options["impl"],
-                self.head,
-                device,
-                self.loss_options["filter_gradients"],
-            )
-        except ValueError as error:
-            message = str(error).removeprefix("impl: ")
-            raise UserError(f"--head-loss {self.loss_options['impl']}: {message}") from error
-        self.loss_checked_on = device
 
     def features(self, *args, **kwargs):
         """Return the head's input [B, T, F], and the decoder's other output (attention)."""
@@ -180,8 +164,10 @@ class HeadModel(TrainingListener):
         self, state_dict: dict, strict: bool = True, model_cfg: DictConfig | None = None, **kwargs
     ):
         """Load as fairseq does, which prunes layers; update ``model_cfg`` to the layers left."""
-        if model_cfg is not None:
-            _count_kept_layers(model_cfg)
+        # fairseq empties --…-layers-to-keep once it has loaded the layers, and saves then
+        for side in SIDES if model_cfg is not None else ():
+            if kept := model_cfg.get(f"{side}_layers_to_keep"):
+                model_cfg[f"{side}_layers"] = len(kept.split(","))
         return super().load_state_dict(state_dict, strict, model_cfg, **kwargs)
 
     def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
@@ -230,9 +216,7 @@ class TargetScores:
     def __call__(self, carried=None, **net_input):
         """Return log P(target) [B, T, 1], and what the decoder returns besides features.
 
-        Args:
-            carried: Holds ``states`` by model, which are read and updated, if batches continue each
-            other.
+        If batches continue each other, ``carried.states`` has the state of each model.
         """
         if carried is not None:
             net_input["state"] = carried.states.get(self.model)
@@ -246,17 +230,3 @@ class TargetScores:
         """Return the scores [..., 1], or their exponentials, as a view [..., V]."""
         scores = net_output[0] if log_probs else net_output[0].exp()
         return scores.expand(*scores.shape[:-1], self.model.head.num_classes)
-
-
-def _count_kept_layers(cfg: DictConfig) -> None:
-    """Set the number of layers to the number kept by --encoder- or --decoder-layers-to-keep.
-
-    fairseq empties these options once it has loaded the layers, and saves the configuration then.
-
-    Args:
-        cfg: changed in place.
-    """
-    for side in SIDES:
-        kept = cfg.get(f"{side}_layers_to_keep")
-        if kept:
-            cfg[f"{side}_layers"] = len(kept.split(","))

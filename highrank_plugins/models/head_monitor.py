@@ -1,19 +1,24 @@
 """Log measures of a head during training, for ``--head-monitor``: lines and TensorBoard."""
 
 import logging
+from collections import deque
 from typing import Optional
 
+import torch
 from fairseq.logging import metrics
 from fairseq.logging.progress_bar import SummaryWriter
 from torch import Tensor
 
 from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.heads import Head
-from highrank_plugins.monitoring import CollapseWatch, Snapshot, take_snapshot
+from highrank_plugins.measures import all_measures
+from highrank_plugins.measures.base import MonitoredBatch, Snapshot
 
 logger = logging.getLogger(__name__)
 
 LAST_IN_LINE = 2000  # fairseq's own numbers end at 1600
+SHARE = 0.01  # fraction of 1/K below which a component has collapsed
+WINDOW = 10  # number of batches in a window
 
 
 class HeadMonitor(TrainingListener):
@@ -21,10 +26,6 @@ class HeadMonitor(TrainingListener):
 
     It measures the first batch of the update that the criterion passes to the model with its
     targets, before the backward pass. In other updates it only counts.
-
-    Args:
-        head: to be measured.
-        interval: in updates.
     """
 
     def __init__(self, head: Head, interval: int) -> None:
@@ -34,7 +35,7 @@ class HeadMonitor(TrainingListener):
         self._warned = False
         self._snapshot: Optional[Snapshot] = None
         self._collapse = CollapseWatch()
-        self._events: Optional[_EventFile] = None
+        self._events: Optional[SummaryWriter] = None
 
     def before_update(self, updates: int) -> None:
         """Decide whether to measure the next update."""
@@ -53,7 +54,13 @@ class HeadMonitor(TrainingListener):
         if not due or updates % self.interval:  # no update if the gradients overflowed
             return
         if not self._seen:
-            self._warn_of_criterion()
+            if not self._warned:
+                logger.warning(
+                    "--head-monitor sees neither features nor targets with this criterion, so "
+                    "that components, gates and gradients are not measured; use --criterion "
+                    "highrank_cross_entropy or bptt_cross_entropy"
+                )
+            self._warned = True
             self._measure()
         if self._snapshot is not None:
             self._show(self._snapshot, updates, logdir)
@@ -64,15 +71,6 @@ class HeadMonitor(TrainingListener):
         except ValueError as error:  # the run may recover, because fp16 lowers its loss scale
             logger.warning("--head-monitor: could not measure this update: %s", error)
 
-    def _warn_of_criterion(self) -> None:
-        if not self._warned:
-            logger.warning(
-                "--head-monitor sees neither features nor targets with this criterion, so that "
-                "components, gates and gradients are not measured; use --criterion "
-                "highrank_cross_entropy or bptt_cross_entropy"
-            )
-        self._warned = True
-
     def _show(self, snapshot: Snapshot, updates: int, logdir: Optional[str]) -> None:
         self.latest |= {f"head_{name}": value for name, value in snapshot.scalars.items()}
         with metrics.aggregate("train"):
@@ -80,37 +78,94 @@ class HeadMonitor(TrainingListener):
                 # derived meters cost nothing until a line is printed, and stay out of checkpoints
                 metrics.log_derived(name, lambda _, name=name: self.latest[name], LAST_IN_LINE)
         if logdir and SummaryWriter is not None:
-            self._events = self._events or _EventFile(logdir, updates)
-            self._events.write(snapshot, updates)
-        if snapshot.component_use is not None:
-            self._warn_of_collapse(self._collapse.see(snapshot.component_use), updates)
-
-    def _warn_of_collapse(self, components: list[int], updates: int) -> None:
-        if components:
+            self._write(snapshot, updates, logdir)
+        use = snapshot.component_use
+        if use is not None and (collapsed := self._collapse.see(use)):
             logger.warning(
                 "--head-monitor: at update %d components %s of %d (from 0) have collapsed: their "
                 "weight is below 1%% of an equal share. Use fewer (--head-components), or start "
                 "again with a lower --lr, more --warmup-updates or another --seed",
                 updates,
-                ", ".join(map(str, components)),
+                ", ".join(map(str, collapsed)),
                 self.head.components,
             )
 
-
-class _EventFile:
-    """Write to ``logdir/head``, next to fairseq's ``train_inner``, ``train`` and ``valid``."""
-
-    def __init__(self, logdir: str, first: int) -> None:
+    def _write(self, snapshot: Snapshot, updates: int, logdir: str) -> None:
+        """Write to ``logdir/head``, next to fairseq's ``train_inner``, ``train`` and ``valid``."""
         # makes TensorBoard hide an interrupted training run's events after this update
-        self._writer = SummaryWriter(f"{logdir}/head", purge_step=first)
-
-    def write(self, snapshot: Snapshot, updates: int) -> None:
-        """Write all of a snapshot to disk at once."""
+        self._events = self._events or SummaryWriter(f"{logdir}/head", purge_step=updates)
         for name, value in snapshot.scalars.items():
-            self._writer.add_scalar(f"head_{name}", value, updates)
+            self._events.add_scalar(f"head_{name}", value, updates)
         for name, values in snapshot.histograms.items():
-            self._writer.add_histogram(f"head_{name}", values, updates)
+            self._events.add_histogram(f"head_{name}", values, updates)
         if snapshot.component_use is not None:
             for k, share in enumerate(snapshot.component_use.tolist()):
-                self._writer.add_scalar(f"head_component_use/{k:02}", share, updates)
-        self._writer.flush()
+                self._events.add_scalar(f"head_component_use/{k:02}", share, updates)
+        self._events.flush()
+
+
+@torch.no_grad()
+def take_snapshot(
+    head: Head,
+    features: Optional[Tensor] = None,
+    target: Optional[Tensor] = None,
+    ignore_index: Optional[int] = None,
+) -> Snapshot:
+    """Return the numbers of all registered measures for a head in training, and a batch if given.
+
+    It draws no random number and changes neither parameters nor their gradients, nor the graph of
+    the features [..., F]. Dropout and noise of the head are off.
+    """
+    for name, parameter in head.named_parameters():
+        if not parameter.isfinite().all():
+            raise ValueError(f"{name} of the head is not finite")
+    # half precision under autocast would lose digits
+    with torch.autocast(head.weight.device.type, enabled=False):
+        batch = _batch(head, features, target, ignore_index)
+        snapshot = Snapshot()
+        for measure in all_measures().values():
+            snapshot.add(measure.monitor(batch))
+    return snapshot
+
+
+def _batch(
+    head: Head, features: Optional[Tensor], target: Optional[Tensor], ignore_index: Optional[int]
+) -> MonitoredBatch:
+    """Return the tokens that count, in the head's dtype and without graph."""
+    if features is None or target is None:
+        return MonitoredBatch(head)
+    flat, words = features.detach().reshape(-1, features.size(-1)), target.reshape(-1)
+    if ignore_index is not None:
+        counted = words != ignore_index
+        flat, words = flat[counted], words[counted]
+    if not len(words):
+        return MonitoredBatch(head)
+    flat = flat.to(head.weight.dtype)
+    if not flat.isfinite().all():
+        raise ValueError("a feature is not finite")
+    return MonitoredBatch(head, flat, words)
+
+
+class CollapseWatch:
+    """Report components whose mean weight over a window of batches is below 1 % of 1/K.
+
+    Reports begin when the window is full. A component is reported once, until it has recovered.
+    """
+
+    def __init__(self, window: int = WINDOW) -> None:
+        self._recent: deque[Tensor] = deque(maxlen=window)
+        self._collapsed: set[int] = set()
+
+    def see(self, use: Tensor) -> list[int]:
+        """Return the components, from 0, that have collapsed since the last batch.
+
+        ``use`` is the mean weight of each component in a batch [K]; they add up to 1.
+        """
+        self._recent.append(use)
+        if len(self._recent) < (self._recent.maxlen or 1):
+            return []
+        mean = torch.stack(list(self._recent)).mean(0)
+        collapsed = set((mean < SHARE / len(mean)).nonzero().flatten().tolist())
+        new = collapsed - self._collapsed
+        self._collapsed = collapsed
+        return sorted(new)

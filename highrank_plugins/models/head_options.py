@@ -170,11 +170,7 @@ class Layer:
                 raise UserError(f"{title}: `option_help`: {message}")
 
     def build(self, cfg: Namespace, **common: Any) -> Any:
-        """Build the layer; an error names the user's option in place of the argument.
-
-        Args:
-            common: arguments that are no options of the layer.
-        """
+        """Build the layer; an error names the user's option in place of the argument."""
         own, others = self._values(cfg, self.arguments), self._values(cfg, self.others)
         try:
             if hasattr(self.cls, "arguments"):

@@ -5,7 +5,6 @@ from dataclasses import make_dataclass
 from functools import partial
 from typing import Optional
 
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model
 from fairseq.models.lstm import LSTMDecoder, LSTMModel
 from omegaconf import DictConfig
@@ -57,14 +56,9 @@ class LSTMHeadModel(HeadModel, LSTMModel):
     """
 
     @classmethod
-    def add_args(cls, parser):
-        """Add options without defaults, which the architecture supplies."""
-        gen_parser_from_dataclass(parser, LSTMHeadConfig(), delete_default=True)
-
-    @classmethod
     def build_model(cls, cfg: DictConfig, task):
         """Build the stock encoder and decoder, then the head."""
-        flat = plain_config(cfg, fill, stock_arch="lstm")
+        flat = plain_config(cfg, fill, "lstm")
         flat.criterion = None  # fairseq reads it for its adaptive softmax
         model = super().build_model(flat, task)
         model.replace_output_layer(flat, task.target_dictionary)

@@ -44,11 +44,8 @@ class RelativeSelfAttention(MultiheadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Return outputs [T, B, C]; weights [B, T, S] (mean of heads), [H, B, T, S] or None.
 
-        Args:
-            query: [T, B, C]; key and value are the same tensor and ignored.
-            key_padding_mask: [B, T], true for padding.
-            incremental_state: holds the keys and values of earlier steps; they are extended.
-            attn_mask: [T, S], added to the logits.
+        The query [T, B, C] is also key and value. ``incremental_state`` holds those of earlier
+        steps, and is extended; ``attn_mask`` [T, S] is added to the logits.
         """
         projections = (self.q_proj, self.k_proj, self.v_proj)
         q, k, v = (self._heads(project(query)) for project in projections)
@@ -117,11 +114,7 @@ class RelativePositionOptions(FairseqDataclass):
 
 
 def attach_relative_positions(model: BaseFairseqModel, cfg: Namespace) -> None:
-    """Give the self-attentions that ``cfg`` names relative positions.
-
-    Args:
-        model: a Transformer of fairseq's; its own parameters do not change.
-    """
+    """Give the self-attentions that ``cfg`` names relative positions; other parameters stay."""
     sides = [side for side in SIDES if cfg.rel_pos_in in ("both", side)]
     if not cfg.rel_pos_clip:
         if len(sides) == 1:

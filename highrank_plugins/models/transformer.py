@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.models.transformer_lm import (
@@ -37,14 +36,9 @@ class TransformerHeadModel(HeadModel, TransformerModelBase):
     """Define fairseq's ``transformer`` with a head as output projection."""
 
     @classmethod
-    def add_args(cls, parser):
-        """Add options without defaults, which the architecture supplies."""
-        gen_parser_from_dataclass(parser, TransformerHeadConfig(), delete_default=True)
-
-    @classmethod
     def build_model(cls, cfg: DictConfig, task):
         """Build the stock encoder and decoder, then the head and relative positions."""
-        flat = plain_config(cfg, fill, stock_arch="transformer")
+        flat = plain_config(cfg, fill, "transformer")
         model = super().build_model(TransformerConfig.from_namespace(flat), task)
         model.attach_head(flat, task.target_dictionary)
         attach_relative_positions(model, flat)
@@ -58,7 +52,7 @@ class TransformerLMHeadModel(HeadModel, TransformerLanguageModel):
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
         """Build the stock decoder, then the head and relative positions."""
-        flat = plain_config(cfg, fill_lm, stock_arch="transformer_lm")
+        flat = plain_config(cfg, fill_lm, "transformer_lm")
         model = super().build_model(flat, task)
         model.attach_head(flat, task.target_dictionary)
         attach_relative_positions(model, flat)

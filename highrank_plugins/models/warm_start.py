@@ -46,14 +46,7 @@ def require_one_matrix(state: dict[str, Tensor]) -> None:
 
 
 def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
-    """Put initial values of the head where a softmax checkpoint has none.
-
-    Args:
-        state_dict: of the whole model, changed in place.
-        prefix: of the head's keys.
-    Returns:
-        the keys that were filled, which are also logged.
-    """
+    """Put initial values of the head where a softmax checkpoint has none; return the new keys."""
     own = head.state_dict()
     saved = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
     missing = sorted(own.keys() - saved.keys())
@@ -62,14 +55,9 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
         there, here = (f"{prefix}{{{', '.join(sorted(names))}}}" for names in (saved, own))
         raise UserError(other_head(there, here))
     for name in saved:
-        if saved[name].shape != own[name].shape:
-            raise UserError(
-                f"{prefix}{name}: {tuple(saved[name].shape)} in the checkpoint, "
-                f"{tuple(own[name].shape)} in the model; use the dictionary and the --head… "
-                f"options of that training run{_ROUNDING if name in _GATES else ''}"
-            )
-    for name in missing:
-        state_dict[prefix + name] = own[name]
+        remedy = "use the dictionary and the --head… options of that training run"
+        _require_shape(prefix + name, saved[name], own[name], remedy + _ROUNDING * (name in _GATES))
+    state_dict.update({prefix + name: own[name] for name in missing})
     keys = [prefix + name for name in missing]
     if keys:
         logger.warning("new parameters that the softmax checkpoint lacks: %s", ", ".join(keys))
@@ -77,27 +65,18 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
 
 
 def fill_new_tables(state_dict: dict[str, Tensor], model: nn.Module) -> list[str]:
-    """Put zeros where a checkpoint without relative positions has no tables.
+    """Put zeros where a checkpoint has no tables of relative positions; return the new keys.
 
     The training run then starts from the function that the checkpoint computes.
-
-    Args:
-        state_dict: of the whole model, changed in place.
-    Returns:
-        the keys that were filled, which are also logged.
     """
-    own = _tables(dict(model.named_parameters()))
-    saved = _tables(state_dict)
+    own, saved = _tables(dict(model.named_parameters())), _tables(state_dict)
+    sides = {key.split(".")[0] for key in own}
     # by side only: a checkpoint with more layers is pruned later
     for name in saved:
-        if name.split(".")[0] not in {key.split(".")[0] for key in own}:
+        if name.split(".")[0] not in sides:
             raise UserError(f"{name}: the checkpoint has relative positions; {_SAME}")
     for name in saved.keys() & own.keys():
-        if saved[name].shape != own[name].shape:
-            raise UserError(
-                f"{name}: {tuple(saved[name].shape)} in the checkpoint, {tuple(own[name].shape)} "
-                f"in the model; {_SAME}"
-            )
+        _require_shape(name, saved[name], own[name], _SAME)
     keys = sorted(own.keys() - saved.keys())
     state_dict.update({key: torch.zeros_like(own[key]) for key in keys})
     if keys:
@@ -109,3 +88,11 @@ def fill_new_tables(state_dict: dict[str, Tensor], model: nn.Module) -> list[str
 
 def _tables(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value for name, value in state_dict.items() if name.endswith(TABLES)}
+
+
+def _require_shape(name: str, saved: Tensor, own: Tensor, remedy: str) -> None:
+    if saved.shape != own.shape:
+        raise UserError(
+            f"{name}: {tuple(saved.shape)} in the checkpoint, {tuple(own.shape)} in the model; "
+            f"{remedy}"
+        )

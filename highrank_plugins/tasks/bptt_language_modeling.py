@@ -2,7 +2,8 @@
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from enum import Enum
 from typing import Optional
 
 import numpy as np
@@ -14,20 +15,30 @@ from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from omegaconf import II
 
+from highrank_plugins.common.names import flag
 from highrank_plugins.common.option_field import described
 from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.tasks.bptt_checks import (
-    check_iterator_options,
-    check_shares,
-    check_task_options,
-    check_tokens,
-    check_unknown,
-)
 from highrank_plugins.tasks.carried_state import CarriedState, gather_streams, streams_of
 from highrank_plugins.tasks.streams import ScoredStreams, SplitTokens, Streams, chunk_plan
 
 logger = logging.getLogger(__name__)
+
+# options of language_modeling that are refused → the reason, or what to do instead
+FOREIGN = {
+    "sample_break_mode": "text is one stream across lines",
+    "tokens_per_sample": "give --bptt; a --context-window is not needed, since state is carried",
+    "output_dictionary_size": "binarise with a smaller dictionary (fairseq-preprocess --nwordstgt)",
+    "self_target": "the next token is the target",
+    "past_target": "the next token is the target",
+    "add_bos_token": "a line begins after the end of the one before it",
+    "max_target_positions": "streams have any length",
+    "shorten_method": "it would drop tokens",
+    "shorten_data_split_list": "it would drop tokens",
+    "pad_to_fixed_length": "streams need no padding",
+    "pad_to_fixed_bsz": "the batch size is fixed",
+}
+LEAST = {"bptt": 1, "eval_streams": 1, "bptt_max_delta": 0}
 
 
 @dataclass
@@ -53,6 +64,32 @@ class BPTTLanguageModelingConfig(LanguageModelingConfig):
     train_subset: str = II("dataset.train_subset")
 
 
+def _check_task_options(args) -> None:
+    """Refuse options of ``language_modeling`` that do not fit, and lengths out of range."""
+    defaults = {f.name: f.default for f in fields(LanguageModelingConfig)}
+    for name, reason in FOREIGN.items():
+        value = getattr(args, name, defaults[name])
+        value = value.value if isinstance(value, Enum) else value
+        if value != defaults[name]:
+            raise UserError(
+                f"{flag(name)} {value} does not fit --task bptt_language_modeling: {reason}"
+            )
+    for name, bound in LEAST.items():
+        value = getattr(args, name)
+        if value is not None and value < bound:
+            raise UserError(f"{flag(name)} must be at least {bound}, got {value}")
+
+
+def check_shares(streams: int, batch_size: int, processes: int) -> None:
+    """Refuse --streams that leave a process without one, or of which --batch-size is no share."""
+    share = -(-streams // processes)
+    if streams < processes or batch_size != share:
+        raise UserError(
+            f"--streams {streams} of {processes} processes: give each one at least, and "
+            f"--batch-size {share}, the largest share (it is {batch_size})"
+        )
+
+
 @register_task("bptt_language_modeling", dataclass=BPTTLanguageModelingConfig)
 class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
     """Model the language of one long text, as in Merity et al. 2018.
@@ -65,7 +102,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
     """
 
     def __init__(self, args, dictionary, output_dictionary=None, targets=None):
-        check_task_options(args)
+        _check_task_options(args)
         super().__init__(args, dictionary, output_dictionary, targets)
         self.state.merge_state_dict({"carries_state": True})
         self.training_state, self.evaluation_state = CarriedState(), CarriedState()
@@ -80,17 +117,38 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         """Load the tokens of a split."""
         paths = utils.split_paths(self.args.data)
         path = os.path.join(paths[(epoch - 1) % len(paths)], split)
-        if os.path.exists(f"{path}.bin") and os.path.getsize(f"{path}.bin") == 0:
-            raise UserError(f"{path}.bin is empty: its text has no tokens")
-        lines = data_utils.load_indexed_dataset(
-            path, self.dictionary, self.args.dataset_impl, combine=combine
-        )
+        lines = []
+        if not os.path.exists(f"{path}.bin") or os.path.getsize(f"{path}.bin"):
+            lines = data_utils.load_indexed_dataset(
+                path, self.dictionary, self.args.dataset_impl, combine=combine
+            )
         if lines is None:
             raise UserError(f"split {split!r} is missing: expected {path}.bin and {path}.idx")
         tokens = torch.cat([torch.empty(0).long(), *(lines[i] for i in range(len(lines)))])
-        check_tokens(tokens, self.dictionary, path)
+        if len(tokens) == 0:
+            raise UserError(f"{path}.bin is empty: its text has no tokens")
+        if int(tokens.max()) >= len(self.dictionary):
+            raise UserError(
+                f"{path}.bin has word number {int(tokens.max())}, but dict.txt has "
+                f"{len(self.dictionary)} words: they belong to different corpora; run "
+                "fairseq-preprocess again"
+            )
         self.datasets[split] = SplitTokens(tokens, split)
-        check_unknown(self.datasets, self.args.train_subset, self.dictionary.unk_index)
+        self._refuse_unknown_words()
+
+    def _refuse_unknown_words(self):
+        """Refuse to evaluate on unknown words if the training text has none."""
+        train, unk = self.args.train_subset, self.dictionary.unk_index
+        if train not in self.datasets or self.datasets[train].tokens.eq(unk).any():
+            return
+        for split, text in self.datasets.items():
+            if unknown := int(text.tokens.eq(unk).sum()):
+                raise UserError(
+                    f"{split}: {unknown} of {len(text)} tokens are not in dict.txt, and "
+                    f"{train} has no <unk>, so their probability would be meaningless: "
+                    "replace rare words of the training text by <unk>, or binarise with a "
+                    "dictionary that has all words"
+                )
 
     def get_batch_iterator(self, dataset, **options):
         """Return the chunks of a split, or the sentences given to the hub interface."""
@@ -104,11 +162,21 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
     ):  # fmt: skip
         """Return the chunks of a split, in order; ``num_shards`` processes divide its streams.
 
-        Args:
-            update_epoch_batch_itr: None for evaluation, even on the training text. Only the
-                trainer sets it, when it asks for batches to train on.
+        Options such as ``--required-batch-size-multiple`` have no effect: a batch has one row per
+        stream.
         """
-        check_iterator_options(max_tokens, **kwargs)
+        if max_tokens is not None:
+            raise UserError(
+                "--max-tokens: give --batch-size (number of streams) and --bptt (length of a "
+                "chunk) instead"
+            )
+        if kwargs.get("skip_remainder_batch"):
+            raise UserError(
+                "--skip-remainder-batch would drop the end of every stream: leave it out"
+            )
+        if kwargs.get("grouped_shuffling"):
+            raise UserError("--grouped-shuffling: chunks of a stream come in order; leave it out")
+        # only the trainer sets it, when it asks for batches to train on
         trains = update_epoch_batch_itr is not None
         if trains and max_sentences is None:
             raise UserError("--batch-size is missing: it is the number of streams per process")
@@ -119,53 +187,32 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         streams = Streams(dataset, self.dictionary, count, shard_id, num_shards, self.args.bptt)
         if trains:
             self.training_streams = streams
-        option = "--batch-size" if trains else "--eval-streams"
-        self._say_if_new(
-            dataset.split,
+        text = (
             f"{dataset.split}: {len(dataset):,} tokens in {count} stream{'s' * (count != 1)} of "
-            f"{len(streams):,} ({option})",
+            f"{len(streams):,} ({'--batch-size' if trains else '--eval-streams'})"
         )
-        return self._iterate(
-            streams,
-            self._draw_chunks if trains else self._equal_chunks,
-            num_workers=num_workers,
-            buffer_size=data_buffer_size,
-            epoch=epoch,
-        )
-
-    def _say_if_new(self, split: str, text: str) -> None:
-        """Log a line about a split, unless it repeats the last line about this split."""
-        if self._said.get(split) != text:
+        if self._said.get(dataset.split) != text:
             logger.info(text)
-            self._said[split] = text
+            self._said[dataset.split] = text
+        draws = trains and not self.args.fixed_bptt
+        return self._iterate(streams, num_workers, data_buffer_size, draws, epoch=epoch)
 
-    def _iterate(self, streams: Streams, sampler, **options) -> EpochBatchIterator:
-        return EpochBatchIterator(
-            streams, streams.collater, sampler, disable_shuffling=True, **options
-        )
-
-    def _draw_chunks(self, streams: Streams, epoch: int) -> list:
-        if self.args.fixed_bptt:
-            return self._equal_chunks(streams, epoch)
+    def _iterate(self, streams: Streams, num_workers, buffer_size, draws=False, **options):
+        """Return an iterator over chunks, whose lengths are drawn in each epoch or all L."""
         delta = self.args.bptt_max_delta
         longest = None if delta is None else self.args.bptt + delta
-        rng = np.random.RandomState([self.args.seed, epoch])
-        return [[chunk] for chunk in chunk_plan(len(streams), self.args.bptt, rng, longest)]
 
-    def _equal_chunks(self, streams: Streams, epoch: int) -> list:
-        return [[chunk] for chunk in chunk_plan(len(streams), self.args.bptt)]
+        def chunks(streams: Streams, epoch: int) -> list:
+            rng = np.random.RandomState([self.args.seed, epoch]) if draws else None
+            return [[chunk] for chunk in chunk_plan(len(streams), self.args.bptt, rng, longest)]
+
+        return EpochBatchIterator(
+            streams, streams.collater, chunks, disable_shuffling=True, num_workers=num_workers,
+            buffer_size=buffer_size, **options,
+        )  # fmt: skip
 
     def eval_lm_dataloader(
-        self,
-        dataset,
-        max_tokens=None,
-        batch_size=None,
-        max_positions=None,
-        num_shards=1,
-        shard_id=0,
-        num_workers=0,
-        data_buffer_size=0,
-        context_window=0,
+        self, dataset, batch_size=None, num_shards=1, num_workers=0, data_buffer_size=0, **kwargs
     ):
         """Return the chunks of a split for ``fairseq-eval-lm``, with the state carried along."""
         if num_shards > 1:
@@ -173,9 +220,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         if batch_size not in (None, self.args.eval_streams):
             raise UserError(f"--batch-size {batch_size}: give --eval-streams {batch_size} instead")
         streams = Streams(dataset, self.dictionary, self.args.eval_streams, 0, 1, self.args.bptt)
-        batches = self._iterate(
-            streams, self._equal_chunks, num_workers=num_workers, buffer_size=data_buffer_size
-        )
+        batches = self._iterate(streams, num_workers, data_buffer_size)
         return ScoredStreams(batches.next_epoch_itr(shuffle=False))
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):

@@ -5,13 +5,12 @@ import itertools
 import pytest
 import torch
 
-from highrank_plugins.evaluation import (
+from highrank_plugins.evaluation.dynamic_evaluation import (
     Adaptation,
     GradientStatistics,
     decay_rates,
     dynamic_evaluation,
     gather_statistics,
-    update_,
 )
 from tests.evaluation.plain import (
     make_parameters,
@@ -111,11 +110,15 @@ def test_both_published_forms_agree_after_rescaling():
 
 
 def test_rates_at_the_bound_restore_the_trained_weights():
-    p, start = torch.tensor([3.0, 3.0]), torch.tensor([1.0, 1.0])
-    rates = decay_rates([torch.tensor([9.0, 0.1])], lamb=0.8)
-    update_([p], [torch.zeros(2)], [start], [torch.ones(2)], rates, lr=1.0, eps=1.0, lamb=0.8)
-    assert p[0] == 1
-    assert p[1] == pytest.approx(3 - 0.8 * (0.1 / 4.55) * 2)
+    p, start = torch.tensor([3.0, 3.0], requires_grad=True), torch.tensor([1.0, 1.0])
+    mean_squares, adaptation = [torch.tensor([9.0, 0.1])], Adaptation(lr=1.0, eps=1.0, lamb=0.8)
+
+    def score(segment, state):
+        return (0 * p).sum(), 1, state
+
+    list(dynamic_evaluation(score, [p], [0], [start], mean_squares, adaptation))
+    assert p[0].item() == 1
+    assert p[1].item() == pytest.approx(3 - 0.8 * (0.1 / 4.55) * 2)
 
 
 def test_an_evaluation_resumes_where_it_was_stopped():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from highrank_plugins.evaluation import NeuralCache, neural_cache
+from highrank_plugins.evaluation import neural_cache
+from highrank_plugins.evaluation.neural_cache import NeuralCache
 
 TOKENS, WIDTH, WORDS = 41, 3, 6
 

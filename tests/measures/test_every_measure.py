@@ -18,7 +18,7 @@ from highrank_plugins.common.figures import Bars, Lines
 from highrank_plugins.common.files import plain
 from highrank_plugins.measures import all_measures, find_measure, measure_names
 from highrank_plugins.measures.base import Block, TextMeasure, WeightMeasure, Words
-from highrank_plugins.monitoring import take_snapshot
+from highrank_plugins.models.head_monitor import take_snapshot
 from tests.heads.cases import MIXTAPE, MOC, MOS, SOFTMAX, Case, make_features
 from tests.heads.toys import toys  # noqa: F401  (a fixture)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from fairseq import optim
 
-from highrank_plugins.optim import non_monotone_trigger
+from highrank_plugins.optim.averaged_sgd import non_monotone_trigger
 from tests.fairseq_cli import CommandFailed
 from tests.stream_corpus import train_streams
 from tests.tasks.built import configure

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from highrank_plugins.optim import non_monotone_trigger
+from highrank_plugins.optim.averaged_sgd import non_monotone_trigger
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.tasks.bptt_checks import check_shares
+from highrank_plugins.tasks.bptt_language_modeling import check_shares
 from highrank_plugins.tasks.streams import Chunk, SplitTokens, Streams, chunk_plan
 
 DICTIONARY = Dictionary()

@@ -2,7 +2,7 @@
 
 import torch
 
-from highrank_plugins.monitoring import CollapseWatch
+from highrank_plugins.models.head_monitor import CollapseWatch
 
 HEALTHY = torch.tensor([0.5, 0.3, 0.2])
 DYING = torch.tensor([0.6, 0.399, 0.001])  # the last one has .3 % of an equal share
