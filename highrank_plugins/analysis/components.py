@@ -1,7 +1,5 @@
 """Describe the parts of a layer: a mixture's components and gates, a learned pointwise function."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -40,8 +38,8 @@ def component_use(log_prior: Tensor) -> ComponentUse:
     prior = log_prior.detach().double().exp()
     mean_prior = prior.mean(0)
     top = torch.bincount(prior.argmax(-1), minlength=prior.size(1)).double() / len(prior)
-    entropy = float(torch.special.entr(prior).sum(-1).mean())
-    return ComponentUse(mean_prior, top, entropy, float(torch.special.entr(mean_prior).sum()))
+    entropy, overall = (torch.special.entr(p).sum(-1).mean() for p in (prior, mean_prior))
+    return ComponentUse(mean_prior, top, float(entropy), float(overall))
 
 
 @torch.no_grad()
@@ -77,7 +75,6 @@ def gate_sharpness(
     """Return the sharpness of the gates of frequent classes, in groups, and of all rare ones.
 
     Args:
-        features: [..., F].
         ends: where groups of the S frequent classes end: (100,) makes [0, 100) and [100, S).
         tokens: number computed at once; K · S numbers each.
     Returns:

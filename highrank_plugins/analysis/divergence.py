@@ -31,11 +31,7 @@ class Estimate(NamedTuple):
 def pairwise_kld(log_probs_p: Tensor, log_probs_q: Tensor) -> Tensor:
     """Return KL(P_i ‖ Q_j) in nats for all pairs: one matrix product and the entropies of P.
 
-    Args:
-        log_probs_p: [n, M], any floating dtype.
-        log_probs_q: [m, M]; −∞ where P_i > 0 gives ∞.
-    Returns:
-        [n, m], float64.
+    The result [n, m] of [n, M] and [m, M] is float64; −∞ where P_i > 0 gives ∞.
     """
     _check(log_probs_p, log_probs_q)
     rows = []
@@ -52,11 +48,8 @@ def sampled_kld(
     """Estimate the mean of KL(P_i ‖ Q_j) over pairs whose i and j are drawn independently.
 
     This is the expected divergence between the predictions of two contexts (Yang et al. 2018).
-    Pairs are drawn with replacement, so i = j occurs, as in the paper's definition.
-
-    Args:
-        log_probs_p: [n, M].
-        log_probs_q: [m, M]; default log_probs_p.
+    Pairs are drawn with replacement, so i = j occurs, as in the paper's definition. P [n, M] is
+    also Q [m, M] by default.
     """
     if pairs < 2:
         raise ValueError(f"pairs must be at least 2 for a standard error, got {pairs}")

@@ -3,8 +3,6 @@
 Log-probabilities are floats [n, M] whose rows sum to 1; −∞ is allowed, and NaN is refused.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -38,11 +36,7 @@ def check_log_probs(log_probs: Tensor, name: str) -> None:
 def target_ranks(log_probs: Tensor, target: Tensor) -> Tensor:
     """Return how many classes rank above the target, int64 [n]; 0 if it is the most probable one.
 
-    Equally probable classes are taken in the order of their ids.
-
-    Args:
-        log_probs: [n, M].
-        target: int64 [n] in [0, M).
+    Equally probable classes are taken in the order of their ids. Targets are int64 [n] in [0, M).
     """
     check_log_probs(log_probs, "log_probs")
     classes = log_probs.size(1)
@@ -102,9 +96,7 @@ def perplexity_by_band(nll: Tensor, counts: Tensor, bands: Sequence[int]) -> lis
     """Return the perplexity of the tokens in each band of training frequency.
 
     Args:
-        nll: negative log-likelihoods in nats [n].
-        counts: how often the word of each token was seen in training [n]:
-            `count_of_class[target]`.
+        nll: in nats [n]. counts: how often the word of each token was seen in training [n].
         bands: where bands end, increasing, above 0: (10, 100) is [0, 10), [10, 100), [100, ∞).
     """
     if nll.dim() != 1 or nll.shape != counts.shape:
@@ -126,7 +118,5 @@ def _band(nll: Tensor, counts: Tensor, low: int, high: int | None) -> Band:
     inside = counts >= low
     if high is not None:
         inside &= counts < high
-    tokens = int(inside.sum())
-    if not tokens:
-        return Band(low, high, 0, None)
-    return Band(low, high, tokens, perplexity_of(float(nll[inside].double().mean())))
+    found = perplexity_of(float(nll[inside].double().mean())) if inside.any() else None
+    return Band(low, high, int(inside.sum()), found)

@@ -4,8 +4,6 @@ Features g have logits W g, so that a gradient reaches them through Wᵀ only. W
 to the d columns of W is lost for every trunk (Godey and Artzi 2026).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -36,16 +34,11 @@ class RowNorms(NamedTuple):
 
 
 def gradient_retention(weight: Tensor, logit_gradient: Tensor, per_token: bool = False) -> Tensor:
-    """Return ‖G P‖ / ‖G‖, with P the orthogonal projector of R^M onto the column space of W.
+    """Return ‖G P‖ / ‖G‖, with P the orthogonal projector of R^M onto the column space of W [M, d].
 
-    One minus this is the share of the norm that the layer loses.
-
-    Args:
-        weight: W [M, d] of any rank.
-        logit_gradient: G [n, M], e.g. softmax − one-hot, a row per token.
-        per_token: return the ratio of each row, not of the whole (Frobenius norms).
-    Returns:
-        [], in [0, 1], float64; per token [n], NaN where a row is zero.
+    One minus this is the share of the norm of G [n, M], e.g. softmax − one-hot, that the layer
+    loses. The result is float64 in [0, 1]: of the whole (Frobenius norms), or per token [n], NaN
+    where a row is zero.
     """
     if weight.dim() != 2 or logit_gradient.dim() != 2 or logit_gradient.size(1) != weight.size(0):
         raise ValueError(
@@ -89,10 +82,7 @@ def retained_by_head(
 ) -> RowNorms:
     """Return the norms of the gradient of each logit vector: K adjacent rows for each token.
 
-    Args:
-        to_basis: of the head's vocabulary matrix, see `ColumnSpace`.
-        features, target: [n, F] and [n].
-        numbers: logits held in memory at a time.
+    At most `numbers` logits of the features [n, F] are in memory at a time.
     """
     size = max(1, numbers // (getattr(head, "components", 1) * head.num_classes))
     found = [
@@ -106,14 +96,10 @@ def retained_by_head(
 def logit_gradient(head: Head, features: Tensor, target: Tensor) -> Tensor:
     """Return ∂ Σ_n −log P(target_n) / ∂z, where z_k are the K logit vectors of a token.
 
-    `Head.logit_vectors` and `Head.nll_of_logits` define z. If z is W h_k + b, its gradient reaches
-    h_k through Wᵀ alone, and `gradient_retention` of these rows is the share that W lets through.
-    Dropout and noise are off, and the gradients of parameters are left alone.
-
-    Args:
-        features: [..., F]. target: int64 [...].
-    Returns:
-        [n, K, M], at least float32.
+    `Head.logit_vectors` and `Head.nll_of_logits` define z [n, K, M] of features [..., F]. If z is
+    W h_k + b, its gradient reaches h_k through Wᵀ alone, and `gradient_retention` of these rows is
+    the share that W lets through. Dropout and noise are off, and the gradients of parameters are
+    left alone.
     """
     flat = head.flatten_features(features).detach()
     tensors = {name: tensor.detach() for name, tensor in head.tensors().items()}

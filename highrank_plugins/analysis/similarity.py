@@ -1,7 +1,5 @@
 """Measure whether similar words have similar rows of the vocabulary matrix."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -20,10 +18,7 @@ class WordPair(NamedTuple):
 
 
 class Similarity(NamedTuple):
-    """Hold Spearman's correlation over `used` pairs; None if undefined (too few, no spread).
-
-    missing: pairs with a word that has no vector.
-    """
+    """Hold Spearman's correlation over `used` pairs (None: undefined); `missing` lack vectors."""
 
     spearman: float | None
     used: int
@@ -57,11 +52,8 @@ def word_similarity(
 ) -> Similarity:
     """Correlate cosines with people's scores, by Spearman (as in Parthiban et al. 2021).
 
-    Pairs are lower-cased and used if both words are known; ranks of ties are averaged.
-
-    Args:
-        vectors: one row per word [M, d].
-        vocabulary: word → row, or the words in the order of the rows.
+    Pairs are lower-cased and used if both words are known; ranks of ties are averaged. Vectors
+    [M, d] have a row per word; a sequence has the words in the order of the rows.
     """
     rows = vocabulary
     if not isinstance(rows, Mapping):

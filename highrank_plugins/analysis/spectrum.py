@@ -3,8 +3,6 @@
 Singular values may be given in any order; an empty tensor, NaN and negative ones are refused.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -271,8 +269,7 @@ def spectral_decay(singular_values: Tensor, first: int = 1, last: int | None = N
 
     Stringer et al. 2019 and Agrawal et al. 2022 (α-ReQ) use this exponent; 0 is a flat spectrum.
 
-    Args:
-        first, last: the range of i, from 1 to n, that the line is fitted to; no value is 0 there.
+    The line is fitted to i = first, …, last, of n ≥ 2; no value is 0 there.
     """
     s = _checked(singular_values).sort(descending=True).values
     last = len(s) if last is None else last
@@ -303,8 +300,7 @@ def _checked(singular_values: Tensor) -> Tensor:
 def checked_blocks(blocks: Iterable[Tensor], finite: bool = True) -> Iterator[Tensor]:
     """Yield the blocks [n_i, M] that have a row, and check each when its turn comes.
 
-    Args:
-        finite: refuse infinities, too. −∞ is a valid log-probability, but a spectrum cannot use it.
+    −∞ is a valid log-probability, but a spectrum cannot use it: `finite` refuses infinities, too.
     """
     width = None
     for index, block in enumerate(blocks):

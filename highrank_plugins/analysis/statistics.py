@@ -1,7 +1,5 @@
 """Test whether systems differ by more than chance, and by how much; correlate measures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,10 +45,7 @@ def student_t(a: Runs, b: Runs) -> TTest:
     """Test whether two means are equal, two-sided and unpaired, with equal variances (Student).
 
     t = (m_a − m_b) / √(s² (1/n_a + 1/n_b)), s² the pooled variance, n_a + n_b − 2 degrees of
-    freedom: the test of Parthiban et al. 2021.
-
-    Args:
-        a, b: runs of each system, or a `Summary` of them; not both may have a deviation of 0.
+    freedom: the test of Parthiban et al. 2021. Not both may have a deviation of 0.
     """
     return _t_test(a, b, equal_variances=True)
 
@@ -65,8 +60,7 @@ def _t_test(a: Runs, b: Runs, equal_variances: bool) -> TTest:
 
     a, b = summarise(a), summarise(b)
     _pooled_deviation(a, b)  # refuses runs that do not vary
-    statistic, p_value = ttest_ind_from_stats(*a, *b, equal_var=equal_variances)
-    return TTest(float(statistic), float(p_value))
+    return TTest(*map(float, ttest_ind_from_stats(*a, *b, equal_var=equal_variances)))
 
 
 def _pooled_deviation(a: Summary, b: Summary) -> float:
@@ -183,7 +177,6 @@ def paired_bleu(
     Args:
         systems: name → hypotheses; the first is the baseline.
         references: one list of sentences per reference.
-        samples: 0 takes sacreBLEU's default.
         metric: a sacreBLEU metric, default BLEU of the tokens that suit the references.
     """
     from sacrebleu.metrics import BLEU

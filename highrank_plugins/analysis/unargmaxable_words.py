@@ -1,7 +1,5 @@
 """Find words that no context can make the most probable one."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -33,11 +31,9 @@ def unargmaxable(
     biases are never strictly above each other, so all of them are listed.
 
     Args:
-        weight: [M, d].
-        bias: [M].
+        weight: [M, d]; bias: [M].
         contexts: features [n, d] to try first, e.g. some of the corpus.
         bound: only |h_i| ≤ bound counts (1 for the output of an LSTM); default all of R^d.
-        progress: receives the classes that linear programs decide.
     Returns:
         class ids, ascending, int64.
     """
@@ -96,7 +92,7 @@ def _checked(weight: Tensor, bias: Tensor | None, bound: float | None) -> tuple[
 
 
 def _batch(weight: Tensor) -> int:
-    """Return the number of contexts whose logits [n, M] are held at once."""
+    """Return how many contexts have their logits [n, M] in memory at once."""
     return max(1, 2**22 // len(weight))
 
 
@@ -134,9 +130,6 @@ def argmax_margin(weight: Tensor, offsets: Tensor, c: int, bound: float | None =
     has an optimum above 0: it is homogeneous in (x, t), so that the box excludes nothing. With a
     bound on features, |x_i| ≤ bound and t = 1. Differences of rows are divided by the longest, and
     without a bound biases by the largest one, so that δ has no unit. Solved by HiGHS.
-
-    Args:
-        weight: [M, d] in float64; offsets: b [M] in float64.
     """
     from scipy.optimize import linprog
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -25,18 +25,12 @@ class WeightDropLSTM(nn.LSTM):
     Names and shapes of the parameters are `torch.nn.LSTM`'s. They are looked up at every
     call: nothing else holds a weight that `deepcopy`, `load_state_dict` or `.to()` could leave
     behind. In evaluation the layer is `torch.nn.LSTM` exactly.
-
-    Args:
-        input_size, hidden_size: as in `torch.nn.LSTM`.
     """
 
     weight_ih_l0: nn.Parameter
     weight_hh_l0: nn.Parameter
     bias_ih_l0: nn.Parameter
     bias_hh_l0: nn.Parameter
-
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__(input_size, hidden_size)
 
     def forward(  # type: ignore[override]  # torch's takes packed sequences, too
         self, x: Tensor, state: tuple[Tensor, Tensor], p: float = 0.0
@@ -87,9 +81,8 @@ class Rates:
     def __post_init__(self) -> None:
         if not self.embed_noise >= 0:
             raise ValueError(f"embed_noise must not be negative, got {self.embed_noise}")
-        for name in (f.name for f in fields(self) if f.name != "embed_noise"):
-            value = getattr(self, name)
-            if not 0 <= value < 1:
+        for name, value in vars(self).items():
+            if name != "embed_noise" and not 0 <= value < 1:
                 raise ValueError(f"{name} must lie in [0, 1), got {value}")
 
 
@@ -163,11 +156,8 @@ class AWDLSTM(nn.Module):
 
     def initial_state(self, batch: int) -> State:
         """Return zeros for `batch` streams, with the dtype and device of the parameters."""
-        like = self.embed.weight
-        return [
-            (like.new_zeros(1, batch, size), like.new_zeros(1, batch, size))
-            for size in self.layer_sizes
-        ]
+        zeros, shapes = self.embed.weight.new_zeros, [(1, batch, n) for n in self.layer_sizes]
+        return [(zeros(shape), zeros(shape)) for shape in shapes]
 
     def forward(
         self, tokens: Tensor, state: Sequence[tuple[Tensor, Tensor]] | None = None
@@ -203,9 +193,7 @@ class AWDLSTM(nn.Module):
 
 def locked_dropout(x: Tensor, p: float) -> Tensor:
     """Multiply x [T, B, D] by one mask [1, B, D] of zeros and 1/(1 − p); keep x for p = 0."""
-    if not p:
-        return x
-    return x * dropout_mask((1, *x.shape[1:]), p, x)
+    return x * dropout_mask((1, *x.shape[1:]), p, x) if p else x
 
 
 def embed_words(weight: Tensor, tokens: Tensor, p: float) -> Tensor:

@@ -1,14 +1,21 @@
 """Explicit options win over the architecture's, these over the head's; nonsense is refused."""
 
+from argparse import Namespace
 from typing import ClassVar
 
 import pytest
+import torch
+from fairseq.data import Dictionary
+from torch import nn
 
+from highrank_plugins.heads import Softmax
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.logit_head import LogitHead
 from highrank_plugins.heads.pointwise.monotone_mlp import MonotoneMLP
+from highrank_plugins.heads.registry import Registry
+from highrank_plugins.models import head_from_options, head_options
 from highrank_plugins.models.head_from_options import choose_head
-from highrank_plugins.models.head_options import HeadOptions, derived_defaults, help_of
+from highrank_plugins.models.head_options import AXES, Axis, HeadOptions, derived_defaults, help_of
 
 TRUNK = {"head_bias": "false"}
 MOS_PLIF = {"head": "mos", "head_pointwise": "plif"}
@@ -140,3 +147,52 @@ def test_every_option_has_help():
             assert option.metadata["help"]
             assert "see the documentation" not in option.metadata["help"], name
     assert set(derived_defaults()) < set(HeadOptions.__dataclass_fields__)
+
+
+class Plain(nn.Module):
+    """Stand for a vocabulary matrix as it is."""
+
+    constants = None
+    option_help: ClassVar = {}
+
+
+class Shifted(Plain):
+    """Stand for a vocabulary matrix with an option."""
+
+    option_help: ClassVar = {"by": "what is added"}
+
+    def __init__(self, by: float = 0.5):
+        super().__init__()
+        self.by = by
+
+
+class OnMatrix(Softmax):
+    """Stand for a structure that reads its matrix through a third axis."""
+
+    def __init__(self, *args, vocabulary: nn.Module, **options):
+        super().__init__(*args, **options)
+        self.vocabulary = vocabulary
+
+
+def test_a_third_axis_has_options_checks_construction_and_identity(monkeypatch):
+    matrices = Registry("vocabulary matrix")
+    for name, cls in (("plain", Plain), ("shifted", Shifted)):
+        matrices.register(name)(cls)
+    monkeypatch.setitem(HEADS._classes, "own", OnMatrix)
+    monkeypatch.setattr(HEADS, "common", HEADS.common | {"vocabulary"})
+    for module in (head_options, head_from_options):
+        monkeypatch.setattr(module, "AXES", (*AXES, Axis("head_vocabulary", matrices, "plain")))
+    assert help_of("head_shifted_by") == "what is added (default: 0.5)"
+    with pytest.raises(ValueError, match=r"--head-vocabulary plain has no .*has it: shifted"):
+        choose(head="own", head_shifted_by=2.0)
+    with pytest.raises(ValueError, match=r"--head-vocabulary: unknown .*did you mean 'shifted'"):
+        choose(head="own", head_vocabulary="shfted")
+    chosen = choose(head="own", head_vocabulary="shifted", head_shifted_by=2.0)
+    cfg = Namespace(head_embed_dim=None, **chosen)
+    weight = nn.Parameter(torch.zeros(9, 4))
+    head = head_from_options.head_from_options(cfg, weight, 4, Dictionary(), tied=False)
+    assert head.vocabulary.by == 2.0
+    assert head_from_options.function_options(head) == {
+        **{"head": "own", "head_pointwise": "identity", "head_vocabulary": "shifted"},
+        "head_shifted_by": 2.0,
+    }
