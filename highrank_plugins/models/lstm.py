@@ -1,6 +1,6 @@
 """Define the LSTM encoder-decoder with attention and a head; archs ``lstm_<layer>[_<preset>]``."""
 
-from argparse import Action, ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace
 from dataclasses import make_dataclass
 from functools import partial
 from typing import Optional
@@ -20,12 +20,9 @@ def _stock_fields() -> list[tuple]:
     """Return fields that fairseq declares only to argparse; ``None`` is unset."""
     parser = ArgumentParser(add_help=False)
     LSTMModel.add_args(parser)
-    return [(a.dest, Optional[_type(a)], described(a.help)) for a in parser._actions]
-
-
-def _type(option: Action) -> type:
-    takes_no_value = option.nargs == 0
-    return bool if takes_no_value else option.type or str
+    types = [bool if a.nargs == 0 else a.type or str for a in parser._actions]
+    options = zip(parser._actions, types, strict=True)
+    return [(a.dest, Optional[kind], described(a.help)) for a, kind in options]
 
 
 LSTMHeadConfig = make_dataclass("LSTMHeadConfig", _stock_fields(), bases=(HeadOptions,))
@@ -61,7 +58,16 @@ class LSTMHeadModel(HeadModel, LSTMModel):
         flat = plain_config(cfg, fill, "lstm")
         flat.criterion = None  # fairseq reads it for its adaptive softmax
         model = super().build_model(flat, task)
-        model.replace_output_layer(flat, task.target_dictionary)
+        decoder = model.decoder
+        decoder.__class__ = LSTMHeadDecoder  # fairseq offers no way to build another decoder
+        decoder.output_embed_dim = flat.decoder_out_embed_dim
+        tied = decoder.share_input_output_embed
+        stock = decoder.output_projection = decoder.embed_tokens if tied else decoder.fc_out
+        model.attach_head(flat, task.target_dictionary)
+        if not tied:
+            del decoder.fc_out
+            if model.head.bias is not None:
+                model.head.bias = stock.bias  # the same seed gives the same start
         return model
 
     @classmethod
@@ -70,38 +76,19 @@ class LSTMHeadModel(HeadModel, LSTMModel):
         features = cfg.decoder_out_embed_dim
         return features, features, cfg.share_decoder_input_output_embed or cfg.share_all_embeddings
 
-    def replace_output_layer(self, cfg: Namespace, dictionary) -> None:
-        """Attach the head in place of ``fc_out``, or of the use of the embedding."""
-        decoder = self.decoder
-        decoder.__class__ = LSTMHeadDecoder  # fairseq offers no way to build another decoder
-        decoder.output_embed_dim = cfg.decoder_out_embed_dim
-        tied = decoder.share_input_output_embed
-        stock = decoder.output_projection = decoder.embed_tokens if tied else decoder.fc_out
-        self.attach_head(cfg, dictionary)
-        if tied:
-            return
-        del decoder.fc_out
-        if self.head.bias is not None:
-            self.head.bias = stock.bias  # the same seed gives the same start
-
     def features(self, *args, **kwargs):
         """Return what the head reads [B, T, F], and the attention."""
         return self.extract_features(*args, **kwargs)
 
     def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
-        """Upgrade stock checkpoints, whose output layer has another name, or none."""
-        _rename_stocks(state_dict, tied=self.decoder.share_input_output_embed)
+        """Upgrade stock checkpoints, whose output layer is ``fc_out``, or has no key if tied."""
+        embedding = state_dict.get("decoder.embed_tokens.weight")
+        if not self.decoder.share_input_output_embed:
+            for key in [key for key in state_dict if key.startswith(STOCKS)]:
+                state_dict[OURS + key.removeprefix(STOCKS)] = state_dict.pop(key)
+        elif embedding is not None:
+            state_dict.setdefault(f"{OURS}weight", embedding)
         super().upgrade_state_dict_named(state_dict, name)
-
-
-def _rename_stocks(state_dict: dict, tied: bool) -> None:
-    """Rename the output layer from ``fc_out``; a tied one has no key."""
-    embedding = state_dict.get("decoder.embed_tokens.weight")
-    if tied and embedding is not None:
-        state_dict.setdefault(f"{OURS}weight", embedding)
-    elif not tied:
-        for key in [key for key in state_dict if key.startswith(STOCKS)]:
-            state_dict[OURS + key.removeprefix(STOCKS)] = state_dict.pop(key)
 
 
 register_archs("lstm_highrank", "lstm", fill)
