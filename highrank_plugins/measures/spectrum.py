@@ -9,16 +9,12 @@ from typing import Annotated, Any, Literal
 
 import torch
 
+from highrank_plugins.analysis import spectrum as spectra
 from highrank_plugins.analysis.spectrum import (
     Spectrum,
-    SpectrumPart,
-    SpectrumRows,
     effective_rank,
-    press_tolerance,
-    refuse_rows,
     spectral_decay,
     spectral_entropy,
-    whole_spectrum,
 )
 from highrank_plugins.common.figures import Figure, Lines
 from highrank_plugins.common.formatting import short
@@ -90,22 +86,22 @@ class SpectrumMeasure(base.TextMeasure):
             )
         super().start(words, dtype)
         self._dtype = dtype
-        self._rows = SpectrumRows(dtype, self.method)
+        self._rows = spectra.SpectrumRows(dtype, self.method)
         self._nats = 0.0
         self._impossible = _impossible_classes(words)
 
     def observe(self, block: base.Block) -> None:
         log_probs = block.log_probs
-        refuse_rows(log_probs.isfinite(), f"token {block.first}", log_probs)
+        spectra.refuse_rows(log_probs.isfinite(), f"token {block.first}", log_probs)
         impossible = log_probs[:, self._impossible].double().exp().sum(1)
         self._nats -= float(torch.log1p(-impossible).sum())
         self._rows.add(log_probs)
 
-    def part(self) -> tuple[SpectrumPart, float]:
+    def part(self) -> tuple[spectra.SpectrumPart, float]:
         return self._rows.part(), self._nats
 
-    def merge(self, parts: Sequence[tuple[SpectrumPart, float]]) -> LogProbSpectrum:
-        found = whole_spectrum([part for part, _ in parts])
+    def merge(self, parts: Sequence[tuple[spectra.SpectrumPart, float]]) -> LogProbSpectrum:
+        found = spectra.whole_spectrum([part for part, _ in parts])
         rank = found.press_rank()
         return LogProbSpectrum(
             contexts=found.shape[0],
@@ -186,7 +182,7 @@ def spectrum_figure(
     """Return singular values over the largest, with the Press tolerance, on two log axes."""
     largest = values[0]
     places = _thinned(len(values))
-    level = press_tolerance(largest, shape, getattr(torch, dtype)) / largest
+    level = spectra.press_tolerance(largest, shape, getattr(torch, dtype)) / largest
     series: dict[str, Any] = {
         "singular values": (places, [values[i - 1] / largest for i in places]),
         "Press tolerance": ((1, len(values)), (level, level)),
