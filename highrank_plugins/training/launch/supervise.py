@@ -26,7 +26,8 @@ from highrank_plugins.training.launch.torchrun import (
 
 # supervises the processes of this machine: torchrun's agent, with SIGINT only
 Agent = LocalRanks | subprocess.Popen[bytes]
-ENDING_SECONDS = 30  # seconds for torchrun to end after the time limit for nodes to meet
+LOOK_SECONDS = 1.0
+ENDING_SECONDS = 30  # seconds for torchrun to end after its processes, or a signal
 AGAIN = "start the same command again: it resumes from the last checkpoint"
 
 
@@ -42,8 +43,9 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
         with log_folder(plan.log_dir, save_dir(plan.command), is_shared=plan.nodes > 1):
             _check(plan, say)
             plan.finished.unlink(missing_ok=True)
-            patience = plan.timeout + STARTING_SECONDS if plan.nodes > 1 else None
-            code = supervisor.run(partial(_start, plan, answers, say), patience)
+            patience = plan.timeout + STARTING_SECONDS if plan.nodes > 1 else float("inf")
+            again = ENDING_SECONDS + (plan.timeout if plan.max_restarts else 0)
+            code = supervisor.run(partial(_start, plan, answers, say), patience, again)
             if code == 0:
                 plan.finished.touch()
         if code == stop_request.REQUEUE:
@@ -131,35 +133,38 @@ class _Supervisor:
             stop_request.say_that_it_stops()
         (self.answers / "stop").touch()
 
-    def run(self, start: Callable[[], Agent], patience: float | None) -> int:
+    def run(self, start: Callable[[], Agent], patience: float, again: float = 0) -> int:
         """Return the exit code of the processes, or `REQUEUE` if they have stopped as asked.
 
-        If none has begun within `patience` seconds, they are ended.
+        If none has begun within `patience` seconds, they are ended. So they are `again` seconds
+        after one has ended itself because it made no progress, if they do not start again.
         """
         self.agent = start()
-        code = self._wait(self.agent, patience)
+        code = self._wait(self.agent, patience, again)
         if (self.answers / "stopped").exists() or (
             self.asked_at is not None and not self._started()
         ):
             return stop_request.REQUEUE
         return code if code >= 0 else 128 - code
 
-    def _wait(self, agent: Agent, patience: float | None) -> int:
-        # torchrun's own limits do not cover a node that finds a rendezvous full
-        ends, interrupted = [signal.SIGINT, signal.SIGKILL], False
+    def _wait(self, agent: Agent, patience: float, again: float) -> int:
+        # torchrun's own limits cover neither a node that finds a rendezvous full nor a store on a
+        # machine that is lost
+        begun, stalled, ends = time.monotonic(), float("inf"), float("inf")
         while True:
+            now = time.monotonic()
             try:
-                return agent.wait(patience)
+                return agent.wait(LOOK_SECONDS)
             except KeyboardInterrupt:
                 print("interrupted: ending all processes", file=sys.stderr)
-                # a terminal has sent it to them, too
-                patience, interrupted = ENDING_SECONDS, True
+                ends = now + ENDING_SECONDS  # a terminal has sent it to them, too
             except subprocess.TimeoutExpired:
-                if self._started() and not interrupted:
-                    patience = None
-                else:
-                    agent.send_signal(ends.pop(0))
-                    patience = ENDING_SECONDS if ends else None
+                stalled = min(stalled, now) if heartbeat.stall(self.answers) else float("inf")
+                if now > min(ends, stalled + again):
+                    agent.send_signal(signal.SIGKILL)
+                elif now > begun + patience and ends == float("inf") and not self._started():
+                    agent.send_signal(signal.SIGINT)
+                    ends = now + ENDING_SECONDS
 
     def _started(self) -> bool:
         return (self.answers / "started").exists()

@@ -65,6 +65,25 @@ def test_processes_that_have_started_are_not_killed(tmp_path):
     assert supervise._Supervisor(tmp_path).run(partial(child, begins), 1) == 0
 
 
+@pytest.mark.usefixtures("restored")
+def test_an_agent_that_outlives_its_stalled_ranks_is_killed(tmp_path):
+    """torchrun waits for a store on a machine that is lost; a restart removes the note."""
+    waits = f"""
+import pathlib, time
+folder = pathlib.Path({str(tmp_path)!r})
+(folder / "started").touch()
+(folder / "stall-7-0").write_text("rank 0 has made no progress")
+time.sleep(2)
+(folder / "stall-7-0").unlink()
+time.sleep(3)
+(folder / "stall-7-0").write_text("rank 0 has made no progress")
+time.sleep(99)
+"""
+    began = time.monotonic()
+    code = supervise._Supervisor(tmp_path).run(partial(child, waits), 1, again=4)
+    assert code == 128 + signal.SIGKILL and 8 < time.monotonic() - began < 40
+
+
 def test_different_runs_have_different_names():
     plan = Plan(("fairseq-train", "data", "--save-dir", "a"), Path("logs"), nodes=2)
     same = replace(plan, log_dir=Path("elsewhere"))
