@@ -21,7 +21,10 @@ setup(
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["highrank_plugins", "highrank_plugins.*"]),
     package_data={
-        "highrank_plugins": ["**/*.cpp", "**/*.hpp", "**/*.html", "**/*.yaml", "py.typed"]
+        "highrank_plugins": [
+            *("**/*.cpp", "**/*.hpp", "**/*.html", "**/*.sh", "**/*.yaml"),
+            "py.typed",
+        ]
     },
     install_requires=[
         "Jinja2>=3.1,<4",

@@ -173,26 +173,20 @@ def _restarts(given: int | None, nodes: int) -> int:
 def _slurm(plan: "Plan", job: "Job", script: Path, submit: bool, dry_run: bool) -> None:
     from highrank_plugins.common.files import held_alone, write_text
     from highrank_plugins.training.launch.batch_job import check_characters
-    from highrank_plugins.training.launch.slurm import check_queue, log_of, sbatch_script
-    from highrank_plugins.training.launch.slurm import submit as submit_script
+    from highrank_plugins.training.launch.slurm import sbatch_script, submit_once
 
-    check_characters([str(script), *job.directives, *plan.command])
+    check_characters([str(script), *plan.command])
     text = sbatch_script(plan, job)
     if dry_run:
         typer.echo(text, nl=False)
-        return
-    if not submit:
+    elif submit:
+        busy = f"another highrank launch submits a job for {plan.log_dir}: wait until it has ended"
+        with held_alone(plan.log_dir / ".submit", busy):
+            typer.echo(submit_once(plan, job, script, text))
+    else:
         plan.log_dir.mkdir(parents=True, exist_ok=True)  # SLURM does not create it
         write_text(script, text)
         typer.echo(f"sbatch {script}")
-        return
-    busy = f"another highrank launch submits a job for {plan.log_dir}: wait until it has ended"
-    with held_alone(plan.log_dir / ".submit", busy):
-        check_queue(plan.log_dir)
-        write_text(script, text)
-        number = submit_script(script, plan.log_dir)
-        plan.finished.unlink(missing_ok=True)  # the job does this, too, but may have to wait
-    typer.echo(f"sbatch {script}: job {number}; its log is {log_of(plan, job, number)}")
 
 
 def _run(plan: "Plan", dry_run: bool) -> int:

@@ -163,13 +163,15 @@ def _show(read: "Study", members: "list[PreparedMember]", folder: Path, plan: in
 
 
 def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: int | None) -> None:
-    from highrank_plugins.studies.slurm_array import array_script, submit
+    from highrank_plugins.studies.slurm_array import array_script
+    from highrank_plugins.training.launch.batch_job import submit
 
     arguments = sys.argv[1:] if sys.argv[1:2] == ["study"] else ["study", str(read.file)]
     arguments = [word for word in arguments if word != "--slurm"]
     # tasks need not have the PATH of this environment
     command = python("-m", "highrank_plugins.cli", *arguments)
-    typer.echo(submit(array_script(read, members, folder, command, jobs)))
+    script = array_script(read, members, folder, command, jobs)
+    typer.echo(f"sbatch {script}: job {submit(script)}")
     _say(f"after all tasks have ended, run: {shlex.join(['highrank', *arguments, '--table'])}")
 
 

@@ -27,7 +27,6 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
 from torch.distributed import DistError, PrefixStore, Store, rendezvous
 
-from highrank_plugins.common import peers
 from highrank_plugins.common.launchers import refuse_several
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError
@@ -86,7 +85,6 @@ def meet(cfg) -> Store:
             with suppress(RuntimeError):  # some processes may be missing
                 store.wait([f"read/{other}" for other in range(world)], READING)
         raise UserError(problem)
-    peers.note([n["host"] for n in notes])
     if rank == 0:
         places = ", ".join(f"{r}: {n['host']} {n['device'] or 'cpu'}" for r, n in enumerate(notes))
         logger.info("all %d processes have met (%s)", world, places)

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,28 +9,16 @@ from highrank_plugins.common.files import write_text
 from highrank_plugins.studies.definition import Study, as_word
 from highrank_plugins.studies.prepared import PreparedMember
 from highrank_plugins.training.launch.batch_job import (
-    FUNCTIONS,
+    batch_script,
     check_time_limit,
-    directives,
     log_pattern,
-    objection,
+    parsed,
+    quoted,
 )
 
 GRACE = 180  # seconds before its time limit at which a task is warned
-_SCRIPT = """\
-#!/usr/bin/env bash
-# Written by `highrank study --slurm`: a task for each member; submit it from where it was written.
-{directives}
-set -uo pipefail
-
-{functions}
-members=({names})
-# SLURM warns this shell alone, and later ends every process of the task
-run TERM {command} --only "${{members[SLURM_ARRAY_TASK_ID]}}"
-code=$?
-if [[ -n $asked ]] && ((code > 0)); then requeue; fi
-exit "$code"
-"""
+# SLURM warns the script alone, and later ends every process of the task
+_REQUEUE = "if [[ -n $asked ]] && ((code > 0)); then requeue; fi"
 
 
 def array_script(
@@ -55,8 +42,10 @@ def array_script(
         raise ValueError("every member is done: there is nothing to submit")
     given = {name.replace("_", "-"): value for name, value in study.settings.slurm.items()}
     for name in given:
-        if why := objection(f"--{name}" if re.fullmatch("[a-z-]+", name) else ""):
-            raise ValueError(f"{study.file}: slurm: {name}: {why}")
+        try:
+            parsed(f"--{name}" if re.fullmatch("[a-z-]+", name) else "")
+        except ValueError as error:
+            raise ValueError(f"{study.file}: slurm: {name}: {error}") from None
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     limit = f"%{jobs}" if jobs else ""
     options = {
@@ -74,27 +63,13 @@ def array_script(
         except ValueError as error:
             raise ValueError(f"{study.file}: slurm: time: {error}") from None
     chosen = {name: value for name, value in options.items() if value is not False}
-    script = folder / "array.sh"
-    write_text(
-        script,
-        _SCRIPT.format(
-            directives=directives(
-                {name: None if value is True else as_word(value) for name, value in chosen.items()}
-            ),
-            functions=FUNCTIONS,
-            names=shlex.join(names),
-            command=shlex.join(command),
-        ),
+    words = {name: None if value is True else as_word(value) for name, value in chosen.items()}
+    text = batch_script(
+        "study --slurm",
+        quoted(words),
+        f"members=({shlex.join(names)})",
+        f'TERM {shlex.join(command)} --only "${{members[SLURM_ARRAY_TASK_ID]}}"',
+        _REQUEUE,
     )
-    return script
-
-
-def submit(script: Path) -> str:
-    """Submit the script, and return the message of sbatch."""
-    try:
-        done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True)
-    except FileNotFoundError:
-        raise ValueError(f"--slurm: sbatch is missing; the script is {script}") from None
-    if done.returncode:
-        raise ValueError(f"sbatch refuses {script}: {done.stderr.strip()}")
-    return done.stdout.strip()
+    write_text(folder / "array.sh", text)
+    return folder / "array.sh"

@@ -24,7 +24,7 @@ def test_a_dry_run_of_several_nodes_keeps_the_run_id_out_of_the_command_line():
     words = ["--nodes", "2", "--processes", "1", "--rendezvous", "node1:29500", "--dry-run"]
     result = called("launch", *words, *TRAIN)
     assert "PET_RDZV_ID=highrank-" in result.stdout
-    assert "launch.agent --nnodes 2 --nproc-per-node 1 " in result.stdout
+    assert "launch.torchrun --nnodes 2 --nproc-per-node 1 " in result.stdout
     assert "--rdzv-id" not in result.stdout
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from highrank_plugins.common import processes
 from highrank_plugins.common.processes import python
-from highrank_plugins.training.launch.plan import Plan
-from highrank_plugins.training.launch.torchrun import rank_words, torchrun_words
+from highrank_plugins.training.launch.plan import Plan, rank_words
+from highrank_plugins.training.launch.torchrun import torchrun_words
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ def test_a_checkout_that_is_not_installed_starts_its_own_ranks(monkeypatch):
 def test_torchrun_starts_the_ranks_in_the_same_way(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan = Plan(("fairseq-train",), tmp_path, 2, rendezvous="a:1")
-    words = torchrun_words(plan, "a:1")
+    words = torchrun_words(plan)
     assert words[words.index("--no-python") + 1 :] == rank_words(plan)
     assert words[1:3] == rank_words(plan)[1:3] == ["-P", "-m"]
 

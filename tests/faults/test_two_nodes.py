@@ -18,7 +18,8 @@ import pytest
 
 from tests.faults.observed_training import OPTIONS, binarise, write_text
 
-STALL, ALLOWED = 10, 30  # --stall-timeout, and seconds beyond it within which all must end
+# --stall-timeout, --rendezvous-timeout, and seconds beyond them within which all must end
+STALL, MEETING, ALLOWED = 10, 30, 60
 PORT = 29500
 
 
@@ -85,7 +86,7 @@ class Training:
 
     def __init__(
         self, nodes: Nodes, data: Path, folder: Path, *more: str, restarts: int = 0,
-        stall: int = STALL, meeting: int = 120,
+        stall: int = STALL,
     ) -> None:  # fmt: skip
         self.logs = [folder / f"launcher{number}.log" for number in range(2)]
         for log in self.logs:
@@ -93,7 +94,7 @@ class Training:
         line = [
             sys.executable, "-m", "highrank_plugins.cli", "launch", "--nodes", "2",
             "--processes", "1", "--rendezvous", f"{nodes.hosts[0]}:{PORT}",
-            "--stall-timeout", str(stall), "--rendezvous-timeout", str(meeting),
+            "--stall-timeout", str(stall), "--rendezvous-timeout", str(MEETING),
             "--max-restarts", str(restarts), "--",
             "fairseq-train", str(data), *OPTIONS, "--save-dir", str(folder / "save"), *more,
         ]  # fmt: skip
@@ -127,7 +128,7 @@ class Training:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("restarts", [0, 3])
-def test_a_lost_network_ends_all_processes_and_names_the_peer(nodes, tmp_path, restarts):
+def test_a_lost_network_ends_all_processes(nodes, tmp_path, restarts):
     data = binarise(write_text(tmp_path), tmp_path)
     training = Training(nodes, data, tmp_path, restarts=restarts)
     try:
@@ -136,15 +137,16 @@ def test_a_lost_network_ends_all_processes_and_names_the_peer(nodes, tmp_path, r
         nodes.cable("down")
         began, ends = time.monotonic(), []
         for launcher in training.launchers:
-            launcher.wait(max(1, STALL + ALLOWED + began - time.monotonic()))
+            launcher.wait(max(1, STALL + MEETING + ALLOWED + began - time.monotonic()))
             ends.append(time.monotonic() - began)
     finally:
         training.kill()
         print(*(f"{log.name}: {log.read_text().splitlines()[-3:]}" for log in training.logs))
     print(f"ended {ends[0]:.0f} and {ends[1]:.0f} s after the cable was out, timeout {STALL} s")
     assert all(launcher.returncode not in (0, 75) for launcher in training.launchers)
-    for log, peer in zip(training.logs, ["rank 1 on nodeb", "rank 0 on nodea"], strict=True):
-        assert peer in log.read_text().splitlines()[-1]
+    for number, log in enumerate(training.logs):
+        last = log.read_text().splitlines()[-1]
+        assert f"rank {number} (process " in last and "or whose machine or network is lost" in last
     nodes.cable("up")
     resumed = Training(nodes, data, tmp_path, "--max-update", "60", "--allow-changed-options")
     try:
@@ -157,15 +159,15 @@ def test_a_lost_network_ends_all_processes_and_names_the_peer(nodes, tmp_path, r
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("lost", [0, 1])
-def test_waiting_for_a_lost_launcher_is_announced(nodes, tmp_path, lost):
+def test_a_lost_launcher_is_named(nodes, tmp_path, lost):
     data = binarise(write_text(tmp_path), tmp_path)
-    training = Training(nodes, data, tmp_path, restarts=3, stall=60, meeting=30)
+    training = Training(nodes, data, tmp_path, restarts=3, stall=60)
     left, log = training.launchers[1 - lost], training.logs[1 - lost]
     try:
         training.wait_for("num_updates=40,")
         os.killpg(training.launchers[lost].pid, signal.SIGKILL)
         began = time.monotonic()
-        assert left.wait(30 + ALLOWED) == 1
+        assert left.wait(MEETING + ALLOWED) == 1
         print(
             f"ended {time.monotonic() - began:.0f} s after the launcher of node {lost} was killed"
         )
@@ -173,8 +175,6 @@ def test_waiting_for_a_lost_launcher_is_announced(nodes, tmp_path, lost):
         training.kill()
     said = [line for line in log.read_text().splitlines() if line.startswith("highrank: ")]
     if lost == 1:  # the other node has the meeting point
-        assert "all processes of this machine have ended" in said[-2]
-        assert "waits up to 30 s (--rendezvous-timeout)" in said[-2]
         assert "the launcher of another node has not come back within" in said[-1]
     else:
         assert "the node where all meet (--rendezvous) is lost" in said[-1]

@@ -15,7 +15,7 @@ def test_an_array_makes_the_table_of_one_machine(slurm_cluster, tmp_path):
     alone = write_stub(tmp_path / "alone", seeds=[1, 2], options=options)
     assert run_study(alone).returncode == 1
     file = write_stub(tmp_path / "array", seeds=[1, 2], options=options)
-    assert "Submitted batch job" in submit(slurm_cluster, file, "--jobs", 2)
+    assert "array.sh: job " in submit(slurm_cluster, file, "--jobs", 2)
     wait(slurm_cluster)
     logs = list((folder_of(file) / "logs").glob("slurm-*.log"))
     assert len(logs) == 6 and sum("mos-2: diverged" in log.read_text() for log in logs) == 1

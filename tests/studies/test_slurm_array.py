@@ -41,14 +41,14 @@ def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypa
     assert study(file, "--only", "mos-1").exit_code == 0
     fake = tmp_path / "bin" / "sbatch"
     fake.parent.mkdir()
-    fake.write_text('#!/usr/bin/env bash\ncp "$1" "$(dirname "$0")/script"\necho job 7\n')
+    fake.write_text('#!/usr/bin/env bash\ncp "$2" "$(dirname "$0")/script"\necho 7\n')
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(file.parent))
     done = study(file, "--slurm")
-    assert done.exit_code == 2 and "--slurm: sbatch is missing" in done.output
+    assert done.exit_code == 2 and "array.sh: sbatch is missing on" in done.output
     monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
     done = study(file, "--slurm", "--jobs", 1000)  # not limited by this machine
-    assert done.exit_code == 0 and "job 7" in done.output
+    assert done.exit_code == 0 and "array.sh: job 7\n" in done.output
     assert done.output.endswith(" --table\n")  # nor does the login node run members
     script = (fake.parent / "script").read_text()
     assert "#SBATCH --array=0-1%1000\n" in script and "#SBATCH --partition=cpu\n" in script

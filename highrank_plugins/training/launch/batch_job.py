@@ -1,68 +1,57 @@
-"""Write what batch scripts share: options of sbatch, signals, and how a job is queued again."""
+"""Write and submit batch scripts, of a training run or of a study's array, by one template."""
 
 import re
 import shlex
+import subprocess
 import unicodedata
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-# SLURM may send the signal of --signal this many seconds early
-EARLY = 60
-# functions of bash
-FUNCTIONS = """\
-# not empty once SLURM or its user has asked this shell to stop; an array's task needs it
-# shellcheck disable=SC2034
-asked=
-trap 'asked=1' TERM USR1
-
-# run SIGNAL COMMAND...: the command, to which SIGUSR1 is passed on as SIGNAL
-run() {
-    local process code
-    "${@:2}" &
-    process=$!
-    trap 'asked=1; kill -s "$1" "$process" 2>/dev/null' USR1
-    while :; do
-        wait "$process" # until its end or a signal
-        code=$?
-        kill -0 "$process" 2>/dev/null || break
-    done
-    trap 'asked=1' USR1
-    return "$code"
-}
-
-# queue a job again that was asked to stop, and has saved
-requeue() {
-    local job=$SLURM_JOB_ID
-    # the last task of an array has the number of the whole array
-    if [[ -n ${SLURM_ARRAY_TASK_ID-} ]]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
-    # SLURM shows a job that it ends as COMPLETING: one that was cancelled must not start again, and
-    # one that was preempted is queued again already
-    if [[ ! $(scontrol show job "$job") =~ JobState=RUNNING|Reason=TimeLimit ]]; then
-        echo "stopped, and SLURM ends the job; if you cancelled it, submit it to resume"
-    elif scontrol requeue "$job"; then
-        echo "stopped, and the job is queued again; it resumes from its last checkpoint"
-    else
-        echo "stopped, but SLURM does not queue the job again; submit it to resume"
-    fi
-}
-"""
+EARLY = 60  # SLURM may send the signal of --signal this many seconds early
 
 
-def directives(options: Mapping[str, str | None], others: Iterable[str] = ()) -> str:
-    """Return the lines that give sbatch its options; it reads quotes as a shell does.
+def batch_script(
+    writer: str, directives: Iterable[str], prepare: str, command: str, finish: str
+) -> str:
+    """Return the script of `highrank WRITER`, in lines of bash that a person can change.
 
-    Args:
-        options: name → value, None for an option without one.
-        others: such as `--partition=gpu`; a value with blanks needs no quotes.
+    It prepares, runs `SIGNAL COMMAND…`, to which SLURM's warning is passed on as SIGNAL, and
+    finishes by the exit code in `code`. `requeue` there queues the job again.
     """
-    lines = [
+    lines = [f"#SBATCH {directive}" for directive in directives]
+    check_characters(lines)
+    parts = {"writer": writer, "directives": "\n".join(lines), "prepare": prepare}
+    parts |= {"command": command, "finish": finish}
+    template = Path(__file__).with_suffix(".sh").read_text(encoding="utf-8")
+    return re.sub(r"@(\w+)@", lambda found: parts[found[1]], template)
+
+
+def submit(script: Path) -> str:
+    """Submit a script by sbatch, and return the number of its job."""
+    sent = slurm_program("sbatch", "--parsable", str(script))
+    if sent.returncode:
+        raise ValueError(f"sbatch {script}: {sent.stderr.strip()}")
+    return sent.stdout.strip().partition(";")[0]  # a cluster's name may follow
+
+
+def slurm_program(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of SLURM, and return what it says."""
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        line = shlex.join(words)
+        raise ValueError(f"{line}: {words[0]} is missing on this machine") from None
+
+
+def quoted(options: Mapping[str, str | None]) -> list[str]:
+    """Return options of sbatch as its directives, None for one without a value.
+
+    sbatch reads quotes as a shell does.
+    """
+    return [
         f"--{name}" if value is None else f"--{name}={shlex.quote(value)}"
         for name, value in options.items()
     ]
-    for option in others:
-        name, equals, value = option.partition("=")
-        lines.append(name + equals + (value if _is_one_word(value) else shlex.quote(value)))
-    check_characters(lines)
-    return "\n".join(f"#SBATCH {line}" for line in lines)
 
 
 def check_characters(words: Iterable[str]) -> None:
@@ -73,52 +62,38 @@ def check_characters(words: Iterable[str]) -> None:
                 raise ValueError(f"{word!r}: a batch script cannot have {character!r}: remove it")
 
 
-def _is_one_word(value: str) -> bool:
-    """Whether a shell takes the value for one word, or none, as it is."""
-    try:
-        return len(shlex.split(value)) <= 1
-    except ValueError:  # a single quote
-        return False
-
-
 _SHORT = {"a": "array", "h": "help", "o": "output", "t": "time", "V": "version"}
 _WITHOUT_VALUE = "hHIkOQsvVWX"  # sbatch takes further short options in the same word
-_ALONE = {  # the start of a name that is enough for sbatch → the name
-    "a": "array", "he": "help", "te": "test-only", "us": "usage", "vers": "version", "wr": "wrap",
-}  # fmt: skip
+_ARRAY = "the script decides whether its job is an array: remove it"
+_WRAP = "the script is the job already: remove it"
+_ELSEWHERE = "submits nothing: remove it, and give it to sbatch yourself, with the script"
+_REFUSED = [  # the start of a name that is enough for sbatch, the name, and why it is refused
+    ("a", "array", _ARRAY), ("he", "help", _ELSEWHERE), ("te", "test-only", _ELSEWHERE),
+    ("ti", "tim", "write --time"), ("us", "usage", _ELSEWHERE), ("vers", "version", _ELSEWHERE),
+    ("wr", "wrap", _WRAP),
+]  # fmt: skip
 
 
-def long_name(option: str) -> str:
-    """Return the name of an option of sbatch, without dashes; empty unless it is exactly one."""
+def parsed(option: str) -> tuple[str, str]:
+    """Return name and value of one option of sbatch; refuse what a script cannot have."""
     found = re.match(r"--([a-z][a-z-]+)(?=[= ]|$)|-([A-Za-z])", option)
-    if found is None or (found[2] and found[2] in _WITHOUT_VALUE and option[2:]):
-        return ""
-    has_sign = option[found.end() :].startswith("=")
+    rest = option[found.end() :] if found else ""
     try:
         more = shlex.split(option)[1:]
-    except ValueError:  # a single quote, which `directives` quotes after a sign
-        return found[1] if found[1] and has_sign else ""
-    if any(word.startswith("-") for word in more) or (len(more) > 1 and not has_sign):
-        return ""
-    return found[1] or _SHORT.get(found[2], found[2])
-
-
-def objection(option: str) -> str | None:
-    """Return why a script cannot have an option of sbatch, None if it can."""
-    name = long_name(option)
-    if not name:
-        return "give one option of sbatch by its name, such as --partition=gpu"
-    for start, whole in _ALONE.items():
+    except ValueError:  # a single quote, which is quoted after a sign
+        more = [] if found and found[1] and rest.startswith("=") else ["-"]
+    if (
+        found is None
+        or (found[2] and found[2] in _WITHOUT_VALUE and rest)
+        or (len(more) > 1 and not rest.startswith("="))
+        or any(word.startswith("-") for word in more)
+    ):
+        raise ValueError("give one option of sbatch by its name, such as --partition=gpu")
+    name = found[1] or _SHORT.get(found[2], found[2])
+    for start, whole, why in _REFUSED:
         if name.startswith(start) and whole.startswith(name):
-            return {
-                "array": "the script decides whether its job is an array: remove it",
-                "wrap": "the script is the job already: remove it",
-            }.get(
-                whole, "submits nothing: remove it, and give it to sbatch yourself, with the script"
-            )
-    if name in ("ti", "tim"):
-        return "write --time"
-    return None
+            raise ValueError(why)
+    return name, rest.lstrip("= ")
 
 
 def log_pattern(path: object) -> str:
@@ -127,29 +102,19 @@ def log_pattern(path: object) -> str:
 
 
 def check_time_limit(limit: str, grace: int) -> None:
-    """Refuse a time limit at which a job could be asked to stop as soon as it starts.
+    """Refuse a limit, such as 90 or 1-12:00:00, at which a job could be asked to stop at once.
 
-    Args:
-        limit: as sbatch takes it, such as `90` (minutes) or `1-12:00:00`.
-        grace: seconds before the limit at which SLURM sends its signal.
+    SLURM sends its signal `grace` seconds before the limit.
     """
-    seconds = _seconds(limit)
-    if seconds is not None and seconds <= grace + EARLY:
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit)
+    if found is None:  # UNLIMITED, and what only sbatch can judge
+        return
+    days, *parts = (int(part or 0) for part in found.groups())
+    if found[1] is None and found[4] is None:
+        parts = [0, *parts]  # minutes, and perhaps seconds
+    seconds = ((days * 24 + parts[0]) * 60 + parts[1]) * 60 + parts[2]
+    if seconds <= grace + EARLY:
         raise ValueError(
             f"{limit} is {seconds} s, but SLURM asks the job to stop {grace} to {grace + EARLY} s "
             f"before that; give more than {(grace + EARLY) / 60:g} minutes"
         )
-
-
-def _seconds(limit: str) -> int | None:
-    """Return a time of SLURM in seconds, None for UNLIMITED and what only sbatch can judge."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit)
-    if found is None:
-        return None
-    days, *parts = (None if part is None else int(part) for part in found.groups())
-    first, second, third = parts
-    if days is not None or third is not None:
-        hours, minutes, seconds = first, second, third
-    else:
-        hours, minutes, seconds = 0, first, second
-    return (((days or 0) * 24 + (hours or 0)) * 60 + (minutes or 0)) * 60 + (seconds or 0)

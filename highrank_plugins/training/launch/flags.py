@@ -63,28 +63,23 @@ def refuse_missing(words: Sequence[str]) -> None:
                 raise UserError(f"{name} {path}: no such file or directory; correct the path")
 
 
-def distributed_flags(
-    place: Place, visible_gpus: int | None, command: Sequence[str]
-) -> list[list[str]]:
-    """Return all distributed options that fairseq needs, each with its value.
+def distributed_flags(place: Place, visible_gpus: int | None, command: Sequence[str]) -> list[str]:
+    """Return all distributed options that fairseq needs; a --ddp-backend of the command is kept.
 
-    Args:
-        visible_gpus: how many the process sees; None where it uses none.
-        command: a --ddp-backend in it is kept.
+    A process that uses no GPU sees None.
     """
     # each process sees one GPU, which is number 0 to it
     device = 0 if visible_gpus in (None, 1) else place.local_rank
     flags = [
-        ["--distributed-init-method", place.address],
-        ["--distributed-world-size", str(place.world_size)],
-        ["--distributed-rank", str(place.rank)],
-        ["--distributed-no-spawn"],
-        ["--device-id", str(device)],
-        ["--distributed-backend", "gloo" if visible_gpus is None else "nccl"],
+        *("--distributed-init-method", place.address),
+        *("--distributed-world-size", str(place.world_size)),
+        *("--distributed-rank", str(place.rank)),
+        "--distributed-no-spawn",
+        *("--device-id", str(device)),
+        *("--distributed-backend", "gloo" if visible_gpus is None else "nccl"),
     ]
     if option(command, "--ddp-backend") is None:
-        backend = "legacy_ddp" if visible_gpus is None else "pytorch_ddp"
-        flags.append(["--ddp-backend", backend])
+        flags += ["--ddp-backend", "legacy_ddp" if visible_gpus is None else "pytorch_ddp"]
     return flags
 
 

@@ -12,11 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from highrank_plugins.common import stop_request
+from highrank_plugins.common import heartbeat, stop_request
 from highrank_plugins.common.processes import end_with_parent
-from highrank_plugins.training.launch import cause
-from highrank_plugins.training.launch.plan import Plan
-from highrank_plugins.training.launch.torchrun import rank_words
+from highrank_plugins.training.launch.plan import Plan, rank_words
 
 POLL_SECONDS = 0.1
 LAST_WORDS_SECONDS = 5  # lets the others report what they saw before they are killed
@@ -25,10 +23,8 @@ LAST_WORDS_SECONDS = 5  # lets the others report what they saw before they are k
 class LocalRanks:
     """Manage all processes of a training run, with the methods of one `Popen`.
 
-    Args:
-        folder: private to this user; the processes meet in a file there.
-        environment: for every process, without the variables of its rank.
-        say: receives a line for each process that fails and for each restart.
+    They meet in a file of `folder`, which is private to this user. `say` receives a line for each
+    process that fails and for each restart.
     """
 
     def __init__(
@@ -69,7 +65,6 @@ class LocalRanks:
                 if self._restarts >= self._plan.max_restarts:
                     return code
                 self._restarts += 1
-                cause.forget(self._folder)
                 self._say(f"starting again ({self._restarts} of {self._plan.max_restarts})")
                 self._ranks = self._start()
             elif None not in codes:
@@ -80,38 +75,48 @@ class LocalRanks:
                 time.sleep(POLL_SECONDS)
 
     def _start(self) -> list[subprocess.Popen[bytes]]:
-        store = self._folder / f"store-{self._restarts}"
-        line = rank_words(self._plan, f"file://{store}")
+        line = rank_words(self._plan, f"file://{self._folder}/store-{self._restarts}")
+        size, launcher = str(self._plan.world_size), str(os.getpid())
+        shared = self._environment | {"WORLD_SIZE": size, stop_request.LAUNCHED: launcher}
         return [
             subprocess.Popen(
                 line,
-                env=self._environment | _rank_variables(self._plan, rank),
+                env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
                 preexec_fn=prepare_child,
             )
             for rank in range(self._plan.per_node)
         ]
 
     def _end_others(self, failed: int, code: int) -> None:
-        ended = cause.Cause(failed, code)
-        self._say(f"{ended.describe()}; ending the other processes")
-        cause.note(self._folder, ended)
-        end = time.monotonic() + LAST_WORDS_SECONDS
-        while time.monotonic() < end and any(process.poll() is None for process in self._ranks):
-            time.sleep(POLL_SECONDS)
+        why = heartbeat.stall(self._folder) or describe(failed, code)
+        self._say(f"{why}; ending the other processes")
+        (self._folder / "failed").write_text(f"{failed} {code}", encoding="utf-8")
+        self._hear_last_words()
+        if heartbeat.stall(self._folder):
+            for process in self._ranks:  # one that hangs or is stopped writes its stacks
+                process.send_signal(signal.SIGABRT)
+                process.send_signal(signal.SIGCONT)
+            self._hear_last_words()
         for process in self._ranks:
             process.kill()
             with suppress(subprocess.TimeoutExpired):  # the process may be waiting for a dead disk
                 process.wait(LAST_WORDS_SECONDS)
+
+    def _hear_last_words(self) -> None:
+        end = time.monotonic() + LAST_WORDS_SECONDS
+        while time.monotonic() < end and any(process.poll() is None for process in self._ranks):
+            time.sleep(POLL_SECONDS)
+
+
+def describe(rank: int, code: int) -> str:
+    """Return how a process has ended."""
+    if code >= 0:
+        return f"rank {rank} failed with exit code {code}"
+    memory = ": is the machine out of memory?" if code == -signal.SIGKILL else ""
+    return f"rank {rank} was killed by signal {-code} ({signal.Signals(-code).name}){memory}"
 
 
 def prepare_child() -> None:
     """Make a new process end with its parent, and ignore stop requests until it listens."""
     end_with_parent()
     stop_request.ignore()
-
-
-def _rank_variables(plan: Plan, rank: int) -> dict[str, str]:
-    """Return the variables that tell a process which one it is."""
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": plan.world_size}
-    place[stop_request.LAUNCHED] = os.getpid()
-    return {name: str(value) for name, value in place.items()}

@@ -1,19 +1,21 @@
-"""Plan the processes of a launch: their number, machines and command."""
+"""Plan the processes of a launch: their number, machines, command and environment."""
 
+import hashlib
 import os
+import shlex
 import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from highrank_plugins.common import heartbeat
 from highrank_plugins.common.formatting import size
 from highrank_plugins.common.launchers import refuse_several
-from highrank_plugins.common.processes import usable_cores
+from highrank_plugins.common.processes import python, usable_cores
 from highrank_plugins.training.launch.flags import check_command
 
 PORT = 29500
-LOOPBACK = "127.0.0.1"
-STARTING_SECONDS = 60  # seconds to import torch on a busy machine
+RANK_MODULE = "highrank_plugins.training.launch.rank"
 
 
 @dataclass(frozen=True)
@@ -23,12 +25,10 @@ class Plan:
     Attributes:
         command: `fairseq-train …`, without the options that `launch` adds.
         gpus: a GPU for each process, else CPU cores.
-        rendezvous: HOST:PORT where the nodes meet; not used on one machine, whose processes meet
-            in a file.
-        log_dir: for `rank0.log`, `rank1.log`, …
+        rendezvous: HOST:PORT where several nodes meet.
         timeout: seconds within which all processes must meet.
-        max_restarts: how often torchrun starts all processes again after one has failed.
-        stall_timeout: seconds without a sign of life after which a process is ended; 0: never.
+        max_restarts: how often all processes start again after one has failed.
+        stall_timeout: seconds without a sign of life after which a process ends; 0: never.
     """
 
     command: tuple[str, ...]
@@ -55,7 +55,7 @@ class Plan:
         """Require an address for several nodes to meet at (SLURM finds one itself)."""
         if self.nodes == 1:
             refuse_several(os.environ, 1, "start this command once, or pass --nodes N")
-        if self.nodes > 1 and self.rendezvous is None:
+        elif self.rendezvous is None:
             raise ValueError(
                 f"--nodes {self.nodes}: name the address where they meet, the same on every "
                 f"node: --rendezvous HOST:PORT, where HOST is one of them (PORT {PORT} will "
@@ -68,9 +68,12 @@ class Plan:
         return self.log_dir / "finished"
 
     @property
-    def threads(self) -> int:
-        """Return the number of CPU threads for each process of this machine."""
-        return max(1, usable_cores() // self.per_node)
+    def run_id(self) -> str:
+        """Return a name that tells training runs at one address apart; equal commands share it.
+
+        It is not secret: every client of the store can list its keys.
+        """
+        return f"highrank-{hashlib.sha256(shlex.join(self.command).encode()).hexdigest()[:12]}"
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -81,21 +84,53 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def check_gpus(per_node: int) -> None:
-    """Require a GPU of this machine for each process."""
-    import torch
+def check_machine(plan: Plan) -> None:
+    """Require a GPU of this machine for each process, and disk space for their logs."""
+    if plan.gpus:
+        import torch
 
-    count = torch.cuda.device_count()
-    if per_node > count:
-        raise ValueError(
-            f"--gpus-per-node {per_node}: torch sees {count} GPUs on {socket.gethostname()}; "
-            "--processes N trains on a CPU"
+        count = torch.cuda.device_count()
+        if plan.per_node > count:
+            raise ValueError(
+                f"--gpus-per-node {plan.per_node}: torch sees {count} GPUs on "
+                f"{socket.gethostname()}; --processes N trains on a CPU"
+            )
+    plan.log_dir.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(plan.log_dir).free
+    if free < 1e9:
+        raise OSError(
+            f"{plan.log_dir}: only {size(free)} are free on its disk; free some space first"
         )
 
 
-def check_disk(folder: Path, gigabytes: float = 1.0) -> None:
-    """Require free disk space for a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
-    if free < gigabytes * 1e9:
-        raise OSError(f"{folder}: only {size(free)} are free on its disk; free some space first")
+def rank_words(plan: Plan, init_method: str = "env://") -> list[str]:
+    """Return the command of one process; its environment says which one it is."""
+    return [
+        *python("-m", RANK_MODULE),
+        *("--init-method", init_method),
+        *("--world-size", str(plan.world_size), "--log-dir", str(plan.log_dir)),
+        *([] if plan.gpus else ["--cpu"]),
+        *("--", *plan.command),
+    ]
+
+
+def environment(plan: Plan) -> dict[str, str]:
+    """Return what is added to the launcher's environment for the processes."""
+    threads = str(max(1, usable_cores() // plan.per_node))
+    variables = {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
+        "HIGHRANK_RENDEZVOUS_TIMEOUT": str(plan.timeout),
+        heartbeat.TIMEOUT: str(plan.stall_timeout),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if plan.nodes == 1:
+        # not reachable from other machines, or through this one's network address
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            variables[name] = os.environ.get(name, "lo")
+    else:
+        # torchrun's default for --rdzv-id: other users can read a command line
+        variables["PET_RDZV_ID"] = plan.run_id
+        # otherwise restarted processes read stale addresses in torchrun's own store
+        variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    # fairseq uses any GPU that it sees
+    return variables if plan.gpus else variables | {"CUDA_VISIBLE_DEVICES": ""}

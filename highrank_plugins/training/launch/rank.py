@@ -24,15 +24,15 @@ def main(words: Sequence[str] | None = None) -> None:
     """Train as the process that the environment names."""
     end_with_parent(int(os.environ.get(stop_request.LAUNCHED, 0)))
     stop_request.ignore()  # spares `tee`, which would lose the end of the log
-    options, command = _parse(sys.argv[1:] if words is None else words)
+    options = _parse(sys.argv[1:] if words is None else words)
     place = find_place(os.environ, options.init_method)
     write_to_log(Path(options.log_dir), place.rank)
-    heartbeat.start(place.rank)
+    heartbeat.guard(place.rank)
     stop_request.listen()
-    check_command(command)
+    check_command(options.command)
     check_world_size(place, options.world_size)
-    flags = distributed_flags(place, None if options.cpu else _visible_gpus(), command)
-    line = [*command, *(word for flag in flags for word in flag)]
+    gpus = None if options.cpu else _visible_gpus()
+    line = [*options.command, *distributed_flags(place, gpus, options.command)]
     print(f"+ {shlex.join(line)}", flush=True)
     train(line)
 
@@ -93,14 +93,14 @@ def _visible_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="rank", allow_abbrev=False)
     parser.add_argument("--world-size", type=int, required=True)
     parser.add_argument("--log-dir", required=True)
     parser.add_argument("--init-method", default="env://")
     parser.add_argument("--cpu", action="store_true")
-    at = list(words).index("--")
-    return parser.parse_args(words[:at]), list(words[at + 1 :])
+    parser.add_argument("command", nargs="+")
+    return parser.parse_args(words)
 
 
 if __name__ == "__main__":

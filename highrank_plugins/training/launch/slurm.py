@@ -1,8 +1,6 @@
 """Write the batch script with which SLURM starts a training run, a task of srun per process."""
 
-import re
 import shlex
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,27 +9,24 @@ from highrank_plugins.common.files import write_text
 from highrank_plugins.common.stop_request import DIRECTORY, REQUEUE
 from highrank_plugins.training.command_line import by_option
 from highrank_plugins.training.launch.batch_job import (
-    FUNCTIONS,
+    batch_script,
     check_characters,
     check_time_limit,
-    directives,
     log_pattern,
-    long_name,
-    objection,
+    parsed,
+    quoted,
+    slurm_program,
+    submit,
 )
-from highrank_plugins.training.launch.plan import PORT, Plan
-from highrank_plugins.training.launch.torchrun import environment, rank_words
+from highrank_plugins.training.launch.plan import PORT, Plan, environment, rank_words
 
 MEETING = "tcp://$host:$port"  # with variables of the script
 JOB = "job"  # a file in the log directory with the number of the last job
-_SCRIPT = """\
-#!/usr/bin/env bash
-# Written by `highrank launch --slurm`; submit it from the folder where it was written.
-{directives}
-set -uo pipefail
-
-{functions}
+_PREPARE = """\
 {exports}
+export OMP_NUM_THREADS="${{SLURM_CPUS_PER_TASK:-1}}"
+# srun does not inherit this from the job (SLURM 22.05)
+[[ -z ${{SLURM_CPUS_PER_TASK-}} ]] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$(({port} + SLURM_JOB_ID % 20000)) # two jobs on one node get two ports
 restart=${{SLURM_RESTART_COUNT:-0}}
@@ -42,18 +37,15 @@ export {directory}={log_dir}/stop-$SLURM_JOB_ID
 rm -rf -- "${directory}"
 mkdir -p -- "${directory}"
 rm -f -- {finished}
-
-run USR1 {srun}
-code=$?
+"""
+_FINISH = """\
 if [[ -e ${directory}/stopped ]]; then code={requeue}; fi
 rm -rf -- "${directory}"
 if ((code == 0)); then
     touch {finished}
 elif ((code == {requeue})); then
     requeue
-fi
-exit "$code"
-"""
+fi"""
 
 
 @dataclass(frozen=True)
@@ -74,7 +66,11 @@ class Job:
 
 def sbatch_script(plan: Plan, job: Job) -> str:
     """Return the script, in which a job that was asked to stop requeues itself."""
-    gpus = _gpu_options(plan, job)
+    gpus, srun = {}, ["srun", "--kill-on-bad-exit=1"]
+    if plan.gpus and job.one_gpu_each:
+        gpus = {"gpus-per-task": "1"}
+    elif plan.gpus:
+        gpus, srun = {"gpus-per-node": str(plan.per_node)}, [*srun, "--gpu-bind=none"]
     options = {
         "job-name": job.name,
         "nodes": str(plan.nodes),
@@ -85,96 +81,72 @@ def sbatch_script(plan: Plan, job: Job) -> str:
         "requeue": None,
         "signal": f"USR1@{job.grace}",
     }
-    check_characters(job.directives)
-    for option in job.directives:
-        if why := objection(option):
-            raise ValueError(f"--sbatch={option}: {why}")
-        if given := re.fullmatch(r"(?:--time[= ]|-t[= ]?)(\S+)", option):
-            try:
-                check_time_limit(given[1], job.grace)
-            except ValueError as error:
-                raise ValueError(f"--sbatch={option}: {error}, or lower --grace") from None
-    rank = rank_words(plan, MEETING)
-    srun = ["srun", "--kill-on-bad-exit=1", *_bindings(plan, job)]
-    rows = [[*srun, *(f"--{name}={value}" for name, value in gpus.items())], *by_option(rank)]
-    return _SCRIPT.format(
-        directives=directives(options, job.directives),
-        functions=FUNCTIONS,
-        exports="\n".join(_exports(plan)),
-        port=PORT,
-        finished=shlex.quote(str(plan.finished)),
-        log_dir=shlex.quote(str(plan.log_dir)),
-        directory=DIRECTORY,
-        world_size=plan.world_size,
-        requeue=REQUEUE,
-        srun=" \\\n    ".join(" ".join(map(_quote, row)) for row in rows),
+    values = {
+        "directory": DIRECTORY,
+        "exports": "\n".join(
+            f"export {name}={shlex.quote(value)}"
+            for name, value in environment(plan).items()
+            if name != "OMP_NUM_THREADS"  # the job's cores count, not those of this machine
+        ),
+        "finished": shlex.quote(str(plan.finished)),
+        "log_dir": shlex.quote(str(plan.log_dir)),
+        "port": PORT,
+        "requeue": REQUEUE,
+        "world_size": plan.world_size,
+    }
+    rows = [[*srun, *quoted(gpus)], *by_option(rank_words(plan, MEETING))]
+    command = " \\\n    ".join(" ".join(map(_quote, row)) for row in rows)
+    return batch_script(
+        "launch --slurm",
+        [*quoted(options), *(_directive(option, job.grace) for option in job.directives)],
+        _PREPARE.format(**values),
+        f"USR1 {command}",
+        _FINISH.format(**values),
     )
 
 
-def log_of(plan: Plan, job: Job, number: str) -> str:
-    """Say where a submitted job writes its log."""
-    if any(long_name(option).startswith("ou") for option in job.directives):
-        return "where --output of sbatch says"
-    return f"{plan.log_dir}/slurm-{number}.log"
-
-
-def check_queue(log_dir: Path) -> None:
-    """Refuse to start while an earlier job of the same training run is in the queue."""
-    kept = log_dir / JOB
-    if kept.exists():
-        job = kept.read_text(encoding="utf-8").strip()
-        asked = _output("squeue", "--noheader", "--jobs", job, "--format", "%T")
-        if asked.returncode and "Invalid job id" not in asked.stderr:
-            raise ValueError(
-                f"squeue does not say whether job {job} of this run is still in the queue "
-                f"({asked.stderr.strip() or asked.returncode}): try again, or delete {kept} "
-                "if it is not"
-            )
-        state = asked.stdout.strip()
-        if state:
-            raise ValueError(f"job {job} of this run is still in the queue ({state})")
-
-
-def submit(script: Path, log_dir: Path) -> str:
-    """Submit a script by sbatch; return the number of its job, which is also kept in `log_dir`."""
-    sent = _output("sbatch", "--parsable", str(script))
-    if sent.returncode:
-        raise ValueError(f"sbatch {script}: {sent.stderr.strip()}")
-    job = sent.stdout.strip().partition(";")[0]  # a cluster's name may follow
-    write_text(log_dir / JOB, f"{job}\n")
-    return job
-
-
-def _output(*words: str) -> subprocess.CompletedProcess[str]:
+def _directive(option: str, grace: int) -> str:
+    """Return an option of --sbatch with its value in quotes, where it needs them."""
+    check_characters([option])
     try:
-        return subprocess.run(words, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        raise ValueError(f"--submit: {words[0]} is missing on this machine") from None
-
-
-def _gpu_options(plan: Plan, job: Job) -> dict[str, str]:
-    if not plan.gpus:
-        return {}
-    return {"gpus-per-task": "1"} if job.one_gpu_each else {"gpus-per-node": str(plan.per_node)}
-
-
-def _bindings(plan: Plan, job: Job) -> list[str]:
-    return ["--gpu-bind=none"] if plan.gpus and not job.one_gpu_each else []
-
-
-def _exports(plan: Plan) -> list[str]:
-    variables = environment(plan)
-    # the job's cores count, not those of the machine where the script is written
-    del variables["OMP_NUM_THREADS"]
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    cores = "SLURM_CPUS_PER_TASK"
-    return [
-        *lines,
-        f'export OMP_NUM_THREADS="${{{cores}:-1}}"',
-        # srun does not inherit this from the job (SLURM 22.05)
-        f'[[ -z ${{{cores}-}} ]] || export SRUN_CPUS_PER_TASK="${cores}"',
-    ]
+        name, given = parsed(option)
+    except ValueError as error:
+        raise ValueError(f"--sbatch={option}: {error}") from None
+    if name == "time":
+        try:
+            check_time_limit(given, grace)
+        except ValueError as error:
+            raise ValueError(f"--sbatch={option}: {error}, or lower --grace") from None
+    before, sign, value = option.partition("=")
+    try:
+        is_word = len(shlex.split(value)) <= 1
+    except ValueError:  # a single quote
+        is_word = False
+    return before + sign + (value if is_word else shlex.quote(value))
 
 
 def _quote(word: str) -> str:
     return f'"{word}"' if word == MEETING else shlex.quote(word)
+
+
+def submit_once(plan: Plan, job: Job, script: Path, text: str) -> str:
+    """Submit the script unless an earlier job of this run is in the queue; say where its log is."""
+    kept = plan.log_dir / JOB
+    if kept.exists():
+        number = kept.read_text(encoding="utf-8").strip()
+        asked = slurm_program("squeue", "--noheader", "--format", "%T", "--jobs", number)
+        if asked.returncode and "Invalid job id" not in asked.stderr:
+            raise ValueError(
+                f"squeue does not say whether job {number} of this run is still in the queue "
+                f"({asked.stderr.strip() or asked.returncode}): try again, or delete {kept} "
+                "if it is not"
+            )
+        if state := asked.stdout.strip():
+            raise ValueError(f"job {number} of this run is still in the queue ({state})")
+    write_text(script, text)
+    number = submit(script)
+    write_text(kept, f"{number}\n")
+    plan.finished.unlink(missing_ok=True)  # the job does this, too, but may have to wait
+    has_output = any(parsed(option)[0].startswith("ou") for option in job.directives)
+    log = "where --output of sbatch says" if has_output else f"{plan.log_dir}/slurm-{number}.log"
+    return f"sbatch {script}: job {number}; its log is {log}"

@@ -12,23 +12,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 
-from highrank_plugins.common import peers, stop_request
+from highrank_plugins.common import heartbeat, stop_request
 from highrank_plugins.common.files import open_own
 from highrank_plugins.common.folder_lock import log_folder
-from highrank_plugins.training.launch import cause
 from highrank_plugins.training.launch.flags import save_dir
-from highrank_plugins.training.launch.local_ranks import LocalRanks, prepare_child
-from highrank_plugins.training.launch.plan import (
+from highrank_plugins.training.launch.local_ranks import LocalRanks, describe, prepare_child
+from highrank_plugins.training.launch.plan import Plan, check_machine, environment
+from highrank_plugins.training.launch.torchrun import (
     STARTING_SECONDS,
-    Plan,
-    check_disk,
-    check_gpus,
+    check_rendezvous,
+    torchrun_words,
 )
-from highrank_plugins.training.launch.rendezvous import check_rendezvous
-from highrank_plugins.training.launch.torchrun import environment, run_id, torchrun_words
-from highrank_plugins.training.launch.watch import Agent, WatchedAgent
 
-ENDING_SECONDS = 30  # seconds for torchrun to end after the time limit for nodes to meet
+# supervises the processes of this machine: torchrun's agent, with SIGINT only
+Agent = LocalRanks | subprocess.Popen[bytes]
+LOOK_SECONDS = 1.0
+ENDING_SECONDS = 30  # seconds for torchrun to end after its processes, or a signal
+AGAIN = "start the same command again: it resumes from the last checkpoint"
 
 
 def launch(plan: Plan, say: Callable[[str], object]) -> int:
@@ -43,83 +43,66 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
         with log_folder(plan.log_dir, save_dir(plan.command), is_shared=plan.nodes > 1):
             _check(plan, say)
             plan.finished.unlink(missing_ok=True)
-            code = supervisor.run(partial(_start_watched, plan, answers, say), _patience(plan))
+            patience = plan.timeout + STARTING_SECONDS if plan.nodes > 1 else float("inf")
+            again = ENDING_SECONDS + (plan.timeout if plan.max_restarts else 0)
+            code = supervisor.run(partial(_start, plan, answers, say), patience, again)
             if code == 0:
                 plan.finished.touch()
         if code == stop_request.REQUEUE:
             say(f"stopped; start it again to resume (exit code {code})")
         elif code:
-            say(f"failed with exit code {code}: {_advice(plan, answers)}{_silent(answers)}")
+            say(f"failed with exit code {code}: {_advice(plan, answers)}")
     return code
 
 
 def _check(plan: Plan, say: Callable[[str], object]) -> None:
     """Raise an error if the processes cannot run here, or cannot meet."""
-    if plan.gpus:
-        check_gpus(plan.per_node)
-    check_disk(plan.log_dir)
+    check_machine(plan)
     for log in plan.log_dir.glob("rank*.log"):
         open_own(log, "ab").close()  # the processes append to it
-    if plan.rendezvous is not None:
-        if plan.nodes == 1:
-            say(f"--rendezvous {plan.rendezvous} is not used: one machine needs no port")
-        else:
-            check_rendezvous(plan.rendezvous, plan.timeout, run_id(plan))
-
-
-def _patience(plan: Plan) -> float | None:
-    return plan.timeout + STARTING_SECONDS if plan.nodes > 1 else None
-
-
-def _start_watched(plan: Plan, folder: Path, say: Callable[[str], object]) -> Agent:
-    agent = _start(plan, folder, say)
-    if not plan.stall_timeout:
-        return agent
-    return WatchedAgent(
-        agent, folder, plan.stall_timeout, say, plan.max_restarts, _meeting_again(plan)
-    )
-
-
-def _meeting_again(plan: Plan) -> str:
-    """Return what torchrun waits for before it restarts processes that have failed, in words."""
-    if plan.nodes == 1:
-        return ""
-    return (
-        f"They are restarted once the launchers of all {plan.nodes} nodes have met again at "
-        f"{plan.rendezvous}, for which torchrun waits up to {plan.timeout:.0f} s "
-        "(--rendezvous-timeout). On a node whose launcher has ended, start the same command again; "
-        "Ctrl-C here ends the wait"
-    )
+    if plan.nodes > 1:
+        check_rendezvous(str(plan.rendezvous), plan.timeout, plan.run_id)
+    elif plan.rendezvous is not None:
+        say(f"--rendezvous {plan.rendezvous} is not used: one machine needs no port")
 
 
 def _start(plan: Plan, folder: Path, say: Callable[[str], object]) -> Agent:
     """Start the processes of this machine, which answer stop requests by files in `folder`."""
     env = os.environ | environment(plan) | {stop_request.DIRECTORY: str(folder)}
-    if plan.rendezvous is None or plan.nodes == 1:
+    if plan.nodes == 1:
         say(f"+ {shlex.join(plan.command)} as {plan.world_size} processes of this machine")
         return LocalRanks(plan, folder, env, say)
-    words = torchrun_words(plan, plan.rendezvous)
+    words = torchrun_words(plan)
     say(f"+ {shlex.join(words)}")
     env[stop_request.LAUNCHED] = str(os.getpid())
     return subprocess.Popen(words, env=env, preexec_fn=prepare_child)
 
 
 def _advice(plan: Plan, answers: Path) -> str:
-    known = cause.read(answers)
-    if known is not None:
-        return known.advise(plan.log_dir)
+    """Return what has ended the training run, and what to do."""
+    logs, apart, failed = plan.log_dir, answers / "apart", answers / "failed"
+    if stall := heartbeat.stall(answers):
+        return (
+            f"{stall}; the stacks are at the end of {logs}/rank*.log. Check that process, its "
+            f"machine, disk and network, then {AGAIN}. --stall-timeout sets a longer wait"
+        )
+    if apart.exists():
+        return f"{apart.read_text(encoding='utf-8')}; {AGAIN}. Do so on all nodes"
+    if failed.exists():
+        rank, code = map(int, failed.read_text(encoding="utf-8").split())
+        if code != -signal.SIGKILL:
+            return f"{describe(rank, code)}; the reason is at the end of {logs}/rank{rank}.log"
+        return (
+            f"{describe(rank, code)} See the kernel's log (dmesg). If so, lower --max-tokens or "
+            f"the number of processes, then {AGAIN}"
+        )
     if plan.nodes > 1 and not (answers / "started").exists():
         return (
             f"no process was started here: all {plan.nodes} nodes must reach "
             f"{plan.rendezvous} within {plan.timeout} s (--rendezvous-timeout), each with the "
             "same command"
         )
-    return f"the reason is at the end of a file {plan.log_dir}/rank*.log"
-
-
-def _silent(answers: Path) -> str:
-    lost = peers.lost(answers)
-    return f". No answer from {lost}: check that machine and the network" if lost else ""
+    return f"the reason is at the end of a file {logs}/rank*.log"
 
 
 class _Supervisor:
@@ -150,36 +133,38 @@ class _Supervisor:
             stop_request.say_that_it_stops()
         (self.answers / "stop").touch()
 
-    def run(self, start: Callable[[], Agent], patience: float | None) -> int:
+    def run(self, start: Callable[[], Agent], patience: float, again: float = 0) -> int:
         """Return the exit code of the processes, or `REQUEUE` if they have stopped as asked.
 
-        Args:
-            patience: seconds after which they are ended if none has begun.
+        If none has begun within `patience` seconds, they are ended. So they are `again` seconds
+        after one has ended itself because it made no progress, if they do not start again.
         """
         self.agent = start()
-        code = self._wait(self.agent, patience)
+        code = self._wait(self.agent, patience, again)
         if (self.answers / "stopped").exists() or (
             self.asked_at is not None and not self._started()
         ):
             return stop_request.REQUEUE
         return code if code >= 0 else 128 - code
 
-    def _wait(self, agent: Agent, patience: float | None) -> int:
-        # torchrun's own limits do not cover a node that finds a rendezvous full
-        ends, interrupted = [signal.SIGINT, signal.SIGKILL], False
+    def _wait(self, agent: Agent, patience: float, again: float) -> int:
+        # torchrun's own limits cover neither a node that finds a rendezvous full nor a store on a
+        # machine that is lost
+        begun, stalled, ends = time.monotonic(), float("inf"), float("inf")
         while True:
+            now = time.monotonic()
             try:
-                return agent.wait(patience)
+                return agent.wait(LOOK_SECONDS)
             except KeyboardInterrupt:
                 print("interrupted: ending all processes", file=sys.stderr)
-                # a terminal has sent it to them, too
-                patience, interrupted = ENDING_SECONDS, True
+                ends = now + ENDING_SECONDS  # a terminal has sent it to them, too
             except subprocess.TimeoutExpired:
-                if self._started() and not interrupted:
-                    patience = None
-                else:
-                    agent.send_signal(ends.pop(0))
-                    patience = ENDING_SECONDS if ends else None
+                stalled = min(stalled, now) if heartbeat.stall(self.answers) else float("inf")
+                if now > min(ends, stalled + again):
+                    agent.send_signal(signal.SIGKILL)
+                elif now > begun + patience and ends == float("inf") and not self._started():
+                    agent.send_signal(signal.SIGINT)
+                    ends = now + ENDING_SECONDS
 
     def _started(self) -> bool:
         return (self.answers / "started").exists()

@@ -1,113 +1,210 @@
-"""Write commands and environment of a launch: of torchrun on several machines, or in words."""
+"""Meet other nodes by torchrun, whose agent runs here: `python -m …launch.torchrun`.
 
-import hashlib
+The nodes of a training run meet in a store that accepts messages from anybody who reaches its port,
+and torch unpickles the state it finds there. A pickle can name any function to call. The agent
+admits the classes of torch's own state and nothing else.
+"""
+
+import errno
+import io
 import os
+import pickle
 import shlex
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
 
-from highrank_plugins.common import heartbeat
+from highrank_plugins.common import stop_request
 from highrank_plugins.common.processes import python
 from highrank_plugins.training.launch.flags import Place, distributed_flags
-from highrank_plugins.training.launch.plan import LOOPBACK, Plan, split_address
+from highrank_plugins.training.launch.plan import Plan, environment, rank_words, split_address
 
-AGENT_MODULE = "highrank_plugins.training.launch.agent"
-LOOPBACK_INTERFACE = "lo"
-RANK_MODULE = "highrank_plugins.training.launch.rank"
+MODULE = "highrank_plugins.training.launch.torchrun"
+STARTING_SECONDS = 60  # seconds to import torch on a busy machine
+STRANGER = 3  # exit code: the store serves another training run
+RETRY_SECONDS = 0.5
+LOOPBACK = "127.0.0.1"
 # --dry-run prints this example; a start makes a temporary folder of its own
 STORE = "file:///tmp/highrank-launch-XXXXXXXX/store-0"
+_STATE = {
+    "torch.distributed.elastic.rendezvous.dynamic_rendezvous": {"_RendezvousState", "_NodeDesc"},
+    "datetime": {"datetime", "timedelta", "timezone"},
+}
 
 
-def torchrun_words(plan: Plan, address: str) -> list[str]:
-    """Return `agent … rank --world-size N … -- fairseq-train …`, which each node runs.
+def torchrun_words(plan: Plan) -> list[str]:
+    """Return `torchrun … rank --world-size N … -- fairseq-train …`, which each node runs.
 
     SIGTERM, SIGUSR1 and SIGHUP are not among its signals: it would end all processes within 30
     seconds. They are ignored when it starts, and the launcher asks the processes itself.
     """
-    host, _ = split_address(address)
+    address = str(plan.rendezvous)
     words = [
-        *python("-m", AGENT_MODULE),
+        *python("-m", MODULE),
         *("--nnodes", str(plan.nodes), "--nproc-per-node", str(plan.per_node)),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", address),
         *("--rdzv-conf", f"join_timeout={plan.timeout},read_timeout={plan.timeout}"),
         *("--max-restarts", str(plan.max_restarts)),
         *("--signals-to-handle", "SIGINT,SIGQUIT"),
     ]
-    if host in (LOOPBACK, "localhost"):
+    if split_address(address)[0] in (LOOPBACK, "localhost"):
         # within a container, the machine's name often does not resolve
         words += ["--local-addr", LOOPBACK]
     return [*words, "--no-python", *rank_words(plan)]
 
 
-def run_id(plan: Plan) -> str:
-    """Return a name that tells training runs at one address apart.
-
-    Equal commands have equal names. It is not secret: every client of the store can list its keys.
-    """
-    return f"highrank-{hashlib.sha256(shlex.join(plan.command).encode()).hexdigest()[:12]}"
-
-
-def rank_words(plan: Plan, init_method: str = "env://") -> list[str]:
-    """Return the command of one process; its environment says which one it is."""
-    return [
-        *python("-m", RANK_MODULE),
-        *("--init-method", init_method),
-        *("--world-size", str(plan.world_size), "--log-dir", str(plan.log_dir)),
-        *([] if plan.gpus else ["--cpu"]),
-        *("--", *plan.command),
-    ]
-
-
-def environment(plan: Plan) -> dict[str, str]:
-    """Return what is added to the launcher's environment for the processes."""
-    variables = {
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(plan.threads)),
-        "HIGHRANK_RENDEZVOUS_TIMEOUT": str(plan.timeout),
-        heartbeat.TIMEOUT: str(plan.stall_timeout),
-        "PYTHONUNBUFFERED": "1",
-    }
-    if plan.nodes == 1:
-        # not reachable from other machines, or through this one's network address
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            variables[name] = os.environ.get(name, LOOPBACK_INTERFACE)
-    else:
-        # torchrun's default for --rdzv-id: other users can read a command line
-        variables["PET_RDZV_ID"] = run_id(plan)
-        # otherwise restarted processes read stale addresses in torchrun's own store
-        variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    # fairseq uses any GPU that it sees
-    return variables if plan.gpus else variables | {"CUDA_VISIBLE_DEVICES": ""}
-
-
 def describe(plan: Plan) -> str:
     """Return the environment, the line of torchrun if any, and what each process runs."""
     plan.check_meeting()
-    if plan.rendezvous is None or plan.nodes == 1:
-        head = [
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in environment(plan).items()]
+    if plan.nodes == 1:
+        lines = [
             f"# on this machine, where {STORE} stands for a file in a new private folder:",
-            *(f"export {line}" for line in _assignments(environment(plan))),
+            *(f"export {line}" for line in assignments),
         ]
     else:
-        torchrun = shlex.join(torchrun_words(plan, plan.rendezvous))
-        head = [
+        lines = [
             f"# on each of {plan.nodes} nodes:",
-            " \\\n    ".join([*_assignments(environment(plan)), torchrun]),
+            " \\\n    ".join([*assignments, shlex.join(torchrun_words(plan))]),
         ]
-    rows = [
+    lines += [
         "",
         f"# {plan.world_size} processes, whose output goes to {plan.log_dir}/rank<N>.log:",
     ]
-    return "\n".join([*head, *rows, *(_process(plan, rank) for rank in range(plan.world_size))])
+    threads = f"CPU threads: {environment(plan)['OMP_NUM_THREADS']}"
+    for rank in range(plan.world_size):
+        node, local_rank = divmod(rank, plan.per_node)
+        place = Place(rank, plan.world_size, local_rank, "env://" if plan.nodes > 1 else STORE)
+        flags = distributed_flags(place, plan.per_node if plan.gpus else None, plan.command)
+        device = f"GPU {local_rank}" if plan.gpus else threads
+        lines += [f"# rank {rank}: node {node}, {device}", shlex.join([*plan.command, *flags])]
+    return "\n".join(lines)
 
 
-def _assignments(variables: dict[str, str]) -> list[str]:
-    return [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+def check_rendezvous(address: str, timeout: float, run: str) -> None:
+    """Find out whether this machine has the address HOST:PORT, and whether nodes can meet there.
+
+    A store belongs to the first run that asks there: it ends with that run, and would end others.
+    """
+    host, port = split_address(address)
+    try:
+        place = (socket.gethostbyname(host), port)
+    except socket.gaierror as error:
+        raise ValueError(f"--rendezvous {address}: unknown host ({error.strerror})") from None
+    problem = _bind(place)
+    if problem is None:
+        return
+    if problem == errno.EADDRNOTAVAIL:
+        _wait_for(place, address, timeout)
+    elif problem != errno.EADDRINUSE:
+        raise ValueError(f"--rendezvous {address}: {os.strerror(problem)}; choose another port")
+    found = _stranger(host, port, run)
+    if found is not None:
+        raise ValueError(
+            f"--rendezvous {address}: another program uses that port ({found}); choose "
+            f"another port, the same on all nodes (on {host}, ss -ltnp 'sport = :{port}' "
+            "shows the program)"
+        )
 
 
-def _process(plan: Plan, rank: int) -> str:
-    node, local_rank = divmod(rank, plan.per_node)
-    place = Place(rank, plan.world_size, local_rank, "env://" if plan.nodes > 1 else STORE)
-    flags = distributed_flags(place, plan.per_node if plan.gpus else None, plan.command)
-    line = shlex.join([*plan.command, *(word for flag in flags for word in flag)])
-    device = (
-        f"GPU {local_rank}" if plan.gpus else f"CPU threads: {environment(plan)['OMP_NUM_THREADS']}"
+def _bind(place: tuple[str, int]) -> int | None:
+    """Return None if this machine has that address, free; else the error's number."""
+    with socket.socket() as probe:
+        # as torch's server does, so that lingering connections are no obstacle
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(place)
+        except OSError as error:
+            return error.errno
+    return None
+
+
+def _wait_for(place: tuple[str, int], address: str, timeout: float) -> None:
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            socket.create_connection(place, timeout=max(end - time.monotonic(), 0.1)).close()
+            return
+        except OSError as error:
+            if time.monotonic() + RETRY_SECONDS >= end:
+                reason = error.strerror or str(error)
+                raise ValueError(
+                    f"--rendezvous {address}: no answer within {timeout:.0f} s "
+                    f"({reason.lower()}): start the same command on that node too, and check "
+                    "that no firewall blocks the port; --rendezvous-timeout sets a longer "
+                    "wait"
+                ) from None
+        time.sleep(RETRY_SECONDS)
+
+
+def _stranger(host: str, port: int, run: str) -> str | None:
+    """Return None if torch's store of this run answers there, else what answers instead."""
+    code = (
+        "import sys, torch.distributed as d; store = d.TCPStore(sys.argv[1], int(sys.argv[2])); "
+        "owner = store.compare_set('highrank', '', sys.argv[3]).decode(); "
+        f"sys.exit(0 if owner == sys.argv[3] else {STRANGER})"
     )
-    return f"# rank {rank}: node {node}, {device}\n{line}"
+    words = python("-c", code, host, str(port), run)
+    try:
+        # a separate process, because the store ignores its time limit while it waits for a reply
+        asked = subprocess.run(words, capture_output=True, text=True, timeout=STARTING_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"nothing that answers as torch's store within {STARTING_SECONDS} s"
+    if asked.returncode == STRANGER:
+        return "a run of another command"
+    return (asked.stderr.strip().splitlines() or ["no store"])[-1] if asked.returncode else None
+
+
+class StatePickle:
+    """Replace the module `pickle` where torch reads the state of a rendezvous."""
+
+    PickleError = pickle.PickleError
+    dumps = staticmethod(pickle.dumps)
+
+    @staticmethod
+    def loads(data: bytes) -> Any:
+        """Return the state in `data`."""
+        return _StateUnpickler(io.BytesIO(data)).load()
+
+
+class _StateUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if name in _STATE.get(module, ()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(
+            f"the state of the rendezvous names {module}.{name}: another program has written to "
+            "its port. Train on a network that you trust (see docs/howto/clusters.md)"
+        )
+
+
+def main() -> None:
+    """Run torchrun's agent, and tell the launcher why it ends."""
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import api, dynamic_rendezvous
+
+    vars(dynamic_rendezvous)["pickle"] = StatePickle
+    answers = Path(os.environ.get(stop_request.DIRECTORY, "."))
+    try:
+        run.main()
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        (answers / "failed").write_text(f"{rank} {failure.exitcode}", encoding="utf-8")
+        raise
+    except api.RendezvousError as error:
+        if not (answers / "started").exists():  # the launcher says what is needed to meet
+            raise
+        why = f"the nodes cannot meet again, since one of them has ended the training ({error})"
+        if isinstance(error, api.RendezvousTimeoutError):
+            why = "the launcher of another node has not come back within --rendezvous-timeout"
+        elif isinstance(error, api.RendezvousConnectionError):
+            why = "the node where all meet (--rendezvous) is lost, or its launcher has ended"
+        (answers / "apart").write_text(why, encoding="utf-8")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

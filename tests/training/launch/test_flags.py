@@ -1,5 +1,7 @@
 """Options of each process of a launch, and the sizes of its batches."""
 
+import re
+
 import pytest
 
 from highrank_plugins.common.user_error import UserError
@@ -17,30 +19,31 @@ TRAIN = ["fairseq-train", "data", "--max-tokens", "4096"]
 
 
 def flags(place, visible, command=TRAIN):
-    return {name: value for name, *value in distributed_flags(place, visible, command)}
+    words = " ".join(distributed_flags(place, visible, command))
+    return dict(re.findall(r"(--\S+) ?((?!--)\S*)", words))
 
 
 def test_every_flag_is_given():
     got = flags(Place(5, 8, 1), 4)
     assert got == {
-        "--distributed-init-method": ["env://"],
-        "--distributed-world-size": ["8"],
-        "--distributed-rank": ["5"],
-        "--distributed-no-spawn": [],
-        "--device-id": ["1"],
-        "--distributed-backend": ["nccl"],
-        "--ddp-backend": ["pytorch_ddp"],
+        "--distributed-init-method": "env://",
+        "--distributed-world-size": "8",
+        "--distributed-rank": "5",
+        "--distributed-no-spawn": "",
+        "--device-id": "1",
+        "--distributed-backend": "nccl",
+        "--ddp-backend": "pytorch_ddp",
     }
 
 
 def test_the_only_visible_gpu_is_number_0():
-    assert flags(Place(5, 8, 3), 1)["--device-id"] == ["0"]
+    assert flags(Place(5, 8, 3), 1)["--device-id"] == "0"
 
 
 def test_cpu_processes_get_gloo_and_legacy_ddp():
     got = flags(Place(1, 2, 1), None)
-    assert (got["--distributed-backend"], got["--ddp-backend"]) == (["gloo"], ["legacy_ddp"])
-    assert got["--device-id"] == ["0"]
+    assert (got["--distributed-backend"], got["--ddp-backend"]) == ("gloo", "legacy_ddp")
+    assert got["--device-id"] == "0"
 
 
 def test_the_users_ddp_backend_is_kept():

@@ -31,7 +31,7 @@ def test_every_process_ends_with_the_parameters_of_one(mt_data, tmp_path):
     children = []
     for rank in (0, 1):
         flags = distributed_flags(Place(rank, 2, rank, address), None, words)
-        argv = [str(word) for word in (*words, *(w for flag in flags for w in flag))]
+        argv = [str(word) for word in (*words, *flags)]
         paths = str(tmp_path / f"{rank}.log"), str(tmp_path / f"{rank}.pt")
         children.append(FORKS.Process(target=train_and_keep, args=(argv, *paths)))
     for child in children:

@@ -15,10 +15,8 @@ from highrank_plugins.common.stop_request import REQUEUE
 from highrank_plugins.training.launch.plan import Plan
 from highrank_plugins.training.launch.slurm import (
     Job,
-    check_queue,
-    log_of,
     sbatch_script,
-    submit,
+    submit_once,
 )
 from tests.held_lock import held_elsewhere
 from tests.training.launch.slurm import miniature
@@ -139,15 +137,19 @@ def test_a_script_starts_one_job(option):
 @pytest.mark.parametrize(
     ("option", "place"),
     [
-        ("--time=90", "logs/slurm-7.log"),
-        ("--open-mode=append", "logs/slurm-7.log"),
+        ("--time=90", "logs/slurm-4242.log"),
+        ("--open-mode=append", "logs/slurm-4242.log"),
         ("--output=X", "where --output of sbatch says"),
         ("--outp X", "where --output of sbatch says"),
         ("-oX", "where --output of sbatch says"),
     ],
 )
-def test_the_message_names_the_log_of_a_job(option, place):
-    assert log_of(replace(PLAN, log_dir=Path("logs")), Job(directives=(option,)), "7") == place
+def test_the_message_names_the_log_of_a_job(option, place, slurm, monkeypatch):
+    folder, env = slurm
+    monkeypatch.setenv("PATH", env["PATH"])
+    monkeypatch.chdir(folder)
+    said = submit_once(PLAN, Job(directives=(option,)), Path("job.sh"), "")
+    assert said == f"sbatch job.sh: job 4242; its log is {place}"
 
 
 @pytest.mark.parametrize("one_gpu_each", [True, False])
@@ -194,20 +196,26 @@ def test_a_job_is_requeued_unless_it_failed_or_was_cancelled(slurm, state, code,
 def test_a_job_is_submitted_once(slurm, monkeypatch):
     folder, env = slurm
     monkeypatch.setenv("PATH", env["PATH"])
-    check_queue(folder)
+    plan = replace(PLAN, log_dir=folder)
+
+    def submit():
+        (folder / "job.sh").unlink(missing_ok=True)
+        return submit_once(plan, Job(), folder / "job.sh", "text")
+
     (folder / "queue").write_text("PENDING")
-    assert submit(folder / "job.sh", folder) == "4242"
+    assert "job 4242;" in submit() and (folder / "job").read_text() == "4242\n"
     with pytest.raises(ValueError, match=r"job 4242 .* still in the queue \(PENDING\)"):
-        check_queue(folder)
+        submit()
     (folder / "bin" / "squeue").write_text("#!/bin/sh\necho timed out >&2\nexit 1\n")
     with pytest.raises(ValueError, match=r"squeue does not say whether job 4242 .*\(timed out\)"):
-        check_queue(folder)
+        submit()
+    assert not (folder / "job.sh").exists()
     gone = "slurm_load_jobs error: Invalid job id specified"
     (folder / "bin" / "squeue").write_text(f"#!/bin/sh\necho {gone} >&2\nexit 1\n")
-    check_queue(folder)
+    submit()
     (folder / "bin" / "sbatch").write_text("#!/bin/sh\necho no such partition >&2\nexit 1\n")
-    with pytest.raises(ValueError, match="no such partition"):
-        submit(folder / "job.sh", folder)
+    with pytest.raises(ValueError, match=r"sbatch .*job.sh: no such partition"):
+        submit()
 
 
 def test_a_script_that_is_refused_loses_nothing(slurm, monkeypatch):
@@ -251,8 +259,8 @@ def test_two_launches_do_not_submit_at_once(slurm, monkeypatch):
 
 def test_missing_slurm_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ValueError, match="sbatch is missing on this machine"):
-        submit(tmp_path / "job.sh", tmp_path)
+    with pytest.raises(ValueError, match=r"job.sh: sbatch is missing on this machine"):
+        submit_once(replace(PLAN, log_dir=tmp_path), Job(), tmp_path / "job.sh", "text")
 
 
 @pytest.mark.long

@@ -1,9 +1,11 @@
 """A launcher that waits for other nodes listens; processes that never begin are given up."""
 
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import namedtuple
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +16,7 @@ from highrank_plugins.common.folder_lock import log_folder
 from highrank_plugins.common.stop_request import REQUEUE, handlers_restored
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.training.launch import supervise
-from highrank_plugins.training.launch.plan import Plan
-from highrank_plugins.training.launch.torchrun import run_id
+from highrank_plugins.training.launch.plan import Plan, check_machine
 
 HIGHRANK = Path(sys.executable).parent / "highrank"
 NOWHERE = "192.0.2.1:29500"  # RFC 5737: no machine has that address
@@ -64,11 +65,30 @@ def test_processes_that_have_started_are_not_killed(tmp_path):
     assert supervise._Supervisor(tmp_path).run(partial(child, begins), 1) == 0
 
 
+@pytest.mark.usefixtures("restored")
+def test_an_agent_that_outlives_its_stalled_ranks_is_killed(tmp_path):
+    """torchrun waits for a store on a machine that is lost; a restart removes the note."""
+    waits = f"""
+import pathlib, time
+folder = pathlib.Path({str(tmp_path)!r})
+(folder / "started").touch()
+(folder / "stall-7-0").write_text("rank 0 has made no progress")
+time.sleep(2)
+(folder / "stall-7-0").unlink()
+time.sleep(3)
+(folder / "stall-7-0").write_text("rank 0 has made no progress")
+time.sleep(99)
+"""
+    began = time.monotonic()
+    code = supervise._Supervisor(tmp_path).run(partial(child, waits), 1, again=4)
+    assert code == 128 + signal.SIGKILL and 8 < time.monotonic() - began < 40
+
+
 def test_different_runs_have_different_names():
     plan = Plan(("fairseq-train", "data", "--save-dir", "a"), Path("logs"), nodes=2)
     same = replace(plan, log_dir=Path("elsewhere"))
     other = replace(plan, command=("fairseq-train", "data", "--save-dir", "b"))
-    assert run_id(plan) == run_id(same) != run_id(other)
+    assert plan.run_id == same.run_id != other.run_id
 
 
 def test_one_machine_uses_no_port_and_says_so(tmp_path):
@@ -146,3 +166,13 @@ def test_logs_of_another_training_run_are_refused_and_those_of_a_moved_one_are_n
     (tmp_path / "old").rename(tmp_path / "new")
     with log_folder(tmp_path / "new" / "logs", tmp_path / "new", is_shared=False):
         pass
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**12, 10**12, 10**8))
+    plan = Plan(("fairseq-train",), tmp_path / "logs", gpus=False)
+    with pytest.raises(OSError, match=f"{tmp_path}/logs: only 100.0 MB are free on its disk"):
+        check_machine(plan)
+    monkeypatch.undo()
+    check_machine(plan)

@@ -1,0 +1,127 @@
+"""A process that makes no progress ends itself, and its launcher learns which rank is the cause."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from highrank_plugins.common import heartbeat
+
+RANK = """
+import sys, time
+from highrank_plugins.common.heartbeat import beat, guard
+rank, beats = map(int, sys.argv[1:])
+guard(rank)
+for update in range(beats):
+    beat("training", update)
+print("ready", flush=True)
+def stuck():
+    time.sleep(60)
+stuck()
+"""
+
+
+@pytest.fixture
+def rank(tmp_path):
+    """Start a rank that hangs after some beats, with a time limit of a second."""
+    started = []
+
+    def start(number, beats, **variables):
+        variables = {"HIGHRANK_STALL_TIMEOUT": "1", "HIGHRANK_STOP_DIRECTORY": str(tmp_path)} | (
+            variables or {"HIGHRANK_LAUNCHED": "1"}
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", RANK, str(number), str(beats)],
+            env=os.environ | variables | {"RANK": str(number)},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def guard(monkeypatch):
+    """Return a guard of 60 seconds that nobody asks by the clock."""
+    monkeypatch.setattr(heartbeat.threading.Thread, "start", lambda thread: None)
+    return heartbeat._Guard(1, 60)
+
+
+def test_a_process_that_hangs_aborts_with_its_line_and_stacks(rank, tmp_path):
+    alone = rank(3, 6, HIGHRANK_STALL_TIMEOUT="1")  # no launcher: under SLURM or torchrun
+    said = alone.communicate(timeout=30)[1]
+    line = rf"^rank 3 \(process {alone.pid}\) has made no progress for 2 s, training after update 5"
+    assert alone.returncode == -signal.SIGABRT and "in stuck" in said
+    assert re.search(f"{line}: it hangs, or waits for another rank that does, or whose", said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_rank_that_is_behind_is_the_cause(rank, tmp_path):
+    ranks = [rank(0, 9), rank(1, 8), rank(2, 9)]
+    assert [one.wait(30) for one in ranks] == [-signal.SIGABRT] * 3
+    assert heartbeat.stall(tmp_path).startswith(f"rank 1 (process {ranks[1].pid}) has made no prog")
+
+
+def test_a_rank_that_a_signal_has_stopped_is_the_cause_even_in_a_slow_phase(rank, tmp_path):
+    ranks = [rank(0, 0), rank(1, 9), rank(2, 1)]
+    ranks[1].send_signal(signal.SIGSTOP)
+    assert [ranks[number].wait(30) for number in (0, 2)] == [-signal.SIGABRT] * 2
+    said = f": a signal has stopped rank 1 (process {ranks[1].pid}) (SIGSTOP or SIGTSTP)"
+    assert heartbeat.stall(tmp_path).endswith(said)
+    assert "starting after update 0" in heartbeat.stall(tmp_path)
+
+
+def test_time_in_which_a_process_is_suspended_does_not_count():
+    code = RANK.replace("stuck()\n", "", 1).replace(
+        "\nstuck()", "\nfor _ in range(40):\n    time.sleep(0.1)\n    beat()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "0", "1"], stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"HIGHRANK_STALL_TIMEOUT": "2"},
+    )  # fmt: skip
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(4)
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize("phase", heartbeat.SLOW_PHASES)
+def test_a_slow_phase_lasts_until_the_next_update(guard, phase):
+    """Others may wait there for the rank that writes a checkpoint."""
+    guard.beat("training", 7)
+    assert guard._own_reason(60) == "" != guard._own_reason(61)
+    guard.beat(phase, None)
+    guard.beat("training", None)
+    guard.beat(None, None)
+    assert guard._own_reason(600) == "" != guard._own_reason(601)
+    guard.beat("training", 8)
+    assert guard._own_reason(61)
+
+
+def test_a_process_is_watched_once_unless_the_limit_is_0(monkeypatch, tmp_path):
+    started = []
+    monkeypatch.setattr(heartbeat, "_Guard", lambda *given: started.append(given) or "a guard")
+    monkeypatch.setattr(heartbeat, "_guard", None)
+    monkeypatch.setattr(heartbeat.faulthandler, "enable", lambda file: None)
+    monkeypatch.setenv("HIGHRANK_STOP_DIRECTORY", str(tmp_path))
+    monkeypatch.setenv("HIGHRANK_LAUNCHED", "1")
+    for number in (1, 11):
+        (tmp_path / f"stall-000000000007-{number}").write_text("before a restart")
+    monkeypatch.setenv(heartbeat.TIMEOUT, "0")
+    heartbeat.guard(1)
+    assert started == []
+    monkeypatch.delenv(heartbeat.TIMEOUT)
+    heartbeat.guard(1)
+    heartbeat.guard(1)
+    assert started == [(1, 600.0)]
+    assert [path.name for path in tmp_path.iterdir()] == ["stall-000000000007-11"]
