@@ -6,13 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from highrank_plugins.common.files import write_text
+from highrank_plugins.common.files import read_json, write_json, write_text
 from highrank_plugins.reports.comparison_tables import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.results.record import DIVERGED, PROBLEMS, UNFAIR
 from highrank_plugins.studies.definition import Study
-from highrank_plugins.studies.prepared import MEMBERS, PreparedMember
+from highrank_plugins.studies.members import MEMBERS, PreparedMember
+
+
+def planned(folder: Path, at_most: int | None) -> int | None:
+    """Return the seeds of a system that were planned first; write the plan down if it is new."""
+    file = folder / "plan.json"
+    if not file.is_file():
+        if at_most is not None:
+            write_json(file, at_most)
+        return at_most
+    plan = read_json(file)
+    if type(plan) is not int or plan < 2:
+        raise ValueError(f"{file}: not a number of seeds; write the one that was planned")
+    return plan
 
 
 def write_tables(
@@ -21,11 +34,7 @@ def write_tables(
     """Write table.md and table.csv into the folder of a study, and links to its members.
 
     `highrank compare` of the links learns from problems.json which members have no record.
-
-    Args:
-        plan: the seeds of each member that were planned, see `planned`.
-    Returns:
-        The tables.
+    `plan` is the seeds of each member that were planned, see `planned`.
     """
     problems = {member.name: problem for member in members if (problem := member.problem())}
     tables = study_tables(study, members, problems, folder, plan)
@@ -42,11 +51,7 @@ def study_tables(
     folder: Path,
     plan: int | None = None,
 ) -> list[Table]:
-    """Return the comparison of all members that are done; others are named below it.
-
-    Args:
-        problems: why a member has no result, by its name.
-    """
+    """Return the comparison of all members that are done; others are named with their problems."""
     notes = []
     for member in members:
         if problem := problems.get(member.name):

@@ -8,7 +8,7 @@ import pytest
 
 from highrank_plugins.common.files import read_json, write_json
 from highrank_plugins.studies.definition import read_study
-from highrank_plugins.studies.prepared import prepare
+from highrank_plugins.studies.members import prepare
 from tests.recipes.running import RECIPES
 from tests.studies.stub import starts, study, write_stub, write_study
 

@@ -1,20 +1,24 @@
-"""Test studies/identity.py: what changes the address of a member, and what does not."""
+"""Test the keys of studies/members.py: what changes the address of a member, and what does not."""
 
+import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from highrank_plugins.studies import identity
+import highrank_plugins
+from highrank_plugins.studies import members
 from highrank_plugins.studies.definition import read_study
-from highrank_plugins.studies.prepared import prepare
+from highrank_plugins.studies.members import files_digest, prepare
 from tests.studies.stub import write_stub, write_study
 
 MEMBERS = {"members": {"mos": {"conf": "mos"}}, "seeds": [1]}
 
 
 def key_of(folder, **changes):
-    for cached in (identity.files_digest, identity.script_digest):
-        cached.cache_clear()
+    files_digest.cache_clear()
     (member,) = prepare(read_study(write_study(folder, MEMBERS | changes)), folder / "exp")
     return member.key
 
@@ -27,7 +31,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_everything_that_numbers_depend_on_changes_the_key(folder):
+def test_everything_that_numbers_depend_on_changes_the_key(folder, monkeypatch):
     data = {"options": {"data": "text"}}
     keys = [key_of(folder), key_of(folder, set={"lr": 2}), key_of(folder, seeds=[2])]
     keys += [key_of(folder, options={"scale": "small"}), key_of(folder, **data)]
@@ -40,6 +44,10 @@ def test_everything_that_numbers_depend_on_changes_the_key(folder):
     for name in ("corpus.yaml", "corpus_small.yaml"):  # say which files of the data are read
         (folder / "stub" / name).write_text("texts: {}\n")
         keys.append(key_of(folder, **data))
+    monkeypatch.setattr(members, "NUMERICS_VERSION", members.NUMERICS_VERSION + 1)
+    keys.append(key_of(folder))
+    monkeypatch.setattr(members, "version", lambda package: f"{package} of tomorrow")
+    keys.append(key_of(folder))
     assert len({*keys}) == len(keys)
 
 
@@ -52,6 +60,34 @@ def test_names_places_and_comments_do_not_change_the_key(folder):
     assert key_of(folder, options={"data": "moved"}, baseline="other", **renamed) == key
 
 
+def test_a_changed_module_keeps_the_keys_and_code_of_the_user_does_not(folder):
+    own = folder / "own"
+    (own / "__pycache__").mkdir(parents=True)
+    (own / "layer.py").write_text("X = 1\n")
+    file = write_study(folder, MEMBERS | {"set": {"user_dir": str(own)}})
+    package = folder / "changed" / "highrank_plugins"
+    shutil.copytree(Path(highrank_plugins.__file__).parent, package)
+    keys = "import sys; from pathlib import Path; import highrank_plugins\n"
+    keys += "from highrank_plugins.studies import definition, members\n"
+    keys += "study = definition.read_study(Path(sys.argv[1]))\n"
+    keys += "found = [m.key for m in members.prepare(study, Path('exp'))]\n"
+    keys += "import json; print(json.dumps([highrank_plugins.__file__, found]))"
+
+    def ask():
+        command = [sys.executable, "-c", keys, str(file)]
+        return json.loads(subprocess.check_output(command, cwd=package.parent))
+
+    before = ask()
+    assert before[0] == str(package / "__init__.py")
+    for module in ("heads/base.py", "results/scoring.py", "studies/runner.py"):
+        (package / module).write_text((package / module).read_text() + "\nX = 2\n")
+    (own / "__pycache__" / "layer.pyc").write_bytes(b"")
+    (own / "notes.txt").write_text("words")
+    assert ask() == before
+    (own / "layer.py").write_text("X = 2\n")
+    assert ask()[1] != before[1]
+
+
 @pytest.mark.parametrize("same", [("1e-3", 0.001), ("1E1", 10), (10.0, 10), ("-2e+1", -20)])
 def test_one_number_written_in_two_ways_has_one_key(folder, same):
     first, second = (key_of(folder, set={"lr": value}) for value in same)
@@ -61,32 +97,3 @@ def test_one_number_written_in_two_ways_has_one_key(folder, same):
 def test_names_that_resemble_numbers_are_text(folder):
     names = ["1", "1e", "e1", "1e1.pt"]
     assert len({key_of(folder, set={"restore_file": name}) for name in names}) == len(names)
-
-
-@pytest.mark.parametrize(
-    ("place", "text", "same"),
-    [
-        ("heads/a.py", '"""Other words."""\n\nX = 1  # a comment\n', True),
-        ("heads/a.py", "X = 2\n", False),
-        ("heads/b.cpp", "int x;", False),
-        ("cli/a.py", "X = 5\n", True),
-        ("results/verdicts.py", "X = 5\n", True),
-        ("results/scoring.py", "X = 5\n", False),
-        ("heads/notes.md", "words", True),
-    ],
-)
-def test_only_code_that_numbers_depend_on_changes_the_digest(tmp_path, place, text, same):
-    package = tmp_path / "package"
-    for room in ("heads", "cli", "results"):
-        (package / room).mkdir(parents=True)
-    (package / "heads" / "a.py").write_text('"""Words."""\nX = 1\n')
-    identity.code_digest.cache_clear()
-    before = identity.code_digest(package)
-    Path(package / place).write_text(text)
-    identity.code_digest.cache_clear()
-    assert (identity.code_digest(package) == before) == same
-
-
-def test_what_does_not_count_exists():
-    package = Path(identity.__file__).parents[1]
-    assert [name for name in identity._APART if not (package / name).exists()] == []

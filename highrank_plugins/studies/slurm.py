@@ -8,7 +8,7 @@ from pathlib import Path
 
 from highrank_plugins.common.files import write_text
 from highrank_plugins.studies.definition import Study, as_word
-from highrank_plugins.studies.prepared import PreparedMember
+from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.training.launch.batch_job import (
     FUNCTIONS,
     check_time_limit,
@@ -44,11 +44,8 @@ def array_script(
     """Write the batch script for the members that are not done, and return it.
 
     SLURM copies the script, with the names in it: another submission changes no waiting task.
-    A task that is preempted, or near its time limit, saves a checkpoint and is queued again.
-
-    Args:
-        command: command line of the study, without --only.
-        jobs: largest number of tasks at a time.
+    A task that is preempted, or near its time limit, saves a checkpoint and is queued again. Each
+    runs the study's command with --only; at most `jobs` run at a time.
     """
     names = [member.name for member in members if not member.is_done()]
     if not names:
