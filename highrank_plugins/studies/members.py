@@ -105,7 +105,9 @@ def member_key(study: Study, settings: Configuration) -> str:
     number is written 1e-3 or 0.001. For the code of this package and of its recipes stands
     `NUMERICS_VERSION`; a recipe of the user counts by its lines without comments.
     """
-    defaults, files, words = script_options(study.recipe), {}, {}
+    defaults = script_options(study.recipe)
+    files: dict[str, str] = {}
+    words: dict[str, str] = {}
     for name, value in sorted(study.options.items()):
         is_path = not defaults.get(name) and Path(value).exists()
         (files if is_path else words)[name] = value
