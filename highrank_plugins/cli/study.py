@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.common.files import held_alone
+from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.formatting import size
 from highrank_plugins.common.processes import python
 
@@ -198,7 +198,8 @@ def _hours(member: "PreparedMember") -> float | None:
 
 def _print_cost(members: "list[PreparedMember]", slots: int) -> None:
     """Print hours and disk of the members to run, as finished ones of their systems took."""
-    from highrank_plugins.studies.runner import bytes_needed, check_disk
+    from highrank_plugins.common.files import require_space
+    from highrank_plugins.studies.runner import bytes_needed
 
     known = {one.member.system: hours for one in members if (hours := _hours(one)) is not None}
     waiting = [member.member.system for member in members if not member.is_done()]
@@ -211,7 +212,8 @@ def _print_cost(members: "list[PreparedMember]", slots: int) -> None:
             f"unknown hours, since no finished member of {', '.join(unknown)} has them (`highrank "
             "bench estimate FILE` estimates a translator's)"
         )
-    if needed := bytes_needed(members):
+    needed = bytes_needed(members)
+    if needed:
         left += f", {size(needed)}"
     typer.echo(f"\n{len(waiting)} of {len(members)} members to run, {slots} at a time: {left}")
-    check_disk(members)
+    require_space(members[0].run_dir, needed)

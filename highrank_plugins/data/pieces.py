@@ -9,9 +9,8 @@ from itertools import compress, islice
 from pathlib import Path
 from typing import Any
 
-from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.folders import refuse_mixture
-from highrank_plugins.common.text_lines import decode_line, fold, read_text
+from highrank_plugins.common.text_lines import byte_lines, decode_line, fold, read_text
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.ordered_map import batches, ordered_map
 
@@ -33,10 +32,7 @@ def learn_pieces(
 
     The same text gives the same bytes, whatever its path. Characters stay as they are (no Unicode
     normalisation), so that translations can be compared with untouched references; only white space
-    is folded.
-
-    Args:
-        sample: learn from this number of lines of each text, spread evenly over it.
+    is folded. With `sample`, this number of lines of each text is read, spread evenly over it.
     """
     import sentencepiece
 
@@ -85,18 +81,14 @@ def write_pieces(encode: Encoder, text: Path, output: Path, processes: int = 1) 
     with output.open("w", encoding="utf-8", newline="\n") as file:
         for lines in ordered_map(encode, batches(folded_lines(text), BATCH), processes):
             file.writelines(f"{line}\n" for line in lines)
-    if getattr(encode, "func", None) is _encode:
-        with text.open("rb") as raw:
-            if marked := sum("▁".encode() in line for line in raw):
-                logger.warning("%s: SentencePiece makes a blank of ▁ in %d lines", text, marked)
+    is_ours = getattr(encode, "func", None) is _encode
+    if is_ours and (marked := sum("▁".encode() in line for _, line in byte_lines(text))):
+        logger.warning("%s: SentencePiece makes a blank of ▁ in %d lines", text, marked)
 
 
 def folded_lines(text: Path) -> Iterator[str]:
     """Yield lines with white space folded to one space: fairseq splits pieces at any kind of it."""
-    require_regular(text)
-    with text.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            yield fold(decode_line(text, number, line))
+    return (fold(decode_line(text, number, line)) for number, line in byte_lines(text))
 
 
 def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
@@ -104,9 +96,7 @@ def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
     lines = folded_lines(text)
     if sample is None:
         return lines
-    require_regular(text)
-    with text.open("rb") as file:
-        count = sum(1 for _ in file)
+    count = sum(1 for _ in byte_lines(text))
     if count <= sample:
         return lines
     chosen = ((n + 1) * sample // count > n * sample // count for n in range(count))
@@ -116,18 +106,14 @@ def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
 def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
     """Return the options with which fairseq-interactive splits text by a file of `data pieces`.
 
-    Args:
-        place: where the file will be, for the options.
+    The options name `place`, where the file will be.
     """
     refuse_mixture(file.parent)
     with file.open("rb") as opened:
         start = opened.read(8)
     if start == b"#version":  # the first line of codes
-        return [
-            ("--tokenizer", "moses_normalised"),
-            ("--bpe", "subword_nmt"),
-            ("--bpe-codes", place),
-        ]
+        moses = ("--tokenizer", "moses_normalised")
+        return [moses, ("--bpe", "subword_nmt"), ("--bpe-codes", place)]
     if file.suffix == ".model":
         return [("--bpe", "sentencepiece"), ("--sentencepiece-model", place)]
     raise ValueError(

@@ -57,12 +57,10 @@ def learn_codes(
     sample: int | None = None,
     processes: int = 1,
 ) -> Path:
-    """Learn one set of merge operations for all texts and write them as subword-nmt does.
+    """Learn merges for all texts (by language), and write them as subword-nmt does.
 
-    Args:
-        texts: language → text.
-        operations: number of merges; fewer if no pair is left that occurs twice.
-        sample: see `learn_pieces`.
+    There are fewer than `operations` if no pair is left that occurs twice. `learn_pieces` says what
+    `sample` is.
     """
     from subword_nmt.learn_bpe import learn_bpe
 

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from highrank_plugins.common import stop_request
-from highrank_plugins.common.files import open_own, write_text
-from highrank_plugins.common.formatting import size
+from highrank_plugins.common.files import open_own, require_space, write_text
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.common.provenance import hardware, machine_kind
@@ -108,7 +106,7 @@ def run_members(
                 startable = [member for member in waiting if member not in elsewhere]
                 if startable and len(running) + len(elsewhere) < len(environments):
                     try:
-                        check_disk(members)
+                        require_space(members[0].run_dir, bytes_needed(members))
                         _check_metric(members, metric)
                     except ValueError as error:
                         problem, waiting = error, []  # lets running members finish
@@ -175,20 +173,6 @@ def bytes_needed(members: Sequence[PreparedMember]) -> int:
         for m in members
         if not m.is_done()
     )
-
-
-def check_disk(members: Sequence[PreparedMember]) -> None:
-    """Refuse to start members that will not fit on the disk."""
-    needed = bytes_needed(members)
-    folder = members[0].run_dir
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise ValueError(
-            f"the study needs {size(needed)} more on the disk of {folder}, which has "
-            f"{size(free)} free: delete files, or write elsewhere with --exp-dir"
-        )
 
 
 def _check_metric(members: Sequence[PreparedMember], metric: str | None) -> None:

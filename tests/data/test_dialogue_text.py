@@ -4,13 +4,14 @@ import json
 
 import pytest
 
-from highrank_plugins.data.dialogue_text import (
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.dialogue import (
     Counts,
+    Utterance,
     input_files,
     read_references,
     write_parallel,
 )
-from highrank_plugins.data.dialogue_transcripts import DialogueError, Utterance
 from tests.dialogue_corpus import (
     corpus,
     references,
@@ -138,7 +139,7 @@ def test_a_split_without_responses_is_refused(tmp_path):
 def test_malformed_references_are_named(change, message, tmp_path):
     first, second, *_ = references()
     path = write_references(tmp_path, [first, second | change])
-    with pytest.raises(DialogueError, match=f"{path}: {message}"):
+    with pytest.raises(UserError, match=f"{path}: {message}"):
         read_references(path)
 
 
@@ -146,5 +147,5 @@ def test_malformed_references_are_named(change, message, tmp_path):
 def test_references_must_be_a_list(content, tmp_path):
     path = tmp_path / "test_multi_ref.json"
     path.write_text(content)
-    with pytest.raises(DialogueError, match=str(path)):
+    with pytest.raises(UserError, match=str(path)):
         read_references(path)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from highrank_plugins.data.dialogue_transcripts import (
-    DialogueError,
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.dialogue import (
     Utterance,
     read_corpus,
     words_of,
@@ -52,7 +52,7 @@ def test_malformed_dialogues_are_named(utterances, message, tmp_path):
     dialogues = corpus()
     dialogues["test"][3]["utts"] = utterances
     path = write_pickle(tmp_path, dialogues)
-    with pytest.raises(DialogueError, match=f"{path}: {message}"):
+    with pytest.raises(UserError, match=f"{path}: {message}"):
         read_corpus(tmp_path)
 
 
@@ -61,38 +61,38 @@ def test_bad_json_lines_are_named_by_their_number(tmp_path):
     path = tmp_path / "valid.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], json.dumps({"utts": []}).encode() + b"\n"]))
-    with pytest.raises(DialogueError, match=f"{path}:3: a dialogue without utterances"):
+    with pytest.raises(UserError, match=f"{path}:3: a dialogue without utterances"):
         read_corpus(tmp_path)
     for line in (b'{"utts": [', b'"\xff"', b"[" * 100_000):
         path.write_bytes(b"".join([*lines[:1], line]))
-        with pytest.raises(DialogueError, match=f"{path}:2: not JSON"):
+        with pytest.raises(UserError, match=f"{path}:2: not JSON"):
             read_corpus(tmp_path)
     path.write_bytes(b"")
-    with pytest.raises(DialogueError, match=f"{path}: the file is empty"):
+    with pytest.raises(UserError, match=f"{path}: the file is empty"):
         read_corpus(tmp_path)
 
 
 @pytest.mark.parametrize("dialogues", [{"train": [], "valid": [], "test": []}, {"test": 1}, {}])
 def test_missing_splits_are_named(dialogues, tmp_path):
     path = write_pickle(tmp_path, {"other": 1, **dialogues})
-    with pytest.raises(DialogueError, match=f"{path}: the split 'train' is missing or empty"):
+    with pytest.raises(UserError, match=f"{path}: the split 'train' is missing or empty"):
         read_corpus(tmp_path)
 
 
 def test_a_missing_file_of_a_split_is_named(tmp_path):
     write_json_lines(tmp_path)
     (tmp_path / "valid.jsonl").unlink()
-    with pytest.raises(DialogueError, match=f"{tmp_path / 'valid.jsonl'} is missing"):
+    with pytest.raises(UserError, match=f"{tmp_path / 'valid.jsonl'} is missing"):
         read_corpus(tmp_path)
 
 
 def test_a_missing_corpus_says_what_to_put_where(tmp_path):
     message = f"{tmp_path} has no corpus: put {PICKLE} there, or train.jsonl, valid.jsonl"
-    with pytest.raises(DialogueError, match=message):
+    with pytest.raises(UserError, match=message):
         read_corpus(tmp_path)
 
 
 def test_a_pickle_without_splits_is_refused(tmp_path):
     path = write_pickle(tmp_path, ["train"])
-    with pytest.raises(DialogueError, match=f"{path}: holds a list"):
+    with pytest.raises(UserError, match=f"{path}: holds a list"):
         read_corpus(tmp_path)

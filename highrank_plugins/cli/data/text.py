@@ -10,8 +10,7 @@ import typer
 from highrank_plugins.cli.data.bitext import language_pair
 from highrank_plugins.cli.options import names
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.common.folder_lock import output_folder, whole_folder
-from highrank_plugins.common.folders import refuse_mixture
+from highrank_plugins.common.folders import output_folder, refuse_mixture, whole_folder
 from highrank_plugins.common.processes import usable_cores
 
 Languages = Annotated[str, typer.Option(help="Languages, separated by commas.")]
@@ -77,7 +76,7 @@ def pieces(
     from highrank_plugins.data import pieces as sentencepiece
     from highrank_plugins.data import subword_nmt_pieces
     from highrank_plugins.data.binarising import PARTS
-    from highrank_plugins.data.parallel.reading import refuse_other_languages
+    from highrank_plugins.data.parallel import refuse_other_languages
 
     with user_errors():
         training = {name: text / f"train.{name}" for name in names("--languages", languages)}

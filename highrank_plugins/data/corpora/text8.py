@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.progress import bar_options
-from highrank_plugins.data.corpora.binarised import SPECIAL, write_dictionary, write_split
-from highrank_plugins.data.corpora.options import CorpusError, CorpusOptions
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.binarising import SPECIAL, write_dictionary, write_split
+from highrank_plugins.data.corpora import CorpusOptions
 
 LENGTH = 100_000_000
 # where each split ends, in percent of the text
@@ -22,15 +23,15 @@ _ALPHABET = b" abcdefghijklmnopqrstuvwxyz"
 _BLOCK = 1 << 20
 
 
-def prepare(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
+def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
     """Write `output`/dict.txt and `output`/{train,valid,test}.{bin,idx} from `data`/text8."""
     import numpy as np
     from tqdm import tqdm
 
-    options.refuse("text8", "vocab_size", "max_train_lines")
+    options.refuse(name, "vocab_size", "max_train_lines")
     path = data / "text8"
     if not path.is_file():
-        raise CorpusError(f"{path} does not exist: put the file text8 of text8.zip there")
+        raise UserError(f"{path} does not exist: put the file text8 of text8.zip there")
     total = path.stat().st_size
     options.require_known(total, LENGTH, f"{path}: characters")
     ranges = _ranges(total)
@@ -85,14 +86,14 @@ def _count(path: Path, start: int, end: int) -> Any:
 def _require_alphabet(path: Path, counts: dict[str, Any]) -> None:
     for split, found in counts.items():
         if not found.sum():
-            raise CorpusError(f"{path}: too short: nothing is left for {split}")
+            raise UserError(f"{path}: too short: nothing is left for {split}")
         for byte in found.nonzero()[0]:
             if byte not in _ALPHABET:
-                raise CorpusError(
+                raise UserError(
                     f"{path}: has the byte 0x{byte:02x}, but text8 has only a to z and spaces: "
                     "unpack text8.zip again, or clean the text"
                 )
             if not counts["train"][byte]:
-                raise CorpusError(
+                raise UserError(
                     f"{path}: {split} has {_symbol(byte)!r}, which does not occur in train"
                 )

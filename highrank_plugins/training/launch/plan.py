@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from highrank_plugins.common.formatting import size
-from highrank_plugins.common.launchers import refuse_several
-from highrank_plugins.common.processes import usable_cores
+from highrank_plugins.common.processes import refuse_several, usable_cores
 from highrank_plugins.training.launch.flags import check_command
 
 PORT = 29500

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from highrank_plugins.common.text_lines import TextError
-from highrank_plugins.data.corpora import CorpusError, CorpusOptions, prepare_corpus
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
 from highrank_plugins.data.corpora import word_corpora as module
 from tests.data.corpora import made
 from tests.fairseq_cli import run
@@ -82,13 +83,13 @@ def test_the_published_words_and_their_order_are_required(tmp_path, monkeypatch)
     first, second, *others = texts["test"].splitlines()
     for changed in ([second, first, *others], [first.replace("the", "a", 1), second, *others]):
         (data / "test.txt").write_text("\n".join(changed) + "\n")
-        with pytest.raises(CorpusError, match=r"test\.txt: MD5 of the words and their order: exp"):
+        with pytest.raises(UserError, match=r"test\.txt: MD5 of the words and their order: exp"):
             prepare("ptb", data, tmp_path / "out", CorpusOptions())
     assert len(prepare("ptb", data, tmp_path / "out")) == 3
 
 
 def test_the_published_counts_are_required(tmp_path):
-    with pytest.raises(CorpusError, match="expected 929589, found") as refused:
+    with pytest.raises(UserError, match="expected 929589, found") as refused:
         prepare("ptb", made.ptb(tmp_path / "data"), tmp_path / "out", CorpusOptions())
     assert "--other-text accepts it" in str(refused.value)
     assert "--set corpus.other_text=true" in str(refused.value)
@@ -103,7 +104,7 @@ def test_the_published_text_passes(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "WIKITEXT2", known)
     assert len(prepare("wikitext2", data, tmp_path / "out", CorpusOptions())) == 3
     monkeypatch.setattr(module, "WIKITEXT2", replace(known, types=known.types + 1))
-    with pytest.raises(CorpusError, match="types: expected"):
+    with pytest.raises(UserError, match="types: expected"):
         prepare("wikitext2", data, tmp_path / "out", CorpusOptions())
 
 
@@ -145,16 +146,16 @@ def test_a_small_vocabulary_replaces_rare_words(tmp_path):
 def test_a_missing_split_is_named(tmp_path):
     data = made.ptb(tmp_path / "data")
     (data / "ptb.valid.txt").unlink()
-    with pytest.raises(CorpusError, match=r"neither .*ptb\.valid\.txt nor .*\.gz exists"):
+    with pytest.raises(UserError, match=r"neither .*ptb\.valid\.txt nor .*\.gz exists"):
         prepare("ptb", data, tmp_path / "out")
 
 
 def test_a_folder_without_text_is_refused(tmp_path):
     tmp_path.joinpath("data").mkdir()
-    with pytest.raises(CorpusError, match="no training text; put the files there") as refused:
+    with pytest.raises(UserError, match="no training text; put the files there") as refused:
         prepare("wikitext2", tmp_path / "data", tmp_path / "out")
     assert "wiki.{train,valid,test}.tokens" in str(refused.value)
-    with pytest.raises(CorpusError, match="nowhere: no such folder"):
+    with pytest.raises(UserError, match="nowhere: no such folder"):
         prepare("ptb", tmp_path / "nowhere", tmp_path / "out")
 
 
@@ -175,10 +176,10 @@ def test_a_word_that_cannot_be_predicted_is_refused(tmp_path):
     [({"vocab_size": 0}, "--vocab-size must be"), ({"max_train_lines": 0}, "--max-train-lines m")],
 )
 def test_numbers_below_one_are_refused(options, message):
-    with pytest.raises(CorpusError, match=message):
+    with pytest.raises(UserError, match=message):
         CorpusOptions(**options)
 
 
 def test_an_unknown_corpus_gets_a_suggestion(tmp_path):
-    with pytest.raises(CorpusError, match="no corpus 'ptp'; did you mean 'ptb'"):
+    with pytest.raises(UserError, match="no corpus 'ptp'; did you mean 'ptb'"):
         prepare("ptp", tmp_path, tmp_path)

@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from highrank_plugins.common.text_lines import TextError
-from highrank_plugins.data.corpora.words import WordCounts, read_words
+from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words
 
 
 def test_lines_are_split_into_words(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from highrank_plugins.data.parallel.cleaning import KEPT, Cleaner, Rules
+from highrank_plugins.data.parallel import KEPT, Cleaner, Rules
 
 
 def clean(*pairs: tuple[str | bytes, str | bytes], **rules: object):

@@ -6,11 +6,9 @@ import json
 import pytest
 
 from highrank_plugins.common.text_lines import TextError
-from highrank_plugins.data.archives import ArchiveError
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.corpus_files import Texts, read_corpus
-from highrank_plugins.data.parallel.cleaning import Rules
-from highrank_plugins.data.parallel.preparing import prepare_texts, unpack_texts
-from highrank_plugins.data.parallel.reading import read_lines
+from highrank_plugins.data.parallel import Rules, prepare_texts, read_lines, unpack_texts
 from tests.recipes.wmt_corpus import BAD, lines, publish, sgm
 
 TEXTS = Texts(train=[["t.en", "t.de"]], valid=[["v.en", "v.de"]], test=[["s.en", "s.de"]])
@@ -110,7 +108,7 @@ def test_a_missing_file_is_an_error(folder):
     message = (
         r"found neither v\.de nor FOLDER/v\.de, which the corpus file names; put the text there"
     )
-    with pytest.raises(ArchiveError, match=message):
+    with pytest.raises(UserError, match=message):
         prepare(folder)
 
 
@@ -160,7 +158,7 @@ def test_a_test_set_of_another_year_is_refused(tmp_path, name, set_of, refused):
     path = tmp_path / name
     path.write_text(f'<srcset setid="{set_of}" srclang="any">\n<seg id="1">A</seg>\n</srcset>\n')
     if not refused:
-        assert list(read_lines(path)) == [b"A\n"]
+        assert list(read_lines(path)) == [b"A"]
         return
     with pytest.raises(ValueError, match=rf"{name}:1: the set is newstest2016, of another year"):
         list(read_lines(path))
