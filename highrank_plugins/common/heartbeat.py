@@ -33,19 +33,13 @@ _REARM_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Beat:
-    """Hold the newest sign of life of a process.
-
-    Attributes:
-        count: number of signs so far; largest in a process that waits for others.
-        updates: number of updates done.
-        phase: what the process does, `training` or `validating` or one of `SLOW_PHASES`.
-    """
+    """Hold the newest sign of life of a process."""
 
     rank: int
     process: int
-    count: int = 0
+    count: int = 0  # of signs so far; largest in a process that waits for others
     updates: int = 0
-    phase: str = "starting"
+    phase: str = "starting"  # or `training`, `validating`, another one of `SLOW_PHASES`
 
 
 class _Pulse:
@@ -154,12 +148,7 @@ def guard(rank: int) -> None:
 
 
 def beat(phase: str | None = None, updates: int | None = None) -> None:
-    """Write a sign of life; do nothing in a process that nobody watches.
-
-    Args:
-        phase: what begins now (default: as before).
-        updates: number of updates done (default: as before).
-    """
+    """Write a sign of life, with a new phase or number of updates, if somebody watches."""
     if _pulse is not None:
         _pulse.beat(phase, updates)
 

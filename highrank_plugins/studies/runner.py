@@ -36,7 +36,7 @@ class _Running:
     """Hold a started member; its output begins at `begin` in the log, after earlier runs."""
 
     member: PreparedMember
-    slot: int
+    environment: Environment
     process: subprocess.Popen[bytes]
     log: Path
     begin: int
@@ -85,18 +85,15 @@ def run_members(
 ) -> None:
     """Run unfinished members, in order; a failing member does not stop the others.
 
-    `PreparedMember.problem` then says which have failed, and how.
-
-    If another process works in a member's folder, such as a recipe that outlived a killed study,
-    we wait for it. SIGTERM and SIGINT end the recipes, which save a checkpoint, then this process.
-    `say` receives a line for every start and end.
+    `PreparedMember.problem` then says which have failed, and how. If another process works in a
+    member's folder, such as a recipe that outlived a killed study, we wait for it. SIGTERM and
+    SIGINT end the recipes, which save a checkpoint, then this process. `say` gets a line for each.
     """
-    waiting = list(members)
+    waiting, free = list(members), list(environments)
     logs.mkdir(parents=True, exist_ok=True)
     running: list[_Running] = []
     problem: ValueError | None = None
     told: set[str] = set()
-    free = list(range(len(environments)))
     with stop_request.handlers_restored():
         for number in (signal.SIGTERM, signal.SIGINT):  # ends this process after its recipes
             signal.signal(number, _stop)
@@ -112,13 +109,12 @@ def run_members(
                         problem, waiting = error, []  # lets running members finish
                         continue
                     waiting.remove(startable[0])
-                    slot = _take_slot(free, environments, elsewhere)
-                    running.append(_start(startable[0], slot, environments[slot], logs))
+                    running.append(_start(startable[0], _take(free, elsewhere), logs))
                     say(f"{running[-1].member.name}: started, log {running[-1].log}")
                     continue
                 for one in [one for one in running if one.process.poll() is not None]:
                     running.remove(one)
-                    free.append(one.slot)
+                    free.append(one.environment)
                     say(f"{one.member.name}: {_ended(one)}")
                 time.sleep(_WAIT)
         finally:
@@ -220,18 +216,16 @@ def _in_use(run_dir: Path) -> bool:
     return False
 
 
-def _take_slot(
-    free: list[int], environments: Sequence[Environment], elsewhere: Sequence[PreparedMember]
-) -> int:
-    """Take a slot from the free ones; its GPU is not that of another process."""
+def _take(free: list[Environment], elsewhere: Sequence[PreparedMember]) -> Environment:
+    """Take one of the free environments; its GPU is not that of another process."""
     notes = [member.note("gpu") for member in elsewhere]
     used = [note.read_text() for note in notes if note.is_file()]
-    slot = next((slot for slot in free if environments[slot].get(_GPU) not in used), free[0])
-    free.remove(slot)
-    return slot
+    chosen = next((one for one in free if one.get(_GPU) not in used), free[0])
+    free.remove(chosen)
+    return chosen
 
 
-def _start(member: PreparedMember, slot: int, environment: Environment, logs: Path) -> _Running:
+def _start(member: PreparedMember, environment: Environment, logs: Path) -> _Running:
     log = logs / f"{member.name}.log"
     member.note("failed").unlink(missing_ok=True)
     if _GPU in environment:
@@ -246,7 +240,7 @@ def _start(member: PreparedMember, slot: int, environment: Environment, logs: Pa
             env={**os.environ, **environment},
             start_new_session=True,  # one process group, which is killed together
         )
-    return _Running(member, slot, process, log, begin)
+    return _Running(member, environment, process, log, begin)
 
 
 def _ended(one: _Running) -> str:

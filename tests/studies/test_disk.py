@@ -1,4 +1,4 @@
-"""Test studies/disk.py and `highrank study --dry-run`: hours and disk of the members to come."""
+"""Test the disk check of a study and `highrank study --dry-run`: hours and disk to come."""
 
 import fcntl
 import threading

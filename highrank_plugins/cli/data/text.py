@@ -73,8 +73,7 @@ def pieces(
     Learns from the training text alone.
     """
     from highrank_plugins.common.text_lines import PARALLEL, check_texts
-    from highrank_plugins.data import pieces as sentencepiece
-    from highrank_plugins.data import subword_nmt_pieces
+    from highrank_plugins.data import pieces as making
     from highrank_plugins.data.binarising import PARTS
     from highrank_plugins.data.parallel import refuse_other_languages
 
@@ -87,27 +86,27 @@ def pieces(
             files = [text / f"{part}.{name}" for name in training]
             check_texts(files, PARALLEL)
         if algorithm == Algorithm.SENTENCEPIECE:
-            model = sentencepiece.learn_pieces(
+            model = making.learn_pieces(
                 list(training.values()),
                 new / "pieces",
                 vocab_size=vocab_size,
                 character_coverage=character_coverage,
                 sample=sample,
             )
-            encoders = dict.fromkeys(training, sentencepiece.encoder(model))
+            encoders = dict.fromkeys(training, making.encoder(model))
         else:
-            codes = subword_nmt_pieces.learn_codes(
+            codes = making.learn_codes(
                 training,
                 new / "codes",
                 operations=vocab_size,
                 sample=sample,
                 processes=workers,
             )
-            encoders = {name: subword_nmt_pieces.encoder(codes, name) for name in training}
+            encoders = {name: making.code_encoder(codes, name) for name in training}
         for name, encode in encoders.items():
             for part in PARTS:
                 file = f"{part}.{name}"
-                sentencepiece.write_pieces(encode, text / file, new / file, workers)
+                making.write_pieces(encode, text / file, new / file, workers)
 
 
 def binarise(

@@ -34,8 +34,10 @@ def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iter
         raise UserError(f"{path} does not exist: put the file text8 of text8.zip there")
     total = path.stat().st_size
     options.require_known(total, LENGTH, f"{path}: characters")
-    ranges = _ranges(total)
-    counts = {split: _count(path, *ranges[split]) for split in ENDS}
+    text = np.memmap(path, np.uint8, "r") if total else np.zeros(0, np.uint8)
+    bounds = [0, *(total * end // 100 for end in ENDS.values())]
+    parts = {split: text[a:b] for split, (a, b) in zip(ENDS, pairwise(bounds), strict=True)}
+    counts = {split: _count(part) for split, part in parts.items()}
     _require_alphabet(path, counts)
     # sorted as fairseq does: by count, then alphabetically
     present = (byte for byte in _ALPHABET if counts["train"][byte])
@@ -44,41 +46,28 @@ def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iter
     table = np.zeros(256, np.int32)
     for _, word, byte in ranked:
         table[byte] = numbers[word]
-    for split, (start, end) in ranges.items():
-        total = -((start - end) // _BLOCK)
-        blocks = tqdm(_blocks(path, start, end), split, total, unit="MiB", **bar_options())
-        pieces = (table[block] for block in blocks)
-        tokens = write_split(output / split, pieces, SPECIAL + len(numbers))
+    for split, part in parts.items():
+        total = -(len(part) // -_BLOCK)
+        blocks = tqdm(_blocks(part), split, total, unit="MiB", **bar_options())
+        tokens = write_split(output / split, (table[b] for b in blocks), SPECIAL + len(numbers))
         yield f"{split}: {tokens:,} characters without </s>, {len(numbers)} types, none <unk>"
-
-
-def _ranges(total: int) -> dict[str, tuple[int, int]]:
-    bounds = [0, *(total * end // 100 for end in ENDS.values())]
-    return dict(zip(ENDS, pairwise(bounds), strict=True))
 
 
 def _symbol(byte: int) -> str:
     return SPACE if byte == ord(" ") else chr(byte)
 
 
-def _blocks(path: Path, start: int, end: int) -> Iterator[Any]:
-    """Yield the bytes from `start` to `end` as arrays of at most 1 MiB."""
-    import numpy as np
-
-    with path.open("rb") as file:
-        file.seek(start)
-        while start < end:
-            block = file.read(min(_BLOCK, end - start))
-            start += len(block)
-            yield np.frombuffer(block, np.uint8)
+def _blocks(text: Any) -> Iterator[Any]:
+    """Yield an array of bytes as arrays of at most 1 MiB."""
+    return (text[start : start + _BLOCK] for start in range(0, len(text), _BLOCK))
 
 
-def _count(path: Path, start: int, end: int) -> Any:
+def _count(text: Any) -> Any:
     """Count each byte, [256]."""
     import numpy as np
 
     counts = np.zeros(256, np.int64)
-    for block in _blocks(path, start, end):
+    for block in _blocks(text):
         counts += np.bincount(block, minlength=256)
     return counts
 
