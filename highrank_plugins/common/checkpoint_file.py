@@ -89,6 +89,8 @@ def first_whole(paths: Iterable[str | Path]) -> tuple[str | None, list[str]]:
 @lru_cache(maxsize=1024)
 def _check(path: str, whole: bool, identity: tuple[int, ...]) -> None:
     """Check a file; `identity` tells its versions apart."""
+    import torch
+
     try:
         if not zipfile.is_zipfile(path):
             raise DamagedArchiveError(
@@ -97,9 +99,9 @@ def _check(path: str, whole: bool, identity: tuple[int, ...]) -> None:
             )
         with zipfile.ZipFile(path) as archive:
             _check_entries(path, archive, whole)
-        _open_by_torch(path)
-    except _DAMAGE as error:
-        raise _damaged(path, str(error)) from None
+        torch._C.PyTorchFileReader(path)  # Python may read a list of contents that torch cannot
+    except (*_DAMAGE, RuntimeError) as error:
+        raise _damaged(path, str(error).partition("\n")[0]) from None
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
@@ -129,16 +131,6 @@ def _check_entries(path: str, archive: zipfile.ZipFile, whole: bool) -> None:
                 read += len(block)
         if read != entry.file_size:
             raise _damaged(path, f"{entry.filename} is too short")
-
-
-def _open_by_torch(path: str) -> None:
-    """Refuse a file whose list of contents only Python can read."""
-    import torch
-
-    try:
-        torch._C.PyTorchFileReader(path)
-    except RuntimeError as error:
-        raise _damaged(path, str(error).partition("\n")[0]) from None
 
 
 def _damaged(path: str, reason: str) -> DamagedArchiveError:

@@ -140,18 +140,14 @@ def link_whole(source: str | Path, target: str | Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise _explained(error, target) from None
-        _copy(source, target)
+        with open(source, "rb") as file:
+            size = os.path.getsize(source)
+            write_whole(target, lambda copy: shutil.copyfileobj(file, copy, _BLOCK), size)
         return
     finally:
         with suppress(OSError):
             os.unlink(part)
     flush(os.path.dirname(target))
-
-
-def _copy(source: str, target: str) -> None:
-    with open(source, "rb") as original:
-        size = os.path.getsize(source)
-        write_whole(target, lambda file: shutil.copyfileobj(original, file, _BLOCK), size)
 
 
 def flush(path: str | Path) -> None:

@@ -207,7 +207,8 @@ def log_folder(folder: Path, save_dir: Path, is_shared: bool) -> Iterator[None]:
 
 @contextmanager
 def _held(folder: Path, use: _Use, owner: str = "", kind: int = fcntl.LOCK_EX) -> Iterator[bool]:
-    new = _missing(folder, use)
+    above = itertools.takewhile(lambda path: not path.exists(), (folder, *folder.parents))
+    new = [] if (folder / use.lock).exists() else [folder / use.lock, *above]
     file, is_locked = _open_locked(folder, use, kind)
     is_whole = False
     with file:
@@ -226,21 +227,9 @@ def _held(folder: Path, use: _Use, owner: str = "", kind: int = fcntl.LOCK_EX) -
             is_whole = True
         finally:
             if not is_whole:
-                _remove(new)
-
-
-def _missing(folder: Path, use: _Use) -> list[Path]:
-    """Return what does not exist yet: the lock file, the folder, and the folders above it."""
-    missing = itertools.takewhile(lambda path: not path.exists(), (folder, *folder.parents))
-    lock = folder / use.lock
-    return [] if lock.exists() else [lock, *missing]
-
-
-def _remove(new: list[Path]) -> None:
-    """Remove a new lock file, and the new folders if they are empty."""
-    with suppress(OSError):  # another process has put files there
-        for path in new:
-            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+                with suppress(OSError):  # another process has put files there
+                    for path in new:
+                        path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _open_locked(folder: Path, use: _Use, kind: int) -> tuple[IO[str], bool]:
@@ -255,21 +244,15 @@ def _open_locked(folder: Path, use: _Use, kind: int) -> tuple[IO[str], bool]:
                     f"{use.folder} {folder} is in use by another {use.user} ({holder}): wait for "
                     f"it, stop it, or choose another {use.folder}"
                 )
-            if _has_its_name(file):
-                return file, True
+            with suppress(FileNotFoundError):  # another process may have removed it meanwhile
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):
+                    return file, True
         except OSError as error:
             logger.warning(
                 "%s: cannot be locked (%s); start only one %s in it", folder, error, use.user
             )
             return file, False
         file.close()
-
-
-def _has_its_name(file: IO[str]) -> bool:
-    """Whether no other process has removed the lock file since we opened it."""
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
-    return False
 
 
 def _lock_file(folder: Path, use: _Use) -> IO[str]:

@@ -72,7 +72,7 @@ def fetch(
             f"{path}: has {found:,} bytes but should have {size:,}: it is truncated, or a "
             "different file; delete it and fetch it again"
         )
-    recorded = read_ledger(ledger) if ledger is not None else {}
+    recorded = {} if any(sums.values()) or ledger is None else read_ledger(ledger)
     key = os.path.relpath(output, output.parent if ledger is None else ledger.parent)
     if not any(sums.values()) and key not in recorded:
         _check_content(path, output, sure)

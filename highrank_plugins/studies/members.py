@@ -161,7 +161,7 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
     """
     _check_options(study)
     members: list[PreparedMember] = []
-    known: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
     for member in study.members:
         conf = _configuration_of(study, member)
         changes = dict(member.changes) | _matched(study, member, conf, exp_dir)
@@ -169,14 +169,12 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
         settings = configuration.load(conf, sets)
         if check_values and member.system not in {one.member.system for one in members}:
             _check_values(study, member, conf, sets)
-        blocks = settings.blocks()
-        if blocks in known:  # 1 is 1.0
-            raise ConfigurationError(
-                f"{study.file}: {member.name} and {members[known.index(blocks)].name} are one run: "
-                "the same configuration, seed and data; leave one out"
-            )
-        known.append(blocks)
         key = member_key(study, settings)
+        if (same := names.setdefault(key, member.name)) != member.name:  # 1 is 1.0
+            raise ConfigurationError(
+                f"{study.file}: {member.name} and {same} are one run: the same configuration, "
+                "seed and data; leave one out"
+            )
         run_dir = exp_dir / study.recipe.name / MEMBERS / key
         words = ["bash", str(study.recipe / "run.sh"), "--conf", member.conf]
         words += ["--name", f"{MEMBERS}/{key}", "--exp-dir", str(exp_dir)]

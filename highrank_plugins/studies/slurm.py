@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from highrank_plugins.common.files import write_text
-from highrank_plugins.studies.definition import Study, Values, as_word
+from highrank_plugins.studies.definition import Study, as_word
 from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.training.launch.batch_job import (
     FUNCTIONS,
@@ -44,12 +44,20 @@ def array_script(
     """Write the batch script for the members that are not done, and return it.
 
     SLURM copies the script, with the names in it: another submission changes no waiting task.
-    A task that is preempted, or near its time limit, saves a checkpoint and is queued again. Each
-    runs the study's command with --only; at most `jobs` run at a time.
+    A task that is preempted, or near its time limit, saves a checkpoint and is queued again.
+
+    Args:
+        command: command line of the study, without --only.
+        jobs: largest number of tasks at a time.
     """
     names = [member.name for member in members if not member.is_done()]
     if not names:
         raise ValueError("every member is done: there is nothing to submit")
+    given = {name.replace("_", "-"): value for name, value in study.settings.slurm.items()}
+    for name in given:
+        if why := objection(f"--{name}" if re.fullmatch("[a-z-]+", name) else ""):
+            raise ValueError(f"{study.file}: slurm: {name}: {why}")
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
     limit = f"%{jobs}" if jobs else ""
     options = {
         "job-name": study.name,
@@ -59,36 +67,26 @@ def array_script(
         "open-mode": "append",
         "requeue": True,
         "signal": f"B:USR1@{GRACE}",
-    } | _given(study)
-    words = {
-        name: None if value is True else as_word(value)
-        for name, value in options.items()
-        if value is not False
-    }
-    (folder / "logs").mkdir(parents=True, exist_ok=True)
-    script = folder / "array.sh"
-    text = _SCRIPT.format(
-        directives=directives(words),
-        functions=FUNCTIONS,
-        names=shlex.join(names),
-        command=shlex.join(command),
-    )
-    write_text(script, text)
-    return script
-
-
-def _given(study: Study) -> Values:
-    """Return the study's options of sbatch; refuse those that a script cannot have."""
-    given = {name.replace("_", "-"): value for name, value in study.settings.slurm.items()}
-    for name in given:
-        if why := objection(f"--{name}" if re.fullmatch("[a-z-]+", name) else ""):
-            raise ValueError(f"{study.file}: slurm: {name}: {why}")
+    } | given
     if "time" in given and "signal" not in given:
         try:
             check_time_limit(as_word(given["time"]), GRACE)
         except ValueError as error:
             raise ValueError(f"{study.file}: slurm: time: {error}") from None
-    return given
+    chosen = {name: value for name, value in options.items() if value is not False}
+    script = folder / "array.sh"
+    write_text(
+        script,
+        _SCRIPT.format(
+            directives=directives(
+                {name: None if value is True else as_word(value) for name, value in chosen.items()}
+            ),
+            functions=FUNCTIONS,
+            names=shlex.join(names),
+            command=shlex.join(command),
+        ),
+    )
+    return script
 
 
 def submit(script: Path) -> str:
