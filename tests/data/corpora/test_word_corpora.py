@@ -11,6 +11,7 @@ from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
 from highrank_plugins.data.corpora import word_corpora as module
+from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words
 from tests.data.corpora import made
 from tests.fairseq_cli import run
 
@@ -183,3 +184,41 @@ def test_numbers_below_one_are_refused(options, message):
 def test_an_unknown_corpus_gets_a_suggestion(tmp_path):
     with pytest.raises(UserError, match="no corpus 'ptp'; did you mean 'ptb'"):
         prepare("ptp", tmp_path, tmp_path)
+
+
+def test_lines_are_split_into_words(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(" the  cat \n\n \nÜber\u00a0uns\t\nlast".encode())
+    assert list(read_words(path)) == [["the", "cat"], [], [], ["Über", "uns"], ["last"]]
+    assert list(read_words(path, lower=True))[3] == ["über", "uns"]
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a b\n"))
+    assert list(read_words(tmp_path / "a.txt.gz")) == [["a", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "a.txt: the file is empty"),
+        (b"a\nb \xf6\n", "a.txt:2:3: byte 0xf6 is not UTF-8"),
+        (b"a </s>\n", "a.txt:1:3: the text has the word </s>"),
+        (b"a\n<s> b\n", "a.txt:2:1: the text has the word <s>"),
+        (b"a\r\n", "a.txt:1:2: carriage return"),
+        (b"a\nmadeupword0000\n", "a.txt:2:1: the text has the word madeupword0000"),
+        (b"\n \n", "a.txt: no line has a word"),
+        (b"<pad>\n", "a.txt:1:1: the text has the word <pad>"),
+        (gzip.compress(b"a b\n" * 1000)[:-9], r"a\.txt\.gz:\d+: damaged"),
+    ],
+)
+def test_invalid_words_are_refused(tmp_path, content, message):
+    path = tmp_path / ("a.txt.gz" if "gz" in message else "a.txt")
+    path.write_bytes(content)
+    with pytest.raises(TextError, match=message):
+        list(read_words(path))
+
+
+def test_words_and_lines_are_counted():
+    counts = WordCounts().add([["b", "a", "<unk>"], [], ["a", "c", "<unk>", "<unk>"]])
+    assert (counts.lines, counts.tokens, counts.types) == (3, 10, 5)
+    assert counts.most_frequent(10) == ["a", "b", "c"]
+    assert counts.most_frequent(2) == ["a", "b"]
+    assert counts.report("x") == "x: 3 lines, 10 tokens with </s>, 5 types, 30.00% <unk>"
