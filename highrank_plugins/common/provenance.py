@@ -68,13 +68,8 @@ def machine_kind(found: Mapping[str, Any]) -> str:
     if "family" not in found:
         return ""
     numbers = " ".join(f"{name} {found[name]}" for name in _NUMBERS.values() if name in found)
-    parts = [
-        *found.get("gpus", []),
-        found.get("processor"),
-        numbers,
-        " ".join(found.get("flags", [])),
-    ]
-    return ", ".join(filter(None, parts))
+    flags = " ".join(found.get("flags", []))
+    return ", ".join(filter(None, (*found.get("gpus", []), found.get("processor"), numbers, flags)))
 
 
 # names in /proc/cpuinfo, of x86 and of ARM → ours

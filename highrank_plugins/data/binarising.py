@@ -59,20 +59,15 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
         write_sums(folder, others)
 
 
-def _names(languages: tuple[str, str]) -> list[str]:
-    pair = "-".join(languages)
-    prefixes = [f"{part}.{pair}.{language}" for part in PARTS for language in languages]
-    numbers = [f"{prefix}.{kind}" for prefix in prefixes for kind in ("bin", "idx")]
-    return [*numbers, *(f"dict.{language}.txt" for language in languages)]
-
-
 def _require_ours(output: Path, languages: tuple[str, str]) -> dict[str, str]:
     """Return the checksums of other files in `output`."""
-    ledger, names = output / SUMS, _names(languages)
+    prefixes = [f"{part}.{'-'.join(languages)}.{name}" for part in PARTS for name in languages]
+    dictionaries = [f"dict.{language}.txt" for language in languages]
+    names = [f"{prefix}.{kind}" for prefix in prefixes for kind in ("bin", "idx")] + dictionaries
     for name in names:
         require_regular(output / name)
-    sums = read_ledger(ledger)
-    for path in (*(output / f"dict.{language}.txt" for language in languages), ledger):
+    sums = read_ledger(output / SUMS)
+    for path in (output / name for name in (*dictionaries, SUMS)):
         if os.path.lexists(path) and not sums.keys() >= set(names):
             raise UserError(
                 f"{path} is in the way: this command has not written it for {','.join(languages)}; "

@@ -136,16 +136,12 @@ class Cleaner:
             return f"longer than {self.rules.max_words} words"
         if long > short * self.rules.max_ratio:
             return f"with one side {self.rules.max_ratio:g} times longer than the other"
-        if self.rules.drop_duplicates and self._is_known(source, target):
-            return "duplicate"
+        if self.rules.drop_duplicates:
+            key = blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()
+            if key in self._seen:
+                return "duplicate"
+            self._seen.add(key)
         return KEPT
-
-    def _is_known(self, source: str, target: str) -> bool:
-        key = blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()
-        if key in self._seen:
-            return True
-        self._seen.add(key)
-        return False
 
 
 def _printable(line: str) -> str:

@@ -43,7 +43,9 @@ def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iter
     options.refuse(name, "max_train_lines")
     root = data / ARCHIVE if (data / ARCHIVE).is_dir() else data
     shards = _shards(root, options)
-    parts = {part: [_heldout(root, n) for n in numbers] for part, numbers in PARTS.items()}
+    parts = {part: [root / HELDOUT.format(n) for n in which] for part, which in PARTS.items()}
+    if missing := [path for path in chain(*parts.values()) if not path.is_file()]:
+        raise UserError(f"{missing[0]} does not exist: put the corpus there")
     words = Counter[str]()
     for counted in _parallel(count_words, shards.values(), options.workers, "count words"):
         words.update(counted)
@@ -117,13 +119,6 @@ def _parallel(
     todo = list(items)
     results = ordered_map(work, todo, min(workers, len(todo)))
     yield from tqdm(results, name, len(todo), unit="shard", **bar_options())
-
-
-def _heldout(root: Path, number: int) -> Path:
-    path = root / HELDOUT.format(number)
-    if not path.is_file():
-        raise UserError(f"{path} does not exist: put the corpus there")
-    return path
 
 
 def _report(name: str, found: Counter[str]) -> str:
