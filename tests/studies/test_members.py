@@ -60,6 +60,14 @@ def test_names_places_and_comments_do_not_change_the_key(folder):
     assert key_of(folder, options={"data": "moved"}, baseline="other", **renamed) == key
 
 
+def test_a_changed_recipe_of_the_repository_keeps_the_key(folder, monkeypatch):
+    monkeypatch.setattr(members, "RECIPES", folder)
+    key = key_of(folder)
+    script = folder / "stub" / "run.sh"
+    script.write_text(script.read_text() + "true\n")
+    assert key_of(folder) == key
+
+
 def test_a_changed_module_keeps_the_keys_and_code_of_the_user_does_not(folder):
     own = folder / "own"
     (own / "__pycache__").mkdir(parents=True)
