@@ -228,7 +228,7 @@ ALONE = {
     "benchmarks/child.py": "the process that is measured, run by `python -m`",
     "losses/fused/filtering.py": "an option that a reader of the losses need not see",
     "losses/fused/mos.py": "a fused loss, as softmax.py and mixtape.py",
-    "studies/slurm_array.py": "the other way to run members, beside runner.py",
+    "studies/slurm.py": "the other way to run members, beside runner.py",
 }
 
 

@@ -22,10 +22,9 @@ from typer.models import OptionInfo
 
 import highrank_plugins
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.common.closed_output import has_no_reader, leave
 from highrank_plugins.common.names import did_you_mean, flag
 from highrank_plugins.common.quick_import import defer_statistics
-from highrank_plugins.common.user_error import explained
+from highrank_plugins.common.user_error import explained, has_no_reader, leave
 
 # group or subcommand → its line in the help, and the typer group or function, as module:name
 COMMANDS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from highrank_plugins.common.files import flush, link_whole
-from highrank_plugins.common.folder_lock import locked
+from highrank_plugins.common.folders import locked
 from highrank_plugins.common.processes import end_with_parent
 from highrank_plugins.common.user_error import UserError
 

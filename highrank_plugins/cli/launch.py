@@ -171,7 +171,8 @@ def _restarts(given: int | None, nodes: int) -> int:
 
 
 def _slurm(plan: "Plan", job: "Job", script: Path, submit: bool, dry_run: bool) -> None:
-    from highrank_plugins.common.files import held_alone, write_text
+    from highrank_plugins.common.files import write_text
+    from highrank_plugins.common.folders import held_alone
     from highrank_plugins.training.launch.batch_job import check_characters
     from highrank_plugins.training.launch.slurm import sbatch_script, submit_once
 

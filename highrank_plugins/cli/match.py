@@ -34,7 +34,7 @@ def match(
     """
     logging.disable(logging.INFO)  # hides fairseq's log
     from highrank_plugins.studies.definition import recipe_folder
-    from highrank_plugins.studies.matched import (
+    from highrank_plugins.studies.members import (
         find_configuration,
         match_configurations,
         matched_yaml,

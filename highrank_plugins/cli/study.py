@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.common.files import held_alone
+from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.formatting import size
 from highrank_plugins.common.processes import python
 
 if TYPE_CHECKING:
     from highrank_plugins.studies.definition import Study
-    from highrank_plugins.studies.prepared import PreparedMember
+    from highrank_plugins.studies.members import PreparedMember
 
 
 def study(
@@ -63,14 +63,9 @@ def study(
     logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors():
         from highrank_plugins.studies.definition import first_seeds, read_study
-        from highrank_plugins.studies.prepared import (
-            NOT_RUN,
-            check_machine,
-            planned,
-            prepare,
-            study_folder,
-        )
-        from highrank_plugins.studies.runner import run_members, slots
+        from highrank_plugins.studies.members import NOT_RUN, prepare, study_folder
+        from highrank_plugins.studies.runner import check_machine, run_members, slots
+        from highrank_plugins.studies.table import planned
         from highrank_plugins.training.launch.batch_job import check_characters
 
         given = {
@@ -163,7 +158,7 @@ def _show(read: "Study", members: "list[PreparedMember]", folder: Path, plan: in
 
 
 def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: int | None) -> None:
-    from highrank_plugins.studies.slurm_array import array_script
+    from highrank_plugins.studies.slurm import array_script
     from highrank_plugins.training.launch.batch_job import submit
 
     arguments = sys.argv[1:] if sys.argv[1:2] == ["study"] else ["study", str(read.file)]
@@ -178,7 +173,7 @@ def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: 
 def _print_plan(members: "list[PreparedMember]") -> None:
     """Print the members with what the finished ones took, and the command of each."""
     from highrank_plugins.reports.tables import FORMATS, Cell, Table
-    from highrank_plugins.studies.disk import bytes_in
+    from highrank_plugins.studies.runner import bytes_in
 
     rows = []
     for member in members:
@@ -205,7 +200,8 @@ def _hours(member: "PreparedMember") -> float | None:
 
 def _print_cost(members: "list[PreparedMember]", slots: int) -> None:
     """Print hours and disk of the members to run, as finished ones of their systems took."""
-    from highrank_plugins.studies.disk import bytes_needed, check_disk
+    from highrank_plugins.common.files import require_space
+    from highrank_plugins.studies.runner import bytes_needed
 
     known = {one.member.system: hours for one in members if (hours := _hours(one)) is not None}
     waiting = [member.member.system for member in members if not member.is_done()]
@@ -218,7 +214,8 @@ def _print_cost(members: "list[PreparedMember]", slots: int) -> None:
             f"unknown hours, since no finished member of {', '.join(unknown)} has them (`highrank "
             "bench estimate FILE` estimates a translator's)"
         )
-    if needed := bytes_needed(members):
+    needed = bytes_needed(members)
+    if needed:
         left += f", {size(needed)}"
     typer.echo(f"\n{len(waiting)} of {len(members)} members to run, {slots} at a time: {left}")
-    check_disk(members)
+    require_space(members[0].run_dir, needed)

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 
 import typer
 
-from highrank_plugins.common.closed_output import has_no_reader
-from highrank_plugins.common.user_error import explained
+from highrank_plugins.common.user_error import explained, has_no_reader
 
 
 @contextmanager

@@ -1,10 +1,6 @@
-"""Compute and compare checksums; record SHA-256 in a ledger for files without a published one.
-
-A folder of binarised data may hold a ledger of its files, `sha256sums`.
-"""
+"""Compute and compare checksums; a ledger of binarised data, `sha256sums`, holds those of files."""
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -30,11 +26,7 @@ def checksum(path: Path, algorithm: str = "sha256") -> str:
 
 
 def check_sum(path: Path, expected: str, algorithm: str = "sha256") -> None:
-    """Compare a file with a published checksum.
-
-    Args:
-        algorithm: a key of `DIGITS`.
-    """
+    """Compare a file with a published checksum of an algorithm of `DIGITS`."""
     digits = DIGITS[algorithm]
     if not re.fullmatch(f"[0-9a-f]{{{digits}}}", expected):
         raise ChecksumError(
@@ -48,52 +40,12 @@ def check_sum(path: Path, expected: str, algorithm: str = "sha256") -> None:
         )
 
 
-def check_in_ledger(path: Path, name: Path, ledger: Path) -> bool:
-    """Compare a file with what the ledger says of `name`; record it if the ledger says nothing.
-
-    A ledger is what `sha256sum` writes, with names relative to its folder.
-
-    Args:
-        path: where the file is now.
-        name: where it will be.
-    Returns:
-        Whether the checksum is new.
-    """
-    sums, key = recorded(ledger), _key(name, ledger)
-    found = checksum(path)
-    if key not in sums:
-        lines = [f"{value}  {other}\n" for other, value in {**sums, key: found}.items()]
-        ledger.parent.mkdir(parents=True, exist_ok=True)
-        write_text(ledger, "".join(lines))
-        return True
-    if sums[key] != found:
-        raise ChecksumError(
-            f"{path}: its sha256 is {found} but was {sums[key]} when {ledger} was written: "
-            "the file is damaged or a different one; delete it and fetch it again. If the "
-            f"earlier file was the wrong one, delete its line in {ledger}"
-        )
-    return False
-
-
-def is_in_ledger(name: Path, ledger: Path) -> bool:
-    """Whether the ledger says anything of `name`."""
-    return _key(name, ledger) in recorded(ledger)
-
-
-def recorded(ledger: Path) -> dict[str, str]:
-    """Return checksums by name, none if the ledger is missing; see `read_ledger`."""
-    return read_ledger(ledger) if ledger.exists() else {}
-
-
-def _key(name: Path, ledger: Path) -> str:
-    return os.path.relpath(name, ledger.parent)
-
-
 def read_ledger(ledger: Path) -> dict[str, str]:
-    """Return checksums by name."""
+    """Return checksums by name, none if the ledger, which `sha256sum` could write, is missing."""
     require_regular(ledger)
     sums = {}
-    for number, line in enumerate(ledger.read_text(encoding="utf-8").splitlines(), 1):
+    text = ledger.read_text(encoding="utf-8") if ledger.exists() else ""
+    for number, line in enumerate(text.splitlines(), 1):
         match = _LINE.fullmatch(line)
         if not match:
             raise ChecksumError(

@@ -18,10 +18,8 @@ _VALUES = 2**16
 def dropout_mask(shape: Sequence[int], p: float, like: Tensor) -> Tensor:
     """Draw entries 0 with probability p, else 1/(1 − p), of the dtype and device of `like`.
 
-    They come from torch's default generator. On a CPU p is rounded to a multiple of 2^−16.
-
-    Args:
-        p: in [0, 1].
+    They come from torch's default generator. On a CPU p, in [0, 1], is rounded to a multiple of
+    2^−16.
     """
     if p >= 1:
         return like.new_zeros(shape)

@@ -9,19 +9,13 @@ Series: TypeAlias = tuple[Sequence[float], Sequence[float]]
 
 @dataclass(frozen=True)
 class Lines:
-    """Hold curves by label.
-
-    Attributes:
-        axes: names along x and y, with units.
-        scale: "linear", "log" (y), "logx" or "loglog".
-        dashed: labels of curves that are drawn dashed, such as thresholds.
-    """
+    """Hold curves by label."""
 
     series: Mapping[str, Series]
     title: str
-    axes: tuple[str, str]
-    scale: str = "linear"
-    dashed: tuple[str, ...] = ()
+    axes: tuple[str, str]  # names along x and y, with units
+    scale: str = "linear"  # or "log" (y), "logx", "loglog"
+    dashed: tuple[str, ...] = ()  # labels of curves that are drawn dashed, such as thresholds
 
 
 @dataclass(frozen=True)
@@ -41,23 +35,16 @@ class Bars:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Draw points in groups: the runs of each system, and their mean.
+    """Draw points in groups: the runs of each system, and their mean."""
 
-    Attributes:
-        groups: system → (x, y) of each run.
-        labelled: systems whose name stands beside their mean.
-        connected: systems of one layer, whose means a line joins; the legend has the layer.
-        frontier: systems on the frontier of cost and quality, in order.
-        levels: system without a place along x → its y, a line across the figure.
-    """
-
-    groups: Mapping[str, Sequence[tuple[float, float]]]
+    groups: Mapping[str, Sequence[tuple[float, float]]]  # system → (x, y) of each run
     title: str
     axes: tuple[str, str]
     scale: str = "linear"
-    labelled: Sequence[str] = ()
-    connected: Sequence[Sequence[str]] = ()
-    frontier: Sequence[str] = ()
+    labelled: Sequence[str] = ()  # systems whose name stands beside their mean
+    connected: Sequence[Sequence[str]] = ()  # systems of one layer: a line joins their means
+    frontier: Sequence[str] = ()  # systems on the frontier of cost and quality, in order
+    # system without a place along x → its y, a line across the figure
     levels: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -1,7 +1,6 @@
-"""Write files completely or not at all, lock them, and turn results into plain values for JSON."""
+"""Write files completely or not at all, and turn results into plain values for JSON."""
 
 import errno
-import fcntl
 import json
 import math
 import os
@@ -38,31 +37,6 @@ class Writable(Protocol):
 
     def flush(self) -> None:
         """Hand all bytes to the system."""
-
-
-def try_lock(file: IO[Any], kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
-    """Lock a file, open to write, until it is closed; False if another process holds it.
-
-    Only who may write the file can lock it, unlike with flock. Who may read it could share a lock,
-    so strangers may not even read it.
-    """
-    with suppress(PermissionError):  # another user's, whose group may work here
-        os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o770)
-    try:
-        fcntl.lockf(file, kind)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
-
-
-@contextmanager
-def held_alone(lock: Path, busy: str = "") -> Iterator[IO[Any]]:
-    """Hold a lock file, in a new folder if need be, and yield it; wait for it without `busy`."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with open_own(lock, "a+") as file:
-        if not try_lock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0)):
-            raise ValueError(busy)
-        yield file
 
 
 def open_own(path: str | Path, mode: str, buffering: int = -1) -> IO[Any]:
@@ -122,9 +96,8 @@ def write_whole(
 ) -> None:
     """Call `write(file)`; `path` holds all of it afterwards, or what it held before.
 
-    Args:
-        path: Devices and pipes, such as /dev/null, are written directly.
-        expected_bytes: Size of the file, if known: nothing is written where it does not fit.
+    Devices and pipes, such as /dev/null, are written directly. Nothing is written where the
+    `expected_bytes` do not fit.
     """
     target = os.path.abspath(path)
     if os.path.exists(target) and not os.path.isfile(target):
@@ -133,7 +106,7 @@ def write_whole(
         return
     part = f"{target}.tmp"
     try:
-        if expected_bytes > _free(target):
+        if expected_bytes > free_space(target)[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if os.path.islink(part):
             os.unlink(part)  # it leads elsewhere
@@ -167,18 +140,14 @@ def link_whole(source: str | Path, target: str | Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise _explained(error, target) from None
-        _copy(source, target)
+        with open(source, "rb") as file:
+            size = os.path.getsize(source)
+            write_whole(target, lambda copy: shutil.copyfileobj(file, copy, _BLOCK), size)
         return
     finally:
         with suppress(OSError):
             os.unlink(part)
     flush(os.path.dirname(target))
-
-
-def _copy(source: str, target: str) -> None:
-    with open(source, "rb") as original:
-        size = os.path.getsize(source)
-        write_whole(target, lambda file: shutil.copyfileobj(original, file, _BLOCK), size)
 
 
 def flush(path: str | Path) -> None:
@@ -243,9 +212,22 @@ def _compare(path: str, content: _Content) -> None:
         raise OSError(errno.EIO, "the disk does not hold the written data")
 
 
-def _free(target: str) -> int:
-    disk = os.statvfs(os.path.dirname(target))
-    return disk.f_bavail * disk.f_frsize
+def free_space(path: str | Path) -> tuple[int, Path]:
+    """Return the bytes that are free for a file or folder, and the nearest folder that exists."""
+    folder = Path(path)
+    while not folder.is_dir():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free, folder
+
+
+def require_space(path: Path, needed: float) -> None:
+    """Refuse to begin what will not fit on the disk."""
+    free, folder = free_space(path)
+    if needed > free:
+        raise UserError(
+            f"{size(needed)} are needed on the disk of {folder}, {size(free)} are free: free some "
+            "space, or write elsewhere with --exp-dir"
+        )
 
 
 @contextmanager
@@ -273,8 +255,8 @@ def _explained(error: OSError, target: str, expected_bytes: int = 0) -> OSError:
     needed = f", {size(expected_bytes)} are needed" if expected_bytes else ""
     return OSError(
         error.errno,
-        f"{reason}: {size(_free(target))} are free{needed}. Free some space and run the same "
-        "command again; the previous contents are kept",
+        f"{reason}: {size(free_space(target)[0])} are free{needed}. Free some space and run the "
+        "same command again; the previous contents are kept",
         target,
     )
 

@@ -1,15 +1,26 @@
-"""Write folders, and several files of a folder, completely or not at all."""
+"""Write folders completely or not at all, and lock what one process at a time may write to.
+
+Every lock is one of `fcntl.lockf`: it ends with its process, and child processes do not inherit it.
+"""
 
 import errno
+import fcntl
+import glob
+import itertools
+import logging
 import os
 import shutil
+import socket
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, Any, NamedTuple
 
-from highrank_plugins.common.files import flush, names_full_disk, require_regular
+from highrank_plugins.common.files import flush, names_full_disk, open_own, require_regular
 from highrank_plugins.common.user_error import UserError
 
+logger = logging.getLogger(__name__)
 _STAMP = ".highrank-incomplete"
 # the folder within an output where new files wait until all are complete
 NEW = ".highrank-new"
@@ -87,3 +98,171 @@ def refuse_mixture(folder: Path) -> None:
             f"{folder} may hold files of two texts: a `highrank data` command is replacing them, "
             "or was killed before it had finished; run the same command again to complete it"
         )
+
+
+def _try_lock(file: IO[Any], kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
+    """Lock a file, open to write, until it is closed; False if another process holds it.
+
+    Only who may write the file can lock it, unlike with flock. Who may read it could share a lock,
+    so strangers may not even read it.
+    """
+    with suppress(PermissionError):  # another user's, whose group may work here
+        os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o770)
+    try:
+        fcntl.lockf(file, kind)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+@contextmanager
+def held_alone(
+    lock: Path, busy: str = "", *, waiting: str = "", mode: str = "a+"
+) -> Iterator[IO[Any]]:
+    """Hold a lock file, in a new folder if need be, and yield it; refuse with `busy`, or wait.
+
+    Who has to wait is told so by `waiting`.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with open_own(lock, mode) as file:
+        if not _try_lock(file):
+            if busy:
+                raise UserError(busy)
+            if waiting:
+                print(waiting, file=sys.stderr)
+            _try_lock(file, fcntl.LOCK_EX)
+        yield file
+
+
+class _Use(NamedTuple):
+    """Name the lock file of a folder, and what messages call the folder and its users."""
+
+    lock: str
+    folder: str
+    user: str
+    without_folder: str
+
+
+_TRAINING = _Use("training.lock", "--save-dir", "training run", ", or add --no-save")
+_OUTPUT = _Use(".highrank-lock", "folder", "data command", "")
+_LOGS = _Use("launch.lock", "--log-dir", "highrank launch", "")
+
+
+@contextmanager
+def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
+    """Hold the lock of a training run's folder, and remove what a killed save has left there.
+
+    The system releases the lock of a killed process. Child processes do not hold it. If the block
+    ends with an error, the lock file and the folder are removed where they are new, the folder
+    only if it is empty. Yields False on a file system without locks, which is logged.
+    """
+    is_new = not os.path.exists(os.path.join(folder, _TRAINING.lock))
+    with _held(Path(folder), _TRAINING) as is_locked:
+        for left in glob.glob(os.path.join(glob.escape(str(folder)), "checkpoint*.pt.tmp")):
+            if is_new:
+                raise UserError(
+                    f"{left} was not written by a training run of this folder, which would replace "
+                    "it: move it away, or choose another --save-dir"
+                )
+            os.unlink(left)
+        yield is_locked
+
+
+@contextmanager
+def output_folder(folder: Path, *inputs: Path) -> Iterator[None]:
+    """Create the folder of a data command, and refuse other commands until the block ends.
+
+    If the block, which reads the folders `inputs`, fails, a new and empty folder is removed.
+    """
+    for source in inputs:
+        refuse_mixture(source)
+        if source.resolve() == folder.resolve():
+            raise ValueError(
+                f"{folder} holds the input, which the output would overwrite: name another folder"
+            )
+    with _held(folder, _OUTPUT):
+        try:
+            yield
+        finally:
+            (folder / _OUTPUT.lock).unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(folder: Path, *inputs: Path) -> Iterator[Path]:
+    """Create the folder of a data command, and yield that for its files, see `new_files`."""
+    with output_folder(folder, *inputs), new_files(folder) as new:
+        yield new
+
+
+@contextmanager
+def log_folder(folder: Path, save_dir: Path, is_shared: bool) -> Iterator[None]:
+    """Create the folder of a launch's logs, which belongs to one training run from then on.
+
+    If it `is_shared`, launchers of other nodes may hold it, too, for the same training run.
+    """
+    kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
+    with _held(folder, _LOGS, os.path.relpath(save_dir.resolve(), folder.resolve()), kind):
+        yield
+
+
+@contextmanager
+def _held(folder: Path, use: _Use, owner: str = "", kind: int = fcntl.LOCK_EX) -> Iterator[bool]:
+    above = itertools.takewhile(lambda path: not path.exists(), (folder, *folder.parents))
+    new = [] if (folder / use.lock).exists() else [folder / use.lock, *above]
+    file, is_locked = _open_locked(folder, use, kind)
+    is_whole = False
+    with file:
+        try:
+            _, _, earlier = file.read().partition("\n")
+            if owner and earlier not in ("", owner):
+                raise UserError(
+                    f"{use.folder} {folder} has the logs of another training run, whose --save-dir "
+                    f"is {os.path.normpath(folder / earlier)}: choose another {use.folder}"
+                )
+            with names_full_disk(folder):
+                file.truncate(0)
+                holder = f"process {os.getpid()} on {socket.gethostname()}\n{owner}"
+                os.write(file.fileno(), holder.encode())  # unbuffered: nothing is left for close()
+            yield is_locked
+            is_whole = True
+        finally:
+            if not is_whole:
+                with suppress(OSError):  # another process has put files there
+                    for path in new:
+                        path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _open_locked(folder: Path, use: _Use, kind: int) -> tuple[IO[str], bool]:
+    """Return the open lock file, at its start, and whether it is locked."""
+    while True:
+        file = _lock_file(folder, use)
+        try:
+            if not _try_lock(file, kind | fcntl.LOCK_NB):
+                holder = file.readline().strip() or "unknown process"
+                file.close()
+                raise UserError(
+                    f"{use.folder} {folder} is in use by another {use.user} ({holder}): wait for "
+                    f"it, stop it, or choose another {use.folder}"
+                )
+            with suppress(FileNotFoundError):  # another process may have removed it meanwhile
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):
+                    return file, True
+        except OSError as error:
+            logger.warning(
+                "%s: cannot be locked (%s); start only one %s in it", folder, error, use.user
+            )
+            return file, False
+        file.close()
+
+
+def _lock_file(folder: Path, use: _Use) -> IO[str]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open_own(folder / use.lock, "a+")
+    except OSError as error:
+        raise UserError(
+            f"{use.folder} {folder} cannot be written ({error.strerror}): choose another "
+            f"{use.folder}{use.without_folder}"
+        ) from error
+    file.seek(0)
+    return file

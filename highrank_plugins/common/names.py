@@ -65,10 +65,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def distinct_names(paths: Sequence[Path], nameless: str | None = None) -> list[str]:
     """Return paths without suffix, cut to as few folders as keep them distinct: `ptb/mos`.
 
-    The suffix stays where nothing else differs.
-
-    Args:
-        nameless: a file with this name is called by the name of its folder.
+    The suffix stays where nothing else differs. A file `nameless` has the name of its folder.
     """
     whole = [path.absolute() for path in paths]
     for path in paths:

@@ -1,16 +1,34 @@
-"""Start Python as a child, end it with its parent, and count the cores and memory it may use."""
+"""Start Python as a child, end it with its parent, and count processes, cores and memory."""
 
 import ctypes
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from multiprocessing.connection import wait
 from pathlib import Path
 
+from highrank_plugins.common import stop_request
+from highrank_plugins.common.user_error import UserError
+
 _PR_SET_PDEATHSIG = 1
 _CHECKOUT = str(Path(__file__).parents[2])
+# numbers of processes: Open MPI and Spectrum MPI; MPICH, Intel MPI, Cray and Flux; MVAPICH and its
+# mpirun_rsh; a step of srun; Cray's mpiexec; jsrun; horovodrun
+_SIZES = (
+    "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "MPIRUN_NPROCS",
+    "SLURM_STEP_NUM_TASKS", "PALS_SIZE", "JSM_NAMESPACE_SIZE", "HOROVOD_SIZE",
+)  # fmt: skip
+# less than a number that may not be given
+_RANKS = (
+    "PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE", "OMPI_COMM_WORLD_RANK", "PMI_RANK",
+    "MV2_COMM_WORLD_RANK", "MPIRUN_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "HOROVOD_RANK",
+)  # fmt: skip
+_NUMBER = re.compile(r"\s*\+?0*(\d+)\s*")
+_ENOUGH = 9  # digits
 
 
 def python(*words: str) -> list[str]:
@@ -23,11 +41,7 @@ def python(*words: str) -> list[str]:
 
 
 def end_with_parent(launcher: int = 0) -> None:
-    """Make the system kill this process when its parent is gone (Linux).
-
-    Args:
-        launcher: a process with which this one ends, too, even if it is gone already.
-    """
+    """Make the system kill this process when its parent is gone (Linux), or a launcher."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if launcher:
         threading.Thread(target=_end_after, args=(os.pidfd_open(launcher),), daemon=True).start()
@@ -58,3 +72,28 @@ def usable_cores() -> int:
 def memory_gib() -> float:
     """Return the memory of the machine in GiB."""
     return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+
+
+def processes_started(environment: Mapping[str, str]) -> tuple[int, str]:
+    """Return how many processes were started together, and the variable that says so.
+
+    Where torchrun or `highrank launch` is the innermost launcher, it alone counts. Both give a rank
+    and a size, without which their other variables come from elsewhere.
+    """
+    own = "RANK" in environment  # Kubernetes sets the size, too
+    names = [("WORLD_SIZE", 0)] if own else []
+    marks = {"TORCHELASTIC_RUN_ID", stop_request.LAUNCHED}
+    if not (own and environment.get("WORLD_SIZE") and marks & {*environment}):
+        names += [*((name, 0) for name in _SIZES), *((name, 1) for name in _RANKS)]
+    given = [(_NUMBER.fullmatch(environment.get(name, "")), more, name) for name, more in names]
+    return max([(1, ""), *((int(n[1][:_ENOUGH]) + more, name) for n, more, name in given if n)])
+
+
+def refuse_several(environment: Mapping[str, str], world: int, remedy: str) -> None:
+    """Refuse to train in a process if more were started with it than the `world` of one model."""
+    started, name = processes_started(environment)
+    if started > world:
+        raise UserError(
+            f"{started} processes were started together, and each would train alone ({name}="
+            f"{environment[name]}): {remedy}, or unset {name} for independent training runs"
+        )

@@ -14,7 +14,7 @@ from typing import Any
 import highrank_plugins
 from highrank_plugins.common.processes import memory_gib, usable_cores
 
-_PACKAGES = ("torch", "ve-fairseq", "numpy", "sacrebleu", "sentencepiece")
+PACKAGES = ("torch", "ve-fairseq", "numpy", "sacrebleu", "sentencepiece")
 
 
 def typed_command() -> str:
@@ -27,7 +27,7 @@ def versions() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         "highrank_plugins": highrank_plugins.__version__,
-        **{name: version(name) for name in _PACKAGES},
+        **{name: version(name) for name in PACKAGES},
     }
 
 
@@ -68,13 +68,8 @@ def machine_kind(found: Mapping[str, Any]) -> str:
     if "family" not in found:
         return ""
     numbers = " ".join(f"{name} {found[name]}" for name in _NUMBERS.values() if name in found)
-    parts = [
-        *found.get("gpus", []),
-        found.get("processor"),
-        numbers,
-        " ".join(found.get("flags", [])),
-    ]
-    return ", ".join(filter(None, parts))
+    flags = " ".join(found.get("flags", []))
+    return ", ".join(filter(None, (*found.get("gpus", []), found.get("processor"), numbers, flags)))
 
 
 # names in /proc/cpuinfo, of x86 and of ARM → ours

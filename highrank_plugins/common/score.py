@@ -24,8 +24,10 @@ _BETTER = dict.fromkeys(_LOWER.split(), -1) | dict.fromkeys(_HIGHER.split(), 1)
 # of wav2vec's code book, and our divergence between contexts: high is not worse
 _VARIETY = re.compile("(code|prob)_perplexity|(train|valid|test)_kld")
 # words after which a name says nothing: a negated or inverted number, a difference, a place
-_TURNED = set("""neg negative inv inverse minus reduction gap diff difference delta improvement gain
-    change ratio at""".split())
+_TURNED = set(
+    """neg negative inv inverse minus reduction gap diff difference delta improvement gain
+    change ratio at""".split()
+)
 NO_QUALITY = """wps ups wpb bsz num_updates lr gnorm clip loss_scale train_wall gb_free wall epoch
     total n_total ntokens nsentences sample_size""".split()  # what fairseq logs besides quality
 

@@ -57,8 +57,7 @@ def handle(handler: Callable[[int, FrameType | None], object]) -> None:
 def handle_interrupt(asked_at: Callable[[], float | None]) -> None:
     """Let SIGINT end this process as before, except when one of `SIGNALS` comes with it.
 
-    Args:
-        asked_at: returns when one of them came, by `time.monotonic`.
+    `asked_at` returns when one of them came, by `time.monotonic`.
     """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -7,7 +7,6 @@ from codecs import BOM_UTF8
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.user_error import UserError
@@ -16,8 +15,6 @@ MAX_PROBLEMS = 20
 MAX_WORDS = 1000  # fairseq's models have 1,024 positions
 MAX_PIECES = 10 * MAX_WORDS
 UNKNOWN = "<unk>"
-# exceptions of reading a damaged NAME.gz
-DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
 # fairseq would take them for its own symbols, the last for what pads its dictionaries
 _RESERVED = re.compile(r"(?<!\S)(?:<s>|<pad>|</s>|madeupword\d{4,})(?!\S)")
 _UNKNOWN = re.compile(rf"(?<!\S){UNKNOWN}(?!\S)")
@@ -31,26 +28,18 @@ class TextError(UserError):
 
 @dataclass(frozen=True)
 class TextRules:
-    """Hold what a line may be, beyond UTF-8 without NUL.
+    """Hold what a line may be, beyond UTF-8 without NUL."""
 
-    Attributes:
-        lower: convert to lower case first.
-        empty_lines: accept lines without a word.
-        max_words: longest line, in words; None: any.
-        unknown: accept the word <unk>, which training text must have if other text has it.
-        foreign: accept output of other programs, with or without byte order marks and carriage
-            returns at starts and ends of lines, and with words that fairseq reserves.
-    """
-
-    lower: bool = False
+    lower: bool = False  # convert to lower case first
     empty_lines: bool = True
     max_words: int | None = None
-    unknown: bool = True
+    unknown: bool = True  # accept <unk>, which training text must have if other text has it
+    # accept output of other programs, with or without byte order marks and carriage returns at
+    # starts and ends of lines, and with words that fairseq reserves
     foreign: bool = False
 
     def text_of(self, line: bytes) -> str | Problem:
         """Return the text of a line, or its first problem."""
-        line = line.removesuffix(b"\n")
         if self.foreign:
             line = line.removeprefix(BOM_UTF8).removesuffix(b"\r")
         text = decoded(line)
@@ -128,9 +117,22 @@ def decoded(line: bytes) -> str | Problem:
     return text
 
 
-def open_binary(path: Path) -> BinaryIO | gzip.GzipFile:
-    """Open the bytes of a file, or what a file NAME.gz holds (reading may raise `DAMAGE`)."""
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+def byte_lines(path: Path, may_be_empty: bool = True) -> Iterator[tuple[int, bytes]]:
+    """Yield number and bytes of each line of a file, plain or NAME.gz; only line feeds end one."""
+    require_regular(path)
+    if not path.is_file():
+        raise TextError(f"{path}: no such file")
+    number = 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                yield number, line.removesuffix(b"\n")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise TextError(
+            f"{path}:{number + 1}: damaged ({error}); copy or compress it again"
+        ) from None
+    if not (number or may_be_empty):
+        raise TextError(f"{path}: the file is empty")
 
 
 def read_text(path: Path, rules: TextRules = TextRules()) -> Iterator[str]:
@@ -140,19 +142,10 @@ def read_text(path: Path, rules: TextRules = TextRules()) -> Iterator[str]:
 
 
 def _checked(path: Path, rules: TextRules) -> Iterator[tuple[int, str | Problem]]:
-    require_regular(path)
-    if not path.is_file():
-        raise TextError(f"{path}: no such file")
     number, has_words = 0, False
-    try:
-        with open_binary(path) as file:
-            for number, line in enumerate(file, 1):
-                has_words = has_words or bool(line.strip())
-                yield number, rules.text_of(line)
-    except DAMAGE as error:
-        raise TextError(
-            f"{path}:{number + 1}: damaged ({error}); copy or compress it again"
-        ) from None
+    for number, line in byte_lines(path):
+        has_words = has_words or bool(line.strip())
+        yield number, rules.text_of(line)
     if not (has_words or rules.foreign) and (rules.empty_lines or not number):
         raise TextError(f"{path}: {'no line has a word' if number else 'the file is empty'}")
 

@@ -24,19 +24,10 @@ class TrainingListener:
         """Prepare for an epoch of training, counted from 1."""
 
     def before_update(self, updates: int) -> None:
-        """Prepare for an update, or for the repetition of a failed one.
-
-        Args:
-            updates: Number of updates done.
-        """
+        """Prepare for the update after `updates` ones, or for the repetition of a failed one."""
 
     def after_update(self, updates: int, logdir: str | None) -> None:
-        """React to an update.
-
-        Args:
-            updates: Number of updates done; as in `before_update` if this one failed.
-            logdir: The value of --tensorboard-logdir.
-        """
+        """React to an update; `updates` is as before if it failed, `logdir` TensorBoard's."""
 
     def before_validation(self) -> None:
         """Prepare for a validation."""

@@ -87,8 +87,15 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
         raise ConfigurationError(f"--set {assignment}: not a YAML value ({problem})") from None
-    if value is None:
-        path = _path_to_remove(tree, name, path)
+    if value is None and not _has(tree.values, path):  # of a key, or of the block `name`
+        if name not in tree.values:
+            block = tree.values.get(path[0])
+            known = [*tree.values, *(block if isinstance(block, dict) else ())]
+            near = did_you_mean(path[-1], known)
+            raise ConfigurationError(
+                f"--set {name}=null: there is no {'.'.join(path)} to remove{near}"
+            )
+        path = (name,)
     for other, earlier in tree.places.items():
         if earlier.startswith("--set ") and other[: len(path)] == path:
             raise ConfigurationError(f"--set {assignment}: {earlier} sets this, too; keep one")
@@ -97,19 +104,6 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
         nested = {key: nested}
     _merge(tree.values, nested)
     tree.places[path] = f"--set {assignment}"
-
-
-def _path_to_remove(tree: Tree, name: str, path: KeyPath) -> KeyPath:
-    """Return the path of an existing key, or of the block `name`."""
-    if _has(tree.values, path):
-        return path
-    if name in tree.values:
-        return (name,)
-    block = tree.values.get(path[0])
-    known = [*tree.values, *(block if isinstance(block, dict) else ())]
-    raise ConfigurationError(
-        f"--set {name}=null: there is no {'.'.join(path)} to remove{did_you_mean(path[-1], known)}"
-    )
 
 
 def _has(values: Any, path: KeyPath) -> bool:
@@ -129,15 +123,11 @@ def _hint(path: Path, as_base: bool) -> str:
     files = top.rglob("*.yaml") if top else path.parent.glob("*.yaml")
     top = top or path.parent
     names = (file.relative_to(top).with_suffix("").as_posix() for file in files)
-    known = sorted(name for name in names if as_base or not _last(name).startswith("base"))
+    known = sorted(n for n in names if as_base or not n.rpartition("/")[2].startswith("base"))
     name = path.relative_to(top).with_suffix("").as_posix()
-    same = [other for other in known if _last(other) == path.stem]
+    same = [other for other in known if other.rpartition("/")[2] == path.stem]
     near = "" if same else did_you_mean(name, known)
     return near or f"; there are: {', '.join(same or known) or 'none'}"
-
-
-def _last(name: str) -> str:
-    return name.rpartition("/")[2]
 
 
 class _Loader(yaml.SafeLoader):
@@ -176,9 +166,8 @@ def _parse(path: Path) -> Tree:
         raise ConfigurationError(f"{path}: not UTF-8 at byte {error.start:,}; convert it") from None
     except yaml.reader.ReaderError as error:
         raise ConfigurationError(
-            f"{path}: the character {error.character:#04x} at {error.position:,} "
-            "is invalid in YAML; "
-            "remove it"
+            f"{path}: the character {error.character:#04x} at {error.position:,} is invalid in "
+            "YAML; remove it"
         ) from None
     try:
         node = loader.get_single_node()

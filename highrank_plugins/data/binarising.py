@@ -1,23 +1,21 @@
-"""Write lines of pieces as fairseq-preprocess does, in several processes."""
+"""Write numbers of words as fairseq-preprocess does: line by line, or text in several processes."""
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from highrank_plugins.common.checksums import SUMS, recorded, write_sums
-from highrank_plugins.common.files import require_regular
+from highrank_plugins.common.checksums import SUMS, read_ledger, write_sums
+from highrank_plugins.common.files import require_regular, write_text
 from highrank_plugins.common.folders import new_files
 from highrank_plugins.common.text_lines import MAX_PIECES, UNKNOWN, TextRules, check_texts
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.corpora.binarised import END_NUMBER, SPECIAL, UNKNOWN_NUMBER
 from highrank_plugins.data.ordered_map import ordered_map
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 PARTS = ("train", "valid", "test")
@@ -25,6 +23,10 @@ PARTS = ("train", "valid", "test")
 _BLOCK = 1 << 20
 # fairseq pads dictionaries to a multiple of this, which suits GPUs
 _PADDING_FACTOR = 8
+# fairseq's symbols before the words of a dictionary: <s>, <pad>, </s>, <unk>
+SPECIAL = 4
+END_NUMBER = 2
+UNKNOWN_NUMBER = 3
 LineRange = tuple[Path, int, int]
 
 
@@ -34,18 +36,15 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
     The files equal those of `fairseq-preprocess --joined-dictionary`, which takes two passes in
     Python, and with `--workers 2` leaves one worker waiting. They take the place of an earlier
     result when all are complete (`new_files`); a training run that has mapped earlier files keeps
-    reading them.
-
-    Args:
-        pieces: folder with {train,valid,test}.LANGUAGE, pieces between spaces.
+    reading them. The folder `pieces` has {train,valid,test}.LANGUAGE.
     """
     with new_files(output) as folder:
         others = _require_ours(output, languages)
         texts = {part: [pieces / f"{part}.{name}" for name in languages] for part in PARTS}
         check_texts(texts["train"], TextRules(max_words=MAX_PIECES))
         counts = Counter[str]()
-        blocks = chain.from_iterable(map(_blocks, texts["train"]))
-        for counted in ordered_map(_count, blocks, processes):
+        ranges = chain.from_iterable(map(_blocks, texts["train"]))
+        for counted in ordered_map(_count, ranges, processes):
             counts.update(counted)
         for part in PARTS[1:]:
             check_texts(texts[part], TextRules(max_words=MAX_PIECES, unknown=UNKNOWN in counts))
@@ -54,24 +53,21 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
             _write_dictionary(dictionary, counts)
             for part in PARTS:
                 prefix = folder / f"{part}.{'-'.join(languages)}.{language}"
-                _write(prefix, pieces / f"{part}.{language}", dictionary, processes)
+                work, text = partial(_number, dictionary), pieces / f"{part}.{language}"
+                blocks = ordered_map(work, _blocks(text), processes)
+                _write(prefix, blocks, len(_words(dictionary)))
         write_sums(folder, others)
-
-
-def _names(languages: tuple[str, str]) -> list[str]:
-    pair = "-".join(languages)
-    prefixes = [f"{part}.{pair}.{language}" for part in PARTS for language in languages]
-    numbers = [f"{prefix}.{kind}" for prefix in prefixes for kind in ("bin", "idx")]
-    return [*numbers, *(f"dict.{language}.txt" for language in languages)]
 
 
 def _require_ours(output: Path, languages: tuple[str, str]) -> dict[str, str]:
     """Return the checksums of other files in `output`."""
-    ledger, names = output / SUMS, _names(languages)
+    prefixes = [f"{part}.{'-'.join(languages)}.{name}" for part in PARTS for name in languages]
+    dictionaries = [f"dict.{language}.txt" for language in languages]
+    names = [f"{prefix}.{kind}" for prefix in prefixes for kind in ("bin", "idx")] + dictionaries
     for name in names:
         require_regular(output / name)
-    sums = recorded(ledger)
-    for path in (*(output / f"dict.{language}.txt" for language in languages), ledger):
+    sums = read_ledger(output / SUMS)
+    for path in (output / name for name in (*dictionaries, SUMS)):
         if os.path.lexists(path) and not sums.keys() >= set(names):
             raise UserError(
                 f"{path} is in the way: this command has not written it for {','.join(languages)}; "
@@ -118,23 +114,7 @@ def _count(block: LineRange) -> Counter[str]:
     return Counter(chain.from_iterable(map(str.split, _lines(block))))
 
 
-def _write(prefix: Path, text: Path, dictionary: Path, processes: int) -> None:
-    import numpy as np
-    from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype
-
-    dtype = best_fitting_int_dtype(len(_words(dictionary)))
-    work = partial(_number, dictionary)
-    sizes: list[NDArray[np.int32]] = []
-    with open(f"{prefix}.bin", "wb") as file:
-        for numbers, lengths in ordered_map(work, _blocks(text), processes):
-            file.write(numbers.astype(dtype).tobytes())
-            sizes.append(lengths)
-    with MMapIndexedDataset.Index.writer(f"{prefix}.idx", dtype) as index:
-        # Python's integers: fairseq sums them, and 32 bits may overflow
-        index.write(np.concatenate(sizes).tolist())
-
-
-def _number(dictionary: Path, block: LineRange) -> tuple["NDArray[np.int32]", "NDArray[np.int32]"]:
+def _number(dictionary: Path, block: LineRange) -> "tuple[NDArray, NDArray]":
     """Return the numbers of all words of a block, </s> after each line, and lines' lengths."""
     import numpy as np
 
@@ -153,3 +133,40 @@ def _words(dictionary: Path) -> dict[str, int]:
         for number, line in enumerate(file, SPECIAL):
             words[line.rpartition(" ")[0]] = number
     return words
+
+
+def write_dictionary(path: Path, counts: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Write `dict.txt`, the most frequent word first, and return the number of each word."""
+    rows = list(counts)
+    write_text(path, "".join(f"{word} {count}\n" for word, count in rows))
+    return {word: SPECIAL + place for place, (word, _) in enumerate(rows)}
+
+
+def write_split(prefix: Path, pieces: Iterable[Sequence[int]], num_words: int) -> int:
+    """Write `prefix`.bin and `prefix`.idx, a piece at a time; return the number of tokens.
+
+    Pieces are lines to fairseq; a task of streams puts them back together. Nothing is added to
+    them: </s> must be in them where it is wanted. `num_words` counts the special ones.
+    """
+    import numpy as np
+
+    blocks = ((np.asarray(piece), np.array([len(piece)])) for piece in pieces)
+    return _write(prefix, blocks, num_words)
+
+
+def _write(prefix: Path, blocks: Iterable["tuple[NDArray, NDArray]"], num_words: int) -> int:
+    """Write blocks of numbers and the lengths of their lines; return the number of tokens."""
+    import numpy as np
+    from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype
+
+    dtype = best_fitting_int_dtype(num_words)
+    sizes: list[NDArray] = []
+    with open(f"{prefix}.bin", "wb") as file:
+        for numbers, lengths in blocks:
+            file.write(numbers.astype(dtype).tobytes())
+            sizes.append(lengths)
+    lengths = np.concatenate(sizes)
+    with MMapIndexedDataset.Index.writer(f"{prefix}.idx", dtype) as index:
+        # Python's integers: fairseq sums them, and 32 bits may overflow
+        index.write(lengths.tolist())
+    return int(lengths.sum())

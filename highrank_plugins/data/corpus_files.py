@@ -1,18 +1,16 @@
 """Read `corpus.yaml` of a recipe: the files of a corpus, and where they are published."""
 
-import fcntl
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
-from highrank_plugins.common.files import open_own, try_lock
+from highrank_plugins.common.folders import held_alone
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
-from highrank_plugins.data.fetch import FetchError, fetch
+from highrank_plugins.data.fetch import fetch
 
 LEDGER = "checksums.txt"
 UNKNOWN = "unknown"
@@ -116,27 +114,20 @@ def check_languages(path: Path, corpus: CorpusFiles, languages: tuple[str, str])
             )
 
 
-def read_corpus_files(path: Path) -> dict[str, CorpusFile]:
-    """Return the files that a `corpus.yaml` names; raise what `read_corpus` does."""
-    return read_corpus(path).files
-
-
 def fetch_corpus(
     path: Path, folder: Path, *, ledger: Path | None = None, offline: bool = False
 ) -> list[str]:
-    """Fetch all files into a folder, and check existing ones.
+    """Fetch all files into a folder, or check existing ones; return a line for each.
 
-    Args:
-        ledger: file that records unpublished checksums; by default `checksums.txt` of the folder.
-        offline: a missing file is an error, and the folder may be read-only.
-    Returns:
-        A line for each.
+    `ledger` records unpublished checksums, by default `checksums.txt` of the folder. With `offline`
+    a missing file is an error, and the folder may be read-only.
     """
-    files = read_corpus_files(path)
+    files = read_corpus(path).files
     for name, file in files.items():
         if offline and not (folder / name).is_file():
-            raise FetchError(f"{folder / name}: no such file; get it from {file.url}")
-    with nullcontext() if offline else _alone(folder):
+            raise UserError(f"{folder / name}: no such file; get it from {file.url}")
+    waiting = f"waiting for another process that downloads into {folder}"
+    with nullcontext() if offline else held_alone(folder / ".lock", waiting=waiting):
         return [
             fetch(
                 file.url,
@@ -148,14 +139,3 @@ def fetch_corpus(
             )
             for name, file in files.items()
         ]
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process fetches into a folder, and keep others waiting."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open_own(folder / ".lock", "a") as lock:
-        if not try_lock(lock):
-            print(f"waiting for another process that downloads into {folder}", file=sys.stderr)
-            try_lock(lock, fcntl.LOCK_EX)
-        yield

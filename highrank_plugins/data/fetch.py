@@ -1,27 +1,48 @@
-"""Fetch files of a corpus, and check them before they get their final names."""
+"""Fetch files of a corpus, resume downloads, and check files before they get their names."""
 
 import gzip
+import http.client
 import os
+import re
+import shutil
+import ssl
+import time
+import urllib.error
+import urllib.request
 import zipfile
 import zlib
 from pathlib import Path
+from typing import IO
+from urllib.parse import unquote, urlsplit
 
-from highrank_plugins.common.checksums import (
-    ChecksumError,
-    check_in_ledger,
-    check_sum,
-    is_in_ledger,
-)
+from highrank_plugins.common.checksums import ChecksumError, check_sum, checksum, read_ledger
+from highrank_plugins.common.files import write_text
+from highrank_plugins.common.folders import held_alone
+from highrank_plugins.common.progress import bar_options
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.archives import largest_size
-from highrank_plugins.data.download import DownloadError, download
 
-_BLOCK = 1 << 20
+# seconds before each retry; attempts that received something do not count
+PAUSES = (1, 2, 4, 8)
+TIMEOUT = 60
+BLOCK = 1 << 18
+_BUSY = {408, 425, 429}
 # first bytes of archives
 _BEGINNINGS = {".gz": b"\x1f\x8b", ".tgz": b"\x1f\x8b", ".zip": b"PK"}
 
 
-class FetchError(ValueError):
-    """Report that no usable file was found, and what to put where."""
+class _NotFetched(UserError):
+    """Report why a file could not be downloaded, and how to continue."""
+
+
+class _Interrupted(Exception):
+    """Report an answer that ended early or does not match the request; a retry may help."""
+
+
+_PASSING = (
+    _Interrupted, urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError,
+    ssl.SSLError,
+)  # fmt: skip
 
 
 def fetch(
@@ -36,61 +57,48 @@ def fetch(
     """Ensure that `output` is the file at `url`; download it if it is missing.
 
     An interrupted download is resumed: its first bytes are in `output`.part. A file that was put
-    at `output` by hand is checked in the same way.
-
-    Args:
-        url: http, https, file, or a path.
-        sha256, md5: published checksum of the file.
-        size: its length in bytes, if known.
-        ledger: file to record an unpublished checksum in, and to compare it with later.
-    Returns:
-        What was done, in one line.
+    at `output` by hand is checked in the same way. `ledger` records an unpublished checksum, and is
+    compared with it later. The answer is a line that says what was done.
     """
     there = output.exists()
     path = output if there else output.with_name(f"{output.name}.part")
     sums = {"sha256": sha256, "md5": md5}
     sure = True
     if not there:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        sure = _download(url, path, output, size=size, checked=any(sums.values()))
-    _check_size(path, size)
-    if not any(sums.values()) and not (ledger and is_in_ledger(output, ledger)):
-        _check_content(path, output, sure)
-    said = _check(path, output, sums, ledger)
-    if not there:  # write only if needed: an existing file may be on a read-only disk
-        os.replace(path, output)
-    return f"{output}: {'already present' if there else 'fetched'}, {said}"
-
-
-def _download(url: str, part: Path, output: Path, *, size: int | None, checked: bool) -> bool:
-    try:
-        return download(url, part, size=size, checked=checked)
-    except DownloadError as error:
-        have = part.stat().st_size
-        if not have:
-            part.unlink()
-        again = f"run this again to resume from the {have:,} bytes in {part}, or " if have else ""
-        raise FetchError(
-            f"{error}; {again}get the file in another way (a browser, another machine) from {url} "
-            f"and put it at {output}"
-        ) from None
-
-
-def _check_size(path: Path, size: int | None) -> None:
+        sure = _fetch(url, path, output, size, any(sums.values()))
     found = path.stat().st_size
     if size is not None and found != size:
         raise ChecksumError(
             f"{path}: has {found:,} bytes but should have {size:,}: it is truncated, or a "
             "different file; delete it and fetch it again"
         )
+    recorded = {} if any(sums.values()) or ledger is None else read_ledger(ledger)
+    key = os.path.relpath(output, output.parent if ledger is None else ledger.parent)
+    if not any(sums.values()) and key not in recorded:
+        _check_content(path, output, sure)
+    said = _check(path, key, sums, recorded, ledger)
+    if not there:  # write only if needed: an existing file may be on a read-only disk
+        os.replace(path, output)
+    return f"{output}: {'already present' if there else 'fetched'}, {said}"
+
+
+def _fetch(url: str, part: Path, output: Path, size: int | None, checked: bool) -> bool:
+    """Download a file, or say where to put it by hand."""
+    try:
+        return _download(url, part, size, checked)
+    except _NotFetched as error:
+        have = part.stat().st_size
+        if not have:
+            part.unlink()
+        again = f"run this again to resume from the {have:,} bytes in {part}, or " if have else ""
+        raise UserError(
+            f"{error}; {again}get the file in another way (a browser, another machine) from {url} "
+            f"and put it at {output}"
+        ) from None
 
 
 def _check_content(path: Path, output: Path, sure: bool) -> None:
-    """Check the content of a file without a published checksum, before its own is recorded.
-
-    Args:
-        sure: whether its length is the one that the server stated.
-    """
+    """Check the content of a file without a published checksum, before its own is recorded."""
     with path.open("rb") as file:
         start = file.read(512)
     text = start.lower()
@@ -125,7 +133,7 @@ def _damage(path: Path, kind: str) -> str | None:
                 bad = archive.testzip()
             return None if bad is None else f"wrong checksum of {bad}"
         with gzip.open(path) as file:
-            while file.read(_BLOCK):
+            while file.read(BLOCK):
                 if file.tell() > limit:
                     return too_large
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
@@ -133,14 +141,179 @@ def _damage(path: Path, kind: str) -> str | None:
     return None
 
 
-def _check(path: Path, output: Path, sums: dict[str, str | None], ledger: Path | None) -> str:
+def _check(
+    path: Path,
+    key: str,
+    sums: dict[str, str | None],
+    recorded: dict[str, str],
+    ledger: Path | None,
+) -> str:
+    """Compare a file with published checksums, or else with the recorded one; say which."""
     published = {algorithm: value for algorithm, value in sums.items() if value is not None}
+    for algorithm, value in published.items():
+        check_sum(path, value, algorithm)
     if published:
-        for algorithm, value in published.items():
-            check_sum(path, value, algorithm)
         return f"its {' and '.join(published)} is the published one"
     if ledger is None:
         return "its sha256 was not checked"
-    if check_in_ledger(path, output, ledger):
-        return f"no sha256 is published; it was recorded in {ledger} and will be compared later"
-    return f"its sha256 equals the one in {ledger}"
+    found = checksum(path)
+    if recorded.get(key, found) != found:
+        raise ChecksumError(
+            f"{path}: its sha256 is {found} but was {recorded[key]} when {ledger} was written: "
+            "the file is damaged or a different one; delete it and fetch it again. If the "
+            f"earlier file was the wrong one, delete its line in {ledger}"
+        )
+    if key in recorded:
+        return f"its sha256 equals the one in {ledger}"
+    lines = [f"{value}  {name}\n" for name, value in {**recorded, key: found}.items()]
+    write_text(ledger, "".join(lines))
+    return f"no sha256 is published; it was recorded in {ledger} and will be compared later"
+
+
+def _download(url: str, part: Path, size: int | None, checked: bool) -> bool:
+    """Download a file into `part`; return whether its length is known, so that it is whole.
+
+    `part` holds the beginning of the file, and only the rest is requested, if the server
+    still has the same version of the file: its ETag or date is in `part`.version. A server that
+    cannot send a part sends the whole file. Without a published checksum (`checked`), a file of
+    unknown version is requested whole. A file that is longer than `size` is refused.
+    """
+    busy = f"{part}: another process is downloading it; wait until it ends"
+    with held_alone(part, busy, mode="ab") as file:
+        source = _local_path(url)
+        if source is not None:
+            if not source.is_file():
+                raise _NotFetched(f"{source}: no such file")
+            with source.open("rb") as original:
+                file.truncate(0)
+                shutil.copyfileobj(original, file, BLOCK)
+            return True
+        version = part.with_name(f"{part.name}.version")
+        if version.is_symlink():
+            version.unlink()  # the content of the file it points to would be sent to the server
+        failures = 0
+        while True:
+            if not checked and not version.exists():
+                file.truncate(0)
+            before = _size(file)
+            try:
+                sure = _transfer(url, file, version, size)
+            except _PASSING as error:
+                failures = failures + 1 if _size(file) <= before else 1
+                code = error.code if isinstance(error, urllib.error.HTTPError) else 500
+                if (code < 500 and code not in _BUSY) or failures > len(PAUSES):
+                    raise _NotFetched(f"{url}: {_reason(error)}") from None
+                time.sleep(PAUSES[failures - 1])
+            else:
+                version.unlink(missing_ok=True)
+                return sure or size is not None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"the server answers {error.code} {error.reason}"
+    if isinstance(error, urllib.error.URLError):
+        return f"no connection ({error.reason})"
+    return str(error) or type(error).__name__
+
+
+def _local_path(url: str) -> Path | None:
+    """Return the path that a URL of a local file, or a bare path, names; None for HTTP."""
+    parts = urlsplit(url)
+    if parts.scheme in ("http", "https"):
+        return None
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    if parts.scheme:
+        raise _NotFetched(f"{url}: expected http://, https://, file:// or a path")
+    return Path(url)
+
+
+def _size(file: IO[bytes]) -> int:
+    file.flush()
+    return os.fstat(file.fileno()).st_size
+
+
+def _transfer(url: str, file: IO[bytes], version: Path, size: int | None) -> bool:
+    """Receive the rest of a file; return whether its length is known."""
+    have = _size(file)
+    headers = {"Range": f"bytes={have}-"} if have else {}
+    known = version.read_text(encoding="utf-8") if have and version.exists() else None
+    if known:
+        headers["If-Range"] = known
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        answer = urllib.request.urlopen(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        # 416: the server has nothing beyond what we already have
+        if error.code != 416 or not have:
+            raise
+        if error.headers.get("Content-Range") == f"bytes */{have}":
+            return True
+        file.truncate(0)
+        raise _Interrupted("FILE.part is not the beginning of this file") from None
+    with answer:
+        _check_form(answer, is_compressed=Path(file.name).stem.endswith((".gz", ".tgz")))
+        start = 0  # of an answer that ignores the range
+        if have and answer.status == 206:
+            match = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))
+            start = int(match[1]) if match else -1
+        if start != have:
+            file.truncate(0)
+        if start not in (0, have):
+            raise _Interrupted(f"the server did not continue at byte {have}")
+        found = _version_of(answer)
+        if found:
+            version.write_text(found, encoding="utf-8")
+        else:
+            version.unlink(missing_ok=True)
+        if start and known and found not in (None, known):  # some servers ignore If-Range
+            file.truncate(0)
+            raise _Interrupted(f"{url} has changed since its beginning was downloaded")
+        return _receive(answer, file, start, size)
+
+
+def _check_form(answer: http.client.HTTPResponse, is_compressed: bool) -> None:
+    """Refuse an answer whose bytes are not those of the file, or cannot be counted.
+
+    Some servers call it an encoding that the file itself is compressed.
+    """
+    encoding, length = (answer.headers.get(f"Content-{name}") for name in ("Encoding", "Length"))
+    if encoding not in (None, "identity") and not is_compressed:
+        raise _NotFetched(f"{answer.url}: the server sends the file in the encoding {encoding!r}")
+    if length is not None and not length.isdecimal():
+        raise _NotFetched(f"{answer.url}: the server states a length of {length!r}")
+
+
+def _version_of(answer: http.client.HTTPResponse) -> str | None:
+    """Return what identifies this version of the file, if the server says it.
+
+    If-Range takes no weak ETag (RFC 9110, 13.1.5).
+    """
+    tag = answer.headers.get("ETag", "")
+    return tag if tag.startswith('"') else answer.headers.get("Last-Modified")
+
+
+def _receive(
+    answer: http.client.HTTPResponse, file: IO[bytes], start: int, size: int | None
+) -> bool:
+    """Append a response, which begins at byte `start`; return whether it stated its length."""
+    from tqdm import tqdm
+
+    length = answer.headers.get("Content-Length")
+    total = None if length is None else start + int(length)
+    most = total if size is None else size
+    if size is not None and total is not None and total > size:
+        raise _NotFetched(f"{answer.url}: has {total:,} bytes, but the file should have {size:,}")
+    with tqdm(
+        total=total, initial=start, unit="B", unit_scale=True, desc="download", **bar_options()
+    ) as bar:
+        while block := answer.read(BLOCK):
+            start += len(block)
+            if most is not None and start > most:
+                raise _NotFetched(f"{answer.url}: sends more than the {most:,} bytes of the file")
+            file.write(block)
+            bar.update(len(block))
+    if total is not None and _size(file) < total:
+        raise _Interrupted(f"the connection ended after {_size(file):,} of {total:,} bytes")
+    return total is not None

@@ -20,10 +20,7 @@ def ordered_map(
     """Yield results in the order of the items; `items` is read as results are taken.
 
     `multiprocessing.Pool.imap` reads all of `items` at once, which for a corpus fills the memory.
-
-    Args:
-        work: the function; for several processes it is pickled with each item.
-        processes: 1 uses no other process.
+    For several processes the function is pickled with each item; 1 uses no other process.
     """
     if processes == 1:
         yield from map(work, items)

@@ -1,17 +1,19 @@
-"""Learn pieces of words from training text, and write text with them."""
+"""Learn pieces of words from training text, and write text with them.
+
+They are SentencePiece's, or those of published translation models: Moses' tokens, then subword-nmt.
+"""
 
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from io import BytesIO
-from itertools import compress, islice
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any
 
-from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.folders import refuse_mixture
-from highrank_plugins.common.text_lines import decode_line, fold, read_text
+from highrank_plugins.common.text_lines import byte_lines, decode_line, fold, read_text
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.ordered_map import batches, ordered_map
 
@@ -33,10 +35,7 @@ def learn_pieces(
 
     The same text gives the same bytes, whatever its path. Characters stay as they are (no Unicode
     normalisation), so that translations can be compared with untouched references; only white space
-    is folded.
-
-    Args:
-        sample: learn from this number of lines of each text, spread evenly over it.
+    is folded. With `sample`, this number of lines of each text is read, spread evenly over it.
     """
     import sentencepiece
 
@@ -85,18 +84,14 @@ def write_pieces(encode: Encoder, text: Path, output: Path, processes: int = 1) 
     with output.open("w", encoding="utf-8", newline="\n") as file:
         for lines in ordered_map(encode, batches(folded_lines(text), BATCH), processes):
             file.writelines(f"{line}\n" for line in lines)
-    if getattr(encode, "func", None) is _encode:
-        with text.open("rb") as raw:
-            if marked := sum("▁".encode() in line for line in raw):
-                logger.warning("%s: SentencePiece makes a blank of ▁ in %d lines", text, marked)
+    is_ours = getattr(encode, "func", None) is _encode
+    if is_ours and (marked := sum("▁".encode() in line for _, line in byte_lines(text))):
+        logger.warning("%s: SentencePiece makes a blank of ▁ in %d lines", text, marked)
 
 
 def folded_lines(text: Path) -> Iterator[str]:
     """Yield lines with white space folded to one space: fairseq splits pieces at any kind of it."""
-    require_regular(text)
-    with text.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            yield fold(decode_line(text, number, line))
+    return (fold(decode_line(text, number, line)) for number, line in byte_lines(text))
 
 
 def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
@@ -104,30 +99,118 @@ def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
     lines = folded_lines(text)
     if sample is None:
         return lines
-    require_regular(text)
-    with text.open("rb") as file:
-        count = sum(1 for _ in file)
+    count = sum(1 for _ in byte_lines(text))
     if count <= sample:
         return lines
     chosen = ((n + 1) * sample // count > n * sample // count for n in range(count))
     return compress(lines, chosen)
 
 
+@cache
+def _tools(language: str) -> tuple[Any, Any]:
+    try:
+        from sacremoses import MosesPunctNormalizer, MosesTokenizer
+        from sacremoses.corpus import NonbreakingPrefixes
+    except ModuleNotFoundError:
+        raise ValueError(
+            "Moses' tokens need sacremoses: pip install sacremoses subword-nmt"
+        ) from None
+    if language not in NonbreakingPrefixes().available_langs.values():
+        logger.warning(
+            "Moses has no abbreviations of language %r; using those of English", language
+        )
+    return MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
+
+
+def normalise_and_tokenise(line: str, language: str) -> str:
+    """Apply normalize-punctuation.perl, then tokenizer.perl -a, as fairseq's examples do.
+
+    Tokens are escaped, and `rich-text` becomes `rich @-@ text`. White space is folded first, which
+    normalisation would partly drop.
+    """
+    normaliser, tokeniser = _tools(language)
+    words: str = tokeniser.tokenize(
+        normaliser.normalize(fold(line)), aggressive_dash_splits=True, return_str=True
+    )
+    return words
+
+
+def tokenise(line: str, language: str) -> str:
+    """Tokenise as tokenizer.perl does, whose tokens multi-bleu.perl counts."""
+    words: str = _tools(language)[1].tokenize(line, return_str=True)
+    return words
+
+
+def learn_codes(
+    texts: dict[str, Path],
+    codes: Path,
+    *,
+    operations: int,
+    sample: int | None = None,
+    processes: int = 1,
+) -> Path:
+    """Learn merges for all texts (by language), and write them as subword-nmt does.
+
+    There are fewer than `operations` if no pair is left that occurs twice. `learn_pieces` says what
+    `sample` is.
+    """
+    from subword_nmt.learn_bpe import learn_bpe
+
+    tokens = chain.from_iterable(
+        chain.from_iterable(
+            ordered_map(
+                partial(_tokenise, language), batches(sampled_lines(text, sample), BATCH), processes
+            )
+        )
+        for language, text in texts.items()
+    )
+    with codes.open("w", encoding="utf-8", newline="\n") as file:
+        try:
+            learn_bpe(tokens, file, operations)
+        except UserError:
+            raise
+        except ValueError:  # of subword-nmt, if no word has two characters
+            file.truncate(0)
+    if len(codes.read_bytes().splitlines()) < 2:
+        raise UserError(
+            f"{', '.join(map(str, texts.values()))}: no two characters stand together twice, "
+            "so that nothing can be merged; give more text"
+        )
+    return codes
+
+
+def code_encoder(codes: Path, language: str) -> Encoder:
+    """Return a function that tokenises and splits lines by codes; it can be pickled."""
+    return partial(_split, str(codes), language)
+
+
+def _tokenise(language: str, lines: list[str]) -> list[str]:
+    return [normalise_and_tokenise(line, language) for line in lines]
+
+
+def _split(codes: str, language: str, lines: list[str]) -> list[str]:
+    return [_bpe(codes).process_line(line) for line in _tokenise(language, lines)]
+
+
+@cache
+def _bpe(codes: str) -> Any:
+    from subword_nmt.apply_bpe import BPE
+
+    with open(codes, encoding="utf-8") as file:
+        return BPE(file)
+
+
 def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
     """Return the options with which fairseq-interactive splits text by a file of `data pieces`.
 
-    Args:
-        place: where the file will be, for the options.
+    The options name `place`, where the file will be.
     """
     refuse_mixture(file.parent)
     with file.open("rb") as opened:
         start = opened.read(8)
     if start == b"#version":  # the first line of codes
-        return [
-            ("--tokenizer", "moses_normalised"),
-            ("--bpe", "subword_nmt"),
-            ("--bpe-codes", place),
-        ]
+        moses = ("--tokenizer", "moses_normalised")
+        return [moses, ("--bpe", "subword_nmt"), ("--bpe-codes", place)]
     if file.suffix == ".model":
         return [("--bpe", "sentencepiece"), ("--sentencepiece-model", place)]
     raise ValueError(

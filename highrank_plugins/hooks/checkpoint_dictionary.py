@@ -23,9 +23,9 @@ from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 
+from highrank_plugins.common.checkpoint_file import warn_without_hash
 from highrank_plugins.common.checksums import digest_of_words
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.saved_options import warn_without_hash
 from highrank_plugins.common.user_error import UserError
 
 

@@ -23,8 +23,8 @@ from fairseq import checkpoint_utils, models
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
+from highrank_plugins.common.checkpoint_file import saved_options
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.saved_options import saved_options
 from highrank_plugins.common.training_listener import listening
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.changed_options import check_options

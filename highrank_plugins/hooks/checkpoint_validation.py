@@ -24,9 +24,8 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
-from highrank_plugins.common.checkpoint_sizes import check_sizes_and_paths
+from highrank_plugins.common.checkpoint_file import check_archive, check_sizes_and_paths
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.torch_archive import check_archive
 from highrank_plugins.common.user_error import UserError
 
 _PLAIN = (str, int, float, bool, type(None))

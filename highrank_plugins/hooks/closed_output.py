@@ -12,8 +12,8 @@ import logging
 import sys
 from pathlib import Path
 
-from highrank_plugins.common.closed_output import has_no_reader
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import has_no_reader
 
 
 @replaces(logging.Handler, "handleError")

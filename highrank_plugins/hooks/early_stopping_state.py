@@ -17,8 +17,8 @@ from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRS
 from fairseq.trainer import Trainer
 from fairseq_cli import train as training
 
+from highrank_plugins.common.checkpoint_file import saved_options
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.saved_options import saved_options
 from highrank_plugins.common.score import criterion, reversed_flag
 
 _KEY = "early_stopping"

@@ -15,7 +15,7 @@ Delete when: fairseq names file and reason in its own messages.
 from fairseq import checkpoint_utils
 from fairseq.trainer import Trainer
 
-from highrank_plugins.common.load_failure import ReasonsOf
+from highrank_plugins.common.checkpoint_file import ReasonsOf
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.hooks.checkpoint_identity import shown_to
 

@@ -24,9 +24,9 @@ from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 
+from highrank_plugins.common.checkpoint_file import UNREADABLE, first_whole, load_mapped
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.torch_archive import UNREADABLE, first_whole, load_mapped
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.early_stopping_state import recall
 

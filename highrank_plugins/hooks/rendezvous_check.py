@@ -27,8 +27,8 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
 from torch.distributed import DistError, PrefixStore, Store, rendezvous
 
-from highrank_plugins.common.launchers import refuse_several
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.processes import refuse_several
 from highrank_plugins.common.user_error import UserError
 
 logger = logging.getLogger(__name__)

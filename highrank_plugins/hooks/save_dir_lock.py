@@ -14,7 +14,7 @@ from contextlib import nullcontext
 
 from fairseq_cli import train as training
 
-from highrank_plugins.common.folder_lock import locked
+from highrank_plugins.common.folders import locked
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.hooks.rendezvous_check import refuse_lone_ranks
 

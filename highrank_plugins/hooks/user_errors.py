@@ -28,11 +28,10 @@ from omegaconf import DictConfig, OmegaConf
 
 import highrank_plugins.hooks.scored_samples  # its errors must pass through ours
 from highrank_plugins.common.blame import blamed, options_of, reason_of
-from highrank_plugins.common.closed_output import has_no_reader, leave
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.option_ranges import check_ranges
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.user_error import UserError, explained, place_in
+from highrank_plugins.common.user_error import UserError, explained, has_no_reader, leave, place_in
 
 logger = logging.getLogger(__name__)
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # lets errors reach Python's hook

@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 from fairseq.models import build_model
 from torch import Tensor, nn
 
-from highrank_plugins.common.load_failure import ReasonsOf
+from highrank_plugins.common.checkpoint_file import ReasonsOf
 from highrank_plugins.heads import Head, build_head
 from highrank_plugins.measures.base import Words
 from highrank_plugins.training.checkpoint_file import configuration_of

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils
 
-from highrank_plugins.common.torch_archive import DamagedArchiveError, check_archive
+from highrank_plugins.common.checkpoint_file import DamagedArchiveError, check_archive
 
 
 class SavedProgress:

@@ -9,6 +9,7 @@ import torch
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from torch import Tensor, nn
 
+from highrank_plugins.common.checksums import checksum
 from highrank_plugins.inference.loading import LoadedModel, load_model, pick_device
 from highrank_plugins.tasks.carried_state import map_tensors
 from highrank_plugins.tasks.streams import Chunk, SplitTokens, Streams, chunk_plan
@@ -112,8 +113,7 @@ def digest_of_tokens(tokens: Tensor) -> str:
 
 def digest_of_file(path: Path) -> str:
     """Return a digest that tells one file from another."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return checksum(path)[:16]
 
 
 def _check_kind(loaded: LoadedModel) -> None:

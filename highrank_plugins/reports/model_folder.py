@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from highrank_plugins.common.checkpoint_sizes import check_sizes_and_paths
+from highrank_plugins.common.checkpoint_file import check_sizes_and_paths, warn_without_hash
 from highrank_plugins.common.checksums import check_sum, checksum, digest_of_words
 from highrank_plugins.common.files import plain, require_regular, write_json, write_text
 from highrank_plugins.common.folders import new_folder
 from highrank_plugins.common.provenance import versions
-from highrank_plugins.common.saved_options import warn_without_hash
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.pieces import piece_options, require_pieces_of
 from highrank_plugins.heads.base import HEADS

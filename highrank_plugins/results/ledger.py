@@ -19,8 +19,7 @@ from typing import Any
 
 from highrank_plugins.common.files import read_json
 from highrank_plugins.common.score import Score
-from highrank_plugins.data.parallel.cleaning import KEPT
-from highrank_plugins.data.parallel.preparing import REPORT, words_of
+from highrank_plugins.data.parallel import KEPT, REPORT, words_of
 from highrank_plugins.results.counts import (
     FIRST_SHARD,
     Tally,

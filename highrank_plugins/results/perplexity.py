@@ -6,7 +6,7 @@ from pathlib import Path
 
 from highrank_plugins.common.checksums import checksum
 from highrank_plugins.common.score import Score
-from highrank_plugins.data.corpora.binarised import SPECIAL
+from highrank_plugins.data.binarising import SPECIAL
 from highrank_plugins.results.counts import count_words, sizes_of
 from highrank_plugins.results.scoring import ScoreError, read_lines
 

@@ -11,7 +11,7 @@ from typing import Any
 from highrank_plugins.common.score import Score
 from highrank_plugins.common.scored_text import Tokens, bleu_tokens, require_joined
 from highrank_plugins.common.text_lines import TextRules, read_text
-from highrank_plugins.data.subword_nmt_pieces import tokenise
+from highrank_plugins.data.pieces import tokenise
 
 logger = logging.getLogger(__name__)
 _PREFIX = re.compile(r"'prefix_size': [1-9]")  # in the options that fairseq-generate logs

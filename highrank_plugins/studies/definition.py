@@ -19,15 +19,9 @@ from highrank_plugins.training.configuration import Scalar
 from highrank_plugins.training.launch.batch_job import check_characters
 
 MOST_MEMBERS = 10_000
+RECIPES = Path(highrank_plugins.__file__).resolve().parents[1] / "recipes"
 _NAME = re.compile(r"[A-Za-z0-9][\w.=+-]*")
-_OWN = (
-    "conf",
-    "name",
-    "exp_dir",
-    "set",
-    "stage",
-    "stop_stage",
-)  # options that a study gives itself
+_OWN = {*"conf name exp_dir set stage stop_stage".split()}  # options that a study gives itself
 Values = dict[str, Scalar]
 
 
@@ -64,16 +58,10 @@ class MatchSettings(_Settings):
 
 
 class MemberSettings(_Settings):
-    """Hold a configuration and how it varies.
-
-    Attributes:
-        set: options over the configuration, as the recipe's --set takes them.
-        grid: option → values; every combination is a system.
-        variants: `list` in the file; every entry is a system with these options.
-    """
+    """Hold a configuration and how it varies: each entry of grid × variants is a system."""
 
     conf: str
-    set: Changes = {}
+    set: Changes = {}  # as the recipe's --set takes them
     grid: Annotated[dict[str, list[Scalar]], AfterValidator(_short)] = {}
     variants: list[Changes] = Field(default=[], alias="list")
     match: MatchSettings | None = None
@@ -81,36 +69,24 @@ class MemberSettings(_Settings):
 
 
 class StudySettings(_Settings):
-    """Hold the contents of a file STUDY.yaml.
+    """Hold the contents of a file STUDY.yaml, to which paths are relative."""
 
-    Attributes:
-        recipe: name of a recipe, or the path of a folder with run.sh, relative to the file.
-        options: further options of run.sh; paths are relative to the file.
-        set: options over the configuration of every member.
-        threads: cores that each member uses.
-        slurm: options of sbatch; true gives an option without a value, false leaves it out.
-    """
-
-    recipe: str
-    options: Values = {}
-    set: Changes = {}
+    recipe: str  # a name, or the path of a folder with run.sh
+    options: Values = {}  # further ones of run.sh
+    set: Changes = {}  # over the configuration of every member
     seeds: list[Seed] = Field(default=[1, 2, 3], min_length=1)
     metric: str | None = None
     baseline: str | None = None
     test: Literal["student", "welch"] = "student"
-    threads: PositiveInt = 1
+    threads: PositiveInt = 1  # cores that each member uses
+    # options of sbatch; true gives an option without a value, false leaves it out
     slurm: Annotated[Values, AfterValidator(_writable)] = {}
     members: dict[str, MemberSettings] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
 class Member:
-    """Hold one run of a study: a system with a seed.
-
-    Attributes:
-        conf: as the recipe's --conf takes it.
-        changes: option → value, as its --set takes them; without the seed.
-    """
+    """Hold one run of a study: a system with a seed, which is not among the changes."""
 
     system: str
     seed: int
@@ -126,12 +102,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Study:
-    """Hold a study, named after its file.
-
-    Attributes:
-        recipe: the folder with run.sh.
-        options: words for run.sh by option; paths are absolute.
-    """
+    """Hold a study, named after its file; `options` has words for run.sh and absolute paths."""
 
     name: str
     file: Path
@@ -142,11 +113,7 @@ class Study:
 
 
 def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
-    """Read a study from its file.
-
-    Args:
-        options: of run.sh, which replace those of the file; paths are relative to this directory.
-    """
+    """Read a study; `options`, relative to this directory, replace those of the file."""
     if not file.is_file():
         near = did_you_mean(file.stem, [path.stem for path in file.parent.glob("*.yaml")])
         raise ConfigurationError(f"{file}: no such study{near}")
@@ -186,16 +153,11 @@ def first_seeds(members: Sequence[Member], most: int) -> list[Member]:
 
 
 def recipe_folder(name: str, below: Path) -> Path:
-    """Return the folder of a recipe: one of the repository, or a folder with run.sh.
-
-    Args:
-        below: where a relative path begins.
-    """
-    own = Path(highrank_plugins.__file__).parents[1] / "recipes"
-    for folder in (own / name, below / name):
+    """Return the folder of a recipe: one of the repository, or a folder with run.sh `below`."""
+    for folder in (RECIPES / name, below / name):
         if (folder / "run.sh").is_file():
             return folder.resolve()
-    known = [script.parent.name for script in own.glob("*/run.sh")]
+    known = [script.parent.name for script in RECIPES.glob("*/run.sh")]
     raise ConfigurationError(
         f"recipe {name}: neither a recipe nor a folder with run.sh{did_you_mean(name, known)}"
     )
@@ -288,17 +250,11 @@ def _members(settings: StudySettings, tree: Tree) -> list[Member]:
                 raise ConfigurationError(
                     f"{place}: members.{key}: the seed is an option; list seeds in `seeds`"
                 )
-            members += [
-                Member(system, seed, member.conf, changes, member.match)
-                for seed in _seeds(member.seeds or settings.seeds, place)
-            ]
+            seeds = member.seeds or settings.seeds
+            if len({*seeds}) < len(seeds):
+                raise ConfigurationError(f"{place}: seeds {seeds}: a seed is listed twice")
+            members += [Member(system, s, member.conf, changes, member.match) for s in seeds]
     return members
-
-
-def _seeds(seeds: list[int], place: str) -> list[int]:
-    if len({*seeds}) < len(seeds):
-        raise ConfigurationError(f"{place}: seeds {seeds}: a seed is listed twice")
-    return seeds
 
 
 def _systems(key: str, member: MemberSettings, place: str) -> Iterator[tuple[str, Values]]:

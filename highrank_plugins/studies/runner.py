@@ -7,17 +7,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from highrank_plugins.common.files import open_own, write_text
+from highrank_plugins.common import stop_request
+from highrank_plugins.common.files import open_own, require_space, write_text
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import usable_cores
+from highrank_plugins.common.provenance import hardware, machine_kind
 from highrank_plugins.results.record import DIVERGED, RESULTS
-from highrank_plugins.studies.disk import check_disk
-from highrank_plugins.studies.prepared import PreparedMember
+from highrank_plugins.studies.members import PreparedMember
 
 _GPU = "CUDA_VISIBLE_DEVICES"
 _WAIT = 0.05  # seconds between two polls of the running members
@@ -26,7 +27,6 @@ _DIVERGED = re.compile(
     r"FloatingPointError|Minimum loss scale reached|\b(loss|gradient)s?\b.*\bnan\b", re.IGNORECASE
 )
 _TAIL = 20_000  # bytes at the end of a log that are searched for the reason of a failure
-REQUEUED = 75  # exit code of a recipe whose training was asked to stop, or was requeued
 
 Environment = Mapping[str, str]
 
@@ -36,19 +36,14 @@ class _Running:
     """Hold a started member; its output begins at `begin` in the log, after earlier runs."""
 
     member: PreparedMember
-    slot: int
+    environment: Environment
     process: subprocess.Popen[bytes]
     log: Path
     begin: int
 
 
 def slots(threads: int, jobs: int | None) -> list[Environment]:
-    """Return the environment of each member that may run at the same time.
-
-    Args:
-        threads: cores that a member uses.
-        jobs: largest number of members at a time; default: as many as cores or GPUs allow.
-    """
+    """Return the environment of each member that may run at the same time, at most `jobs`."""
     gpus, cores = visible_gpus(), usable_cores()
     if threads > cores:
         raise ValueError(
@@ -90,56 +85,90 @@ def run_members(
 ) -> None:
     """Run unfinished members, in order; a failing member does not stop the others.
 
-    `PreparedMember.problem` then says which have failed, and how.
-
-    If another process works in a member's folder, such as a recipe that outlived a killed study,
-    we wait for it. SIGTERM and SIGINT end the recipes, which save a checkpoint, then this process.
-
-    Args:
-        logs: folder for the recipes' output, a file for each member.
-        environments: one for each member that may run at the same time, see `slots`.
-        say: receives a line for every start and end.
-        metric: what the study tests; None for the default one.
+    `PreparedMember.problem` then says which have failed, and how. If another process works in a
+    member's folder, such as a recipe that outlived a killed study, we wait for it. SIGTERM and
+    SIGINT end the recipes, which save a checkpoint, then this process. `say` gets a line for each.
     """
-    waiting = list(members)
+    waiting, free = list(members), list(environments)
     logs.mkdir(parents=True, exist_ok=True)
     running: list[_Running] = []
     problem: ValueError | None = None
     told: set[str] = set()
-    free = list(range(len(environments)))
-    with _stop_signals():
+    with stop_request.handlers_restored():
+        for number in (signal.SIGTERM, signal.SIGINT):  # ends this process after its recipes
+            signal.signal(number, _stop)
         try:
             while waiting or running:
-                for member in [member for member in waiting if member.is_done()]:
-                    waiting.remove(member)  # perhaps just now, by another study
-                    say(f"{member.name}: already done")
-                elsewhere = [member for member in waiting if _in_use(member.run_dir)]
-                for member in elsewhere:
-                    if member.name not in told:
-                        told.add(member.name)
-                        say(f"{member.name}: waiting for a process that works in {member.run_dir}")
+                elsewhere = _elsewhere(waiting, told, say)
                 startable = [member for member in waiting if member not in elsewhere]
                 if startable and len(running) + len(elsewhere) < len(environments):
                     try:
-                        check_disk(members)
+                        require_space(members[0].run_dir, bytes_needed(members))
                         _check_metric(members, metric)
                     except ValueError as error:
                         problem, waiting = error, []  # lets running members finish
                         continue
                     waiting.remove(startable[0])
-                    slot = _take_slot(free, environments, elsewhere)
-                    running.append(_start(startable[0], slot, environments[slot], logs))
+                    running.append(_start(startable[0], _take(free, elsewhere), logs))
                     say(f"{running[-1].member.name}: started, log {running[-1].log}")
                     continue
                 for one in [one for one in running if one.process.poll() is not None]:
                     running.remove(one)
-                    free.append(one.slot)
+                    free.append(one.environment)
                     say(f"{one.member.name}: {_ended(one)}")
                 time.sleep(_WAIT)
         finally:
             end([one.process for one in running])
     if problem is not None:
         raise problem
+
+
+def check_machine(members: Sequence[PreparedMember]) -> None:
+    """Refuse to run a seed on another kind of machine than its other members: seeds are blocks."""
+    waiting = {member.member.seed for member in members if not member.is_done()}
+    done = [one for one in members if one.member.seed in waiting and one.machine()]
+    here = machine_kind(hardware()) if done else ""
+    for one in done:
+        if here and one.machine() != here:
+            raise ValueError(
+                f"{one.name} ran on {one.machine()}, and this machine is {here}: one seed has "
+                "other numbers on each; resume there, or take another --exp-dir"
+            )
+
+
+def _elsewhere(
+    waiting: list[PreparedMember], told: set[str], say: Callable[[str], None]
+) -> list[PreparedMember]:
+    """Drop members that are done, and return those that another process works on."""
+    for member in [member for member in waiting if member.is_done()]:
+        waiting.remove(member)  # perhaps just now, by another study
+        say(f"{member.name}: already done")
+    elsewhere = [member for member in waiting if _in_use(member.run_dir)]
+    for member in elsewhere:
+        if member.name not in told:
+            told.add(member.name)
+            say(f"{member.name}: waiting for a process that works in {member.run_dir}")
+    return elsewhere
+
+
+def bytes_in(folder: Path) -> int:
+    """Return the bytes of all files in a folder, 0 if it is missing; links do not count."""
+    files = (path for path in folder.rglob("*") if not path.is_symlink() and path.is_file())
+    return sum(path.stat().st_size for path in files)
+
+
+def bytes_needed(members: Sequence[PreparedMember]) -> int:
+    """Return the bytes that unfinished members will still write.
+
+    A member takes as much as a finished member of its system, or else as the largest of the others.
+    """
+    sizes = {m.member.system: bytes_in(m.run_dir) for m in members if m.is_done()}
+    largest = max(sizes.values(), default=0)
+    return sum(
+        max(0, sizes.get(m.member.system, largest) - bytes_in(m.run_dir))
+        for m in members
+        if not m.is_done()
+    )
 
 
 def _check_metric(members: Sequence[PreparedMember], metric: str | None) -> None:
@@ -155,17 +184,6 @@ def _check_metric(members: Sequence[PreparedMember], metric: str | None) -> None
     )
 
 
-@contextmanager
-def _stop_signals() -> Iterator[None]:
-    """End this process by an exception at SIGTERM and SIGINT, so that it ends its recipes first."""
-    previous = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 def _stop(number: int, _frame: object) -> None:
     name = signal.Signals(number).name
     print(f"{name}: ending the members; the same command resumes them", file=sys.stderr)
@@ -179,16 +197,10 @@ def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             os.killpg(process.pid, signal.SIGTERM)
     for process in processes:
         process.wait()
-        while _group_lives(process.pid):
-            time.sleep(_WAIT)
-
-
-def _group_lives(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        with suppress(ProcessLookupError):  # until the last one of its group has ended
+            while True:
+                os.killpg(process.pid, 0)
+                time.sleep(_WAIT)
 
 
 def _in_use(run_dir: Path) -> bool:
@@ -204,21 +216,20 @@ def _in_use(run_dir: Path) -> bool:
     return False
 
 
-def _take_slot(
-    free: list[int], environments: Sequence[Environment], elsewhere: Sequence[PreparedMember]
-) -> int:
-    """Remove a slot from the free ones and return it; its GPU is not that of another process."""
-    used = [member.gpu.read_text() for member in elsewhere if member.gpu.is_file()]
-    slot = next((slot for slot in free if environments[slot].get(_GPU) not in used), free[0])
-    free.remove(slot)
-    return slot
+def _take(free: list[Environment], elsewhere: Sequence[PreparedMember]) -> Environment:
+    """Take one of the free environments; its GPU is not that of another process."""
+    notes = [member.note("gpu") for member in elsewhere]
+    used = [note.read_text() for note in notes if note.is_file()]
+    chosen = next((one for one in free if one.get(_GPU) not in used), free[0])
+    free.remove(chosen)
+    return chosen
 
 
-def _start(member: PreparedMember, slot: int, environment: Environment, logs: Path) -> _Running:
+def _start(member: PreparedMember, environment: Environment, logs: Path) -> _Running:
     log = logs / f"{member.name}.log"
-    member.failed.unlink(missing_ok=True)
+    member.note("failed").unlink(missing_ok=True)
     if _GPU in environment:
-        write_text(member.gpu, environment[_GPU])
+        write_text(member.note("gpu"), environment[_GPU])
     begin = log.stat().st_size if log.exists() else 0
     with open_own(log, "ab") as file:
         process = subprocess.Popen(
@@ -229,7 +240,7 @@ def _start(member: PreparedMember, slot: int, environment: Environment, logs: Pa
             env={**os.environ, **environment},
             start_new_session=True,  # one process group, which is killed together
         )
-    return _Running(member, slot, process, log, begin)
+    return _Running(member, environment, process, log, begin)
 
 
 def _ended(one: _Running) -> str:
@@ -242,14 +253,14 @@ def _ended(one: _Running) -> str:
         except ValueError:
             what = f"has written a damaged {RESULTS}"
         else:
-            write_text(member.finished, member.name + "\n")
+            write_text(member.note("done"), member.name + "\n")
             return member.problem() or "done"
-    write_text(member.failed, what + "\n")
+    write_text(member.note("failed"), what + "\n")
     return what
 
 
 def _failure(code: int, log: Path, begin: int) -> str:
-    if code == REQUEUED:
+    if code == stop_request.REQUEUE:
         return "stopped; run the same command to resume it"
     with log.open("rb") as file:
         file.seek(max(begin, file.seek(0, os.SEEK_END) - _TAIL))

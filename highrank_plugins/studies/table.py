@@ -6,13 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from highrank_plugins.common.files import write_text
+from highrank_plugins.common.files import read_json, write_json, write_text
 from highrank_plugins.reports.comparison_tables import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.results.record import DIVERGED, PROBLEMS, UNFAIR
 from highrank_plugins.studies.definition import Study
-from highrank_plugins.studies.prepared import MEMBERS, PreparedMember
+from highrank_plugins.studies.members import MEMBERS, PreparedMember
+
+
+def planned(folder: Path, at_most: int | None) -> int | None:
+    """Return the seeds of a system that were planned first; write the plan down if it is new."""
+    file = folder / "plan.json"
+    if not file.is_file():
+        if at_most is not None:
+            write_json(file, at_most)
+        return at_most
+    plan = read_json(file)
+    if type(plan) is not int or plan < 2:
+        raise ValueError(f"{file}: not a number of seeds; write the one that was planned")
+    return plan
 
 
 def write_tables(
@@ -21,37 +34,26 @@ def write_tables(
     """Write table.md and table.csv into the folder of a study, and links to its members.
 
     `highrank compare` of the links learns from problems.json which members have no record.
-
-    Args:
-        plan: the seeds of each member that were planned, see `planned`.
-    Returns:
-        The tables.
+    `plan` is the seeds of each member that were planned, see `planned`.
     """
     problems = {member.name: problem for member in members if (problem := member.problem())}
-    tables = study_tables(study, members, problems, folder, plan)
+    tables = _compare(study, members, problems, folder, plan)
     write_text(folder / "table.md", to_markdown(tables))
     write_text(folder / "table.csv", to_csv(tables))
     write_text(folder / PROBLEMS, json.dumps(problems, indent=1) + "\n")
     return tables
 
 
-def study_tables(
+def _compare(
     study: Study,
     members: Sequence[PreparedMember],
     problems: Mapping[str, str],
     folder: Path,
-    plan: int | None = None,
+    plan: int | None,
 ) -> list[Table]:
-    """Return the comparison of all members that are done; others are named below it.
-
-    Args:
-        problems: why a member has no result, by its name.
-    """
-    notes = []
-    for member in members:
-        if problem := problems.get(member.name):
-            log = _log(member, folder)
-            notes.append(f"{member.name}: {problem}{log and f'; log: {log}'}.")
+    """Compare all members that are done; the others are named with their problems."""
+    logs = _logs(members, folder)
+    notes = [f"{name}: {problem}{logs[name]}." for name, problem in problems.items()]
     usable = _link([member for member in members if member.name not in problems], folder)
     if not usable:
         rows = [[Cell(member.name), Cell("no record")] for member in members]
@@ -87,15 +89,18 @@ def why_untested(
     return f"machines of several kinds ran seed {', '.join(mixed)}" if mixed else None
 
 
-def _log(member: PreparedMember, folder: Path) -> str:
-    """Return where a member's log is, seen from the study's folder; that of training if need be.
+def _logs(members: Sequence[PreparedMember], folder: Path) -> dict[str, str]:
+    """Return each member's log, seen from the study's folder.
 
-    Another study may have run the member.
+    It is that of training where another study has run the member.
     """
-    own = folder / "logs" / f"{member.name}.log"
-    logs = [own, *(member.run_dir / "train" / name for name in ("train.log", "logs/rank0.log"))]
-    found = next((log for log in logs if log.is_file()), None)
-    return "" if found is None else os.path.relpath(found, folder)
+    found = {}
+    for member in members:
+        names = ("train/train.log", "train/logs/rank0.log")
+        logs = [folder / "logs" / f"{member.name}.log", *(member.run_dir / name for name in names)]
+        log = next((os.path.relpath(log, folder) for log in logs if log.is_file()), "")
+        found[member.name] = log and f"; log: {log}"
+    return found
 
 
 def _system_of(member: str) -> str:

@@ -3,7 +3,7 @@
 from fairseq.data.encoders import register_tokenizer
 from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizerConfig
 
-from highrank_plugins.data.subword_nmt_pieces import normalise_and_tokenise
+from highrank_plugins.data.pieces import normalise_and_tokenise
 
 
 @register_tokenizer("moses_normalised", dataclass=MosesTokenizerConfig)

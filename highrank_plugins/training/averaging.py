@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from highrank_plugins.common.checkpoint_file import saved_options
 from highrank_plugins.common.names import flag
-from highrank_plugins.common.saved_options import saved_options
 from highrank_plugins.training.checkpoint_file import configuration_of, look_up, mapped_model
 
 if TYPE_CHECKING:

@@ -5,9 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from highrank_plugins.common.saved_options import saved_options, warn_without_hash
+from highrank_plugins.common.checkpoint_file import (
+    UNREADABLE,
+    check_archive,
+    load_mapped,
+    saved_options,
+    warn_without_hash,
+)
 from highrank_plugins.common.score import criterion, direction, reversed_flag
-from highrank_plugins.common.torch_archive import UNREADABLE, check_archive, load_mapped
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,6 +1,5 @@
 """Check that the disk has space for the checkpoints of a training run."""
 
-import shutil
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import highrank_plugins
-from highrank_plugins.common.formatting import size
+from highrank_plugins.common.files import require_space
 from highrank_plugins.training.command_line import words_of
 
 # bytes per parameter: its weight and Adam's two moments, in float32
@@ -27,12 +26,7 @@ def check_space(options: Mapping[str, object], data: str, folder: Path) -> None:
     """
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
         needed = still_needed(pool.submit(training_space, options, data).result(), folder)
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise ValueError(
-            f"{size(needed)} are needed on the disk of {folder}, {size(free)} are "
-            "free: free some space, or write elsewhere with --exp-dir"
-        )
+    require_space(folder, needed)
 
 
 def still_needed(space: int, folder: Path) -> int:

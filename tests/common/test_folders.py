@@ -1,13 +1,15 @@
-"""Test common/folders.py."""
+"""Test common/folders.py; tests/hooks/test_save_dir_lock.py has the lock of training runs."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from highrank_plugins.common import folders
 from highrank_plugins.common.files import write_text
-from highrank_plugins.common.folders import NEW, new_files, new_folder, refuse_mixture
+from highrank_plugins.common.folders import NEW, new_files, new_folder, refuse_mixture, whole_folder
 from highrank_plugins.common.user_error import UserError
 
 
@@ -47,14 +49,6 @@ def test_a_users_folder_is_not_discarded(tmp_path):
     assert (tmp_path / "new.part" / "mine").exists()
 
 
-def test_a_full_disk_is_named_with_its_folder(tmp_path):
-    message = r"disk is full: [\d,.]+ [GMk]B are free\. Free some .*: '.*new'"
-    full = Path("/dev/full")
-    with pytest.raises(OSError, match=message), new_folder(tmp_path / "new" / "part"):
-        full.write_bytes(b"a")
-    assert list((tmp_path / "new").iterdir()) == []
-
-
 def test_new_files_replace_earlier_ones_and_keep_others(tmp_path):
     for text in ("earlier", "new"):
         with new_files(tmp_path) as folder:
@@ -92,3 +86,70 @@ def test_a_mixture_below_a_folder_is_refused(tmp_path):
     for folder in (tmp_path / "shard02", tmp_path):
         with pytest.raises(UserError, match="may hold files of two texts"):
             refuse_mixture(folder)
+
+
+def test_the_folder_of_the_input_is_refused_as_output(tmp_path):
+    (tmp_path / "train.en").write_text("a\n")
+    (tmp_path / "link").symlink_to(tmp_path)
+    for output in (tmp_path / "link", tmp_path / "x" / ".."):
+        message = "holds the input, which the output would overwrite"
+        with pytest.raises(ValueError, match=message), whole_folder(output, tmp_path):
+            raise AssertionError
+    assert (tmp_path / "train.en").read_text() == "a\n"
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from highrank_plugins.common.folders import whole_folder
+with whole_folder(Path(sys.argv[1])) as new:
+    (new / "train.en").touch()
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Start another command that writes into a folder."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "out")]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_command_is_refused_and_the_first_named(tmp_path, other):
+    message = rf"folder {tmp_path}/out is in use by another data command \(process {other.pid} on"
+    with pytest.raises(UserError, match=message), whole_folder(tmp_path / "out"):
+        raise AssertionError
+    other.communicate("")
+    assert other.returncode == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["train.en"]
+
+
+def test_a_killed_command_leaves_no_lock(tmp_path, other):
+    other.kill()
+    other.wait()
+    with whole_folder(tmp_path / "out"):
+        pass
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_failed_command_leaves_what_was_there(tmp_path):
+    (tmp_path / "valid.en").touch()
+    for folder in (tmp_path, tmp_path / "new" / "out"):
+        with pytest.raises(KeyError), whole_folder(folder) as new:
+            (new / "train.en").touch()
+            raise KeyError
+    assert [path.name for path in tmp_path.iterdir()] == ["valid.en"]
+
+
+@pytest.mark.parametrize(("write", "left"), [(new_folder, ["new"]), (whole_folder, [])])
+def test_a_full_disk_is_named_with_its_folder(tmp_path, write, left):
+    message = r"disk is full: [\d,.]+ [GMk]B are free\. Free some .*: '.*new'"
+    folder = tmp_path / "new" / "part" if write is new_folder else tmp_path / "new"
+    with pytest.raises(OSError, match=message), write(folder):
+        Path("/dev/full").write_bytes(b"a")
+    assert [path.name for path in tmp_path.rglob("*")] == left

@@ -2,13 +2,13 @@
 
 import pytest
 
-from highrank_plugins.data import download
+from highrank_plugins.data import fetch
 from tests.data.serving import CONTENT, serving
 
 
 @pytest.fixture
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(download, "PAUSES", (0, 0))
+    monkeypatch.setattr(fetch, "PAUSES", (0, 0))
 
 
 @pytest.fixture

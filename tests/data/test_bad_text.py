@@ -16,8 +16,7 @@ from highrank_plugins.cli import app
 from highrank_plugins.common.folders import NEW
 from highrank_plugins.data import binarising
 from highrank_plugins.data.corpus_files import Texts
-from highrank_plugins.data.parallel.cleaning import Rules
-from highrank_plugins.data.parallel.preparing import prepare_texts
+from highrank_plugins.data.parallel import Rules, prepare_texts
 from highrank_plugins.data.pieces import _processor, encoder, learn_pieces, write_pieces
 
 SENTENCES = [

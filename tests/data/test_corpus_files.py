@@ -11,7 +11,6 @@ from highrank_plugins.data.corpus_files import (
     check_languages,
     fetch_corpus,
     read_corpus,
-    read_corpus_files,
 )
 from tests.data.serving import serving
 
@@ -60,12 +59,12 @@ def test_files_are_downloaded_into_the_folder(tmp_path, sha256, said):
 )
 def test_mistakes_are_named_with_their_line(tmp_path, text, message):
     with pytest.raises(ConfigurationError, match=message):
-        read_corpus_files(write(tmp_path / "corpus.yaml", text))
+        read_corpus(write(tmp_path / "corpus.yaml", text))
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*/corpus.yaml")), ids=lambda p: p.parent.name)
 def test_a_checksum_has_a_source_that_can_be_looked_up(path):
-    for file in read_corpus_files(path).values():
+    for file in read_corpus(path).files.values():
         assert file.sha256 == UNKNOWN or "/" in file.source  # owner/repository and a path
 
 

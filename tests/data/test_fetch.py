@@ -15,7 +15,7 @@ from highrank_plugins.cli import app
 from highrank_plugins.common.checksums import ChecksumError
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import archives
-from highrank_plugins.data.fetch import FetchError, fetch
+from highrank_plugins.data.fetch import fetch
 from tests.data.serving import CONTENT
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
@@ -59,7 +59,7 @@ def test_a_server_that_dies_midway_is_asked_for_the_rest(server, output):
 
 def test_a_server_that_keeps_dying_leaves_a_partial_file(server, output):
     server.die_after = [300_000, 0, 0, 0, 0]
-    with pytest.raises(FetchError) as refused:
+    with pytest.raises(UserError) as refused:
         fetch(server.url, output, sha256=SUM)
     message = str(refused.value)
     part = output.with_name("file.bin.part")
@@ -157,7 +157,7 @@ def test_an_answer_in_another_form_than_the_file_is_refused(
 ):
     server.lengths = name != "Content-Length"
     server.headers = {name: value}
-    with pytest.raises(FetchError, match=f"file.bin: the server {problem}"):
+    with pytest.raises(UserError, match=f"file.bin: the server {problem}"):
         fetch(server.url, output)
     assert not output.exists() and not part.exists()
 
@@ -166,7 +166,7 @@ def test_an_answer_in_another_form_than_the_file_is_refused(
 def test_a_server_that_sends_too_much_is_stopped(server, output, part, lengths):
     server.lengths = lengths
     with pytest.raises(
-        FetchError, match=r"but the file should have 1,000|more than the 1,000 bytes"
+        UserError, match=r"but the file should have 1,000|more than the 1,000 bytes"
     ):
         fetch(server.url, output, size=1000, sha256=SUM)
     assert not part.exists() or part.stat().st_size <= 1000
@@ -208,7 +208,7 @@ def test_a_busy_server_is_retried(server, output, statuses, requests):
 
 def test_a_deleted_file_is_not_requested_again(server, output):
     server.statuses = [404]
-    with pytest.raises(FetchError, match="the server answers 404 Not Found") as refused:
+    with pytest.raises(UserError, match="the server answers 404 Not Found") as refused:
         fetch(server.url, output)
     assert f"from {server.url} and put it at {output}" in str(refused.value)
     assert len(server.asked) == 1
@@ -217,7 +217,7 @@ def test_a_deleted_file_is_not_requested_again(server, output):
 
 def test_without_a_network_the_error_says_which_file_to_put_where(output):
     url = "http://127.0.0.1:9/file.bin"
-    with pytest.raises(FetchError, match="no connection") as refused:
+    with pytest.raises(UserError, match="no connection") as refused:
         fetch(url, output)
     assert f"from {url} and put it at {output}" in str(refused.value)
 
@@ -241,7 +241,7 @@ def test_a_local_copy_is_fetched(tmp_path, output, form):
     [("ftp://host/file", "expected http://"), ("nowhere.bin", "nowhere.bin: no such file")],
 )
 def test_urls_that_cannot_be_fetched_are_refused(output, url, message):
-    with pytest.raises(FetchError, match=message):
+    with pytest.raises(UserError, match=message):
         fetch(url, output)
 
 

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.common.text_lines import TextError, fold
+from highrank_plugins.data.pieces import code_encoder as encoder_of_codes
 from highrank_plugins.data.pieces import encoder
-from highrank_plugins.data.subword_nmt_pieces import encoder as encoder_of_codes
 from highrank_plugins.models.transformer import TransformerHeadModel
 from tests.fairseq_cli import run
 from tests.trainings import last, train

@@ -4,15 +4,15 @@ import pytest
 import sentencepiece
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data import subword_nmt_pieces
+from highrank_plugins.data import pieces
 from highrank_plugins.data.pieces import (
     encoder,
     learn_pieces,
     require_pieces_of,
     sampled_lines,
+    tokenise,
     write_pieces,
 )
-from highrank_plugins.data.subword_nmt_pieces import tokenise
 
 TEXT = "Größe: 5 cm² – „ganz“ genau…\nDie Größe   ist\u00a0genau 5 cm².\nx\u2028y fi Å\n"
 
@@ -49,16 +49,11 @@ def test_too_few_pieces_for_the_characters_is_an_error(text, tmp_path):
         learn_pieces([text], tmp_path / "pieces", vocab_size=5)
 
 
-@pytest.mark.parametrize(
-    ("second", "error", "said"),
-    [(None, FileNotFoundError, "train.zz"), (b"\xff\n", ValueError, "UTF-8")],
-)
-def test_a_file_that_cannot_be_read_is_not_blamed_on_the_number(
-    text, tmp_path, second, error, said
-):
+@pytest.mark.parametrize(("second", "said"), [(None, "zz: no such file"), (b"\xff\n", "UTF-8")])
+def test_a_file_that_cannot_be_read_is_not_blamed_on_the_number(text, tmp_path, second, said):
     if second is not None:
         (tmp_path / "train.zz").write_bytes(second)
-    with pytest.raises(error, match=said) as raised:
+    with pytest.raises(ValueError, match=said) as raised:
         learn_pieces([text, tmp_path / "train.zz"], tmp_path / "pieces", vocab_size=60)
     assert "vocab_size" not in str(raised.value)
 
@@ -106,9 +101,9 @@ def test_two_processes_write_what_one_writes(text, tmp_path, monkeypatch):
 
 
 def test_subword_nmt_pieces_join_to_moses_tokens(text, tmp_path):
-    codes = subword_nmt_pieces.learn_codes({"de": text}, tmp_path / "codes", operations=20)
+    codes = pieces.learn_codes({"de": text}, tmp_path / "codes", operations=20)
     assert codes.read_text().startswith("#version")
-    encode = subword_nmt_pieces.encoder(codes, "de")
+    encode = pieces.code_encoder(codes, "de")
     (line,) = encode(["Die Größe ist 5-fach."])
     assert "@@ " in line
     assert line.replace("@@ ", "") == "Die Größe ist 5 @-@ fach ."
@@ -117,7 +112,7 @@ def test_subword_nmt_pieces_join_to_moses_tokens(text, tmp_path):
 
 def test_a_language_without_abbreviations_is_named_once(caplog):
     for _ in range(2):
-        assert subword_nmt_pieces.tokenise("a b.", "xx") == "a b ."
+        assert pieces.tokenise("a b.", "xx") == "a b ."
     assert caplog.text.count("Moses has no abbreviations of language 'xx'") == 1
 
 
@@ -126,7 +121,7 @@ def test_text_without_a_pair_that_occurs_twice_is_refused(tmp_path, line):
     (tmp_path / "train.en").write_text(f"{line}\n")
     texts = {"en": tmp_path / "train.en"}
     with pytest.raises(UserError, match=r"train\.en: no two characters stand together twice"):
-        subword_nmt_pieces.learn_codes(texts, tmp_path / "codes", operations=5)
+        pieces.learn_codes(texts, tmp_path / "codes", operations=5)
 
 
 def test_marks_of_sentencepiece_in_text_are_said(text, tmp_path, caplog):
@@ -149,8 +144,8 @@ def test_only_the_pieces_of_a_dictionary_are_taken(tmp_path, algorithm):
         else:
             codes = tmp_path / f"codes.{name}"
             texts = {"en": tmp_path / name}
-            files[name] = subword_nmt_pieces.learn_codes(texts, codes, operations=40)
-            encode = subword_nmt_pieces.encoder(codes, "en")
+            files[name] = pieces.learn_codes(texts, codes, operations=40)
+            encode = pieces.code_encoder(codes, "en")
         dictionaries[name] = {"日本", *encode([text.strip()])[0].split()} - (
             {"日本"} if algorithm == "subword_nmt" else set()
         )

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from highrank_plugins.data.dialogue_transcripts import load_plain
+from highrank_plugins.data.dialogue import load_plain
 
 VALUES = [
     {"train": [("A", "hello", ["act", [0.5, -1, None, True, 2**70]])], "ü": ()},

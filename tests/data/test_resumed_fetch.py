@@ -2,7 +2,8 @@
 
 import pytest
 
-from highrank_plugins.data.fetch import FetchError, fetch
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.fetch import fetch
 from tests.data.serving import CONTENT
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
@@ -12,7 +13,7 @@ def test_a_partial_file_of_an_older_version_is_discarded(server, output, tmp_pat
     """Compare ETags, since no published checksum would show a joined file."""
     server.content, server.version = b"A" * 5000, '"a"'
     server.die_after = [2000, 0, 0, 0, 0]
-    with pytest.raises(FetchError):
+    with pytest.raises(UserError):
         fetch(server.url, output, ledger=tmp_path / "sums")
     server.content, server.version, server.die_after = b"B" * 5000, '"b"', []
     fetch(server.url, output, ledger=tmp_path / "sums")

@@ -19,10 +19,10 @@ from typing import Any, BinaryIO, cast
 import numpy
 import torch
 
+from highrank_plugins.common.checkpoint_file import first_whole
 from highrank_plugins.common.files import link_whole, write_whole
-from highrank_plugins.common.folder_lock import locked
+from highrank_plugins.common.folders import locked
 from highrank_plugins.common.processes import end_with_parent
-from highrank_plugins.common.torch_archive import first_whole
 
 MOST_SECONDS = 20.0
 _FORKS = get_context("fork")

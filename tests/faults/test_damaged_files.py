@@ -11,8 +11,8 @@ from fairseq.data import Dictionary, data_utils
 
 import highrank_plugins.hooks.binarised_data
 import highrank_plugins.hooks.checkpoint_validation
+from highrank_plugins.common.checkpoint_file import DamagedArchiveError, check_archive
 from highrank_plugins.common.checksums import write_sums
-from highrank_plugins.common.torch_archive import DamagedArchiveError, check_archive
 from tests.compat.conftest import data, translator
 
 __all__ = ["data", "translator"]

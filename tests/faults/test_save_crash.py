@@ -17,8 +17,8 @@ from fairseq.file_io import PathManager
 
 import highrank_plugins.compat.checkpoint_write  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common import files
-from highrank_plugins.common.folder_lock import locked
-from highrank_plugins.common.torch_archive import check_archive
+from highrank_plugins.common.checkpoint_file import check_archive
+from highrank_plugins.common.folders import locked
 from highrank_plugins.hooks import lost_checkpoints
 from tests.faults.saves import state, updates_of
 

@@ -1,4 +1,4 @@
-"""Test hooks/closed_output.py, common/closed_output.py and what commands do with them."""
+"""Test hooks/closed_output.py, common/user_error.py and what commands do with them."""
 
 import io
 import logging
@@ -11,7 +11,7 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils
 from omegaconf import OmegaConf
 
-from highrank_plugins.common.closed_output import has_no_reader
+from highrank_plugins.common.user_error import has_no_reader
 from highrank_plugins.hooks.user_errors import print_uncaught
 
 CFG = OmegaConf.structured(FairseqConfig())

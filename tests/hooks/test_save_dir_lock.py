@@ -7,14 +7,14 @@ import sys
 import pytest
 
 import highrank_plugins.hooks.save_dir_lock  # noqa: F401  (importing it applies the repair)
-from highrank_plugins.common import folder_lock
-from highrank_plugins.common.folder_lock import locked
+from highrank_plugins.common import folders
+from highrank_plugins.common.folders import locked
 from highrank_plugins.common.user_error import UserError
 from tests.compat.conftest import run_training, translation_options
 
 HOLD = """
 import sys
-from highrank_plugins.common.folder_lock import locked
+from highrank_plugins.common.folders import locked
 with locked(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
@@ -99,7 +99,7 @@ def test_a_refused_run_leaves_a_folder_as_it_was(data, tmp_path):
 
 
 def test_a_removed_lock_file_is_created_again(tmp_path, monkeypatch):
-    path, stock = tmp_path / "training.lock", folder_lock.fcntl.lockf
+    path, stock = tmp_path / "training.lock", folders.fcntl.lockf
 
     def lock(*args):
         if not removed:
@@ -107,7 +107,7 @@ def test_a_removed_lock_file_is_created_again(tmp_path, monkeypatch):
         stock(*args)
 
     removed: list[None] = []
-    monkeypatch.setattr(folder_lock.fcntl, "lockf", lock)
+    monkeypatch.setattr(folders.fcntl, "lockf", lock)
     with locked(tmp_path) as is_locked:
         assert is_locked and removed
         assert path.read_text().startswith("process ")

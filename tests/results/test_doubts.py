@@ -147,7 +147,7 @@ def test_a_loss_that_still_falls_is_named_and_tested(records):
 
 
 def test_the_unigram_counts_the_training_text(tmp_path):
-    from highrank_plugins.data.corpora.binarised import write_dictionary, write_split
+    from highrank_plugins.data.binarising import write_dictionary, write_split
 
     write_dictionary(tmp_path / "dict.txt", [("a", 3), ("b", 1)])
     write_split(tmp_path / "train", [[4, 4, 4, 5, 2]], 6)

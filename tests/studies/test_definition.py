@@ -6,7 +6,7 @@ import pytest
 
 from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.studies.definition import read_study
-from highrank_plugins.studies.prepared import prepare
+from highrank_plugins.studies.members import prepare
 from tests.studies.stub import write_stub, write_study
 
 
@@ -203,7 +203,7 @@ def test_a_control_takes_the_size_of_its_dictionary(folder, monkeypatch):
         return SimpleNamespace(options={"head_embed_dim": 40})
 
     monkeypatch.setattr(
-        "highrank_plugins.studies.prepared.match_configurations", match_configurations
+        "highrank_plugins.studies.members.match_configurations", match_configurations
     )
     match = {"conf": "yang2018/mos", "match": {"to": "small/softmax", "words": 500}}
     prepare(read(folder, members={"a": match}, recipe="ptb"), folder / "exp")

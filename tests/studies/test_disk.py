@@ -1,4 +1,4 @@
-"""Test studies/disk.py and `highrank study --dry-run`: hours and disk of the members to come."""
+"""Test the disk check of a study and `highrank study --dry-run`: hours and disk to come."""
 
 import fcntl
 import threading
@@ -8,7 +8,7 @@ import pytest
 
 from highrank_plugins.common.files import read_json, write_json
 from highrank_plugins.studies.definition import read_study
-from highrank_plugins.studies.prepared import prepare
+from highrank_plugins.studies.members import prepare
 from tests.recipes.running import RECIPES
 from tests.studies.stub import starts, study, write_stub, write_study
 
@@ -18,10 +18,10 @@ def test_a_disk_that_is_too_small_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda folder: Namespace(free=1500))
     done = study(file, "--jobs", 1)
     assert done.exit_code == 2
-    assert "kB more on the disk of" in done.output and "--exp-dir" in done.output
+    assert "kB are needed on the disk of" in done.output and "--exp-dir" in done.output
     assert len(starts(file)) == 1  # of the first nothing was known
     done = study(file, "--dry-run")
-    assert done.exit_code == 2 and "kB more on the disk of" in done.output
+    assert done.exit_code == 2 and "kB are needed on the disk of" in done.output
     assert len(starts(file)) == 1
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from highrank_plugins.common.files import held_alone
+from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.provenance import hardware
 from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
 from highrank_plugins.studies.definition import read_study

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.studies.definition import read_study
-from highrank_plugins.studies.matched import find_configuration
+from highrank_plugins.studies.members import find_configuration
 from highrank_plugins.training import configuration
 
 ROOT = Path(__file__).parents[2]

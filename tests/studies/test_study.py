@@ -16,7 +16,7 @@ from highrank_plugins.cli import app
 from highrank_plugins.cli.study import claim
 from highrank_plugins.results.record import UNFAIR
 from highrank_plugins.studies.definition import read_study
-from highrank_plugins.studies.prepared import prepare
+from highrank_plugins.studies.members import prepare
 from highrank_plugins.studies.runner import end, run_members, slots
 from tests.studies.stub import (
     folder_of,
@@ -206,13 +206,13 @@ def test_a_gpu_of_a_recipe_that_outlived_its_study_is_left_alone(tmp_path, monke
     )
     first, second, _ = prepare(read_study(file), tmp_path / "exp")
     first.run_dir.mkdir(parents=True)
-    first.gpu.write_text("4")
+    first.note("gpu").write_text("4")
     with (first.run_dir / ".lock").open("w") as outlived:
         fcntl.flock(outlived, fcntl.LOCK_EX)
         threading.Timer(0.5, outlived.close).start()
         assert study(file).exit_code == 0
     log = folder_of(file) / "logs" / f"{second.name}.log"
-    assert log.read_text() == "7\n" and second.gpu.read_text() == "7"
+    assert log.read_text() == "7\n" and second.note("gpu").read_text() == "7"
 
 
 def test_ways_to_run_that_exclude_each_other_are_refused(tmp_path):
@@ -260,7 +260,7 @@ def test_a_member_that_another_study_ends_is_not_run_again(tmp_path):
         if "softmax-1: started" in text:  # another study ends the second member meanwhile
             members[1].run_dir.mkdir(parents=True)
             members[1].record.write_text('{"metrics": {"test_perplexity": 1}}')
-            members[1].finished.touch()
+            members[1].note("done").touch()
 
     run_members(members, folder_of(file) / "logs", slots(1, 1), say)
     assert set(starts(file)) == {members[0].key}

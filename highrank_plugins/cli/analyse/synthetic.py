@@ -192,7 +192,8 @@ def spamlang(
             read_runs,
             run_grid,
         )
-        from highrank_plugins.common.files import held_alone, write_json
+        from highrank_plugins.common.files import write_json
+        from highrank_plugins.common.folders import held_alone
         from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
         from highrank_plugins.reports.plots import draw
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from highrank_plugins.common.folder_lock import whole_folder
+from highrank_plugins.common.folders import whole_folder
 
 CorpusYaml = Annotated[Path, "A recipe's corpus.yaml, with a block texts."]
 
@@ -19,12 +19,12 @@ def unpack_texts(
 
     Example: highrank data unpack-texts corpus.yaml archives texts
     """
+    from highrank_plugins.data import parallel
     from highrank_plugins.data.corpus_files import read_corpus
-    from highrank_plugins.data.parallel import preparing
 
     corpus = read_corpus(file)
-    texts = preparing.texts_of(corpus, file)
-    for line in preparing.unpack_texts(corpus, texts, archives, output):
+    texts = parallel.texts_of(corpus, file)
+    for line in parallel.unpack_texts(corpus, texts, archives, output):
         typer.echo(line)
 
 
@@ -36,11 +36,11 @@ def text_files(
 
     Example: highrank data text-files corpus.yaml texts
     """
+    from highrank_plugins.data import parallel
     from highrank_plugins.data.corpus_files import read_corpus
-    from highrank_plugins.data.parallel import preparing
 
-    for name in sorted(preparing.texts_of(read_corpus(file), file).names()):
-        typer.echo(preparing.find_text(folder, name))
+    for name in sorted(parallel.texts_of(read_corpus(file), file).names()):
+        typer.echo(parallel.find_text(folder, name))
 
 
 def clean_texts(
@@ -67,17 +67,15 @@ def clean_texts(
 
     Prints how many sentence pairs were dropped and why, and writes it to cleaning.json.
     """
+    from highrank_plugins.data import parallel
     from highrank_plugins.data.corpus_files import read_corpus
-    from highrank_plugins.data.parallel import preparing
-    from highrank_plugins.data.parallel.cleaning import Rules
-    from highrank_plugins.data.parallel.reading import refuse_other_languages
 
     with whole_folder(output, folder) as new:
         pair = language_pair(languages)
-        refuse_other_languages(output, pair)
-        texts = preparing.texts_of(read_corpus(file), file)
-        rules = Rules(max_words, max_ratio, drop_duplicates, limit)
-        for line in preparing.prepare_texts(texts, folder, new, pair, rules):
+        parallel.refuse_other_languages(output, pair)
+        texts = parallel.texts_of(read_corpus(file), file)
+        rules = parallel.Rules(max_words, max_ratio, drop_duplicates, limit)
+        for line in parallel.prepare_texts(texts, folder, new, pair, rules):
             typer.echo(line)
 
 

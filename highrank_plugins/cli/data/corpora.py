@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from highrank_plugins.common.folder_lock import whole_folder
+from highrank_plugins.common.folders import whole_folder
 from highrank_plugins.common.processes import usable_cores
 
 
@@ -96,7 +96,7 @@ def lm_corpus(
 
     Compares the counts of lines and words with the published ones.
     """
-    from highrank_plugins.common.checksums import SUMS, recorded, write_sums
+    from highrank_plugins.common.checksums import SUMS, read_ledger, write_sums
     from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
 
     logging.disable(logging.INFO)  # hides fairseq's log
@@ -106,7 +106,7 @@ def lm_corpus(
         for line in prepare_corpus(name, data, new, options):
             typer.echo(line)
         for folder in {index.parent for index in new.rglob("*.idx")}:
-            write_sums(folder, recorded(output / folder.relative_to(new) / SUMS))
+            write_sums(folder, read_ledger(output / folder.relative_to(new) / SUMS))
 
 
 Corpus = Annotated[Path, "Folder with the corpus of Zhao et al. 2017."]
@@ -117,7 +117,7 @@ def dialogue_files(corpus: Corpus) -> None:
 
     Example: highrank data dialogue-files swda
     """
-    from highrank_plugins.data.dialogue_text import input_files
+    from highrank_plugins.data.dialogue import input_files
 
     typer.echo("\n".join(map(str, input_files(corpus))))
 
@@ -133,7 +133,7 @@ def dialogue_text(
 
     Example: highrank data dialogue-text swda dialogues
     """
-    from highrank_plugins.data.dialogue_text import write_parallel
+    from highrank_plugins.data.dialogue import write_parallel
 
     with whole_folder(output, corpus) as new:
         for name, counts in write_parallel(corpus, new, context).items():

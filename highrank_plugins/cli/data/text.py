@@ -10,8 +10,7 @@ import typer
 from highrank_plugins.cli.data.bitext import language_pair
 from highrank_plugins.cli.options import names
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.common.folder_lock import output_folder, whole_folder
-from highrank_plugins.common.folders import refuse_mixture
+from highrank_plugins.common.folders import output_folder, refuse_mixture, whole_folder
 from highrank_plugins.common.processes import usable_cores
 
 Languages = Annotated[str, typer.Option(help="Languages, separated by commas.")]
@@ -74,10 +73,9 @@ def pieces(
     Learns from the training text alone.
     """
     from highrank_plugins.common.text_lines import PARALLEL, check_texts
-    from highrank_plugins.data import pieces as sentencepiece
-    from highrank_plugins.data import subword_nmt_pieces
+    from highrank_plugins.data import pieces as making
     from highrank_plugins.data.binarising import PARTS
-    from highrank_plugins.data.parallel.reading import refuse_other_languages
+    from highrank_plugins.data.parallel import refuse_other_languages
 
     with user_errors():
         training = {name: text / f"train.{name}" for name in names("--languages", languages)}
@@ -88,27 +86,27 @@ def pieces(
             files = [text / f"{part}.{name}" for name in training]
             check_texts(files, PARALLEL)
         if algorithm == Algorithm.SENTENCEPIECE:
-            model = sentencepiece.learn_pieces(
+            model = making.learn_pieces(
                 list(training.values()),
                 new / "pieces",
                 vocab_size=vocab_size,
                 character_coverage=character_coverage,
                 sample=sample,
             )
-            encoders = dict.fromkeys(training, sentencepiece.encoder(model))
+            encoders = dict.fromkeys(training, making.encoder(model))
         else:
-            codes = subword_nmt_pieces.learn_codes(
+            codes = making.learn_codes(
                 training,
                 new / "codes",
                 operations=vocab_size,
                 sample=sample,
                 processes=workers,
             )
-            encoders = {name: subword_nmt_pieces.encoder(codes, name) for name in training}
+            encoders = {name: making.code_encoder(codes, name) for name in training}
         for name, encode in encoders.items():
             for part in PARTS:
                 file = f"{part}.{name}"
-                sentencepiece.write_pieces(encode, text / file, new / file, workers)
+                making.write_pieces(encode, text / file, new / file, workers)
 
 
 def binarise(

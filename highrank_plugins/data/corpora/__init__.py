@@ -4,41 +4,62 @@ Importing this package is cheap: numpy, torch and fairseq are imported inside fu
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.data.corpora.options import CorpusError, CorpusOptions
+from highrank_plugins.common.names import did_you_mean, flag
+from highrank_plugins.common.user_error import UserError
 
-__all__ = ["CORPORA", "CorpusError", "CorpusOptions", "prepare_corpus"]
+# name → module with `prepare`, which takes data, output and options and yields lines to print
+CORPORA = {name: name for name in ("one_billion_word", "text8")}
+CORPORA |= dict.fromkeys(("ptb", "wikitext2"), "word_corpora")
 
-# name → function, as module:name, that takes data, output and options and yields lines to print
-CORPORA = {
-    "ptb": "highrank_plugins.data.corpora.word_corpora:prepare_ptb",
-    "wikitext2": "highrank_plugins.data.corpora.word_corpora:prepare_wikitext2",
-    "one_billion_word": "highrank_plugins.data.corpora.one_billion_word:prepare",
-    "text8": "highrank_plugins.data.corpora.text8:prepare",
-}
+
+@dataclass(frozen=True)
+class CorpusOptions:
+    """Hold the options of `highrank data lm-corpus`."""
+
+    vocab_size: int | None = None  # most frequent words to keep; others become <unk>
+    max_train_lines: int | None = None  # of the training text
+    other_text: bool = False  # accept counts that differ from the published ones
+    workers: int = 1  # processes
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "max_train_lines", "workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{flag(name)} must be at least 1, got {value}")
+
+    def refuse(self, corpus: str, *names: str) -> None:
+        """Refuse the first of these options that is given."""
+        for name in names:
+            if getattr(self, name) is not None:
+                raise UserError(f"{corpus} does not support {flag(name)}: remove it")
+
+    def require_known(self, found: object, expected: object, what: str) -> None:
+        """Refuse another text than the published one, unless that is accepted."""
+        if found != expected and not self.other_text:
+            raise UserError(
+                f"{what}: expected {expected}, found {found}: this is not the published text, and "
+                "perplexities cannot be compared with published ones; --other-text accepts it "
+                "(in a recipe, --set corpus.other_text=true)"
+            )
 
 
 def prepare_corpus(name: str, data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
-    """Read a corpus strictly, count it, and write it below `output`.
+    """Read a corpus strictly, count it, write it below `output`, and yield the counts to print.
 
     `ptb` and `wikitext2` become `{train,valid,test}.txt` for fairseq-preprocess. The others need
-    more than it can do, and become binarised files.
-
-    Args:
-        data: folder with the files as they are published, or with that folder.
-    Returns:
-        Lines to print: the counts.
+    more than it can do, and become binarised files. `data` is the folder with the files as they
+    are published, or with that folder.
     """
     if name not in CORPORA:
         known = ", ".join(CORPORA)
-        raise CorpusError(f"no corpus {name!r}{did_you_mean(name, CORPORA)}; there are: {known}")
+        raise UserError(f"no corpus {name!r}{did_you_mean(name, CORPORA)}; there are: {known}")
     if not data.is_dir():
-        raise CorpusError(f"--data {data}: no such folder")
-    module, function = CORPORA[name].split(":")
-    prepare: Callable[[Path, Path, CorpusOptions], Iterator[str]]
-    prepare = getattr(import_module(module), function)
+        raise UserError(f"--data {data}: no such folder")
+    prepare: Callable[[str, Path, Path, CorpusOptions], Iterator[str]]
+    prepare = import_module(f"{__name__}.{CORPORA[name]}").prepare
     output.mkdir(parents=True, exist_ok=True)
-    return prepare(data, output, options)
+    return prepare(name, data, output, options)

@@ -13,15 +13,16 @@ from pathlib import Path
 
 from highrank_plugins.common.progress import bar_options
 from highrank_plugins.common.text_lines import UNKNOWN
-from highrank_plugins.data.corpora.binarised import (
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.binarising import (
     END_NUMBER,
     SPECIAL,
     UNKNOWN_NUMBER,
     write_dictionary,
     write_split,
 )
-from highrank_plugins.data.corpora.options import CorpusError, CorpusOptions
-from highrank_plugins.data.corpora.words import WordCounts, read_words
+from highrank_plugins.data.corpora import CorpusOptions
+from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words
 from highrank_plugins.data.ordered_map import Item, Result, ordered_map
 
 ARCHIVE = "1-billion-word-language-modeling-benchmark-r13output"
@@ -32,17 +33,19 @@ PARTS = {"valid": (0, 10), "test": (20, 30, 40)}
 VOCAB_SIZE = 100_000
 
 
-def prepare(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
+def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
     """Write `output`/{dict.txt,valid.*,test.*} and, for each shard, `output`/shardNN/train.*.
 
     A shard's folder has the dictionary too, and the first one the other splits, so that
     fairseq-train takes `output/shard01:output/shard02:…`: a shard is an epoch. The files equal
     those of fairseq-preprocess for lower-cased text and this dictionary.
     """
-    options.refuse("one_billion_word", "max_train_lines")
+    options.refuse(name, "max_train_lines")
     root = data / ARCHIVE if (data / ARCHIVE).is_dir() else data
     shards = _shards(root, options)
-    parts = {part: [_heldout(root, n) for n in numbers] for part, numbers in PARTS.items()}
+    parts = {part: [root / HELDOUT.format(n) for n in which] for part, which in PARTS.items()}
+    if missing := [path for path in chain(*parts.values()) if not path.is_file()]:
+        raise UserError(f"{missing[0]} does not exist: put the corpus there")
     words = Counter[str]()
     for counted in _parallel(count_words, shards.values(), options.workers, "count words"):
         words.update(counted)
@@ -60,7 +63,7 @@ def _shards(root: Path, options: CorpusOptions) -> dict[int, Path]:
     """Return the training files by number."""
     shards = {n: path for n in SHARDS if (path := root / TRAIN.format(n)).is_file()}
     if not shards:
-        raise CorpusError(f"{root / TRAIN.format(1)} does not exist: put the corpus there")
+        raise UserError(f"{root / TRAIN.format(1)} does not exist: put the corpus there")
     options.require_known(len(shards), len(SHARDS), f"{root / TRAIN.format(1)} …: files")
     return shards
 
@@ -91,10 +94,7 @@ def count_words(path: Path) -> Counter[str]:
 def binarise(numbers: dict[str, int], job: tuple[Path, list[Path]]) -> Counter[str]:
     """Write the files of a job, one after the other, as its prefix.{bin,idx}.
 
-    Args:
-        numbers: of the words that are kept.
-    Returns:
-        How many `lines`, `tokens` (with </s>) and `unknown` words there are.
+    Returns how many `lines`, `tokens` (with </s>) and `unknown` words there are.
     """
     prefix, files = job
     found = Counter[str]()
@@ -119,13 +119,6 @@ def _parallel(
     todo = list(items)
     results = ordered_map(work, todo, min(workers, len(todo)))
     yield from tqdm(results, name, len(todo), unit="shard", **bar_options())
-
-
-def _heldout(root: Path, number: int) -> Path:
-    path = root / HELDOUT.format(number)
-    if not path.is_file():
-        raise CorpusError(f"{path} does not exist: put the corpus there")
-    return path
 
 
 def _report(name: str, found: Counter[str]) -> str:

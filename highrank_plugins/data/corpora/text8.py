@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.progress import bar_options
-from highrank_plugins.data.corpora.binarised import SPECIAL, write_dictionary, write_split
-from highrank_plugins.data.corpora.options import CorpusError, CorpusOptions
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.binarising import SPECIAL, write_dictionary, write_split
+from highrank_plugins.data.corpora import CorpusOptions
 
 LENGTH = 100_000_000
 # where each split ends, in percent of the text
@@ -22,19 +23,21 @@ _ALPHABET = b" abcdefghijklmnopqrstuvwxyz"
 _BLOCK = 1 << 20
 
 
-def prepare(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
+def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
     """Write `output`/dict.txt and `output`/{train,valid,test}.{bin,idx} from `data`/text8."""
     import numpy as np
     from tqdm import tqdm
 
-    options.refuse("text8", "vocab_size", "max_train_lines")
+    options.refuse(name, "vocab_size", "max_train_lines")
     path = data / "text8"
     if not path.is_file():
-        raise CorpusError(f"{path} does not exist: put the file text8 of text8.zip there")
+        raise UserError(f"{path} does not exist: put the file text8 of text8.zip there")
     total = path.stat().st_size
     options.require_known(total, LENGTH, f"{path}: characters")
-    ranges = _ranges(total)
-    counts = {split: _count(path, *ranges[split]) for split in ENDS}
+    text = np.memmap(path, np.uint8, "r") if total else np.zeros(0, np.uint8)
+    bounds = [0, *(total * end // 100 for end in ENDS.values())]
+    parts = {split: text[a:b] for split, (a, b) in zip(ENDS, pairwise(bounds), strict=True)}
+    counts = {split: _count(part) for split, part in parts.items()}
     _require_alphabet(path, counts)
     # sorted as fairseq does: by count, then alphabetically
     present = (byte for byte in _ALPHABET if counts["train"][byte])
@@ -43,41 +46,28 @@ def prepare(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
     table = np.zeros(256, np.int32)
     for _, word, byte in ranked:
         table[byte] = numbers[word]
-    for split, (start, end) in ranges.items():
-        total = -((start - end) // _BLOCK)
-        blocks = tqdm(_blocks(path, start, end), split, total, unit="MiB", **bar_options())
-        pieces = (table[block] for block in blocks)
-        tokens = write_split(output / split, pieces, SPECIAL + len(numbers))
+    for split, part in parts.items():
+        total = -(len(part) // -_BLOCK)
+        blocks = tqdm(_blocks(part), split, total, unit="MiB", **bar_options())
+        tokens = write_split(output / split, (table[b] for b in blocks), SPECIAL + len(numbers))
         yield f"{split}: {tokens:,} characters without </s>, {len(numbers)} types, none <unk>"
-
-
-def _ranges(total: int) -> dict[str, tuple[int, int]]:
-    bounds = [0, *(total * end // 100 for end in ENDS.values())]
-    return dict(zip(ENDS, pairwise(bounds), strict=True))
 
 
 def _symbol(byte: int) -> str:
     return SPACE if byte == ord(" ") else chr(byte)
 
 
-def _blocks(path: Path, start: int, end: int) -> Iterator[Any]:
-    """Yield the bytes from `start` to `end` as arrays of at most 1 MiB."""
-    import numpy as np
-
-    with path.open("rb") as file:
-        file.seek(start)
-        while start < end:
-            block = file.read(min(_BLOCK, end - start))
-            start += len(block)
-            yield np.frombuffer(block, np.uint8)
+def _blocks(text: Any) -> Iterator[Any]:
+    """Yield an array of bytes as arrays of at most 1 MiB."""
+    return (text[start : start + _BLOCK] for start in range(0, len(text), _BLOCK))
 
 
-def _count(path: Path, start: int, end: int) -> Any:
+def _count(text: Any) -> Any:
     """Count each byte, [256]."""
     import numpy as np
 
     counts = np.zeros(256, np.int64)
-    for block in _blocks(path, start, end):
+    for block in _blocks(text):
         counts += np.bincount(block, minlength=256)
     return counts
 
@@ -85,14 +75,14 @@ def _count(path: Path, start: int, end: int) -> Any:
 def _require_alphabet(path: Path, counts: dict[str, Any]) -> None:
     for split, found in counts.items():
         if not found.sum():
-            raise CorpusError(f"{path}: too short: nothing is left for {split}")
+            raise UserError(f"{path}: too short: nothing is left for {split}")
         for byte in found.nonzero()[0]:
             if byte not in _ALPHABET:
-                raise CorpusError(
+                raise UserError(
                     f"{path}: has the byte 0x{byte:02x}, but text8 has only a to z and spaces: "
                     "unpack text8.zip again, or clean the text"
                 )
             if not counts["train"][byte]:
-                raise CorpusError(
+                raise UserError(
                     f"{path}: {split} has {_symbol(byte)!r}, which does not occur in train"
                 )

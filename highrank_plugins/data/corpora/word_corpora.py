@@ -5,33 +5,30 @@ then equal to those of the AWD-LSTM's code (Merity et al. 2018), which calls it 
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.files import write_json
-from highrank_plugins.common.text_lines import UNKNOWN, require_words
-from highrank_plugins.data.corpora.options import CorpusError, CorpusOptions
-from highrank_plugins.data.corpora.words import WordCounts, read_words
+from highrank_plugins.common.text_lines import UNKNOWN, TextRules, read_text, require_words
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.corpora import CorpusOptions
 
+END = "</s>"
 SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)
 class WordCorpus:
-    """Hold names of the files, see `find_splits`, and what is known of the published text.
-
-    Attributes:
-        tokens: their number in each split, with the ends of lines.
-        types: number of different words.
-        digests: MD5 of each split as published, where lines are " word word \\n".
-    """
+    """Hold names of the files, see `find_splits`, and what is known of the published text."""
 
     layouts: tuple[str, ...]
-    tokens: dict[str, int]
+    tokens: dict[str, int]  # of each split, with the ends of lines
     types: int
+    # MD5 of each split as published, where lines are " word word \\n"
     digests: dict[str, str] = field(default_factory=dict)
 
 
@@ -58,25 +55,57 @@ WIKITEXT2 = WordCorpus(
 )
 
 
-def prepare_ptb(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
-    """Prepare the Penn Treebank; see `prepare_words`."""
-    return prepare_words(PTB, data, output, options)
+def read_words(path: Path, lower: bool = False) -> Iterator[list[str]]:
+    """Yield the words of each line of a file, plain or NAME.gz, separated by any white space."""
+    return map(str.split, read_text(path, TextRules(lower=lower)))
 
 
-def prepare_wikitext2(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
-    """Prepare WikiText-2; see `prepare_words`."""
-    return prepare_words(WIKITEXT2, data, output, options)
+@dataclass
+class WordCounts:
+    """Count each word, and the lines, each of which ends with </s>."""
+
+    words: Counter[str] = field(default_factory=Counter)
+    lines: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of words and ends of lines: what a language model predicts."""
+        return self.words.total() + self.lines
+
+    @property
+    def types(self) -> int:
+        """Return the number of different tokens, including </s>."""
+        return len(self.words) + 1
+
+    def add(self, lines: Iterable[list[str]]) -> "WordCounts":
+        """Count lines; returns itself."""
+        for words in lines:
+            self.words.update(words)
+            self.lines += 1
+        return self
+
+    def most_frequent(self, size: int) -> list[str]:
+        """Return the `size` most frequent words besides <unk>; sort equal counts alphabetically."""
+        ranked = sorted(self.words.items(), key=lambda item: (-item[1], item[0]))
+        return list(islice((word for word, _ in ranked if word != UNKNOWN), size))
+
+    def report(self, name: str) -> str:
+        """Return a line for people."""
+        share = self.words[UNKNOWN] / self.tokens
+        return (
+            f"{name}: {self.lines:,} lines, {self.tokens:,} tokens with {END}, {self.types:,} "
+            f"types, {share:.2%} {UNKNOWN}"
+        )
 
 
-def prepare_words(
-    corpus: WordCorpus, data: Path, output: Path, options: CorpusOptions
-) -> Iterator[str]:
+def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
     """Write `output`/{train,valid,test}.txt, one space between words; yields what was counted.
 
     `output`/counts.json has the sentences and tokens of each split, and what `max_train_lines`
     leaves out. With `vocab_size` or `max_train_lines`, words that the training text lost become
     <unk>.
     """
+    corpus = {"ptb": PTB, "wikitext2": WIKITEXT2}[name]
     files = find_splits(data, corpus.layouts)
     counts = _count(corpus, files, options)
     train = WordCounts().add(islice(read_words(files["train"]), options.max_train_lines))
@@ -145,27 +174,20 @@ def _write(path: Path, lines: Iterable[list[str]], vocabulary: set[str]) -> Word
     return counts
 
 
-def find_splits(data: Path, layouts: Sequence[str]) -> dict[str, Path]:
-    """Return the file of each split, plain or with .gz.
-
-    Args:
-        layouts: names below `data` with {split}; the first with a training file counts.
-    """
+def find_splits(data: Path, layouts: tuple[str, ...]) -> dict[str, Path]:
+    """Return the file of each split, plain or with .gz; the first layout with a training file."""
     for layout in layouts:
         if _there(data / layout.format(split="train")):
-            return {split: _require(data / layout.format(split=split)) for split in SPLITS}
+            paths = {split: data / layout.format(split=split) for split in SPLITS}
+            found = {split: _there(path) for split, path in paths.items()}
+            if missing := [path for split, path in paths.items() if not found[split]]:
+                raise UserError(f"neither {missing[0]} nor {missing[0]}.gz exists: put it there")
+            return {split: path for split, path in found.items() if path}
     names = ", ".join(layout.format(split="{" + ",".join(SPLITS) + "}") for layout in layouts)
-    raise CorpusError(
+    raise UserError(
         f"--data {data}: no training text; put the files there under one of these names, plain or "
         f"with .gz: {names}"
     )
-
-
-def _require(path: Path) -> Path:
-    found = _there(path)
-    if not found:
-        raise CorpusError(f"neither {path} nor {path}.gz exists: put it there")
-    return found
 
 
 def _there(path: Path) -> Path | None:

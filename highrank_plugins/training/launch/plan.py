@@ -10,8 +10,7 @@ from pathlib import Path
 
 from highrank_plugins.common import heartbeat
 from highrank_plugins.common.formatting import size
-from highrank_plugins.common.launchers import refuse_several
-from highrank_plugins.common.processes import python, usable_cores
+from highrank_plugins.common.processes import python, refuse_several, usable_cores
 from highrank_plugins.training.launch.flags import check_command
 
 PORT = 29500

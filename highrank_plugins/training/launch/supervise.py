@@ -14,7 +14,7 @@ from types import FrameType
 
 from highrank_plugins.common import heartbeat, stop_request
 from highrank_plugins.common.files import open_own
-from highrank_plugins.common.folder_lock import log_folder
+from highrank_plugins.common.folders import log_folder
 from highrank_plugins.training.launch.flags import save_dir
 from highrank_plugins.training.launch.local_ranks import LocalRanks, describe, prepare_child
 from highrank_plugins.training.launch.plan import Plan, check_machine, environment

@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from highrank_plugins.common.text_lines import TextError
-from highrank_plugins.data.corpora import CorpusError, CorpusOptions, prepare_corpus
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
 from highrank_plugins.data.corpora.one_billion_word import ARCHIVE, HELDOUT, TRAIN
 from tests.data.corpora import made
 from tests.fairseq_cli import run
@@ -100,7 +101,7 @@ def test_the_folder_inside_the_archive_may_be_given_directly(data, output, tmp_p
 
 
 def test_all_shards_are_required(data, tmp_path):
-    with pytest.raises(CorpusError, match="files: expected 99, found 3"):
+    with pytest.raises(UserError, match="files: expected 99, found 3"):
         prepare(data, tmp_path / "out", CorpusOptions())
 
 
@@ -115,7 +116,7 @@ def test_missing_files_are_named(tmp_path, shards, missing, message):
     data = made.one_billion(tmp_path / "data", shards)
     if missing:
         (data / ARCHIVE / missing).unlink()
-    with pytest.raises(CorpusError, match=message):
+    with pytest.raises(UserError, match=message):
         prepare(data, tmp_path / "out")
 
 
@@ -129,5 +130,5 @@ def test_bad_text_in_a_shard_is_named(tmp_path, workers):
 
 
 def test_options_of_other_corpora_are_refused(data, tmp_path):
-    with pytest.raises(CorpusError, match="one_billion_word does not support --max-train-lines"):
+    with pytest.raises(UserError, match="one_billion_word does not support --max-train-lines"):
         prepare(data, tmp_path, CorpusOptions(other_text=True, max_train_lines=5))

@@ -2,7 +2,8 @@
 
 import pytest
 
-from highrank_plugins.data.corpora import CorpusError, CorpusOptions, prepare_corpus, text8
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus, text8
 from tests.data.corpora import made
 
 OTHER = CorpusOptions(other_text=True)
@@ -51,7 +52,7 @@ def test_the_dictionary_is_sorted_by_count(tmp_path, data):
 
 
 def test_a_wrong_length_is_refused(tmp_path, data):
-    with pytest.raises(CorpusError, match="characters: expected 100000000, found 4000"):
+    with pytest.raises(UserError, match="characters: expected 100000000, found 4000"):
         prepare(data, tmp_path / "out", CorpusOptions())
 
 
@@ -65,15 +66,15 @@ def test_a_wrong_length_is_refused(tmp_path, data):
 )
 def test_invalid_text_is_refused(tmp_path, text, message):
     (tmp_path / "text8").write_text(text)
-    with pytest.raises(CorpusError, match=message):
+    with pytest.raises(UserError, match=message):
         prepare(tmp_path, tmp_path / "out")
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(CorpusError, match=r"text8 does not exist: put the file text8 of text8\.zi"):
+    with pytest.raises(UserError, match=r"text8 does not exist: put the file text8 of text8\.zi"):
         prepare(tmp_path, tmp_path / "out")
 
 
 def test_options_of_other_corpora_are_refused(tmp_path, data):
-    with pytest.raises(CorpusError, match="text8 does not support --vocab-size"):
+    with pytest.raises(UserError, match="text8 does not support --vocab-size"):
         prepare(data, tmp_path / "out", CorpusOptions(other_text=True, vocab_size=5))

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from highrank_plugins.common.text_lines import TextError
-from highrank_plugins.data.corpora import CorpusError, CorpusOptions, prepare_corpus
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
 from highrank_plugins.data.corpora import word_corpora as module
+from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words
 from tests.data.corpora import made
 from tests.fairseq_cli import run
 
@@ -82,13 +84,13 @@ def test_the_published_words_and_their_order_are_required(tmp_path, monkeypatch)
     first, second, *others = texts["test"].splitlines()
     for changed in ([second, first, *others], [first.replace("the", "a", 1), second, *others]):
         (data / "test.txt").write_text("\n".join(changed) + "\n")
-        with pytest.raises(CorpusError, match=r"test\.txt: MD5 of the words and their order: exp"):
+        with pytest.raises(UserError, match=r"test\.txt: MD5 of the words and their order: exp"):
             prepare("ptb", data, tmp_path / "out", CorpusOptions())
     assert len(prepare("ptb", data, tmp_path / "out")) == 3
 
 
 def test_the_published_counts_are_required(tmp_path):
-    with pytest.raises(CorpusError, match="expected 929589, found") as refused:
+    with pytest.raises(UserError, match="expected 929589, found") as refused:
         prepare("ptb", made.ptb(tmp_path / "data"), tmp_path / "out", CorpusOptions())
     assert "--other-text accepts it" in str(refused.value)
     assert "--set corpus.other_text=true" in str(refused.value)
@@ -103,7 +105,7 @@ def test_the_published_text_passes(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "WIKITEXT2", known)
     assert len(prepare("wikitext2", data, tmp_path / "out", CorpusOptions())) == 3
     monkeypatch.setattr(module, "WIKITEXT2", replace(known, types=known.types + 1))
-    with pytest.raises(CorpusError, match="types: expected"):
+    with pytest.raises(UserError, match="types: expected"):
         prepare("wikitext2", data, tmp_path / "out", CorpusOptions())
 
 
@@ -145,16 +147,16 @@ def test_a_small_vocabulary_replaces_rare_words(tmp_path):
 def test_a_missing_split_is_named(tmp_path):
     data = made.ptb(tmp_path / "data")
     (data / "ptb.valid.txt").unlink()
-    with pytest.raises(CorpusError, match=r"neither .*ptb\.valid\.txt nor .*\.gz exists"):
+    with pytest.raises(UserError, match=r"neither .*ptb\.valid\.txt nor .*\.gz exists"):
         prepare("ptb", data, tmp_path / "out")
 
 
 def test_a_folder_without_text_is_refused(tmp_path):
     tmp_path.joinpath("data").mkdir()
-    with pytest.raises(CorpusError, match="no training text; put the files there") as refused:
+    with pytest.raises(UserError, match="no training text; put the files there") as refused:
         prepare("wikitext2", tmp_path / "data", tmp_path / "out")
     assert "wiki.{train,valid,test}.tokens" in str(refused.value)
-    with pytest.raises(CorpusError, match="nowhere: no such folder"):
+    with pytest.raises(UserError, match="nowhere: no such folder"):
         prepare("ptb", tmp_path / "nowhere", tmp_path / "out")
 
 
@@ -175,10 +177,48 @@ def test_a_word_that_cannot_be_predicted_is_refused(tmp_path):
     [({"vocab_size": 0}, "--vocab-size must be"), ({"max_train_lines": 0}, "--max-train-lines m")],
 )
 def test_numbers_below_one_are_refused(options, message):
-    with pytest.raises(CorpusError, match=message):
+    with pytest.raises(UserError, match=message):
         CorpusOptions(**options)
 
 
 def test_an_unknown_corpus_gets_a_suggestion(tmp_path):
-    with pytest.raises(CorpusError, match="no corpus 'ptp'; did you mean 'ptb'"):
+    with pytest.raises(UserError, match="no corpus 'ptp'; did you mean 'ptb'"):
         prepare("ptp", tmp_path, tmp_path)
+
+
+def test_lines_are_split_into_words(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(" the  cat \n\n \nÜber\u00a0uns\t\nlast".encode())
+    assert list(read_words(path)) == [["the", "cat"], [], [], ["Über", "uns"], ["last"]]
+    assert list(read_words(path, lower=True))[3] == ["über", "uns"]
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a b\n"))
+    assert list(read_words(tmp_path / "a.txt.gz")) == [["a", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "a.txt: the file is empty"),
+        (b"a\nb \xf6\n", "a.txt:2:3: byte 0xf6 is not UTF-8"),
+        (b"a </s>\n", "a.txt:1:3: the text has the word </s>"),
+        (b"a\n<s> b\n", "a.txt:2:1: the text has the word <s>"),
+        (b"a\r\n", "a.txt:1:2: carriage return"),
+        (b"a\nmadeupword0000\n", "a.txt:2:1: the text has the word madeupword0000"),
+        (b"\n \n", "a.txt: no line has a word"),
+        (b"<pad>\n", "a.txt:1:1: the text has the word <pad>"),
+        (gzip.compress(b"a b\n" * 1000)[:-9], r"a\.txt\.gz:\d+: damaged"),
+    ],
+)
+def test_invalid_words_are_refused(tmp_path, content, message):
+    path = tmp_path / ("a.txt.gz" if "gz" in message else "a.txt")
+    path.write_bytes(content)
+    with pytest.raises(TextError, match=message):
+        list(read_words(path))
+
+
+def test_words_and_lines_are_counted():
+    counts = WordCounts().add([["b", "a", "<unk>"], [], ["a", "c", "<unk>", "<unk>"]])
+    assert (counts.lines, counts.tokens, counts.types) == (3, 10, 5)
+    assert counts.most_frequent(10) == ["a", "b", "c"]
+    assert counts.most_frequent(2) == ["a", "b"]
+    assert counts.report("x") == "x: 3 lines, 10 tokens with </s>, 5 types, 30.00% <unk>"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.common.folder_lock import log_folder
+from highrank_plugins.common.folders import log_folder
 from highrank_plugins.common.stop_request import REQUEUE, handlers_restored
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.training.launch import supervise
@@ -112,7 +112,7 @@ def test_a_link_in_place_of_a_log_is_refused_before_anything_starts(tmp_path):
 HOLD = """
 import sys
 from pathlib import Path
-from highrank_plugins.common.folder_lock import log_folder
+from highrank_plugins.common.folders import log_folder
 with log_folder(Path(sys.argv[1], "logs"), Path(sys.argv[1], "a"), sys.argv[2] == "2"):
     print("held", flush=True)
     sys.stdin.read()

@@ -1,17 +1,22 @@
-"""Contexts, responses and references, a line each."""
+"""Dialogues: both forms of the corpus, what is refused with its place, and a line each."""
 
 import json
 
 import pytest
 
-from highrank_plugins.data.dialogue_text import (
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.dialogue import (
     Counts,
+    Utterance,
     input_files,
+    read_corpus,
     read_references,
+    words_of,
     write_parallel,
 )
-from highrank_plugins.data.dialogue_transcripts import DialogueError, Utterance
 from tests.dialogue_corpus import (
+    PICKLE,
+    SIZES,
     corpus,
     references,
     write_json_lines,
@@ -138,7 +143,7 @@ def test_a_split_without_responses_is_refused(tmp_path):
 def test_malformed_references_are_named(change, message, tmp_path):
     first, second, *_ = references()
     path = write_references(tmp_path, [first, second | change])
-    with pytest.raises(DialogueError, match=f"{path}: {message}"):
+    with pytest.raises(UserError, match=f"{path}: {message}"):
         read_references(path)
 
 
@@ -146,5 +151,88 @@ def test_malformed_references_are_named(change, message, tmp_path):
 def test_references_must_be_a_list(content, tmp_path):
     path = tmp_path / "test_multi_ref.json"
     path.write_text(content)
-    with pytest.raises(DialogueError, match=str(path)):
+    with pytest.raises(UserError, match=str(path)):
         read_references(path)
+
+
+def test_both_forms_give_the_same_corpus(tmp_path):
+    write_pickle(tmp_path / "a")
+    write_json_lines(tmp_path / "b")
+    write_json_lines(tmp_path / "c" / "json_data")
+    first = read_corpus(tmp_path / "a")
+    assert {split: len(dialogues) for split, dialogues in first.items()} == SIZES
+    assert read_corpus(tmp_path / "b") == first
+    assert read_corpus(tmp_path / "c") == first
+    speaker, text, _ = corpus()["valid"][1]["utts"][2]
+    assert first["valid"][1][2] == Utterance(speaker, words_of(text))
+
+
+def test_words_are_split_and_lowercased():
+    assert words_of("Uh-huh, I  don't\tKnow.") == "uh - huh , i don ' t know .".split()
+    assert words_of(" \n") == []
+
+
+def test_an_utterance_may_have_no_words(tmp_path):
+    dialogues = corpus()
+    dialogues["test"][0]["utts"] = [("A", " ", []), ("B", "yes", [])]
+    write_pickle(tmp_path, dialogues)
+    assert read_corpus(tmp_path)["test"][0] == [Utterance("A", []), Utterance("B", ["yes"])]
+
+
+@pytest.mark.parametrize(
+    ("utterances", "message"),
+    [
+        ([], r"test\[3\]: a dialogue without utterances"),
+        ([("A", "", [])], r"test\[3\]: a dialogue without utterances"),
+        (None, r"test\[3\]: a dialogue must be a dictionary with a list 'utts'"),
+        ([("A", "x", []), ("C", "y", [])], r"test\[3\]: utts\[1\]: an utterance must be"),
+        ([("A", 5, [])], r"test\[3\]: utts\[0\]: an utterance must be"),
+        (["AB"], r"test\[3\]: utts\[0\]: an utterance must be"),
+    ],
+)
+def test_malformed_dialogues_are_named(utterances, message, tmp_path):
+    dialogues = corpus()
+    dialogues["test"][3]["utts"] = utterances
+    path = write_pickle(tmp_path, dialogues)
+    with pytest.raises(UserError, match=f"{path}: {message}"):
+        read_corpus(tmp_path)
+
+
+def test_bad_json_lines_are_named_by_their_number(tmp_path):
+    write_json_lines(tmp_path)
+    path = tmp_path / "valid.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], json.dumps({"utts": []}).encode() + b"\n"]))
+    with pytest.raises(UserError, match=f"{path}:3: a dialogue without utterances"):
+        read_corpus(tmp_path)
+    for line in (b'{"utts": [', b'"\xff"', b"[" * 100_000):
+        path.write_bytes(b"".join([*lines[:1], line]))
+        with pytest.raises(UserError, match=f"{path}:2: not JSON"):
+            read_corpus(tmp_path)
+    path.write_bytes(b"")
+    with pytest.raises(UserError, match=f"{path}: the file is empty"):
+        read_corpus(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("splits", "message"),
+    [
+        *(({"other": 1, **some}, "the split 'train' is missing or empty")
+          for some in ({"train": [], "valid": [], "test": []}, {"test": 1}, {})),
+        (["train"], "holds a list"),
+    ],
+)  # fmt: skip
+def test_pickles_without_splits_are_refused(splits, message, tmp_path):
+    path = write_pickle(tmp_path, splits)
+    with pytest.raises(UserError, match=f"{path}: {message}"):
+        read_corpus(tmp_path)
+
+
+def test_missing_files_are_named(tmp_path):
+    message = f"{tmp_path} has no corpus: put {PICKLE} there, or train.jsonl, valid.jsonl"
+    with pytest.raises(UserError, match=message):
+        read_corpus(tmp_path)
+    write_json_lines(tmp_path)
+    (tmp_path / "valid.jsonl").unlink()
+    with pytest.raises(UserError, match=f"{tmp_path / 'valid.jsonl'} is missing"):
+        read_corpus(tmp_path)

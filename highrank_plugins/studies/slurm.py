@@ -7,7 +7,7 @@ from pathlib import Path
 
 from highrank_plugins.common.files import write_text
 from highrank_plugins.studies.definition import Study, as_word
-from highrank_plugins.studies.prepared import PreparedMember
+from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.training.launch.batch_job import (
     batch_script,
     check_time_limit,

@@ -1,0 +1,286 @@
+"""Write dialogues as parallel text: lines of contexts, and lines of responses to them.
+
+The layout is that of Zhao et al. 2017 (*Learning Discourse-level Diversity for Neural Dialog Models
+using Conditional Variational Autoencoders*; their Switchboard corpus): a pickle of dictionaries, or
+a line of JSON per dialogue. The "utts" of a dictionary are (speaker "A" or "B", text, features).
+Other keys and features are not read.
+"""
+
+import json
+import pickle
+import pickletools
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, NoReturn
+
+from highrank_plugins.common.files import write_json, write_text
+from highrank_plugins.common.text_lines import byte_lines
+from highrank_plugins.common.user_error import UserError
+
+PICKLE = "full_swda_clean_42da_sentiment_dialog_corpus.p"
+SPLITS = ("train", "valid", "test")
+_WORD = re.compile(r"\w+|[^\w\s]+")
+# markers of the next speaker; they occur in no text
+RESPONDENT, OTHER = "<self>", "<other>"
+# fairseq's name for a second test set
+SCORED = "test1"
+FILE = "test_multi_ref.json"
+# "0-A: hello": any prefix, the speaker, a colon, the text
+_UTTERANCE = re.compile(r"[^:]*([AB])\s*:(.*)", re.DOTALL)
+# markers at the beginning of a dialogue and around sentences
+_MARKS = re.compile(r"</?s>|<d>")
+
+
+class Utterance(NamedTuple):
+    """Hold what one of two people says. A noise has no words."""
+
+    speaker: str
+    words: list[str]
+
+
+Dialogue = list[Utterance]
+
+
+def words_of(text: str) -> list[str]:
+    """Return runs of letters and digits, and of other characters, in lower case (Zhao et al.)."""
+    return _WORD.findall(text.lower())
+
+
+def corpus_files(folder: Path) -> list[Path]:
+    """Return the pickle, or else the three files of JSON lines, in `folder` or its `json_data`."""
+    if (folder / PICKLE).is_file():
+        return [folder / PICKLE]
+    for place in (folder, folder / "json_data"):
+        files = [place / f"{split}.jsonl" for split in SPLITS]
+        missing = [path for path in files if not path.is_file()]
+        if not missing:
+            return files
+        if len(missing) < len(files):
+            raise UserError(f"{missing[0]} is missing: every split is needed")
+    raise UserError(
+        f"{folder} has no corpus: put {PICKLE} there, or {', '.join(s + '.jsonl' for s in SPLITS)}"
+    )
+
+
+def read_corpus(folder: Path) -> dict[str, list[Dialogue]]:
+    """Return the dialogues of each split; each has an utterance with words."""
+    files = corpus_files(folder)
+    if files[0].name == PICKLE:
+        return _read_pickle(files[0])
+    return {
+        split: [
+            _dialogue(parse_json(line, f"{path}:{number}"), f"{path}:{number}")
+            for number, line in byte_lines(path, may_be_empty=False)
+        ]
+        for split, path in zip(SPLITS, files, strict=True)
+    }
+
+
+def parse_json(text: bytes, place: str) -> Any:
+    """Return the value of a JSON text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place}: not JSON ({error}); copy the file again") from None
+
+
+def _read_pickle(path: Path) -> dict[str, list[Dialogue]]:
+    corpus = load_plain(path)
+    if not isinstance(corpus, dict):
+        raise UserError(f"{path}: holds a {type(corpus).__name__}, not a dictionary of splits")
+    found = {}
+    for split in SPLITS:
+        dialogues = corpus.get(split)
+        if not isinstance(dialogues, list) or not dialogues:
+            raise UserError(f"{path}: the split {split!r} is missing or empty")
+        found[split] = [_dialogue(raw, f"{path}: {split}[{i}]") for i, raw in enumerate(dialogues)]
+    return found
+
+
+def _dialogue(raw: Any, place: str) -> Dialogue:
+    utterances = raw.get("utts") if isinstance(raw, dict) else None
+    if not isinstance(utterances, list | tuple):
+        raise UserError(f"{place}: a dialogue must be a dictionary with a list 'utts'")
+    dialogue = [_utterance(raw, f"{place}: utts[{i}]") for i, raw in enumerate(utterances)]
+    if not any(utterance.words for utterance in dialogue):
+        raise UserError(f"{place}: a dialogue without utterances; remove it")
+    return dialogue
+
+
+def _utterance(raw: Any, place: str) -> Utterance:
+    match raw:
+        case ("A" | "B" as speaker, str() as text, *_):
+            return Utterance(speaker, words_of(text))
+    raise UserError(f"{place}: an utterance must be ('A' or 'B', text, …)")
+
+
+# pickle opcodes that build only text, numbers, lists, tuples and dicts
+_PLAIN = frozenset(
+    """
+    PROTO FRAME MARK STOP POP POP_MARK NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1
+    LONG4 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE
+    EMPTY_LIST LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT DICT SETITEM
+    SETITEMS PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET
+    """.split()
+)
+_STORES = ("PUT", "BINPUT", "LONG_BINPUT")
+# exceptions of the parsers for bytes that are not a pickle
+_DAMAGED = (pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError)
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}")
+
+
+def load_plain(path: Path) -> Any:
+    """Return the value of a pickle of text, numbers, None, lists, tuples and dicts only.
+
+    Text of Python 2 is read as UTF-8. The file is checked before any value is built.
+    """
+    try:
+        with path.open("rb") as file:
+            _check(file, path.stat().st_size)
+            file.seek(0)
+            return _PlainUnpickler(file, encoding="utf-8").load()
+    except (*_DAMAGED, MemoryError) as error:
+        raise UserError(
+            f"{path} is refused: not a pickle of plain values ({error}). Copy it again, and use "
+            "only files from a source that you trust"
+        ) from None
+
+
+def _check(file: BinaryIO, size: int) -> None:
+    for opcode, argument, position in pickletools.genops(file):
+        if opcode.name not in _PLAIN:
+            what = f" {argument}" if argument is not None else ""
+            raise ValueError(f"{opcode.name}{what} at byte {position}")
+        if opcode.name in _STORES and not 0 <= int(argument or 0) < size:
+            raise ValueError(f"value number {argument} at byte {position} of {size}")
+
+
+class ReferredContext(NamedTuple):
+    """Hold what was said, who answers, and one or more good answers, each of one or more words."""
+
+    context: Dialogue
+    speaker: str
+    references: list[list[str]]
+
+
+class Counts(NamedTuple):
+    """Count what one set holds."""
+
+    contexts: int
+    references: int
+
+
+def input_files(corpus: Path) -> list[Path]:
+    """Return what `write_parallel` reads: the dialogues, and the references if there are any."""
+    multiple = corpus / FILE
+    return corpus_files(corpus) + ([multiple] if multiple.is_file() else [])
+
+
+def write_parallel(corpus: Path, output: Path, context: int) -> dict[str, Counts]:
+    """Write `{train,valid,test,test1}.{context,response}` and `test1.references` into `output`.
+
+    Each utterance but the first of its dialogue is a response to at most `context` utterances
+    before it. Those without words are left out. `test1` has the contexts of `test_multi_ref.json`,
+    with the first reference as the response. Without that file it is `test`, with the response as
+    the only reference. References of a context are in one line, separated by tabs.
+    `output`/counts.json has the number of utterances in each set, and how many are left out, by
+    reason. Returns the counts of each set.
+    """
+    sets: dict[str, list[ReferredContext]] = {}
+    left_out: dict[str, dict[str, int]] = {}
+    for split, dialogues in read_corpus(corpus).items():
+        sets[split] = list(responses(dialogues))
+        noises = sum(not utterance.words for dialogue in dialogues for utterance in dialogue)
+        left_out[split] = {"without words": noises, "first of its dialogue": len(dialogues)}
+    multiple = corpus / FILE
+    sets[SCORED], left_out[SCORED] = sets["test"], left_out["test"]
+    if multiple.is_file():
+        entries = read_references(multiple)
+        sets[SCORED] = [entry for entry in entries if entry.context]
+        left_out[SCORED] = {"context without words": len(entries) - len(sets[SCORED])}
+    for name, entries in sets.items():
+        if not entries:
+            raise ValueError(f"{corpus}: {name} has no utterance that responds to another")
+        _write(output / f"{name}.context", (context_line(entry, context) for entry in entries))
+        _write(output / f"{name}.response", (" ".join(e.references[0]) for e in entries))
+    references = ("\t".join(map(" ".join, entry.references)) for entry in sets[SCORED])
+    _write(output / f"{SCORED}.references", references)
+    report = {name: _report(len(sets[name]), reasons) for name, reasons in left_out.items()}
+    kinds = ("context", "response")
+    write_json(output / "counts.json", {f"{n}.{k}": report[n] for n in report for k in kinds})
+    return {
+        name: Counts(len(entries), sum(len(entry.references) for entry in entries))
+        for name, entries in sets.items()
+    }
+
+
+def _report(kept: int, left_out: dict[str, int]) -> dict[str, Any]:
+    """Return the entry of a run's ledger."""
+    gone = {reason: {"sentences": number} for reason, number in left_out.items() if number}
+    total = kept + sum(left_out.values())
+    return {"in": {"sentences": total}, "out": {"sentences": kept}, "left out": gone}
+
+
+def responses(dialogues: Iterable[Dialogue]) -> Iterator[ReferredContext]:
+    """Yield each utterance but the first of its dialogue, with all that was said before it."""
+    for dialogue in dialogues:
+        spoken = [utterance for utterance in dialogue if utterance.words]
+        for index, utterance in enumerate(spoken[1:], 1):
+            yield ReferredContext(spoken[:index], utterance.speaker, [utterance.words])
+
+
+def context_line(entry: ReferredContext, size: int) -> str:
+    """Return the last `size` utterances, each with a mark: whether the respondent says it."""
+    words: list[str] = []
+    for utterance in entry.context[-size:]:
+        words += [RESPONDENT if utterance.speaker == entry.speaker else OTHER, *utterance.words]
+    return " ".join(words)
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def read_references(path: Path) -> list[ReferredContext]:
+    """Return contexts and references from a JSON list of {"context", "speaker", "responses"}.
+
+    The beginning of a dialogue has a context without words.
+    """
+    entries = parse_json(path.read_bytes(), str(path))
+    if not isinstance(entries, list) or not entries:
+        raise UserError(f"{path}: must hold a list of contexts with their responses")
+    return [_entry(entry, f"{path}: [{index}]") for index, entry in enumerate(entries)]
+
+
+def _entry(raw: Any, place: str) -> ReferredContext:
+    match raw:
+        case {"context": list() as context, "speaker": "A" | "B" as speaker,
+              "responses": list() as responses}:  # fmt: skip
+            utterances = [_spoken(text, f"{place}: context") for text in context]
+            references = [_words(text, f"{place}: responses") for text in responses]
+        case _:
+            raise UserError(
+                f"{place}: must have a list 'context', 'speaker' A or B and a list 'responses'"
+            )
+    if not any(references):
+        raise UserError(f"{place}: no response has words")
+    said = [utterance for utterance in utterances if utterance.words]
+    return ReferredContext(said, speaker, [words for words in references if words])
+
+
+def _spoken(raw: Any, place: str) -> Utterance:
+    match = _UTTERANCE.fullmatch(raw) if isinstance(raw, str) else None
+    if not match:
+        raise UserError(f"{place}: {raw!r} must be text with its speaker, as in '0-A: hello'")
+    return Utterance(match[1], _words(match[2], place))
+
+
+def _words(raw: Any, place: str) -> list[str]:
+    if not isinstance(raw, str):
+        raise UserError(f"{place}: {raw!r} must be text")
+    return words_of(_MARKS.sub(" ", raw))

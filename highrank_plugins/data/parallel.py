@@ -1,0 +1,278 @@
+"""Unpack, read and clean text in two languages, and write its training, validation and test parts.
+
+Text is read strictly, from plain files, NAME.gz, and the NAME.sgm of WMT test sets. Sentence pairs
+of the training text are chosen, and what is dropped is counted by reason.
+"""
+
+import re
+import unicodedata
+from codecs import BOM_UTF8
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import zip_longest
+from pathlib import Path
+
+from highrank_plugins.common.files import write_json
+from highrank_plugins.common.text_lines import (
+    TextError,
+    byte_lines,
+    decode_line,
+    fold,
+    reserved_word,
+)
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.common.yaml_tree import ConfigurationError
+from highrank_plugins.data.archives import extract
+from highrank_plugins.data.corpus_files import CorpusFiles, Texts
+
+Pair = tuple[bytes, bytes]
+_SEGMENT = re.compile(rb"<seg.*?>(.*)</seg>")
+_SET = re.compile(rb"<(?:src|ref)set\b[^>]*\bsetid=\"([^\"]*)\"", re.IGNORECASE)
+_YEAR = re.compile(r"(?:19|20)\d\d")
+KEPT = "kept"
+_NO_TEXT = frozenset({"Cc", "Cs", "Co", "Cn"})
+REPORT = "cleaning.json"
+# Empty pairs are 0.26 % of WMT14 En-De, and some copies lack them; WMT16 has 0.92 % more pairs.
+_SIZES_DIFFER = 0.005
+
+
+def refuse_other_languages(folder: Path, languages: Collection[str]) -> None:
+    """Refuse a folder with text of other languages, whose lines and pieces are of another call."""
+    for part in ("train", "valid", "test"):
+        for path in sorted(folder.glob(f"{part}.*")):
+            if path.stem == part and path.suffix[1:] not in languages:
+                raise UserError(
+                    f"{path} is of an earlier call with other languages, and would not belong to "
+                    "the new files: move it away, or name another folder"
+                )
+
+
+def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
+    """Yield lines that belong together, as bytes without their line feeds."""
+    number = 0
+    for number, (left, right) in enumerate(zip_longest(read_lines(source), read_lines(target)), 1):
+        if left is None or right is None:
+            longer, shorter = (target, source) if left is None else (source, target)
+            raise TextError(
+                f"{longer}:{number}: this line has no partner: {shorter} ends after line "
+                f"{number - 1}; line n of one file must translate line n of the other"
+            )
+        yield left, right
+    if number == 0:
+        raise TextError(f"{source}: the file is empty")
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield lines, which end with line feeds only; of a .sgm, the segments. Drop byte order marks.
+
+    A segment is, as for sacreBLEU, a line that begins with <seg, without its tags.
+    """
+    for number, line in byte_lines(path):
+        line = line.removeprefix(BOM_UTF8)
+        if ".sgm" not in path.suffixes:
+            yield line
+        elif line.startswith(b"<seg "):
+            yield _SEGMENT.sub(rb"\1", line)
+        elif found := _SET.search(line):
+            _check_year(path, number, found[1].decode(errors="replace"))
+
+
+def _check_year(path: Path, line: int, name: str) -> None:
+    """Refuse the test set of another year under the name of this one."""
+    wanted, found = set(_YEAR.findall(path.name)), set(_YEAR.findall(name))
+    if wanted and found and not wanted & found:
+        raise TextError(
+            f"{path}:{line}: the set is {name}, of another year than the file's name says; "
+            "put the right test set here, or choose the corpus of its year (--corpus)"
+        )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Hold the requirements of a sentence pair of the training text."""
+
+    max_words: int = 250  # of the longest line, between white space
+    max_ratio: float = 9.0  # of the two lines' numbers of words
+    drop_duplicates: bool = False  # keeps the first of equal pairs; takes 110 bytes for each pair
+    limit: int | None = None  # number of kept pairs after which cleaning stops
+
+
+class Cleaner:
+    """Check sentence pairs one by one, and count them by reason, or `KEPT`."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.counts = Counter[str]()  # of pairs
+        self.words = (Counter[str](), Counter[str]())
+        self._seen: set[bytes] = set()
+
+    def __call__(self, pair: Pair) -> tuple[str, str] | None:
+        """Return the pair with folded white space, without control characters, if it is kept."""
+        try:
+            source, target = (_printable(line.decode("utf-8")) for line in pair)
+        except UnicodeDecodeError:
+            self._count("not UTF-8", [len(line.split()) for line in pair])
+            return None
+        words = [line.count(" ") + 1 if line else 0 for line in (source, target)]
+        reason = self._reason(source, target, words)
+        self._count(reason, words)
+        return (source, target) if reason == KEPT else None
+
+    def _count(self, reason: str, words: list[int]) -> None:
+        self.counts[reason] += 1
+        for counts, number in zip(self.words, words, strict=True):
+            counts[reason] += number
+
+    def _reason(self, source: str, target: str, words: list[int]) -> str:
+        short, long = sorted(words)
+        if not short:
+            return "empty"
+        if reserved_word(source) or reserved_word(target):
+            return "with a word that fairseq reserves"
+        if long > self.rules.max_words:
+            return f"longer than {self.rules.max_words} words"
+        if long > short * self.rules.max_ratio:
+            return f"with one side {self.rules.max_ratio:g} times longer than the other"
+        if self.rules.drop_duplicates:
+            key = blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()
+            if key in self._seen:
+                return "duplicate"
+            self._seen.add(key)
+        return KEPT
+
+
+def _printable(line: str) -> str:
+    """Fold runs of white space into one space; drop control, private and unassigned characters."""
+    folded = fold(line)
+    if folded.isprintable():
+        return folded
+    return fold("".join(c for c in folded if unicodedata.category(c) not in _NO_TEXT))
+
+
+def texts_of(corpus: CorpusFiles, path: Path) -> Texts:
+    """Return the texts that a `corpus.yaml` names."""
+    if corpus.texts is None:
+        raise ConfigurationError(f"{path}: has no block texts: [source, target] for each part")
+    return corpus.texts
+
+
+def unpack_texts(corpus: CorpusFiles, texts: Texts, archives: Path, output: Path) -> Iterator[str]:
+    """Unpack only the text, each archive into a folder named after it; yield a line for each."""
+    wanted = frozenset(texts.names())
+    for name in corpus.files:
+        extract(archives / name, output / name, wanted)
+        files = [path for path in (output / name).rglob("*") if path.is_file()]
+        yield f"{archives / name}: {len(files)} files, {sum(p.stat().st_size for p in files):,} B"
+    for text in sorted(wanted):
+        find_text(output, text)
+
+
+def find_text(folder: Path, name: str) -> Path:
+    """Find a file as archives name it, in the folder or in one of its folders."""
+    for path in (folder / name, *(below / name for below in sorted(folder.glob("*/")))):
+        if path.is_file():
+            return path
+    raise UserError(
+        f"{folder}: found neither {name} nor FOLDER/{name}, which the corpus file names; put the "
+        "text there, or give the corpus file of the text you have (in a recipe, --corpus FILE)"
+    )
+
+
+def words_of(language: str) -> str:
+    """Return the entry of the report that counts all words of a language by reason."""
+    return f"words of {language}"
+
+
+def prepare_texts(
+    texts: Texts, folder: Path, output: Path, languages: tuple[str, str], rules: Rules
+) -> Iterator[str]:
+    """Write `output`/{train,valid,test}.LANGUAGE and the report `output`/cleaning.json.
+
+    The training text is cleaned. In the others only white space is folded, as sacreBLEU does it; no
+    line is dropped. The report counts pairs by reason, of each file and of all; and words of all.
+    A line of it is yielded for each training file.
+    """
+    for part, pairs, wanted in (
+        ("valid", texts.valid, texts.valid_pairs),
+        ("test", texts.test, texts.test_pairs),
+    ):
+        with _Files(output, part, languages) as files:
+            found = sum(_copy(folder, names, files) for names in pairs)
+        _check_size(folder, part, found, wanted)
+    cleaner = Cleaner(rules)
+    report: dict[str, dict[str, int]] = {}
+    with _Files(output, "train", languages) as files:
+        for names in texts.train:
+            report[names[0]] = _clean(folder, names, cleaner, files)
+            yield _say(names[0], report[names[0]])
+    if not cleaner.counts[KEPT]:
+        raise UserError(
+            f"{folder}: cleaning has left no sentence pair of the training text: "
+            f"{dict(cleaner.counts)}"
+        )
+    if cleaner.counts[KEPT] != rules.limit:  # else the text was not read to its end
+        total = cleaner.counts.total()
+        _check_size(folder, "train", total, texts.train_pairs, _SIZES_DIFFER)
+    report["all"] = dict(cleaner.counts)
+    yield _say("all", report["all"])
+    for language, words in zip(languages, cleaner.words, strict=True):
+        report[words_of(language)] = dict(words)
+    write_json(output / REPORT, report)
+
+
+def _check_size(folder: Path, part: str, found: int, wanted: int | None, share: float = 0) -> None:
+    """Refuse another corpus under the names of this one, by its number of pairs."""
+    if wanted is not None and abs(found - wanted) > share * wanted:
+        raise UserError(
+            f"{folder}: the {part} text has {found:,} pairs, and the corpus file says "
+            f"{part}_pairs: {wanted}: so it is another corpus, or a part. Put the whole text "
+            "there, or give the corpus file of the text you have (in a recipe, --corpus FILE)"
+        )
+
+
+class _Files(ExitStack):
+    """Hold the source and the target file of a part, open for writing."""
+
+    def __init__(self, folder: Path, part: str, languages: tuple[str, str]) -> None:
+        super().__init__()
+        paths = [folder / f"{part}.{language}" for language in languages]
+        opened = (path.open("w", encoding="utf-8", newline="\n") for path in paths)
+        self._files = [self.enter_context(file) for file in opened]
+
+    def write(self, pair: tuple[str, str]) -> None:
+        for file, line in zip(self._files, pair, strict=True):
+            file.write(f"{line}\n")
+
+
+def _copy(folder: Path, names: list[str], files: _Files) -> int:
+    """Return the number of pairs."""
+    paths = [find_text(folder, name) for name in names]
+    number = 0
+    for number, pair in enumerate(read_pairs(*paths), 1):  # in a .sgm file, it counts segments
+        lines = [fold(decode_line(p, number, line)) for p, line in zip(paths, pair, strict=True)]
+        if not all(lines):
+            path = paths[lines.index("")]
+            raise TextError(f"{path}:{number}: the sentence is empty; it would have no translation")
+        files.write((lines[0], lines[1]))
+    return number
+
+
+def _clean(folder: Path, names: list[str], cleaner: Cleaner, files: _Files) -> dict[str, int]:
+    """Return counts of this pair of files."""
+    before = cleaner.counts.copy()
+    for pair in read_pairs(*(find_text(folder, name) for name in names)):
+        if cleaner.counts[KEPT] == cleaner.rules.limit:
+            break
+        kept = cleaner(pair)
+        if kept:
+            files.write(kept)
+    return dict(cleaner.counts - before)
+
+
+def _say(name: str, counts: dict[str, int]) -> str:
+    gone = "; ".join(f"{n:,} {reason}" for reason, n in sorted(counts.items()) if reason != KEPT)
+    kept = counts.get(KEPT, 0)
+    return f"{name}: {kept:,} of {sum(counts.values()):,} pairs kept{gone and f' ({gone})'}"

@@ -1,1 +1,0 @@
-"""Handle text in two languages whose lines belong together."""

@@ -1,0 +1,340 @@
+"""Resolve the members of a study: configuration, key, folders and the command of each."""
+
+import hashlib
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from highrank_plugins.common.checksums import checksum
+from highrank_plugins.common.files import write_text
+from highrank_plugins.common.provenance import PACKAGES, machine_kind
+from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
+from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
+from highrank_plugins.results.record import DIVERGED, RESULTS, load_record
+from highrank_plugins.studies.definition import (
+    RECIPES,
+    Member,
+    Study,
+    as_word,
+    script_options,
+)
+from highrank_plugins.training import configuration
+from highrank_plugins.training.configuration import Configuration
+from highrank_plugins.training.matching import By, Match, invented_data, solve
+
+# Raise this number when a change of the package or of a recipe gives any run other numbers: an
+# initialisation, a loss, an order of sums, a default, a score, a stage. Every member then has
+# another key, and finished ones are run again. A change that keeps all numbers keeps it.
+NUMERICS_VERSION = 1
+MEMBERS = "members"  # in the recipe's folder of --exp-dir: a folder for each key
+NOT_RUN = "not run"
+_TYPES = {"ptb": PTB.types, "wikitext2": WIKITEXT2.types}
+_SPECIAL_WORDS = 4
+# a number that YAML reads as text, since it has no decimal point
+_EXPONENT = re.compile(r"[+-]?\d+[eE][+-]?\d+")
+
+
+@dataclass(frozen=True)
+class PreparedMember:
+    """Hold a member that can be run: its key, the command of its recipe and the folder of that."""
+
+    member: Member
+    settings: Configuration
+    key: str
+    command: Sequence[str]
+    run_dir: Path
+
+    @property
+    def name(self) -> str:
+        """Return SYSTEM-SEED."""
+        return self.member.name
+
+    @property
+    def record(self) -> Path:
+        """Return the file of its record."""
+        return self.run_dir / RESULTS
+
+    def note(self, kind: str) -> Path:
+        """Return a file beside its folder.
+
+        `done` exists once the recipe has completed, `failed` says how its last run failed, `gpu`
+        names the GPU of its last run.
+        """
+        return self.run_dir.with_name(f"{self.key}.{kind}")
+
+    def is_done(self) -> bool:
+        """Whether the record of a complete run exists."""
+        return self.note("done").exists() and self.record.is_file()
+
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers of its record."""
+        try:
+            return dict(load_record(self.record, finite=False)["metrics"])
+        except ValueError as error:
+            raise ValueError(
+                f"{error}; or delete {self.run_dir}, and the study runs {self.name} again"
+            ) from None
+
+    def machine(self) -> str:
+        """Return the kind of machine that ran it; empty if it is not done or does not say."""
+        record = load_record(self.record, finite=False) if self.is_done() else {}
+        return machine_kind(record.get("hardware", {}))
+
+    def problem(self) -> str | None:
+        """Return why a table cannot show it: not run, failed or diverged; None if it can."""
+        if self.is_done():
+            return None if all(map(math.isfinite, self.metrics().values())) else DIVERGED
+        failed = self.note("failed")
+        return failed.read_text(encoding="utf-8").strip() if failed.exists() else NOT_RUN
+
+
+def member_key(study: Study, settings: Configuration) -> str:
+    """Return a digest of configuration with its seed, options, data, versions and user's code.
+
+    Equal keys give equal numbers on one machine. Names of members do not count, nor whether a
+    number is written 1e-3 or 0.001. For the code of this package and of its recipes stands
+    `NUMERICS_VERSION`; a recipe of the user counts by its lines without comments.
+    """
+    defaults = script_options(study.recipe)
+    files: dict[str, str] = {}
+    words: dict[str, str] = {}
+    for name, value in sorted(study.options.items()):
+        is_path = not defaults.get(name) and Path(value).exists()
+        (files if is_path else words)[name] = value
+    is_ours = study.recipe.parent == RECIPES
+    script = "" if is_ours else (study.recipe / "run.sh").read_text(encoding="utf-8")
+    user_dir = settings.train.get("user_dir")
+    content = {
+        "numerics": NUMERICS_VERSION,
+        "recipe": study.recipe.name,
+        "script": [s for line in script.splitlines() if (s := line.strip()) and s[0] != "#"],
+        "corpus": {file.name: checksum(file) for file in study.recipe.glob("corpus*.yaml")},
+        "configuration": _read_numbers(settings.blocks()),
+        "options": words,
+        "threads": study.settings.threads,  # they change the order of sums
+        "data": {name: files_digest(Path(value)) for name, value in files.items()},
+        "user_dir": files_digest(Path(str(user_dir)), "*.[ch]pp", "*.py") if user_dir else "",
+        "versions": {name: version(name) for name in PACKAGES},
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _read_numbers(value: Any) -> Any:
+    """Return nested mappings with every number in one form."""
+    if isinstance(value, dict):
+        return {name: _read_numbers(entry) for name, entry in value.items()}
+    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+        value = float(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+@cache
+def files_digest(path: Path, *patterns: str) -> str:
+    """Return a digest of a file, or of names and contents of the files in a folder."""
+    if path.is_file():
+        return checksum(path)
+    found = {file for pattern in patterns or ("*",) for file in path.rglob(pattern)}
+    lines = [f"{f.relative_to(path)} {checksum(f)}\n" for f in sorted(found) if f.is_file()]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def study_folder(study: Study, exp_dir: Path) -> Path:
+    """Return the folder of a study's table, logs and links to its members."""
+    return exp_dir / study.recipe.name / "studies" / study.name
+
+
+def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[PreparedMember]:
+    """Return all members; sizes of matched controls are solved for once, and kept.
+
+    With `check_values`, fairseq's parsers check every option of every system, which takes seconds.
+    Otherwise the recipe of each member does.
+    """
+    _check_options(study)
+    members: list[PreparedMember] = []
+    names: dict[str, str] = {}
+    for member in study.members:
+        conf = _configuration_of(study, member)
+        changes = dict(member.changes) | _matched(study, member, conf, exp_dir)
+        sets = _assignments(changes | {"seed": member.seed})
+        settings = configuration.load(conf, sets)
+        if check_values and member.system not in {one.member.system for one in members}:
+            _check_values(study, member, conf, sets)
+        key = member_key(study, settings)
+        if (same := names.setdefault(key, member.name)) != member.name:  # 1 is 1.0
+            raise ConfigurationError(
+                f"{study.file}: {member.name} and {same} are one run: the same configuration, "
+                "seed and data; leave one out"
+            )
+        run_dir = exp_dir / study.recipe.name / MEMBERS / key
+        words = ["bash", str(study.recipe / "run.sh"), "--conf", member.conf]
+        words += ["--name", f"{MEMBERS}/{key}", "--exp-dir", str(exp_dir)]
+        words += [f"--{name.replace('_', '-')}={value}" for name, value in study.options.items()]
+        words += [f"--set={assignment}" for assignment in sets]
+        members.append(PreparedMember(member, settings, key, words, run_dir))
+    return members
+
+
+def _assignments(changes: dict[str, Any]) -> list[str]:
+    return [f"{name}={as_word(value)}" for name, value in changes.items()]
+
+
+def _configuration_of(study: Study, member: Member) -> Path:
+    """Return the file that the recipe will read for a member's `conf`; it may be missing."""
+    folder = study.recipe / "conf"
+    if member.conf.endswith(".yaml"):
+        raise ConfigurationError(
+            f"{study.file}: {member.system}: conf {member.conf}: expected the name of a file in "
+            f"{folder}, without .yaml; copy yours there"
+        )
+    path = folder / f"{member.conf}.yaml"
+    if study.options.get("scale") == "small" and not path.is_file():
+        return folder / "small" / path.name
+    return path
+
+
+def _check_options(study: Study) -> None:
+    """Refuse an option that no configuration of the recipe has and that fairseq does not know.
+
+    fairseq, which takes seconds to import, is asked only about options that no file has.
+    """
+    given = {
+        name if "." in name else f"train.{name}": (member, value)
+        for member in study.members
+        for name, value in member.changes.items()
+    }
+    unknown = given.keys() - set(_options_of(study.recipe))
+    if not unknown:
+        return
+    from highrank_plugins.training.fairseq_options import PARSERS
+
+    for name in [name for name in given if name in unknown]:
+        if name.partition(".")[0] in PARSERS:  # the recipe checks others
+            member, value = given[name]
+            conf = _configuration_of(study, member)
+            _check_values(study, member, conf, [f"{name}={as_word(value)}"])
+
+
+def _check_values(study: Study, member: Member, conf: Path, sets: list[str]) -> None:
+    """Refuse a configuration with an option that its command refuses."""
+    from highrank_plugins.training.fairseq_options import check_options
+
+    tree = configuration.load_tree(conf, sets)
+    try:
+        check_options(configuration.validate(tree), tree)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{study.file}: {member.system}: {error}") from None
+
+
+def _options_of(recipe: Path) -> Iterator[str]:
+    """Yield block.option for all options in the configurations of a recipe."""
+    for path in (recipe / "conf").rglob("*.yaml"):
+        for block, options in read_tree(path).values.items():
+            if isinstance(options, dict):
+                yield from (f"{block}.{option}" for option in options)
+
+
+def _matched(study: Study, member: Member, conf: Path, exp_dir: Path) -> dict[str, Any]:
+    """Return the sizes of a matched control; they are solved for once per question."""
+    if member.match is None:
+        return {}
+    match = member.match
+    system = configuration.load(conf, _assignments(dict(member.changes)))
+    shared = _assignments(study.settings.set)
+    reference = configuration.load(find_configuration(study.recipe, match.to), shared)
+    question = json.dumps([system.text(), reference.text(), match.model_dump()])
+    file = study_folder(study, exp_dir) / "matched" / f"{member.system}.yaml"
+    if file.is_file():
+        kept = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        if kept.get("question") == question:
+            return dict(kept["options"])
+    print(f"{member.system}: solving for sizes, by {match.by}", file=sys.stderr)
+    try:
+        words = match.words or shared_dictionary_size(study.recipe.name, system, reference)
+        found = match_configurations(
+            system, reference, match.by, words=words, free=tuple(match.free), step=match.step
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"{study.file}: {member.system}: match: {error}") from None
+    write_text(file, yaml.safe_dump({"options": found.options, "question": question}))
+    return dict(found.options)
+
+
+def find_configuration(recipe: Path, name: str) -> Path:
+    """Return a file, or conf/NAME.yaml or conf/small/NAME.yaml of a recipe."""
+    given = Path(name)
+    if given.suffix == ".yaml" and given.is_file():
+        return given
+    whole = recipe / "conf" / f"{name}.yaml"
+    small = recipe / "conf" / "small" / f"{name}.yaml"
+    if not whole.is_file() and small.is_file():
+        return small
+    if not whole.is_file():
+        configuration.load_tree(whole, [])  # its message lists the available names
+    return whole
+
+
+def shared_dictionary_size(recipe: str, system: Configuration, reference: Configuration) -> int:
+    """Return how many entries the dictionary of two configurations will have."""
+    sizes = [_dictionary_size(recipe, settings) for settings in (system, reference)]
+    if sizes[0] != sizes[1]:
+        raise ConfigurationError(
+            f"the dictionaries differ: {sizes[0]:,} words, and {sizes[1]:,} in the model to match; "
+            "choose configurations of one text, or give --words (`words` in a study)"
+        )
+    return sizes[0]
+
+
+def _dictionary_size(recipe: str, settings: Configuration) -> int:
+    corpus = settings.corpus or {}
+    if "vocab_size" in corpus:
+        return int(corpus["vocab_size"]) + _SPECIAL_WORDS
+    if settings.data is not None:
+        return settings.data.vocab_size
+    if recipe not in _TYPES:
+        raise ConfigurationError(
+            f"{recipe}: the configuration does not state the number of words; give --words, or "
+            "--data with the binarised text, to highrank match, or `words` in `match` of a study"
+        )
+    return _TYPES[recipe]
+
+
+def match_configurations(
+    system: Configuration,
+    reference: Configuration,
+    by: By,
+    *,
+    words: int,
+    data: Path | None = None,
+    free: tuple[str, ...] = (),
+    step: int = 4,
+) -> Match:
+    """Return the sizes at which `system` costs as much as `reference`, see `matching.solve`.
+
+    The dictionary has `words` entries, unless `data` has one.
+    """
+    options, target = system.options("train"), reference.options("train")
+    if data is not None:
+        return solve(options, target, by, data, free, step)
+    with invented_data(options, words) as folder:
+        return solve(options, target, by, folder, free, step)
+
+
+def matched_yaml(base: Path, match: Match, by: By, title: str, folder: Path) -> str:
+    """Return a configuration in `folder` with the sizes of a match over those of `base`."""
+    size, target = match.size, match.target
+    lines = [
+        f"# {title}: {size.parameters:,} parameters and {size.compute:,} operations per token;",
+        f"# matched by {by} to a model with {target.parameters:,} and {target.compute:,}.",
+    ]
+    tree = {"base": os.path.relpath(base, folder), "train": match.options}
+    return "\n".join(lines) + "\n" + yaml.safe_dump(tree, sort_keys=False)
