@@ -24,7 +24,7 @@ from highrank_plugins.heads import (
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.heads.registry import Registry
-from highrank_plugins.hooks.param_group_lr import set_own_rate
+from highrank_plugins.hooks.optimizers import set_own_rate
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-import highrank_plugins.hooks.save_dir_lock  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common import folder_lock
 from highrank_plugins.common.folder_lock import locked
 from highrank_plugins.common.user_error import UserError
