@@ -163,9 +163,6 @@ def _per_update(options: _Options) -> list[tuple[int, int]]:
     return [(most[0] * f, most[1] * f) for f in options["optimization"]["update_freq"]]
 
 
-# -- data -----------------------------------------------------------------------------------------
-
-
 def hashes_of_data(cfg: Any) -> dict[str, list[str | None]]:
     """Return two hashes of each set; None for what the data lack, which is not compared."""
     data = cfg.dataset

@@ -54,9 +54,6 @@ _MAX_CONFIG_VALUES = 100_000  # real configurations have about 1,000
 _observers: list[Callable[[str, dict[str, Any]], None]] = []
 
 
-# -- writing --------------------------------------------------------------------------------------
-
-
 @replaces(checkpoint_utils, "torch_persistent_save")
 def save(stock: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
     """Save to a local path, all or nothing, in three attempts."""
@@ -103,9 +100,6 @@ def add_function_options(state: dict[str, Any], model: Any) -> None:
         options = vars(options)
     for listener in listening(model):
         options.update(listener.function_options())
-
-
-# -- reading --------------------------------------------------------------------------------------
 
 
 @replaces(checkpoint_utils, "load_checkpoint_to_cpu")
@@ -189,9 +183,6 @@ def _leaves(root: Any) -> Iterator[Any]:
             yield None
         else:
             yield value
-
-
-# -- models and dictionaries ----------------------------------------------------------------------
 
 
 @replaces(checkpoint_utils, "load_model_ensemble_and_task")

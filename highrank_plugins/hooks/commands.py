@@ -67,9 +67,6 @@ _REMEDIES = {
 }
 
 
-# -- options --------------------------------------------------------------------------------------
-
-
 @replaces(options, "parse_args_and_arch")
 def parse_args_and_arch(
     stock: Callable, parser: Any, input_args: Any = None, parse_known: bool = False, **kwargs: Any
@@ -168,9 +165,6 @@ def _choices_cut(message: str) -> str:
     """Remove a list of choices that is too long to read."""
     head, sep, choices = message.partition(" (choose from ")
     return head if sep and choices.count(",") > 30 else message
-
-
-# -- errors and output ----------------------------------------------------------------------------
 
 
 def is_command() -> bool:

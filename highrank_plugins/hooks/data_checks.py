@@ -79,9 +79,6 @@ def setup_task(stock: Callable, cfg: Any, **kwargs: Any) -> Any:
     return task
 
 
-# -- missing data ---------------------------------------------------------------------------------
-
-
 class MissingSplit(UserError, FileNotFoundError):
     """Report a split that the data does not have; fairseq's callers expect FileNotFoundError."""
 
@@ -137,9 +134,6 @@ def _check_translation(cfg: Any, folder: str) -> None:
         if language is not None and language not in there:
             found = f"It has dictionaries of {', '.join(there)}." if there else _WANTED
             raise UserError(f"{option} {language}: {folder} has no dict.{language}.txt. {found}")
-
-
-# -- damaged data ---------------------------------------------------------------------------------
 
 
 @replaces(indexed_dataset, "dataset_exists")

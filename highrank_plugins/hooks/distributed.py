@@ -201,9 +201,6 @@ def disagreement(notes: list[Note]) -> str | None:
     return None
 
 
-# -- comparison -----------------------------------------------------------------------------------
-
-
 def check_interval(cfg: Any) -> int:
     """Return the value of --check-ranks, which hydra accepts as +check_ranks."""
     return getattr(cfg.distributed_training, "check_ranks", 0)

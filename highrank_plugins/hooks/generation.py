@@ -39,9 +39,6 @@ _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_
 _SIZES = {"sentences": "nsentences", "tokens": "ntokens"}
 
 
-# -- memory ---------------------------------------------------------------------------------------
-
-
 @contextmanager
 def named_in_memory_errors(place: str, batch: Callable[[], tuple[Any, str]]) -> Iterator[None]:
     """Name a batch and the options to lower, which `batch` returns, if memory runs out."""
@@ -86,9 +83,6 @@ def training_remedy(cfg: Any) -> str:
         f"{first}.{chunk} --checkpoint-activations stores fewer activations. Then run the "
         "same command again: it resumes from the last checkpoint"
     )
-
-
-# -- generation and scores ------------------------------------------------------------------------
 
 
 @replaces(FairseqTask, "inference_step")

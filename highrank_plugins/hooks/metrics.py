@@ -153,9 +153,6 @@ def _updates_of(line: str) -> float:
         return math.inf
 
 
-# -- the tracker ----------------------------------------------------------------------------------
-
-
 class Trackio:
     """Provide wandb's functions through trackio, whose `init` would start a run each time."""
 

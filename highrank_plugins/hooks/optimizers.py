@@ -1,4 +1,4 @@
-"""Give parameters their own learning rate, and let a plateau scheduler resume.
+"""Give parameters their own learning rate, and let schedulers and early stopping resume.
 
 Groups. What breaks: all parameters have one learning rate. Why: fairseq's optimizers get a bare
 list, and `set_lr` writes one number into every group; `--optimizer composite` never tells its
@@ -6,9 +6,9 @@ schedulers the validation loss. What we do: a parameter may carry its own rate (
 becomes a group of any optimizer. The ratio to the others' rate stays the same: at `--lr 20`, a rate
 of 0.02 is always 1/1000 of theirs. Delete when: fairseq's optimizers take groups.
 
-Plateaus. What breaks: a run that is resumed with `reduce_lr_on_plateau` has an untouched
-`--lr-patience`. Why: the scheduler saves the best loss only. What we do: save the number of epochs
-without a better one, too. Delete when: fairseq does so.
+Epochs. What breaks: a resumed run has an untouched `--lr-patience`, and counts `--patience` from 0.
+Why: the plateau scheduler saves the best loss only, and early stopping keeps its numbers on
+a function. What we do: save the numbers of both. Delete when: fairseq does so.
 """
 
 from collections.abc import Callable
@@ -18,6 +18,7 @@ from typing import Any
 from fairseq import optim
 from fairseq.optim import FairseqOptimizer
 from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRSchedule
+from fairseq_cli import train as training
 from torch import nn
 
 from highrank_plugins.common.patching import replaces
@@ -25,6 +26,7 @@ from highrank_plugins.common.user_error import UserError
 
 # the only attribute that fairseq copies to the float32 copies of parameters
 _ATTRIBUTE = "optim_overrides"
+STOPPING = "early_stopping"  # in checkpoints
 
 
 def set_own_rate(parameter: nn.Parameter, lr: float) -> None:
@@ -94,3 +96,15 @@ def load_plateau_state(stock: Callable, schedule: Any, state_dict: dict[str, Any
     stock(schedule, state_dict)
     bad = state_dict.get("num_bad_epochs", schedule.lr_scheduler.num_bad_epochs)
     schedule.lr_scheduler.num_bad_epochs = bad
+
+
+def stopping_numbers() -> dict[str, Any]:
+    """Return the numbers of early stopping, which fairseq keeps as attributes of a function."""
+    kept = vars(training.should_stop_early)
+    return {"best": kept.get("best"), "num_runs": kept.get("num_runs", 0)}
+
+
+def recall_stopping(extra_state: dict[str, Any] | None) -> None:
+    """Restore the numbers of early stopping; start afresh without a checkpoint."""
+    fresh = {"best": None, "num_runs": 0}
+    vars(training.should_stop_early).update(fresh | (extra_state or {}).get(STOPPING, {}))

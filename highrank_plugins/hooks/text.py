@@ -100,9 +100,6 @@ def build_tokenizer(stock: Callable, task: FairseqTask, args: Any) -> Any:
     return stock(task, OmegaConf.merge(args, known) if known else args)
 
 
-# -- the hub interface ----------------------------------------------------------------------------
-
-
 @replaces(GeneratorHubInterface, "__init__")
 def make_hub(stock: Callable, hub: Any, cfg: Any, task: FairseqTask, models: Any) -> None:
     """Make a translator or a language model to call from Python."""
@@ -121,9 +118,6 @@ def encode_sentence(stock: Callable, hub: Any, sentence: str) -> torch.Tensor:
 def binarise(stock: Callable, hub: Any, sentence: str) -> torch.Tensor:
     """Return the numbers of a sentence."""
     return stock(hub, text_lines.require_unreserved(sentence))
-
-
-# -- fairseq-interactive --------------------------------------------------------------------------
 
 
 @replaces(interactive, "main")

@@ -47,14 +47,12 @@ from highrank_plugins.common.saved_options import saved_options
 from highrank_plugins.common.score import criterion, reversed_flag
 from highrank_plugins.common.training_listener import TrainingListener, listening
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks import checkpoints, distributed
+from highrank_plugins.hooks import checkpoints, distributed, optimizers
 from highrank_plugins.hooks.changed_options import HASHES, check_options, hashes_of_data
 from highrank_plugins.hooks.generation import named_in_memory_errors, training_remedy
-from highrank_plugins.hooks.optimizers import require_found
 
 logger = logging.getLogger(__name__)
 _AVERAGES = "ema_update_freq_counter"
-_STOPPING = "early_stopping"
 
 
 class HighrankTrainer(Trainer):
@@ -84,7 +82,7 @@ class HighrankTrainer(Trainer):
 
     def _build_optimizer(self) -> None:
         super()._build_optimizer()
-        require_found(self)
+        optimizers.require_found(self)
 
     # -- checkpoints --
 
@@ -99,7 +97,7 @@ class HighrankTrainer(Trainer):
                 if self.cfg.ema.store_ema:
                     self.ema.update_freq_counter = extra_state.pop(_AVERAGES, 0)
                 self._refuse_not_finite(filename)
-        _recall(None if reset_optimizer or reset_meters else extra_state)
+        optimizers.recall_stopping(None if reset_optimizer or reset_meters else extra_state)
         if reset_optimizer:
             self._previous_training_time = 0
         # several processes store the time as a tensor
@@ -119,7 +117,8 @@ class HighrankTrainer(Trainer):
             raise UserError(f"{path}: {error}") from None
         saved = saved_options(state, "checkpoint")
         if criterion(saved) != criterion(self.cfg.checkpoint) or reversed_flag(saved):
-            for name in (_STOPPING, "best"):  # scores of another metric, or of the worst ones
+            # scores of another metric, or of the worst checkpoints
+            for name in (optimizers.STOPPING, "best"):
                 state.get("extra_state", {}).pop(name, None)
         if not self.cfg.ema.store_ema:
             return
@@ -168,7 +167,7 @@ class HighrankTrainer(Trainer):
             extra_state[_AVERAGES] = self.ema.update_freq_counter
         extra_state[HASHES] = self.data_hashes
         checkpoints.add_function_options(state, self.get_model())
-        extra_state[_STOPPING] = _stopping_numbers()
+        extra_state[optimizers.STOPPING] = optimizers.stopping_numbers()
         return state
 
     # -- training --
@@ -270,19 +269,7 @@ class HighrankTrainer(Trainer):
     @property
     def has_stopped_early(self) -> bool:
         """Whether `--patience` has ended this training run."""
-        return 0 < self.cfg.checkpoint.patience <= _stopping_numbers()["num_runs"]
-
-
-def _stopping_numbers() -> dict[str, Any]:
-    """Return the numbers of early stopping, which fairseq keeps as attributes of a function."""
-    kept = vars(training.should_stop_early)
-    return {"best": kept.get("best"), "num_runs": kept.get("num_runs", 0)}
-
-
-def _recall(extra_state: dict[str, Any] | None) -> None:
-    """Restore the numbers of early stopping; start afresh without a checkpoint."""
-    fresh = {"best": None, "num_runs": 0}
-    vars(training.should_stop_early).update(fresh | (extra_state or {}).get(_STOPPING, {}))
+        return 0 < self.cfg.checkpoint.patience <= optimizers.stopping_numbers()["num_runs"]
 
 
 @torch.no_grad()

@@ -204,9 +204,6 @@ def _anybody_asked(trainer: Any) -> bool:
     return votes.item() > 0
 
 
-# -- the checkpoint to resume from ----------------------------------------------------------------
-
-
 @replaces(checkpoint_utils, "load_checkpoint")
 def load_checkpoint(stock: Callable, cfg: Any, trainer: HighrankTrainer, **iterator: Any) -> Any:
     """Load as fairseq does, from the newest undamaged checkpoint; say if that is not exact."""
