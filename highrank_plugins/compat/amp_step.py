@@ -9,13 +9,15 @@ What we do: hand torch's optimizer to the scaler both times.
 Delete when: `AMPOptimizer.step` does the same.
 """
 
+from collections.abc import Callable
+
 from fairseq.optim.amp_optimizer import AMPOptimizer
 
 from highrank_plugins.common.patching import replaces
 
 
 @replaces(AMPOptimizer, "step")
-def step(_stock, optimizer) -> None:
+def step(_stock: Callable, optimizer: AMPOptimizer) -> None:
     """Update with gradients as `clip_grad_norm` left them; skip an update that is not finite."""
     optimizer.scaler.step(optimizer.optimizer)
     optimizer.scaler.update()

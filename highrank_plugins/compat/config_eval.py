@@ -84,14 +84,14 @@ def _combine(op: ast.operator, left: Any, right: Any) -> Any:
 
 
 class _Loader(SourceFileLoader):
-    def exec_module(self, module) -> None:
+    def exec_module(self, module: Any) -> None:
         module.eval = literal
         super().exec_module(module)
 
 
 class _Finder:
     @staticmethod
-    def find_spec(name: str, path=None, target=None) -> ModuleSpec | None:
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name.partition(".")[0] not in _PACKAGES:
             return None
         spec = PathFinder.find_spec(name, path, target)

@@ -9,6 +9,9 @@ are as before.
 Delete when: `batch_by_size` keeps its remainder.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from fairseq.data import data_utils
 
@@ -16,7 +19,7 @@ from highrank_plugins.common.patching import replaces
 
 
 @replaces(data_utils, "batch_by_size")
-def batch_by_size(stock, indices, *args, **kwargs) -> list:
+def batch_by_size(stock: Callable, indices: Any, *args: Any, **kwargs: Any) -> list:
     """Return batches that cover all of `indices`: fairseq's, then one with what it drops."""
     if not isinstance(indices, np.ndarray):
         indices = np.fromiter(indices, dtype=np.int64)

@@ -9,7 +9,7 @@ is what those hooks were shown.
 Delete when: `NanDetector` takes such modules.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from highrank_plugins.common.patching import replaces
 
 
 @replaces(NanDetector, "add_hooks")
-def add_hooks(stock, detector, module) -> None:
+def add_hooks(stock: Callable, detector: NanDetector, module: Any) -> None:
     """Watch the output of a module, and its gradients."""
     backward, detector.backward = detector.backward, False
     stock(detector, module)
@@ -27,7 +27,7 @@ def add_hooks(stock, detector, module) -> None:
     if not backward:
         return
 
-    def watch_gradients(module, _inputs, output) -> None:
+    def watch_gradients(module: Any, _inputs: Any, output: Any) -> None:
         for tensor in _tensors(output):
             if tensor.requires_grad:
                 tensor.register_hook(lambda gradient: detector.bhook_fn(module, (), gradient))

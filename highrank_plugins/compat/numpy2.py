@@ -18,7 +18,7 @@ if not hasattr(np, "compat"):
     np.compat = SimpleNamespace(long=int)
 
 
-def get_buckets(sizes, num_buckets: int) -> np.ndarray:
+def get_buckets(sizes: np.ndarray, num_buckets: int) -> np.ndarray:
     """Return upper ends of at most `num_buckets` ranges that hold equally many of `sizes` [N]."""
     quantiles = np.linspace(0, 100, num_buckets + 1)[1:]
     return np.unique(np.percentile(sizes, quantiles, method="lower"))

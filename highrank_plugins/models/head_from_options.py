@@ -15,7 +15,7 @@ from highrank_plugins.common.names import flag, layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.tokens import with_layer_of_arch
-from highrank_plugins.hooks.param_group_lr import set_own_rate
+from highrank_plugins.hooks.optimizers import set_own_rate
 from highrank_plugins.models.head_options import (
     AXES,
     COMMON,

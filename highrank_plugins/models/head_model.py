@@ -37,7 +37,7 @@ class HeadModel(TrainingListener):
     """
 
     computes_loss = True
-    as_returned = False  # hooks/second_softmax.py sets it where output needs no second softmax
+    as_returned = False  # hooks/generation.py sets it where output needs no second softmax
     monitor: HeadMonitor | None = None
     loss_checked_on: torch.device | None = None
 

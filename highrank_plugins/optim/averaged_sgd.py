@@ -46,7 +46,7 @@ class AveragedSGD(TrainingListener, ASGD):
     is p_1 after the first averaged step, then the mean of p_2, …, p_t. A step under ASGD uses the
     learning rate that was set for the step before it: torch does so, and so did the published runs.
 
-    A trainer notifies it of events (see hooks/training_events.py): evaluation and checkpoints use
+    A trainer notifies it of events (see hooks/trainer.py): evaluation and checkpoints use
     the averages, which then lie in the parameters; `zero_grad` puts the raw weights back.
 
     Args:

@@ -12,8 +12,8 @@ from highrank_plugins.results.scoring import ScoreError, read_lines
 
 BEFORE = "_before_finetuning"  # ends the names of the scores of the first training run
 _COUNT = re.compile(r"Evaluated ([\d,]+) tokens")
-_WORDS = re.compile(r"are means over ([\d,]+) words")  # the log of compat/eval_lm.py
-_PART = re.compile(r"this is part \d+ of \d+")  # the log of hooks/scored_samples.py
+_WORDS = re.compile(r"are means over ([\d,]+) words")  # the log of hooks/evaluation.py
+_PART = re.compile(r"this is part \d+ of \d+")  # the log of hooks/evaluation.py
 _LOSS = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity")
 
 

@@ -7,9 +7,12 @@ from shlex import split
 import pytest
 from fairseq import checkpoint_utils, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.trainer import Trainer
 from fairseq_cli import preprocess, train
 
-import highrank_plugins.compat.safe_globals  # noqa: F401  (importing it lets checkpoints load)
+import highrank_plugins
+
+highrank_plugins.register()
 
 WORDS = split("the a cat dog house tree sees eats likes big small red in on under")
 SIZES = {"train": 62, "valid": 13, "test": 13}  # not multiples of 8
@@ -48,6 +51,9 @@ def stock(monkeypatch):
     """Return `stock(owner, name)`, which restores a function of fairseq for the rest of a test."""
 
     def restore(owner, name: str) -> None:
+        if owner is Trainer:
+            monkeypatch.setattr(train.Trainer, name, vars(Trainer)[name])
+            return
         own = getattr(owner, name)
         while hasattr(own, "highrank_patch"):
             own = own.__wrapped__

@@ -10,8 +10,6 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
-import highrank_plugins.compat.checkpoint_write  # noqa: F401  (importing it applies the repair)
-
 OLD, NEW = {"x": torch.zeros(10)}, {"x": torch.ones(50_000)}
 
 

@@ -5,7 +5,6 @@ import pytest
 from fairseq.data import data_utils
 from fairseq_cli import generate
 
-import highrank_plugins.compat.dropped_batches  # noqa: F401  (importing it applies the repair)
 from tests.compat.conftest import SIZES, config
 
 LENGTHS = np.random.RandomState(1).randint(1, 30, size=200)

@@ -3,7 +3,6 @@
 import torch
 from fairseq.trainer import Trainer
 
-import highrank_plugins.compat.ema_resume  # noqa: F401  (importing it applies the repair)
 from tests.compat.conftest import run_training, translation_options
 
 DECAY = ["--store-ema", "--ema-decay", 0.5]

@@ -5,7 +5,6 @@ from shlex import split
 import pytest
 from fairseq.trainer import Trainer
 
-import highrank_plugins.compat.epoch_batches  # noqa: F401  (importing it applies the repair)
 from tests.compat.conftest import DECODER, run_training, translation_options
 
 COMMON = split("--batch-size 8 --disable-validation")

@@ -11,7 +11,6 @@ from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq_cli import eval_lm
 
-import highrank_plugins.compat.eval_lm  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common.user_error import UserError
 from tests.compat.conftest import config
 

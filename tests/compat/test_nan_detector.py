@@ -4,7 +4,6 @@ import pytest
 import torch
 from fairseq.nan_detector import NanDetector
 
-import highrank_plugins.compat.nan_detector  # noqa: F401  (importing it applies the repair)
 from tests.compat.conftest import run_training, translation_options
 
 DIVERGES = translation_options(**{"--max-update": 9, "--lr": "1e30"})

@@ -13,8 +13,6 @@ from fairseq import checkpoint_utils
 from fairseq.distributed.utils import _split_tensors_from_obj
 from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
 
-import highrank_plugins.compat.safe_globals  # noqa: F401  (importing it applies the repair)
-
 
 def through_torch(value):
     buffer = io.BytesIO()

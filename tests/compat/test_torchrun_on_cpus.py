@@ -13,7 +13,6 @@ from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.distributed import utils
 
 import highrank_plugins
-import highrank_plugins.compat.torchrun_on_cpus
 from tests.training.launch.trainings import command
 from tests.trainings import last
 

@@ -8,7 +8,6 @@ from itertools import count
 import pytest
 from fairseq.data import Dictionary
 
-import highrank_plugins.hooks.binarised_data  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common.folders import NEW, output_folder
 from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.common.user_error import UserError

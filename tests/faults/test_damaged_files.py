@@ -9,8 +9,8 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary, data_utils
 
-import highrank_plugins.hooks.binarised_data
-import highrank_plugins.hooks.checkpoint_validation
+import highrank_plugins.hooks.checkpoints
+import highrank_plugins.hooks.data_checks
 from highrank_plugins.common.checkpoint_file import DamagedArchiveError, check_archive
 from highrank_plugins.common.checksums import write_sums
 from tests.compat.conftest import data, translator
@@ -119,7 +119,7 @@ def test_damaged_binarised_data_is_refused(data, tmp_path, name, counts):
     for kind, count in counts.items():
         for number in range(count):
             (folder / name).write_bytes(damaged(content, kind, draw))
-            highrank_plugins.hooks.binarised_data._check_split.cache_clear()
+            highrank_plugins.hooks.data_checks._check_split.cache_clear()
             try:
                 loaded = read(folder)
             except ValueError as error:

@@ -15,11 +15,10 @@ import pytest
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
-import highrank_plugins.compat.checkpoint_write  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common import files
 from highrank_plugins.common.checkpoint_file import check_archive
 from highrank_plugins.common.folders import locked
-from highrank_plugins.hooks import lost_checkpoints
+from highrank_plugins.hooks import training_loop
 from tests.faults.saves import state, updates_of
 
 FAULTS = ("kill before", "kill within", errno.ENOSPC, errno.EIO)
@@ -117,7 +116,7 @@ def check_found(folder, size: int, code: int) -> None:
     cfg = Namespace(
         save_dir=str(folder), reset_dataloader=False, reset_optimizer=False, continue_once=None
     )
-    found = updates_of(lost_checkpoints._choose(cfg, ""), size)
+    found = updates_of(training_loop.choose(cfg, ""), size)
     assert found in ((2,) if code == SAVED else (1, 2))
     if code == FAILED:
         assert not list(folder.glob("*.tmp"))

@@ -1,18 +1,9 @@
 """The training runs of tests/compat, in whose process hooks are tried, too; listeners to them."""
 
-import pytest
-
-import highrank_plugins
 from highrank_plugins.common.training_listener import TrainingListener
 from tests.compat.conftest import data, language_model, stock, translator
 
 __all__ = ["data", "language_model", "listen", "stock", "translator"]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def registered() -> None:
-    """Load all hooks and repairs, so that each file passes alone as it does among others."""
-    highrank_plugins.register()
 
 
 def listen(monkeypatch, owner: type, **events) -> None:
@@ -21,3 +12,9 @@ def listen(monkeypatch, owner: type, **events) -> None:
         owner.__bases__ = (TrainingListener, *owner.__bases__)  # harmless afterwards
     for name, method in events.items():
         monkeypatch.setattr(owner, name, method, raising=False)
+
+
+def ours(patched):
+    """Return what `replaces` calls with the stock function."""
+    cells = dict(zip(patched.__code__.co_freevars, patched.__closure__, strict=True))
+    return cells["new"].cell_contents

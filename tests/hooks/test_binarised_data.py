@@ -8,7 +8,6 @@ import pytest
 from fairseq import tasks
 from fairseq.data import Dictionary, data_utils
 
-import highrank_plugins.hooks.binarised_data  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common.checksums import write_sums
 from highrank_plugins.common.user_error import UserError
 from tests.compat.conftest import config, run_training, translation_options

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import highrank_plugins.hooks.load_error  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common.checksums import write_sums
 from tests.compat.conftest import run_training, translation_options
 

@@ -7,7 +7,6 @@ from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
 
-import highrank_plugins.hooks.load_error  # noqa: F401  (importing it applies the repair)
 from tests.compat.conftest import DECODER, run_training, translation_options
 from tests.hooks.conftest import listen
 

@@ -12,7 +12,7 @@ from fairseq.distributed import utils
 from omegaconf import OmegaConf
 
 from highrank_plugins.common.user_error import has_no_reader
-from highrank_plugins.hooks.user_errors import print_uncaught
+from highrank_plugins.hooks.commands import print_uncaught
 
 CFG = OmegaConf.structured(FairseqConfig())
 

@@ -5,7 +5,7 @@ import torch
 from fairseq.trainer import Trainer
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks.diverged_checkpoint import not_finite
+from highrank_plugins.hooks.trainer import not_finite
 from tests.compat.conftest import run_training, translation_options
 
 WEIGHT = "decoder.output_projection.weight"

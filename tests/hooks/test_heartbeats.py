@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.common import heartbeat
-from highrank_plugins.hooks import heartbeats
+from highrank_plugins.hooks import trainer, training_loop
 from tests.compat.conftest import run_training, translation_options
 from tests.free_port import free_port
 from tests.training.launch.trainings import command
@@ -25,9 +25,12 @@ STALL = 5
 def beats(monkeypatch):
     """Record the beats of this process: phase and number of updates, None where not told."""
     seen = []
-    monkeypatch.setattr(
-        heartbeats, "beat", lambda phase=None, updates=None: seen.append((phase, updates))
-    )
+
+    def beat(phase=None, updates=None):
+        seen.append((phase, updates))
+
+    for module in (trainer, training_loop):
+        monkeypatch.setattr(module, "beat", beat)
     return seen
 
 

@@ -6,7 +6,6 @@ from fairseq import checkpoint_utils
 from fairseq.models.transformer import TransformerModel
 from fairseq.trainer import Trainer
 
-import highrank_plugins.hooks.load_error  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common.user_error import UserError
 from tests.compat.conftest import run_training, translation_options
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-import highrank_plugins.hooks.lost_checkpoints  # noqa: F401  (importing it applies the repair)
 from tests.compat.conftest import run_training, translation_options
 
 

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks.missing_data import check_data, load_text, splits_of
+from highrank_plugins.hooks.data_checks import check_data, load_dataset, splits_of
+from tests.hooks.conftest import ours
 
 
 def not_found(task, split):
@@ -15,13 +16,6 @@ def not_found(task, split):
 
 def not_there(task, split):
     raise FileNotFoundError("elsewhere")
-
-
-def replacement(patched):
-    """Return what `replaces` calls with the stock function."""
-    contents = [cell.cell_contents for cell in patched.__closure__]
-    (new,) = [c for c in contents if getattr(c, "__module__", "").endswith("missing_data")]
-    return new
 
 
 def options(task, source=None, target=None):
@@ -65,15 +59,15 @@ def test_a_language_model_needs_its_dictionary(data, task):
 def test_splits_are_listed(data, tmp_path):
     for name in ("test.idx", "valid1.en-de.de.idx", "dict.txt", "preprocess.log"):
         (tmp_path / name).touch()
-    assert splits_of(data) == {"train", "test", "valid1"}
+    assert splits_of(data) == ["test", "train", "valid1"]
 
 
 def test_a_missing_split_names_the_others(data):
     task = SimpleNamespace(args=SimpleNamespace(data=data))
     with pytest.raises(UserError, match=r"split dev is missing in .*\. It has train\."):
-        replacement(load_text)(not_found, task, "dev")
+        ours(load_dataset)(not_found, task, "dev")
 
 
 def test_another_missing_file_keeps_its_error(data):
     with pytest.raises(FileNotFoundError, match="elsewhere"):
-        replacement(load_text)(not_there, SimpleNamespace(), "dev")
+        ours(load_dataset)(not_there, SimpleNamespace(), "dev")

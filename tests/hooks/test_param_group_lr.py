@@ -9,7 +9,7 @@ from fairseq.optim import FairseqOptimizer
 from torch import nn
 
 from highrank_plugins import register
-from highrank_plugins.hooks.param_group_lr import own_rate, require_found, set_own_rate
+from highrank_plugins.hooks.optimizers import own_rate, require_found, set_own_rate
 from tests.compat.conftest import DECODER, TRANSFORMER, config, run_training
 
 register()

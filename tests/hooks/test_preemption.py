@@ -14,7 +14,7 @@ import pytest
 from fairseq import checkpoint_utils, tasks
 
 from highrank_plugins.common import stop_request
-from highrank_plugins.hooks.preemption import leave_if_asked
+from highrank_plugins.hooks.training_loop import leave_if_asked
 from tests.compat.conftest import run_training, translation_options
 from tests.fairseq_cli import run
 from tests.training.launch.trainings import command

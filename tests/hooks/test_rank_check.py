@@ -9,8 +9,8 @@ from fairseq.trainer import Trainer
 from torch import nn
 from torch.distributed import destroy_process_group, init_process_group
 
-from highrank_plugins.hooks import rank_check
-from highrank_plugins.hooks.rank_check import bit_sum, compare_ranks
+from highrank_plugins.hooks import distributed
+from highrank_plugins.hooks.distributed import bit_sum, compare_ranks
 from tests.fairseq_cli import FORKS, _run, attempt
 from tests.free_port import free_address
 from tests.trainings import NARROW, OUR_LOSS, TRANSLATION
@@ -41,7 +41,7 @@ def test_order_changes_the_digest_and_chunks_do_not(monkeypatch):
     tensor = torch.arange(10.0)
     whole = bit_sum(tensor)
     assert bit_sum(tensor.flip(0)) != whole
-    monkeypatch.setattr(rank_check, "CHUNK", 3)
+    monkeypatch.setattr(distributed, "CHUNK", 3)
     assert bit_sum(tensor) == whole
     assert bit_sum(tensor.view(2, 5).t().contiguous().t()) == whole
 
@@ -97,7 +97,7 @@ def train_rank(rank: int, address: str, data: str, folder: str, flipped: int, lo
         *("--distributed-world-size", 2, "--distributed-rank", rank, "--device-id", 0),
         *("--distributed-init-method", address, "--distributed-no-spawn"),
         *("--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"),
-        *("--user-dir", Path(rank_check.__file__).parents[1]),
+        *("--user-dir", Path(distributed.__file__).parents[1]),
     ]
     _run("train", [str(word) for word in words], log, os.devnull)
 
@@ -124,7 +124,7 @@ def test_a_run_ends_at_the_check_after_a_flipped_bit(mt_data, tmp_path, flipped)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--check-ranks", "-1"], "--check-ranks: expected a number of updates, got '-1'"),
+        (["--check-ranks", "-1"], "--check-ranks must be at least 0, got -1"),
         (
             ["--check-ranks", "2", "--ddp-backend", "slowmo", "--cpu", "--max-update", "1"],
             "--check-ranks: with --ddp-backend slowmo",

@@ -13,7 +13,7 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils as distributed_utils
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks.rendezvous_check import disagreement, refuse_lone_ranks
+from highrank_plugins.hooks.distributed import disagreement, refuse_lone_ranks
 from tests.fairseq_cli import FORKS, _run
 from tests.free_port import free_address
 from tests.trainings import NARROW, OUR_LOSS, TRANSLATION

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-import highrank_plugins.hooks.save_dir_lock  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common import folders
 from highrank_plugins.common.folders import locked
 from highrank_plugins.common.user_error import UserError
@@ -14,6 +13,7 @@ from tests.compat.conftest import run_training, translation_options
 
 HOLD = """
 import sys
+from highrank_plugins.common import folders
 from highrank_plugins.common.folders import locked
 with locked(sys.argv[1]):
     print("held", flush=True)

@@ -17,7 +17,7 @@ from highrank_plugins.common.names import flag
 from highrank_plugins.common.option_ranges import WrongNumbers
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import head_names, pointwise_names
-from highrank_plugins.hooks.user_errors import print_uncaught  # applies all repairs
+from highrank_plugins.hooks.commands import print_uncaught  # applies all repairs
 
 CFG = OmegaConf.structured(FairseqConfig())
 THEIRS = {"__name__": "fairseq_cli.train"}

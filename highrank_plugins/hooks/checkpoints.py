@@ -1,0 +1,272 @@
+"""Write checkpoints whole, open only safe and undamaged ones, and only with their own words.
+
+Writing. What breaks: an interrupted copy to `checkpoint_best.pt` destroys old and new; after a
+failed write fairseq goes on in the same handle and returns as if all were well. Why:
+`PathManager.copy` is `shutil.copyfile`, and `_torch_persistent_save` repeats `torch.save(obj, f)`.
+What we do: write each attempt into a new file, which is flushed, read back, compared and renamed
+(`common/files.py`). Other names are hard links. Delete when: fairseq does the same.
+
+Reading. What breaks: 988 of 1000 single flipped bits load silently; for a forbidden class, torch
+advises to switch weights_only off; omegaconf resolves `${…}`. Why: `load_checkpoint_to_cpu` hands
+any file to torch.load, which compares no checksum, and its `cfg` to omegaconf. What we do: refuse
+files that are not an uncompressed zip with right checksums, or name a class outside of
+`compat/safe_globals.py`. Refuse options that are not plain, or larger than the weights (0.4 s per
+gigabyte). Delete when: never; all commands and the hub load through here.
+
+Words and options. What breaks: with two words of a dictionary swapped, every command computes with
+the wrong embeddings; `-s de -t en` lets a model from English to German translate German;
+parameters are loaded into another model whose sizes fit. Why: a checkpoint holds no words, and no
+values of unset options. What we do: store a hash of the words in order for source and target, the
+languages, and `function_options` of the model, and compare them wherever they are loaded. A file
+without a hash is read with a warning. Tasks of many dictionaries are left alone. A model that
+cannot be built is explained with the file's name. Delete when: fairseq stores the dictionary.
+"""
+
+import pickle
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils, models
+from fairseq.data import Dictionary
+from fairseq.file_io import PathManager
+from fairseq.tasks import FairseqTask
+from omegaconf import OmegaConf
+from torch.serialization import get_unsafe_globals_in_checkpoint
+
+from highrank_plugins.common.checkpoint_file import (
+    ReasonsOf,
+    check_archive,
+    check_sizes_and_paths,
+    warn_without_hash,
+)
+from highrank_plugins.common.checksums import digest_of_words
+from highrank_plugins.common.files import link_whole, write_whole
+from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.training_listener import listening
+from highrank_plugins.common.user_error import UserError
+
+ATTEMPTS = 3
+PAUSE_SECONDS = 2.5  # a network disk may be back by then
+_PLAIN = (str, int, float, bool, type(None))
+_MAX_CONFIG_VALUES = 100_000  # real configurations have about 1,000
+_observers: list[Callable[[str, dict[str, Any]], None]] = []
+
+
+@replaces(checkpoint_utils, "torch_persistent_save")
+def save(stock: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
+    """Save to a local path, all or nothing, in three attempts."""
+    if not PathManager.supports_rename(filename):
+        return stock(obj, filename, async_write=async_write)
+    expected_bytes = sum(_storages(obj).values())
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return write_whole(filename, lambda file: torch.save(obj, file), expected_bytes)
+        except OSError:
+            if attempt == ATTEMPTS:
+                raise
+            time.sleep(PAUSE_SECONDS)
+
+
+def _storages(value: Any) -> dict[int, int]:
+    """Return the bytes of each storage below a value by its address; torch.save writes it once."""
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        storage = value.untyped_storage()
+        return {storage.data_ptr(): storage.nbytes()}
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return {}
+    found: dict[int, int] = {}
+    for inner in value:
+        found |= _storages(inner)
+    return found
+
+
+@replaces(PathManager, "copy")
+def copy(stock: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
+    """Give a local file a second name; copy remote ones as fairseq does."""
+    if not (PathManager.supports_rename(src_path) and PathManager.supports_rename(dst_path)):
+        return stock(src_path, dst_path, overwrite=overwrite)
+    link_whole(src_path, dst_path)
+    return dst_path
+
+
+def add_function_options(state: dict[str, Any], model: Any) -> None:
+    """Add all options that a model's function depends on to those of a checkpoint."""
+    options = state["cfg"]["model"]
+    if isinstance(options, Namespace):  # of fairseq's older models
+        options = vars(options)
+    for listener in listening(model):
+        options.update(listener.function_options())
+
+
+@replaces(checkpoint_utils, "load_checkpoint_to_cpu")
+def load_checkpoint_to_cpu(stock: Callable, path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Load a checkpoint that `check_checkpoint` and whoever asked (`shown_to`) accept."""
+    if not PathManager.path_requires_pathmanager(path):
+        check_checkpoint(path)
+    state = stock(path, *args, **kwargs)
+    warn_without_hash(str(path), state)
+    for observe in _observers:
+        observe(path, state)
+    return state
+
+
+@contextmanager
+def shown_to(observe: Callable[[str, dict[str, Any]], None]) -> Iterator[None]:
+    """Call a function with each checkpoint that is read in this block, before it is used."""
+    _observers.append(observe)
+    try:
+        yield
+    finally:
+        _observers.pop()
+
+
+def check_checkpoint(path: str) -> None:
+    """Read a checkpoint without running anything from it."""
+    check_archive(path)
+    state = _load_safely(path)
+    _check_config(path, state)
+    check_sizes_and_paths(path, state)
+
+
+def _load_safely(path: str) -> dict[str, Any]:
+    try:
+        forbidden = sorted(get_unsafe_globals_in_checkpoint(path))
+        # mmap: the weights are not read
+        state = None if forbidden else torch.load(path, "cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, RuntimeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{path} is refused: not a valid checkpoint ({reason})") from None
+    if forbidden:
+        raise UserError(
+            f"{path} is refused: it names {', '.join(forbidden)}, which could run code when "
+            "loaded. Use a checkpoint from a source you trust, saved with plain values only"
+        )
+    if not isinstance(state, dict):
+        raise UserError(f"{path} is not a checkpoint of fairseq: it holds a {type(state).__name__}")
+    return state
+
+
+def _check_config(path: str, state: dict[str, Any]) -> None:
+    for count, value in enumerate(_leaves([state.get("cfg"), state.get("args")])):
+        if count > _MAX_CONFIG_VALUES:
+            raise UserError(
+                f"{path} is refused: its configuration is too large, or contains itself"
+            )
+        if type(value) not in _PLAIN:
+            raise UserError(
+                f"{path} is refused: its configuration holds a {type(value).__name__}, "
+                "but only plain values are safe"
+            )
+        if isinstance(value, str) and "${" in value:
+            raise UserError(
+                f"{path} is refused: its configuration holds {value!r}, which omegaconf would "
+                "resolve. fairseq stores resolved values: save the checkpoint again with those"
+            )
+
+
+def _leaves(root: Any) -> Iterator[Any]:
+    """Yield keys and values at every depth; containers count too, so that cycles end."""
+    waiting = [root]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Namespace):
+            value = vars(value)
+        if type(value) is dict:
+            waiting += [*value.keys(), *value.values()]
+            yield None
+        elif type(value) in (list, tuple):
+            waiting += value
+            yield None
+        else:
+            yield value
+
+
+@replaces(checkpoint_utils, "load_model_ensemble_and_task")
+def load_models(stock: Callable, filenames: list[str], *args: Any, **kwargs: Any) -> Any:
+    """Build the models that checkpoints describe, and load their parameters."""
+    with ReasonsOf(":".join(map(str, filenames))):
+        return stock(filenames, *args, **kwargs)
+
+
+@replaces(models, "build_model")
+def build_model(stock: Callable, cfg: Any, task: Any, from_checkpoint: bool = False) -> Any:
+    """Build a model; compare one that is built from a checkpoint with the checkpoint's options."""
+    options = plain_options(cfg)  # fairseq drops what the model does not know
+    arch = options.get("_name") or options.get("arch")
+    known = {*models.ARCH_MODEL_REGISTRY, *models.MODEL_REGISTRY}
+    if from_checkpoint and arch and arch not in known:
+        raise UserError(
+            f"the checkpoint's architecture {arch} is unknown here; pass the --user-dir of "
+            "its training run, which registers it"
+        )
+    model = stock(cfg, task, from_checkpoint)
+    for listener in listening(model) if from_checkpoint else ():
+        listener.check_saved_options(options)
+    return model
+
+
+def plain_options(options: Any) -> dict[str, Any]:
+    """Return the options of a model as plain values."""
+    if isinstance(options, Namespace):
+        return vars(options)
+    if OmegaConf.is_config(options):
+        options = OmegaConf.to_container(options)
+    return options if isinstance(options, dict) else {}
+
+
+@replaces(FairseqTask, "state_dict")
+def state_dict(stock: Callable, task: FairseqTask) -> dict[str, Any]:
+    """Return what a checkpoint holds of a task, with hashes of its dictionaries and languages."""
+    return {**stock(task), "dictionaries": _hashes(task), "languages": _languages(task)}
+
+
+@replaces(FairseqTask, "load_state_dict")
+def load_state_dict(stock: Callable, task: FairseqTask, state: Mapping[str, Any]) -> None:
+    """Load the state of a task."""
+    check_dictionaries(task, state)
+    saved, ours = state.get("languages"), _languages(task)
+    if saved and saved != ours and saved == ours[::-1]:
+        raise UserError(
+            "-s {} -t {}: the model translates {} to {}; exchange the two".format(*ours, *saved)
+        )
+    stock(task, state)
+
+
+def check_dictionaries(task: FairseqTask, state: Mapping[str, Any]) -> None:
+    """Compare the dictionaries of a task with the task state of a checkpoint."""
+    saved = state.get("dictionaries", {})
+    for side, digest in _hashes(task).items():
+        if saved.get(side, digest) != digest:
+            raise UserError(
+                f"the {side} dictionary (dict.*txt) is not the dictionary that the checkpoint "
+                "was trained with: its words or their order differ, though the sizes may "
+                "fit. Give the directory of binarised data of that training run, or binarise "
+                "with its dictionaries (--srcdict, --tgtdict)"
+            )
+
+
+def _hashes(task: FairseqTask) -> dict[str, str]:
+    if hasattr(task, "dicts"):  # a dictionary per language; options name source and target
+        return {}
+    found = {}
+    for side in ("target", "source"):
+        try:
+            dictionary = getattr(task, f"{side}_dictionary", None)
+        except NotImplementedError:  # the task has no words
+            continue
+        if isinstance(dictionary, Dictionary):
+            found[side] = digest_of_words(dictionary[index] for index in range(len(dictionary)))
+    return found
+
+
+def _languages(task: FairseqTask) -> list[str]:
+    """Return source and target language, if the task has both."""
+    cfg = getattr(task, "cfg", None)
+    found = [getattr(cfg, f"{side}_lang", None) for side in ("source", "target")]
+    return found if all(found) else []

@@ -1,0 +1,264 @@
+"""Let fairseq's commands explain a user's mistake in one line, take their options, and print.
+
+Mistakes. What breaks: `--head mos --head-components 0` ends with a traceback of 20 functions. Why:
+fairseq prints every error so; hydra prints errors itself. What we do: Python's hook for errors
+prints the message alone, with exit code 2. This concerns a `UserError`, an error of files, disks or
+numbers, what fairseq says about options, and an error that options have led to (`common/blame.py`;
+LOGLEVEL=DEBUG shows the traceback). Other errors, and those of an update, may be defects and keep
+the traceback. A program that calls fairseq gets the exception. Delete when: fairseq does so.
+
+Closed output. What breaks: `fairseq-eval-lm … | head -1` prints 20 lines of `BrokenPipeError` for
+each line that it cannot write. Why: Python's logging never ends the command. What we do: end it, as
+a shell does; a training run continues silently. Delete when: never.
+
+Options. What breaks: `--bf16` is taken for `--tpu`; `--lr '$rate'` ends in `SyntaxError`; a
+mistyped option is answered with 200 lines of usage; `--help` hides the options of the architecture,
+task and criterion. Why: fairseq parses twice, and argparse prints its help in the first parse, and
+its usage at every error. What we do: set `tpu` back without torch_xla, say what was expected, add
+the nearest name, and ignore `--help` in the first parse. Numbers must lie in their ranges. Commands
+print UTF-8 in every locale. Delete when: fairseq does so.
+"""
+
+import argparse
+import io
+import logging
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from fairseq import options
+from fairseq import utils as fairseq_utils
+from fairseq.dataclass import utils as dataclass_utils
+from fairseq.distributed import utils
+from omegaconf import DictConfig, OmegaConf
+
+import highrank_plugins
+from highrank_plugins.common.blame import blamed, options_of, reason_of
+from highrank_plugins.common.names import did_you_mean, flag
+from highrank_plugins.common.option_ranges import check_ranges
+from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import UserError, explained, has_no_reader, leave, place_in
+
+logger = logging.getLogger(__name__)
+os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # lets errors reach Python's hook
+
+_HELP = {"-h", "--help"}
+_parsed: WeakSet[argparse.ArgumentParser] = WeakSet()  # fairseq's parsers that have parsed once
+DIVERGED = (
+    ": the training run has diverged; lower --lr, use --clip-norm or a longer "
+    "--warmup-updates, and start again from an earlier checkpoint"
+)
+# pyarrow no longer has Plasma; without iopath, fairseq ends before it trains, with exit code 0
+_PACKAGES = {"use_plasma_view": "plasma", "write_checkpoints_asynchronously": "iopath"}
+# start of fairseq's message → what it leaves out
+_REMEDIES = {
+    "gradients are Nan/Inf": DIVERGED,
+    "Size of sample": ", or raise --max-source-positions and --max-target-positions",
+    "Unsupported language modeling target": ": leave out --self-target and --past-target",
+    "The dataset is empty": ": raise --max-tokens, --max-source-positions or "
+    "--max-target-positions, or give longer data",
+}
+
+
+@replaces(options, "parse_args_and_arch")
+def parse_args_and_arch(
+    stock: Callable, parser: Any, input_args: Any = None, parse_known: bool = False, **kwargs: Any
+) -> Any:
+    """Return the parsed options."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(encoding="utf-8")
+    try:
+        parsed = stock(parser, input_args, parse_known, **kwargs)
+    except RuntimeError as error:
+        if error.args:
+            raise
+        raise UserError(
+            "--arch is missing: name one, such as --arch transformer_mixtape"
+        ) from error
+    except KeyError as error:
+        if error.args != (None,):
+            raise
+        raise UserError(
+            "--task is missing: add the task of the training run, such as --task translation"
+        ) from error
+    given = parsed[0] if parse_known else parsed
+    words = sys.argv[1:] if input_args is None else input_args
+    if getattr(given, "bf16", False) and fairseq_utils.xm is None and "--tpu" not in words:
+        given.tpu = False
+    if getattr(given, "lr", ()) is None:  # --lr-scheduler adds the option to commands without one
+        del given.lr
+    for name, package in _PACKAGES.items():
+        if getattr(given, name, False) and find_spec(package) is None:
+            raise UserError(f"{flag(name)} needs {package}, which is not installed; leave it out")
+    check_ranges(vars(given))
+    return parsed
+
+
+@replaces(dataclass_utils, "eval_str_list")
+def eval_str_list(stock: Callable, text: Any, kind: type = float) -> Any:
+    """Return the numbers in an option's value."""
+    try:
+        return stock(text, kind)
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        raise argparse.ArgumentTypeError(
+            f"expected a number, or several separated by commas (0.1,0.2), got {str(text)[:60]!r}"
+        ) from None
+
+
+@replaces(argparse.ArgumentParser, "parse_known_args")
+def parse_known_args(stock: Callable, parser: Any, args: Any = None, namespace: Any = None) -> Any:
+    """Parse as argparse does, but let fairseq's first parse finish when --help is given."""
+    words = sys.argv[1:] if args is None else list(args)
+    if not _is_first_of_fairseq(parser) or not _HELP & set(words) or _lacks_arch(parser, words):
+        return stock(parser, args, namespace)
+    required = [action for action in parser._actions if action.required]
+    for action in required:
+        action.required = False
+    try:
+        return stock(parser, [word for word in words if word not in _HELP], namespace)
+    finally:
+        for action in required:
+            action.required = True
+
+
+def _is_first_of_fairseq(parser: Any) -> bool:
+    if not parser.add_help or "--user-dir" not in parser._option_string_actions:
+        return False
+    first = parser not in _parsed
+    _parsed.add(parser)
+    return first
+
+
+def _lacks_arch(parser: Any, words: list[str]) -> bool:
+    given = any(word in ("-a", "--arch") or word.startswith("--arch=") for word in words)
+    return "--arch" in parser._option_string_actions and not given
+
+
+@replaces(argparse.ArgumentParser, "error")
+def error(stock: Callable, parser: Any, message: str) -> Any:
+    """End as argparse does; a parser of fairseq's says in one line what was probably meant."""
+    if "--user-dir" not in parser._option_string_actions:
+        return stock(parser, message)
+    suggestions = _suggestions(parser, message)
+    return parser.exit(2, f"{parser.prog}: error: {_choices_cut(message)}{suggestions}\n")
+
+
+def _suggestions(parser: argparse.ArgumentParser, message: str) -> str:
+    actions = parser._option_string_actions
+    if message.startswith("unrecognized arguments:"):
+        words = re.findall(r"--[\w-]+", message)
+        return "".join(did_you_mean(word, list(actions)) for word in words)
+    found = re.match(r"argument (--[\w-]+).*?: invalid choice: '([^']*)'", message)
+    choices = actions[found[1]].choices if found and found[1] in actions else None
+    return did_you_mean(found[2], list(choices)) if found and choices else ""
+
+
+def _choices_cut(message: str) -> str:
+    """Remove a list of choices that is too long to read."""
+    head, sep, choices = message.partition(" (choose from ")
+    return head if sep and choices.count(",") > 30 else message
+
+
+def is_command() -> bool:
+    """Whether this process is one of fairseq's commands, not a program that calls fairseq."""
+    program = Path(sys.argv[0])
+    return program.name.startswith("fairseq-") or program.parent.name == "fairseq_cli"
+
+
+@replaces(utils, "call_main")
+def call_main(stock: Callable, cfg: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run a command; fairseq-hydra-train has not read its options by `parse_args_and_arch`."""
+    if isinstance(cfg, DictConfig):
+        for group in OmegaConf.to_container(cfg).values():
+            if isinstance(group, dict):
+                check_ranges(group)
+    result = stock(cfg, *args, **kwargs)
+    write_output()
+    return result
+
+
+def write_output() -> None:
+    """Write a command's output while an error of it can still be reported."""
+    if is_command() and sys.stdout is not None:  # None: closed before Python started
+        sys.stdout.flush()
+
+
+@replaces(logging.Handler, "handleError")
+def handle_error(stock: Callable, handler: Any, record: Any) -> None:
+    """Handle an error of writing to the log."""
+    error = sys.exc_info()[1]
+    if not isinstance(error, BrokenPipeError) or not has_no_reader():
+        stock(handler, record)
+    elif Path(sys.argv[0]).stem not in ("fairseq-train", "train"):
+        raise error
+
+
+@replaces(sys, "excepthook")
+def print_uncaught(stock: Callable, kind: Any, error: Any, trace: Any) -> None:
+    """Print an error that nothing has caught: a user's mistake in one line, with its place."""
+    if not isinstance(error, Exception) or not is_command():
+        stock(kind, error, trace)
+        return
+    if isinstance(error, BrokenPipeError) and has_no_reader():
+        leave(1)
+    message = _message_of(error)
+    if message is None:
+        stock(kind, error, trace)
+        return
+    imported = getattr(fairseq_utils.import_user_module, "memo", set())
+    own = map(Path, imported - set(highrank_plugins.__path__))
+    place = "".join(place_in(folder, error) for folder in own)
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    # torch.distributed lets hooks write into a buffer, which is lost when they exit
+    print(f"{Path(sys.argv[0]).name}: error: {place}{message}", file=sys.__stderr__)
+    sys.exit(2)
+
+
+def _message_of(error: Exception) -> str | None:
+    """Return what an error tells a user; None: it may be a defect, and keeps its traceback."""
+    text = explained(error)
+    for start, remedy in _REMEDIES.items():
+        if text.startswith(start):
+            return reason_of(error) + remedy
+    if package := _missing_package(error):
+        return f"{package} is not installed: install it, or leave out the option that needs it"
+    one_line = isinstance(error, OSError | FloatingPointError) and "\n" not in text
+    of_worker = "Traceback (most recent call last)" in text  # of a process that loads data
+    if one_line or (isinstance(error, UserError) and not of_worker):
+        return text.replace("Model file not found", "--path: no such file")
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    place = frames[-1].f_globals["__name__"] if frames else ""
+    is_fairseqs = place.startswith(("fairseq.", "fairseq_cli."))
+    if is_fairseqs and ((isinstance(error, AssertionError) and text) or re.search(r"\s--\w", text)):
+        return reason_of(error)
+    # the options of a run that trains have worked
+    is_training = any(frame.f_code.co_name == "train_step" for frame in frames)
+    wrong = [] if is_training else blamed(error, options_of(sys.argv))
+    if not wrong:
+        return None
+    logger.debug("%s", error, exc_info=error)
+    if len(wrong) == 1:
+        return f"{wrong[0]}: {reason_of(error)}; correct the option, or leave it out"
+    return f"{reason_of(error)}; correct one of the options {', '.join(wrong)}"
+
+
+def _missing_package(error: Exception) -> str | None:
+    """Return the Python package, or data of NLTK, that a part of fairseq looks for."""
+    if isinstance(error, ModuleNotFoundError):
+        is_ours = (error.name or "highrank_plugins").startswith(("highrank_plugins", "fairseq"))
+        return None if is_ours else f"the Python package {error.name}"
+    if isinstance(error, ImportError) and (found := re.match(r"Please install (\S+)", str(error))):
+        return f"the Python package {found[1]}"
+    if isinstance(error, LookupError) and (
+        found := re.search(r"nltk\.download\('(\S+)'", str(error))
+    ):
+        return f"NLTK's {found[1]} (python -m nltk.downloader {found[1]})"
+    return None

@@ -1,0 +1,342 @@
+"""Refuse binarised data that is missing, damaged, or of another dictionary, before it is used.
+
+Missing data. What breaks: a mistyped DATA directory ends in a traceback with `FileNotFoundError`,
+an empty one with `Could not infer language pair`, a wrong split with `Dataset not found`. Why:
+fairseq opens files without asking whether they are there. What we do: look for the directory, the
+language pair and the dictionaries before a task is made, and name the splits that are there. Other
+tasks, and checkpoints that bring their own task, are left alone. Delete when: fairseq checks.
+
+Damage. What breaks: a flipped bit in `.bin`, or in sizes and pointers of `.idx`, changes the text,
+with exit code 0; a truncated file ends in errors that name none. Why: fairseq maps the files and
+checks nothing in them. What we do: check that both files are there, that `.idx` agrees with itself
+and with `.bin`, and that the dictionary has all numbers. `sha256sums` of `highrank data binarise`
+are compared, which notices any change; a folder that was being replaced is refused. The first
+process of each machine reads each file once. The folders of `bin1:bin2` must have the words of one
+dictionary: fairseq reads that of the first alone. Counts lie from 0 to 2⁶³ − 1. Raw text and remote
+paths are left alone. Delete when: fairseq stores checksums and compares them.
+"""
+
+import functools
+import hashlib
+import logging
+import os
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq import tasks, utils
+from fairseq.data import Dictionary, data_utils, indexed_dataset
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.translation import TranslationTask
+
+from highrank_plugins.common.checksums import SUMS, checksum, digest_of_words, read_ledger
+from highrank_plugins.common.files import require_regular
+from highrank_plugins.common.folders import refuse_mixture
+from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.scored_text import is_piece
+from highrank_plugins.common.user_error import UserError
+
+logger = logging.getLogger(__name__)
+
+_WANTED = "Give the directory that `fairseq-preprocess` or `highrank data binarise` wrote."
+_MAGIC = indexed_dataset.MMapIndexedDataset.Index._HDR_MAGIC
+# files of fairseq's other formats, which are only compared with sha256sums
+_OTHERS = (b"TNTIDX\x00\x00", b"HUFFIDX")
+_TYPES = indexed_dataset._code_to_dtype
+_HEADER = len(_MAGIC) + 8 + 1 + 8
+_BLOCK = 1 << 20  # numbers checked at a time
+_UNREADABLE = (
+    AssertionError, EOFError, LookupError, MemoryError, OSError, OverflowError, RuntimeError,
+    TypeError, ValueError, struct.error,
+)  # fmt: skip
+_LANGUAGE_MODELS = ("language_modeling", "bptt_language_modeling")
+_AGAIN = "copy it again, or binarise the text again"
+
+
+@replaces(tasks, "setup_task")
+def setup_task(stock: Callable, cfg: Any, **kwargs: Any) -> Any:
+    """Check the data, then make the task; say it if the words of its dictionary are pieces."""
+    data = getattr(cfg, "data", None)
+    if isinstance(data, str) and "://" not in data and not kwargs.get("from_checkpoint"):
+        check_data(cfg, data)
+    task = stock(cfg, **kwargs)
+    words = getattr(task, "target_dictionary", None)
+    symbols = words.symbols if isinstance(words, Dictionary) else []
+    pieces = sum(map(is_piece, symbols))
+    if 20 * pieces > len(symbols):
+        logger.info(
+            f"the dictionary holds pieces of words ({pieces:,} of {len(symbols):,} have a mark): "
+            "loss, perplexity and BLEU that fairseq prints count pieces where it does not join them"
+        )
+    known = [each for each in vars(task).values() if isinstance(each, Dictionary)]
+    for folder in utils.split_paths(data) if isinstance(data, str) else ():
+        for dictionary in known:
+            _require_same_words(Path(folder), dictionary)
+    return task
+
+
+class MissingSplit(UserError, FileNotFoundError):
+    """Report a split that the data does not have; fairseq's callers expect FileNotFoundError."""
+
+
+for _task in (TranslationTask, LanguageModelingTask):
+
+    @replaces(_task, "load_dataset")
+    def load_dataset(stock: Callable, task: Any, split: str, *args: Any, **kwargs: Any) -> None:
+        """Load a split; if it is missing, name those that are there."""
+        try:
+            stock(task, split, *args, **kwargs)
+        except FileNotFoundError as error:
+            if not str(error).startswith("Dataset not found"):
+                raise
+            folders = utils.split_paths((getattr(task, "cfg", None) or task.args).data)
+            there = splits_of(folders[0])
+            found = f"It has {', '.join(there)}." if there else _WANTED
+            raise MissingSplit(f"split {split} is missing in {folders[0]}. {found}") from error
+
+
+def splits_of(folder: str) -> list[str]:
+    """Return the names of the splits in a directory, whose files are NAME[.en-de.en].idx."""
+    return sorted({*_named(folder, r"([^.]+)(?:\.[^.]+\.[^.]+)?\.idx")})
+
+
+def _named(folder: str, pattern: str) -> list[str]:
+    """Return the group in each file name of a directory that matches, in order."""
+    names = (re.fullmatch(pattern, name) for name in os.listdir(folder))
+    return sorted(name[1] for name in names if name)
+
+
+def check_data(cfg: Any, data: str) -> None:
+    """Raise UserError if the binarised text of a task is missing."""
+    folders = utils.split_paths(data)
+    for folder in folders:
+        if not os.path.isdir(folder):
+            raise UserError(f"DATA {folder}: no such directory. {_WANTED}")
+    task = getattr(cfg, "_name", None) or getattr(cfg, "task", None)
+    if task == "translation":
+        _check_translation(cfg, folders[0])
+    elif task in _LANGUAGE_MODELS and not os.path.isfile(os.path.join(folders[0], "dict.txt")):
+        raise UserError(f"DATA {folders[0]}: it has no dict.txt of a language model. {_WANTED}")
+
+
+def _check_translation(cfg: Any, folder: str) -> None:
+    languages = {"--source-lang": cfg.source_lang, "--target-lang": cfg.target_lang}
+    if None in languages.values() and None in data_utils.infer_language_pair(folder):
+        raise UserError(
+            f"DATA {folder}: it has no sentence pairs, such as train.en-de.en.idx. {_WANTED}"
+        )
+    there = _named(folder, r"dict\.(.+)\.txt")
+    for option, language in languages.items():
+        if language is not None and language not in there:
+            found = f"It has dictionaries of {', '.join(there)}." if there else _WANTED
+            raise UserError(f"{option} {language}: {folder} has no dict.{language}.txt. {found}")
+
+
+@replaces(indexed_dataset, "dataset_exists")
+def dataset_exists(stock: Callable, path: str, impl: str) -> bool:
+    """Whether a split's files exist."""
+    _has_both(path)
+    return stock(path, impl)
+
+
+@replaces(indexed_dataset, "make_dataset")
+def make_dataset(
+    stock: Callable, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None
+) -> Any:
+    """Check a split, and open it."""
+    there = _has_both(path)
+    if there and _is_first_here():
+        _require_same_words(Path(path).parent, dictionary)
+        versions = (_version(f"{path}.{suffix}") for suffix in ("idx", "bin"))
+        _check_split(path, None if dictionary is None else len(dictionary), *versions)
+    if not there or impl == "mmap":
+        return stock(path, impl, fix_lua_indexing, dictionary)
+    # formats unknown to `_check_split`
+    try:
+        found = stock(path, impl, fix_lua_indexing, dictionary)
+    except _UNREADABLE as error:
+        reason = f"fairseq cannot read it ({type(error).__name__} {error})"
+        raise _damaged(Path(f"{path}.idx"), reason) from error
+    if found is None and impl == "huffman":
+        raise _damaged(Path(f"{path}.idx"), f"{path}.vocab, which its format needs, is missing")
+    return found
+
+
+@replaces(Dictionary, "add_from_file")
+def add_from_file(stock: Callable, dictionary: Dictionary, f: Any) -> None:
+    """Read a dictionary."""
+    if not isinstance(f, str):
+        return stock(dictionary, f)
+    refuse_mixture(Path(f).parent)
+    if not os.path.exists(f):
+        return stock(dictionary, f)
+    require_regular(f)
+    _compare_with_sums(Path(f))
+    known = len(dictionary)
+    try:
+        text = Path(f).read_text("utf-8")  # fairseq would raise a bare Exception
+        if text.startswith("\ufeff"):
+            raise ValueError("1:1: byte order mark, part of the first word; remove it")
+        stock(dictionary, f)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{f}: byte {error.start} is not UTF-8; {_AGAIN}") from None
+    except (ValueError, RuntimeError) as error:
+        raise UserError(f"{f}: {error}") from None
+    for word, count in zip(dictionary.symbols[known:], dictionary.count[known:], strict=True):
+        if not 0 <= count < 1 << 63:
+            raise UserError(f"{f}: the word {word!r} has the count {count}; {_AGAIN}")
+    dictionary.read_from = Path(f), digest_of_words(dictionary.symbols[known:])
+
+
+def _require_same_words(folder: Path, dictionary: Dictionary | None) -> None:
+    """Refuse a split whose folder has another dictionary, if it has one of that name."""
+    file, words = getattr(dictionary, "read_from", (Path(), ""))
+    own = folder / file.name
+    if own.is_file() and _digest_of_file(str(own), *_version(own)) != words:
+        raise UserError(
+            f"{folder} was binarised with the dictionary {own}, whose words or their order are not "
+            f"those of {file} when it was read: binarise all folders with one dictionary"
+        )
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest_of_file(path: str, *_version: int) -> str:
+    found = Dictionary()
+    found.add_from_file(path)
+    return found.read_from[1]
+
+
+def _has_both(path: str) -> bool:
+    index, data = Path(f"{path}.idx"), Path(f"{path}.bin")
+    refuse_mixture(index.parent)
+    for file in (index, data):
+        require_regular(file)
+    if data.exists():
+        _require(index, data)
+    if not index.exists():
+        return False
+    _require(data, index)
+    if index.name.startswith(("train.", "valid.")):
+        split, _, rest = index.name.partition(".")
+        pair, _, language = rest.removesuffix(".idx").partition(".")
+        for other in pair.split("-") if language in pair.split("-") else ():
+            target = index.with_name(f"{split}.{pair}.{other}.idx")
+            if other != "None":
+                _require(target, index)
+    return True
+
+
+def _require(path: Path, other: Path) -> None:
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing, although {other.name} exists; {_AGAIN}")
+
+
+def _is_first_here() -> bool:
+    """Whether this is the first process of its machine."""
+    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
+        if name in os.environ:
+            return os.environ[name] == "0"
+    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+
+
+def _version(path: str | Path) -> tuple[int, ...]:
+    """Return what changes when a file is rewritten."""
+    state = os.stat(path)
+    return state.st_ino, state.st_size, state.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=4096)
+def _check_split(path: str, num_words: int | None, *versions: tuple[int, ...]) -> None:
+    """Check both files of a split; `versions` tells files of one name apart."""
+    index, data = Path(f"{path}.idx"), Path(f"{path}.bin")
+    _compare_with_sums(index)
+    with index.open("rb") as file:
+        header = file.read(_HEADER)
+    total = digest = None
+    if header.startswith(_MAGIC):
+        version, code = int.from_bytes(header[9:17], "little"), header[17:18]
+        if len(header) < _HEADER or version != 1 or code[0] not in _TYPES:
+            raise _damaged(index, "its header is not of fairseq's format")
+        dtype, count = np.dtype(_TYPES[code[0]]), int.from_bytes(header[18:], "little")
+        total = _check_sizes(index, data, dtype, count, num_words is not None)
+    elif not header.startswith(_OTHERS):
+        raise _damaged(index, "it does not begin like an index of fairseq")
+    if total is not None and num_words is not None:
+        digest = _check_numbers(data, dtype, total, num_words)
+    _compare_with_sums(data, digest)
+
+
+def _check_sizes(index: Path, data: Path, dtype: np.dtype, count: int, has_words: bool) -> int:
+    """Return the sum of the sizes; pointers and the length of .bin follow from them."""
+    size = index.stat().st_size
+    if size != _HEADER + 12 * count:
+        raise _damaged(index, f"it has {size} bytes, but declares {count} sentences")
+    smallest, total = (1 if has_words else 0), 0
+    with index.open("rb") as sizes_file, index.open("rb") as pointers_file:
+        sizes_file.seek(_HEADER)
+        pointers_file.seek(_HEADER + 4 * count)
+        for first in range(0, count, _BLOCK):
+            many = min(_BLOCK, count - first)
+            sizes = np.fromfile(sizes_file, np.int32, many).astype(np.int64)
+            pointers = np.fromfile(pointers_file, np.int64, many)
+            ends = total + sizes.cumsum()
+            wrong = (sizes < smallest) | (pointers != (ends - sizes) * dtype.itemsize)
+            if wrong.any():
+                place = int(wrong.argmax())
+                said = f"sentence {first + place} has {sizes[place]} numbers at byte"
+                after = "which does not follow the previous sentence"
+                raise _damaged(index, f"{said} {pointers[place]}, {after}")
+            total = int(ends[-1])
+    size, declared = data.stat().st_size, total * dtype.itemsize
+    if size != declared:
+        raise _damaged(data, f"{index.name} declares {declared} bytes, but it has {size}")
+    return total
+
+
+def _check_numbers(data: Path, dtype: np.dtype, total: int, num_words: int) -> str | None:
+    """Return the checksum of a file, if it has to be compared; each number must be a word's."""
+    digest, hashed = hashlib.sha256(), data.name in _sums(data.parent)
+    with data.open("rb") as file:
+        for first in range(0, total, _BLOCK):
+            numbers = np.fromfile(file, dtype, min(_BLOCK, total - first))
+            if hashed:
+                digest.update(numbers)
+            most, least = numbers.max(), numbers.min()
+            if not 0 <= least <= most < num_words:
+                wrong = most if most >= num_words else least
+                said = f"it holds the word number {wrong}, but the dictionary has {num_words}"
+                raise _damaged(data, f"{said} words; either file may be damaged")
+    return digest.hexdigest() if hashed else None
+
+
+def _compare_with_sums(path: Path, found: str | None = None) -> None:
+    sums = _sums(path.parent)
+    if path.name in sums and (found or checksum(path)) != sums[path.name]:
+        raise UserError(
+            f"{path} is damaged, or was written after {path.with_name(SUMS)}, which records "
+            f"another sha256; {_AGAIN}. If the file is right, delete {SUMS}"
+        )
+
+
+def _sums(folder: Path) -> dict[str, str]:
+    sums = read_ledger(folder / SUMS)
+    if not sums and any(folder.glob("*.idx")):  # exported models have dictionaries only
+        _say_once(folder)
+    return sums
+
+
+@functools.cache
+def _say_once(folder: Path) -> None:
+    logger.info(
+        "%s has no %s, so damage that turns words into other words goes unnoticed. To add it: "
+        "cd %s && sha256sum *.bin *.idx dict*.txt >%s",
+        folder, SUMS, folder, SUMS,
+    )  # fmt: skip
+
+
+def _damaged(path: Path, reason: str) -> UserError:
+    return UserError(f"{path} is damaged: {reason}; {_AGAIN}")

@@ -1,0 +1,263 @@
+"""Let processes that belong together train one model, and notice where they no longer do.
+
+The meeting. What breaks: started by torchrun or srun where each process sees one GPU or none, N
+processes train N models into one directory. Those that share a GPU, or wait for one that never
+comes, hang. Why: `--distributed-world-size` is the number of visible GPUs, and one means "not
+distributed". What we do: before the group is made, processes meet at its address and exchange what
+they expect, within `HIGHRANK_RENDEZVOUS_TIMEOUT` seconds (300): as many others, and a GPU of their
+own. All raise the same error otherwise. Delete when: never.
+
+Comparison. What breaks: after a bit flip in one GPU's memory each process trains a model of its
+own, and the loss stays plausible. Why: gradients are summed, parameters never compared. What we do:
+`--check-ranks N` sums the bits of each parameter, with weights by place, every N updates, and
+gathers the sums. Where they differ, all processes end with the parameter's name and the ranks that
+differ. Float32 copies and an optimizer's state are not compared. Delete when: fairseq does so.
+
+CPUs. What breaks: processes of torchrun without GPUs end with a `ZeroDivisionError`. Why: fairseq
+takes the number of a GPU modulo their count. What we do: take device 0, gloo and legacy_ddp, as
+`highrank launch` does. Delete when: fairseq does so.
+"""
+
+import json
+import logging
+import os
+import socket
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+from fairseq.dataclass.configs import DistributedTrainingConfig
+from fairseq.distributed import utils as distributed_utils
+from torch import Tensor, nn
+from torch.distributed import DistError, PrefixStore, Store, rendezvous
+
+from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.processes import refuse_several
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.hooks.changed_options import add_option
+
+logger = logging.getLogger(__name__)
+Note = dict[str, Any]
+READING = timedelta(seconds=10)
+CHUNK = 2**20  # elements at a time, which bounds the memory of a check
+_EVEN = 0x3C6EF372FE94F82A  # multiples modulo 2^64 look random
+_REPLICATED = ("c10d", "no_c10d", "legacy_ddp", "pytorch_ddp")
+
+add_option(
+    DistributedTrainingConfig, "check_ranks", int, 0,
+    "compare the parameters of all processes every N updates, and end the run if they differ "
+    "(default: 0, never)",
+)  # fmt: skip
+
+
+@replaces(distributed_utils, "_infer_torch_distributed_launch_init")
+def infer_torchrun(stock: Callable, cfg: Any) -> None:
+    """Set the options that follow from the environment of torchrun."""
+    if torch.cuda.device_count() > 0:
+        stock(cfg)
+        return
+    cfg.distributed_init_method = "env://"
+    cfg.distributed_world_size = int(os.environ["WORLD_SIZE"])
+    cfg.distributed_rank = int(os.environ["RANK"])
+    cfg.device_id = 0
+    cfg.distributed_backend = "gloo"
+    cfg.distributed_no_spawn = True
+    if cfg.ddp_backend == "pytorch_ddp":
+        cfg.ddp_backend = "legacy_ddp"
+
+
+def refuse_lone_ranks(cfg: Any) -> None:
+    """Raise UserError if processes were started together, and each would train alone."""
+    group = cfg.distributed_training
+    # each starts processes of its own, which meet on this machine
+    spawns = not group.distributed_no_spawn
+    alone = spawns and str(group.distributed_init_method).startswith("tcp://localhost:")
+    world = 1 if alone else group.distributed_world_size
+    if not cfg.common.tpu:
+        remedy = "start `highrank launch` instead, once per node, which passes every option"
+        refuse_several(os.environ, world, remedy)
+
+
+@replaces(distributed_utils, "distributed_init")
+def distributed_init(stock: Callable, cfg: Any) -> int:
+    """Make the process group if the processes belong together; return the rank in it."""
+    is_new = not torch.distributed.is_initialized()
+    if not is_new or isinstance(cfg, Namespace) or cfg.common.tpu:
+        return stock(cfg)
+    # The group's own store shares our server while we hold it. If we closed ours first, a fast
+    # process could look for its group there just before it closes, and wait forever.
+    store = meet(cfg)
+    rank = stock(cfg)
+    del store
+    return rank
+
+
+def meet(cfg: Any) -> Store:
+    """Compare expectations with the other processes, and return the store that they used."""
+    group = cfg.distributed_training
+    rank, world = group.distributed_rank, group.distributed_world_size
+    note = {"host": socket.gethostname(), "world_size": world, **_device(cfg, rank)}
+    timeout = timedelta(seconds=float(os.environ.get("HIGHRANK_RENDEZVOUS_TIMEOUT", "300")))
+    store = _reach(group, timeout)
+    notes = _exchange(store, rank, note, timeout)
+    problem = disagreement(notes)
+    if problem:
+        # rank 0 may host the store, so it leaves after all have read
+        store.set(f"read/{rank}", "")
+        if rank == 0:
+            with suppress(RuntimeError):  # some processes may be missing
+                store.wait([f"read/{other}" for other in range(world)], READING)
+        raise UserError(problem)
+    if rank == 0:
+        places = ", ".join(f"{r}: {n['host']} {n['device'] or 'cpu'}" for r, n in enumerate(notes))
+        logger.info("all %d processes have met (%s)", world, places)
+    return store
+
+
+def _device(cfg: Any, rank: int) -> Note:
+    """Return the identity of this process's GPU, or why it cannot have it; None without a GPU."""
+    device = problem = None
+    if not cfg.common.cpu and torch.cuda.is_available():
+        index, count = cfg.distributed_training.device_id, torch.cuda.device_count()
+        if 0 <= index < count:
+            device = str(torch.cuda.get_device_properties(index).uuid)
+        else:
+            problem = (
+                f"rank {rank} on {socket.gethostname()} should use --device-id {index}, but sees "
+                f"{count} GPUs: start one process per GPU"
+            )
+    return {"device": device, "problem": problem}
+
+
+def _reach(group: Any, timeout: timedelta) -> Store:
+    address, rank = group.distributed_init_method, group.distributed_rank
+    world = group.distributed_world_size
+    try:
+        store, _, _ = next(rendezvous(address, rank, world, timeout=timeout))
+    except DistError as error:
+        reason = str(error).partition("\n")[0]
+        if address == "env://":
+            address = ":".join(os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT"))
+        raise UserError(
+            f"rank {rank} of {world} did not meet the others at {address} ({reason}): fewer were "
+            "started, or with another --distributed-world-size, the port is taken by another "
+            "program, or the node of rank 0 is unreachable"
+        ) from None
+    return PrefixStore("joined", store)
+
+
+def _exchange(store: Store, rank: int, note: Note, timeout: timedelta) -> list[Note]:
+    """Return the notes of all ranks, or those so far if one expects another number of ranks."""
+    keys = [f"note/{other}" for other in range(note["world_size"])]
+    store.set(keys[rank], json.dumps(note))
+    deadline = time.monotonic() + timeout.total_seconds()
+    notes: list[Note] = []
+    for key in keys:
+        try:
+            store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 0.1)))
+        except RuntimeError:  # a store in a file raises no DistError
+            missing = [str(other) for other, key in enumerate(keys) if not store.check([key])]
+            raise UserError(
+                f"rank {rank} of {len(keys)} waited {timeout.total_seconds():.0f} s for the ranks "
+                f"{', '.join(missing)}: fewer processes were started than --distributed-world-size "
+                "says, or their nodes cannot reach this one"
+            ) from None
+        notes.append(json.loads(store.get(key)))
+        if notes[-1]["world_size"] != note["world_size"]:
+            return [*notes, note]
+    return notes
+
+
+def disagreement(notes: list[Note]) -> str | None:
+    """Return why processes with these notes cannot train one model, if they cannot."""
+    sizes = {note["world_size"] for note in notes}
+    if len(sizes) > 1:
+        return f"processes disagree on --distributed-world-size: {sorted(sizes)}"
+    problems = [str(note["problem"]) for note in notes if note["problem"]]
+    if problems:
+        return problems[0]
+    without = [rank for rank, note in enumerate(notes) if note["device"] is None]
+    if 0 < len(without) < len(notes):
+        rank = without[0]
+        return (
+            f"rank {rank} on {notes[rank]['host']} sees no GPU, but others do: check "
+            "nvidia-smi there, or train without GPUs (--cpu)"
+        )
+    places = [(note["host"], note["device"]) for note in notes]
+    for rank, (host, device) in enumerate(places):
+        other = places.index((host, device))
+        if device is not None and other != rank:
+            return (
+                f"ranks {other} and {rank} are both on GPU {device} of {host}: "
+                "every process needs its own; start one per GPU"
+            )
+    return None
+
+
+def check_interval(cfg: Any) -> int:
+    """Return the value of --check-ranks, which hydra accepts as +check_ranks."""
+    return getattr(cfg.distributed_training, "check_ranks", 0)
+
+
+def refuse_incomparable_ranks(cfg: Any) -> None:
+    """Refuse --check-ranks where processes hold different parameters."""
+    backend = cfg.distributed_training.ddp_backend
+    if check_interval(cfg) and (backend not in _REPLICATED or cfg.common.model_parallel_size > 1):
+        raise UserError(
+            f"--check-ranks: with --ddp-backend {backend} and --model-parallel-size "
+            f"{cfg.common.model_parallel_size} processes hold different parameters; remove it"
+        )
+
+
+def compare_ranks(model: nn.Module, group: Any, updates: int) -> None:
+    """Compare the parameters of all processes of a group; each of them must call it.
+
+    Args:
+        updates: number of updates done, for the message.
+    """
+    named = [(n, p) for n, p in model.named_parameters() if not getattr(p, "expert", False)]
+    sums = torch.stack([bit_sum(parameter) for _, parameter in named])
+    gathered = [torch.empty_like(sums) for _ in range(torch.distributed.get_world_size(group))]
+    torch.distributed.all_gather(gathered, sums, group=group)
+    table = torch.stack(gathered)
+    if bool((table == table[0]).all()):
+        return
+    with suppress(RuntimeError):  # a process that leaves early would break the others' gather
+        torch.distributed.barrier(group)
+    rows = table.tolist()
+    index = next(i for i, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1)
+    raise RuntimeError(
+        f"--check-ranks: after update {updates} {_who([row[index] for row in rows])} in "
+        f"{named[index][0]}. Resume from a checkpoint written before the last check that passed; "
+        "if it happens again on the same machine, its memory or GPU is defective"
+    )
+
+
+def _who(sums: Sequence[int]) -> str:
+    """Return the ranks that differ from the majority, given the sum of each."""
+    (most, count), *_ = Counter(sums).most_common(1)
+    if 2 * count <= len(sums):
+        return f"all ranks from 0 to {len(sums) - 1} do not agree"
+    odd = [str(rank) for rank, value in enumerate(sums) if value != most]
+    return f"rank {', '.join(odd)} of {len(sums)} differs from the others"
+
+
+def bit_sum(tensor: Tensor) -> Tensor:
+    """Return a sum of the bits of a tensor of any shape, as an int64 scalar on its device.
+
+    Two tensors that differ in one element have different sums; others almost always do.
+    """
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    flat = tensor.detach().contiguous().view(-1).view(bits)
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for start in range(0, len(flat), CHUNK):
+        words = flat[start : start + CHUNK].to(torch.int64)
+        place = torch.arange(start, start + len(words), device=words.device)
+        # a product by an odd factor is one-to-one modulo 2^64
+        total += (words * (place * _EVEN + 1)).sum()
+    return total

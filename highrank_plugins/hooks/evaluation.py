@@ -1,0 +1,210 @@
+"""Score all of the data, or say what is left out: fairseq-generate, -validate and -eval-lm.
+
+Samples. What breaks: with `--skip-invalid-size-inputs-valid-test` fairseq-generate prints 1,011
+hypotheses for 1,013 inputs, and a score. fairseq-validate prints `loss nan`. Why: the commands sum
+over batches, and check neither their number nor the sum. What we do: count samples (sentences,
+blocks, or tokens of streams) and say how many of how many were scored. Raise if they differ, or for
+a loss that is infinite or NaN. Processes of one evaluation compare what they scored together; a
+separate part (`--num-shards`) says which part it is, and may be empty. Tasks with steps of their
+own are not counted. Delete when: fairseq compares both.
+
+Perplexities. What breaks: blocks longer than `--tokens-per-sample` of the training run are skipped:
+"Evaluated 0 tokens … Perplexity: 1.00"; a model of streams is scored as if each block were the
+start of the text; `--post-process subword_nmt` changes nothing, and means per word and per piece
+look alike. Why: `eval_lm_dataloader` ignores such blocks, the task comes from the command line, and
+words that end in the option's value are joined. What we do: raise, take `subword_nmt` for `@@ `,
+and say how many words the mean is over. Delete when: fairseq raises.
+"""
+
+import logging
+import math
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.tasks import FairseqTask
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq_cli import eval_lm, generate, validate
+
+from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.hooks.commands import write_output
+
+logger = logging.getLogger(__name__)
+SKIPS = "--skip-invalid-size-inputs-valid-test"
+
+
+@dataclass
+class _Split:
+    """Count what is scored of a dataset."""
+
+    dataset: Any
+    ids: set[int] = field(default_factory=set)
+    tokens: int = 0
+
+    def add(self, sample: dict[str, Any]) -> None:
+        if sample:  # several processes pad their batches with empty ones
+            self.ids.update(sample["id"].tolist())
+            self.tokens += int(sample["ntokens"])
+
+    def report(self, name: str, skips: bool, part: int, parts: int) -> None:
+        """Say what was scored, by all processes together, and raise if that is not all."""
+        in_tokens = getattr(self.dataset, "counts_tokens", False)
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            found: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(found, (self.ids, self.tokens))
+            self.ids = set().union(*(ids for ids, _ in found))
+            self.tokens, parts = sum(tokens for _, tokens in found), 1
+        scored, total = self.tokens if in_tokens else len(self.ids), len(self.dataset)
+        unit = "tokens" if in_tokens else f"samples ({self.tokens:,} tokens)"
+        logger.info(f"{name}: scored {scored:,} of {total:,} {unit}")
+        if scored == total:
+            if parts > 1:
+                logger.warning(
+                    f"{name}: everything was scored. Either this part has the only batch, or the "
+                    f"command ignores --num-shards {parts}"
+                )
+            return
+        if parts > 1:
+            which = f"this is part {part + 1} of {parts}"
+            logger.info(f"{name}: {which}. All parts together must score {total:,}")
+            return
+        first = list(islice((i for i in range(total) if i not in self.ids), 10))
+        lost = f"{name}: {total - scored:,} of {total:,} samples were not scored"
+        lost += "" if in_tokens else f"; the first are {first}, counted from 0"
+        lost += ". The result does not cover the whole data."
+        if skips:
+            raise UserError(f"{lost} {SKIPS} leaves samples out: shorten or remove them")
+        raise ValueError(lost)
+
+
+_splits: ContextVar[dict[str, _Split] | None] = ContextVar("splits", default=None)
+
+
+@contextmanager
+def _counting(cfg: Any) -> Iterator[None]:
+    """Count while the block runs, and report every split at its end."""
+    splits: dict[str, _Split] = {}
+    token, empty = _splits.set(splits), None
+    try:
+        yield
+    except ZeroDivisionError:  # fairseq divides by what was scored of the newest split
+        empty = next(reversed(splits), None)
+        if empty is None or splits[empty].ids:
+            raise
+    finally:
+        _splits.reset(token)
+    ranks = cfg.distributed_training
+    parts = max(cfg.dataset.num_shards, ranks.distributed_world_size)
+    part = max(cfg.dataset.shard_id, ranks.distributed_rank)
+    for name, split in splits.items():
+        if split.ids or parts > 1 or name == empty:
+            split.report(name, cfg.dataset.skip_invalid_size_inputs_valid_test, part, parts)
+    if empty is not None and (parts == 1 or not len(splits[empty].dataset)):
+        raise UserError(f"{empty}: no sample was scored, because the data are empty")
+
+
+def count(sample: dict[str, Any]) -> bool:
+    """Count a sample of the newest split, and return whether anybody counts."""
+    splits = _splits.get()
+    if splits:
+        list(splits.values())[-1].add(sample)
+    return bool(splits)
+
+
+@replaces(FairseqTask, "dataset")
+def dataset(stock: Callable, task: FairseqTask, split: str) -> Any:
+    """Return the dataset of a split; an evaluation begins to count with it."""
+    found = stock(task, split)
+    splits = _splits.get()
+    if splits is not None and split not in splits:
+        splits[split] = _Split(found)
+    return found
+
+
+@replaces(FairseqTask, "valid_step")
+def valid_step(stock: Callable, task: FairseqTask, sample: Any, model: Any, criterion: Any) -> Any:
+    """Return the loss of a batch."""
+    result = stock(task, sample, model, criterion)
+    if count(sample) and not math.isfinite(result[0]):
+        raise FloatingPointError(
+            f"the loss of the batch with samples {sample['id'].tolist()[:5]} is {result[0]}: the "
+            "model is broken, or --fp16 overflows (try without)"
+        )
+    return result
+
+
+@replaces(LanguageModelingTask, "eval_lm_dataloader")
+def eval_lm_dataloader(stock: Callable, task: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return batches of all of `dataset`, or raise a ValueError that names the option to change."""
+    max_positions = kwargs.get("max_positions")
+    if len(dataset) == 0:
+        raise UserError("nothing to evaluate: the split given by --gen-subset is empty")
+    if task.state.state_dict.get("carries_state"):
+        raise UserError(
+            "the checkpoint was trained on continuous streams, and --task language_modeling (the "
+            "default) would forget the recurrent state between blocks: add --task "
+            "bptt_language_modeling"
+        )
+    too_long = 0 if max_positions is None else np.sum(np.asarray(dataset.sizes) > max_positions)
+    if too_long:
+        raise UserError(
+            f"{too_long} of {len(dataset)} blocks are longer than the {max_positions} tokens that "
+            "the model accepts, and fairseq would leave them out: set --tokens-per-sample (now "
+            f"{task.args.tokens_per_sample}) to at most {max_positions}, and do not use "
+            "--sample-break-mode eos for longer sentences"
+        )
+    return stock(task, dataset, *args, **kwargs)
+
+
+@replaces(eval_lm, "eval_lm")
+def score_text(
+    stock: Callable, *args: Any, batch_iterator: Any, post_process: str | None = None, **kwargs: Any
+) -> Any:
+    """Return loss and perplexity, or raise a UserError if --post-process would join nothing."""
+    parts, words = set(), 0
+    if post_process is not None:
+        symbols = kwargs["source_dictionary"].symbols
+        parts = {number for number, word in enumerate(symbols) if word.endswith("@@")}
+        if post_process not in ("@@ ", "subword_nmt") or not parts:
+            raise UserError(
+                f"--post-process {post_process} would join nothing here: fairseq-eval-lm joins "
+                f"words that end in @@, of which the dictionary has {len(parts)}; leave the option "
+                "out"
+            )
+        post_process = "@@ "
+
+    def counted() -> Iterator[Any]:
+        nonlocal words
+        for sample in batch_iterator:
+            count(sample)
+            for row in sample.get("target", ()) if parts else ():
+                numbers = row[row != kwargs["source_dictionary"].pad()].tolist()
+                words += len(numbers) - sum(number in parts for number in numbers[:-1])
+            yield sample
+
+    found = stock(*args, batch_iterator=counted(), post_process=post_process, **kwargs)
+    if parts:
+        logger.info(f"loss and perplexity are means over {words:,} words and ends of lines")
+    return found
+
+
+for _command in (eval_lm, validate, generate):
+
+    @replaces(_command, "main")
+    def evaluate(stock: Callable, cfg: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run a command that scores data."""
+        if isinstance(cfg, Namespace):
+            cfg = convert_namespace_to_omegaconf(cfg)
+        result = None  # of a part without samples, which fairseq divides by
+        with _counting(cfg):
+            result = stock(cfg, *args, **kwargs)
+        write_output()
+        return result

@@ -1,0 +1,186 @@
+"""Generate and score without NaN, and name the batch that does not fit into memory.
+
+Memory. What breaks: on a GPU fairseq skips a batch that runs out of memory, and ends with exit code
+0: its longest sentences are never trained on. Elsewhere the error does not name the batch. Why:
+`Trainer.train_step` returns early at the words "out of memory". What we do: end with the batch's
+sizes, and the options to lower; these may change when a run resumes. A validation in a training run
+is tried again first. Delete when: fairseq names the batch, and trains on all of them.
+
+Scores. What breaks: a model that yields NaN still translates, or ends in `AssertionError: 200 <
+200`; infinite scores are left out of a perplexity; `--lm-path` adds the scores of other words; a
+sentence without words is translated to some word. Why: `SequenceGenerator` turns NaN into minus
+infinity, fairseq-eval-lm filters scores, and neither compares dictionaries. What we do: raise; give
+an empty hypothesis of score 0. Delete when: fairseq does so.
+
+Costs. What breaks: a beam search normalises log-probabilities twice (4 % of Mixtape's steps on a
+CPU), and scoring holds those of all classes to read one per token. Why: fairseq divides by
+`--temperature`, even by 1. What we do: tell models that nothing divides their output, and take the
+scores of the targets alone from models with a head. Delete when: fairseq does not divide by 1.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from fairseq.models import FairseqEncoderDecoderModel
+from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
+from fairseq.sequence_scorer import SequenceScorer
+from fairseq.tasks import FairseqTask
+from fairseq.tasks.translation import TranslationTask
+
+from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.hooks.evaluation import count
+
+# messages of torch for a CPU, for a GPU, and of the GPU's matrix libraries
+_WORDS = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
+_SIZES = {"sentences": "nsentences", "tokens": "ntokens"}
+
+
+@contextmanager
+def named_in_memory_errors(place: str, batch: Callable[[], tuple[Any, str]]) -> Iterator[None]:
+    """Name a batch and the options to lower, which `batch` returns, if memory runs out."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        is_short = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if is_short or any(words in str(error) for words in _WORDS):
+            sample, lower = batch()
+            text = f"Out of memory {place}: {_describe(sample)}. {lower}"
+            raise UserError(text) from error
+        raise
+
+
+def _describe(sample: Any) -> str:
+    """Return the size of a batch from its shapes, which needs no memory."""
+    if not sample:
+        return "not in a batch"
+    sizes = [f"{int(sample[key]):,} {name}" for name, key in _SIZES.items() if key in sample]
+    source = (sample.get("net_input") or {}).get("src_tokens")
+    longest = [
+        f"{value.size(1):,} in the {name}"
+        for name, value in (("source", source), ("target", sample.get("target")))
+        if isinstance(value, torch.Tensor) and value.dim() > 1
+    ]
+    return f"a batch of {', '.join(sizes)}; the longest sentence has {', '.join(longest)}"
+
+
+def training_remedy(cfg: Any) -> str:
+    """Return the options to lower, with the values of the training run."""
+    first = f"Lower --batch-size (now {cfg.dataset.batch_size})"
+    if cfg.dataset.max_tokens is not None:
+        first = (
+            f"Halve --max-tokens (now {cfg.dataset.max_tokens}) and double --update-freq (now "
+            f"{','.join(map(str, cfg.optimization.update_freq))}): each update then has as many "
+            "tokens as before"
+        )
+    memory, chunk = getattr(cfg.model, "head_loss_memory", "none"), ""
+    if memory != "none":
+        chunk = f" --head-loss-memory MIB (now {memory or 'chosen'}) bounds a chunk of the loss."
+    return (
+        f"{first}.{chunk} --checkpoint-activations stores fewer activations. Then run the "
+        "same command again: it resumes from the last checkpoint"
+    )
+
+
+@replaces(FairseqTask, "inference_step")
+def inference_step(
+    stock: Callable, task: Any, generator: Any, models: Any, sample: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Return the hypotheses of a batch; lines that were skipped or are empty get empty ones."""
+    lengths = sample["net_input"].get("src_lengths")
+    if lengths is not None and lengths.numel() == 0:  # from `make_batches`
+        return [[_hypothesis_of_nothing(task, -math.inf)]]
+    lower = "Lower --max-tokens, --batch-size or --beam"
+    with named_in_memory_errors("in generation", lambda: (sample, lower)):
+        found = stock(task, generator, models, sample, *args, **kwargs)
+    count(sample)
+    if not isinstance(task, TranslationTask) or isinstance(generator, SequenceScorer):
+        return found
+    source, words = sample["net_input"]["src_tokens"], task.source_dictionary
+    has_words = source.ne(words.pad()) & source.ne(words.eos()) & source.ne(words.bos())
+    return [
+        hypotheses if any_word else [_hypothesis_of_nothing(task, 0.0)]
+        for hypotheses, any_word in zip(found, has_words.any(1).tolist(), strict=True)
+    ]
+
+
+def _hypothesis_of_nothing(task: FairseqTask, score: float) -> dict[str, Any]:
+    """Return an empty hypothesis."""
+    tokens, scores = torch.tensor([task.target_dictionary.eos()]), torch.tensor([score])
+    return {"tokens": tokens, "score": scores[0], "positional_scores": scores, "alignment": []}
+
+
+def refuse_nan(scores: torch.Tensor, source: str) -> None:
+    """Raise FloatingPointError if `scores` (log-probabilities or logits) contain NaN."""
+    # a sum of finite values and -inf is never NaN, and needs no second large tensor
+    if scores.sum(dtype=torch.float32).isnan():
+        raise FloatingPointError(
+            f"{source} returned NaN: the checkpoint is broken, or --fp16 overflows (try without)"
+        )
+
+
+@replaces(EnsembleModel, "forward_decoder")
+def forward_decoder(
+    stock: Callable,
+    ensemble: Any,
+    tokens: torch.Tensor,
+    encoder_outs: Any,
+    incremental_states: Any,
+    temperature: float = 1.0,
+) -> Any:
+    """Take one decoding step: return log-probabilities [sentences * beam, M], and attention."""
+    told = [model for model in ensemble.models if hasattr(model, "as_returned")]
+    try:
+        for model in told:
+            model.as_returned = temperature == 1  # nothing divides its output
+        found = stock(ensemble, tokens, encoder_outs, incremental_states, temperature)
+    finally:
+        for model in told:
+            model.as_returned = False
+    refuse_nan(found[0], "the model (--path)")
+    return found
+
+
+def _check_language_model(_model: Any, _inputs: Any, output: Any) -> None:
+    refuse_nan(output[0], "the language model (--lm-path)")
+
+
+@replaces(SequenceGenerator, "__init__")
+def init(stock: Callable, generator: Any, *args: Any, **kwargs: Any) -> None:
+    """Construct; check the language model, whose scores do not pass through `forward_decoder`."""
+    stock(generator, *args, **kwargs)
+    if generator.lm_model is None:
+        return
+    generator.lm_model.register_forward_hook(_check_language_model)
+    if isinstance(generator.lm_model, FairseqEncoderDecoderModel):
+        raise UserError("--lm-path: this checkpoint has an encoder, so it is not a language model")
+    words = getattr(getattr(generator.lm_model, "decoder", None), "dictionary", None)
+    if words is not None and words != generator.tgt_dict:
+        raise UserError(
+            "--lm-path: the dictionary of the language model is not the target dictionary of the "
+            "translation model: train it on data binarised with --srcdict dict.TARGET.txt"
+        )
+
+
+@replaces(SequenceScorer, "generate")
+def score(stock: Callable, scorer: Any, models: Any, sample: Any, **kwargs: Any) -> Any:
+    """Score the targets; raise FloatingPointError, with a sentence, if a score is not finite."""
+    lower = "Lower --max-tokens, --batch-size or --softmax-batch"
+    with named_in_memory_errors("in scoring", lambda: (sample, lower)):
+        lean = [
+            model.target_scores(sample["target"]) if hasattr(model, "target_scores") else model
+            for model in models
+        ]
+        hypotheses = stock(scorer, lean, sample, **kwargs)
+    scores = torch.cat([best["positional_scores"].float() for best, *_ in hypotheses])
+    if not scores.isfinite().all():
+        wrong = int((~scores.isfinite()).sum())
+        raise FloatingPointError(
+            f"{wrong} of {scores.numel()} log-probabilities in the batch of sentences "
+            f"{sample['id'].tolist()[:5]} are infinite or NaN, so no perplexity can be given: "
+            "the model is broken, or --fp16 overflows (try without)"
+        )
+    return hypotheses

@@ -1,0 +1,208 @@
+"""Record the numbers of a training run in a file, and track them with whatever is installed.
+
+The file. What breaks: the losses can be read from the log's text only, and with `--log-format none`
+they are lost. Why: fairseq gives its statistics to a progress bar. What we do: append them to
+`metrics.jsonl` in `--save-dir`, a JSON object a line: `tag` (train_inner, train, or a validation
+set), `epoch`, `num_updates`, and each statistic as a number, or null if it is not finite. A resumed
+run drops the lines after its checkpoint; at update 0 an earlier run's are kept in
+`metrics.before-TIME.jsonl`. A file that no training run has written is an error. Delete when:
+fairseq writes one.
+
+The tracker. What breaks: without Weights & Biases, `--wandb-project` tracks nothing. Why: fairseq
+knows only this tracker. What we do: track with trackio (extra `track`), which keeps its data on
+this machine, and say so; where it is missing too, warn once. A resumed run continues the run of its
+name. Delete when: fairseq knows several.
+"""
+
+import atexit
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from numbers import Number
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.distributed import utils
+from fairseq.logging import progress_bar as bars
+from fairseq.logging.meters import AverageMeter, StopwatchMeter, TimeMeter
+
+from highrank_plugins.common.files import open_own, write_text
+from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import UserError
+
+logger = logging.getLogger(__name__)
+
+METRICS = "metrics.jsonl"
+_START = '{"tag": '  # of each line, see `RecordingBar`
+_written: list[Path] = []  # files of this process's training
+
+
+@contextmanager
+def recording(cfg: Any, trainer: Any) -> Iterator[None]:
+    """Record what fairseq prints during the block, in the first process."""
+    if not utils.is_master(cfg.distributed_training):
+        yield
+        return
+    path = Path(cfg.checkpoint.save_dir) / METRICS
+    _written.append(path)
+    try:
+        if not trainer.has_record:
+            drop_later_lines(path, trainer.get_num_updates())
+            trainer.has_record = True
+        yield
+    finally:
+        _written.pop()
+
+
+@replaces(bars, "progress_bar")
+def progress_bar(
+    stock: Callable, *args: Any, epoch: int | None = None, wandb_project: str | None = None,
+    **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Return a progress bar that tracks and records what a training run prints."""
+    if wandb_project and bars.wandb is None:
+        bars.wandb = _trackio(wandb_project)
+        if bars.wandb is None:
+            wandb_project = None
+    bar = stock(*args, epoch=epoch, wandb_project=wandb_project, **kwargs)
+    return RecordingBar(bar, _written[-1], epoch) if _written else bar
+
+
+class RecordingBar(bars.BaseProgressBar):
+    """Append statistics to a file, and hand them on to another bar."""
+
+    def __init__(self, bar: bars.BaseProgressBar, path: Path, epoch: int | None) -> None:
+        self.wrapped_bar, self.path, self.of_epoch = bar, path, epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.wrapped_bar)
+
+    def log(self, stats: dict[str, Any], tag: str | None = None, step: int | None = None) -> None:
+        """Log intermediate statistics."""
+        self._append(stats, tag, step)
+        self.wrapped_bar.log(stats, tag=tag, step=step)
+
+    def print(self, stats: dict[str, Any], tag: str | None = None, step: int | None = None) -> None:
+        """Print statistics at the end of an epoch."""
+        self._append(stats, tag, step)
+        self.wrapped_bar.print(stats, tag=tag, step=step)
+
+    def update_config(self, config: Any) -> None:
+        """Log the options."""
+        self.wrapped_bar.update_config(config)
+
+    def _append(self, stats: dict[str, Any], tag: str | None, step: int | None) -> None:
+        numbers = {name: plain(stat) for name, stat in stats.items()}
+        line = {"tag": tag, "epoch": self.of_epoch}
+        line |= {name: number for name, number in numbers.items() if number is not ...}
+        line["num_updates"] = stats.get("num_updates") if step is None else step
+        try:
+            with open_own(self.path, "a") as file:
+                file.write(json.dumps(line, allow_nan=False) + "\n")
+        except OSError as error:  # losing the file must not end the training run
+            logger.warning("%s: %s; this line was not written", self.path, error)
+
+
+def plain(stat: Any) -> Any:
+    """Return a statistic as a number, None if it is not finite, or ... if it is not a number."""
+    if isinstance(stat, AverageMeter | TimeMeter):
+        stat = stat.avg
+    elif isinstance(stat, StopwatchMeter):
+        stat = stat.sum
+    if torch.is_tensor(stat) and stat.numel() == 1:
+        stat = stat.item()
+    if not isinstance(stat, Number) or isinstance(stat, complex):
+        return ...
+    number = stat if isinstance(stat, int) else float(stat)
+    return number if math.isfinite(number) else None
+
+
+def drop_later_lines(path: Path, updates: int) -> None:
+    """Drop the lines after an update, and those that an interruption has cut.
+
+    Before the first update, all lines are kept under another name.
+    """
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(lines, 1):
+        if not _START.startswith(line.strip("\0")[: len(_START)]):
+            raise UserError(
+                f"{path}:{number}: no training run has written this line. Training would replace "
+                "the file: move it away, or choose another --save-dir"
+            )
+    if not updates:
+        earlier = path.with_suffix(time.strftime(".before-%Y%m%d-%H%M%S.jsonl"))
+        logger.info("The numbers of an earlier training run are kept in %s", earlier)
+        path.rename(earlier)
+        return
+    kept = [line for line in lines if _updates_of(line) <= updates]
+    if kept != lines:
+        write_text(path, "".join(f"{line}\n" for line in kept))
+
+
+def _updates_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["num_updates"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+class Trackio:
+    """Provide wandb's functions through trackio, whose `init` would start a run each time."""
+
+    def __init__(self, trackio: Any) -> None:
+        self.trackio = trackio
+        self.config: dict[str, Any] = {}  # fairseq updates it
+        self.wanted: tuple[str, str | None] = "", None
+        self.running: tuple[str, str | None] | None = None
+
+    def init(self, project: str, reinit: bool = False, name: str | None = None) -> None:
+        """Note project and name of the run; fairseq calls this for every bar."""
+        self.wanted = project, name
+
+    def log(self, values: dict[str, Any], step: int | None = None) -> None:
+        """Log numbers; start the run before its first ones."""
+        if self.running != self.wanted:
+            project, name = self.wanted
+            self.trackio.init(project, name=name, config=_allowed(self.config), resume="allow")
+            if self.running is None:
+                atexit.register(self.trackio.finish)
+            self.running = self.wanted
+        self.trackio.log(values, step=step)
+
+
+def _allowed(config: Any) -> Any:
+    """Return options without names that begin with _, which trackio refuses."""
+    if not isinstance(config, dict):
+        return config
+    return {key: _allowed(val) for key, val in config.items() if not str(key).startswith("_")}
+
+
+def _trackio(project: str) -> Trackio | None:
+    try:
+        import trackio
+    except ImportError:
+        _say(
+            logging.WARNING,
+            f"--wandb-project {project}: neither wandb nor trackio is installed, so nothing is "
+            "tracked. Install one (pip install wandb, or this package with its extra `track`), "
+            "or read metrics.jsonl in --save-dir.",
+        )
+        return None
+    _say(
+        logging.INFO,
+        f"--wandb-project {project}: wandb is not installed; tracking with trackio on this "
+        f"machine. View it with: trackio show --project {project}",
+    )
+    return Trackio(trackio)
+
+
+@cache
+def _say(level: int, text: str) -> None:
+    logger.log(level, text)

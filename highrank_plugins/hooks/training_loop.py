@@ -1,0 +1,303 @@
+"""Surround fairseq's training loop: lock, signals, the newest whole checkpoint, and the end.
+
+The lock. What breaks: the same command started twice trains twice into one `--save-dir`. Why:
+fairseq does not look. What we do: the first process holds a lock on `training.lock` until it ends;
+data workers do not inherit it. Whoever gets it removes what a killed save has left. `--no-save`
+takes none. Delete when: fairseq does so.
+
+Requests to stop. What breaks: SIGTERM and SIGUSR1, by which clusters announce the end of a job's
+time, and SIGHUP of a closing terminal end a run at once. Why: fairseq handles no signals. What we
+do: handle them before data are loaded. After an update, and its validation and checkpoint where
+due, ask whether any process was told to stop. All then write the checkpoint and end with exit code
+75. Nothing is skipped, so the resumed run equals an unbroken one. Delete when: fairseq does so.
+
+The end. What breaks: a finished run that is started again takes one more update. Why: fairseq
+compares updates with `--max-update` after an update only. What we do: ask before the first update
+of an epoch, listeners and `--patience`, too; log the time left after an epoch, at the speed of the
+whole run. Delete when: `fairseq_cli.train.train` does so.
+
+Lost checkpoints. What breaks: where `checkpoint_last.pt` is missing, fairseq trains from random
+weights; a damaged one ends every start. Why: a missing file is how it recognises the first start.
+What we do: resume from the undamaged checkpoint in `--save-dir` with the most updates, and name it;
+averaged models do not count. Where none is left, refuse. Of several processes the first chooses. A
+directory without checkpoints is a first start, and so is any run with `--no-save` or, where the
+file is missing, with `--reset-dataloader` or `--reset-optimizer`. Plain `--fp16` and `--bf16` do
+not resume exactly, which is said at the start. Delete when: fairseq tells a first start from a lost
+file, and checkpoints hold float32 copies.
+
+The metric. What breaks: a misspelt `--best-checkpoint-metric` ends in a KeyError after the first
+epoch. Why: nothing knows what a validation computes before one has ended. What we do: look for the
+metric, unless it is the loss or of `--eval-METRIC`, in a validation of one batch before the first
+update. Delete when: fairseq looks.
+"""
+
+import glob
+import logging
+import math
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
+from copy import copy
+from datetime import timedelta
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils, utils
+from fairseq.distributed import utils as distributed_utils
+from fairseq.file_io import PathManager
+from fairseq.logging import metrics
+from fairseq.optim.fp16_optimizer import FP16Optimizer
+from fairseq_cli import train as training
+from torch import distributed
+
+from highrank_plugins.common import stop_request
+from highrank_plugins.common.checkpoint_file import UNREADABLE, first_whole, load_mapped
+from highrank_plugins.common.folders import locked
+from highrank_plugins.common.heartbeat import beat, guard
+from highrank_plugins.common.names import did_you_mean, flag
+from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.hooks.commands import is_command
+from highrank_plugins.hooks.distributed import refuse_lone_ranks
+from highrank_plugins.hooks.metrics import recording
+from highrank_plugins.hooks.trainer import HighrankTrainer
+
+logger = logging.getLogger(__name__)
+
+_DEFAULT = "checkpoint_last.pt"
+
+
+@replaces(training, "main")
+def main(stock: Callable, cfg: Any, *args: Any, **kwargs: Any) -> Any:
+    """Train, unless another training run writes into --save-dir; handle requests to stop."""
+    refuse_lone_ranks(cfg)  # otherwise all but one would name the lock
+    alone = cfg.distributed_training.distributed_rank == 0 and not cfg.checkpoint.no_save
+    with locked(cfg.checkpoint.save_dir) if alone else nullcontext():
+        if is_command() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            guard(distributed.get_rank())
+        with stop_request.handlers_restored():
+            stop_request.listen_unprepared()
+            result = stock(cfg, *args, **kwargs)
+        beat("ending")  # what remains is to free memory and to leave the process group
+        return result
+
+
+@replaces(training, "train")
+def train(stock: Callable, cfg: Any, trainer: HighrankTrainer, task: Any, epoch_itr: Any) -> Any:
+    """Train and record an epoch, if any is left; return validation losses and whether to stop."""
+    done, bound = trainer.get_num_updates(), cfg.optimization.max_update or math.inf
+    batches = len(epoch_itr)
+    to_do = batches - epoch_itr.iterations_in_epoch % batches  # less if resumed within an epoch
+    with recording(cfg, trainer):
+        if done >= bound or trainer.is_finished or trainer.has_stopped_early:
+            said = "nothing left to train: %d updates are done, --max-update is %s"
+            logger.info(said, done, bound)
+            return [None], True
+        if not trainer.has_found_metric:
+            trainer.has_found_metric = True
+            _find_metric(cfg, trainer)
+        result = stock(cfg, trainer, task, epoch_itr)
+    per_epoch = round((trainer.get_num_updates() - done) * batches / to_do)
+    log_time_left(cfg, trainer, epoch_itr, per_epoch)
+    return result
+
+
+def _find_metric(cfg: Any, trainer: HighrankTrainer) -> None:
+    metric = cfg.checkpoint.best_checkpoint_metric
+    is_sure = metric == "loss" or getattr(cfg.task, f"eval_{metric}", False)
+    if is_sure or cfg.dataset.disable_validation:
+        return
+    batch = trainer.get_valid_iterator(cfg.dataset.valid_subset.split(",")[0]).first_batch
+    if isinstance(batch, dict):  # a word, if the data cannot be read without workers
+        seeded = utils.set_torch_seed(cfg.common.seed)
+        with seeded, metrics.aggregate(new_root=True) as found:
+            trainer.valid_step(batch)
+        training.get_valid_stats(cfg, trainer, found.get_smoothed_values(), False)
+
+
+@replaces(training, "get_valid_stats")
+def get_valid_stats(stock: Callable, cfg: Any, trainer: Any, stats: Any, *rest: Any) -> Any:
+    """Return the numbers of a validation, which must have the metric of the best checkpoint."""
+    metric = cfg.checkpoint.best_checkpoint_metric
+    if metric not in stats:
+        remedy = f"; add --eval-{metric}" if hasattr(cfg.task, f"eval_{metric}") else ""
+        raise UserError(
+            f"--best-checkpoint-metric {metric}: a validation computes {', '.join(stats)} only"
+            f"{did_you_mean(metric, stats)}{remedy}"
+        )
+    return stock(cfg, trainer, stats, *rest)
+
+
+@replaces(training, "get_training_stats")
+def get_training_stats(stock: Callable, stats: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a line of the log, `wall` before others."""
+    found = stock(stats)
+    return {"wall": found["wall"], **found}  # `train_wall` is of one update, and rounds to 0
+
+
+def log_time_left(cfg: Any, trainer: HighrankTrainer, epoch_itr: Any, per_epoch: int) -> None:
+    """Log the time left after an epoch; early stopping may end the run sooner."""
+    updates, bounds, left = trainer.get_num_updates(), cfg.optimization, []
+    if bounds.max_update:
+        left.append(bounds.max_update - updates)
+    if bounds.max_epoch:
+        left.append((bounds.max_epoch - epoch_itr.epoch) * per_epoch)
+    if left and updates and min(left) > 0:
+        seconds = float(trainer.cumulative_training_time()) / updates * min(left)
+        clock = timedelta(seconds=round(seconds))
+        logger.info("epoch %d is done; about %s left", epoch_itr.epoch, clock)
+
+
+@replaces(training, "validate")
+def validate(
+    stock: Callable, cfg: Any, trainer: HighrankTrainer, task: Any, epoch_itr: Any, subsets: Any
+) -> Any:
+    """Return the validation losses of all subsets; the first one is the loss of the epoch."""
+    beat("validating")
+    losses = stock(cfg, trainer, task, epoch_itr, subsets)
+    if epoch_itr.end_of_epoch():
+        trainer.end_epoch(epoch_itr.epoch, losses[0])
+    beat("training")
+    return losses
+
+
+@replaces(training, "validate_and_save")
+def validate_and_save(
+    stock: Callable, cfg: Any, trainer: HighrankTrainer, task: Any, epoch_itr: Any, *rest: Any
+) -> tuple[Any, bool]:
+    """Return the validation losses, and whether to stop."""
+    losses, stop = stock(cfg, trainer, task, epoch_itr, *rest)
+    is_saved = trainer.saved_after == trainer.get_num_updates()
+    if is_saved:
+        beat("training")
+    if trainer.is_finished:
+        logger.info("Validation loss has stopped improving; stopping training.")
+        stop = True
+    if not stop:
+        leave_if_asked(cfg, trainer, epoch_itr, is_saved)
+    return losses, stop
+
+
+def leave_if_asked(cfg: Any, trainer: Any, epoch_itr: Any, is_saved: bool) -> None:
+    """End the process with a checkpoint of this update if any process of the run is asked to.
+
+    Every process must call it after the same update.
+    """
+    if not stop_request.listening() or not _anybody_asked(trainer):
+        return
+    if not is_saved:
+        checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
+    if trainer.data_parallel_world_size > 1:
+        # if one ended before the checkpoint is written, the launcher would end the others
+        distributed.barrier()
+    updates = trainer.get_num_updates()
+    logger.info("stopping after update %d; run the same command to resume", updates)
+    stop_request.leave()
+
+
+def _anybody_asked(trainer: Any) -> bool:
+    asked = stop_request.asked()
+    if trainer.data_parallel_world_size == 1:
+        return asked
+    votes = torch.tensor([float(asked)], device=trainer.device)
+    distributed_utils.all_reduce(votes, group=trainer.data_parallel_process_group)
+    return votes.item() > 0
+
+
+@replaces(checkpoint_utils, "load_checkpoint")
+def load_checkpoint(stock: Callable, cfg: Any, trainer: HighrankTrainer, **iterator: Any) -> Any:
+    """Load as fairseq does, from the newest undamaged checkpoint; say if that is not exact."""
+    for option in ("restore_file", "finetune_from_model"):
+        path = getattr(cfg, option)
+        if path and os.path.isdir(path):  # fairseq would train from random weights
+            raise UserError(f"{flag(option)} {path} is a folder; name a checkpoint in it")
+    suffix = trainer.checkpoint_suffix
+    if cfg.restore_file == _DEFAULT:
+        cfg = _with_newest(cfg, trainer)
+    elif not PathManager.exists(path := cfg.restore_file.replace(".pt", f"{suffix}.pt")):
+        raise FileNotFoundError(f"--restore-file {path} does not exist")
+    loaded = stock(cfg, trainer, **iterator)
+    is_inexact = isinstance(trainer.optimizer, FP16Optimizer) and not cfg.no_save
+    if is_inexact and trainer.is_data_parallel_master:
+        precision = "bf16" if trainer.cfg.common.bf16 else "fp16"
+        logger.warning(
+            f"--{precision} does not resume exactly: checkpoints hold rounded weights, and an "
+            "interrupted run ends with slightly different ones. --memory-efficient-"
+            f"{precision} and float32 do."
+        )
+    return loaded
+
+
+def _with_newest(cfg: Any, trainer: HighrankTrainer) -> Any:
+    """Return the options, with another file to restore from if checkpoint_last.pt is not whole."""
+    suffix = trainer.checkpoint_suffix
+    last = _last(cfg, suffix)
+    if cfg.no_save or PathManager.path_requires_pathmanager(last):
+        return cfg
+    chosen = _agree(trainer, lambda: choose(cfg, suffix))
+    if chosen == last:
+        return cfg
+    cfg = copy(cfg)
+    cfg.restore_file = chosen.removesuffix(f"{suffix}.pt") + ".pt"  # fairseq adds the suffix
+    cfg.finetune_from_model = None
+    return cfg
+
+
+def _last(cfg: Any, suffix: str) -> str:
+    return os.path.join(cfg.save_dir, _DEFAULT.replace(".pt", f"{suffix}.pt"))
+
+
+def _agree(trainer: HighrankTrainer, choose: Callable[[], str]) -> str:
+    """Return the choice of the first process; all processes raise its error."""
+    sharded = trainer.is_fsdp and trainer.cfg.distributed_training.use_sharded_state
+    if trainer.data_parallel_world_size == 1 or sharded:
+        return choose()
+    answer = {}
+    if trainer.data_parallel_rank == 0:
+        try:
+            answer = {"path": choose()}
+        except ValueError as error:
+            answer = {"error": str(error)}
+    answer = distributed_utils.broadcast_object(
+        answer, src_rank=0, group=trainer.data_parallel_process_group, dist_device=trainer.device
+    )
+    if "error" in answer:
+        raise UserError(answer["error"])
+    return answer["path"]
+
+
+def choose(cfg: Any, suffix: str) -> str:
+    """Return the file to restore from: the last checkpoint, or the newest one that is whole."""
+    last = _last(cfg, suffix)
+    found = glob.glob(os.path.join(glob.escape(cfg.save_dir), f"checkpoint*{suffix}.pt"))
+    others = sorted((path for path in found if path != last), key=_progress, reverse=True)
+    is_missing = not os.path.lexists(last)
+    fresh_start = cfg.reset_dataloader or cfg.reset_optimizer or cfg.continue_once
+    if is_missing and (fresh_start or not others):
+        return last
+    path, damage = first_whole(others if is_missing else [last, *others])
+    if path not in (None, last) and not cfg.no_save_optimizer_state and not _progress(path)[0]:
+        damage.append(f"{path} has no state of the optimizer, like an averaged model")
+        path = None
+    if path is not None:
+        if path != last:
+            reasons = "; ".join([f"{last} is missing"] * is_missing + damage)
+            logger.warning("Resuming from %s, the newest undamaged checkpoint: %s", path, reasons)
+        return path
+    raise UserError(
+        f"--save-dir {cfg.save_dir} holds no undamaged checkpoint: {'; '.join(damage)}. Copy one "
+        "there from elsewhere, or move these away to train from scratch"
+    )
+
+
+def _progress(path: str) -> tuple[bool, int, float]:
+    """Return whether a checkpoint has an optimizer's state, its updates, and when it was written.
+
+    Those of a damaged one are False, -1 and 0.
+    """
+    try:
+        state = load_mapped(path)
+        updates = int(state["optimizer_history"][-1]["num_updates"])
+        return state.get("last_optimizer_state") is not None, updates, os.path.getmtime(path)
+    except UNREADABLE:
+        return False, -1, 0.0

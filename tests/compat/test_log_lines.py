@@ -1,0 +1,191 @@
+"""A log holds what a person reads, at its level and place; LOGLEVEL=DEBUG keeps the rest."""
+
+import importlib
+import inspect
+import io
+import logging
+import re
+from argparse import Namespace
+
+import pytest
+from fairseq import checkpoint_utils, trainer, utils
+from fairseq.data import data_utils, iterators
+from fairseq.distributed import utils as distributed_utils
+from fairseq.models.wav2vec import wav2vec2_classification
+from fairseq.tasks import fairseq_task
+from fairseq_cli import preprocess, train
+from omegaconf import OmegaConf
+from torch import nn
+from tqdm import tqdm
+
+from highrank_plugins.compat import log_lines
+from highrank_plugins.compat.log_lines import NOTE
+
+SOURCES = {
+    "fairseq_cli.train": train, "fairseq.trainer": trainer,
+    "fairseq.checkpoint_utils": checkpoint_utils, "fairseq.data.data_utils": data_utils,
+    "fairseq.data.iterators": iterators, "fairseq.tasks.fairseq_task": fairseq_task,
+    "fairseq.distributed.utils": distributed_utils, "fairseq.utils": utils,
+}  # fmt: skip
+
+
+@pytest.fixture
+def level(monkeypatch):
+    root = logging.getLogger()
+    before = root.level
+    yield root.setLevel
+    root.setLevel(before)
+
+
+def shown(name: str, message: object) -> str | None:
+    """Return what a logger shows of a message, or None."""
+    logger = logging.getLogger(name)
+    record = logger.makeRecord(name, logging.INFO, "file", 1, message, (), None)
+    return record.getMessage() if logger.filter(record) else None
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("fairseq_cli.train", nn.Linear(2, 2)),
+        ("fairseq_cli.train", "task: TranslationTask"),
+        ("fairseq_cli.train", "training on 1 devices (GPUs/TPUs)"),
+        ("fairseq_cli.train", "max tokens per device = 8 and max sentences per device = None"),
+        ("fairseq.trainer", "detected shared parameter: a <- b"),
+        ("fairseq.trainer", "Saving checkpoint to /home/somebody/checkpoint_best.pt"),
+        ("fairseq.tasks.fairseq_task", "can_reuse_epoch_itr = True"),
+        ("fairseq.distributed.utils", "distributed init (rank 0): file:///tmp/store-0"),
+        ("fairseq.utils", "--user-dir=/home/somebody/a has already been imported."),
+        ("fairseq.data.iterators", "grouped total_num_itrs = 9"),
+    ],
+)
+def test_developer_lines_are_left_out(level, name, message):
+    level(logging.INFO)
+    assert shown(name, message) is None
+    level(logging.DEBUG)
+    assert shown(name, message) == str(message)
+
+
+def test_options_are_replaced_by_a_note(level):
+    level(logging.INFO)
+    assert shown("fairseq_cli.train", OmegaConf.create({"common": {"seed": 1}})) == NOTE
+    level(logging.DEBUG)
+    assert "seed" in shown("fairseq_cli.train", OmegaConf.create({"common": {"seed": 1}}))
+
+
+def test_preprocessing_prints_neither_options_nor_none_as_a_language(level):
+    level(logging.INFO)
+    assert shown("fairseq_cli.preprocess", Namespace(seed=1)) == NOTE
+    assert shown("fairseq_cli.preprocess", "[None] Dictionary: 9 types") == "Dictionary: 9 types"
+    assert shown("fairseq_cli.preprocess", "[en] Dictionary: 9 types") == "[en] Dictionary: 9 types"
+    source = inspect.getsource(preprocess)
+    assert "logger.info(args)" in source and '"[{}] Dictionary: {} types"' in source
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["training on 2 devices (GPUs/TPUs)", "num. shared model params: 12 (num. trained: 12)"],
+)
+def test_other_lines_are_kept(level, message):
+    level(logging.INFO)
+    assert shown("fairseq_cli.train", message) == message
+
+
+def test_warnings_are_kept(level):
+    level(logging.INFO)
+    logger = logging.getLogger("fairseq.trainer")
+    record = logger.makeRecord("", logging.WARNING, "file", 1, "begin training epoch 1", (), None)
+    assert logger.filter(record)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_fairseq_still_logs_the_lines_that_are_left_out(name):
+    """Find each start of a line in the source of its module."""
+    source = inspect.getsource(SOURCES[name])
+    plain = log_lines._LINES[name].replace("\\", "")
+    for part in re.split(r"\||\(\?:|\)", plain):
+        word = re.match(r"[\w. -]*", part)[0].strip()
+        assert re.sub(r" \d$", "", word) in source
+
+
+def test_seconds_are_rounded(level):
+    level(logging.INFO)
+    said = shown(
+        "fairseq.checkpoint_utils", "Saved a.pt (writing took 0.06590998100000434 seconds)"
+    )
+    assert said == "Saved a.pt (written in 0.0 s)"
+    assert "(writing took " in inspect.getsource(checkpoint_utils)
+
+
+@pytest.fixture
+def root():
+    logger = logging.getLogger()
+    before = logger.level
+    yield logger
+    logger.setLevel(before)
+
+
+def test_fairseq_still_sets_the_debug_level():
+    assert "basicConfig(level=logging.DEBUG)" in inspect.getsource(wav2vec2_classification)
+
+
+def test_the_debug_level_becomes_info(root, monkeypatch):
+    monkeypatch.delenv("LOGLEVEL", raising=False)
+    root.setLevel(logging.DEBUG)
+    importlib.reload(log_lines)
+    assert root.level == logging.INFO
+
+
+def test_the_environment_decides_the_level(root, monkeypatch):
+    monkeypatch.setenv("LOGLEVEL", "warning")
+    root.setLevel(logging.DEBUG)
+    importlib.reload(log_lines)
+    assert root.level == logging.WARNING
+
+
+def test_other_levels_are_kept(root):
+    root.setLevel(logging.ERROR)
+    importlib.reload(log_lines)
+    assert root.level == logging.ERROR
+
+
+def test_lines_have_the_format_of_the_tools(root):
+    handler, own = logging.StreamHandler(), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
+    own.setFormatter(logging.Formatter("%(message)s"))
+    root.addHandler(handler)
+    root.addHandler(own)
+    try:
+        importlib.reload(log_lines)
+        record = root.makeRecord("tool", logging.INFO, "file", 1, "done", (), None)
+        assert handler.format(record).endswith(" | INFO | tool | done")
+        assert own.format(record) == "done"
+    finally:
+        root.removeHandler(handler)
+        root.removeHandler(own)
+
+
+@pytest.fixture
+def terminal():
+    """Return a stream that a handler of the root logger and a bar share."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    logging.getLogger().addHandler(handler)
+    importlib.reload(log_lines)
+    yield stream, handler
+    logging.getLogger().removeHandler(handler)
+
+
+def test_the_bar_is_cleared_before_a_line(terminal):
+    stream, _ = terminal
+    with tqdm(total=3, desc="epoch", file=stream, ncols=40) as bar:
+        bar.refresh()
+        assert stream.getvalue().rpartition("\r")[2].startswith("epoch")
+        logging.getLogger("highrank").warning("something happened")
+        assert "\rsomething happened\n" in stream.getvalue()
+
+
+def test_importing_again_adds_no_second_filter(terminal):
+    _, handler = terminal
+    importlib.reload(log_lines)
+    assert [type(known).__name__ for known in handler.filters] == ["ClearBars"]

@@ -1,0 +1,284 @@
+"""Generation and scoring refuse NaN, name the batch without memory, and normalise once."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq.models import FairseqDecoder
+from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
+from fairseq_cli import eval_lm, generate
+
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.hooks.generation import forward_decoder, refuse_nan
+from tests.compat.conftest import config, run_training, translation_options
+from tests.hooks.conftest import ours
+from tests.models.small import build
+
+
+@pytest.fixture
+def broken(translator, tmp_path):
+    """Write a checkpoint whose output layer holds NaN."""
+    state = torch.load(translator)
+    state["model"]["decoder.output_projection.weight"][5] = float("nan")
+    torch.save(state, tmp_path / "broken.pt")
+    return tmp_path / "broken.pt"
+
+
+def translate(data, *options):
+    more = ["--cpu", "--num-workers", 0, "--beam", 2, "--max-len-b", 4, "--quiet"]
+    return generate.main(config("generation", data, *more, *options))
+
+
+def test_nan_is_an_error(data, broken):
+    with pytest.raises(FloatingPointError, match=r"--path.*NaN"):
+        translate(data, "--path", broken)
+
+
+def test_nan_in_an_ensemble_is_an_error(data, broken, translator):
+    with pytest.raises(FloatingPointError, match="NaN"):
+        translate(data, "--path", f"{translator}:{broken}")
+
+
+@pytest.fixture
+def one_nan(monkeypatch):
+    """Make every model give NaN to class 5, as a mixture may."""
+    sound = FairseqDecoder.get_normalized_probs
+
+    def probabilities(decoder, *args, **kwargs):
+        return sound(decoder, *args, **kwargs).index_fill(-1, torch.tensor(5), torch.nan)
+
+    monkeypatch.setattr(FairseqDecoder, "get_normalized_probs", probabilities)
+
+
+def test_one_nan_is_an_error(data, translator, one_nan):
+    with pytest.raises(FloatingPointError, match=r"--path.*NaN"):
+        translate(data, "--path", translator)
+
+
+def test_stock_translates_nan(data, translator, one_nan, stock):
+    stock(EnsembleModel, "forward_decoder")
+    assert translate(data, "--path", translator) is not None
+
+
+def test_models_without_nan_translate(data, translator):
+    assert translate(data, "--path", translator) is not None
+
+
+class Fused(torch.nn.Module):
+    """Return one bad output, as a language model."""
+
+    def forward(self, tokens):
+        return torch.full((*tokens.shape, 20), float("nan")), None
+
+
+def test_the_language_model_is_checked_too(data, translator):
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(translator)])
+    generator = SequenceGenerator(models, task.target_dictionary, lm_model=Fused())
+    with pytest.raises(FloatingPointError, match="--lm-path"):
+        generator.lm_model(torch.zeros(1, 2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_infinities_are_allowed(dtype):
+    scores = torch.full((3, 70_000), -3.0, dtype=dtype)
+    scores[:, 1] = -torch.inf
+    refuse_nan(scores, "a model")
+    scores[2, 7] = torch.nan
+    with pytest.raises(FloatingPointError):
+        refuse_nan(scores, "a model")
+
+
+HEADS = ["softmax", "mos", "mixtape", "plif"]
+
+
+@pytest.fixture
+def normalised(monkeypatch) -> list[torch.Tensor]:
+    """Record what fairseq has normalised."""
+    seen = []
+    stock = FairseqDecoder.get_normalized_probs
+
+    def get_normalized_probs(decoder, net_output, *more):
+        seen.append(net_output[0].clone())
+        return stock(decoder, net_output, *more)
+
+    monkeypatch.setattr(FairseqDecoder, "get_normalized_probs", get_normalized_probs)
+    return seen
+
+
+def hypotheses_of(built, models=None, **options) -> list[dict]:
+    """Return all hypotheses of a batch."""
+    search = Namespace(beam=3, max_len_a=0, max_len_b=8, **options)
+    models = models or [built.model.eval()]
+    generator = built.task.build_generator(models, search)
+    hypotheses = built.task.inference_step(generator, models, built.batch())
+    return [h for sentence in hypotheses for h in sentence]
+
+
+def assert_same(ours: list[dict], theirs: list[dict]) -> None:
+    assert len(ours) == len(theirs) > 0
+    for a, b in zip(ours, theirs, strict=True):
+        assert a["tokens"].tolist() == b["tokens"].tolist()
+        torch.testing.assert_close(a["positional_scores"], b["positional_scores"])
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_hypotheses_are_the_same_without_a_second_softmax(head, mt_data, stock, normalised):
+    built = build(mt_data, f"transformer_{head}_tiny")
+    found = hypotheses_of(built)
+    assert not normalised
+    stock(EnsembleModel, "forward_decoder")
+    assert_same(found, hypotheses_of(built))
+    assert normalised
+
+
+def test_an_ensemble_with_a_stock_model_is_normalised(mt_data, stock, normalised):
+    """One model of ours and one of fairseq's, which needs its only log_softmax."""
+    built = build(mt_data, "transformer_mos_tiny")
+    other = build(mt_data, "transformer", "--criterion", "cross_entropy").model.eval()
+    models = [built.model.eval(), other]
+    found = hypotheses_of(built, models)
+    steps = len(normalised)
+    assert steps > 0
+    stock(EnsembleModel, "forward_decoder")
+    assert_same(found, hypotheses_of(built, models))
+    assert len(normalised) == 3 * steps
+
+
+def test_a_temperature_needs_the_second_softmax(mt_data, stock, normalised):
+    built = build(mt_data, "transformer_mixtape_tiny")
+    found = hypotheses_of(built, temperature=0.5)
+    for divided in normalised:
+        assert (divided.exp().sum(-1) < 0.9).all()
+    assert normalised
+    stock(EnsembleModel, "forward_decoder")
+    assert_same(found, hypotheses_of(built, temperature=0.5))
+
+
+def test_the_mark_is_removed_after_the_step(mt_data):
+    model, seen = build(mt_data, "transformer_mos_tiny").model, []
+
+    def stock(*_):
+        seen.append(model.as_returned)
+        raise KeyboardInterrupt
+
+    for temperature in (1.0, 0.5):
+        with pytest.raises(KeyboardInterrupt):
+            ensemble = Namespace(models=[model, object()])
+            ours(forward_decoder)(stock, ensemble, None, None, None, temperature)
+        assert not model.as_returned
+    assert seen == [True, False]
+
+
+def cuda():
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+def cublas():
+    raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
+
+
+def cpu():
+    torch.empty(1 << 60, dtype=torch.uint8)
+
+
+def python():
+    raise MemoryError
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Make a function fail from its n-th call on."""
+
+    def patch(owner, name, fail, number):
+        real, calls = getattr(owner, name), []
+
+        def failing(*args, **kwargs):
+            calls.append(1)
+            if len(calls) >= number:
+                fail()
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, failing)
+
+    return patch
+
+
+@pytest.mark.parametrize("fail", [cuda, cublas, cpu, python])
+def test_a_run_names_the_batch_and_what_to_lower(data, tmp_path, short, fail):
+    short(CrossEntropyCriterion, "forward", fail, 3)
+    options = translation_options(**{"--max-update": 9, "--update-freq": 2, "--max-tokens": 40})
+    with pytest.raises(UserError) as raised:
+        run_training(data, tmp_path, *options)
+    message = str(raised.value)
+    assert message.startswith("Out of memory in update 2: a batch of ")
+    assert "sentences, " in message and "tokens; the longest sentence has " in message
+    assert "Halve --max-tokens (now 40) and double --update-freq (now 2)" in message
+    assert (tmp_path / "crash.pt").exists() == (fail is python)  # fairseq's, of unknown errors
+
+
+def test_the_memory_option_of_our_losses_is_named(data, tmp_path, short):
+    short(CrossEntropyCriterion, "forward", cuda, 1)
+    options = translation_options(**{"--arch": "transformer_mos", "--head-loss-memory": 64})
+    with pytest.raises(UserError, match=r"--head-loss-memory MIB \(now 64\) bounds"):
+        run_training(data, tmp_path, *options)
+
+
+def test_batches_of_sentences_are_named(data, tmp_path, short):
+    short(CrossEntropyCriterion, "forward", cuda, 1)
+    options = translation_options(**{"--batch-size": 4})
+    del options[options.index("--max-tokens") : options.index("--max-tokens") + 2]
+    with pytest.raises(UserError, match=r"a batch of 4 sentences.*--batch-size \(now 4\)"):
+        run_training(data, tmp_path, *options)
+
+
+def test_a_validation_is_retried_first(data, tmp_path, monkeypatch, caplog):
+    real, calls = CrossEntropyCriterion.forward, []
+
+    def once(criterion, model, sample, reduce=True):
+        if not model.training:
+            calls.append(1)
+            if len(calls) == 1:
+                cuda()
+        return real(criterion, model, sample, reduce)
+
+    monkeypatch.setattr(CrossEntropyCriterion, "forward", once)
+    run_training(data, tmp_path / "one", *translation_options(**{"--max-update": 1}))
+    assert "retrying batch" in caplog.text
+
+
+def test_a_validation_names_its_batch(data, tmp_path, monkeypatch):
+    real = CrossEntropyCriterion.forward
+
+    def never(criterion, model, sample, reduce=True):
+        if not model.training:
+            cuda()
+        return real(criterion, model, sample, reduce)
+
+    monkeypatch.setattr(CrossEntropyCriterion, "forward", never)
+    with pytest.raises(UserError, match=r"in a validation: a batch.*--max-tokens-valid"):
+        run_training(data, tmp_path, *translation_options(**{"--max-update": 1}))
+
+
+def test_other_errors_are_left_alone(data, tmp_path, short):
+    def fail():
+        raise RuntimeError("shapes differ")
+
+    short(CrossEntropyCriterion, "forward", fail, 1)
+    with pytest.raises(RuntimeError, match=r"^shapes differ$"):
+        run_training(data, tmp_path, *translation_options())
+
+
+def test_generation_names_its_batch(data, translator, short):
+    short(SequenceGenerator, "_generate", cuda, 1)
+    words = [data, "--path", translator, "--batch-size", 3, "--cpu"]
+    with pytest.raises(UserError, match=r"in generation: a batch of 3 sent.*or --beam"):
+        generate.main(config("generation", *words))
+
+
+def test_scoring_names_its_batch(data, language_model, monkeypatch):
+    monkeypatch.setattr(torch.nn.Embedding, "forward", lambda *args: cpu())
+    words = [data / "lm", "--path", language_model, "--task", "language_modeling", "--cpu"]
+    with pytest.raises(UserError, match=r"in scoring: a batch of .*or --softmax-batch"):
+        eval_lm.main(config("eval_lm", *words, "--tokens-per-sample", 16))

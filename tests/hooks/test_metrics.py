@@ -1,0 +1,161 @@
+"""The numbers of a training run reach metrics.jsonl and a tracker."""
+
+import json
+import math
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.logging import progress_bar as bars
+from fairseq.logging.meters import AverageMeter, StopwatchMeter
+from omegaconf import OmegaConf
+
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.hooks import metrics
+from highrank_plugins.hooks.metrics import METRICS
+from tests.compat.conftest import run_training, translation_options
+from tests.trainings import last
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+
+
+def kinds(folder):
+    return [(line["tag"], line["num_updates"]) for line in lines(folder)]
+
+
+def short(**changed):
+    options = {"--log-interval": 1, "--log-format": "none", "--max-update": 2}
+    return translation_options(**options | {"--max-tokens": 400} | changed)
+
+
+@pytest.mark.parametrize("log_format", ["none", "simple", "json", "tqdm"])
+def test_numbers_are_recorded_with_any_log_format(data, tmp_path, log_format):
+    run_training(data, tmp_path, *short(**{"--log-format": log_format}))
+    assert ("train_inner", 1) in kinds(tmp_path) and ("valid", 2) in kinds(tmp_path)
+    first = lines(tmp_path)[0]
+    assert first["epoch"] == 1 and isinstance(first["loss"], float) and first["lr"] == 0.01
+
+
+def test_a_resumed_run_has_each_line_once(data, tmp_path):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    run_training(data, whole, *short(**{"--max-update": 4}))
+    run_training(data, resumed, *short(**{"--max-update": 2}))
+    path = resumed / METRICS
+    path.write_text(path.read_text() + '{"tag": "train_inner", "num_updates": 3}\n{"tag": "tr')
+    run_training(data, resumed, *short(**{"--max-update": 4}))
+    inner = [kind for kind in kinds(resumed) if kind[0] == "train_inner"]
+    assert inner == [kind for kind in kinds(whole) if kind[0] == "train_inner"]
+    assert inner == [("train_inner", update) for update in (1, 2, 3, 4)]
+    losses = [[line["loss"] for line in lines(run) if line["tag"] == "train_inner"]
+              for run in (whole, resumed)]  # fmt: skip
+    assert losses[0] == losses[1]
+
+
+def test_the_time_of_a_run_adds_up_over_its_sittings(data, tmp_path):
+    """An epoch has several updates: the run is resumed within an epoch, and at the end of one."""
+    many = {"--max-tokens": 60}
+    for updates, before in ((1, 0), (2, 1000), (3, 2000)):
+        state = run_training(data, tmp_path, *short(**many, **{"--max-update": updates}))
+        wall = lines(tmp_path)[-1]["wall"]
+        assert before <= wall < before + 900
+        assert before <= state["extra_state"]["previous_training_time"] < before + 900
+        # several processes store a tensor
+        time = torch.tensor(1000.0) + state["extra_state"]["previous_training_time"]
+        state["extra_state"]["previous_training_time"] = time
+        state["cfg"] = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
+        torch.save(state, last(tmp_path))
+    start = ["--finetune-from-model", last(tmp_path)]
+    state = run_training(data, tmp_path / "other", *short(), *start)
+    assert lines(tmp_path / "other")[-1]["wall"] < 900
+    assert state["extra_state"]["previous_training_time"] < 900
+
+
+def test_a_run_from_scratch_starts_a_new_file(data, tmp_path):
+    (tmp_path / METRICS).write_text('{"tag": "train_inner", "num_updates": 1, "old": 1}\n')
+    run_training(data, tmp_path, *short())
+    assert not any("old" in line for line in lines(tmp_path))
+    (earlier,) = tmp_path.glob("metrics.before-*.jsonl")
+    assert json.loads(earlier.read_text())["old"] == 1
+
+
+@pytest.mark.parametrize("content", ["my notes", '{"tag": "train"}\n{"step": 1, "loss": 2}\n'])
+def test_a_file_of_the_user_is_refused_and_kept(data, tmp_path, content):
+    (tmp_path / METRICS).write_text(content)
+    message = r"metrics\.jsonl:\d: no training run has written this line.*: move it away"
+    with pytest.raises(UserError, match=message):
+        run_training(data, tmp_path, *short())
+    assert (tmp_path / METRICS).read_text() == content
+
+
+def test_statistics_become_numbers():
+    meter, watch = AverageMeter(), StopwatchMeter()
+    meter.update(3.0)
+    watch.sum = 2.5
+    assert metrics.plain(meter) == 3.0 and metrics.plain(watch) == 2.5
+    assert metrics.plain(torch.tensor(1.5)) == 1.5
+    assert metrics.plain(7) == 7 and metrics.plain("0.25") is ...
+    assert metrics.plain(math.nan) is None and metrics.plain(math.inf) is None
+
+
+def test_a_full_disk_loses_a_line_but_does_not_end_training(tmp_path, caplog):
+    bar = metrics.RecordingBar(bars.NoopProgressBar([]), tmp_path / "missing" / METRICS, 1)
+    bar.log({"loss": 1.0}, tag="train_inner", step=1)
+    assert "this line was not written" in caplog.text
+
+
+def test_bars_outside_a_run_record_nothing(tmp_path):
+    assert type(bars.progress_bar([], log_format="none")) is bars.NoopProgressBar
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Put a tracker with trackio's functions in its place; return what is called."""
+    found = []
+
+    def init(*args, **kwargs):
+        assert not any(name.startswith("_") for name in kwargs["config"])  # as trackio does
+        found.append(("init", args, kwargs))
+
+    stub = SimpleNamespace(
+        init=init,
+        log=lambda values, step: found.append(("log", values, step)),
+        finish=lambda: found.append(("finish",)),
+    )
+    monkeypatch.setitem(sys.modules, "trackio", stub)
+    monkeypatch.setattr(bars, "wandb", None)
+    metrics._say.cache_clear()
+    return found
+
+
+def test_a_resumed_run_stays_one_run_of_trackio(data, tmp_path, calls, caplog):
+    options = {"--max-tokens": 400, "--max-update": 3, "--log-interval": 1}
+    with caplog.at_level("INFO"):
+        run_training(
+            data, tmp_path / "run", *translation_options(**options), "--wandb-project", "layers"
+        )
+    (init,) = [call for call in calls if call[0] == "init"]
+    assert init[1] == ("layers",) and init[2]["name"] == "run" and init[2]["resume"] == "allow"
+    assert init[2]["config"]["optimization"]["max_update"] == 3
+    logged = {(name, step) for kind, values, step in calls[1:] for name in values}
+    assert ("train_inner/loss", 1) in logged and ("valid/loss", 3) in logged
+    said = [text for text in caplog.messages if "trackio" in text]
+    assert len(said) == 1 and "wandb is not installed; tracking with trackio" in said[0]
+
+
+def test_without_a_tracker_one_warning_names_both_trackers(monkeypatch, calls, caplog):
+    monkeypatch.setitem(sys.modules, "trackio", None)  # as if it were not installed
+    for _ in range(2):
+        bar = bars.progress_bar([], log_format="none", wandb_project="layers")
+        assert type(bar) is bars.NoopProgressBar
+    assert len(caplog.messages) == 1
+    assert "neither wandb nor trackio is installed" in caplog.text and "`track`" in caplog.text
+
+
+def test_wandb_takes_precedence(monkeypatch, calls):
+    wandb = SimpleNamespace(init=lambda **kwargs: calls.append(("wandb", kwargs["project"])))
+    monkeypatch.setattr(bars, "wandb", wandb)
+    bar = bars.progress_bar([], log_format="none", wandb_project="layers")
+    assert type(bar) is bars.WandBProgressBarWrapper and calls == [("wandb", "layers")]
