@@ -1,7 +1,6 @@
 """Provide `highrank train …`: turn a configuration into commands, and train by it."""
 
 import logging
-import resource
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -167,13 +166,14 @@ def run(
     from highrank_plugins.common.files import open_own
     from highrank_plugins.training.configuration import load
     from highrank_plugins.training.disk_space import check_space
-    from highrank_plugins.training.training_log import digest, memory_line
+    from highrank_plugins.training.metrics_log import METRICS, Progress, messages
 
     logging.disable(logging.INFO)  # hides fairseq's log
     options = load(config).options(block)
     check_space(options, data, save_dir)
     file = open_own(save_dir / "train.log", "ab", buffering=0)
     bounds = (float(options.get(name, 0)) or float("inf") for name in ("max_update", "max_epoch"))
+    progress = Progress(save_dir / METRICS, *bounds)
     # the lock of the recipe's folder is inherited: a training run that outlives the recipe keeps it
     with (
         stop_request.disregarded(),  # logs what the training run prints while it stops
@@ -186,11 +186,12 @@ def run(
         ) as training,
     ):
         assert training.stdout is not None
-        for line in digest(_logged(training.stdout, log), *bounds):
-            typer.echo(line)
+        for message in messages(_logged(training.stdout, log)):
+            for line in [*progress.new_lines(), *([message] if message is not None else [])]:
+                typer.echo(line)
         training.wait()
-        kibibytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        log.write(memory_line(kibibytes).encode())
+        for line in progress.new_lines():
+            typer.echo(line)
     code = training.returncode
     if code:
         raise typer.Exit(code if code > 0 else 128 - code)  # the exit code that bash gives a signal

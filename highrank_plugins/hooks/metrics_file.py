@@ -5,6 +5,8 @@ only, and with `none` they are lost; TensorBoard's files need TensorBoard.
 Why: fairseq gives its statistics to a progress bar, which prints them.
 What we do: also append them to `metrics.jsonl` in `--save-dir`, a JSON object a line: `tag`
 (train_inner, train, or a validation set), `epoch`, `num_updates`, and each statistic as a number.
+The first line (tag start) has `parameters` and `updates_per_epoch`, and that of an epoch the peak
+memory of the process. `training/metrics_log.py` reads the file.
 A number that is not finite is null. A resumed run drops the lines after its checkpoint first. At
 update 0, the lines of an earlier run are kept in `metrics.before-TIME.jsonl`. A file that no
 training run has written is an error, and so is a symbolic link of that name.
@@ -14,6 +16,7 @@ Delete when: fairseq writes one.
 import json
 import logging
 import math
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +51,8 @@ def train(stock, cfg, trainer, task, epoch_itr):
         if not getattr(trainer, "highrank_metrics", False):
             drop_later_lines(path, trainer.get_num_updates())
             trainer.highrank_metrics = True
+            if not path.is_file():
+                _append(path, _sizes(cfg, trainer, epoch_itr))
         return stock(cfg, trainer, task, epoch_itr)
 
 
@@ -96,11 +101,30 @@ class RecordingBar(bars.BaseProgressBar):
             name: number for name, stat in stats.items() if (number := plain(stat)) is not ...
         }
         line["num_updates"] = updates
-        try:
-            with open_own(self.path, "a") as file:
-                file.write(json.dumps(line, allow_nan=False) + "\n")
-        except OSError as error:  # losing the file must not end the training run
-            logger.warning("%s: %s; this line was not written", self.path, error)
+        if tag == "train":
+            kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            line["peak_memory_gib"] = round(kibibytes / 2**20, 3)
+        _append(self.path, line)
+
+
+def _append(path: Path, line: dict[str, Any]) -> None:
+    try:
+        with open_own(path, "a") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+    except OSError as error:  # losing the file must not end the training run
+        logger.warning("%s: %s; this line was not written", path, error)
+
+
+def _sizes(cfg: Any, trainer: Any, epoch_itr: Any) -> dict[str, Any]:
+    """Return the first line: parameters without experts, as fairseq counts them, and updates."""
+    frequencies, epoch = cfg.optimization.update_freq, epoch_itr.next_epoch_idx
+    batches = frequencies[min(epoch, len(frequencies)) - 1]
+    parameters = (p for p in trainer.get_model().parameters() if not getattr(p, "expert", False))
+    return {
+        "tag": "start", "epoch": epoch, "num_updates": 0,
+        "parameters": sum(p.numel() for p in parameters),
+        "updates_per_epoch": math.ceil(len(epoch_itr) / batches),
+    }  # fmt: skip
 
 
 def plain(stat: Any) -> Any:

@@ -1,78 +1,18 @@
-"""Show the papers' scores next to ours, with a column for each kind of score."""
+"""Read the papers' scores, and how far a repetition may deviate from each."""
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from highrank_plugins.common import formatting
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import read_tree
-from highrank_plugins.results.perplexity import BEFORE
 
 FILE = Path(__file__).with_suffix(".yaml")
-# kind of score → name of the metric in our records, where we compute it, and its format
-KINDS: dict[str, tuple[str | None, str]] = {
-    "sacrebleu": ("sacrebleu", ".1f"),
-    "tokenised": ("bleu_tokenised", ".1f"),
-    "compound_split": ("bleu_compound_split", ".1f"),
-    "unstated": (None, ".1f"),
-    "valid ppl": ("valid_perplexity", ".2f"),
-    "test ppl": ("test_perplexity", ".2f"),
-    "test ppl (cache)": ("test_cache_perplexity", ".2f"),
-    "test ppl (dynamic)": ("test_dynamic_perplexity", ".2f"),
-    "rank": ("test_rank", ",.0f"),
-    "valid bits": ("valid_bits", ".2f"),
-    "test bits": ("test_bits", ".2f"),
-    "BLEU-4 precision": ("bleu4_precision", ".3f"),
-    "BLEU-4 recall": ("bleu4_recall", ".3f"),
-}
-# scores that have a column only if one of our runs has them, or with `everything`
-DETAILS: dict[str, tuple[str | None, str]] = {
-    "train ppl": ("train_perplexity", ".2f"),
-    "valid ppl (cache)": ("valid_cache_perplexity", ".2f"),
-    "valid ppl (dynamic)": ("valid_dynamic_perplexity", ".2f"),
-    "test ppl (10 seeds)": (None, ".2f"),
-    "train bits": ("train_bits", ".2f"),
-    "valid rank": ("valid_rank", ",.0f"),
-    "ε-rank (1e-3)": ("test_effective_rank_0.001", ",.0f"),
-    "ε-rank (1e-4)": ("test_effective_rank_0.0001", ",.0f"),
-    "ε-rank (1e-5)": ("test_effective_rank_1e-05", ",.0f"),
-    "valid KLD": ("valid_kld", ".3f"),
-    "KLD": ("test_kld", ".3f"),
-    **{
-        f"BLEU-{order} {name}": (f"bleu{order}_{name}", ".3f")
-        for order in (1, 2, 3)
-        for name in ("precision", "recall")
-    },
-}
-ALL_KINDS = KINDS | DETAILS
 PARAMETERS = "parameters"
-SCORES = dict.fromkeys([*ALL_KINDS, PARAMETERS])  # in the order of the columns
 SIMILARITY = "similarity_"
-# files of word pairs, as Faruqui and Dyer distribute them → their names in Parthiban et al. 2021
-BENCHMARKS = {
-    "EN-WS-353-ALL": "WS-353",
-    "EN-WS-353-SIM": "WS-SIM",
-    "EN-WS-353-REL": "WS-REL",
-    "EN-RG-65": "RG-65",
-    "EN-MC-30": "MC-30",
-    "EN-MTurk-287": "MTurk-287",
-    "EN-MTurk-771": "MTurk-771",
-    "EN-MEN-TR-3k": "MEN",
-    "EN-YP-130": "YP-130",
-    "EN-VERB-143": "VERB-143",
-    "EN-RW-STANFORD": "RW",
-    "EN-SimVerb-3500": "SimVerb",
-    "EN-SIMLEX-999": "SimLex",
-}
-# the last sentence of the table
-CLAIM = (
-    "What can be claimed: not which system is better. Perplexities compare over one text and "
-    "vocabulary only; `highrank compare --paper` tests the numbers that compare.\n"
-)
 DEVIATIONS = 2.0  # tolerance of a repetition, in standard deviations over seeds
 SIZES_DIFFER = 0.01  # sizes of models that are rounded in print, relative
 # Standard deviations over seeds, relative to the score, where no source of a task prints one. That
@@ -152,10 +92,7 @@ def tolerance(entries: Sequence[Published], entry: Published, kind: str) -> floa
     This is twice the deviation over seeds: the entry's own, else the largest of this kind among the
     entries of the task, relative to their scores, else that of `SPREADS`. Deviations of ranks
     depend on the layer, so only those of the same layer count. A gain has the tolerance of a
-    difference of two perplexities.
-
-    Returns:
-        None for the numbers of `WITHOUT_TOLERANCE`.
+    difference of two perplexities. The numbers of `WITHOUT_TOLERANCE` have None.
     """
     if any(kind.startswith(name) for name in WITHOUT_TOLERANCE):
         return None
@@ -201,106 +138,3 @@ def _layer(entry: Published) -> str:
     name, *words = (entry.conf or "").rpartition("/")[2].split("_")
     few = [w for w in words if re.fullmatch(r"k\d+", w) and int(w[1:]) < _FULL_RANK]
     return "_".join([name, *few])
-
-
-def table(task: str, ours: Mapping[str, Mapping[str, float]], everything: bool = False) -> str:
-    """Return Markdown: a row for each system, ours first, and a column for each kind of score.
-
-    Args:
-        ours: name of a run → its metrics, as in its record, and its `parameters`.
-        everything: also what none of our runs has: scores, times, word similarities and other
-            cells. Each has its tolerance; what has none and the errata follow, a paragraph each.
-    """
-    entries = read_published(task)
-    own = [(name, _of_run(metrics), "this run") for name, metrics in _checkpoints(ours)]
-    theirs = [
-        (entry.system, _of_entry(entry, entries if everything else ()), entry.source)
-        for entry in entries
-    ]
-    measured = {column for _, cells, _ in own for column in cells}
-    published = dict.fromkeys(column for _, cells, _ in theirs for column in cells)
-    wanted = KINDS.keys() | (measured & SCORES.keys())
-    if everything:
-        wanted |= published.keys()
-    known = published.keys() | (measured & KINDS.keys())
-    columns = [name for name in dict.fromkeys([*SCORES, *published]) if name in wanted & known]
-    rows = (
-        [name, *(cells.get(column, "") for column in columns), source]
-        for name, cells, source in [*own, *theirs]
-        if not cells.keys().isdisjoint(columns)
-    )
-    parts = [formatting.table(["system", *columns, "source"], rows)]
-    if everything:
-        parts += [*_without_tolerance(columns), *_errata(entries)]
-    return "\n".join([*parts, CLAIM])
-
-
-def _checkpoints(
-    ours: Mapping[str, Mapping[str, float]],
-) -> Iterator[tuple[str, Mapping[str, float]]]:
-    """Yield each run, after its checkpoint before finetuning if it was finetuned."""
-    for name, metrics in ours.items():
-        first = {
-            metric.removesuffix(BEFORE): value
-            for metric, value in metrics.items()
-            if metric.endswith(BEFORE)
-        }
-        if first:
-            yield f"{name}, before finetuning", first
-        yield name, metrics
-
-
-def _of_run(metrics: Mapping[str, float]) -> dict[str, str]:
-    """Return the cells of a run by column."""
-    columns = {metric: kind for kind, (metric, _) in ALL_KINDS.items()}
-    columns |= {f"{SIMILARITY}{file}": f"{SIMILARITY}{name}" for file, name in BENCHMARKS.items()}
-    named = {columns.get(metric, metric): value for metric, value in metrics.items()}
-    return {name: _cell(name, value) for name, value in named.items()}
-
-
-def _of_entry(entry: Published, entries: Sequence[Published]) -> dict[str, str]:
-    """Return the cells of a published system by column; with `entries`, their tolerances, too."""
-    cells = {
-        kind: _cell(kind, value, entry.deviations.get(kind))
-        for kind, value in (entry.scores | entry.cells).items()
-    }
-    if entries:
-        limits = {kind: tolerance(entries, entry, kind) for kind in cells}
-        cells |= {
-            kind: f"{cells[kind]} (± {_cell(kind, limit)})"
-            for kind, limit in limits.items()
-            if limit
-        }
-    if entry.parameters is not None:
-        cells[PARAMETERS] = _cell(PARAMETERS, entry.parameters)
-    similar = {f"{SIMILARITY}{name}": rho for name, rho in entry.similarity.items()}
-    cells |= {name: _cell(name, rho) for name, rho in similar.items()}
-    for author, numbers in entry.contexts.items():
-        cells[f"contexts of {author}"] = ", ".join(map(str, numbers)) or "none"
-    return cells
-
-
-def _without_tolerance(columns: Sequence[str]) -> Iterator[str]:
-    """Yield what the tolerances are, and a paragraph for each reason for none, with its columns."""
-    yield (
-        "In parentheses: how far a run with another seed may be from the number. Numbers without "
-        f"them are exact, or have no such limit. Sizes may differ by {SIZES_DIFFER:.0%}.\n"
-    )
-    for reason in dict.fromkeys(WITHOUT_TOLERANCE.values()):
-        names = tuple(name for name, why in WITHOUT_TOLERANCE.items() if why == reason)
-        found = [column for column in columns if column.startswith(names)]
-        if found:
-            yield f"Tolerance of {', '.join(found)}: {reason}.\n"
-
-
-def _errata(entries: Sequence[Published]) -> Iterator[str]:
-    for entry in entries:
-        for kind, what in entry.errata.items():
-            yield f"{entry.system} ({entry.source}), {kind}: {what}.\n"
-
-
-def _cell(kind: str, value: float, deviation: float | None = None) -> str:
-    other = ".4f" if kind.startswith(SIMILARITY) else ".4g"
-    form = ALL_KINDS.get(kind, (None, other))[1] if kind != PARAMETERS else ",.0f"
-    numbers = [number for number in (value, deviation) if number is not None]
-    return " ± ".join(f"{number:{form}}" for number in numbers)

@@ -19,7 +19,7 @@ from highrank_plugins.results.doubts import doubts, impossible
 if TYPE_CHECKING:
     from highrank_plugins.common.score import Score
     from highrank_plugins.training.configuration import Configuration
-    from highrank_plugins.training.training_log import LoggedTraining
+    from highrank_plugins.training.metrics_log import RecordedTraining
 
 RESULTS = "results.json"  # file name of a recipe's record
 PROBLEMS = "problems.json"  # in a study's folder: why members have no record
@@ -35,17 +35,19 @@ def _bounded(value: float) -> float:
 
 BoundedFloat = Annotated[float, AfterValidator(_bounded)]  # NaN is the reader's to judge
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-_Training = dict[str, BoundedFloat | None]
-_Counts = TypedDict(
-    "_Counts",
-    {
-        "in": dict[str, Whole],
-        "out": dict[str, Whole],
-        "left out": dict[str, Whole | dict[str, Whole]],
-    },
-)
+def _positive(numbers: dict[str, float | None]) -> dict[str, float | None]:
+    for name, value in numbers.items():
+        if value is not None and value < 0 and not name.endswith("loss"):
+            raise ValueError(f"{name} is below 0")
+    return numbers
+
+
+_Training = Annotated[dict[str, BoundedFloat | None], AfterValidator(_positive)]
+_Tally = dict[str, Count]
+_Counts = TypedDict("_Counts", {"in": _Tally, "out": _Tally, "left out": dict[str, Count | _Tally]})
 
 
 class _Finetuning(TypedDict, total=False):
@@ -55,7 +57,7 @@ class _Finetuning(TypedDict, total=False):
 
 class _Hardware(TypedDict, total=False):
     processor: str
-    cores: Whole
+    cores: Count
     gpus: list[str]
     flags: list[str]
 
@@ -80,7 +82,7 @@ class _Record(TypedDict, total=False):
     signature: str
     signatures: dict[str, str]
     config: dict[str, dict[str, bool | Whole | BoundedFloat | str | None] | None]
-    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]]
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)]
     command: str
     data: str | None
     vocabulary: str | None
@@ -98,40 +100,26 @@ _COMPLETE = (
     ("train", "updates"), ("train", "words_per_second"), ("hardware", "cores"),
     ("versions", "torch"),
 )  # fmt: skip
-# control characters in JSON, but for line feeds and tabs
-_CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\(?:u00|[bfr])|[\x7f-\x9f]")
+# control characters in JSON, but for line feeds and tabs, and halves of characters
+_CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\(?:u00|[bfr])|[\x7f-\x9f\ud800-\udfff]")
 
 
 def make_record(
     scores: dict[str, "Score"],
     configuration: "Configuration",
-    training: "LoggedTraining",
-    finetuning: "LoggedTraining | None" = None,
-    *,
-    paired: Mapping[str, Any] | None = None,
-    data: str | None = None,
-    ledger: Mapping[str, Any] | None = None,
-    vocabulary: str | None = None,
+    training: "RecordedTraining",
+    finetuning: "RecordedTraining | None" = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """Return everything needed to judge and repeat a result, as plain values.
 
     Args:
         scores: the signature of the first, the score to report, becomes `signature`.
         finetuning: a second training run, which continued the first.
-        paired: the test against another system, see `scoring.compare`.
-        data: digest of the text, equal for equal text and preparation.
-        ledger: sentences and tokens of each stage, see `ledger.read_ledger`.
-        vocabulary: checksum of a language model's dictionary.
+        more: digest of the text (data), the ledger, the paired test, the dictionary (vocabulary).
     """
-    more: dict[str, Any] = {} if data is None else {"data": data}
-    if vocabulary is not None:
-        more["vocabulary"] = vocabulary
     if finetuning is not None:
         more["finetune"] = {"command": finetuning.command, "train": finetuning.summary}
-    if ledger:
-        more["ledger"] = ledger
-    if paired is not None:
-        more["paired"] = paired
     record = {
         "metrics": {name: score.value for name, score in scores.items()},
         "signature": next(iter(scores.values())).signature,
@@ -140,7 +128,7 @@ def make_record(
         "seeds": [configuration.train.get("seed", 1)],  # 1 is fairseq's default
         "command": training.command,
         "train": training.summary,
-        **more,
+        **{name: value for name, value in more.items() if value},
         "versions": versions(),
         "git": git_state(),
         "hardware": hardware(),
@@ -185,23 +173,11 @@ def load_record(
     return dict(record)
 
 
-def configuration_of(record: Mapping[str, Any]) -> str:
-    """Return the configuration without the seed, as text; empty if the record has none."""
-    blocks = {name: dict(options or {}) for name, options in record.get("config", {}).items()}
-    blocks.get("train", {}).pop("seed", None)
-    return json.dumps(blocks, sort_keys=True) if any(blocks.values()) else ""
-
-
-def refuse_repeated_runs(
-    paths: Sequence[Path],
-    records: Sequence[Mapping[str, Any]],
-    run: Sequence[str] = ("config", "seeds"),
-) -> None:
-    """Check that records are of different runs.
-
-    Args:
-        run: keys that identify a run; no two records may agree in all of them.
-    """
+def read_records(
+    paths: Sequence[Path], run: Sequence[str] = ("config", "seeds")
+) -> list[dict[str, Any]]:
+    """Return the complete records of different runs: no two agree in all keys of `run`."""
+    records = [load_record(path, complete=True) for path in paths]
     for index, record in enumerate(records):
         for path, other in zip(paths[:index], records[:index], strict=True):
             same = "config" in record and all(record.get(key) == other.get(key) for key in run)
@@ -210,17 +186,21 @@ def refuse_repeated_runs(
                     f"{paths[index]} and {path} are of one configuration and seed; a run counts "
                     "once: leave one out"
                 )
+    return records
+
+
+def configuration_of(record: Mapping[str, Any]) -> str:
+    """Return the configuration without the seed, as text; empty if the record has none."""
+    blocks = {name: dict(options or {}) for name, options in record.get("config", {}).items()}
+    blocks.get("train", {}).pop("seed", None)
+    return json.dumps(blocks, sort_keys=True) if any(blocks.values()) else ""
 
 
 def study_problems(paths: Sequence[Path]) -> dict[str, str]:
-    """Return why other runs of the studies that these records belong to have no record.
+    """Return why other runs of the studies of these records have none: SYSTEM-SEED → reason.
 
-    Runs of systems that have records, none of which is among these, are left out.
-
-    Args:
-        paths: `SYSTEM-SEED/results.json`; those outside of a study's folder tell nothing.
-    Returns:
-        SYSTEM-SEED → reason.
+    Runs of systems that have records, none of which is among these, are left out. A record outside
+    of a study's folder tells nothing.
     """
     found: dict[str, str] = {}
     for folder in dict.fromkeys(path.parent.parent for path in paths if path.name == RESULTS):

@@ -12,17 +12,16 @@ from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.heads.tokens import tokens, with_layer_of_arch
-from highrank_plugins.results.comparison import Compared, ComparedSystem
-from highrank_plugins.results.perplexity import BEFORE
-from highrank_plugins.results.provenance_notes import SCORING, STEPS, TEXT_BLOCKS, flat_settings
+from highrank_plugins.results.comparison import TESTS, Compared, ComparedSystem
+from highrank_plugins.results.doubts import SCORING, STEPS, TEXT_BLOCKS, flat_settings
+from highrank_plugins.results.evaluations import BEFORE
+from highrank_plugins.results.metrics import KINDS
 from highrank_plugins.results.published import (
-    ALL_KINDS,
     FILE,
     SIZES_DIFFER,
     Published,
     read_published,
 )
-from highrank_plugins.results.systems import TESTS
 from highrank_plugins.training import configuration
 
 _SOURCE = re.compile(r"(\w+) (?:et al\. |and \w+ )?(\d{4})")
@@ -44,13 +43,7 @@ _GROUPS = {
     "settings": r"(train|finetune)\..*",
 }
 _FINETUNABLE = ("valid ppl", "test ppl")  # papers print these before and after finetuning
-# kinds of BLEU → how a verdict calls them
-_BLEU = {
-    "sacrebleu": "sacreBLEU",
-    "tokenised": "tokenised BLEU",
-    "compound_split": "tokenised BLEU with split compounds",
-    "unstated": "BLEU of an unstated kind",
-}
+_BLEU = ("sacrebleu", "tokenised", "compound_split", "unstated")  # kinds of BLEU
 
 
 @dataclass(frozen=True)
@@ -94,7 +87,7 @@ def judge(compared: Compared, paper: str, task: str | None = None) -> list[Verdi
             f"{', '.join(known)}"
         )
     tested = compared.metric.removesuffix(BEFORE)
-    kinds = [kind for kind, (metric, _) in ALL_KINDS.items() if metric == tested]
+    kinds = [kind for kind, metric in KINDS.items() if metric.name == tested]
     if not kinds:
         raise ValueError(f"--paper: papers do not report {compared.metric}; give another --metric")
     return [_judge(system, entries, kinds[0], task, compared) for system in compared.systems]
@@ -123,7 +116,7 @@ def _judge(
     with_score = [entry for entry in candidates if kind in entry.scores]
     with_score = with_score or [entry for entry in candidates if _kind_in(entry, kind)]
     if not with_score:
-        score = _BLEU.get(kind, kind)
+        score = KINDS[kind].title if kind in _BLEU else kind
         what = "has no such layer" if not candidates else f"reports no {score} of it"
         return Verdict(system.name, ours, "–", "–", "not comparable", f"the paper {what}")
     reasons = {
@@ -156,7 +149,7 @@ def _judge(
 
 def _kind_in(entry: Published, kind: str) -> str:
     """Return the kind, or else one that scores the same text in another way; empty if none does."""
-    alike = (k for k in entry.scores if {k, kind} <= _BLEU.keys() or k.startswith(f"{kind} ("))
+    alike = (k for k in entry.scores if {k, kind} <= {*_BLEU} or k.startswith(f"{kind} ("))
     return kind if kind in entry.scores else next(alike, "")
 
 
@@ -166,7 +159,7 @@ def _published(entry: Published, kind: str) -> Summary | float:
 
 
 def _printed(kind: str, numbers: Summary | float | None) -> str:
-    form = ALL_KINDS[kind][1]
+    form = KINDS[kind].printed or KINDS[kind].format
     if isinstance(numbers, Summary):
         return f"{numbers.mean:{form}} ± {numbers.sd:{form}} (n = {numbers.n})"
     return "–" if numbers is None else f"{numbers:{form}}"
@@ -236,7 +229,7 @@ def _differences(
             ours, other = (_value(one.get(name)) for one in (settings, theirs))
             yield group, f"{name.removeprefix('train.')} {ours} ({entry.conf}: {other})"
     if shown != kind:
-        ours, other = (_BLEU.get(name, name) for name in (kind, shown))
+        ours, other = (KINDS[k].title if k in _BLEU else k for k in (kind, shown))
         yield "signature", f"{ours} (paper: {other})"
     for run in system.runs:
         signature = str(run.record.get("signatures", {}).get("test_perplexity", ""))

@@ -119,7 +119,7 @@ forget_score_without_record() {
 
 # show_published: print the papers' scores of the recipe's task next to this run's.
 show_published() {
-    highrank results published "${recipe_dir##*/}" --results "$run_dir/results.json"
+    highrank published "${recipe_dir##*/}" --results "$run_dir/results.json"
 }
 
 # record_scores DATA SCORES [WORD…]: write the record with these scores of a model of this data.

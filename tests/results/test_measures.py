@@ -1,4 +1,4 @@
-"""Test results/measures.py: files of `highrank analyse` become scores of a record."""
+"""Test results/evaluations.py: files of `highrank analyse` become scores of a record."""
 
 import json
 
@@ -12,7 +12,7 @@ from highrank_plugins.measures.kld import Divergences
 from highrank_plugins.measures.predictions import Predictions
 from highrank_plugins.measures.retention import Retention
 from highrank_plugins.measures.spectrum import LogProbSpectrum
-from highrank_plugins.results.measures import read_measures
+from highrank_plugins.results.evaluations import read_measures
 from highrank_plugins.results.scoring import ScoreError
 
 SPECTRUM = LogProbSpectrum(
