@@ -14,11 +14,7 @@ from highrank_plugins.results.record import RESULTS
 
 
 def study_figures(compared: Compared, x: str) -> list[Scatter]:
-    """Return a figure of the tested metric over `x`; over an option, also one of a measured rank.
-
-    Args:
-        x: a number of the training run (such as words_per_second), a metric, or an option of train.
-    """
+    """Return a figure of the tested metric over `x`; over an option, also one of the rank."""
     y = compared.metric
     if metric_named(x).more:
         return [_scatter(compared, x, y, lambda run: run.cost(x), frontier=True)]

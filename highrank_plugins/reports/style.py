@@ -79,10 +79,7 @@ def place_labels(
 ) -> None:
     """Write each label beside its point where it covers no other label and no obstacle.
 
-    Args:
-        plot: axes of matplotlib, whose limits and scales are final.
-        labels: text → x and y.
-        obstacles: two corners of each, such as the ends of an error bar.
+    Limits and scales of the axes are final. An obstacle has two corners, as an error bar has ends.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

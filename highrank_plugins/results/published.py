@@ -38,38 +38,24 @@ WITHOUT_TOLERANCE = {
 
 
 class Published(BaseModel):
-    """Hold one system of one source: its scores by kind, and where each is printed.
-
-    Attributes:
-        table: the table or figure with the scores and cells.
-        deviations: standard deviations of scores over seeds.
-        conf: the recipe's configuration that repeats the training run.
-        parameters: of the model, where the source states them or they follow from its sizes.
-        seeds: number of runs behind the deviations.
-        elsewhere: kind or cell → another table that prints it.
-        also: further tables that print the scores again.
-        cells: numbers that our records do not have: times, slowdowns, p-values, slopes.
-        similarity: benchmark of word similarity → Spearman's ρ.
-        contexts: who chose the contexts → numbers of those whose next word is in the top 5.
-        errata: kind or cell → what is wrong or uncertain in it.
-    """
+    """Hold one system of one source: its scores by kind, and where each is printed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     system: str
     source: str
-    table: str
+    table: str  # the table or figure with the scores and cells
     scores: dict[str, float] = {}
-    deviations: dict[str, float] = {}
-    conf: str | None = None
-    parameters: float | None = None
-    seeds: int = 1
-    elsewhere: dict[str, str] = {}
-    also: list[str] = []
-    cells: dict[str, float] = {}
-    similarity: dict[str, float] = {}
-    contexts: dict[str, list[int]] = {}
-    errata: dict[str, str] = {}
+    deviations: dict[str, float] = {}  # standard deviations of scores over seeds
+    conf: str | None = None  # the recipe's configuration that repeats the training run
+    parameters: float | None = None  # stated by the source, or following from its sizes
+    seeds: int = 1  # number of runs behind the deviations
+    elsewhere: dict[str, str] = {}  # kind or cell → another table that prints it
+    also: list[str] = []  # further tables that print the scores again
+    cells: dict[str, float] = {}  # what our records lack: times, slowdowns, p-values, slopes
+    similarity: dict[str, float] = {}  # benchmark of word similarity → Spearman's ρ
+    contexts: dict[str, list[int]] = {}  # who chose them → those with the next word in the top 5
+    errata: dict[str, str] = {}  # kind or cell → what is wrong or uncertain in it
 
     def tables_of(self, kind: str) -> list[str]:
         """Return the tables and figures that print a score or cell."""

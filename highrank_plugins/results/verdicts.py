@@ -50,11 +50,8 @@ _BLEU = ("sacrebleu", "tokenised", "compound_split", "unstated")  # kinds of BLE
 class Verdict:
     """Hold the comparison of one of our systems with one of a paper's.
 
-    Attributes:
-        ours, theirs: as they are printed.
-        verdict: "agrees", "differs" or "not comparable".
-        why: the test, or the difference that forbids one.
-        details: a sentence for each kind of difference, and for an erratum of the paper's number.
+    `verdict` is "agrees", "differs" or "not comparable"; `why` is the test, or what forbids one.
+    `details` has a sentence for each kind of difference, and for an erratum of the paper.
     """
 
     system: str
@@ -74,9 +71,7 @@ def paper_keys(source: str) -> set[str]:
 def judge(compared: Compared, paper: str, task: str | None = None) -> list[Verdict]:
     """Return a verdict for each of our systems on the tested metric.
 
-    Args:
-        paper: such as yang2019.
-        task: name of a recipe; default: that of the records' commands.
+    `paper` is such as yang2019; `task` names a recipe (default: that of the records' commands).
     """
     task = task or _task(compared)
     entries = [entry for entry in read_published(task) if paper in paper_keys(entry.source)]
@@ -249,10 +244,8 @@ def _size(entry: Published, system: ComparedSystem) -> Iterator[tuple[str, str]]
 
 
 def _value(value: object) -> str:
-    """Return an option's value as a configuration file has it."""
-    if value is None:
-        return "unset"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    text = "unset" if value is None else str(value)
+    return text.lower() if isinstance(value, bool) else text
 
 
 def _test(ours: Summary | float, theirs: Summary | float, compared: Compared) -> tuple[str, str]:
@@ -273,12 +266,9 @@ def _test(ours: Summary | float, theirs: Summary | float, compared: Compared) ->
         word = "agrees" if p >= compared.alpha else "differs"
         return word, (f"{ours.mean - theirs.mean:+.2f} [{low:.2f}, {high:.2f}], p = {p:.2g}")
     (single,) = (numbers for numbers in (ours, theirs) if not isinstance(numbers, Summary))
-    return _further_run(samples[0], single, compared.alpha)
-
-
-def _further_run(sample: Summary, single: float, alpha: float) -> tuple[str, str]:
     from scipy.stats import t
 
+    sample, alpha = samples[0], compared.alpha
     half = float(t.ppf(1 - alpha / 2, sample.n - 1)) * sample.sd * math.sqrt(1 + 1 / sample.n)
     low, high = sample.mean - half, sample.mean + half
     word = "agrees" if low <= single <= high else "differs"
