@@ -95,8 +95,8 @@ def record(
     from highrank_plugins.reports.published_table import published_table
     from highrank_plugins.reports.tables import to_markdown
     from highrank_plugins.results.evaluations import dictionary
-    from highrank_plugins.results.record import make_record
-    from highrank_plugins.training import configuration, metrics_log
+    from highrank_plugins.results.record import make_record, read_training
+    from highrank_plugins.training import configuration
 
     folders = [training] if finetuning is None else [training, finetuning]
     settings = configuration.load(config)
@@ -104,7 +104,7 @@ def record(
     result = make_record(
         found,
         settings,
-        *map(metrics_log.read_training, folders),
+        *map(read_training, folders),
         data=_key(data),
         vocabulary=dictionary(data) if data and scores.is_dir() else None,
         ledger=_ledger(

@@ -6,7 +6,7 @@ Why: fairseq gives its statistics to a progress bar, which prints them.
 What we do: also append them to `metrics.jsonl` in `--save-dir`, a JSON object a line: `tag`
 (train_inner, train, or a validation set), `epoch`, `num_updates`, and each statistic as a number.
 The first line (tag start) has `parameters` and `updates_per_epoch`, and that of an epoch the peak
-memory of the process. `training/metrics_log.py` reads the file.
+memory of the process. `results/record.py` reads the file.
 A number that is not finite is null. A resumed run drops the lines after its checkpoint first. At
 update 0, the lines of an earlier run are kept in `metrics.before-TIME.jsonl`. A file that no
 training run has written is an error, and so is a symbolic link of that name.

@@ -4,8 +4,10 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Required
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Required
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -19,8 +21,8 @@ from highrank_plugins.results.doubts import doubts, impossible
 if TYPE_CHECKING:
     from highrank_plugins.common.score import Score
     from highrank_plugins.training.configuration import Configuration
-    from highrank_plugins.training.metrics_log import RecordedTraining
 
+METRICS = "metrics.jsonl"  # of a training run, see hooks/metrics_file.py
 RESULTS = "results.json"  # file name of a recipe's record
 PROBLEMS = "problems.json"  # in a study's folder: why members have no record
 DIVERGED = "diverged (NaN)"  # one of these reasons
@@ -104,19 +106,24 @@ _COMPLETE = (
 _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\(?:u00|[bfr])|[\x7f-\x9f\ud800-\udfff]")
 
 
+class RecordedTraining(NamedTuple):
+    """Hold a training run's command, and the result of `summarise` for its numbers."""
+
+    command: str
+    summary: dict[str, float]
+
+
 def make_record(
     scores: dict[str, "Score"],
     configuration: "Configuration",
-    training: "RecordedTraining",
-    finetuning: "RecordedTraining | None" = None,
+    training: RecordedTraining,
+    finetuning: RecordedTraining | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     """Return everything needed to judge and repeat a result, as plain values.
 
-    Args:
-        scores: the signature of the first, the score to report, becomes `signature`.
-        finetuning: a second training run, which continued the first.
-        more: digest of the text (data), the ledger, the paired test, the dictionary (vocabulary).
+    The signature of the first score, the one to report, becomes `signature`. `more` is the digest
+    of the text (data), the ledger, the paired test, and the checksum of the dictionary.
     """
     if finetuning is not None:
         more["finetune"] = {"command": finetuning.command, "train": finetuning.summary}
@@ -136,24 +143,71 @@ def make_record(
     return record | {"doubts": doubts(record)}
 
 
-def load_record(
-    path: Path, *, complete: bool = False, finite: bool = True, metrics: Sequence[str] = ()
-) -> dict[str, Any]:
+def read_training(folder: Path) -> RecordedTraining:
+    """Read a training run that a recipe has run: `command.sh` and the numbers in `--save-dir`."""
+    path = folder / METRICS
+    command = (folder / "command.sh").read_text(encoding="utf-8").rstrip()
+    try:
+        summary = summarise([dict(json.loads(line)) for line in path.read_bytes().splitlines()])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: a line of numbers is damaged: {error!r}") from None
+    if "updates" not in summary:
+        raise ValueError(f"{path}: no numbers of a training run; give the folder of one")
+    if bad := [f"{name} is {value}" for name, value in summary.items() if not math.isfinite(value)]:
+        raise ValueError(f"{path}: {', '.join(bad)}: the training run has diverged")
+    return RecordedTraining(command, summary)
+
+
+def summarise(entries: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return updates, epochs, seconds, median words per second, losses, parameters and memory.
+
+    `seconds_per_epoch` is the median from one epoch's end to the next: training and validation.
+    That of a single whole epoch is from the start of the run to the epoch's end.
+    """
+    start = next((entry for entry in entries if entry["tag"] == "start"), {})
+    trained = [entry for entry in entries if entry["tag"] in ("train_inner", "train")]
+    epochs = {int(entry["epoch"]): entry for entry in trained if entry["tag"] == "train"}
+    losses = [_number(entry, "loss") for entry in entries if entry["tag"] == "valid"]
+    if not trained:
+        return {}
+    last = trained[-1]
+    summary = {"updates": _number(last, "num_updates"), "wall_seconds": _number(last, "wall")}
+    summary["epochs"] = max(epochs, default=0)
+    if epochs:
+        speeds = [_number(entry, "wps") for entry in epochs.values()]
+        summary["words_per_second"] = round(median(speeds), 1)
+    ends = {number: _number(entry, "wall") for number, entry in epochs.items()}
+    steps = [(ends[b] - ends[a]) for a, b in pairwise(ends) if b == a + 1 and ends[b] > ends[a]]
+    first, *more = [*epochs.values(), {"num_updates": 0}]
+    if len(more) == 1 and first["num_updates"] >= start.get("updates_per_epoch", math.inf):
+        steps = list(ends.values())  # a run may end within its first epoch
+    if steps:
+        summary["seconds_per_epoch"] = round(median(steps), 1)
+    if losses:
+        summary |= {"valid_loss": losses[-1], "best_valid_loss": min(losses)}
+    if "parameters" in start:
+        summary["parameters"] = start["parameters"]
+    if memory := [entry["peak_memory_gib"] for entry in trained if "peak_memory_gib" in entry]:
+        summary["peak_memory_gib"] = max(memory)
+    return summary
+
+
+def _number(entry: dict[str, Any], name: str) -> float:
+    """Return a number as fairseq prints it, to three digits; the file has null for NaN."""
+    return math.nan if entry[name] is None else round(float(entry[name]), 3)
+
+
+def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> dict[str, Any]:
     """Load a JSON object with `metrics`, as `results record` and the evaluations write it.
 
-    Args:
-        complete: refuse a record without what tables need.
-        finite: refuse a metric that is NaN or infinite.
-        metrics: refuse a record without these and their signatures.
+    Refuse it if it lacks what tables need (`complete`), or has a metric that is not `finite`.
     """
     record = read_json(path)
     try:
         found = TypeAdapter(_Record).validate_python(record, strict=True)["metrics"]
-        needed = [(block, name) for name in metrics for block in ("metrics", "signatures")]
-        needed += _COMPLETE if complete else ()
+        needed = _COMPLETE if complete else ()
         missing = [f"{b}.{n}" for b, n in needed if (record.get(b) or {}).get(n) is None]
-        keys = ["git"] * complete + ["signature"] * bool(metrics)
-        missing += [key for key in keys if key not in record]
+        missing += ["git"] if complete and "git" not in record else []
         problem = f"{missing[0]} is missing" if missing else ""
     except ValidationError as error:
         (first, *_) = error.errors(include_input=False, include_url=False)

@@ -10,15 +10,14 @@ from highrank_plugins.common import files
 from highrank_plugins.results import record
 from highrank_plugins.results.scoring import Score
 from highrank_plugins.training.configuration import Configuration
-from highrank_plugins.training.metrics_log import RecordedTraining
 
 
 @pytest.fixture
 def result():
     configuration = Configuration(data={"vocab_size": 5}, train={"arch": "x", "seed": 7})
     scores = {"sacrebleu": Score(30.1, "sig:bleu"), "chrf": Score(50.2, "sig:chrf")}
-    first = RecordedTraining("fairseq-train data", {"updates": 3.0})
-    second = RecordedTraining("fairseq-train data --finetune-from-model a", {"updates": 2.0})
+    first = record.RecordedTraining("fairseq-train data", {"updates": 3.0})
+    second = record.RecordedTraining("fairseq-train data --finetune-from-model a", {"updates": 2.0})
     return record.make_record(scores, configuration, first, second, paired={"scores": [1]})
 
 

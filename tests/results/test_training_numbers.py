@@ -1,17 +1,11 @@
-"""metrics.jsonl of a training run: its numbers, and the short lines made of them."""
+"""metrics.jsonl of a training run becomes the numbers of a record."""
 
 import json
 import math
 
 import pytest
 
-from highrank_plugins.training.metrics_log import (
-    METRICS,
-    Progress,
-    messages,
-    read_training,
-    summarise,
-)
+from highrank_plugins.results.record import METRICS, read_training, summarise
 
 START = {
     "tag": "start",
@@ -103,68 +97,3 @@ def test_numbers_of_no_training_run_are_refused(tmp_path, entries, message):
     write(tmp_path, entries)
     with pytest.raises(ValueError, match=message):
         read_training(tmp_path)
-
-
-def said(folder, entries, max_update=math.inf, max_epoch=math.inf):
-    progress = Progress(folder / METRICS, max_update, max_epoch)
-    write(folder, entries)
-    return list(progress.new_lines())
-
-
-@pytest.mark.parametrize("bounds", [(200, math.inf), (math.inf, 2)])
-def test_progress_and_time_left_follow_updates_or_epochs(tmp_path, bounds):
-    (line,) = said(tmp_path, [START, inner(50, 30)], *bounds)
-    assert line == "epoch 1, update 50: loss 5.5, 1,234 words/s, 25% done, 0:01:30 left"
-
-
-def test_other_numbers_are_shown_where_there_are_some(tmp_path):
-    (unbounded,) = said(tmp_path, [START, inner(50, 30) | {"ppl": 45.25}])
-    assert unbounded == "epoch 1, update 50: loss 5.5, perplexity 45.25, 1,234 words/s"
-    (tmp_path / METRICS).unlink()
-    assert said(tmp_path, [START, valid(1, 100, 7.0)]) == [
-        "epoch 1, update 100: validation loss 7.0"
-    ]
-
-
-def test_each_line_is_shown_once_when_it_is_complete(tmp_path):
-    write(tmp_path, [START, inner(50, 30)])
-    progress = Progress(tmp_path / METRICS, 200, math.inf)  # of a run that is resumed
-    assert list(progress.new_lines()) == []
-    text = json.dumps(valid(1, 100, 7.0)) + "\n"
-    for part, count in ((text[:9], 0), (text[9:], 1), ("", 0)):
-        with (tmp_path / METRICS).open("a") as file:
-            file.write(part)
-        assert len(list(progress.new_lines())) == count
-    new = tmp_path / "new"
-    new.write_text(json.dumps(START) + "\n")
-    new.rename(tmp_path / METRICS)  # the hook drops the lines of a lost part
-    assert list(progress.new_lines()) == []
-    write(tmp_path, [inner(60, 33)], "a")
-    assert len(list(progress.new_lines())) == 1
-
-
-def shown(lines):
-    return [line for line in messages(lines) if line is not None]
-
-
-MODEL = ["2026-01-02 03:04:05 | INFO | fairseq_cli.train | Model(\n", "  (layer): Linear()\n"]
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        "fairseq-train: error: a.bin is damaged\n",
-        "highrank: failed with exit code 134: rank 1 has shown no sign of life\n",
-        "[rank1]: Traceback (most recent call last):\n",
-    ],
-)
-def test_the_last_line_of_a_command_that_failed_is_shown(end):
-    assert shown([*MODEL, end]) == [end.rstrip("\n")]
-
-
-def test_warnings_and_errors_are_shown_whole():
-    warning = ["2026-01-02 03:04:05 | WARNING | fairseq | sentences\n", "  too long\n"]
-    crash = ["Traceback (most recent call last):\n", "  File …\n", "ValueError: bad\n"]
-    early = ["INFO:fairseq.tasks:hello\n", "fairseq-train: error: no data\n"]
-    found = shown([early[1], *early[:1], *MODEL, *warning, MODEL[0], *crash])
-    assert found == [text.rstrip("\n") for text in [early[1], *warning, *crash]]
