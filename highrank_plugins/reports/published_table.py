@@ -11,6 +11,7 @@ from highrank_plugins.results.published import (
     SIZES_DIFFER,
     WITHOUT_TOLERANCE,
     Published,
+    paper_format,
     read_published,
     tolerance,
 )
@@ -138,8 +139,7 @@ def _errata(entries: Sequence[Published]) -> Iterator[str]:
 
 
 def _cell(kind: str, value: float, deviation: float | None = None) -> str:
-    form = ".4f" if kind.startswith(SIMILARITY) else ",.0f" if kind == PARAMETERS else ".4g"
-    if kind in KINDS:
-        form = KINDS[kind].printed or KINDS[kind].format
+    special = ".4f" if kind.startswith(SIMILARITY) else ",.0f" if kind == PARAMETERS else ""
+    form = special or paper_format(kind)
     numbers = [number for number in (value, deviation) if number is not None]
     return " ± ".join(f"{number:{form}}" for number in numbers)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.results.metrics import KINDS
 
 FILE = Path(__file__).with_suffix(".yaml")
 PARAMETERS = "parameters"
@@ -70,6 +71,12 @@ def read_published(task: str) -> list[Published]:
         near = did_you_mean(task, list(tasks)) or f"; known tasks: {', '.join(tasks)}"
         raise ValueError(f"no published scores of {task!r}{near}")
     return [Published.model_validate(entry) for entry in tasks[task]]
+
+
+def paper_format(kind: str) -> str:
+    """Return how papers print a kind of score."""
+    known = KINDS.get(kind)
+    return ".4g" if known is None else known.printed or known.format
 
 
 def tolerance(entries: Sequence[Published], entry: Published, kind: str) -> float | None:

@@ -20,6 +20,7 @@ from highrank_plugins.results.published import (
     FILE,
     SIZES_DIFFER,
     Published,
+    paper_format,
     read_published,
 )
 from highrank_plugins.training import configuration
@@ -154,7 +155,7 @@ def _published(entry: Published, kind: str) -> Summary | float:
 
 
 def _printed(kind: str, numbers: Summary | float | None) -> str:
-    form = KINDS[kind].printed or KINDS[kind].format
+    form = paper_format(kind)
     if isinstance(numbers, Summary):
         return f"{numbers.mean:{form}} ± {numbers.sd:{form}} (n = {numbers.n})"
     return "–" if numbers is None else f"{numbers:{form}}"
