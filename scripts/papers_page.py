@@ -21,7 +21,7 @@ from typing import Any
 from highrank_plugins.analysis import student_t
 from highrank_plugins.common.formatting import table
 from highrank_plugins.common.yaml_tree import read_tree
-from highrank_plugins.results import published as papers
+from highrank_plugins.results.published import Published, paper_format, read_published, tolerance
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.training import configuration
 
@@ -318,16 +318,16 @@ def scores(paper: str, row: dict[str, Any], task: str) -> Iterator[str]:
     several = len(row.get("kinds", [])) > 1 or "cells" in row
     for entry, kind in printed_cells(paper, row, task):
         name = f"{entry.system}, {kind}" if several else entry.system
-        form = papers.paper_format(kind)
+        form = paper_format(kind)
         text = f"{name}: {(entry.scores | entry.cells)[kind]:{form}}"
-        if limit := papers.tolerance(entries, entry, kind):  # that of an exact number is 0
+        if limit := tolerance(entries, entry, kind):  # that of an exact number is 0
             text += f" ± {limit:{'.2g' if kind in entry.cells else form}}"
         if kind in entry.cells and kind in entry.errata:
             text += f" ({entry.errata[kind]})"
         yield text
 
 
-def printed_cells(paper: str, row: dict[str, Any], task: str) -> Iterator[tuple[papers.Published, str]]:
+def printed_cells(paper: str, row: dict[str, Any], task: str) -> Iterator[tuple[Published, str]]:
     """Yield the systems that a row's table prints, each with a kind of score or a cell."""
     named = row.get("table", row["number"])
     where = {named} if isinstance(named, str) else {*named}
