@@ -130,14 +130,11 @@ def compare_records(
     columns: Sequence[str] | None = None,
     untested: Mapping[str, str] | None = None,
 ) -> Compared:
-    """Compare systems with a baseline; records are named after their systems.
+    """Compare systems with a baseline; records are named after systems, see `_system_of`.
 
-    Args:
-        paths: named `SYSTEM-SEED.json`, `SYSTEM-SEED/results.json` or `SYSTEM/results.json`.
-        metric: default: sacreBLEU, or else the test perplexity.
-        baseline: default: softmax, if there is one.
-        columns: further metrics to show; default: all that are known.
-        untested: system → why it has no test. Models below the floor have none, either.
+    By default the metric is sacreBLEU, or else the test perplexity, the baseline is softmax, and
+    all known metrics are `columns`. `untested` says why a system has no test. Models below the
+    floor have none, either.
     """
     paths = list(paths)
     records = read_records(paths)
@@ -146,9 +143,9 @@ def compare_records(
         systems.setdefault(_system_of(path, paths), []).append(RecordedRun(path, record))
     _check_seeds(systems)
     known = metrics_of(records) or list(records[0]["metrics"])  # a recipe may have its own
-    default = next((name for name in _PREFERRED if name in known), known[0])
-    tested = default if metric is None else metric
-    shown = list(dict.fromkeys([tested, *(metrics_of(records) if columns is None else columns)]))
+    if metric is None:
+        metric = next((name for name in _PREFERRED if name in known), known[0])
+    shown = list(dict.fromkeys([metric, *(metrics_of(records) if columns is None else columns)]))
     there = dict.fromkeys(name for record in records for name in record["metrics"])
     for name in shown:
         if name not in there:
@@ -156,15 +153,14 @@ def compare_records(
                 f"no record has the metric {name!r}{did_you_mean(name, there)}; there are: "
                 f"{', '.join(there)}"
             )
-    require_comparable(tested, list(zip(paths, records, strict=True)))
+    require_comparable(metric, list(zip(paths, records, strict=True)))
     control = _baseline(baseline, systems)
     of_systems = {name: [run.record for run in of] for name, of in systems.items()}
     differences = provenance_notes(of_systems)
     floor = dict.fromkeys(systems_below_floor(of_systems), "a model is below the floor")
     plain = [ComparedSystem(name, runs) for name, runs in systems.items()]
-    compared = Compared(plain, shown, control, test, alpha)
-    compared = _tested(compared, {**floor, **(untested or {})})
-    doubtful = [*_alike(plain, tested), *doubt_notes(of_systems, tested)]
+    compared = _tested(Compared(plain, shown, control, test, alpha), {**floor, **(untested or {})})
+    doubtful = [*_alike(plain, metric), *doubt_notes(of_systems, metric)]
     causes = [f"a {of}" for of, why in (("difference", differences), ("doubt", doubtful)) if why]
     notes = [*compared.notes, *doubtful, *differences]
     return replace(compared, notes=notes, causes=causes)
