@@ -178,7 +178,10 @@ def _test(system: ComparedSystem, name: str, form: str) -> Cell:
 
 
 def _cost(metric: Metric, system: ComparedSystem) -> Cell:
-    value = system.cost(metric.name)
+    return _number(metric, system.cost(metric.name))
+
+
+def _number(metric: Metric, value: float | None) -> Cell:
     return NOTHING if value is None else Cell(metric.shown(value), values=[value])
 
 
@@ -210,12 +213,12 @@ def runs_table(paths: Sequence[Path]) -> Table:
     costs += map(metric_named, ("updates", "words_per_second"))
     rows = [
         [
-            run,
-            *(of.shown(record["metrics"].get(of.name)) for of in scores),
-            *(of.shown(record["train"].get(of.name)) for of in costs),
-            str(record["hardware"]["cores"]),
-            record["versions"]["torch"],
-            str((record["git"] or {}).get("revision") or "-")[:9],
+            Cell(run),
+            *(_number(of, record["metrics"].get(of.name)) for of in scores),
+            *(_number(of, record["train"].get(of.name)) for of in costs),
+            Cell(str(record["hardware"]["cores"])),
+            Cell(record["versions"]["torch"]),
+            Cell(str((record["git"] or {}).get("revision") or "-")[:9]),
         ]
         for run, record in runs.items()
     ]
@@ -223,10 +226,11 @@ def runs_table(paths: Sequence[Path]) -> Table:
     apart = list(filter(None, [*incomparable(systems), texts(systems)]))
     last = NO_CLAIM if apart or systems_below_floor(systems) else CLAIM
     notes = [*doubt_notes(systems), *apart, *[last][: len(rows) - 1]]
-    headings = ["run", *(of.title for of in (*scores, *costs)), "cores", "torch", "revision"]
+    more = ["cores", "torch", "revision"]
+    headings = ["run", *(of.title for of in (*scores, *costs)), *more]
+    values = [[name] for name in ("run", *(of.name for of in (*scores, *costs)), *more)]
     # each note is a paragraph
-    shown = ["\n\n".join(notes)] if notes else []
-    return Table("", headings, [list(map(Cell, row)) for row in rows], shown)
+    return Table("", headings, rows, ["\n\n".join(notes)] if notes else [], values)
 
 
 def correlation_table(
