@@ -1,6 +1,6 @@
-"""Show records as tables: systems with their tests and costs, single runs, and correlations."""
+"""Show records as tables: systems with their tests and costs, runs, papers, and correlations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from highrank_plugins.results.doubts import (
     texts,
 )
 from highrank_plugins.results.metrics import COSTS, Metric, metric_named
+from highrank_plugins.results.published import published_rows
 from highrank_plugins.results.record import RESULTS, configuration_of, load_record, read_records
 from highrank_plugins.results.verdicts import judge
 
@@ -231,6 +232,14 @@ def runs_table(paths: Sequence[Path]) -> Table:
     values = [[name] for name in ("run", *(of.name for of in (*scores, *costs)), *more)]
     # each note is a paragraph
     return Table("", headings, rows, ["\n\n".join(notes)] if notes else [], values)
+
+
+def published_table(
+    task: str, ours: Mapping[str, Mapping[str, float]], everything: bool = False
+) -> Table:
+    """Return the papers' scores next to ours, see `published_rows`; each note is a paragraph."""
+    headings, rows, notes = published_rows(task, ours, everything)
+    return Table("", headings, [list(map(Cell, row)) for row in rows], ["\n\n".join(notes)])
 
 
 def correlation_table(

@@ -4,16 +4,18 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from highrank_plugins.common.checksums import checksum
 from highrank_plugins.common.files import read_json
 from highrank_plugins.common.score import Score
 from highrank_plugins.data.corpora.binarised import SPECIAL
 from highrank_plugins.measures import find_measure, measure_names
-from highrank_plugins.measures.base import Measure
 from highrank_plugins.results.counts import count_words, sizes_of
 from highrank_plugins.results.scoring import ScoreError, read_lines
+
+if TYPE_CHECKING:
+    from highrank_plugins.measures.base import Measure
 
 T = TypeVar("T")
 BEFORE = "_before_finetuning"  # ends the names of the scores of the first training run
@@ -126,7 +128,7 @@ def tokens_read(directory: Path) -> dict[str, int]:
     return {name: number for name, number in numbers.items() if number is not None}
 
 
-def _read_all(directory: Path, read: Callable[[type[Measure], Any], T]) -> dict[str, T]:
+def _read_all(directory: Path, read: "Callable[[type[Measure], Any], T]") -> dict[str, T]:
     results = {}
     for name in measure_names():
         path = directory / f"{name}.json"

@@ -3,10 +3,10 @@
 import pytest
 
 from highrank_plugins.common.yaml_tree import read_tree
-from highrank_plugins.reports.published_table import BENCHMARKS, published_table
+from highrank_plugins.reports.comparison_tables import published_table
 from highrank_plugins.reports.tables import to_markdown
 from highrank_plugins.results.metrics import KINDS
-from highrank_plugins.results.published import FILE, read_published
+from highrank_plugins.results.published import BENCHMARKS, FILE, read_published
 from tests.recipes.running import RECIPES
 
 

@@ -7,9 +7,8 @@ import pytest
 from highrank_plugins.analysis import Summary, student_t
 from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
-from highrank_plugins.reports.published_table import BENCHMARKS
 from highrank_plugins.results.metrics import KINDS
-from highrank_plugins.results.published import FILE, Published
+from highrank_plugins.results.published import BENCHMARKS, FILE, Published
 from highrank_plugins.training import configuration
 from tests.recipes.running import RECIPES
 from tests.results.entries import TASKS, TEN, entry_of, parthiban, published
