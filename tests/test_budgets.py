@@ -20,7 +20,7 @@ BUDGETS: dict[str, int] = {
     "analysis": 2619,
     "benchmarks": 1869,
     "cli": 4419,
-    "common": 3045,
+    "common": 3098,
     "compat": 964,
     "criterions": 193,
     "data": 2454,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 3230,
     "trunks": 363,
 }
-LINES_OF_TESTS = 43520
+LINES_OF_TESTS = 43559
 
 
 @pytest.fixture(scope="module")
