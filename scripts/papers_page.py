@@ -21,7 +21,7 @@ from typing import Any
 from highrank_plugins.analysis.statistics import student_t
 from highrank_plugins.common.formatting import table
 from highrank_plugins.common.yaml_tree import read_tree
-from highrank_plugins.results.published import ALL_KINDS, Published, read_published, tolerance
+from highrank_plugins.results.published import Published, paper_format, read_published, tolerance
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.training import configuration
 
@@ -318,7 +318,7 @@ def scores(paper: str, row: dict[str, Any], task: str) -> Iterator[str]:
     several = len(row.get("kinds", [])) > 1 or "cells" in row
     for entry, kind in printed_cells(paper, row, task):
         name = f"{entry.system}, {kind}" if several else entry.system
-        form = ALL_KINDS[kind][1] if kind in ALL_KINDS else ".4g"
+        form = paper_format(kind)
         text = f"{name}: {(entry.scores | entry.cells)[kind]:{form}}"
         if limit := tolerance(entries, entry, kind):  # that of an exact number is 0
             text += f" ± {limit:{'.2g' if kind in entry.cells else form}}"

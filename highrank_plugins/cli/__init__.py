@@ -36,7 +36,8 @@ COMMANDS = {
     "compare": ("Compare systems over seeds, by their records.", "compare:compare"),
     "study": ("Run configurations × seeds, and compare them.", "study:study"),
     "match": ("Give a configuration the size of another one.", "match:match"),
-    "results": ("Write records of runs, and print tables of them.", "results:results"),
+    "published": ("Print the papers' scores, and ours.", "results:published"),
+    "results": ("Write records of runs.", "results:results"),
     "model": ("Average, choose, export and import checkpoints.", "model:model"),
     "bench": ("Measure time and memory of losses and models.", "bench:bench"),
     "archs": ("Print all architectures.", "listings:archs"),
@@ -100,9 +101,12 @@ _FILES = ("checkpoint", "checkpoints", "first", "other", "records", "reference",
 
 
 def _refuse_missing(paths: Iterable[str | Path], is_file: bool = False) -> None:
-    """Check paths before a command imports anything; lists of directories have a colon."""
+    """Check paths before a command imports anything.
+
+    Lists of directories have a colon, and numbers of a system an equals sign.
+    """
     for path in paths:
-        if ":" not in str(path) and not os.path.exists(path):
+        if not {":", "="} & {*str(path)} and not os.path.exists(path):
             raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(path))
         if is_file and os.path.isdir(path):
             raise ValueError(f"{path} is a folder; a file is needed here")
@@ -162,9 +166,6 @@ class LazyCommands(TyperGroup):
                 for before, word in itertools.pairwise(args[1:]):
                     is_path = before[:1] != "-" or before in map(flag, _INPUTS)
                     paths = [word] if is_path and word[:1] != "-" else []
-                    if args[1] == "ttest":  # NAME=RECORD.json,…
-                        values = word.partition("=")[2].split(",")
-                        paths = [value for value in values if value.endswith(".json")]
                     is_first = before == args[1]  # a checkpoint or record
                     _refuse_missing(paths, is_first or before in map(flag, _FILES))
         return super().resolve_command(ctx, args)

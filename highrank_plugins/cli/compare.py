@@ -1,21 +1,28 @@
-"""Compare systems by the records of their runs: `highrank compare`."""
+"""Compare systems by the records of their runs, or by numbers: `highrank compare`."""
 
-import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from highrank_plugins.cli.options import TestKind, names
-from highrank_plugins.cli.printing import is_printed, print_or_write
+from highrank_plugins.cli.options import TestKind, names, numbers
+from highrank_plugins.cli.printing import print_tables
+
+if TYPE_CHECKING:
+    from highrank_plugins.results.comparison import Compared
 
 Format = Literal["terminal", "markdown", "latex", "csv"]
 
 
 def compare(
     records: Annotated[
-        list[Path], "SYSTEM-SEED.json, SYSTEM-SEED/results.json or SYSTEM/results.json."
+        list[Path],
+        typer.Argument(
+            help="SYSTEM-SEED.json, SYSTEM-SEED/results.json or SYSTEM/results.json; or numbers, "
+            "the baseline first: SYSTEM=57.1,57.2 or SYSTEM=MEAN:SD:RUNS."
+        ),
     ],
     metric: Annotated[
         str | None, "Metric to test (default: sacrebleu, or else test_perplexity)."
@@ -33,6 +40,9 @@ def compare(
     ] = None,
     paper: Annotated[str | None, "Paper to test our scores against, e.g. yang2019."] = None,
     task: Annotated[str | None, "Recipe whose published scores these are, e.g. ptb."] = None,
+    runs: Annotated[
+        bool, typer.Option("--runs", help="Print a row for each record, and test nothing.")
+    ] = False,
     format: Annotated[
         Format | None, "Format of the table (default: terminal on a terminal, else markdown)."
     ] = None,
@@ -40,7 +50,13 @@ def compare(
     x: Annotated[
         str | None,
         "Horizontal axis of --plot: words_per_second (default), parameters, a metric, or an option "
-        "of train.",
+        "of train. With --y, the first metric of the correlation (default: test_rank).",
+    ] = None,
+    y: Annotated[
+        str | None, "Correlate this metric with --x over models, and test nothing."
+    ] = None,
+    within: Annotated[
+        str | None, "Use only the models whose --y lies in LOW,HIGH, e.g. 56.6,57.6."
     ] = None,
     output: Annotated[Path | None, "File for the table (default, and -: print it)."] = None,
 ) -> None:
@@ -48,30 +64,83 @@ def compare(
 
     Example: highrank compare exp/ptb/*/results.json --baseline softmax
 
-    Notes say where lengths of training, batches, scoring, texts, code or machines differ.
+    Notes say where lengths of training, batches, scoring, texts, code or machines differ. With
+    --runs two records of one configuration and seed need different revisions of the code. With --y
+    the seeds of a configuration are one point, since they are not independent of each other.
     """
-    from highrank_plugins.reports.comparison_tables import comparison_tables
+    from highrank_plugins.reports import study_plots
+    from highrank_plugins.reports.comparison_tables import (
+        comparison_tables,
+        correlation_table,
+        runs_table,
+    )
     from highrank_plugins.reports.plots import check_plot, draw
-    from highrank_plugins.reports.study_plots import study_figures
-    from highrank_plugins.reports.tables import FORMATS
+    from highrank_plugins.results.comparison import compare_values
+
+    check_plot(plot)
+    given = [str(path) for path in records if "=" in str(path) and not path.exists()]
+    options = {
+        "--metric": metric, "--baseline": baseline, "--columns": columns, "--paper": paper,
+        "--plot": plot, "--x": x, "--y": y, "--within": within, "--task": task,
+    }  # fmt: skip
+    kind = "--runs" if runs else "--y" if y is not None else "numbers" if given else ""
+    _refuse_idle(kind, {name: value for name, value in options.items() if value is not None})
+    if given and len(given) < len(records):
+        raise ValueError(f"{given[0]}: give records or numbers, not both")
+    if runs:
+        tables = [runs_table(records)]
+    elif y is not None:
+        x = x or "test_rank"
+        tables = [correlation_table(records, x, y, None if within is None else _range(within))]
+        if plot is not None:
+            draw(plot, study_plots.correlation_figure(records, x, y))
+    elif given:
+        tables = comparison_tables(compare_values(given, metric, test, alpha))
+    else:
+        shown = names("--columns", columns) if columns else None if columns is None else []
+        compared = _compared(records, metric, baseline, test, alpha, shown)
+        if plot is not None:
+            draw(plot, *study_plots.study_figures(compared, x or "words_per_second"))
+        tables = comparison_tables(compared, paper=None if paper is None else (paper, task))
+    print_tables(tables, output, format)
+
+
+def _refuse_idle(kind: str, given: Mapping[str, object]) -> None:
+    """Refuse options that would change nothing in this kind of comparison."""
+    used = {"--runs": (), "--y": ("--plot", "--x", "--y", "--within"), "numbers": ("--metric",)}
+    for name in given if kind else ():
+        if name not in used[kind]:
+            raise ValueError(f"{name} {given[name]}: changes nothing with {kind}; leave it out")
+    needs = {"--task": "--paper", "--within": "--y", "--x": "--plot"}
+    for name, needed in needs.items():
+        if name in given and not {needed, "--y"} & given.keys():
+            raise ValueError(
+                f"{name} {given[name]}: changes nothing without {needed}; add {needed}"
+            )
+
+
+def _compared(
+    records: list[Path],
+    metric: str | None,
+    baseline: str | None,
+    test: str,
+    alpha: float,
+    columns: list[str] | None,
+) -> "Compared":
+    """Compare records, and name the other runs of their studies that have none."""
     from highrank_plugins.results.comparison import compare_records
     from highrank_plugins.results.record import DIVERGED, UNFAIR, study_problems
 
-    check_plot(plot)
-    for name, given, other in (("--x", x, plot), ("--task", task, paper)):
-        if given is not None and other is None:
-            needed = "--plot" if name == "--x" else "--paper"
-            raise ValueError(f"{name} {given}: changes nothing without {needed}; add {needed}")
-    shown = [] if columns == "" else columns and names("--columns", columns)
     problems = study_problems(records)
     diverged = [run.rpartition("-")[0] for run, why in problems.items() if why == DIVERGED]
     untested = dict.fromkeys(diverged, UNFAIR)
-    compared = compare_records(records, metric, baseline, test, alpha, shown, untested)
+    compared = compare_records(records, metric, baseline, test, alpha, columns, untested)
     missing = [f"{run} has no record: {why}." for run, why in problems.items()]
-    compared = replace(compared, notes=[*compared.notes, *missing])
-    on_terminal = is_printed(output) and sys.stdout.isatty()
-    if plot is not None:
-        draw(plot, *study_figures(compared, x or "words_per_second"))
-    tables = comparison_tables(compared, paper=None if paper is None else (paper, task))
-    text = FORMATS[format or ("terminal" if on_terminal else "markdown")](tables)
-    print_or_write(text, output)
+    return replace(compared, notes=[*compared.notes, *missing])
+
+
+def _range(text: str) -> tuple[float, float]:
+    found = numbers("--within", text, float)
+    if len(found) != 2 or not found[0] < found[1]:
+        raise ValueError(f"--within {text}: expected LOW,HIGH with LOW below HIGH")
+    return found[0], found[1]

@@ -79,8 +79,7 @@ def score(
     to paired.json.
     """
     from highrank_plugins.common.files import write_json, write_text
-    from highrank_plugins.results import measures as model_measures
-    from highrank_plugins.results import scoring
+    from highrank_plugins.results import evaluations, scoring
 
     if compound_split:
         scoring.check_compounds(tokenise)
@@ -99,7 +98,7 @@ def score(
             write_json(output.with_name("paired.json"), paired)
         typer.echo(json.dumps(paired, ensure_ascii=False))
     if measures is not None:
-        scores |= model_measures.read_measures(measures, "test")
+        scores |= evaluations.read_measures(measures, "test")
     if hypotheses is not None:
         write_text(hypotheses, "".join(f"{line}\n" for line in translations))
     _write_or_print(scores, output)
@@ -121,8 +120,8 @@ def dialogue_score(
     from highrank_plugins.common.scored_text import bleu_tokens as choose_tokens
     from highrank_plugins.common.scored_text import require_joined
     from highrank_plugins.results import scoring
-    from highrank_plugins.results.dialogue_scoring import dialogue_scores
-    from highrank_plugins.results.perplexity import response_perplexity
+    from highrank_plugins.results.evaluations import response_perplexity
+    from highrank_plugins.results.scoring import dialogue_scores
 
     if (scored is None) != (responses is None):
         raise ValueError("--scored and --responses belong together: give both or none")

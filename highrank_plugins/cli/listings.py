@@ -39,7 +39,7 @@ def heads(user_dir: UserDir = None) -> None:
 
     Writes two Markdown tables to a file, and a list to a terminal.
     """
-    from highrank_plugins.common.formatting import printed_table
+    from highrank_plugins.common.formatting import table
     from highrank_plugins.heads.base import HEADS
     from highrank_plugins.heads.pointwise import POINTWISE
     from highrank_plugins.losses import IMPLEMENTATIONS
@@ -50,9 +50,9 @@ def heads(user_dir: UserDir = None) -> None:
         (*row, ", ".join(IMPLEMENTATIONS if HEADS.find(name).fused else plain))
         for name, row in _rows(HEADS)
     ]
-    typer.echo(printed_table(("structure", "what it is", "options", "losses"), structures))
+    echo_markdown(table(("structure", "what it is", "options", "losses"), structures))
     functions = [row for _, row in _rows(POINTWISE)]
-    typer.echo(printed_table(("pointwise function", "what it is", "options"), functions))
+    echo_markdown(table(("pointwise function", "what it is", "options"), functions))
     typer.echo(
         "In Python: build_head(STRUCTURE, pointwise=FUNCTION, OPTION=VALUE, …)\n"
         "In fairseq: --head STRUCTURE --head-OPTION VALUE\n"
@@ -83,7 +83,7 @@ def recipes() -> None:
 
     The output says what each recipe trains: a Markdown table in a file, a list on a terminal.
     """
-    from highrank_plugins.common.formatting import printed_table
+    from highrank_plugins.common.formatting import table
 
     folder = Path(highrank_plugins.__file__).parents[1] / "recipes"
     scripts = sorted(folder.glob("*/run.sh"))
@@ -92,7 +92,7 @@ def recipes() -> None:
             f"{folder}: there are no recipes here; they come with a clone of the repository"
         )
     rows = [[f"`{_name(script)}`", _subject(script), _confs(script.parent)] for script in scripts]
-    typer.echo(printed_table(["recipe", "trains", "configurations (--conf)"], rows), nl=False)
+    echo_markdown(table(["recipe", "trains", "configurations (--conf)"], rows), nl=False)
 
 
 def _name(script: Path) -> str:

@@ -1,4 +1,4 @@
-"""Provide `highrank results …`: records of runs, and tables of records."""
+"""Provide `highrank results record`, and `highrank published`, the papers' scores."""
 
 import math
 from pathlib import Path
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from highrank_plugins.cli import make_group
-from highrank_plugins.cli.printing import echo_markdown
-from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.cli.printing import print_tables
 
 if TYPE_CHECKING:
     from highrank_plugins.common.score import Score
@@ -16,38 +15,6 @@ if TYPE_CHECKING:
 SAMPLES = 5
 DIALOGUES = 3
 SHOWN_REFERENCES = 3
-_BLEU = [f"bleu{order}_{name}" for order in range(1, 5) for name in ("precision", "recall")]
-
-Record = Annotated[Path, "Record of `highrank results record`."]
-_TRAINING = {  # number in a record → its text for people
-    "updates": "{:,.0f} updates",
-    "wall_seconds": "{:,.0f} s",
-    "epochs": "up to epoch {:,.0f}",
-    "words_per_second": "{:,.0f} words/s",
-    "seconds_per_epoch": "{:,.0f} s per epoch",
-    "valid_loss": "validation loss {:.3f}",
-    "best_valid_loss": "best validation loss {:.3f}",
-    "parameters": "{:,.0f} parameters",
-    "peak_memory_gib": "{:.2f} GiB of memory at the peak",
-}
-
-
-def results_table(
-    records: Annotated[list[Path], "Records of runs, such as exp/ptb/*/results.json."],
-) -> None:
-    """Print records of runs as a table.
-
-    Example: highrank results table exp/ptb/*/results.json
-
-    Writes a Markdown table to a file, and draws it on a terminal.
-
-    Two records of one configuration and seed must have different revisions of the code, as when a
-    change of the code is compared; `highrank compare` refuses them.
-    """
-    from highrank_plugins.results import results_table as table
-
-    with user_errors():
-        echo_markdown(table.results_table(records), nl=False)
 
 
 def published(
@@ -61,24 +28,25 @@ def published(
 ) -> None:
     """Print the papers' scores and ours.
 
-    Example: highrank results published ptb
+    Example: highrank published ptb
 
     The table has a column for each kind of score: Markdown in a file, drawn on a terminal.
     """
-    from highrank_plugins.results.published import table
+    from highrank_plugins.reports.comparison_tables import published_table
     from highrank_plugins.results.record import load_record
 
-    with user_errors():
-        ours = {str(path.parent): _numbers(load_record(path)) for path in results or []}
-        echo_markdown(table(task, ours, everything))
+    ours = {str(path.parent): _numbers(load_record(path)) for path in results or []}
+    print_tables([published_table(task, ours, everything)])
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:
     """Return the metrics of a record, and parameters and seconds of an epoch where it has them."""
-    from highrank_plugins.results.results_table import COSTS
-
-    train = {name: value for name, value in record.get("train", {}).items() if value is not None}
-    return record["metrics"] | {name: train[key] for name, key in COSTS.items() if key in train}
+    train, names = (
+        record.get("train", {}),
+        {"parameters": "parameters", "s/epoch": "seconds_per_epoch"},
+    )
+    costs = {heading: train.get(name) for heading, name in names.items()}
+    return record["metrics"] | {name: cost for name, cost in costs.items() if cost is not None}
 
 
 def record(
@@ -90,16 +58,17 @@ def record(
     ],
     config: Annotated[Path, typer.Option(help="Configuration of `highrank train configure`.")],
     training: Annotated[
-        Path,
-        typer.Option(help="The run's --save-dir, with command.sh and train.log or logs/rank0.log."),
+        Path, typer.Option(help="The run's --save-dir, with command.sh and metrics.jsonl.")
     ],
     output: Annotated[Path, typer.Option(help="JSON file to write.")],
     finetuning: Annotated[
         Path | None, "The --save-dir of the finetuning run, if there was one."
     ] = None,
     paired: Annotated[Path | None, "The paired.json of `highrank evaluate score`."] = None,
-    summary: Annotated[
-        Path | None, "Write the output of `highrank results lm-summary` as well."
+    summary: Annotated[Path | None, "File for the summary (default: print it)."] = None,
+    samples: Annotated[
+        list[Path] | None,
+        "Texts for samples in the summary: source, references, and the model's, in this order.",
     ] = None,
     data: Annotated[Path | None, "Folder of the binarised data."] = None,
     published: Annotated[str | None, "Recipe whose published scores come first."] = None,
@@ -108,7 +77,7 @@ def record(
         "Output of fairseq-generate for the ledger, as test.txt of split test; may be repeated.",
     ] = None,
 ) -> None:
-    """Write the record of a run.
+    """Write the record of a run, and a summary for people.
 
     Example: highrank results record --scores scores.json --config config.yaml
     --training train --output results.json
@@ -116,47 +85,64 @@ def record(
     The record holds metrics, signature, configuration, versions, revision, hardware and speed. With
     --data it also holds the ledger: the sentences and tokens that each stage took and left out, and
     why. A result that does not cover the whole text is refused. --generated adds the stage that
-    generates.
+    generates. The last line of the summary is the score.
 
     The folder of a language model's evaluations has test.log and valid.log of fairseq-eval-lm, and
     the results of its measures. It may have train.log. With --finetuning it also has
     before_finetuning_test.log and before_finetuning_valid.log, of the first run's checkpoint.
     """
     from highrank_plugins.common.files import write_json, write_text
-    from highrank_plugins.results import ledger
-    from highrank_plugins.results.perplexity import dictionary
-    from highrank_plugins.results.published import table
-    from highrank_plugins.results.record import make_record
-    from highrank_plugins.training import configuration, training_log
+    from highrank_plugins.reports.comparison_tables import published_table
+    from highrank_plugins.reports.tables import to_markdown
+    from highrank_plugins.results.evaluations import dictionary
+    from highrank_plugins.results.record import make_record, read_training
+    from highrank_plugins.training import configuration
 
-    with user_errors():
-        folders = [training] if finetuning is None else [training, finetuning]
-        settings = configuration.load(config)
-        found = _scores(scores, finetuning is not None, data)
-        counts: ledger.Ledger = {}
-        if data is not None:
-            target = settings.train.get("target_lang")
-            counts = ledger.read_ledger(data, training, target, finetuning)
-            if generated and target is None:
-                raise ValueError("--generated needs a configuration with train.target_lang")
-            folder = scores if scores.is_dir() else scores.parent
-            ledger.add_generated(counts, generated or [], str(target))
-            ledger.add_scored(counts, found, target, folder / f"test.{target}")
-            ledger.add_measured(counts, folder, target)
-        result = make_record(
-            found,
-            settings,
-            *map(training_log.read_training, folders),
-            paired=None if paired is None else _paired(paired),
-            data=_key(data),
-            ledger=counts,
-            vocabulary=dictionary(data) if data and scores.is_dir() else None,
-        )
-        write_json(output, result)
-        if summary is not None:
-            ours = {str(output.parent): _numbers(result)}
-            papers = [] if published is None else [table(published, ours)]
-            write_text(summary, "\n".join([*papers, perplexities(result), ""]))
+    folders = [training] if finetuning is None else [training, finetuning]
+    settings = configuration.load(config)
+    found = _scores(scores, finetuning is not None, data)
+    result = make_record(
+        found,
+        settings,
+        *map(read_training, folders),
+        data=_key(data),
+        vocabulary=dictionary(data) if data and scores.is_dir() else None,
+        ledger=_ledger(
+            data, folders, found, scores, generated or [], settings.train.get("target_lang")
+        ),
+        paired=None if paired is None else _paired(paired),
+    )
+    text = _summary(result, samples or [])
+    write_json(output, result)
+    if published is not None:
+        ours = {str(output.parent): _numbers(result)}
+        text = f"{to_markdown([published_table(published, ours)])}\n{text}"
+    if summary is None:
+        typer.echo(text)
+    else:
+        write_text(summary, f"{text}\n")
+
+
+def _ledger(
+    data: Path | None,
+    folders: list[Path],
+    found: "dict[str, Score]",
+    scores: Path,
+    generated: list[Path],
+    target: str | None,
+) -> dict[str, Any]:
+    from highrank_plugins.results import ledger
+
+    if data is None:
+        return {}
+    counts = ledger.read_ledger(data, folders[0], target, *folders[1:])
+    if generated and target is None:
+        raise ValueError("--generated needs a configuration with train.target_lang")
+    folder = scores if scores.is_dir() else scores.parent
+    ledger.add_generated(counts, generated, str(target))
+    ledger.add_scored(counts, found, target, folder / f"test.{target}")
+    ledger.add_measured(counts, folder, target)
+    return counts
 
 
 def _key(data: Path | None) -> str | None:
@@ -178,18 +164,19 @@ def _scores(path: Path, finetuned: bool, data: Path | None = None) -> "dict[str,
 
 
 def _evaluations(path: Path, data: Path | None, finetuned: bool) -> "dict[str, Score]":
-    from highrank_plugins.results import perplexity
-    from highrank_plugins.results.measures import read_measures
+    from highrank_plugins.results import evaluations
 
     scores: dict[str, Score] = {}
     for split in ("test", "valid", "train"):
         if split != "train" or (path / "train.log").exists():
-            scores |= perplexity.read_eval_lm(path / f"{split}.log", split)
+            scores |= evaluations.read_eval_lm(path / f"{split}.log", split)
     if finetuned:
-        scores |= perplexity.before_finetuning(path)
-    if data is not None and (unigram := perplexity.unigram_perplexity(data)):
-        scores[perplexity.UNIGRAM] = unigram
-    return scores | read_measures(path, "test") | read_measures(path / "valid", "valid")
+        scores |= evaluations.before_finetuning(path)
+    if data is not None and (unigram := evaluations.unigram_perplexity(data)):
+        scores[evaluations.UNIGRAM] = unigram
+    for split, folder in (("test", path), ("valid", path / "valid")):
+        scores |= evaluations.read_measures(folder, split)
+    return scores
 
 
 def _written_scores(path: Path) -> "dict[str, Score]":
@@ -219,123 +206,64 @@ def _paired(path: Path) -> dict[str, Any]:
     return found
 
 
-def lm_summary(
-    results: Record,
-) -> None:
-    """Print all perplexities and the training speed.
-
-    Example: highrank results lm-summary results.json
-
-    The last line is the test perplexity.
-    """
-    from highrank_plugins.results.record import load_record
-
-    with user_errors():
-        result = load_record(results, complete=True, metrics=["test_perplexity"])
-    typer.echo(perplexities(result))
-
-
-def perplexities(result: dict[str, Any]) -> str:
-    """Return the summary of a language model's record."""
+def _summary(result: dict[str, Any], texts: list[Path]) -> str:
+    """Return samples, the ledger, the training's numbers, doubts and, at the end, the score."""
     from highrank_plugins.results.doubts import doubts
+    from highrank_plugins.results.ledger import describe
+    from highrank_plugins.results.metrics import metric_named
 
     metrics, signatures = result["metrics"], result["signatures"]
-    lines = [f"{name:>24}  {value}  {signatures.get(name, '')}" for name, value in metrics.items()]
-    last = f"test perplexity {metrics['test_perplexity']} {result['signature']}"
-    return "\n".join([*lines, *_ledger(result), _speed(result), *doubts(result), last])
-
-
-def summary(
-    results: Record,
-    texts: Annotated[list[Path], "Source, reference and translations."],
-) -> None:
-    """Print sample translations, training speed and scores.
-
-    Example: highrank results summary results.json test.en test.de mos.de
-
-    The last line is the score.
-    """
-    from highrank_plugins.results.doubts import doubts
-    from highrank_plugins.results.record import load_record
-    from highrank_plugins.results.scoring import read_together
-
-    with user_errors():
-        result = load_record(results, complete=True, metrics=["chrf", "sacrebleu"])
-        sentences = read_together(texts)
-    for index in range(SAMPLES):
-        names = ("source", "reference", "translation")
-        chosen = sentences[(2 * index + 1) * len(sentences) // (2 * SAMPLES)]
-        typer.echo("\n".join(f"{n:>12}  {s}" for n, s in zip(names, chosen, strict=True)) + "\n")
-    for line in [*_ledger(result), _speed(result), *doubts(result)]:
-        typer.echo(line)
+    if len(texts) not in (0, 3):
+        raise ValueError("--samples: give three texts: source, references, and the model's")
+    lines = _dialogues(texts) if "bleu1_precision" in metrics else _translations(texts)
+    known = ("chrf", "sacrebleu")
+    if not {*known} <= metrics.keys():
+        lines += [f"{name:>24}  {value}  {signatures[name]}" for name, value in metrics.items()]
+    lines += describe(result.get("ledger", {}))
+    numbers = {name: value for name, value in result["train"].items() if value is not None}
+    said = ((metric_named(name).text or f"{name} {{:,.10g}}", n) for name, n in numbers.items())
+    lines += [f"training: {', '.join(text.format(number) for text, number in said)}"]
+    lines += doubts(result)
     if "paired" in result:
         other, own = result["paired"]["scores"]
-        typer.echo(
-            f"against {other['system']}, {other['score']:.2f}: p = {own['p_value']:.4f} "
-            f"{result['paired']['signature']}"
-        )
-    typer.echo(f"chrF {result['metrics']['chrf']} {result['signatures']['chrf']}")
-    typer.echo(f"sacreBLEU {result['metrics']['sacrebleu']} {result['signature']}")
+        signature = result["paired"]["signature"]
+        against = f"against {other['system']}, {other['score']:.2f}"
+        lines.append(f"{against}: p = {own['p_value']:.4f} {signature}")
+    last = {"chrf": "chrF", "sacrebleu": "sacreBLEU", "test_perplexity": "test perplexity"}
+    for name in filter(metrics.__contains__, known if "sacrebleu" in metrics else last):
+        lines.append(f"{last[name]} {metrics[name]} {signatures[name]}")
+    return "\n".join(lines)
 
 
-def _ledger(result: dict[str, Any]) -> list[str]:
-    from highrank_plugins.results.ledger import describe
-
-    return describe(result.get("ledger", {}))
-
-
-def _speed(result: dict[str, Any]) -> str:
-    numbers = ((name, value) for name, value in result["train"].items() if value is not None)
-    training = (_TRAINING.get(name, f"{name} {{:,.10g}}").format(value) for name, value in numbers)
-    return f"training: {', '.join(training)}"
+def _spread(texts: list[tuple[Any, ...]], count: int) -> list[tuple[Any, ...]]:
+    """Return some lines, spread evenly over a text."""
+    places = ((2 * index + 1) * len(texts) // (2 * count) for index in range(count))
+    return [texts[place] for place in places]
 
 
-def dialogue_summary(
-    results: Record,
-    generated: Annotated[Path, "Output of fairseq-generate --nbest N."],
-    contexts: Annotated[Path, "Input of fairseq-generate, one per line."],
-    references: Annotated[Path, "References: one line per context, separated by tabs."],
-) -> None:
-    """Print sample responses, precision and recall.
+def _translations(texts: list[Path]) -> list[str]:
+    from highrank_plugins.results.scoring import read_together
 
-    Example: highrank results dialogue-summary results.json gen.txt contexts refs
+    names = ("source", "reference", "translation")
+    return [
+        "\n".join(f"{n:>12}  {s}" for n, s in zip(names, chosen, strict=True)) + "\n"
+        for chosen in (_spread(read_together(texts), SAMPLES) if texts else [])
+    ]
 
-    The last line is the perplexity.
-    """
-    from highrank_plugins.results.record import metric_of
+
+def _dialogues(texts: list[Path]) -> list[str]:
+    """Return samples of contexts, references of a line each, and responses of fairseq-generate."""
     from highrank_plugins.results.scoring import read_nbest, read_together
 
-    with user_errors():
-        bleu = {name: metric_of(results, name) for name in _BLEU}
-        perplexity = metric_of(results, "test_perplexity")
-        pairs = read_together([contexts, references])
-        hypotheses = read_nbest(generated, len(pairs))
-        rows = [
-            (source, good, found) for (source, good), found in zip(pairs, hypotheses, strict=True)
-        ]
-    for index in range(DIALOGUES):
-        source, known, found = rows[(2 * index + 1) * len(rows) // (2 * DIALOGUES)]
-        typer.echo(f"   context  {source}")
-        for reference in known.split("\t")[:SHOWN_REFERENCES]:
-            typer.echo(f" reference  {reference}")
-        for hypothesis in found:
-            typer.echo(f"  response  {hypothesis}")
-        typer.echo()
-    for order in range(1, 5):
-        precision, recall = bleu[f"bleu{order}_precision"], bleu[f"bleu{order}_recall"]
-        typer.echo(f"BLEU-{order}  precision {precision:.3f}  recall {recall:.3f}")
-    typer.echo(f"test perplexity {perplexity}")
+    lines = []
+    pairs = read_together(texts[:2]) if texts else []
+    found = list(zip(pairs, read_nbest(texts[2], len(pairs)), strict=True)) if texts else []
+    for (source, references), responses in _spread(found, DIALOGUES) if found else []:
+        lines.append(f"   context  {source}")
+        lines += [f" reference  {one}" for one in references.split("\t")[:SHOWN_REFERENCES]]
+        lines += [*(f"  response  {one}" for one in responses), ""]
+    return lines
 
 
-results = make_group(
-    {
-        "table": results_table,
-        "published": published,
-        "record": record,
-    },
-    {
-        "dialogue-summary": dialogue_summary,
-        "lm-summary": lm_summary,
-        "summary": summary,
-    },
-)
+results = make_group({"record": record})
+results.callback()(lambda: None)  # typer would make a single command of the group

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from highrank_plugins.cli.printing import print_tables
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.formatting import size
@@ -148,12 +149,9 @@ def claim(folder: Path, file: Path) -> None:
 
 
 def _show(read: "Study", members: "list[PreparedMember]", folder: Path, plan: int | None) -> None:
-    from highrank_plugins.reports.tables import to_markdown, to_terminal
     from highrank_plugins.studies.table import write_tables
 
-    tables = write_tables(read, members, folder, plan)
-    draw = to_terminal if sys.stdout.isatty() else to_markdown
-    typer.echo(draw(tables), nl=False)
+    print_tables(write_tables(read, members, folder, plan))
     _say(f"table: {folder / 'table.md'}, {folder / 'table.csv'}")
 
 
@@ -172,7 +170,7 @@ def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: 
 
 def _print_plan(members: "list[PreparedMember]") -> None:
     """Print the members with what the finished ones took, and the command of each."""
-    from highrank_plugins.reports.tables import FORMATS, Cell, Table
+    from highrank_plugins.reports.tables import Cell, Table
     from highrank_plugins.studies.runner import bytes_in
 
     rows = []
@@ -183,8 +181,7 @@ def _print_plan(members: "list[PreparedMember]") -> None:
         state = "done" if member.is_done() else "to run"
         spent = "–" if hours is None else f"{hours:.2f}"
         rows.append([Cell(text) for text in (member.name, state, spent, space, member.key)])
-    form = FORMATS["terminal" if sys.stdout.isatty() else "markdown"]
-    typer.echo(form([Table("", ["member", "state", "hours", "disk, MB", "key"], rows)]))
+    print_tables([Table("", ["member", "state", "hours", "disk, MB", "key"], rows)])
     for member in members:
         typer.echo(f"# {member.name}\n{shlex.join(member.command)}")
 

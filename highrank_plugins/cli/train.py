@@ -1,19 +1,16 @@
 """Provide `highrank train …`: turn a configuration into commands, and train by it."""
 
 import logging
-import resource
-import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from highrank_plugins.cli import app, make_group, with_help
 from highrank_plugins.cli.options import Changes, option_problems, require_code
-from highrank_plugins.common import stop_request
 from highrank_plugins.common.names import option_name
 
 if TYPE_CHECKING:
@@ -146,60 +143,21 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     return Launch(options, words, batch, by_hand)
 
 
-# without the trap, a signal would end bash and hide the training run's exit code
-_KEEPS_WAITING = 'trap : TERM USR1 HUP; source "$1"'
-
-
-def run(
-    command: Annotated[Path, "File with the command of fairseq-train."],
-    config: Annotated[Path, typer.Option(help="Configuration of `highrank train configure`.")],
-    block: Annotated[str, typer.Option(help="Block of the configuration to train.")],
-    data: Annotated[str, typer.Option(help="Directory with binarised data.")],
-    save_dir: Annotated[Path, typer.Option(help="The run's --save-dir, also for train.log.")],
+def space(
+    config: Annotated[Path, "Configuration of `highrank train configure`."],
+    block: Annotated[str, "Block of the configuration to train."],
+    data: Annotated[str, "Directory with binarised data."],
+    save_dir: Annotated[Path, "The run's --save-dir."],
 ) -> None:
-    """Run the training of a recipe, and show its progress.
+    """Check that the disk has space for the checkpoints of a training run.
 
-    Example: highrank train run commands/train --config config.yaml --block train
-    --data data-bin --save-dir train
-
-    Checks the disk space first. Progress is printed in short lines; train.log gets everything.
+    Example: highrank train space config.yaml train data-bin train
     """
-    from highrank_plugins.common.files import open_own
     from highrank_plugins.training.configuration import load
     from highrank_plugins.training.disk_space import check_space
-    from highrank_plugins.training.training_log import digest, memory_line
 
     logging.disable(logging.INFO)  # hides fairseq's log
-    options = load(config).options(block)
-    check_space(options, data, save_dir)
-    file = open_own(save_dir / "train.log", "ab", buffering=0)
-    bounds = (float(options.get(name, 0)) or float("inf") for name in ("max_update", "max_epoch"))
-    # the lock of the recipe's folder is inherited: a training run that outlives the recipe keeps it
-    with (
-        stop_request.disregarded(),  # logs what the training run prints while it stops
-        file as log,
-        subprocess.Popen(
-            ["bash", "-c", _KEEPS_WAITING, "bash", str(command)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            close_fds=False,
-        ) as training,
-    ):
-        assert training.stdout is not None
-        for line in digest(_logged(training.stdout, log), *bounds):
-            typer.echo(line)
-        training.wait()
-        kibibytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        log.write(memory_line(kibibytes).encode())
-    code = training.returncode
-    if code:
-        raise typer.Exit(code if code > 0 else 128 - code)  # the exit code that bash gives a signal
-
-
-def _logged(lines: Iterable[bytes], log: IO[bytes]) -> Iterator[str]:
-    for line in lines:
-        log.write(line)
-        yield line.decode(errors="replace")
+    check_space(load(config).options(block), data, save_dir)
 
 
 def check_own_options(configuration: "Configuration", tree: "Tree") -> None:
@@ -248,4 +206,4 @@ def _measure_problems(measure: str, options: dict[str, Any]) -> Iterator[str]:
         yield str(error)
 
 
-train = make_group({"configure": configure}, {"run": run})
+train = make_group({"configure": configure}, {"space": space})

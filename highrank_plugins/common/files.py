@@ -79,9 +79,18 @@ def read_json(path: Path) -> Any:
     if (bytes_ := path.stat().st_size) > MOST_JSON:
         raise ValueError(f"{path}: {size(bytes_)}, and ours have {size(MOST_JSON)} at most")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise ValueError(f"{path}: not JSON ({error}); write the file again") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in found if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is there twice")
+    return found
 
 
 def write_text(path: Path, text: str) -> None:

@@ -2,9 +2,6 @@
 
 import math
 import re
-import shutil
-import sys
-import textwrap
 from collections.abc import Iterable, Sequence
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line feeds
@@ -58,19 +55,3 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [headings, ["---"] * len(headings), *rows]
     text = "".join(f"| {' | '.join(map(cell, cells))} |\n" for cells in lines)
     return text.replace("| --- |", "|---|").replace(" --- |", "---|")
-
-
-def printed_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table for standard output: Markdown in a file, indented paragraphs in a terminal."""
-    if not sys.stdout.isatty():
-        return table(headings, rows)
-    wrap = textwrap.TextWrapper(
-        shutil.get_terminal_size().columns, initial_indent="  ", subsequent_indent="    ",
-        break_on_hyphens=False, break_long_words=False,
-    )  # fmt: skip
-    lines = []
-    for name, text, *cells in rows:
-        more = (f"{h}: {c}" for h, c in zip(headings[2:], cells, strict=True) if c)
-        paragraphs = (re.sub(r",(?=\S)", ", ", line) for line in (text, *more))
-        lines += [name.strip("`"), *map(wrap.fill, paragraphs)]
-    return "\n".join(lines) + "\n"

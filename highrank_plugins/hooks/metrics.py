@@ -3,8 +3,9 @@
 The file. What breaks: the losses can be read from the log's text only, and with `--log-format none`
 they are lost. Why: fairseq gives its statistics to a progress bar. What we do: append them to
 `metrics.jsonl` in `--save-dir`, a JSON object a line: `tag` (train_inner, train, or a validation
-set), `epoch`, `num_updates`, and each statistic as a number, or null if it is not finite. A resumed
-run drops the lines after its checkpoint; at update 0 an earlier run's are kept in
+set), `epoch`, `num_updates`, and each statistic as a number, or null if it is not finite. The first
+line (tag start) has `parameters` and `updates_per_epoch`, and that of an epoch the peak memory of
+the process. `results/record.py` reads the file. A resumed run drops the lines after its checkpoint; at update 0 an earlier run's are kept in
 `metrics.before-TIME.jsonl`. A file that no training run has written is an error. Delete when:
 fairseq writes one.
 
@@ -18,6 +19,7 @@ import atexit
 import json
 import logging
 import math
+import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,7 +45,7 @@ _written: list[Path] = []  # files of this process's training
 
 
 @contextmanager
-def recording(cfg: Any, trainer: Any) -> Iterator[None]:
+def recording(cfg: Any, trainer: Any, epoch_itr: Any) -> Iterator[None]:
     """Record what fairseq prints during the block, in the first process."""
     if not utils.is_master(cfg.distributed_training):
         yield
@@ -54,6 +56,8 @@ def recording(cfg: Any, trainer: Any) -> Iterator[None]:
         if not trainer.has_record:
             drop_later_lines(path, trainer.get_num_updates())
             trainer.has_record = True
+            if not path.is_file():
+                _append(path, _sizes(cfg, trainer, epoch_itr))
         yield
     finally:
         _written.pop()
@@ -101,11 +105,30 @@ class RecordingBar(bars.BaseProgressBar):
         line = {"tag": tag, "epoch": self.of_epoch}
         line |= {name: number for name, number in numbers.items() if number is not ...}
         line["num_updates"] = stats.get("num_updates") if step is None else step
-        try:
-            with open_own(self.path, "a") as file:
-                file.write(json.dumps(line, allow_nan=False) + "\n")
-        except OSError as error:  # losing the file must not end the training run
-            logger.warning("%s: %s; this line was not written", self.path, error)
+        if tag == "train":
+            kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            line["peak_memory_gib"] = round(kibibytes / 2**20, 3)
+        _append(self.path, line)
+
+
+def _append(path: Path, line: dict[str, Any]) -> None:
+    try:
+        with open_own(path, "a") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+    except OSError as error:  # losing the file must not end the training run
+        logger.warning("%s: %s; this line was not written", path, error)
+
+
+def _sizes(cfg: Any, trainer: Any, epoch_itr: Any) -> dict[str, Any]:
+    """Return the first line: parameters without experts, as fairseq counts them, and updates."""
+    frequencies, epoch = cfg.optimization.update_freq, epoch_itr.next_epoch_idx
+    batches = frequencies[min(epoch, len(frequencies)) - 1]
+    parameters = (p for p in trainer.get_model().parameters() if not getattr(p, "expert", False))
+    return {
+        "tag": "start", "epoch": epoch, "num_updates": 0,
+        "parameters": sum(p.numel() for p in parameters),
+        "updates_per_epoch": math.ceil(len(epoch_itr) / batches),
+    }  # fmt: skip
 
 
 def plain(stat: Any) -> Any:

@@ -88,7 +88,7 @@ def train(stock: Callable, cfg: Any, trainer: HighrankTrainer, task: Any, epoch_
     done, bound = trainer.get_num_updates(), cfg.optimization.max_update or math.inf
     batches = len(epoch_itr)
     to_do = batches - epoch_itr.iterations_in_epoch % batches  # less if resumed within an epoch
-    with recording(cfg, trainer):
+    with recording(cfg, trainer, epoch_itr):
         if done >= bound or trainer.is_finished or trainer.has_stopped_early:
             said = "nothing left to train: %d updates are done, --max-update is %s"
             logger.info(said, done, bound)

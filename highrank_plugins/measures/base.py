@@ -2,7 +2,8 @@
 
 A measure is a class in a module of this package, registered under the module's name. From that
 follows `highrank analyse NAME` with a flag for each argument of the constructor. So do a block of
-that name in configurations, scores in records, columns of tables and a section of the card.
+that name in configurations, scores in records and a section of the card. A column of tables is a
+line of `results/metrics.py`.
 """
 
 from __future__ import annotations
@@ -27,14 +28,6 @@ Found: TypeAlias = Mapping[str, Any]  # a result as stored in its JSON file
 Rows: TypeAlias = list[tuple[str, str]]
 
 
-class Column(NamedTuple):
-    """Describe the column of a table that shows a metric of a record: its heading, and a format."""
-
-    metric: str
-    heading: str
-    format: str
-
-
 class CardTile(NamedTuple):
     """Describe a number at the top of a card: its label, its value, and a note below."""
 
@@ -52,7 +45,6 @@ class Measure:
 
     title: ClassVar[str] = ""  # heading on cards
     about: ClassVar[str] = ""  # one or two sentences for cards: what the numbers say
-    columns: ClassVar[tuple[Column, ...]] = ()  # columns of tables
     hidden: ClassVar[tuple[str, ...]] = ()  # fields of the result that are too long for a terminal
     on_card: ClassVar[bool] = True
     of_a_split: ClassVar[bool] = False  # whether the command has --split

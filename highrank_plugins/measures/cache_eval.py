@@ -1,6 +1,6 @@
 """Read the perplexity of a neural cache, which `highrank evaluate cache` writes."""
 
-from highrank_plugins.measures.base import AdaptiveEvaluation, Column, register_measure
+from highrank_plugins.measures.base import AdaptiveEvaluation, register_measure
 
 
 @register_measure("cache_eval")
@@ -8,4 +8,3 @@ class CacheEvaluation(AdaptiveEvaluation):
     """Score a text by a neural cache (Grave et al. 2017)."""
 
     kind = "cache"
-    columns = (Column("test_cache_perplexity", "test ppl, cache", ".2f"),)

@@ -1,6 +1,6 @@
 """Read the perplexity of dynamic evaluation, which `highrank evaluate dynamic` writes."""
 
-from highrank_plugins.measures.base import AdaptiveEvaluation, Column, register_measure
+from highrank_plugins.measures.base import AdaptiveEvaluation, register_measure
 
 
 @register_measure("dynamic_eval")
@@ -8,4 +8,3 @@ class DynamicEvaluation(AdaptiveEvaluation):
     """Score a text by dynamic evaluation (Krause et al. 2018)."""
 
     kind = "dynamic"
-    columns = (Column("test_dynamic_perplexity", "test ppl, dynamic", ".2f"),)

@@ -60,7 +60,6 @@ class DivergenceMeasure(base.TextMeasure):
         "The mean KL(P_i ‖ P_j) between the predictions of two independently drawn contexts tells "
         "how much a prediction depends on its context (Yang et al. 2018)."
     )
-    columns = (base.Column("test_kld", "KLD", ".3f"),)
     compares = True
 
     def __init__(

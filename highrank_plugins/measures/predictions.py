@@ -47,7 +47,6 @@ class PredictionMeasure(base.TextMeasure):
         "entropy, which is the −log P that the model expects. Below is the perplexity of words by "
         "their count in the training text, as the dictionary has it."
     )
-    columns = (base.Column("test_top_5", "top 5, %", ".2f"),)
 
     def __init__(
         self,

@@ -48,7 +48,6 @@ class RetentionMeasure(base.TextMeasure):
         "The share of the norm of the loss' gradient with respect to the logits that lies in the "
         "column space of W, which is all that can reach the features (Godey and Artzi 2026)."
     )
-    columns = (base.Column("test_retention", "retention", ".3f"),)
     hidden = ("batches", "first")
     card_tokens = 256
 

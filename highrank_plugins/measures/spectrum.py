@@ -63,10 +63,6 @@ class SpectrumMeasure(base.TextMeasure):
         "tolerance of the precision; the ε-rank is the least k whose k largest hold 1 − ε of the "
         "sum of squares. More contexts can only raise a rank that is not full."
     )
-    columns = (
-        base.Column("test_rank", "rank", ",.0f"),
-        base.Column("test_effective_rank_0.0001", "ε-rank, 1e-4", ",.0f"),
-    )
     hidden = ("singular_values",)
 
     def __init__(

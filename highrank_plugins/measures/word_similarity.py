@@ -30,7 +30,6 @@ class WordSimilarityMeasure(base.WeightMeasure):
     """
 
     title = "Word similarity"
-    columns = (base.Column("word_similarity", "word similarity", ".3f"),)
     on_card = False  # it needs benchmark files
 
     def __init__(

@@ -1,27 +1,41 @@
-"""Show a comparison of systems as tables: the tested metric, then all other metrics."""
+"""Show records as tables: systems with their tests and costs, runs, papers, and correlations."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import mean
 
-from highrank_plugins.analysis.statistics import Summary
-from highrank_plugins.common.score import direction
+from highrank_plugins.analysis.statistics import Summary, pearson
+from highrank_plugins.common.names import distinct_names
 from highrank_plugins.reports.tables import Cell, Table
-from highrank_plugins.results.comparison import Compared, ComparedSystem
-from highrank_plugins.results.results_table import column, number
+from highrank_plugins.results.comparison import (
+    Compared,
+    ComparedSystem,
+    metrics_of,
+    numbers_of,
+)
+from highrank_plugins.results.doubts import (
+    Record,
+    doubt_notes,
+    incomparable,
+    systems_below_floor,
+    texts,
+)
+from highrank_plugins.results.metrics import COSTS, Metric, metric_named
+from highrank_plugins.results.published import published_rows
+from highrank_plugins.results.record import RESULTS, configuration_of, load_record, read_records
 from highrank_plugins.results.verdicts import judge
 
 _TESTS = {"student": "Student's unpaired two-sided t-test", "welch": "Welch's two-sided t-test"}
 NOTHING = Cell("–", values=[""])
 _TIE = "not told from"
-# a number of a training run → heading, format
-_COSTS = {
-    "parameters": ("parameters", ",.0f"),
-    "words_per_second": ("words/s in training", ",.0f"),
-    "seconds_per_epoch": ("s/epoch", ",.0f"),
-    "peak_memory_gib": ("memory, GiB", ".2f"),
-}
-# numbers that change when the same seed is run again
-TIMED = ("words_per_second", "seconds_per_epoch", "peak_memory_gib")
+# the last sentence of a table of single runs
+CLAIM = (
+    "What can be claimed: not which system is better, since the seeds of one system differ, too; "
+    "`highrank compare` tests them."
+)
+NO_CLAIM = "What can be claimed: nothing, since the notes above name scores that do not compare."
 
 
 def comparison_tables(
@@ -37,7 +51,18 @@ def comparison_tables(
     """
     tables = [_tested(compared, timed)]
     if len(compared.metrics) > 1:
-        tables.append(_others(compared))
+        others = list(map(metric_named, compared.metrics[1:]))
+        tables.append(
+            Table(
+                "Other metrics",
+                ["system", *(one.title for one in others)],
+                [
+                    [Cell(system.name), *(_summary(one, system) for one in others)]
+                    for system in compared.systems
+                ],
+                values=[["system"], *([f"{one.name} mean", f"{one.name} sd"] for one in others)],
+            )
+        )
     if paper is not None:
         tables.append(_verdicts(compared, *paper))
     return [*tables[:-1], replace(tables[-1], notes=[*tables[-1].notes, claim(compared)])]
@@ -50,11 +75,11 @@ def claim(compared: Compared) -> str:
         return (
             "What can be claimed: nothing about which system is better, since nothing was tested."
         )
-    sign, base = direction(compared.metric), compared.baseline
-    heading = column(compared.metric).heading
+    metric, base = metric_named(compared.metric), compared.baseline
     words: dict[str, list[str]] = {}
     for name, test in found:
-        kind = "better than" if test.difference * sign > 0 else "worse than" if sign else "unlike"
+        better = test.difference * metric.better > 0
+        kind = "better than" if better else "worse than" if metric.better else "unlike"
         word = kind if test.holm < compared.alpha else _TIE
         words.setdefault(word, []).append(name)
     said = [
@@ -65,40 +90,53 @@ def claim(compared: Compared) -> str:
     ]
     causes = " or ".join(compared.causes)
     but = f", unless {causes} named above is the cause" if causes else ""
-    of = f"of these runs, this text and {heading} alone"
+    of = f"of these runs, this text and {metric.title} alone"
     return f"What can be claimed, {of}: {'; '.join(said)}{but}."
 
 
 def _tested(compared: Compared, timed: bool) -> Table:
-    metric, heading = compared.metric, column(compared.metric).heading
-    tested = any(system.comparison for system in compared.systems)
-    paired = any(system.paired for system in compared.systems)
-    costs = [
-        name
-        for name in _COSTS
-        if (timed or name not in TIMED)
-        and any(system.cost(name) is not None for system in compared.systems)
-    ]
-    headings = ["system", "seeds", heading]
-    values = [["system"], ["seeds"], [f"{metric} mean", f"{metric} sd"]]
+    metric = metric_named(compared.metric)
+    # heading, columns of CSV, and the cells of the systems
+    columns: list[tuple[str, list[str], list[Cell]]] = []
+
+    def add(heading: str, values: list[str], cell: Callable[[ComparedSystem], Cell]) -> None:
+        columns.append((heading, values, list(map(cell, compared.systems))))
+
+    add("system", ["system"], lambda one: Cell(one.name))
+    add("seeds", ["seeds"], partial(_count, metric))
+    names = [f"{metric.name} mean", f"{metric.name} sd"]
+    add(metric.title, names, lambda one: _summary(metric, one, _is_better(compared, metric, one)))
+    tested = sum(system.comparison is not None for system in compared.systems)
     if tested:
-        headings += ["difference [95 %]", "Hedges' g", "p", "p (Holm)"]
-        values += [["difference", "low", "high"], ["g"], ["p"], ["p Holm"]]
-    if paired:
-        headings.append("paired bootstrap, p")
-        values.append(["paired bootstrap p"])
-    headings += [_COSTS[name][0] for name in costs]
-    values += [[name] for name in costs]
-    rows = []
-    for system in compared.systems:
-        cells = [Cell(system.name), _count(len(system.values(metric))), _mean(compared, system)]
-        cells += _statistics(compared, system) if tested else []
-        if paired:
-            cells.append(_paired(system))
-        cells += [_cost(system, name) for name in costs]
-        rows.append(cells)
-    notes = [*_legend(compared, tested), *compared.notes]
-    return Table(f"{heading} against {compared.baseline}", headings, rows, notes, values)
+        add("difference [95 %]", ["difference", "low", "high"], partial(_difference, metric))
+        add("Hedges' g", ["g"], lambda one: _test(one, "effect", "+.1f"))
+        add("p", ["p"], lambda one: _test(one, "p_value", ".2g"))
+        add("p (Holm)", ["p Holm"], lambda one: _test(one, "holm", ".2g"))
+    if any(system.paired for system in compared.systems):
+        add("paired bootstrap, p", ["paired bootstrap p"], _paired)
+    for cost in COSTS:
+        shown = timed or cost.group != "timed"
+        if shown and any(system.cost(cost.name) is not None for system in compared.systems):
+            add(cost.title, [cost.name], partial(_cost, cost))
+    notes = ["± is the sample standard deviation over seeds (n − 1 below)."]
+    if tested:
+        bold = f"Bold: significantly better at {compared.alpha:g} after the adjustment"
+        if not metric.better:
+            bold = "Nothing is bold, since the name of the metric does not say what is better"
+        notes.append(
+            f"p: {_TESTS[compared.test]} against {compared.baseline}, adjusted for {tested} "
+            f"system{'' if tested == 1 else 's'} (Holm); intervals are not. {bold}."
+        )
+    headings, values, cells = zip(*columns, strict=True)
+    title = f"{metric.title} against {compared.baseline}"
+    rows = list(zip(*cells, strict=True))
+    return Table(title, headings, rows, [*notes, *compared.notes], values)
+
+
+def _is_better(compared: Compared, metric: Metric, system: ComparedSystem) -> bool:
+    found = system.comparison
+    significant = found is not None and found.holm < compared.alpha
+    return found is not None and significant and found.difference * metric.better > 0
 
 
 def _paired(system: ComparedSystem) -> Cell:
@@ -110,70 +148,42 @@ def _paired(system: ComparedSystem) -> Cell:
     return Cell(text, values=[", ".join("" if p is None else str(p) for p in found)])
 
 
-def _legend(compared: Compared, tested: bool) -> list[str]:
-    """Return notes that explain the numbers."""
-    lines = ["± is the sample standard deviation over seeds (n − 1 below)."]
-    if tested:
-        count = sum(system.comparison is not None for system in compared.systems)
-        bold = f"Bold: significantly better at {compared.alpha:g} after the adjustment"
-        if not direction(compared.metric):
-            bold = "Nothing is bold, since the name of the metric does not say what is better"
-        lines.append(
-            f"p: {_TESTS[compared.test]} against {compared.baseline}, adjusted for {count} "
-            f"system{'' if count == 1 else 's'} (Holm); intervals are not. {bold}."
-        )
-    return lines
-
-
-def _count(count: int) -> Cell:
+def _count(metric: Metric, system: ComparedSystem) -> Cell:
+    found = system.summary(metric.name)
+    count = found.n if isinstance(found, Summary) else int(found is not None)
     return Cell(str(count), values=[count])
 
 
-def _mean(compared: Compared, system: ComparedSystem) -> Cell:
-    found, sign = system.comparison, direction(compared.metric)
-    bold = found is not None and found.holm < compared.alpha and found.difference * sign > 0
-    return _summary(compared.metric, system.summary(compared.metric), bold)
+def _summary(metric: Metric, system: ComparedSystem, bold: bool = False) -> Cell:
+    found = system.summary(metric.name)
+    if isinstance(found, Summary):
+        text = f"{metric.shown(found.mean)} ± {metric.shown(found.sd)}"
+        return Cell(text, bold, [found.mean, found.sd])
+    return NOTHING if found is None else Cell(metric.shown(found), bold, [found])
 
 
-def _summary(metric: str, summary: Summary | float | None, bold: bool = False) -> Cell:
-    if isinstance(summary, Summary):
-        text = f"{number(metric, summary.mean)} ± {number(metric, summary.sd)}"
-        return Cell(text, bold, [summary.mean, summary.sd])
-    return NOTHING if summary is None else Cell(number(metric, summary), bold, [summary])
-
-
-def _statistics(compared: Compared, system: ComparedSystem) -> list[Cell]:
+def _difference(metric: Metric, system: ComparedSystem) -> Cell:
     found = system.comparison
     if found is None:
-        return [NOTHING] * 4
-    low, high = (number(compared.metric, end) for end in found.interval)
-    return [
-        Cell(
-            f"{found.difference:+{column(compared.metric).format}} [{low}, {high}]",
-            values=[found.difference, *found.interval],
-        ),
-        Cell(f"{found.effect:+.1f}", values=[found.effect]),
-        Cell(f"{found.p_value:.2g}", values=[found.p_value]),
-        Cell(f"{found.holm:.2g}", values=[found.holm]),
-    ]
+        return NOTHING
+    low, high = map(metric.shown, found.interval)
+    text = f"{found.difference:+{metric.format}} [{low}, {high}]"
+    return Cell(text, values=[found.difference, *found.interval])
 
 
-def _cost(system: ComparedSystem, name: str) -> Cell:
-    value = system.cost(name)
-    return NOTHING if value is None else Cell(f"{value:{_COSTS[name][1]}}", values=[value])
+def _test(system: ComparedSystem, name: str, form: str) -> Cell:
+    if system.comparison is None:
+        return NOTHING
+    value = getattr(system.comparison, name)
+    return Cell(format(value, form), values=[value])
 
 
-def _others(compared: Compared) -> Table:
-    names: Sequence[str] = compared.metrics[1:]
-    return Table(
-        "Other metrics",
-        ["system", *(column(name).heading for name in names)],
-        [
-            [Cell(system.name), *(_summary(name, system.summary(name)) for name in names)]
-            for system in compared.systems
-        ],
-        values=[["system"], *([f"{name} mean", f"{name} sd"] for name in names)],
-    )
+def _cost(metric: Metric, system: ComparedSystem) -> Cell:
+    return _number(metric, system.cost(metric.name))
+
+
+def _number(metric: Metric, value: float | None) -> Cell:
+    return NOTHING if value is None else Cell(metric.shown(value), values=[value])
 
 
 def _verdicts(compared: Compared, paper: str, task: str | None) -> Table:
@@ -183,6 +193,88 @@ def _verdicts(compared: Compared, paper: str, task: str | None) -> Table:
         for one in verdicts
     ]
     details = [line for verdict in verdicts for line in verdict.details]
-    ours = f"ours, {column(compared.metric).heading}"
+    ours = f"ours, {metric_named(compared.metric).title}"
     headings = ["system", ours, paper, "published", "verdict", "why"]
     return Table(f"Compared with {paper}", headings, rows, details)
+
+
+def runs_table(paths: Sequence[Path]) -> Table:
+    """Return a row per record, named by its file, or by its folder if that is `results.json`.
+
+    Two records of one configuration and seed must have different revisions of the code.
+    """
+    records = read_records(paths, ("config", "seeds", "git"))
+    runs = dict(zip(distinct_names(paths, RESULTS), records, strict=True))
+    scores = list(map(metric_named, metrics_of(records)))
+    costs = [
+        of
+        for of in map(metric_named, ("parameters", "seconds_per_epoch"))
+        if any(of.name in record["train"] for record in records)
+    ]
+    costs += map(metric_named, ("updates", "words_per_second"))
+    rows = [
+        [
+            Cell(run),
+            *(_number(of, record["metrics"].get(of.name)) for of in scores),
+            *(_number(of, record["train"].get(of.name)) for of in costs),
+            Cell(str(record["hardware"]["cores"])),
+            Cell(record["versions"]["torch"]),
+            Cell(str((record["git"] or {}).get("revision") or "-")[:9]),
+        ]
+        for run, record in runs.items()
+    ]
+    systems: dict[str, list[Record]] = {run: [record] for run, record in runs.items()}
+    apart = list(filter(None, [*incomparable(systems), texts(systems)]))
+    last = NO_CLAIM if apart or systems_below_floor(systems) else CLAIM
+    notes = [*doubt_notes(systems), *apart, *[last][: len(rows) - 1]]
+    more = ["cores", "torch", "revision"]
+    headings = ["run", *(of.title for of in (*scores, *costs)), *more]
+    values = [[name] for name in ("run", *(of.name for of in (*scores, *costs)), *more)]
+    # each note is a paragraph
+    return Table("", headings, rows, ["\n\n".join(notes)] if notes else [], values)
+
+
+def published_table(
+    task: str, ours: Mapping[str, Mapping[str, float]], everything: bool = False
+) -> Table:
+    """Return the papers' scores next to ours, see `published_rows`; each note is a paragraph."""
+    headings, rows, notes = published_rows(task, ours, everything)
+    return Table("", headings, [list(map(Cell, row)) for row in rows], ["\n\n".join(notes)])
+
+
+def correlation_table(
+    records: Sequence[Path], x: str, y: str, within: tuple[float, float] | None
+) -> Table:
+    """Return a row per model with the means of its seeds, and Pearson's correlation below.
+
+    The seeds of a configuration are no independent points. `within` bounds the means of `y`.
+    """
+    names = distinct_names(records, RESULTS)
+    models: dict[str, list[tuple[str, float, float]]] = {}
+    for name, path, (a, b) in zip(names, records, numbers_of(records, x, y), strict=True):
+        models.setdefault(configuration_of(load_record(path)) or str(path), []).append((name, a, b))
+    points = {
+        ", ".join(name for name, _, _ in seeds): (
+            mean(s[1] for s in seeds),
+            mean(s[2] for s in seeds),
+        )
+        for seeds in models.values()
+    }
+    low, high = within or (float("-inf"), float("inf"))
+    points = {name: at for name, at in points.items() if low <= at[1] <= high}
+    if len(points) < 3:
+        where = "" if within is None else f" have {y} within {low:g},{high:g}"
+        raise ValueError(
+            f"{len(points)} models with their own configuration{where}: a correlation needs three"
+        )
+    found = pearson(*zip(*points.values(), strict=True))
+    of = metric_named(x), metric_named(y)
+    rows = [
+        [Cell(name), *(Cell(one.shown(n), values=[n]) for one, n in zip(of, at, strict=True))]
+        for name, at in points.items()
+    ]
+    note = (
+        f"Pearson's correlation of {of[0].title} and {of[1].title} over {found.n} models: "
+        f"r = {found.r:.3g}, p = {found.p_value:.2g}. A model is the mean of its seeds."
+    )
+    return Table("", ["runs", *(one.title for one in of)], rows, [note], [["runs"], [x], [y]])

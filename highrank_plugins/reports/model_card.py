@@ -62,13 +62,9 @@ def model_card(
     record: Mapping[str, Any] | None,
     licence: str,
 ) -> str:
-    """Return the card of an exported model, in Markdown.
+    """Return the card of an exported model, in Markdown, with the scores of a run's record.
 
-    Args:
-        config: the content of `config.json`.
-        parameters: their number, tied ones once.
-        piece_options: options of fairseq-interactive, with which it takes raw text.
-        record: record of a run, for its scores.
+    `piece_options` are those with which fairseq-interactive takes raw text.
     """
     cfg = config["fairseq"]
     rows = [*_rows(config, parameters), *_scores(record)]

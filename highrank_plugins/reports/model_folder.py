@@ -45,13 +45,8 @@ def export_model(
     """Write a checkpoint's model into a new folder, all or nothing.
 
     Absolute paths in the configuration are cut to their last name, and the rendezvous address is
-    left out, because both reveal details of the machine.
-
-    Args:
-        data: where the dictionaries are, `dict.*.txt`; None: where the training run had them.
-        licence: for the card.
-        pieces: model or codes that split the text, see `piece_options`.
-        results: a recipe's record, whose scores go into the card.
+    left out, because both reveal details of the machine. The dictionaries are in `data`, or where
+    the training run had them. The card has the scores of `results`.
     """
     if folder.exists():
         raise FileExistsError(f"{folder} exists: give another --output, or remove it")
@@ -130,7 +125,6 @@ def _require_same_layer(path: Path, config: dict[str, Any], model: "dict[str, Te
 
 
 def _require_known_layer(path: Path, options: Mapping[str, Any]) -> None:
-    """Raise ValueError if the output layer of a model's options is not registered."""
     try:
         HEADS.find(options.get("head") or "softmax")
         POINTWISE.find(options.get("head_pointwise") or "identity")
@@ -139,7 +133,6 @@ def _require_known_layer(path: Path, options: Mapping[str, Any]) -> None:
 
 
 def _check_weights(path: Path, model: "dict[str, Tensor]") -> None:
-    """Raise ValueError if a tensor holds anything but finite floating-point numbers."""
     for name, value in model.items():
         if not value.is_floating_point():
             raise ValueError(f"{path}: {name} has dtype {value.dtype}; expected floating point")

@@ -207,25 +207,6 @@ def _draw_bars(plot: Any, figure: Bars) -> None:
     plot.tick_params("x", rotation=30)
 
 
-def means(
-    path: Path, found: Mapping[str, tuple[float, float]], title: str, axes: tuple[str, str]
-) -> None:
-    """Draw for each label a mean, with its deviation above and below."""
-    from matplotlib import rc_context
-
-    with rc_context(STYLE):
-        figure, plot = _figure(title)
-        markers = markers_of(list(found))
-        for label, (middle, deviation) in found.items():
-            plot.errorbar(
-                [literal(label)], [middle], yerr=[deviation], fmt=markers[label],
-                color=colour_of(label), capsize=4,
-            )  # fmt: skip
-        plot.tick_params("x", rotation=30)
-        _label(plot, axes, "linear")
-        _save(figure, path)
-
-
 def maps(
     path: Path, values: Mapping[str, Mapping[tuple[float, float], float]], axes: tuple[str, str]
 ) -> None:

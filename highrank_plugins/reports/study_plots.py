@@ -1,41 +1,23 @@
 """Draw comparisons of systems: quality over a cost or a measure, and over an option."""
 
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import mean
 
 from highrank_plugins.common.figures import Scatter
-from highrank_plugins.common.score import direction
+from highrank_plugins.common.names import distinct_names
 from highrank_plugins.reports.style import layer_of
-from highrank_plugins.results.comparison import Compared, ComparedSystem, RecordedRun
-from highrank_plugins.results.results_table import metrics
-
-_AXES = {
-    "parameters": "parameters",
-    "words_per_second": "speed of training (words/s)",
-    "peak_memory_gib": "memory of the training run (GiB)",
-    "wall_seconds": "training time (s)",
-    "test_perplexity": "test perplexity",
-    "valid_perplexity": "validation perplexity",
-    "sacrebleu": "sacreBLEU",
-    "head_components": "components K",
-    "head_frequent_ratio": "share r of words with gates of their own",
-    "head_dropout": "dropout on the contexts",
-    "test_rank": "rank of the log-probabilities (Press)",
-}
-# a number of a training run → whether more of it is better
-_COSTS = {"parameters": -1, "words_per_second": 1, "peak_memory_gib": -1, "wall_seconds": -1}
-_WIDE = ("rank", "parameters")  # parts of names of numbers that span orders of magnitude
+from highrank_plugins.results.comparison import Compared, ComparedSystem, RecordedRun, numbers_of
+from highrank_plugins.results.metrics import metric_named
+from highrank_plugins.results.record import RESULTS
 
 
 def study_figures(compared: Compared, x: str) -> list[Scatter]:
-    """Return a figure of the tested metric over `x`; over an option, also one of a measured rank.
-
-    Args:
-        x: a number of the training run (such as words_per_second), a metric, or an option of train.
-    """
+    """Return a figure of the tested metric over `x`; over an option, also one of the rank."""
     y = compared.metric
-    if x in _COSTS:
-        return [_scatter(compared, x, y, _cost(x), frontier=True)]
+    if metric_named(x).more:
+        return [_scatter(compared, x, y, lambda run: run.cost(x), frontier=True)]
     if any(system.values(x) for system in compared.systems):
         return [_scatter(compared, x, y, _metric(x))]
     figures = [_over_option(compared, x, y)]
@@ -45,10 +27,6 @@ def study_figures(compared: Compared, x: str) -> list[Scatter]:
 
 
 Number = Callable[[RecordedRun], float | None]
-
-
-def _cost(name: str) -> Number:
-    return lambda run: run.cost(name)
 
 
 def _metric(name: str) -> Number:
@@ -61,13 +39,6 @@ def _option(name: str) -> Number:
         return float(value) if isinstance(value, (int, float)) else None
 
     return found
-
-
-def axis(name: str) -> str:
-    """Return the name of an axis, with its unit."""
-    if name in _AXES:
-        return _AXES[name]
-    return metrics()[name].heading if name in metrics() else name.replace("_", " ")
 
 
 def _groups(
@@ -88,18 +59,12 @@ def _scatter(compared: Compared, x: str, y: str, number: Number, frontier: bool 
         raise ValueError(f"no record has both {x} and {y}")
     return Scatter(
         groups,
-        f"{axis(y)} over {axis(x)}",
-        (axis(x), axis(y)),
-        scale_of(x, y),
+        *_axes(x, y),
         labelled=list(groups),
-        frontier=_frontier(groups, _COSTS[x], direction(y)) if frontier else (),
+        frontier=_frontier(groups, metric_named(x).more, metric_named(y).better)
+        if frontier
+        else (),
     )
-
-
-def scale_of(x: str, y: str) -> str:
-    """Return the scale of axes: ranks and parameters span orders of magnitude."""
-    wide = [any(part in name for part in _WIDE) for name in (x, y)]
-    return {(1, 1): "loglog", (1, 0): "logx", (0, 1): "log"}.get((wide[0], wide[1]), "linear")
 
 
 def _frontier(groups: dict[str, list[tuple[float, float]]], cheaper: int, better: int) -> list[str]:
@@ -118,6 +83,21 @@ def _frontier(groups: dict[str, list[tuple[float, float]]], cheaper: int, better
     return best
 
 
+def correlation_figure(records: Sequence[Path], x: str, y: str) -> Scatter:
+    """Return two metrics of runs, grouped by system."""
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for name, at in zip(distinct_names(records, RESULTS), numbers_of(records, x, y), strict=True):
+        groups.setdefault(re.sub(r"-\d+$", "", name), []).append((at[0], at[1]))
+    return Scatter(groups, *_axes(x, y), labelled=list(groups))
+
+
+def _axes(x: str, y: str) -> tuple[str, tuple[str, str], str]:
+    """Return title, names of the axes, and the scale: ranks and parameters span magnitudes."""
+    of = metric_named(x), metric_named(y)
+    scale = {(1, 1): "loglog", (1, 0): "logx", (0, 1): "log"}.get((of[0].is_wide, of[1].is_wide))
+    return f"{of[1].label} over {of[0].label}", (of[0].label, of[1].label), scale or "linear"
+
+
 def _over_option(compared: Compared, x: str, y: str) -> Scatter:
     groups = _groups(compared.systems, _option(x), _metric(y))
     if not groups:
@@ -134,9 +114,7 @@ def _over_option(compared: Compared, x: str, y: str) -> Scatter:
         layers.setdefault(layer_of(name), []).append(name)
     return Scatter(
         groups,
-        f"{axis(y)} over {axis(x)}",
-        (axis(x), axis(y)),
-        scale_of(x, y),
+        *_axes(x, y),
         labelled=[name for names in layers.values() if len(names) == 1 for name in names],
         connected=[names for names in layers.values() if len(names) > 1],
         levels=levels,

@@ -4,9 +4,12 @@ Colours are those of Okabe and Ito, which people with any colour vision tell apa
 is opaque, so that a figure reads the same on a light and on a dark page.
 """
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+Box: TypeAlias = tuple[float, float, float, float]  # left, low, right, high
 
 COLOURS = {
     "softmax": "#4d4d4d",
@@ -79,10 +82,7 @@ def place_labels(
 ) -> None:
     """Write each label beside its point where it covers no other label and no obstacle.
 
-    Args:
-        plot: axes of matplotlib, whose limits and scales are final.
-        labels: text → x and y.
-        obstacles: two corners of each, such as the ends of an error bar.
+    Limits and scales of the axes are final. An obstacle has two corners, as an error bar has ends.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -90,9 +90,7 @@ def place_labels(
     canvas.draw()
     renderer, to_points = canvas.get_renderer(), 72 / plot.figure.dpi
     places = {text: plot.transData.transform(place) for text, place in labels.items()}
-    taken: list[tuple[float, float, float, float]] = [
-        (x - 5, y - 5, x + 5, y + 5) for x, y in places.values()
-    ]
+    taken: list[Box] = [(x - 5, y - 5, x + 5, y + 5) for x, y in places.values()]
     for corners in obstacles:
         (a, b), (c, d) = plot.transData.transform(corners)
         taken.append((min(a, c) - 3, min(b, d) - 3, max(a, c) + 3, max(b, d) + 3))
@@ -103,28 +101,22 @@ def place_labels(
             color=_LABEL, annotation_clip=False,
         )  # fmt: skip
         size = note.get_window_extent(renderer)
-        best = None
-        for radius in _RADII:
-            for right, up in _DIRECTIONS:
-                left = x + radius * right - (size.width if right < 0 else 0)
-                left -= size.width / 2 if right == 0 else 0
-                low = y + radius * up
-                box = (left, low, left + size.width, low + size.height)
-                if box[0] < inside.x0 or box[2] > inside.x1 + 40 or box[3] > inside.y1 + 8:
-                    continue
-                if box[1] < inside.y0 or any(_overlap(box, other) for other in taken):
-                    continue
-                best = box
+        box: Box = (x + 6, y + 3, x + 6 + size.width, y + 3 + size.height)
+        for a in _boxes(x, y, size.width, size.height):
+            fits = inside.x0 <= a[0] and a[2] <= inside.x1 + 40 and a[3] <= inside.y1 + 8
+            overlaps = (a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for b in taken)
+            if fits and a[1] >= inside.y0 and not any(overlaps):
+                box = a
                 break
-            if best:
-                break
-        box = best or (x + 6, y + 3, x + 6 + size.width, y + 3 + size.height)
         taken.append(box)
         note.set_position(((box[0] - x) * to_points, (box[1] - y) * to_points))
 
 
-def _overlap(a: Sequence[float], b: Sequence[float]) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+def _boxes(x: float, y: float, width: float, height: float) -> Iterator[Box]:
+    """Yield places of a label around a point, the nearest first."""
+    for radius, (right, up) in itertools.product(_RADII, _DIRECTIONS):
+        left = x + radius * right - (width if right < 0 else width / 2 if right == 0 else 0)
+        yield left, y + radius * up, left + width, y + radius * up + height
 
 
 def number_log_axis(axis: Any) -> None:

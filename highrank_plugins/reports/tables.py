@@ -32,8 +32,7 @@ class Cell:
 class Table:
     """Hold rows under headings, and sentences below.
 
-    Attributes:
-        values: for each column the names of its columns in CSV; none: the heading is the only one.
+    `values` has for each column the names of its columns in CSV, by default its heading.
     """
 
     title: str
@@ -108,9 +107,6 @@ def to_terminal(tables: Sequence[Table], width: int | None = None) -> str:
 
     Columns of numbers are aligned to the right. A table that is wider than the terminal continues
     below, and repeats the columns that name its rows.
-
-    Args:
-        width: of the terminal; None: what rich finds.
     """
     from rich import box
     from rich.console import Console
@@ -146,17 +142,6 @@ def to_terminal(tables: Sequence[Table], width: int | None = None) -> str:
             console.print()
             console.print(Text(note, "dim"))
     return re.sub(" +$", "", text.getvalue(), flags=re.MULTILINE)
-
-
-def bold(text: str) -> str:
-    """Return a line with rich's codes for bold; a terminal without codes gets the text alone."""
-    from rich.console import Console
-    from rich.text import Text
-
-    line = io.StringIO()
-    console = Console(file=line, force_terminal=True, width=max(len(text), 1), height=1)
-    console.print(Text(text, "bold"), end="")
-    return line.getvalue()
 
 
 class _Column:

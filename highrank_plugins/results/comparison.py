@@ -2,22 +2,37 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
+from typing import NamedTuple
 
-from highrank_plugins.analysis.statistics import Summary, paired_bleu, summarise
+from highrank_plugins.analysis.statistics import (
+    Summary,
+    confidence_interval,
+    hedges_g,
+    holm,
+    paired_bleu,
+    student_t,
+    summarise,
+    welch_t,
+)
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.results.doubts import require_comparable, systems_below_floor
-from highrank_plugins.results.provenance_notes import doubt_notes, provenance_notes
-from highrank_plugins.results.record import RESULTS
-from highrank_plugins.results.results_table import Record, metrics_of, read_records
+from highrank_plugins.results.doubts import (
+    Record,
+    doubt_notes,
+    provenance_notes,
+    require_comparable,
+    systems_below_floor,
+)
+from highrank_plugins.results.metrics import SCORES
+from highrank_plugins.results.record import RESULTS, load_record, metric_of, read_records
 from highrank_plugins.results.scoring import read_lines
-from highrank_plugins.results.systems import Comparison, System, compare
 
 BASELINE = "softmax"
 BLEU = "sacrebleu"
 _PREFERRED = (BLEU, "test_perplexity")  # metrics that a table tests by default
+TESTS = {"student": student_t, "welch": welch_t}
 
 
 @dataclass(frozen=True)
@@ -38,19 +53,33 @@ class RecordedRun:
         return None if value is None else float(value)
 
 
+class Comparison(NamedTuple):
+    """Hold a test against the baseline.
+
+    `holm` is p adjusted for all systems that are compared; `difference` is the mean minus the
+    baseline's, with the ends of its 95 % interval; `effect` is it in pooled deviations (Hedges' g).
+    """
+
+    p_value: float
+    holm: float
+    difference: float
+    interval: tuple[float, float]
+    effect: float
+
+
 @dataclass(frozen=True)
 class ComparedSystem:
-    """Hold a system of a table: its runs and tests.
+    """Hold a system of a table: its runs, or numbers that were given for them, and its tests.
 
-    Attributes:
-        comparison: against the baseline; None for the baseline, and with too few runs.
-        paired: p-values of a paired bootstrap of the translations, by seed.
+    `comparison` is None for the baseline, and with too few runs. `paired` has the p-values of a
+    paired bootstrap of the translations, by seed.
     """
 
     name: str
-    runs: Sequence[RecordedRun]
-    comparison: Comparison | None
-    paired: Mapping[int, float]
+    runs: Sequence[RecordedRun] = ()
+    comparison: Comparison | None = None
+    paired: Mapping[int, float] = field(default_factory=dict)
+    given: Summary | Sequence[float] = ()
 
     def values(self, metric: str) -> list[float]:
         """Return the values of the runs that have this metric."""
@@ -59,8 +88,8 @@ class ComparedSystem:
 
     def summary(self, metric: str) -> Summary | float | None:
         """Return mean, deviation (n − 1) and number of runs; one run's value; None without runs."""
-        values = self.values(metric)
-        if len(values) < 2:
+        values = self.given or self.values(metric)
+        if not isinstance(values, Summary) and len(values) < 2:
             return values[0] if values else None
         return summarise(values)
 
@@ -72,14 +101,10 @@ class ComparedSystem:
 
 @dataclass(frozen=True)
 class Compared:
-    """Hold systems, the metrics to show, and notes on the records.
+    """Hold systems, the metrics to show (the first is tested), and notes on the records.
 
-    Attributes:
-        metrics: all shown ones; the first is tested.
-        baseline: None if no system has that name.
-        test: "student" or "welch".
-        notes: a sentence each, such as on records of another revision.
-        causes: what else notes name as a cause: "a difference" of the runs, or "a doubt".
+    `baseline` is None if no system has that name; `test` is "student" or "welch". `causes` is what
+    else notes name as a cause: "a difference" of the runs, or "a doubt".
     """
 
     systems: Sequence[ComparedSystem]
@@ -87,7 +112,7 @@ class Compared:
     baseline: str | None
     test: str
     alpha: float
-    notes: Sequence[str]
+    notes: Sequence[str] = ()
     causes: Sequence[str] = ()
 
     @property
@@ -105,41 +130,74 @@ def compare_records(
     columns: Sequence[str] | None = None,
     untested: Mapping[str, str] | None = None,
 ) -> Compared:
-    """Compare systems with a baseline; records are named after their systems.
+    """Compare systems with a baseline; records are named after systems, see `_system_of`.
 
-    Args:
-        paths: named `SYSTEM-SEED.json`, `SYSTEM-SEED/results.json` or `SYSTEM/results.json`.
-        metric: default: sacreBLEU, or else the test perplexity.
-        baseline: default: softmax, if there is one.
-        test: "student" or "welch".
-        columns: further metrics to show; default: all that are known.
-        untested: system → why it has no test. Models below the floor have none, either.
+    By default the metric is sacreBLEU, or else the test perplexity, the baseline is softmax, and
+    all known metrics are `columns`. `untested` says why a system has no test. Models below the
+    floor have none, either.
     """
     paths = list(paths)
     records = read_records(paths)
     systems: dict[str, list[RecordedRun]] = {}
     for path, record in zip(paths, records, strict=True):
-        systems.setdefault(system_of(path, paths), []).append(RecordedRun(path, record))
+        systems.setdefault(_system_of(path, paths), []).append(RecordedRun(path, record))
     _check_seeds(systems)
-    tested = _default_metric(records) if metric is None else metric
-    shown = [tested]
-    for name in metrics_of(records) if columns is None else columns:
-        shown += [] if name in shown else [name]
+    known = metrics_of(records) or list(records[0]["metrics"])  # a recipe may have its own
+    if metric is None:
+        metric = next((name for name in _PREFERRED if name in known), known[0])
+    shown = list(dict.fromkeys([metric, *(metrics_of(records) if columns is None else columns)]))
+    there = dict.fromkeys(name for record in records for name in record["metrics"])
     for name in shown:
-        _check_metric(name, records)
-    require_comparable(tested, list(zip(paths, records, strict=True)))
+        if name not in there:
+            raise ValueError(
+                f"no record has the metric {name!r}{did_you_mean(name, there)}; there are: "
+                f"{', '.join(there)}"
+            )
+    require_comparable(metric, list(zip(paths, records, strict=True)))
     control = _baseline(baseline, systems)
     of_systems = {name: [run.record for run in of] for name, of in systems.items()}
     differences = provenance_notes(of_systems)
     floor = dict.fromkeys(systems_below_floor(of_systems), "a model is below the floor")
-    compared, notes = _compare(systems, tested, control, test, alpha, {**floor, **(untested or {})})
-    doubtful = [*_alike(compared, tested), *doubt_notes(of_systems, tested)]
-    notes += [*doubtful, *differences]
+    plain = [ComparedSystem(name, runs) for name, runs in systems.items()]
+    compared = _tested(Compared(plain, shown, control, test, alpha), {**floor, **(untested or {})})
+    doubtful = [*_alike(plain, metric), *doubt_notes(of_systems, metric)]
     causes = [f"a {of}" for of, why in (("difference", differences), ("doubt", doubtful)) if why]
-    return Compared(compared, shown, control, test, alpha, notes, causes)
+    notes = [*compared.notes, *doubtful, *differences]
+    return replace(compared, notes=notes, causes=causes)
 
 
-def system_of(path: Path, paths: Sequence[Path]) -> str:
+def compare_values(texts: Sequence[str], metric: str | None, test: str, alpha: float) -> Compared:
+    """Compare systems, given as NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS, with the first."""
+    if len(texts) < 2:
+        raise ValueError("a t-test needs a baseline and a system")
+    systems = list(map(_given, texts))
+    if len({system.name for system in systems}) < len(systems):
+        raise ValueError("two systems have one name; give each its own")
+    compared = Compared(systems, [metric or "value"], systems[0].name, test, alpha)
+    return replace(compared, systems=_with_tests(compared, systems))
+
+
+def _given(text: str) -> ComparedSystem:
+    name, equals, values = text.partition("=")
+    if not (name and equals and values):
+        raise ValueError(f"{text}: expected NAME=NUMBER,NUMBER,… or NAME=MEAN:SD:RUNS")
+    try:
+        if ":" in values:
+            middle, sd, runs = values.split(":")
+            return ComparedSystem(name, given=Summary(float(middle), float(sd), int(runs)))
+        return ComparedSystem(name, given=[float(word) for word in values.split(",")])
+    except ValueError:
+        raise ValueError(
+            f"{text}: {values} are not numbers separated by commas, or MEAN:SD:RUNS"
+        ) from None
+
+
+def metrics_of(records: Sequence[Record]) -> list[str]:
+    """Return the metrics with a column that any of the records has, in their order."""
+    return [one.name for one in SCORES if any(one.name in record["metrics"] for record in records)]
+
+
+def _system_of(path: Path, paths: Sequence[Path]) -> str:
     """Return the system that a record's file or folder is named after."""
     folder = path.absolute().parent.name
     name = folder if path.name == RESULTS else path.stem
@@ -151,20 +209,6 @@ def system_of(path: Path, paths: Sequence[Path]) -> str:
     if [other.stem for other in paths].count(path.stem) > 1:
         raise ValueError(f"{path}: another file is also called {match[0]}; each seed counts once")
     return match[1]
-
-
-def _default_metric(records: list[Record]) -> str:
-    known = metrics_of(records) or list(records[0]["metrics"])  # a recipe may have its own
-    return next((name for name in _PREFERRED if name in known), known[0])
-
-
-def _check_metric(name: str, records: list[Record]) -> None:
-    there = dict.fromkeys(metric for record in records for metric in record["metrics"])
-    if name not in there:
-        raise ValueError(
-            f"no record has the metric {name!r}{did_you_mean(name, there)}; there are: "
-            f"{', '.join(there)}"
-        )
 
 
 def _check_seeds(systems: Mapping[str, Sequence[RecordedRun]]) -> None:
@@ -187,29 +231,23 @@ def _baseline(name: str | None, systems: Mapping[str, object]) -> str | None:
     return name or (BASELINE if BASELINE in systems else None)
 
 
-def _compare(
-    systems: Mapping[str, Sequence[RecordedRun]],
-    metric: str,
-    control: str | None,
-    test: str,
-    alpha: float,
-    untested: Mapping[str, str],
-) -> tuple[list[ComparedSystem], list[str]]:
-    """Return the systems with their tests, and why some of them have none."""
-    plain = {name: ComparedSystem(name, runs, None, {}) for name, runs in systems.items()}
+def _tested(compared: Compared, untested: Mapping[str, str]) -> Compared:
+    """Add the tests, and notes on why some systems have none."""
+    control, metric = compared.baseline, compared.metric
+    systems = {system.name: system for system in compared.systems}
     if control is None:
         note = (
             f"Nothing is tested, since no system is named {BASELINE}. Choose the baseline with "
             f"--baseline: {', '.join(systems)}."
         )
-        return list(plain.values()), [note]
-    baseline = plain[control].values(metric)
+        return replace(compared, notes=[note])
+    baseline = systems[control].values(metric)
     few = f"a test needs two seeds of a system and of {control}"
     equal = "neither runs nor baseline vary"
-    known = [untested[name] for name in plain if name in untested]
+    known = [untested[name] for name in systems if name in untested]
     reasons: dict[str, list[str]] = {why: [] for why in [*known, few, equal]}
-    tested = {}
-    for name, system in plain.items():
+    tested = []
+    for name, system in systems.items():
         values = system.values(metric)
         if name in untested:
             reasons[untested[name]].append(name)
@@ -220,21 +258,40 @@ def _compare(
         elif len({*values}) == len({*baseline}) == 1:
             reasons[equal].append(name)
         else:
-            tested[name] = System(name, values)
+            tested.append(system)
     notes = [f"Not tested, since {why}: {', '.join(of)}." for why, of in reasons.items() if of]
     if control in untested:
         notes.append(f"Nothing is tested, since {control} is the baseline.")
-    compared = compare([System(control, baseline), *tested.values()], test) if tested else []
-    found = {comparison.system: comparison for comparison in compared}
-    unpaired = {*plain} if metric != BLEU or control in untested else {control, *untested}
-    return [
-        replace(
-            system,
-            comparison=found.get(name),
-            paired={} if name in unpaired else _paired(system.runs, systems[control]),
+    done = _with_tests(compared, [systems[control], *tested]) if tested else []
+    systems |= {system.name: system for system in done}
+    unpaired = {*systems} if metric != BLEU or control in untested else {control, *untested}
+    for name in systems.keys() - unpaired:
+        found = _paired(systems[name].runs, systems[control].runs)
+        systems[name] = replace(systems[name], paired=found)
+    return replace(compared, systems=list(systems.values()), notes=notes)
+
+
+def _with_tests(compared: Compared, systems: Sequence[ComparedSystem]) -> list[ComparedSystem]:
+    """Return systems with a two-sided t-test of each against the first."""
+    baseline, *others = systems
+    runs = {one.name: one.given or one.values(compared.metric) for one in systems}
+    found = {}
+    for one in others:
+        try:
+            found[one.name] = TESTS[compared.test](runs[one.name], runs[baseline.name])
+        except ValueError as error:
+            raise ValueError(f"{one.name} against {baseline.name}: {error}") from None
+    adjusted = holm([test.p_value for test in found.values()])
+    control = summarise(runs[baseline.name])
+    tested = [baseline]
+    for one, p in zip(others, adjusted, strict=True):
+        own = summarise(runs[one.name])
+        interval = confidence_interval(own, control, compared.test == "student")
+        test = Comparison(
+            found[one.name].p_value, p, own.mean - control.mean, interval, hedges_g(own, control)
         )
-        for name, system in plain.items()
-    ], notes
+        tested.append(replace(one, comparison=test))
+    return tested
 
 
 def _alike(systems: Sequence[ComparedSystem], metric: str) -> Iterator[str]:
@@ -266,3 +323,13 @@ def _texts(run: RecordedRun) -> tuple[list[str], list[str]] | None:
         return None
     hypotheses, references = map(read_lines, files)
     return (hypotheses, references) if len(hypotheses) == len(references) else None
+
+
+def numbers_of(paths: Sequence[Path], *metrics: str) -> list[tuple[float, ...]]:
+    """Return numbers of records; refuse those that do not compare, as `highrank compare` does."""
+    records = {path: load_record(path) for path in paths}
+    for metric in metrics:
+        require_comparable(metric, list(records.items()))
+    for name, why in systems_below_floor({str(path): [of] for path, of in records.items()}).items():
+        raise ValueError(f"{name}: {why}: the model is below the floor; leave it out")
+    return [tuple(metric_of(path, metric) for metric in metrics) for path in paths]

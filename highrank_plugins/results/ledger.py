@@ -29,8 +29,7 @@ from highrank_plugins.results.counts import (
     count_texts,
     sizes_of,
 )
-from highrank_plugins.results.measures import tokens_read
-from highrank_plugins.results.perplexity import BEFORE
+from highrank_plugins.results.evaluations import BEFORE, tokens_read
 from highrank_plugins.results.scoring import ScoreError
 
 # stage → text, as `train.en` → "in" and "out", each a tally; "left out", a tally for each reason
@@ -38,7 +37,6 @@ Ledger = dict[str, dict[str, dict[str, Any]]]
 
 _SKIPPED = re.compile(r"([\d,]+) samples have invalid sizes and will be skipped, [^(]*\((.*?)\)")
 _SCORED = re.compile(r"tokens:(\d+)")
-_LAST_BATCH = "last batch"  # the reason for batches that an option of fairseq drops
 
 
 def read_ledger(
@@ -46,11 +44,7 @@ def read_ledger(
 ) -> Ledger:
     """Count sentences and tokens in all stages of a run before its scores.
 
-    Args:
-        data: binarised data, or its shards in folders; `text` and `pieces` are next to it.
-        training: the --save-dir, with train.log or logs/rank0.log.
-        target: target language of a translator.
-        finetuning: the --save-dir of a second training run, which continued the first.
+    `text` and `pieces` are next to the binarised data, which may be shards in folders.
     """
     pieces = count_texts(data.parent / "pieces")
     text = count_texts(data.parent / "text", in_pieces=not pieces)
@@ -75,9 +69,7 @@ def read_ledger(
 def add_generated(ledger: Ledger, outputs: Sequence[Path], target: str) -> None:
     """Add the stage `generate`: source sentences, and the sentences and tokens made of them.
 
-    Args:
-        outputs: of fairseq-generate; the name before `.txt` is the split.
-        target: target language. Its tokens are those of all hypotheses, with their ends.
+    An output of fairseq-generate is named after its split. Tokens are those of all hypotheses.
     """
     binarised = ledger.get("data-bin", {})
     found: dict[str, dict[str, Any]] = {}
@@ -102,11 +94,7 @@ def add_generated(ledger: Ledger, outputs: Sequence[Path], target: str) -> None:
 
 
 def add_measured(ledger: Ledger, folder: Path, target: str | None = None) -> None:
-    """Add a stage for each measure of a text, with the tokens that it used: one per context.
-
-    Args:
-        folder: results of measures of the test text; its folder `valid` has the other text's.
-    """
+    """Add a stage for each measure of a text, with the tokens that it used: one per context."""
     for split, results in (("test", folder), ("valid", folder / "valid")):
         part = split if target is None else f"{split}.{target}"
         text = ledger.get("data-bin", {}).get(part)
@@ -135,10 +123,8 @@ def add_scored(
 ) -> None:
     """Add the stage `evaluate`: the scored sentences and tokens.
 
-    Those of a translator are its references, whose words are scored; tokens are their pieces.
-
-    Args:
-        translations: of the test set, a line each; a missing file is not counted.
+    Those of a translator are its references, whose words are scored; tokens are their pieces. A
+    missing file of translations is not counted.
     """
     found: dict[str, dict[str, Tally]] = {}
     test = ledger.get("data-bin", {}).get(f"test.{target}")
@@ -245,10 +231,18 @@ def _trained(text: Tally, data: Path, target: str | None, training: Path) -> dic
     """Return what an epoch trains on: all but the samples that fairseq skips."""
     logs = [training / "train.log", training / "logs" / "rank0.log"]
     match = next(filter(None, map(_skipped, filter(Path.is_file, logs))), None)
+    left_out, kept = {}, dict(text)
+    if match is not None:
+        skipped = int(match[1].replace(",", ""))
+        tally = {"sentences": skipped}
+        tokens = None if target is None else _tokens_beyond(data, target, match[2], skipped)
+        if tokens is not None:
+            tally["tokens"] = tokens
+        kept = {unit: text[unit] - number for unit, number in tally.items()}
+        left_out["longer than the model's positions"] = tally
     if _drops_last_batch(training):
-        entry = _entry_of_skipped(text, data, target, match)
-        return _entry(text, {}, {**entry["left out"], _LAST_BATCH: {}})
-    return _entry_of_skipped(text, data, target, match)
+        return _entry(text, {}, {**left_out, "last batch": {}})
+    return _entry(text, kept, left_out)
 
 
 def _drops_last_batch(training: Path) -> bool:
@@ -259,20 +253,6 @@ def _drops_last_batch(training: Path) -> bool:
     return "--skip-remainder-batch" in words or (
         "--grouped-shuffling" in words and has_several_processes
     )
-
-
-def _entry_of_skipped(
-    text: Tally, data: Path, target: str | None, match: re.Match[str] | None
-) -> dict[str, Any]:
-    if match is None:
-        return _entry(text, text)
-    skipped = int(match[1].replace(",", ""))
-    left_out = {"sentences": skipped}
-    tokens = None if target is None else _tokens_beyond(data, target, match[2], skipped)
-    if tokens is not None:
-        left_out["tokens"] = tokens
-    kept = {unit: text[unit] - number for unit, number in left_out.items()}
-    return _entry(text, kept, {"longer than the model's positions": left_out})
 
 
 def _skipped(log: Path) -> re.Match[str] | None:
@@ -287,12 +267,9 @@ def _skipped(log: Path) -> re.Match[str] | None:
 
 
 def _tokens_beyond(data: Path, target: str, limits: str, skipped: int) -> int | None:
-    """Return the target tokens of the pairs that fairseq skipped, longer than `limits`.
+    """Return the target tokens of the pairs that fairseq skipped, longer than `1024, 1024`.
 
-    Args:
-        limits: most tokens of source and target, as `1024, 1024`.
-    Returns:
-        None if other pairs are that long, as for a part of the data.
+    None if other pairs are that long, as for a part of the data.
     """
     paths = {path.name.split(".")[-2]: path for path in data.glob("train.*.idx")}
     numbers = [int(word) for word in re.findall(r"\d+", limits)]

@@ -1,4 +1,4 @@
-"""Show the papers' scores next to ours, with a column for each kind of score."""
+"""Show the papers' scores next to ours, and how far a repetition may deviate from each."""
 
 import math
 import re
@@ -7,50 +7,13 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from highrank_plugins.common import formatting
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import read_tree
-from highrank_plugins.results.perplexity import BEFORE
+from highrank_plugins.results.evaluations import BEFORE
+from highrank_plugins.results.metrics import KINDS
 
 FILE = Path(__file__).with_suffix(".yaml")
-# kind of score → name of the metric in our records, where we compute it, and its format
-KINDS: dict[str, tuple[str | None, str]] = {
-    "sacrebleu": ("sacrebleu", ".1f"),
-    "tokenised": ("bleu_tokenised", ".1f"),
-    "compound_split": ("bleu_compound_split", ".1f"),
-    "unstated": (None, ".1f"),
-    "valid ppl": ("valid_perplexity", ".2f"),
-    "test ppl": ("test_perplexity", ".2f"),
-    "test ppl (cache)": ("test_cache_perplexity", ".2f"),
-    "test ppl (dynamic)": ("test_dynamic_perplexity", ".2f"),
-    "rank": ("test_rank", ",.0f"),
-    "valid bits": ("valid_bits", ".2f"),
-    "test bits": ("test_bits", ".2f"),
-    "BLEU-4 precision": ("bleu4_precision", ".3f"),
-    "BLEU-4 recall": ("bleu4_recall", ".3f"),
-}
-# scores that have a column only if one of our runs has them, or with `everything`
-DETAILS: dict[str, tuple[str | None, str]] = {
-    "train ppl": ("train_perplexity", ".2f"),
-    "valid ppl (cache)": ("valid_cache_perplexity", ".2f"),
-    "valid ppl (dynamic)": ("valid_dynamic_perplexity", ".2f"),
-    "test ppl (10 seeds)": (None, ".2f"),
-    "train bits": ("train_bits", ".2f"),
-    "valid rank": ("valid_rank", ",.0f"),
-    "ε-rank (1e-3)": ("test_effective_rank_0.001", ",.0f"),
-    "ε-rank (1e-4)": ("test_effective_rank_0.0001", ",.0f"),
-    "ε-rank (1e-5)": ("test_effective_rank_1e-05", ",.0f"),
-    "valid KLD": ("valid_kld", ".3f"),
-    "KLD": ("test_kld", ".3f"),
-    **{
-        f"BLEU-{order} {name}": (f"bleu{order}_{name}", ".3f")
-        for order in (1, 2, 3)
-        for name in ("precision", "recall")
-    },
-}
-ALL_KINDS = KINDS | DETAILS
 PARAMETERS = "parameters"
-SCORES = dict.fromkeys([*ALL_KINDS, PARAMETERS])  # in the order of the columns
 SIMILARITY = "similarity_"
 # files of word pairs, as Faruqui and Dyer distribute them → their names in Parthiban et al. 2021
 BENCHMARKS = {
@@ -71,7 +34,7 @@ BENCHMARKS = {
 # the last sentence of the table
 CLAIM = (
     "What can be claimed: not which system is better. Perplexities compare over one text and "
-    "vocabulary only; `highrank compare --paper` tests the numbers that compare.\n"
+    "vocabulary only; `highrank compare --paper` tests the numbers that compare."
 )
 DEVIATIONS = 2.0  # tolerance of a repetition, in standard deviations over seeds
 SIZES_DIFFER = 0.01  # sizes of models that are rounded in print, relative
@@ -98,38 +61,24 @@ WITHOUT_TOLERANCE = {
 
 
 class Published(BaseModel):
-    """Hold one system of one source: its scores by kind, and where each is printed.
-
-    Attributes:
-        table: the table or figure with the scores and cells.
-        deviations: standard deviations of scores over seeds.
-        conf: the recipe's configuration that repeats the training run.
-        parameters: of the model, where the source states them or they follow from its sizes.
-        seeds: number of runs behind the deviations.
-        elsewhere: kind or cell → another table that prints it.
-        also: further tables that print the scores again.
-        cells: numbers that our records do not have: times, slowdowns, p-values, slopes.
-        similarity: benchmark of word similarity → Spearman's ρ.
-        contexts: who chose the contexts → numbers of those whose next word is in the top 5.
-        errata: kind or cell → what is wrong or uncertain in it.
-    """
+    """Hold one system of one source: its scores by kind, and where each is printed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     system: str
     source: str
-    table: str
+    table: str  # the table or figure with the scores and cells
     scores: dict[str, float] = {}
-    deviations: dict[str, float] = {}
-    conf: str | None = None
-    parameters: float | None = None
-    seeds: int = 1
-    elsewhere: dict[str, str] = {}
-    also: list[str] = []
-    cells: dict[str, float] = {}
-    similarity: dict[str, float] = {}
-    contexts: dict[str, list[int]] = {}
-    errata: dict[str, str] = {}
+    deviations: dict[str, float] = {}  # standard deviations of scores over seeds
+    conf: str | None = None  # the recipe's configuration that repeats the training run
+    parameters: float | None = None  # stated by the source, or following from its sizes
+    seeds: int = 1  # number of runs behind the deviations
+    elsewhere: dict[str, str] = {}  # kind or cell → another table that prints it
+    also: list[str] = []  # further tables that print the scores again
+    cells: dict[str, float] = {}  # what our records lack: times, slowdowns, p-values, slopes
+    similarity: dict[str, float] = {}  # benchmark of word similarity → Spearman's ρ
+    contexts: dict[str, list[int]] = {}  # who chose them → those with the next word in the top 5
+    errata: dict[str, str] = {}  # kind or cell → what is wrong or uncertain in it
 
     def tables_of(self, kind: str) -> list[str]:
         """Return the tables and figures that print a score or cell."""
@@ -146,16 +95,19 @@ def read_published(task: str) -> list[Published]:
     return [Published.model_validate(entry) for entry in tasks[task]]
 
 
+def paper_format(kind: str) -> str:
+    """Return how papers print a kind of score."""
+    known = KINDS.get(kind)
+    return ".4g" if known is None else known.printed or known.format
+
+
 def tolerance(entries: Sequence[Published], entry: Published, kind: str) -> float | None:
     """Return how far a repetition with another seed may deviate from a number of an entry.
 
     This is twice the deviation over seeds: the entry's own, else the largest of this kind among the
     entries of the task, relative to their scores, else that of `SPREADS`. Deviations of ranks
     depend on the layer, so only those of the same layer count. A gain has the tolerance of a
-    difference of two perplexities.
-
-    Returns:
-        None for the numbers of `WITHOUT_TOLERANCE`.
+    difference of two perplexities. The numbers of `WITHOUT_TOLERANCE` have None.
     """
     if any(kind.startswith(name) for name in WITHOUT_TOLERANCE):
         return None
@@ -203,8 +155,10 @@ def _layer(entry: Published) -> str:
     return "_".join([name, *few])
 
 
-def table(task: str, ours: Mapping[str, Mapping[str, float]], everything: bool = False) -> str:
-    """Return Markdown: a row for each system, ours first, and a column for each kind of score.
+def published_rows(
+    task: str, ours: Mapping[str, Mapping[str, float]], everything: bool = False
+) -> tuple[list[str], list[list[str]], list[str]]:
+    """Return headings (a kind of score each), a row for each system, ours first, and notes.
 
     Args:
         ours: name of a run → its metrics, as in its record, and its `parameters`.
@@ -219,20 +173,20 @@ def table(task: str, ours: Mapping[str, Mapping[str, float]], everything: bool =
     ]
     measured = {column for _, cells, _ in own for column in cells}
     published = dict.fromkeys(column for _, cells, _ in theirs for column in cells)
-    wanted = KINDS.keys() | (measured & SCORES.keys())
+    always = {kind for kind, metric in KINDS.items() if not metric.detail}
+    scores = [*KINDS, PARAMETERS]
+    wanted = always | (measured & {*scores})
     if everything:
         wanted |= published.keys()
-    known = published.keys() | (measured & KINDS.keys())
-    columns = [name for name in dict.fromkeys([*SCORES, *published]) if name in wanted & known]
-    rows = (
+    known = published.keys() | (measured & always)
+    columns = [name for name in dict.fromkeys([*scores, *published]) if name in wanted & known]
+    rows = [
         [name, *(cells.get(column, "") for column in columns), source]
         for name, cells, source in [*own, *theirs]
         if not cells.keys().isdisjoint(columns)
-    )
-    parts = [formatting.table(["system", *columns, "source"], rows)]
-    if everything:
-        parts += [*_without_tolerance(columns), *_errata(entries)]
-    return "\n".join([*parts, CLAIM])
+    ]
+    notes = [*_without_tolerance(columns), *_errata(entries)] if everything else []
+    return ["system", *columns, "source"], rows, [*notes, CLAIM]
 
 
 def _checkpoints(
@@ -252,7 +206,7 @@ def _checkpoints(
 
 def _of_run(metrics: Mapping[str, float]) -> dict[str, str]:
     """Return the cells of a run by column."""
-    columns = {metric: kind for kind, (metric, _) in ALL_KINDS.items()}
+    columns = {metric.name: kind for kind, metric in KINDS.items() if metric.name}
     columns |= {f"{SIMILARITY}{file}": f"{SIMILARITY}{name}" for file, name in BENCHMARKS.items()}
     named = {columns.get(metric, metric): value for metric, value in metrics.items()}
     return {name: _cell(name, value) for name, value in named.items()}
@@ -284,23 +238,23 @@ def _without_tolerance(columns: Sequence[str]) -> Iterator[str]:
     """Yield what the tolerances are, and a paragraph for each reason for none, with its columns."""
     yield (
         "In parentheses: how far a run with another seed may be from the number. Numbers without "
-        f"them are exact, or have no such limit. Sizes may differ by {SIZES_DIFFER:.0%}.\n"
+        f"them are exact, or have no such limit. Sizes may differ by {SIZES_DIFFER:.0%}."
     )
     for reason in dict.fromkeys(WITHOUT_TOLERANCE.values()):
         names = tuple(name for name, why in WITHOUT_TOLERANCE.items() if why == reason)
         found = [column for column in columns if column.startswith(names)]
         if found:
-            yield f"Tolerance of {', '.join(found)}: {reason}.\n"
+            yield f"Tolerance of {', '.join(found)}: {reason}."
 
 
 def _errata(entries: Sequence[Published]) -> Iterator[str]:
     for entry in entries:
         for kind, what in entry.errata.items():
-            yield f"{entry.system} ({entry.source}), {kind}: {what}.\n"
+            yield f"{entry.system} ({entry.source}), {kind}: {what}."
 
 
 def _cell(kind: str, value: float, deviation: float | None = None) -> str:
-    other = ".4f" if kind.startswith(SIMILARITY) else ".4g"
-    form = ALL_KINDS.get(kind, (None, other))[1] if kind != PARAMETERS else ",.0f"
+    special = ".4f" if kind.startswith(SIMILARITY) else ",.0f" if kind == PARAMETERS else ""
+    form = special or paper_format(kind)
     numbers = [number for number in (value, deviation) if number is not None]
     return " ± ".join(f"{number:{form}}" for number in numbers)

@@ -4,8 +4,10 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Required
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Required
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -19,8 +21,8 @@ from highrank_plugins.results.doubts import doubts, impossible
 if TYPE_CHECKING:
     from highrank_plugins.common.score import Score
     from highrank_plugins.training.configuration import Configuration
-    from highrank_plugins.training.training_log import LoggedTraining
 
+METRICS = "metrics.jsonl"  # of a training run, see hooks/metrics_file.py
 RESULTS = "results.json"  # file name of a recipe's record
 PROBLEMS = "problems.json"  # in a study's folder: why members have no record
 DIVERGED = "diverged (NaN)"  # one of these reasons
@@ -35,17 +37,19 @@ def _bounded(value: float) -> float:
 
 BoundedFloat = Annotated[float, AfterValidator(_bounded)]  # NaN is the reader's to judge
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-_Training = dict[str, BoundedFloat | None]
-_Counts = TypedDict(
-    "_Counts",
-    {
-        "in": dict[str, Whole],
-        "out": dict[str, Whole],
-        "left out": dict[str, Whole | dict[str, Whole]],
-    },
-)
+def _positive(numbers: dict[str, float | None]) -> dict[str, float | None]:
+    for name, value in numbers.items():
+        if value is not None and value < 0 and not name.endswith("loss"):
+            raise ValueError(f"{name} is below 0")
+    return numbers
+
+
+_Training = Annotated[dict[str, BoundedFloat | None], AfterValidator(_positive)]
+_Tally = dict[str, Count]
+_Counts = TypedDict("_Counts", {"in": _Tally, "out": _Tally, "left out": dict[str, Count | _Tally]})
 
 
 class _Finetuning(TypedDict, total=False):
@@ -55,7 +59,7 @@ class _Finetuning(TypedDict, total=False):
 
 class _Hardware(TypedDict, total=False):
     processor: str
-    cores: Whole
+    cores: Count
     gpus: list[str]
     flags: list[str]
 
@@ -80,7 +84,7 @@ class _Record(TypedDict, total=False):
     signature: str
     signatures: dict[str, str]
     config: dict[str, dict[str, bool | Whole | BoundedFloat | str | None] | None]
-    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]]
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)]
     command: str
     data: str | None
     vocabulary: str | None
@@ -98,40 +102,31 @@ _COMPLETE = (
     ("train", "updates"), ("train", "words_per_second"), ("hardware", "cores"),
     ("versions", "torch"),
 )  # fmt: skip
-# control characters in JSON, but for line feeds and tabs
-_CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\(?:u00|[bfr])|[\x7f-\x9f]")
+# control characters in JSON, but for line feeds and tabs, and halves of characters
+_CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\(?:u00|[bfr])|[\x7f-\x9f\ud800-\udfff]")
+
+
+class RecordedTraining(NamedTuple):
+    """Hold a training run's command, and the result of `summarise` for its numbers."""
+
+    command: str
+    summary: dict[str, float]
 
 
 def make_record(
     scores: dict[str, "Score"],
     configuration: "Configuration",
-    training: "LoggedTraining",
-    finetuning: "LoggedTraining | None" = None,
-    *,
-    paired: Mapping[str, Any] | None = None,
-    data: str | None = None,
-    ledger: Mapping[str, Any] | None = None,
-    vocabulary: str | None = None,
+    training: RecordedTraining,
+    finetuning: RecordedTraining | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """Return everything needed to judge and repeat a result, as plain values.
 
-    Args:
-        scores: the signature of the first, the score to report, becomes `signature`.
-        finetuning: a second training run, which continued the first.
-        paired: the test against another system, see `scoring.compare`.
-        data: digest of the text, equal for equal text and preparation.
-        ledger: sentences and tokens of each stage, see `ledger.read_ledger`.
-        vocabulary: checksum of a language model's dictionary.
+    The signature of the first score, the one to report, becomes `signature`. `more` is the digest
+    of the text (data), the ledger, the paired test, and the checksum of the dictionary.
     """
-    more: dict[str, Any] = {} if data is None else {"data": data}
-    if vocabulary is not None:
-        more["vocabulary"] = vocabulary
     if finetuning is not None:
         more["finetune"] = {"command": finetuning.command, "train": finetuning.summary}
-    if ledger:
-        more["ledger"] = ledger
-    if paired is not None:
-        more["paired"] = paired
     record = {
         "metrics": {name: score.value for name, score in scores.items()},
         "signature": next(iter(scores.values())).signature,
@@ -140,7 +135,7 @@ def make_record(
         "seeds": [configuration.train.get("seed", 1)],  # 1 is fairseq's default
         "command": training.command,
         "train": training.summary,
-        **more,
+        **{name: value for name, value in more.items() if value},
         "versions": versions(),
         "git": git_state(),
         "hardware": hardware(),
@@ -148,24 +143,71 @@ def make_record(
     return record | {"doubts": doubts(record)}
 
 
-def load_record(
-    path: Path, *, complete: bool = False, finite: bool = True, metrics: Sequence[str] = ()
-) -> dict[str, Any]:
+def read_training(folder: Path) -> RecordedTraining:
+    """Read a training run that a recipe has run: `command.sh` and the numbers in `--save-dir`."""
+    path = folder / METRICS
+    command = (folder / "command.sh").read_text(encoding="utf-8").rstrip()
+    try:
+        summary = summarise([dict(json.loads(line)) for line in path.read_bytes().splitlines()])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: a line of numbers is damaged: {error!r}") from None
+    if "updates" not in summary:
+        raise ValueError(f"{path}: no numbers of a training run; give the folder of one")
+    if bad := [f"{name} is {value}" for name, value in summary.items() if not math.isfinite(value)]:
+        raise ValueError(f"{path}: {', '.join(bad)}: the training run has diverged")
+    return RecordedTraining(command, summary)
+
+
+def summarise(entries: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return updates, epochs, seconds, median words per second, losses, parameters and memory.
+
+    `seconds_per_epoch` is the median from one epoch's end to the next: training and validation.
+    That of a single whole epoch is from the start of the run to the epoch's end.
+    """
+    start = next((entry for entry in entries if entry["tag"] == "start"), {})
+    trained = [entry for entry in entries if entry["tag"] in ("train_inner", "train")]
+    epochs = {int(entry["epoch"]): entry for entry in trained if entry["tag"] == "train"}
+    losses = [_number(entry, "loss") for entry in entries if entry["tag"] == "valid"]
+    if not trained:
+        return {}
+    last = trained[-1]
+    summary = {"updates": _number(last, "num_updates"), "wall_seconds": _number(last, "wall")}
+    summary["epochs"] = max(epochs, default=0)
+    if epochs:
+        speeds = [_number(entry, "wps") for entry in epochs.values()]
+        summary["words_per_second"] = round(median(speeds), 1)
+    ends = {number: _number(entry, "wall") for number, entry in epochs.items()}
+    steps = [(ends[b] - ends[a]) for a, b in pairwise(ends) if b == a + 1 and ends[b] > ends[a]]
+    first, *more = [*epochs.values(), {"num_updates": 0}]
+    if len(more) == 1 and first["num_updates"] >= start.get("updates_per_epoch", math.inf):
+        steps = list(ends.values())  # a run may end within its first epoch
+    if steps:
+        summary["seconds_per_epoch"] = round(median(steps), 1)
+    if losses:
+        summary |= {"valid_loss": losses[-1], "best_valid_loss": min(losses)}
+    if "parameters" in start:
+        summary["parameters"] = start["parameters"]
+    if memory := [entry["peak_memory_gib"] for entry in trained if "peak_memory_gib" in entry]:
+        summary["peak_memory_gib"] = max(memory)
+    return summary
+
+
+def _number(entry: dict[str, Any], name: str) -> float:
+    """Return a number as fairseq prints it, to three digits; the file has null for NaN."""
+    return math.nan if entry[name] is None else round(float(entry[name]), 3)
+
+
+def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> dict[str, Any]:
     """Load a JSON object with `metrics`, as `results record` and the evaluations write it.
 
-    Args:
-        complete: refuse a record without what tables need.
-        finite: refuse a metric that is NaN or infinite.
-        metrics: refuse a record without these and their signatures.
+    Refuse it if it lacks what tables need (`complete`), or has a metric that is not `finite`.
     """
     record = read_json(path)
     try:
         found = TypeAdapter(_Record).validate_python(record, strict=True)["metrics"]
-        needed = [(block, name) for name in metrics for block in ("metrics", "signatures")]
-        needed += _COMPLETE if complete else ()
+        needed = _COMPLETE if complete else ()
         missing = [f"{b}.{n}" for b, n in needed if (record.get(b) or {}).get(n) is None]
-        keys = ["git"] * complete + ["signature"] * bool(metrics)
-        missing += [key for key in keys if key not in record]
+        missing += ["git"] if complete and "git" not in record else []
         problem = f"{missing[0]} is missing" if missing else ""
     except ValidationError as error:
         (first, *_) = error.errors(include_input=False, include_url=False)
@@ -185,23 +227,11 @@ def load_record(
     return dict(record)
 
 
-def configuration_of(record: Mapping[str, Any]) -> str:
-    """Return the configuration without the seed, as text; empty if the record has none."""
-    blocks = {name: dict(options or {}) for name, options in record.get("config", {}).items()}
-    blocks.get("train", {}).pop("seed", None)
-    return json.dumps(blocks, sort_keys=True) if any(blocks.values()) else ""
-
-
-def refuse_repeated_runs(
-    paths: Sequence[Path],
-    records: Sequence[Mapping[str, Any]],
-    run: Sequence[str] = ("config", "seeds"),
-) -> None:
-    """Check that records are of different runs.
-
-    Args:
-        run: keys that identify a run; no two records may agree in all of them.
-    """
+def read_records(
+    paths: Sequence[Path], run: Sequence[str] = ("config", "seeds")
+) -> list[dict[str, Any]]:
+    """Return the complete records of different runs: no two agree in all keys of `run`."""
+    records = [load_record(path, complete=True) for path in paths]
     for index, record in enumerate(records):
         for path, other in zip(paths[:index], records[:index], strict=True):
             same = "config" in record and all(record.get(key) == other.get(key) for key in run)
@@ -210,17 +240,21 @@ def refuse_repeated_runs(
                     f"{paths[index]} and {path} are of one configuration and seed; a run counts "
                     "once: leave one out"
                 )
+    return records
+
+
+def configuration_of(record: Mapping[str, Any]) -> str:
+    """Return the configuration without the seed, as text; empty if the record has none."""
+    blocks = {name: dict(options or {}) for name, options in record.get("config", {}).items()}
+    blocks.get("train", {}).pop("seed", None)
+    return json.dumps(blocks, sort_keys=True) if any(blocks.values()) else ""
 
 
 def study_problems(paths: Sequence[Path]) -> dict[str, str]:
-    """Return why other runs of the studies that these records belong to have no record.
+    """Return why other runs of the studies of these records have none: SYSTEM-SEED → reason.
 
-    Runs of systems that have records, none of which is among these, are left out.
-
-    Args:
-        paths: `SYSTEM-SEED/results.json`; those outside of a study's folder tell nothing.
-    Returns:
-        SYSTEM-SEED → reason.
+    Runs of systems that have records, none of which is among these, are left out. A record outside
+    of a study's folder tells nothing.
     """
     found: dict[str, str] = {}
     for folder in dict.fromkeys(path.parent.parent for path in paths if path.name == RESULTS):

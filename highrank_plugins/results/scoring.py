@@ -1,17 +1,24 @@
-"""Score the output of fairseq-generate: BLEU and chrF, with signatures to repeat them."""
+"""Score the output of fairseq-generate: BLEU and chrF, with signatures to repeat them.
+
+Several responses are scored against several references by precision and recall (Zhao et al. 2017).
+"""
 
 import logging
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from highrank_plugins.common.score import Score
 from highrank_plugins.common.scored_text import Tokens, bleu_tokens, require_joined
 from highrank_plugins.common.text_lines import TextRules, read_text
 from highrank_plugins.data.pieces import tokenise
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
 _PREFIX = re.compile(r"'prefix_size': [1-9]")  # in the options that fairseq-generate logs
@@ -27,11 +34,9 @@ class ScoreError(ValueError):
 
 
 def read_hypotheses(generated: Path, count: int) -> list[str]:
-    """Return the one detokenised hypothesis of each input, in order.
+    """Return the one detokenised hypothesis of each of `count` inputs, in order.
 
-    Args:
-        generated: the output of fairseq-generate, with `D-` lines; or a hypothesis per line.
-        count: number of input sentences.
+    `generated` is the output of fairseq-generate, with `D-` lines, or a hypothesis per line.
     """
     lines = read_lines(generated)
     if not any(map(_GENERATED.match, lines)):
@@ -55,11 +60,7 @@ def read_hypotheses(generated: Path, count: int) -> list[str]:
 
 
 def read_nbest(generated: Path, count: int) -> list[list[str]]:
-    """Return all detokenised hypotheses of each input, the best first, in input order.
-
-    Args:
-        count: number of input sentences.
-    """
+    """Return all detokenised hypotheses of each of `count` inputs, the best first."""
     found: dict[int, list[str]] = {}
     for match in filter(None, map(_HYPOTHESIS.fullmatch, read_lines(generated))):
         found.setdefault(int(match[1]), []).append(match[2])
@@ -98,11 +99,7 @@ def read_together(paths: Sequence[Path]) -> list[tuple[str, ...]]:
 def score(
     hypotheses: list[str], references: list[str], tokens: Tokens | None = None
 ) -> dict[str, Score]:
-    """Return sacreBLEU (cased) and chrF2, for one hypothesis and reference per sentence.
-
-    Args:
-        tokens: of sacreBLEU; None: by the script of the references, see `bleu_tokens`.
-    """
+    """Return sacreBLEU (cased) and chrF2, for one hypothesis and reference per sentence."""
     from sacrebleu.metrics import BLEU, CHRF
 
     if len(hypotheses) != len(references) or not references:
@@ -126,12 +123,7 @@ def compare(
     references: list[str],
     tokens: Tokens | None = None,
 ) -> dict[str, Any]:
-    """Compare a system with a baseline by sacreBLEU's paired bootstrap, as plain values.
-
-    Args:
-        baseline: the other system's translations, a line each.
-        system: a name for ours.
-    """
+    """Compare a system with a baseline's translations by sacreBLEU's paired bootstrap."""
     from sacrebleu.metrics import BLEU
 
     from highrank_plugins.analysis.statistics import paired_bleu
@@ -189,3 +181,63 @@ def _bleu(sides: list[list[str]], made: str) -> Score:
     hypotheses, references = sides
     value = metric.corpus_score(hypotheses, [references]).score
     return Score(round(value, 2), f"{metric.get_signature()}|{made}")
+
+
+ORDERS = (1, 2, 3, 4)
+# sentences of one context, each a list of words
+Sentences = Sequence[Sequence[str]]
+
+
+def sentence_bleu(hypothesis: Sequence[str], reference: Sequence[str]) -> list[float]:
+    """Return BLEU-1 to BLEU-4 of a sentence, by NLTK with its seventh smoothing.
+
+    The smoothing is Chen and Cherry's (2014), with which dialogue systems were scored in
+    2017. A perfect sentence has more than 1: with at least five words 1.333, 1.217, 1.154, 1.117.
+    """
+    bleu, smoothing = _nltk()
+    weights = [(1 / order,) * order for order in ORDERS]  # the highest order sets the smoothing
+    return [
+        float(bleu([reference], hypothesis, weights=own, smoothing_function=smoothing))
+        for own in weights
+    ]
+
+
+@cache
+def _nltk() -> tuple[Any, Any]:
+    try:
+        from nltk.translate.bleu_score import SmoothingFunction
+        from nltk.translate.bleu_score import sentence_bleu as bleu
+    except ModuleNotFoundError:
+        raise ValueError("BLEU of responses needs nltk: pip install nltk") from None
+    return bleu, SmoothingFunction().method7
+
+
+def precision_recall(hypotheses: Sentences, references: Sentences) -> "NDArray":
+    """Return precision and recall of one context, for BLEU-1 to BLEU-4: [2, 4] in float64.
+
+    precision = 1/N Σ_i max_j BLEU(h_i, r_j),   recall = 1/M Σ_j max_i BLEU(h_i, r_j)
+    """
+    import numpy as np
+
+    scores = np.array([[sentence_bleu(h, r) for r in references] for h in hypotheses])
+    return np.stack([scores.max(axis=1).mean(axis=0), scores.max(axis=0).mean(axis=0)])
+
+
+def dialogue_scores(contexts: Sequence[tuple[Sentences, Sentences]]) -> dict[str, Score]:
+    """Return means over (hypotheses, references): `bleu1_precision`, … `bleu4_recall`."""
+    import numpy as np
+    from tqdm import tqdm
+
+    from highrank_plugins.common.progress import bar_options
+
+    if not contexts:
+        raise ScoreError("there are no contexts to score")
+    bar = tqdm(contexts, "score", unit="context", **bar_options())
+    means = np.mean([precision_recall(*context) for context in bar], axis=0)
+    made, good = np.sum([[len(part) for part in context] for context in contexts], axis=0)
+    signature = f"smooth:nltk-method7|contexts:{len(contexts)}|hypotheses:{made}|references:{good}"
+    return {
+        f"bleu{order}_{name}": Score(round(float(row[order - 1]), 4), f"order:{order}|{signature}")
+        for order in ORDERS
+        for name, row in zip(("precision", "recall"), means, strict=True)
+    }

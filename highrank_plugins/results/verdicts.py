@@ -12,17 +12,17 @@ from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.heads.tokens import tokens, with_layer_of_arch
-from highrank_plugins.results.comparison import Compared, ComparedSystem
-from highrank_plugins.results.perplexity import BEFORE
-from highrank_plugins.results.provenance_notes import SCORING, STEPS, TEXT_BLOCKS, flat_settings
+from highrank_plugins.results.comparison import TESTS, Compared, ComparedSystem
+from highrank_plugins.results.doubts import SCORING, STEPS, TEXT_BLOCKS, flat_settings
+from highrank_plugins.results.evaluations import BEFORE
+from highrank_plugins.results.metrics import KINDS
 from highrank_plugins.results.published import (
-    ALL_KINDS,
     FILE,
     SIZES_DIFFER,
     Published,
+    paper_format,
     read_published,
 )
-from highrank_plugins.results.systems import TESTS
 from highrank_plugins.training import configuration
 
 _SOURCE = re.compile(r"(\w+) (?:et al\. |and \w+ )?(\d{4})")
@@ -44,24 +44,15 @@ _GROUPS = {
     "settings": r"(train|finetune)\..*",
 }
 _FINETUNABLE = ("valid ppl", "test ppl")  # papers print these before and after finetuning
-# kinds of BLEU → how a verdict calls them
-_BLEU = {
-    "sacrebleu": "sacreBLEU",
-    "tokenised": "tokenised BLEU",
-    "compound_split": "tokenised BLEU with split compounds",
-    "unstated": "BLEU of an unstated kind",
-}
+_BLEU = ("sacrebleu", "tokenised", "compound_split", "unstated")  # kinds of BLEU
 
 
 @dataclass(frozen=True)
 class Verdict:
     """Hold the comparison of one of our systems with one of a paper's.
 
-    Attributes:
-        ours, theirs: as they are printed.
-        verdict: "agrees", "differs" or "not comparable".
-        why: the test, or the difference that forbids one.
-        details: a sentence for each kind of difference, and for an erratum of the paper's number.
+    `verdict` is "agrees", "differs" or "not comparable"; `why` is the test, or what forbids one.
+    `details` has a sentence for each kind of difference, and for an erratum of the paper.
     """
 
     system: str
@@ -81,9 +72,7 @@ def paper_keys(source: str) -> set[str]:
 def judge(compared: Compared, paper: str, task: str | None = None) -> list[Verdict]:
     """Return a verdict for each of our systems on the tested metric.
 
-    Args:
-        paper: such as yang2019.
-        task: name of a recipe; default: that of the records' commands.
+    `paper` is such as yang2019; `task` names a recipe (default: that of the records' commands).
     """
     task = task or _task(compared)
     entries = [entry for entry in read_published(task) if paper in paper_keys(entry.source)]
@@ -94,7 +83,7 @@ def judge(compared: Compared, paper: str, task: str | None = None) -> list[Verdi
             f"{', '.join(known)}"
         )
     tested = compared.metric.removesuffix(BEFORE)
-    kinds = [kind for kind, (metric, _) in ALL_KINDS.items() if metric == tested]
+    kinds = [kind for kind, metric in KINDS.items() if metric.name == tested]
     if not kinds:
         raise ValueError(f"--paper: papers do not report {compared.metric}; give another --metric")
     return [_judge(system, entries, kinds[0], task, compared) for system in compared.systems]
@@ -123,7 +112,7 @@ def _judge(
     with_score = [entry for entry in candidates if kind in entry.scores]
     with_score = with_score or [entry for entry in candidates if _kind_in(entry, kind)]
     if not with_score:
-        score = _BLEU.get(kind, kind)
+        score = KINDS[kind].title if kind in _BLEU else kind
         what = "has no such layer" if not candidates else f"reports no {score} of it"
         return Verdict(system.name, ours, "–", "–", "not comparable", f"the paper {what}")
     reasons = {
@@ -156,7 +145,7 @@ def _judge(
 
 def _kind_in(entry: Published, kind: str) -> str:
     """Return the kind, or else one that scores the same text in another way; empty if none does."""
-    alike = (k for k in entry.scores if {k, kind} <= _BLEU.keys() or k.startswith(f"{kind} ("))
+    alike = (k for k in entry.scores if {k, kind} <= {*_BLEU} or k.startswith(f"{kind} ("))
     return kind if kind in entry.scores else next(alike, "")
 
 
@@ -166,7 +155,7 @@ def _published(entry: Published, kind: str) -> Summary | float:
 
 
 def _printed(kind: str, numbers: Summary | float | None) -> str:
-    form = ALL_KINDS[kind][1]
+    form = paper_format(kind)
     if isinstance(numbers, Summary):
         return f"{numbers.mean:{form}} ± {numbers.sd:{form}} (n = {numbers.n})"
     return "–" if numbers is None else f"{numbers:{form}}"
@@ -236,7 +225,7 @@ def _differences(
             ours, other = (_value(one.get(name)) for one in (settings, theirs))
             yield group, f"{name.removeprefix('train.')} {ours} ({entry.conf}: {other})"
     if shown != kind:
-        ours, other = (_BLEU.get(name, name) for name in (kind, shown))
+        ours, other = (KINDS[k].title if k in _BLEU else k for k in (kind, shown))
         yield "signature", f"{ours} (paper: {other})"
     for run in system.runs:
         signature = str(run.record.get("signatures", {}).get("test_perplexity", ""))
@@ -256,10 +245,8 @@ def _size(entry: Published, system: ComparedSystem) -> Iterator[tuple[str, str]]
 
 
 def _value(value: object) -> str:
-    """Return an option's value as a configuration file has it."""
-    if value is None:
-        return "unset"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    text = "unset" if value is None else str(value)
+    return text.lower() if isinstance(value, bool) else text
 
 
 def _test(ours: Summary | float, theirs: Summary | float, compared: Compared) -> tuple[str, str]:
@@ -280,12 +267,9 @@ def _test(ours: Summary | float, theirs: Summary | float, compared: Compared) ->
         word = "agrees" if p >= compared.alpha else "differs"
         return word, (f"{ours.mean - theirs.mean:+.2f} [{low:.2f}, {high:.2f}], p = {p:.2g}")
     (single,) = (numbers for numbers in (ours, theirs) if not isinstance(numbers, Summary))
-    return _further_run(samples[0], single, compared.alpha)
-
-
-def _further_run(sample: Summary, single: float, alpha: float) -> tuple[str, str]:
     from scipy.stats import t
 
+    sample, alpha = samples[0], compared.alpha
     half = float(t.ppf(1 - alpha / 2, sample.n - 1)) * sample.sd * math.sqrt(1 + 1 / sample.n)
     low, high = sample.mean - half, sample.mean + half
     word = "agrees" if low <= single <= high else "differs"

@@ -89,12 +89,12 @@ score_translations() {
         --hypotheses "$out/test.$target_language" --output "$out/scores.json" --measures "$out" \
         ${score_flags[@]+"${score_flags[@]}"}
     record_scores "$prepared/data-bin" "$out/scores.json" \
-        --generated "$run_dir/generate/test.txt"
+        --generated "$run_dir/generate/test.txt" --summary "$out/summary.txt" \
+        --samples "$prepared/text/test.$source_language" \
+        --samples "$prepared/text/test.$target_language" --samples "$out/test.$target_language"
 }
 
 show_results() {
     log "stage 7 summary: sample translations; everything is in $run_dir/results.json"
-    highrank results summary "$run_dir/results.json" \
-        "$prepared/text/test.$source_language" "$prepared/text/test.$target_language" \
-        "$run_dir/score/test.$target_language"
+    cat -- "$run_dir/score/summary.txt"
 }

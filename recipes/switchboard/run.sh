@@ -76,7 +76,9 @@ score_responses() {
         --scored "$run_dir/generate/test.txt" --responses "$run_dir/text/test.response" \
         --output "$out/scores.json"
     record_scores "$run_dir/data-bin" "$out/scores.json" \
-        --generated "$run_dir/generate/test.txt" --generated "$run_dir/generate/test1.txt"
+        --generated "$run_dir/generate/test.txt" --generated "$run_dir/generate/test1.txt" \
+        --summary "$out/summary.txt" --samples "$run_dir/text/test1.context" \
+        --samples "$run_dir/text/test1.references" --samples "$run_dir/generate/test1.txt"
 }
 
 files=()                        # a later --stage does without --data, and then compares nothing
@@ -101,6 +103,5 @@ run_stage 6 score "score the responses" score_responses \
 if in_range 7; then
     log "stage 7 summary: sample responses; everything is in $run_dir/results.json"
     show_published
-    highrank results dialogue-summary "$run_dir/results.json" "$run_dir/generate/test1.txt" \
-        "$run_dir/text/test1.context" "$run_dir/text/test1.references"
+    cat -- "$run_dir/score/summary.txt"
 fi

@@ -1,13 +1,17 @@
 """`highrank analyse …` without a text: significance, the grid of GSS, synthetic experiments."""
 
+import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from highrank_plugins.analysis.spectrum import spectrum
+from highrank_plugins.analysis import spectrum
 from highrank_plugins.analysis.statistics import holm, pearson, student_t, welch_t
+from highrank_plugins.cli import app
 from highrank_plugins.reports import plots
 from tests.cli.test_analyse import analyse, invoke
 
@@ -23,84 +27,107 @@ def write_record(path, rank, perplexity, c=None, k=None, seed=1):
     return path
 
 
-def test_ttest_gives_published_p_values(tmp_path):
-    systems = ["Softmax=57.08:.10:10", "PLIF=56.81:.11:10", "MoS=54.88:.26:10"]
-    found = analyse(tmp_path, "ttest", *systems)
-    plif, mos = found["systems"]
-    assert plif["p_value"] == pytest.approx(2.19e-5, rel=0.2)
-    assert mos["p_value"] == pytest.approx(2.02e-15, rel=0.2)
-    assert [plif["holm"], mos["holm"]] == holm([plif["p_value"], mos["p_value"]])
+def compare(*words):
+    return CliRunner().invoke(app, ["compare", *map(str, words)])
 
 
-def test_ttest_reads_runs_and_records(tmp_path):
-    a, b = [3.0, 4.0, 5.5], [6.0, 7.0, 9.0]
-    records = [write_record(tmp_path / f"{n}.json", 1, value, seed=n) for n, value in enumerate(b)]
-    names = ",".join(map(str, records))
-    words = ["a=3,4,5.5", f"b={names}", "--metric", "test_perplexity"]
+def table_of(*words):
+    """Return the rows of the CSV by their first column, and the notes."""
+    lines = compare(*words, "--format", "csv").output.splitlines()
+    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+    return {row[next(iter(row))]: row for row in rows}, [x for x in lines if x.startswith("#")]
+
+
+def test_numbers_on_the_command_line_give_published_p_values():
+    rows, _ = table_of("Softmax=57.08:.10:10", "PLIF=56.81:.11:10", "MoS=54.88:.26:10")
+    p = [float(rows[name]["p"]) for name in ("PLIF", "MoS")]
+    assert p[0] == pytest.approx(2.19e-5, rel=0.2) and p[1] == pytest.approx(2.02e-15, rel=0.2)
+    assert [float(rows[name]["p Holm"]) for name in ("PLIF", "MoS")] == holm(p)
+
+
+def test_numbers_of_runs_are_tested_with_the_direction_of_their_metric():
+    a, b = [3.0, 4.0, 5.5], [16.0, 17.0, 19.0]
+    words = ["a=3,4,5.5", "b=16,17,19", "--metric", "sacrebleu"]
     for test, function in (("student", student_t), ("welch", welch_t)):
-        (found,) = analyse(tmp_path, "ttest", *words, "--test", test)["systems"]
-        assert found["p_value"] == pytest.approx(function(b, a).p_value)
-        assert found["statistic"] > 0 and found["runs"] == 3
-    assert "--metric must name" in invoke("ttest", *words[:2]).output
-    done = invoke("ttest", *words[:3], "test_perplexty")
-    assert done.exit_code == 2 and "did you mean 'test_perplexity'" in done.output
+        rows, _ = table_of(*words, "--test", test)
+        assert float(rows["b"]["p"]) == pytest.approx(function(b, a).p_value)
+        assert rows["b"]["seeds"] == "3" and float(rows["b"]["difference"]) > 0
+    assert "| **17.33 ± 1.53** |" in compare(*words).output
+    assert "b is better than a (p < 0.05 after" in compare(*words).output.splitlines()[-1]
+    assert "b is worse than a" in compare(*words[:2], "--metric", "test_perplexity").output
+    assert "Nothing is bold" in compare(*words[:2]).output
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["a=1,2"], "needs a baseline and a system"),
-        (["a=1,2", "b"], "b: expected NAME="),
+        (["a=1,2", "b="], "b=: expected NAME="),
         (["a=1,2", "b=1,x"], "b=1,x: 1,x are not numbers"),
+        (["a=1,2", "b=1:2"], "b=1:2: 1:2 are not numbers"),
         (["a=1,2", "b=3"], "b against a: a t-test needs at least two runs"),
-        (["a=1,2", "b=none.json", "--metric", "x"], "none.json: no such file"),
+        (["a=1,2", "a=3,4"], "two systems have one name"),
+        (["a=1,2", "b=nan,3"], "b against a: a run is NaN"),
+        (["a=1,2", "b=3,4", "--baseline", "b"], "--baseline b: changes nothing with numbers"),
+        (["a=1,2", __file__], "a=1,2: give records or numbers, not both"),
+        ([__file__, "--runs", "--x", "a"], "--x a: changes nothing with --runs; leave it out"),
+        ([__file__, "--y", "a", "--metric", "b"], "--metric b: changes nothing with --y"),
+        ([__file__, "--within", "1,2"], "--within 1,2: changes nothing without --y; add --y"),
     ],
 )
-def test_ttest_refuses_bad_input(words, message):
-    done = invoke("ttest", *words)
+def test_compare_refuses_bad_input(words, message):
+    done = compare(*words)
     assert done.exit_code == 2 and message in done.output
 
 
-def test_ttest_refuses_two_records_of_one_run(tmp_path):
-    paths = [write_record(tmp_path / f"{name}.json", 1, 80.0) for name in "ac"]
-    done = invoke("ttest", f"a={paths[0]},{paths[1]}", "x=81,82", "--metric", "test_perplexity")
-    assert done.exit_code == 2 and "are of one configuration and seed" in done.output
+def correlated(*words):
+    note = compare(*words).output.splitlines()[-1]
+    r, p = re.search(r"r = (\S+), p = (\S+)\.", note).groups()
+    return float(r), float(p), int(re.search(r"over (\d+) models", note)[1])
 
 
-def test_correlation_is_computed_from_records(tmp_path):
+def test_a_correlation_is_computed_from_records(tmp_path):
     values = [(10, 60.0), (200, 58.0), (3000, 57.9), (90, 61.0)]
     records = [write_record(tmp_path / f"{n}.json", *pair) for n, pair in enumerate(values)]
-    found = analyse(tmp_path, "correlation", *records)
     want = pearson(*zip(*values, strict=True))
-    assert (found["r"], found["p_value"]) == pytest.approx((want.r, want.p_value))
+    found = correlated(*records, "--y", "test_perplexity")
+    assert found == pytest.approx((want.r, want.p_value, 4), rel=0.01)
     (tmp_path / "list.json").write_text("[]")
-    done = invoke("correlation", tmp_path / "list.json")
+    done = compare(tmp_path / "list.json", "--y", "test_perplexity")
     assert done.exit_code == 2 and "list.json: not a record of a run" in done.output
 
 
-def test_seeds_of_a_model_are_one_point_of_a_correlation(tmp_path):
+def test_seeds_of_a_model_are_one_point_of_a_correlation():
     studies = {"ptb_small": (7, -0.79), "multi30k_small": (10, -0.08)}
     for study, expected in studies.items():
         records = sorted((RECORDS / study).glob("*.json"))
         quality = "test_perplexity" if study == "ptb_small" else "sacrebleu"
-        found = analyse(tmp_path, "correlation", *records, "--y", quality)
-        assert (found["n"], round(found["r"], 2)) == expected
-        assert len(found["points"]) == 3 * found["n"]
+        r, _, n = correlated(*records, "--y", quality)
+        assert (n, r) == pytest.approx(expected, abs=0.006)
+        rows, _ = table_of(*records, "--y", quality)
+        assert len(rows) == n and all(name.count(",") == 2 for name in rows)
 
 
-def test_a_correlation_is_restricted_to_a_range(tmp_path):
+def test_a_correlation_is_restricted_to_a_range_and_drawn(tmp_path, monkeypatch):
     values = [(10, 60.0), (200, 58.0), (3000, 57.9), (90, 61.0)]
     records = [write_record(tmp_path / f"{n}.json", *pair) for n, pair in enumerate(values)]
-    found = analyse(tmp_path, "correlation", *records, "--within", "57,60")
+    words = [*records, "--y", "test_perplexity"]
     want = pearson(*zip(*values[:3], strict=True))
-    assert found["n"] == 3 and found["r"] == pytest.approx(want.r)
-    for words, message in (
+    assert correlated(*words, "--within", "57,60") == pytest.approx(
+        (want.r, want.p_value, 3), rel=0.01
+    )
+    for more, message in (
         (["--within", "57.95,60"], "2 models with their own configuration have test_perplexity"),
         (["--within", "60,57"], "--within 60,57: expected LOW,HIGH with LOW below HIGH"),
         (["--within", "60"], "expected LOW,HIGH"),
     ):
-        done = invoke("correlation", *records, *words)
+        done = compare(*words, *more)
         assert done.exit_code == 2 and message in done.output.replace("\n", " ")
+    drawn = []
+    monkeypatch.setattr(plots, "draw", lambda path, figure: drawn.append(figure))
+    assert compare(*words, "--plot", tmp_path / "a.svg").exit_code == 0
+    assert list(drawn[0].groups.values()) == [[pair] for pair in values]
+    assert drawn[0].title == "test perplexity over rank of the log-probabilities (Press)"
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "randomisation"])

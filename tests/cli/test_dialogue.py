@@ -79,16 +79,3 @@ def test_bad_hypotheses_are_refused(folder):
     result = score(folder)
     assert result.returncode == 2
     assert "2 hypotheses for 3 inputs; the first input without one is line 3" in result.stderr
-
-
-def test_the_summary_ends_with_the_perplexity(folder):
-    score(folder, "--scored", "scored", "--responses", "responses")
-    scores = json.loads((folder / "scores.json").read_text())
-    metrics = {name: score["value"] for name, score in scores.items()}
-    (folder / "results.json").write_text(json.dumps({"metrics": metrics}))
-    words = ["results.json", "generated", "contexts", "references"]
-    result = called("results", "dialogue-summary", *words, cwd=folder)
-    rows = result.stdout.splitlines()
-    assert rows[-1] == "test perplexity 4.0"
-    assert f"BLEU-1  precision {metrics['bleu1_precision']:.3f}  recall 0.750" in rows
-    assert "  response  oh no" in rows

@@ -176,8 +176,7 @@ def test_a_missing_file_is_named_as_in_every_other_command(tmp_path):
         ("model import empty --output o", "empty/config.json: no such file or directory"),
         ("model export empty --output o --license MIT", "empty is a folder; a file is needed here"),
         ("analyse card empty", "empty is a folder; a file is needed here"),
-        ("analyse compare text empty data", "empty is a folder; a file is needed here"),
-        ("analyse ttest a=1,2 b=text.json,none.json", "none.json: no such file or directory"),
+        ("analyse disagreements text empty data", "empty is a folder; a file is needed here"),
     ],
 )
 def test_a_folder_in_place_of_a_file_is_named(words, said, tmp_path):
@@ -192,7 +191,7 @@ def test_a_folder_in_place_of_a_file_is_named(words, said, tmp_path):
 LISTINGS = [
     "--help",
     "recipes",
-    "results published ptb --all",
+    "published ptb --all",
     "compare docs/records/multi30k_small/mos-1.json docs/records/multi30k_small/gss-1.json",
 ]
 
@@ -229,7 +228,7 @@ def test_each_command_has_a_complete_sentence_in_the_help(group, monkeypatch):
     "words",
     [
         "analyse spectrum typo data", "analyse spectrum {here} typo --tokens 9",
-        "analyse multimode --checkpoint typo", "compare typo", "results table {here} typo",
+        "analyse multimode --checkpoint typo", "compare typo", "compare --runs {here} typo",
         "model best-checkpoint typo", "model export typo --output x",
         "model import typo --output x",
         "evaluate score typo {here}", "evaluate generate -- fairseq-generate typo --path {here}",

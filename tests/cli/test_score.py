@@ -96,9 +96,7 @@ def test_another_system_is_compared(folder):
 
 def test_the_table_shows_the_papers_scores_next_to_ours(tmp_path):
     (tmp_path / "results.json").write_text(json.dumps({"metrics": {"sacrebleu": 27.0}}))
-    result = called(
-        "results", "published", "wmt14_en_de", "--results", "results.json", cwd=tmp_path
-    )
+    result = called("published", "wmt14_en_de", "--results", "results.json", cwd=tmp_path)
     assert "| . | 27.0 |" in result.stdout
     assert "Ott et al. 2018" in result.stdout
-    assert called("results", "published", "wmt14_de_en").returncode == 2
+    assert called("published", "wmt14_de_en").returncode == 2

@@ -15,74 +15,89 @@ def invoke(*words):
 
 
 DEEP = "[" * 100_000
-STATS = {"epoch": 1, "train_num_updates": "3", "train_wall": "9", "train_wps": "100"}
-EPOCH = f"a | INFO | train | {json.dumps(STATS)}\n"
+EPOCH = {"tag": "train", "epoch": 1, "num_updates": 3, "wall": 9, "wps": 100}
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[1]", "{}", '{"metrics": []}', '{"metrics": {"a": 1}}', DEEP]
-)
-@pytest.mark.parametrize("command", ["lm-summary", "summary", "dialogue-summary"])
-def test_a_file_that_is_not_a_record_is_refused(command, text, tmp_path):
-    path = tmp_path / "results.json"
-    path.write_text(text)
-    texts = [] if command == "lm-summary" else [path] * 3
-    done = invoke("results", command, path, *texts)
-    assert done.exit_code == 2 and re.search(
-        "results.json(: not a record of a run|: not JSON| has no bleu1)", done.output
-    )
+@pytest.fixture
+def record(tmp_path):
+    """Write the record of a small run, with more options, and return the command's result."""
+    (tmp_path / "config.yaml").write_text("data: {vocab_size: 5}\ntrain: {arch: x}\n")
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "command.sh").write_text("fairseq-train data\n")
+    (tmp_path / "train" / "metrics.jsonl").write_text(json.dumps(EPOCH) + "\n")
+    given = ["--config", tmp_path / "config.yaml", "--training", tmp_path / "train"]
+    results = ["--output", tmp_path / "results.json"]
+
+    def written(scores, *words):
+        if isinstance(scores, dict):
+            named = {name: {"value": n, "signature": f"s:{name}"} for name, n in scores.items()}
+            (tmp_path / "scores").write_text(json.dumps(named))
+            scores = tmp_path / "scores"
+        return invoke("results", "record", "--scores", scores, *given, *results, *words)
+
+    return written
 
 
-def test_a_record_without_what_a_summary_needs_is_refused(tmp_path):
-    text, path = tmp_path / "text", tmp_path / "results.json"
-    text.write_text("a b\n")
-    names = ("test_perplexity", "chrf", "sacrebleu")
-    whole = {
-        "metrics": dict.fromkeys(("kld", *names), 9.0),
-        "signature": "s",
-        "signatures": dict.fromkeys(names, "s"),
-        "train": {"updates": 3, "words_per_second": 9},
-        "hardware": {"cores": 1},
-        "versions": {"torch": "2"},
-        "git": None,
-    }
-    commands = {"lm-summary": names[:1], "summary": names[1:]}
-    for command, needed in commands.items():
-        words = ("results", command, path, *([text] * 3 if command == "summary" else []))
-        path.write_text(json.dumps(whole))
-        assert invoke(*words).exit_code == 0
-        for block in ("metrics", "signatures"):
-            for name in needed:
-                less = {key: value for key, value in whole[block].items() if key != name}
-                path.write_text(json.dumps({**whole, block: less}))
-                done = invoke(*words)
-                assert done.exit_code == 2 and f"{block}.{name} is missing" in done.output
-        path.write_text(json.dumps({key: whole[key] for key in whole if key != "signature"}))
-        assert "signature is missing" in invoke(*words).output
-
-
-def test_a_paired_test_is_part_of_the_record_and_the_summary(tmp_path):
+def test_a_paired_test_is_part_of_the_record_and_the_summary(record, tmp_path):
     for name, text in {"text": "a b c d e\n" * 4, "other": "a b c d\n" * 4}.items():
         (tmp_path / name).write_text(text)
     generated = "".join(f"D-{number}\t-0.1\ta b c d e\n" for number in range(4))
     (tmp_path / "generated").write_text(generated)
-    (tmp_path / "config.yaml").write_text("data: {vocab_size: 5}\ntrain: {arch: x}\n")
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train" / "command.sh").write_text("fairseq-train data\n")
-    (tmp_path / "train" / "train.log").write_text(EPOCH)
-    scores, paired, results = (tmp_path / name for name in ("scores", "paired.json", "results"))
+    scores, paired = tmp_path / "scores", tmp_path / "paired.json"
     words = ["--output", scores, "--hypotheses", tmp_path / "ours", "--against", tmp_path / "other"]
     done = invoke("evaluate", "score", tmp_path / "generated", tmp_path / "text", *words)
     assert done.exit_code == 0, done.output
-    words = ["--scores", scores, "--paired", paired, "--config", tmp_path / "config.yaml"]
-    done = invoke(
-        "results", "record", *words, "--training", tmp_path / "train", "--output", results
-    )
+    texts = [word for _ in range(3) for word in ("--samples", tmp_path / "text")]
+    done = record(scores, "--paired", paired, *texts)
     assert done.exit_code == 0, done.output
-    assert json.loads(results.read_text())["paired"] == json.loads(paired.read_text())
-    done = invoke("results", "summary", results, *[tmp_path / "text"] * 3)
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert found["paired"] == json.loads(paired.read_text())
     assert "training: 3 updates, 9 s, up to epoch 1, 100 words/s\n" in done.output
     assert re.search(rf"against {tmp_path}/other, \d+\.\d\d: p = 0\.\d{{4}} nrefs", done.output)
+    assert done.output.count(" translation  a b c d e\n\n") == 5
+    assert re.search(r"\nchrF [\d.]+ nrefs\S+\nsacreBLEU [\d.]+ nrefs\S+\n$", done.output)
+
+
+def test_the_summary_of_a_language_model_ends_with_its_perplexity(record, tmp_path):
+    file = tmp_path / "summary.txt"
+    scores = {"test_perplexity": 9.5, "test_kld": 0.001}
+    done = record(scores, "--summary", file, "--published", "ptb")
+    assert done.exit_code == 0 and done.output == ""
+    table, _, rest = file.read_text().partition("tests the numbers that compare.\n\n")
+    assert f"| {tmp_path} |  | 9.50 |" in table
+    assert rest.splitlines() == [
+        "         test_perplexity  9.5  s:test_perplexity",
+        "                test_kld  0.001  s:test_kld",
+        "training: 3 updates, 9 s, up to epoch 1, 100 words/s",
+        "test_kld is below 0.01; that of equal predictions everywhere is 0",
+        "test perplexity 9.5 s:test_perplexity",
+    ]
+
+
+def test_the_summary_of_a_dialogue_system_has_samples_and_all_scores(record, tmp_path):
+    (tmp_path / "contexts").write_text("how are you\n" * 3)
+    (tmp_path / "references").write_text("fine\tgood\tall right\tno\n" * 3)
+    (tmp_path / "generated").write_text("".join(f"D-{n}\t-1\tfine, {n}\n" for n in range(3)))
+    names = ("contexts", "references", "generated")
+    texts = [word for name in names for word in ("--samples", tmp_path / name)]
+    scores = {"test_perplexity": 8.25, "bleu1_precision": 0.5, "bleu1_recall": 0.25}
+    lines = record(scores, *texts).output.splitlines()
+    assert lines[:6] == ["   context  how are you", " reference  fine", " reference  good",
+                         " reference  all right", "  response  fine, 0", ""]  # fmt: skip
+    assert "         bleu1_precision  0.5  s:bleu1_precision" in lines
+    assert lines[-1] == "test perplexity 8.25 s:test_perplexity"
+
+
+def test_texts_of_different_lengths_are_named(record, tmp_path):
+    for name, count in {"source": 3, "reference": 3, "translations": 2}.items():
+        (tmp_path / name).write_text("a line\n" * count)
+    names = ("source", "reference", "translations")
+    texts = [word for name in names for word in ("--samples", tmp_path / name)]
+    done = record({"chrf": 1.0, "sacrebleu": 1.0}, *texts)
+    assert done.exit_code == 2 and "translations: 2 lines, but" in done.output
+    done = record({"chrf": 1.0, "sacrebleu": 1.0}, *texts[:4])
+    assert done.exit_code == 2 and "--samples: give three texts" in done.output
+    assert not (tmp_path / "results.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -104,7 +119,7 @@ def test_a_file_that_a_record_cannot_read_is_named(tmp_path, option, text, messa
         (tmp_path / name).write_text(content)
     (tmp_path / "config.yaml").write_text("data: {vocab_size: 5}\ntrain: {arch: x}\n")
     (tmp_path / "command.sh").write_text("fairseq-train data\n")
-    (tmp_path / "train.log").write_text(EPOCH)
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(EPOCH) + "\n")
     words = [word for name in files for word in (name, tmp_path / name)]
     more = ["--config", tmp_path / "config.yaml", "--training", tmp_path]
     done = invoke("results", "record", *words, *more, "--output", tmp_path / "results.json")
@@ -121,23 +136,6 @@ def test_a_measure_that_is_not_finite_is_named(tmp_path):
     (tmp_path / "retention.json").write_text(json.dumps({"whole": None, "tokens": 40}))
     with pytest.raises(ValueError, match="test_retention is None, not a finite number"):
         _scores(tmp_path, finetuned=False)
-
-
-def test_texts_of_different_lengths_are_named(tmp_path):
-    stats = {"train": {"updates": 1, "words_per_second": 1}, "hardware": {"cores": 1}}
-    more = {
-        "versions": {"torch": "2"},
-        "git": None,
-        "signatures": {"sacrebleu": "s", "chrf": "c"},
-        "signature": "s",
-    }
-    record = {"metrics": {"sacrebleu": 1.0, "chrf": 1.0}, **stats, **more}
-    (tmp_path / "results.json").write_text(json.dumps(record))
-    for name, count in {"source": 3, "reference": 3, "translations": 2}.items():
-        (tmp_path / name).write_text("a line\n" * count)
-    texts = [tmp_path / name for name in ("source", "reference", "translations")]
-    done = invoke("results", "summary", tmp_path / "results.json", *texts)
-    assert done.exit_code == 2 and "translations: 2 lines, but" in done.output
 
 
 def test_a_table_without_a_baseline_says_so(tmp_path):
@@ -157,7 +155,7 @@ def test_a_table_without_a_baseline_says_so(tmp_path):
 def test_published_scores_need_a_record(tmp_path):
     path = tmp_path / "results.json"
     path.write_text("{}")
-    done = invoke("results", "published", "ptb", "--results", path)
+    done = invoke("published", "ptb", "--results", path)
     assert done.exit_code == 2 and "results.json: not a record of a run" in done.output
 
 

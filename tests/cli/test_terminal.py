@@ -15,10 +15,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HIGHRANK = [sys.executable, "-m", "highrank_plugins.cli"]
 COMMANDS = [
-    ["results", "table", "docs/records/ptb_small/mos-1.json"],
+    ["compare", "--runs", "docs/records/ptb_small/mos-1.json"],
     ["compare", *(f"docs/records/ptb_small/{name}-{seed}.json" for name in ("mos", "softmax")
                   for seed in (1, 2))],
     ["bench", "table", "docs/benchmarks/cpu_mos.csv"],
+    ["published", "ptb"],
     ["heads"],
     ["recipes"],
 ]  # fmt: skip

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from highrank_plugins.common.formatting import cell, percent, printed_table, short, table
+from highrank_plugins.common.formatting import cell, percent, short, table
 
 
 def test_numbers_are_shortened_for_people():
@@ -28,17 +28,3 @@ def test_numbers_are_shortened_for_people():
 def test_a_cell_cannot_break_its_table(text, shown):
     assert cell(text) == shown
     assert table(["head"], [[str(text)]]).splitlines()[2:] == [f"| {shown} |"]
-
-
-def test_a_terminal_gets_paragraphs_that_fit(monkeypatch):
-    headings, row = (
-        ("recipe", "trains", "--conf"),
-        ("`ptb`", "Models of a < b.", "{mos,plif} x/{y}"),
-    )
-    assert printed_table(headings, [row]) == table(headings, [row])
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "20")
-    assert printed_table(headings, [row]).splitlines() == [
-        "ptb", "  Models of a < b.", "  --conf: {mos,", "    plif} x/{y}",
-    ]  # fmt: skip
-    assert printed_table(headings, [("a", "b", "")]) == "a\n  b\n"

@@ -35,8 +35,12 @@ def short(**changed):
 def test_numbers_are_recorded_with_any_log_format(data, tmp_path, log_format):
     run_training(data, tmp_path, *short(**{"--log-format": log_format}))
     assert ("train_inner", 1) in kinds(tmp_path) and ("valid", 2) in kinds(tmp_path)
-    first = lines(tmp_path)[0]
+    sizes, first, *_ = lines(tmp_path)
+    assert sizes["tag"] == "start" and sizes["parameters"] > 1000 and sizes["num_updates"] == 0
+    assert sizes["updates_per_epoch"] >= 2
     assert first["epoch"] == 1 and isinstance(first["loss"], float) and first["lr"] == 0.01
+    (epoch,) = (line for line in lines(tmp_path) if line["tag"] == "train")
+    assert 0.01 < epoch["peak_memory_gib"] < 100
 
 
 def test_a_resumed_run_has_each_line_once(data, tmp_path):

@@ -5,13 +5,13 @@ import random
 
 import pytest
 
-from highrank_plugins.results.dialogue_scoring import (
+from highrank_plugins.results.scoring import (
     ORDERS,
+    ScoreError,
     dialogue_scores,
     precision_recall,
     sentence_bleu,
 )
-from highrank_plugins.results.scoring import ScoreError
 
 # hypothesis | reference → BLEU-1 to BLEU-4 of NLTK 3.10.4: sentence_bleu([reference], hypothesis,
 # weights=(1/N,) * N, smoothing_function=SmoothingFunction().method7)

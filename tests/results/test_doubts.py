@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.common.provenance import hardware, machine_kind
-from highrank_plugins.results.perplexity import UNIGRAM, unigram_perplexity
+from highrank_plugins.results.evaluations import UNIGRAM, unigram_perplexity
 from highrank_plugins.results.record import load_record
 from tests.results.test_comparison import change, compare, write
 
@@ -37,7 +37,7 @@ def test_a_claim_ends_the_last_table(records):
     assert compare(*records).output.rstrip().endswith("(p < 0.05 after the adjustment).")
     change(records[0], versions={"torch": "3"})
     assert "unless a difference named above" in compare(*records).output.splitlines()[-1]
-    for words in (["results", "table", *map(str, records[:2])], ["results", "published", "ptb"]):
+    for words in (["compare", "--runs", *map(str, records[:2])], ["published", "ptb"]):
         last = CliRunner().invoke(app, words).output.rstrip().splitlines()[-1]
         assert last.startswith("What can be claimed: not which system is better")
 
@@ -59,7 +59,7 @@ def test_a_model_below_the_floor_is_named_and_not_tested(records, metrics, doubt
     assert "**" not in said and f"Doubtful, since {doubt}" in said
     assert "Not tested, since a model is below the floor: mos." in said
     assert "What can be claimed: nothing about which system is better" in said
-    table = CliRunner().invoke(app, ["results", "table", *map(str, records)]).output
+    table = CliRunner().invoke(app, ["compare", "--runs", *map(str, records)]).output
     assert f"Doubtful, since {doubt}" in table
 
 
@@ -104,18 +104,17 @@ def test_whatever_reads_several_records_refuses_what_does_not_compare(
         config = {"corpus": {"vocab_size": 9}, "train": {"arch": path.stem, **gss}}
         change(path, config=config)
         with_metrics(path, test_rank=n)
-    files = ",".join(map(str, records[:3])), ",".join(map(str, records[3:]))
-    test = ["ttest", f"softmax={files[0]}", f"mos={files[1]}", "--metric", "test_perplexity"]
-    calls = [test, *([name, *map(str, records)] for name in ("correlation", "gss-grid"))]
+    commands = (["compare", "--y", "test_perplexity"], ["analyse", "gss-grid"])
+    calls = [[*words, *map(str, records)] for words in commands]
     for words in calls:
-        assert CliRunner().invoke(app, ["analyse", *words]).exit_code == 0, words
+        assert CliRunner().invoke(app, words).exit_code == 0, words
     train = json.loads(records[5].read_text())["config"]["train"]
     change(records[5], **changes)
     if "config" in changes:
         change(records[5], config=changes["config"] | {"train": train})
     with_metrics(records[5], **metrics)
     for words in calls:
-        done = CliRunner().invoke(app, ["analyse", *words])
+        done = CliRunner().invoke(app, words)
         assert done.exit_code == 2 and message in done.output, words
 
 
@@ -177,7 +176,7 @@ def test_perplexities_over_other_words_are_refused(records, changes):
         change(path, **(changes | config if "config" in changes else changes))
     done = compare(*records)
     assert done.exit_code == 2 and "cannot be compared; leave one out" in done.output
-    table = CliRunner().invoke(app, ["results", "table", str(records[0]), str(records[3])]).output
+    table = CliRunner().invoke(app, ["compare", "--runs", str(records[0]), str(records[3])]).output
     assert "Vocabularies differ, so perplexities do not compare" in table
     assert "claimed: nothing, since the notes" in table and "tests them" not in table
 
@@ -200,20 +199,39 @@ def test_processors_of_one_name_are_told_apart(records):
         {"metrics": {"test_perplexity": 10**400}}, {"metrics": {"test_perplexity": True}},
         {"metrics": {"test_perplexity": 1e308}}, {"metrics": {"x" * 1000: 1.0}}, {"ledger": [1]},
         {"paired": {"scores": [1]}}, {"signatures": "x"}, {"finetune": {"train": 7}},
-        {"signature": "\x1b]0;x\x07"}, {"data": "\x9b"},
+        {"signature": "\x1b]0;x\x07"}, {"data": "\x9b"}, {"seeds": []}, {"command": "\ud800"},
+        {"train": {"parameters": -5, "updates": 1, "words_per_second": 1}},
+        {"train": {"wall_seconds": -1, "updates": 1, "words_per_second": 1}},
+        {"ledger": {"train": {"en": {"in": {"tokens": -1}, "out": {}, "left out": {}}}}},
+        {"ledger": {"train": {"en": {"in": {}, "out": {}, "left out": {"long": -2}}}}},
+        {"finetune": {"train": {"updates": -1}}}, {"hardware": {"cores": -1}},
     ],
 )  # fmt: skip
 def test_a_damaged_record_is_refused_with_one_line(records, changes):
     change(records[3], **changes)
-    for command in (
-        ["compare"],
-        ["results", "table"],
-        ["results", "published", "ptb", "--results"],
-    ):
-        words = records if command[0] == "compare" or command[1] == "table" else records[3:4]
+    for command in (["compare"], ["compare", "--runs"], ["published", "ptb", "--results"]):
+        words = records if command[0] == "compare" else records[3:4]
         done = CliRunner().invoke(app, [*command, *map(str, words)])
         assert done.exit_code == 2 and len(done.output.splitlines()) == 1, done.output
         assert "mos-1.json: " in done.output and "\x1b" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"seeds"', '"seeds": [1], "seeds"'),  # a key of the record
+        ('"test_perplexity"', '"test_perplexity": 3, "test_perplexity"'),  # one within it
+        ('"processor": "a"', '"processor": "\\udcff"'),  # half of a character
+        ('"processor": "a"', '"\\ud83d": "a"'),
+    ],
+)
+def test_what_json_allows_and_a_record_must_not_have_is_refused(records, old, new):
+    text = records[3].read_text()
+    assert old in text
+    records[3].write_text(text.replace(old, new, 1))
+    done = compare(*records)
+    assert done.exit_code == 2 and len(done.output.splitlines()) == 1
+    assert "mos-1.json: " in done.output
 
 
 def test_a_huge_file_and_a_strange_name_are_refused_unread(tmp_path, records):

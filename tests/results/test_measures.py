@@ -1,4 +1,4 @@
-"""Test results/measures.py: files of `highrank analyse` become scores of a record."""
+"""Test results/evaluations.py: files of `highrank analyse` become scores of a record."""
 
 import json
 
@@ -14,7 +14,8 @@ from highrank_plugins.measures.kld import Divergences
 from highrank_plugins.measures.predictions import Predictions
 from highrank_plugins.measures.retention import Retention
 from highrank_plugins.measures.spectrum import LogProbSpectrum
-from highrank_plugins.results.measures import read_measures
+from highrank_plugins.results.evaluations import read_measures
+from highrank_plugins.results.metrics import SCORES
 from highrank_plugins.results.scoring import ScoreError
 
 SPECTRUM = LogProbSpectrum(
@@ -68,6 +69,14 @@ def test_every_measure_becomes_scores(tmp_path):
             pytest.approx((30 * 0.5 - 10 * 0.1) / 40), "spearman|benchmarks:2|used:40"
         ),
     }
+
+
+def test_metrics_with_a_column_are_those_that_the_measures_compute(tmp_path):
+    test_every_measure_becomes_scores(tmp_path)
+    found = read_measures(tmp_path, "test")
+    evaluated = ("sacrebleu", "chrf", "train_perplexity", "valid_perplexity", "test_perplexity")
+    listed = {one.name for one in SCORES if not one.name.startswith(evaluated)}
+    assert listed <= found.keys()
 
 
 def test_the_signature_says_that_the_mean_is_over_all_pairs(tmp_path):

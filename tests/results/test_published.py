@@ -3,8 +3,15 @@
 import pytest
 
 from highrank_plugins.common.yaml_tree import read_tree
-from highrank_plugins.results.published import ALL_KINDS, BENCHMARKS, FILE, read_published, table
+from highrank_plugins.reports.comparison_tables import published_table
+from highrank_plugins.reports.tables import to_markdown
+from highrank_plugins.results.metrics import KINDS
+from highrank_plugins.results.published import BENCHMARKS, FILE, read_published
 from tests.recipes.running import RECIPES
+
+
+def table(task, ours, everything=False):
+    return to_markdown([published_table(task, ours, everything)])
 
 
 @pytest.mark.parametrize("task", read_tree(FILE).values)
@@ -12,11 +19,11 @@ def test_entries_are_complete_and_belong_to_a_recipe(task):
     assert (RECIPES / task).is_dir()
     for entry in read_published(task):
         assert entry.source and entry.table
-        assert entry.scores.keys() <= ALL_KINDS.keys()
+        assert entry.scores.keys() <= KINDS.keys()
         assert entry.deviations.keys() <= entry.scores.keys()
         assert (entry.seeds > 1) == bool(entry.deviations)
         named = {*entry.scores, *entry.cells}
-        assert not entry.cells.keys() & ALL_KINDS.keys()
+        assert not entry.cells.keys() & KINDS.keys()
         assert entry.elsewhere.keys() <= named
         assert entry.table not in entry.also and (entry.scores or not entry.also)
         assert entry.errata.keys() <= named | {"parameters"}

@@ -7,12 +7,8 @@ import pytest
 from highrank_plugins.analysis.statistics import Summary, student_t
 from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
-from highrank_plugins.results.published import (
-    ALL_KINDS,
-    BENCHMARKS,
-    FILE,
-    Published,
-)
+from highrank_plugins.results.metrics import KINDS
+from highrank_plugins.results.published import BENCHMARKS, FILE, Published
 from highrank_plugins.training import configuration
 from tests.recipes.running import RECIPES
 from tests.results.entries import TASKS, TEN, entry_of, parthiban, published
@@ -246,4 +242,4 @@ def test_scores_in_the_comments_of_configurations_are_the_published_ones(task):
 def test_every_kind_of_score_is_published_somewhere():
     used = {kind for task in (*PAIRS, *TASKS, "text8", "switchboard")
             for entry in published(task) for kind in entry.scores}  # fmt: skip
-    assert used == set(ALL_KINDS)
+    assert used == set(KINDS)

@@ -10,16 +10,15 @@ from highrank_plugins.common import files
 from highrank_plugins.results import record
 from highrank_plugins.results.scoring import Score
 from highrank_plugins.training.configuration import Configuration
-from highrank_plugins.training.training_log import LoggedTraining
 
 
 @pytest.fixture
 def result():
     configuration = Configuration(data={"vocab_size": 5}, train={"arch": "x", "seed": 7})
     scores = {"sacrebleu": Score(30.1, "sig:bleu"), "chrf": Score(50.2, "sig:chrf")}
-    first = LoggedTraining("fairseq-train data", {"updates": 3.0})
-    second = LoggedTraining("fairseq-train data --finetune-from-model a", {"updates": 2.0})
-    return record.make_record(scores, configuration, first, second, paired={"scores": []})
+    first = record.RecordedTraining("fairseq-train data", {"updates": 3.0})
+    second = record.RecordedTraining("fairseq-train data --finetune-from-model a", {"updates": 2.0})
+    return record.make_record(scores, configuration, first, second, paired={"scores": [1]})
 
 
 def test_a_record_is_complete(result):
@@ -31,7 +30,7 @@ def test_a_record_is_complete(result):
     assert result["train"] == {"updates": 3.0}
     again = {"command": "fairseq-train data --finetune-from-model a", "train": {"updates": 2.0}}
     assert result["finetune"] == again
-    assert result["paired"] == {"scores": []}
+    assert result["paired"] == {"scores": [1]}
     assert result["hardware"]["cores"] >= 1
     assert {"python", "torch", "ve-fairseq", "sacrebleu"} <= result["versions"].keys()
 

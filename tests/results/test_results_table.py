@@ -1,4 +1,4 @@
-"""results/results_table.py, and the numbers that the documents print."""
+"""Tables of single runs, and the numbers that the documents print."""
 
 import json
 import re
@@ -9,13 +9,16 @@ import pytest
 
 from highrank_plugins.analysis.spamlang_grid import grid_table
 from highrank_plugins.analysis.statistics import holm, pearson
-from highrank_plugins.reports.comparison_tables import comparison_tables
+from highrank_plugins.reports.comparison_tables import comparison_tables, runs_table
 from highrank_plugins.reports.tables import to_markdown
 from highrank_plugins.results.comparison import compare_records
-from highrank_plugins.results.results_table import results_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 STUDIES = sorted(folder for folder in (DOCS / "records").iterdir() if folder.is_dir())
+
+
+def results_table(paths):
+    return to_markdown([runs_table(paths)])
 
 
 def write_record(path: Path, bleu: float) -> Path:

@@ -1,8 +1,8 @@
-"""Provide `highrank analyse spectra`, `gss-grid` and `compare`: compare several models."""
+"""Compare models: `highrank analyse spectra`, `gss-grid`, `disagreements` and `bleu`."""
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,6 +17,7 @@ from highrank_plugins.cli.analyse.running import (
     report,
 )
 from highrank_plugins.cli.options import Data, Device, UserDir
+from highrank_plugins.common import scored_text
 
 if TYPE_CHECKING:
     from highrank_plugins.common.figures import Series
@@ -43,22 +44,19 @@ def spectra(
     """
     with measuring(plot):
         from highrank_plugins.common.figures import Lines
-        from highrank_plugins.common.files import plain
+        from highrank_plugins.common.names import distinct_names
         from highrank_plugins.reports.plots import draw
-        from highrank_plugins.results.measures import read_spectra
 
         if linear is not None and curve != "relative":
             raise ValueError("--linear draws relative values; leave --curve out")
-        found = read_spectra(results)
-        rows = [plain(spectrum) for spectrum in found]
-        for row in rows:
-            del row["singular_values"]  # the input files hold them
-        report({"models": rows}, output)
+        read = dict(zip(distinct_names(results), map(_spectrum, results), strict=True))
+        models = [{"name": name} | numbers for name, (numbers, _) in read.items()]
+        report({"models": models}, output)
         if plot is not None:
             draw_curve = _cumulative if curve == "cumulative" else _relative
             curves = {
-                f"{s.name} (rank {s.press_rank:,})": draw_curve(s.relative_values[:linear])
-                for s in found
+                f"{name} (rank {numbers['press_rank']:,})": draw_curve(values[:linear])
+                for name, (numbers, values) in read.items()
             }
             axes, scale = ("index i of the singular value", "σᵢ / σ₁"), "loglog"
             if curve == "cumulative":
@@ -66,6 +64,25 @@ def spectra(
             elif linear is not None:
                 scale = "linear"
             draw(plot, Lines(curves, "Singular values of the log-probabilities", axes, scale))
+
+
+_NUMBERS = (
+    "contexts", "words", "dtype", "press_rank", "effective_rank", "spectral_entropy",
+)  # fmt: skip
+
+
+def _spectrum(path: Path) -> tuple[dict[str, Any], list[float]]:
+    """Return the numbers in a result of `analyse spectrum`, and σᵢ/σ₁."""
+    from highrank_plugins.common.files import read_json
+
+    try:
+        written: dict[str, Any] = read_json(path)
+        values = [float(value) for value in written["singular_values"]]
+        if not values or values[0] <= 0:
+            raise ValueError("no singular value is above 0")
+        return {key: written[key] for key in _NUMBERS}, [value / values[0] for value in values]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not a result of analyse spectrum ({error!r})") from None
 
 
 def _relative(values: list[float]) -> "Series":
@@ -94,7 +111,7 @@ def gss_grid(
     with measuring(plot):
         from highrank_plugins.analysis.statistics import pearson
         from highrank_plugins.reports import plots
-        from highrank_plugins.results.systems import numbers_of
+        from highrank_plugins.results.comparison import numbers_of
 
         numbers = {"rank": rank, "perplexity": perplexity}
         points = [_c_and_k(path) for path in records]
@@ -126,7 +143,7 @@ def _c_and_k(record: Path) -> dict[str, float]:
         ) from None
 
 
-def compare(
+def disagreements(
     first: Checkpoint,
     second: Annotated[Path, "A model with the same dictionary."],
     data: Data,
@@ -144,14 +161,14 @@ def compare(
 ) -> None:
     """Find the tokens that the first model predicts better.
 
-    Example: highrank analyse compare mos.pt moc.pt data-bin --margin 2
+    Example: highrank analyse disagreements mos.pt moc.pt data-bin --margin 2
 
     The widest margin comes first. Yang et al. (2018) chose the contexts of their table 14 in this
     way, with MoS and MoC.
     """
     with measuring(None):
         from highrank_plugins.common.files import write_text
-        from highrank_plugins.inference import disagreements
+        from highrank_plugins.inference import disagreements as observed
         from highrank_plugins.inference.collector import Collector
 
         collectors = [
@@ -160,10 +177,62 @@ def compare(
         ]
         if math.isnan(margin):
             raise ValueError(f"--margin {margin}: must be a number of nats")
-        found = disagreements.compare(*collectors, margin=margin, count=count, words=words, top=top)
+        found = observed.compare(*collectors, margin=margin, count=count, words=words, top=top)
         report(found, output)
         if contexts is not None:
             lines = [f"{one.context} {one.word}\n" for one in found.disagreements if one.context]
             write_text(contexts, "".join(lines).replace("</s>", "<eos>"))
             if len(lines) < len(found.disagreements):
                 typer.echo(f"{contexts}: the first word of the text has no context", err=True)
+
+
+def bleu(
+    systems: Annotated[
+        list[Path], "Files of translations, one per line; the first is the baseline."
+    ],
+    reference: Annotated[
+        list[Path], typer.Option(help="File of references, one per line; may be repeated.")
+    ],
+    test: Annotated[
+        Literal["bootstrap", "randomisation"],
+        "Test: paired bootstrap or approximate randomisation.",
+    ] = "bootstrap",
+    samples: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Number of resamplings; 0: sacreBLEU's default, 1,000 for bootstrap and 10,000 "
+            "for randomisation.",
+        ),
+    ] = 0,
+    bleu_tokens: Annotated[
+        scored_text.Tokens | None, "Tokens of sacreBLEU. [default: by the script of the references]"
+    ] = None,
+    output: Output = None,
+    plot: Plot = None,
+) -> None:
+    """Score systems by BLEU, and test them against the first.
+
+    Example: highrank analyse bleu softmax.de mos.de --reference test.de
+
+    The tests are sacreBLEU's paired tests.
+    """
+    with measuring(plot):
+        from sacrebleu.metrics import BLEU
+
+        from highrank_plugins.analysis.statistics import paired_bleu
+        from highrank_plugins.common.figures import Bars
+        from highrank_plugins.common.names import distinct_names
+        from highrank_plugins.reports.plots import draw
+        from highrank_plugins.results.scoring import read_lines
+
+        names = distinct_names(systems)
+        texts = {str(path): read_lines(path) for path in systems}
+        references = [read_lines(path) for path in reference]
+        bleu = BLEU(tokenize=scored_text.bleu_tokens(references[0], bleu_tokens))
+        found = paired_bleu(texts, references, test, samples, bleu)
+        report(found, output, test=test)
+        if plot is not None:
+            values = (score.score for score in found.scores)
+            scores = dict(zip(names, values, strict=True))
+            draw(plot, Bars.of(scores, "sacreBLEU", ("system", "BLEU")))

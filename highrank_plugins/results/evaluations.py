@@ -1,15 +1,23 @@
-"""Read perplexities from the output of fairseq's evaluations."""
+"""Read scores from the output of evaluations: fairseq's perplexities, and our measures."""
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from highrank_plugins.common.checksums import checksum
+from highrank_plugins.common.files import read_json
 from highrank_plugins.common.score import Score
 from highrank_plugins.data.binarising import SPECIAL
+from highrank_plugins.measures import find_measure, measure_names
 from highrank_plugins.results.counts import count_words, sizes_of
 from highrank_plugins.results.scoring import ScoreError, read_lines
 
+if TYPE_CHECKING:
+    from highrank_plugins.measures.base import Measure
+
+T = TypeVar("T")
 BEFORE = "_before_finetuning"  # ends the names of the scores of the first training run
 _COUNT = re.compile(r"Evaluated ([\d,]+) tokens")
 _WORDS = re.compile(r"are means over ([\d,]+) words")  # the log of hooks/evaluation.py
@@ -52,12 +60,8 @@ UNIGRAM = "test_unigram_perplexity"
 def unigram_perplexity(data: Path) -> Score | None:
     """Return the perplexity of counting words: P = (n + 1) / (N + V), n in the training text.
 
-    A language model above it on the test text has learnt nothing from contexts.
-
-    Args:
-        data: a binarised text, or its shards; V is the size of the dictionary.
-    Returns:
-        None for data in another of fairseq's formats, or of another kind.
+    A language model above it on the test text has learnt nothing from contexts. V is the size of
+    the dictionary. None for data in another of fairseq's formats, or of another kind.
     """
     import numpy as np
 
@@ -108,3 +112,30 @@ def response_perplexity(scored: Path, responses: Path) -> Score:
     if not all(map(math.isfinite, bits)):
         raise ScoreError(f"{scored}: a score is not finite: the model is broken")
     return Score(round(2 ** (math.fsum(bits) / len(bits)), 3), f"tokens:{len(bits)}")
+
+
+def read_measures(directory: Path, split: str) -> dict[str, Score]:
+    """Return the scores in all files named like a measure; names begin with the split."""
+    scores: dict[str, Score] = {}
+    for found in _read_all(directory, lambda measure, found: measure.scores(found, split)).values():
+        scores |= found
+    return scores
+
+
+def tokens_read(directory: Path) -> dict[str, int]:
+    """Return the tokens that each measure of a text in `directory` covers, by its name."""
+    numbers = _read_all(directory, lambda measure, found: measure.tokens_read(found))
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _read_all(directory: Path, read: "Callable[[type[Measure], Any], T]") -> dict[str, T]:
+    results = {}
+    for name in measure_names():
+        path = directory / f"{name}.json"
+        if not path.is_file():
+            continue
+        try:
+            results[name] = read(find_measure(name), read_json(path))
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
+            raise ScoreError(f"{path}: not a result of {name} ({error!r})") from None
+    return results

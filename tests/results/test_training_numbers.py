@@ -1,0 +1,99 @@
+"""metrics.jsonl of a training run becomes the numbers of a record."""
+
+import json
+import math
+
+import pytest
+
+from highrank_plugins.results.record import METRICS, read_training, summarise
+
+START = {
+    "tag": "start",
+    "epoch": 1,
+    "num_updates": 0,
+    "parameters": 12345,
+    "updates_per_epoch": 100,
+}
+
+
+def inner(update, wall):
+    more = {"loss": 5.5, "wps": 1234.5, "num_updates": update, "wall": wall}
+    return {"tag": "train_inner", "epoch": math.ceil(update / 100)} | more
+
+
+def epoch(number, updates, wps, wall, memory=1.0):
+    more = {"wps": wps, "num_updates": updates, "wall": wall, "peak_memory_gib": memory}
+    return {"tag": "train", "epoch": number} | more
+
+
+def valid(number, updates, loss):
+    return {"tag": "valid", "epoch": number, "num_updates": updates, "loss": loss}
+
+
+RUN = [
+    START,
+    inner(50, 30),
+    valid(1, 100, 7.0),
+    epoch(1, 100, 1000.0, 60, 1.5),
+    valid(2, 200, 6.5004),
+    epoch(2, 200, 3000.0, 120),
+    valid(3, 300, 6.6),
+    epoch(3, 300, 2000.0, 180),
+]
+
+
+def test_the_summary_has_the_last_numbers_the_median_speed_and_the_best_loss():
+    assert summarise(RUN) == {
+        "updates": 300,
+        "wall_seconds": 180,
+        "epochs": 3,
+        "words_per_second": 2000,
+        "seconds_per_epoch": 60,
+        "valid_loss": 6.6,
+        "best_valid_loss": 6.5,  # with the digits that fairseq prints
+        "parameters": 12345,
+        "peak_memory_gib": 1.5,
+    }
+    assert summarise([*RUN, inner(350, 210)])["updates"] == 350
+
+
+def test_a_single_epoch_takes_what_the_run_took_until_its_end():
+    one = [START, epoch(1, 100, 1000.0, 60), inner(150, 90)]
+    assert summarise(one)["seconds_per_epoch"] == 60
+    assert summarise(one[:2])["seconds_per_epoch"] == 60
+    part = [START, epoch(1, 50, 1000.0, 31)]  # ended by --max-update
+    for less in (part, [START, inner(50, 30)], one[1:2]):
+        assert "seconds_per_epoch" not in summarise(less)
+
+
+def write(folder, entries, mode="w"):
+    with (folder / METRICS).open(mode) as file:
+        file.writelines(json.dumps(entry) + "\n" for entry in entries)
+
+
+def test_a_training_run_is_read_with_its_command(tmp_path):
+    (tmp_path / "command.sh").write_text("highrank launch --slurm job.sh --submit\n")
+    write(tmp_path, RUN)
+    found = read_training(tmp_path)
+    assert found.command == "highrank launch --slurm job.sh --submit"
+    assert found.summary["updates"] == 300
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([START], "metrics.jsonl: no numbers of a training run; give"),
+        ([START, {"tag": "train"}], "line of numbers is damaged: KeyError"),
+        ([[1]], "line of numbers is damaged: TypeError"),
+        ([START, inner(3, "x")], "line of numbers is damaged: ValueError"),
+        (
+            [START, valid(1, 100, None), epoch(1, 100, 9000.0, 60)],
+            "valid_loss is nan, best_valid_loss is nan: the training run has diverged",
+        ),
+    ],
+)
+def test_numbers_of_no_training_run_are_refused(tmp_path, entries, message):
+    (tmp_path / "command.sh").write_text("fairseq-train\n")
+    write(tmp_path, entries)
+    with pytest.raises(ValueError, match=message):
+        read_training(tmp_path)
