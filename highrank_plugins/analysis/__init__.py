@@ -9,14 +9,6 @@ from highrank_plugins.analysis.components import (
     gate_sharpness,
     prior_use,
 )
-from highrank_plugins.analysis.dirichlet import (
-    DirichletFit,
-    DirichletSettings,
-    dirichlet_experiment,
-    dirichlet_targets,
-    fit_targets,
-    measure_fit,
-)
 from highrank_plugins.analysis.divergence import (
     Estimate,
     mean_pairwise_kld,
@@ -79,8 +71,6 @@ __all__ = [
     "Band",
     "ComponentUse",
     "Correlation",
-    "DirichletFit",
-    "DirichletSettings",
     "Estimate",
     "GateSharpness",
     "PairedScore",
@@ -93,10 +83,7 @@ __all__ = [
     "WordPair",
     "component_use",
     "confidence_interval",
-    "dirichlet_experiment",
-    "dirichlet_targets",
     "effective_rank",
-    "fit_targets",
     "gate_sharpness",
     "gradient_retention",
     "hedges_g",
@@ -104,7 +91,6 @@ __all__ = [
     "logit_gradient",
     "mean_entropy",
     "mean_pairwise_kld",
-    "measure_fit",
     "paired_bleu",
     "pairwise_kld",
     "pearson",

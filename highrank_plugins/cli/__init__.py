@@ -190,14 +190,17 @@ def _load(name: str) -> Any:
         found = getattr(import_module(f"{__name__}.{module}"), attribute)
     if isinstance(found, typer.Typer):
         found.info.help = summary
-        for command in found.registered_commands:
-            _name_values(command.callback)
-        return typer.main.get_command(found)
-    single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    checked = with_help(found)
-    _name_values(checked)
-    single.command()(checked)
-    return typer.main.get_command(single)
+    return as_command(found)
+
+
+def as_command(found: typer.Typer | Callable[..., None]) -> Any:
+    """Return the command of a group or of a function, also for scripts outside the package."""
+    if not isinstance(found, typer.Typer):
+        function, found = found, typer.Typer(add_completion=False, rich_markup_mode=None)
+        found.command()(with_help(function))
+    for command in found.registered_commands:
+        _name_values(command.callback)
+    return typer.main.get_command(found)
 
 
 def _name_values(function: Any) -> None:

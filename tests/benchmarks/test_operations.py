@@ -1,10 +1,10 @@
-"""Test benchmarks/operations.py."""
+"""`highrank bench loss --profile`: the operations of a step."""
 
 import pytest
 
 from highrank_plugins.benchmarks.case import CaseError, LossCase
-from highrank_plugins.benchmarks.operations import Operation, operations, operations_table
-from highrank_plugins.benchmarks.run import profile_losses
+from highrank_plugins.benchmarks.child import Operation, operations, operations_table
+from highrank_plugins.benchmarks.run import Benchmark, profile_losses
 
 CASE = LossCase(head="softmax", tokens=40, dim=16, classes=300)
 
@@ -32,4 +32,7 @@ def test_small_shares_are_summed_up():
 def test_an_implementation_that_cannot_run_a_case_is_refused():
     changes = {"reduction": "sum", "dtype": "float32", "device": "cpu"}
     with pytest.raises(CaseError, match="mos_ptb: --impl linear_cross_entropy: plain softmax only"):
-        profile_losses(["mos_ptb"], "linear_cross_entropy", changes, 1, 1, echo=print)
+        profile_losses(
+            ["mos_ptb"], ["linear_cross_entropy"], changes, {},
+            Benchmark("loss", 1, 1, None, None, print),
+        )  # fmt: skip

@@ -76,11 +76,6 @@ def test_each_help_text_has_an_example_that_parses(words):
     assert command.callback.__name__ == found.callback.__name__
 
 
-@pytest.mark.parametrize("name", ["dirichlet", "multimode", "spamlang"])
-def test_commands_that_name_layers_take_a_user_dir(name):
-    assert "--user-dir" in invoke("analyse", name, "--help").output
-
-
 def test_plumbing_is_not_in_the_help_of_its_group():
     assert "fetch-corpus" in invoke("data", "--help").output
     assert "text-files" not in invoke("data", "--help").output
@@ -229,7 +224,7 @@ def test_each_command_has_a_complete_sentence_in_the_help(group, monkeypatch):
     "words",
     [
         "analyse spectrum typo data", "analyse spectrum {here} typo --tokens 9",
-        "analyse multimode --checkpoint typo", "compare typo", "results table {here} typo",
+        "compare typo", "results table {here} typo",
         "model best-checkpoint typo", "model export typo --output x",
         "model import typo --output x",
         "evaluate score typo {here}", "evaluate generate -- fairseq-generate typo --path {here}",

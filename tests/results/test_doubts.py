@@ -9,6 +9,7 @@ from highrank_plugins.cli import app
 from highrank_plugins.common.provenance import hardware, machine_kind
 from highrank_plugins.results.perplexity import UNIGRAM, unigram_perplexity
 from highrank_plugins.results.record import load_record
+from tests.recipes.synthetic import experiment
 from tests.results.test_comparison import change, compare, write
 
 TESTED = "| **90.00 ± 1.00** |"
@@ -106,17 +107,21 @@ def test_whatever_reads_several_records_refuses_what_does_not_compare(
         with_metrics(path, test_rank=n)
     files = ",".join(map(str, records[:3])), ",".join(map(str, records[3:]))
     test = ["ttest", f"softmax={files[0]}", f"mos={files[1]}", "--metric", "test_perplexity"]
-    calls = [test, *([name, *map(str, records)] for name in ("correlation", "gss-grid"))]
-    for words in calls:
-        assert CliRunner().invoke(app, ["analyse", *words]).exit_code == 0, words
+    calls = [
+        lambda: CliRunner().invoke(app, ["analyse", *test]),
+        lambda: CliRunner().invoke(app, ["analyse", "correlation", *map(str, records)]),
+        lambda: experiment("gss-grid", *records),
+    ]
+    for call in calls:
+        assert call().exit_code == 0
     train = json.loads(records[5].read_text())["config"]["train"]
     change(records[5], **changes)
     if "config" in changes:
         change(records[5], config=changes["config"] | {"train": train})
     with_metrics(records[5], **metrics)
-    for words in calls:
-        done = CliRunner().invoke(app, ["analyse", *words])
-        assert done.exit_code == 2 and message in done.output, words
+    for call in calls:
+        done = call()
+        assert done.exit_code == 2 and message in done.output
 
 
 @pytest.mark.parametrize(

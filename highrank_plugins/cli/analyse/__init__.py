@@ -3,9 +3,8 @@
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.analyse.checkpoint import card, collect
 from highrank_plugins.cli.analyse.measures import commands
-from highrank_plugins.cli.analyse.several_models import compare, gss_grid, spectra
+from highrank_plugins.cli.analyse.several_models import compare, spectra
 from highrank_plugins.cli.analyse.significance import bleu, correlation, ttest
-from highrank_plugins.cli.analyse.synthetic import dirichlet, multimode, spamlang
 
 analyse = make_group(
     {
@@ -17,9 +16,5 @@ analyse = make_group(
         "ttest": ttest,
         "correlation": correlation,
         "bleu": bleu,
-        "gss-grid": gss_grid,
-        "dirichlet": dirichlet,
-        "multimode": multimode,
-        "spamlang": spamlang,
     },
 )
