@@ -218,15 +218,14 @@ def dynamic_eval(
     More in docs/howto/adaptive_evaluation.md.
     """
     logging.disable(logging.INFO)  # hides fairseq's log
-    from highrank_plugins.inference import dynamic_evaluation as dynamic
-    from highrank_plugins.inference.adaptive_evaluation import Run
+    from highrank_plugins.inference import adaptive_evaluation as dynamic
 
     values = {
         "lr": numbers("--lr", lr, float),
         "eps": numbers("--eps", eps, float),
         "lambda": numbers("--lambda", lamb, float),
     }
-    run = Run(
+    run = dynamic.Run(
         checkpoint, data, "dynamic", output, command=typed_command(), split=split,
         search=_search(grid, grid_split, grid_tokens),
         state=state, save_seconds=save_seconds, device=device,
@@ -262,8 +261,7 @@ def cache_eval(
     docs/howto/adaptive_evaluation.md.
     """
     logging.disable(logging.INFO)  # hides fairseq's log
-    from highrank_plugins.inference.adaptive_evaluation import Run
-    from highrank_plugins.inference.cache_evaluation import run_cache_evaluation
+    from highrank_plugins.inference.adaptive_evaluation import Run, run_cache_evaluation
 
     values: dict[str, Sequence[float]] = {
         "theta": numbers("--theta", theta, float),
@@ -290,8 +288,8 @@ evaluate = make_group(
     {
         "generate": generate,
         "score": score,
-        "dialogue-score": dialogue_score,
         "dynamic": dynamic_eval,
         "cache": cache_eval,
-    }
+    },
+    {"dialogue-score": dialogue_score},
 )

@@ -109,7 +109,7 @@ make_log_folder() {
 refuse_links() {
     local found
     found=$(find "$1"/{.lock,config.yaml,results.json,commands,log} \
-        "$1"/*/{.key,.done,command.sh,logs} "$1"/*/logs/finished \
+        "$1"/*/{.key,.done,command.sh,logs,train.log} "$1"/*/logs/finished \
         ! -type f ! -type d -print -quit 2>/dev/null || true)
     [[ -z $found ]] ||
         refuse "$found is a symbolic link, a pipe or a device in place of one of our files:" \
@@ -304,10 +304,15 @@ need_space() {
             "are free: free some space, or write elsewhere with --exp-dir"
 }
 
-# without_chatter: drop fairseq's messages of level INFO, except progress; the logs keep all.
+# without_chatter: drop fairseq's messages of level INFO, except progress; the logs keep all. Numbers of
+# a training run become a short line.
 without_chatter() {
     local info='(INFO:|[-0-9]{10} [:0-9]{8} \| INFO \| )'  # Python's format and that of fairseq's tools
-    sed -uE "s/^${info}fairseq\.logging\.progress_bar(:*| \| )//; /^$info/d
+    local epoch='.*"epoch": ([0-9]+)' loss='loss": "([^"]*)"' updates='num_updates": "([0-9]+)"'
+    sed -uE "s/^${info}train_inner$epoch.*\"$loss.*\"wps\": \"([0-9]+).*\"$updates.*/epoch \2, update \5: loss \3, \4 words\/s/
+        s/^${info}valid$epoch.*\"valid_$loss.*\"valid_$updates.*/epoch \2, update \4: validation loss \3/
+        s/^${info}[a-z_.]+ \| (epoch [0-9]+ is done; about .* left)$/\2/
+        s/^${info}fairseq\.logging\.progress_bar(:*| \| )//; /^$info/d
         s|^:? *([0-9]+) / ([0-9]+) wps=([0-9]+)(\.[0-9]+)?\$|\1 of \2 batches, \3 tokens/s|"
 }
 

@@ -83,8 +83,11 @@ train_block() {
     if [[ -n $other_nodes ]]; then
         log "now, on every other node: cd ${PWD@Q} && PATH=\$PWD/.venv/bin:\$PATH bash ${out@Q}/command.sh"
     fi
-    highrank train run "$out/command.sh" --config "$config" --block "$1" --data "$2" \
-        --save-dir "$out"
+    highrank train space "$config" "$1" "$2" "$out"
+    # after a signal, bash waits for the training run, and ends with its exit code
+    # shellcheck disable=SC2016
+    bash -c 'trap : TERM USR1 HUP; source "$1"' bash "$out/command.sh" 2>&1 |
+        (trap '' TERM USR1 HUP && exec tee --append -- "$out/train.log")
     if [[ -n $through && ! -e $finished ]]; then
         log "the training run has not ended yet; at its end it writes $finished"
         return 75

@@ -35,7 +35,7 @@ def score(folder, *words):
 def test_the_commands_write_text_and_count_it(tmp_path):
     corpus = write_pickle(tmp_path / "corpus")
     references = write_references(corpus.parent)
-    files = called("data", "dialogue-files", "corpus", cwd=corpus.parent.parent)
+    files = called("data", "dialogue-text", "corpus", cwd=corpus.parent.parent)
     assert files.stdout == f"corpus/{corpus.name}\ncorpus/{references.name}\n"
     result = called("data", "dialogue-text", "corpus", ".", "--context", "2", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -43,7 +43,7 @@ def test_the_commands_write_text_and_count_it(tmp_path):
     assert f"test1: {count} contexts, {3 * count} references" in result.stdout
 
 
-@pytest.mark.parametrize("command", [["dialogue-files", "."], ["dialogue-text", ".", "text"]])
+@pytest.mark.parametrize("command", [["dialogue-text", "."], ["dialogue-text", ".", "text"]])
 def test_a_missing_corpus_is_refused(command, tmp_path):
     result = called("data", *command, cwd=tmp_path)
     assert result.returncode == 2

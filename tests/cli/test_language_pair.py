@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
-from highrank_plugins.cli.data.bitext import language_pair
+from highrank_plugins.cli.data import language_pair
 
 
 def test_two_languages_are_split_at_the_comma():

@@ -19,8 +19,8 @@ COMMANDS = [
     ["compare", *(f"docs/records/ptb_small/{name}-{seed}.json" for name in ("mos", "softmax")
                   for seed in (1, 2))],
     ["bench", "table", "docs/benchmarks/cpu_mos.csv"],
-    ["heads"],
-    ["recipes"],
+    ["list", "heads"],
+    ["list", "recipes"],
 ]  # fmt: skip
 
 

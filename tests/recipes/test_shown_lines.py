@@ -34,6 +34,11 @@ def test_progress_is_shown_in_words_and_the_other_messages_are_left_out():
         "2026-11-24 09:56:12 | INFO | fairseq.logging.progress_bar | :      6 / 23 wps=808.5",
         "INFO:fairseq.logging.progress_bar::     11 / 23 wps=1224",
         "2026-11-24 09:56:12 | INFO | fairseq_cli.generate | loading model(s) from a.pt",
+        '2026-11-24 09:56:12 | INFO | train_inner | {"epoch": 1, "update": 0.5, "loss": "3.21", '
+        '"nll_loss": "3.1", "ppl": "8.55", "wps": "913.2", "num_updates": "5", "wall": "60"}',
+        '2026-11-24 09:56:12 | INFO | valid | {"epoch": 1, "valid_loss": "2.9", "valid_wps": "1", '
+        '"valid_num_updates": "6"}',
+        "2026-11-24 09:56:12 | INFO | hooks.time_left | epoch 1 is done; about 0:01:00 left",
         "2026-11-24 09:56:12 | WARNING | fairseq | 6 / 23 wps=1 is slow",
     ]
     done = subprocess.run(
@@ -41,5 +46,7 @@ def test_progress_is_shown_in_words_and_the_other_messages_are_left_out():
         input="\n".join(lines) + "\n", capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout.splitlines() == [
-        "6 of 23 batches, 808 tokens/s", "11 of 23 batches, 1224 tokens/s", lines[-1],
+        "6 of 23 batches, 808 tokens/s", "11 of 23 batches, 1224 tokens/s",
+        "epoch 1, update 5: loss 3.21, 913 words/s", "epoch 1, update 6: validation loss 2.9",
+        "epoch 1 is done; about 0:01:00 left", lines[-1],
     ]  # fmt: skip

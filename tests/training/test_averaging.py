@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from highrank_plugins.training.averaging import average_checkpoints
-from highrank_plugins.training.checkpoint_choice import (
+from highrank_plugins.training.averaging import (
     Updates,
+    average_checkpoints,
     best_checkpoints,
     last_checkpoints,
 )

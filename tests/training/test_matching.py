@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.training import configuration
-from highrank_plugins.training.disk_space import BYTES, training_space
-from highrank_plugins.training.matching import invented_data, measure, solve
+from highrank_plugins.training.matching import invented_data, solve
+from highrank_plugins.training.model_size import BYTES, measure, training_space
 
 CONF = Path(__file__).parents[2] / "recipes" / "ptb" / "conf"
 # whole models, with sizes that fairseq-train takes

@@ -5,7 +5,7 @@ from argparse import Namespace
 
 import pytest
 
-from highrank_plugins.training.disk_space import check_space, still_needed, training_space
+from highrank_plugins.training.model_size import check_space, still_needed, training_space
 from tests.trainings import OUR_LOSS, task_and_shape, train
 
 KEEP = {"save_interval_updates": 2, "keep_interval_updates": 2, "keep_last_epochs": 1}
