@@ -1,7 +1,5 @@
 """Define what is measured: a loss of some size, or a model of some size; torch loads when used."""
 
-from __future__ import annotations
-
 import re
 import sys
 from argparse import Namespace
@@ -10,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 import highrank_plugins
 from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.training.blocks import Block, option
 
 if TYPE_CHECKING:
     from highrank_plugins.heads import Head
@@ -30,6 +29,31 @@ IMPLEMENTATIONS = (
     "auto", "reference", "chunked", "fused", "cpp", "triton",
     "linear_cross_entropy", "liger", "cce",
 )  # fmt: skip
+
+
+class BenchSettings(Block):
+    """Say how losses and models are timed: `highrank bench loss` and `train`."""
+
+    model_config = ConfigDict(strict=False)
+
+    within: int | None = option(
+        None,
+        "Time each with the largest batch that fits into N MiB (of a model, besides weights and "
+        "the optimizer's state), and compare by token.",
+        ge=1,
+    )
+    dtype: str = option("float32", "float64, float32, bfloat16 or float16.")
+    device: str = option("cpu", "cpu, cuda or cuda:N.")
+    repeats: int = option(
+        7, "Number of timed repetitions, which alternate with the baseline's.", ge=1
+    )
+    threads: int = option(0, "Number of CPU threads of torch; 0: its default.", ge=0)
+    csv: Path | None = option(None, "Also write a CSV file.")
+
+    def changes(self, **given: Path | str | None) -> dict[str, str]:
+        """Return values that replace those of a preset, as text."""
+        chosen = {"dtype": self.dtype, "device": self.device, **given}
+        return {name: str(value) for name, value in chosen.items() if value is not None}
 
 
 class CaseError(ValueError):
@@ -68,7 +92,7 @@ class LossCase:
         """Return the number of tokens."""
         return self.tokens
 
-    def build_head(self) -> Head:
+    def build_head(self) -> "Head":
         """Build the layer on torch's default device, with those of K, S and d2 that it knows."""
         from highrank_plugins.heads import build_head, head_options
 
@@ -87,7 +111,7 @@ class LossCase:
         except ValueError as error:
             raise CaseError(str(error)) from error
 
-    def layer(self) -> Head:
+    def layer(self) -> "Head":
         """Build the layer on device meta, to inspect it."""
         import torch
 

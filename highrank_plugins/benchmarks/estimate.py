@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from highrank_plugins.benchmarks.case import CaseError, ModelCase, changed
-from highrank_plugins.benchmarks.measuring import MeasurementFailed, alone
+from highrank_plugins.benchmarks.measuring import MeasurementFailed, measure
 from highrank_plugins.common import formatting
 from highrank_plugins.training.command_line import words_of
 from highrank_plugins.training.configuration import Configuration
@@ -112,15 +113,16 @@ def run_estimates(
     for training, case in cases.items():
         assert isinstance(case, ModelCase)
         try:
-            seconds, memory, machine = alone("train", case, training.arch, repeats, threads)
+            found = measure("train", case, training.arch, repeats, threads)
         except MeasurementFailed as error:
             echo(f"{training.name}: failed: {error}")
             continue
         count, each = _size(training.arch, case)
+        memory = found["memory"]
         if memory is not None:
             memory = memory + count * each if batch in (None, training.max_tokens) else None
-        speed = case.work() / seconds
-        estimates.append(CostEstimate(training, count, speed, memory, machine))
+        speed = case.work() / median(found["seconds"])
+        estimates.append(CostEstimate(training, count, speed, memory, found["machine"]))
         echo(f"{training.name}: {formatting.short(speed)} tokens/s")
     if not estimates:
         raise CaseError("nothing could be measured; see the reasons above")

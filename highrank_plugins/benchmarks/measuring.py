@@ -7,7 +7,6 @@ import gc
 import json
 import re
 import signal
-import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -132,14 +131,6 @@ def measure(
         return json.loads(child.stdout.splitlines()[-1])
     except (IndexError, json.JSONDecodeError):
         raise MeasurementFailed(f"expected a result in JSON, got {child.stdout[:80]!r}") from None
-
-
-def alone(
-    kind: str, case: Case, implementation: str, repeats: int, threads: int
-) -> tuple[float, int | None, str]:
-    """Return median seconds without baseline, peak memory in bytes, and the machine."""
-    result = measure(kind, case, implementation, repeats, threads)
-    return statistics.median(result["seconds"]), result["memory"], result["machine"]
 
 
 def peak(kind: str, case: Case, implementation: str, threads: int) -> int | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.benchmarks.case import (
+    BenchSettings,
     Case,
     CaseError,
     LossCase,
@@ -32,16 +33,11 @@ class Benchmark:
 
     Attributes:
         kind: of `case.KINDS`.
-        within: MiB; each subject gets the largest batch that stays below, and a model's baseline,
-            too; times are then compared by token.
-        threads: of torch; 0 leaves its choice.
+        settings: within a limit of memory, a model's baseline gets its largest batch, too.
     """
 
     kind: str
-    repeats: int
-    threads: int
-    within: int | None
-    csv: Path | None
+    settings: BenchSettings
     echo: Echo
 
     def run(self, subjects: Iterable[tuple[str, Case, list[str], str]]) -> tuple[list[Row], int]:
@@ -71,18 +67,18 @@ class Benchmark:
         name, implementation, baseline = names
         sized = self._sized(name, case, implementation)
         found = measure(
-            self.kind, sized, implementation, self.repeats, self.threads, baseline=baseline,
-            baseline_case=baseline_case,
+            self.kind, sized, implementation, self.settings.repeats, self.settings.threads,
+            baseline=baseline, baseline_case=baseline_case,
         )  # fmt: skip
         made = {"revision": revision(), "command": typed_command()}
         return Row.of(names, sized.work(), found, **made)
 
     def _sized(self, name: str, case: Case, implementation: str) -> Case:
-        if self.within is None:
+        if self.settings.within is None:
             return case
-        limit = self.within * MIB
+        limit = self.settings.within * MIB
         return largest_batch(
-            self.kind, case, implementation, limit, self.threads,
+            self.kind, case, implementation, limit, self.settings.threads,
             lambda text: self.echo(f"{name}: {text}"),
         )  # fmt: skip
 
@@ -91,8 +87,8 @@ class Benchmark:
         last = rows[-1]
         time = f"{last.milliseconds:,.1f} ms, {last.over_baseline:.2f} × {last.baseline}"
         self.echo(f"{last.case}: {last.implementation} {time}")
-        if self.csv is not None:
-            write_csv(rows, self.csv)
+        if self.settings.csv is not None:
+            write_csv(rows, self.settings.csv)
 
     def _say_failed(self, name: str, implementation: str, error: MeasurementFailed) -> int:
         self.echo(f"{name}: {implementation} failed: {error}")
@@ -114,7 +110,7 @@ def run_losses(
         grid: several values of some sizes; every combination is a case.
         chart: the file of --plot.
     """
-    check_outputs(benchmark.csv, chart)
+    check_outputs(benchmark.settings.csv, chart)
     if chart is not None and sum(len(values) > 1 for values in grid.values()) > 1:
         raise CaseError("--plot: only one size may have several values, since it is the x axis")
     cases = loss_cases(names, implementations, changes, grid)
@@ -139,7 +135,7 @@ def run_models(
     names: list[str], models: list[str] | None, changes: dict[str, Any], benchmark: Benchmark
 ) -> int:
     """Measure training steps or beam search of each model; return how many failed."""
-    check_outputs(benchmark.csv, None)
+    check_outputs(benchmark.settings.csv, None)
     if any(not model.strip() for model in models or ()):
         raise CaseError("--model: expected an arch, then its options after a space")
     cases = _cases(benchmark.kind, names, changes)
@@ -163,10 +159,11 @@ def profile_losses(
     from highrank_plugins.benchmarks.child import operations, operations_table
     from highrank_plugins.benchmarks.implementations import available
 
+    threads = benchmark.settings.threads or 1  # times of several threads are added up
     for (name, case), each in itertools.product(cases.items(), implementations):
         if (reason := available(each, case)) is not None:
             raise CaseError(f"{name}: --impl {each}: {reason}")
-        found = operations(case, each, benchmark.repeats, benchmark.threads)
+        found = operations(case, each, benchmark.settings.repeats, threads)
         benchmark.echo(operations_table(f"{name} {each} {case.reduction}", found))
 
 

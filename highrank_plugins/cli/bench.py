@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from highrank_plugins.benchmarks.case import BenchSettings
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Changes, UserDir, names, numbers
 from highrank_plugins.cli.printing import echo_markdown
@@ -21,18 +22,6 @@ def _preset(default: str) -> Any:
 
 LossPreset = Annotated[list[str], _preset("mos_ptb")]
 ModelPreset = Annotated[list[str], _preset("ui_strings_en_de")]
-Repeats = Annotated[int, typer.Option(min=1, help="Timed repetitions.")]
-Turns = Annotated[
-    int,
-    typer.Option(min=1, help="Number of timed repetitions, which alternate with the baseline's."),
-]
-Threads = Annotated[
-    int | None, typer.Option(min=0, help="Number of CPU threads of torch; 0: its default.")
-]
-Device = Annotated[str, "cpu, cuda or cuda:N."]
-Dtype = Annotated[str, "float64, float32, bfloat16 or float16."]
-Csv = Annotated[Path | None, typer.Option("--csv", help="Also write a CSV file.")]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Also write a plot (.png, .svg, .pdf).")]
 
 
 def _sizes(what: str) -> Any:
@@ -48,6 +37,7 @@ ChunkMemory = Annotated[
 
 def loss(
     preset: LossPreset,
+    settings: BenchSettings,
     impl: Annotated[
         str | None,
         "Implementations to time, separated by commas: ours (reference, chunked, fused, "
@@ -66,15 +56,9 @@ def loss(
     profile: Annotated[
         bool, typer.Option("--profile", help="Show in which of torch's operations the time goes.")
     ] = False,
-    within: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Time each implementation with the largest batch that fits into N MiB."
-        ),
-    ] = None,
-    dtype: Dtype = "float32", device: Device = "cpu", repeats: Turns = 7, threads: Threads = None,
-    csv: Csv = None, plot: Plot = None, user_dir: UserDir = None,
-) -> None:  # fmt: skip
+    plot: Annotated[Path | None, "Also write a plot (.png, .svg, .pdf)."] = None,
+    user_dir: UserDir = None,
+) -> None:
     """Time losses against their matrix products alone.
 
     Example: highrank bench loss --preset mos_ptb --impl naive,fused
@@ -83,17 +67,16 @@ def loss(
     """
     from highrank_plugins.benchmarks.run import Benchmark, profile_losses, run_losses
 
-    given = {"head": head, "pointwise": pointwise, "user_dir": user_dir}
-    changes = {"reduction": reduction, "dtype": dtype, "device": device}
-    changes |= {name: str(value) for name, value in given.items() if value is not None}
+    changes = settings.changes(
+        reduction=reduction, head=head, pointwise=pointwise, user_dir=user_dir
+    )
     sizes = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
     grid = {n: numbers(f"--{n}", text, int) for n, text in sizes.items() if text is not None}
     default = "fused" if profile else "naive,chunked,fused,cpp,linear_cross_entropy"
     implementations = names("--impl", impl or default)
-    cores = int(profile) if threads is None else threads  # a profile adds up threads
-    benchmark = Benchmark("loss", repeats, cores, within, csv, echo_markdown)
+    benchmark = Benchmark("loss", settings, echo_markdown)
     if profile:
-        unused = {"--within": within, "--csv": csv, "--plot": plot}
+        unused = {"--within": settings.within, "--csv": settings.csv, "--plot": plot}
         if wrong := [name for name, value in unused.items() if value is not None]:
             raise ValueError(f"{wrong[0]} has no effect with --profile; leave one of them out")
         profile_losses(preset, implementations, changes, grid, benchmark)
@@ -103,25 +86,13 @@ def loss(
 
 def train(
     preset: ModelPreset,
+    settings: BenchSettings,
     model: Annotated[
         list[str] | None, "Arch and options in quotes, instead of the preset's; may be repeated."
     ] = None,
     generate: Annotated[
         bool, typer.Option("--generate", help="Time beam search of a batch instead of training.")
     ] = False,
-    within: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Time each model with the largest batch that fits into N MiB besides weights and "
-            "the optimizer's state, and compare by token.",
-        ),
-    ] = None,
-    dtype: Dtype = "float32",
-    device: Device = "cpu",
-    repeats: Turns = 7,
-    threads: Threads = 0,
-    csv: Csv = None,
     user_dir: UserDir = None,
 ) -> None:
     """Time whole training steps against the preset's baseline.
@@ -130,12 +101,8 @@ def train(
     """
     from highrank_plugins.benchmarks.run import Benchmark, run_models
 
-    changes = {"dtype": dtype, "device": device}
-    if user_dir is not None:
-        changes["user_dir"] = str(user_dir)
-    kind = "generate" if generate else "train"
-    benchmark = Benchmark(kind, repeats, threads or 0, within, csv, echo_markdown)
-    if run_models(preset, model, changes, benchmark):
+    benchmark = Benchmark("generate" if generate else "train", settings, echo_markdown)
+    if run_models(preset, model, settings.changes(user_dir=user_dir), benchmark):
         raise typer.Exit(1)
 
 
@@ -158,10 +125,12 @@ def estimate(
         int | None,
         typer.Option(min=1, help="Tokens of the measured step (default: the file's max_tokens)."),
     ] = None,
-    dtype: Dtype = "float32",
-    device: Device = "cpu",
-    repeats: Repeats = 7,
-    threads: Threads = 0,
+    dtype: Annotated[str, "float64, float32, bfloat16 or float16."] = "float32",
+    device: Annotated[str, "cpu, cuda or cuda:N."] = "cpu",
+    repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions.")] = 7,
+    threads: Annotated[
+        int, typer.Option(min=0, help="Number of CPU threads of torch; 0: its default.")
+    ] = 0,
 ) -> None:
     """Estimate hours, memory and cost of whole training runs.
 
@@ -177,7 +146,7 @@ def estimate(
     check_device(device)
     trainings = [Training.of(str(path), load(path, change), devices) for path in file]
     changes = {"dtype": dtype, "device": device}
-    estimates = run_estimates(trainings, batch, changes, repeats, threads or 0, echo=echo_markdown)
+    estimates = run_estimates(trainings, batch, changes, repeats, threads, echo=echo_markdown)
     typer.echo(f"\n{estimates[0].machine}\n")
     echo_markdown(estimates_table(estimates, devices, efficiency, price), nl=False)
     if len(estimates) < len(trainings):

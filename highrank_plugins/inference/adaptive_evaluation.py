@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from highrank_plugins.inference.tuning import (
     points_of,
     tune_and_evaluate,
 )
+from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
 
 Grid = Mapping[str, Sequence[float]]  # option, without --, → the values to try
 Echo = Callable[[str], object]
@@ -52,55 +54,30 @@ class Run:
     """Describe an evaluation, whatever its kind.
 
     Attributes:
-        checkpoint, data, device: see `StreamingModel.open`.
+        checkpoint, data: see `StreamingModel.open`.
         kind: "dynamic" or "cache".
-        output: the JSON file to write, if any.
         command: the typed command, for the record.
-        split: the text to score.
-        search: where to choose among several values.
-        state: file for the progress; None: beside `output`, else beside the checkpoint.
-        save_seconds: how often it is written.
     """
 
     checkpoint: Path
     data: str
     kind: str
-    output: Path | None
     command: str
-    split: str = "test"
-    search: Search | None = None
-    state: Path | None = None
-    save_seconds: float = 120.0
-    device: str | None = None
+    settings: AdaptiveSettings
+
+    @property
+    def search(self) -> Search | None:
+        """Return where to choose among several values."""
+        settings = self.settings
+        if not settings.grid and settings.grid_tokens is not None:
+            raise ValueError("--grid-tokens has no effect without --grid; add --grid or remove it")
+        return Search(settings.grid_split, settings.grid_tokens) if settings.grid else None
 
 
-@dataclass(frozen=True)
-class DynamicOptions:
-    """Hold the options that all points share; see `evaluation.dynamic_evaluation`.
-
-    Attributes:
-        train_split: the text of the gradient statistics.
-        bptt: tokens of a segment, of every stream.
-        train_batch_size: streams of the training text.
-        statistic: "rms" or "sum".
-        normalise: "mean" or "sum".
-    """
-
-    train_split: str = "train"
-    bptt: int = 5
-    train_batch_size: int = 100
-    statistic: str = "rms"
-    normalise: str = "mean"
-
-    def at(self, point: Point) -> Adaptation:
-        """Return the adaptation of a point, whose values are checked."""
-        return Adaptation(point["lr"], point["eps"], point["lambda"], self.normalise)
-
-
-def run_dynamic_evaluation(run: Run, values: Grid, options: DynamicOptions, echo: Echo) -> None:
+def run_dynamic_evaluation(run: Run, values: Grid, options: DynamicSettings, echo: Echo) -> None:
     """Evaluate and write the record; the values are those of lr, eps and lambda."""
-    points = _checked(values, run, options.at)
-    named = {name.replace("_", "-"): value for name, value in asdict(options).items()}
+    points = _checked(values, run, partial(_adaptation, options=options))
+    named = {name.replace("_", "-"): value for name, value in options.model_dump().items()}
     evaluation = Evaluation(run, values, named, more_splits=[options.train_split])
     evaluator = DynamicEvaluator(evaluation, options)
     mean_squares = evaluator.gather()
@@ -137,23 +114,25 @@ class Evaluation:
         self, run: Run, values: Grid, options: Mapping[str, Any], more_splits: Sequence[str] = ()
     ) -> None:
         self.run, self.values, self.options = run, values, options
-        self.model = StreamingModel.open(run.checkpoint, run.data, run.device)
+        self.model = StreamingModel.open(run.checkpoint, run.data, run.settings.device)
         self.checkpoint = digest_of_file(run.checkpoint)
-        beside = run.checkpoint.with_suffix(f".{run.kind}") if run.output is None else run.output
-        state = run.state or beside.with_name(f"{beside.name}.state")
-        for file in (state, run.output or state):
+        output = run.settings.output
+        beside = output or run.checkpoint.with_suffix(f".{run.kind}")
+        state = run.settings.state or beside.with_name(f"{beside.name}.state")
+        for file in (state, output or state):
             file.parent.mkdir(parents=True, exist_ok=True)
-        self.saved = SavedProgress(state, self._identity(more_splits), run.save_seconds)
+        seconds = run.settings.save_seconds
+        self.saved = SavedProgress(state, self._identity(more_splits), seconds)
 
     def _identity(self, more_splits: Sequence[str]) -> dict[str, Any]:
-        run = self.run
-        search = [run.search.split] if run.search else []
-        texts = dict.fromkeys([run.split, *search, *more_splits])
+        split, search = self.run.settings.split, self.run.search
+        chosen = [search.split] if search else []
+        texts = dict.fromkeys([split, *chosen, *more_splits])
         return {
             "checkpoint": self.checkpoint,
             **{f"text of {s}": digest_of_tokens(self.model.text(s)) for s in texts},
-            "--split": run.split,
-            "--grid": [run.search.split, run.search.tokens] if run.search else False,
+            "--split": split,
+            "--grid": [search.split, search.tokens] if search else False,
             **{f"--{name}": list(value) for name, value in self.values.items()},
             **{f"--{name}": value for name, value in self.options.items()},
             "--device": str(self.model.device),
@@ -165,28 +144,28 @@ class Evaluation:
         self, evaluate: EvaluatePoints, points: Sequence[Point], echo: Echo, **more: Any
     ) -> None:
         """Evaluate the points, write the record with `more` entries, and delete the progress."""
-        run = self.run
+        settings, search = self.run.settings, self.run.search
         try:
-            outcome, tried = tune_and_evaluate(evaluate, points, run.split, run.search, echo)
+            outcome, tried = tune_and_evaluate(evaluate, points, settings.split, search, echo)
         except FloatingPointError:
             self.saved.remove()  # the search cannot be resumed after this error
             raise
-        grid = run.search and {
-            "split": run.search.split,
+        grid = search and {
+            "split": search.split,
             "points": [tried_one.plain() for tried_one in tried],
         }
-        if run.output is not None:
-            write_json(run.output, {**self._record(outcome), "grid": grid, **more})
+        if settings.output is not None:
+            write_json(settings.output, {**self._record(outcome), "grid": grid, **more})
         self.saved.remove()
 
     def _record(self, outcome: Outcome) -> dict[str, Any]:
-        run = self.run
+        run, split = self.run, self.run.settings.split
         return {
             "metrics": outcome.metrics,
             "tokens": outcome.tokens,
-            "signature": f"split:{run.split}|tokens:{outcome.tokens}|eval:{run.kind}",
+            "signature": f"split:{split}|tokens:{outcome.tokens}|eval:{run.kind}",
             "point": outcome.point,
-            "options": {"split": run.split, **self.options},
+            "options": {"split": split, **self.options},
             "checkpoint": {
                 "file": str(run.checkpoint),
                 "sha256_begins": self.checkpoint,
@@ -202,7 +181,7 @@ class Evaluation:
 class DynamicEvaluator:
     """Evaluate one checkpoint at many points; each starts from the trained weights."""
 
-    def __init__(self, evaluation: Evaluation, options: DynamicOptions) -> None:
+    def __init__(self, evaluation: Evaluation, options: DynamicSettings) -> None:
         self.model, self.saved = evaluation.model, evaluation.saved
         self.options = options
         self.parameters = self.model.parameters()
@@ -251,7 +230,7 @@ class DynamicEvaluator:
 
         def begin(left: Iterator[Any], state: Any, extra_state: Any) -> Iterator[SegmentResult]:
             _copy(weights, extra_state or self.start)
-            adaptation = self.options.at(point)
+            adaptation = _adaptation(point, self.options)
             for scored in dynamic_evaluation(
                 self.model.score, self.parameters, left, self.start, self.mean_squares,
                 adaptation, state,
@@ -263,6 +242,10 @@ class DynamicEvaluator:
         if math.isinf(perplexity(done)):
             raise FloatingPointError("the perplexity exceeds the range of numbers: lower --lr")
         return done
+
+
+def _adaptation(point: Point, options: DynamicSettings) -> Adaptation:
+    return Adaptation(point["lr"], point["eps"], point["lambda"], options.normalise)
 
 
 @torch.no_grad()

@@ -12,13 +12,19 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from highrank_plugins.measures import find_measure, measure_names
 
 
-def _option(default: Any, text: str, shown: dict[str, str] | None = None, **bounds: float) -> Any:
-    """Return a field with its help; `shown` has a metavar, or the words of a flag."""
-    # pydantic's types know no bounds in a dictionary
-    return Field(default, description=text, json_schema_extra=shown, **bounds)  # type: ignore[arg-type]
+def option(
+    default: Any,
+    text: str,
+    shown: dict[str, Any] | None = None,
+    *,
+    ge: float | None = None,
+    le: float | None = None,
+) -> Any:
+    """Return a field with its help and bounds; `shown` has a metavar, or the words of a flag."""
+    return Field(default, description=text, json_schema_extra=shown, ge=ge, le=le)
 
 
-_SECONDS = {"metavar": "SECONDS"}
+_SECONDS: dict[str, Any] = {"metavar": "SECONDS"}
 
 
 class Block(BaseModel):
@@ -30,38 +36,38 @@ class Block(BaseModel):
 class DataSettings(Block):
     """Say how parallel text becomes pieces: `highrank data pieces`."""
 
-    vocab_size: int = _option(..., "Number of pieces, shared by all languages.", ge=1)
-    character_coverage: float = _option(
+    vocab_size: int = option(..., "Number of pieces, shared by all languages.", ge=1)
+    character_coverage: float = option(
         1.0, "Share of characters that SentencePiece covers; rarer ones become unknown.",
         ge=0.98, le=1,
     )  # fmt: skip
-    algorithm: Literal["sentencepiece", "subword_nmt"] = _option(
+    algorithm: Literal["sentencepiece", "subword_nmt"] = option(
         "sentencepiece",
         "Algorithm. subword_nmt tokenises like Moses, and learns --vocab-size merges.",
     )
-    sample: int | None = _option(None, "Learn from N lines of each training text.", ge=1)
+    sample: int | None = option(None, "Learn from N lines of each training text.", ge=1)
 
 
 class CleanSettings(Block):
     """Say which sentence pairs are kept: `highrank data clean-texts`."""
 
-    max_words: int = _option(250, "Drop sentence pairs with more words on a side.", ge=1)
-    max_ratio: float = _option(9.0, "Drop sentence pairs whose length ratio exceeds this.", ge=1)
-    drop_duplicates: bool = _option(False, "Keep only the first of equal sentence pairs.")
-    limit: int | None = _option(None, "Read only the first N sentence pairs.", ge=1)
+    max_words: int = option(250, "Drop sentence pairs with more words on a side.", ge=1)
+    max_ratio: float = option(9.0, "Drop sentence pairs whose length ratio exceeds this.", ge=1)
+    drop_duplicates: bool = option(False, "Keep only the first of equal sentence pairs.")
+    limit: int | None = option(None, "Read only the first N sentence pairs.", ge=1)
 
 
 class CorpusSettings(Block):
     """Say how a published corpus is prepared: `highrank data lm-corpus`."""
 
-    vocab_size: int | None = _option(
+    vocab_size: int | None = option(
         None,
         "Keep the N most frequent words; others become <unk>. "
         "[default: all; one_billion_word: 100000]",
     )
-    max_train_lines: int | None = _option(None, "Read only the first N training lines.")
-    other_text: bool = _option(False, "Accept counts that differ from the published ones.")
-    workers: int | None = _option(
+    max_train_lines: int | None = option(None, "Read only the first N training lines.")
+    other_text: bool = option(False, "Accept counts that differ from the published ones.")
+    workers: int | None = option(
         None, "Number of processes, for one_billion_word. [default: number of cores]"
     )
 
@@ -69,7 +75,7 @@ class CorpusSettings(Block):
 class DialogueSettings(Block):
     """Say how dialogues become text: `highrank data dialogue-text`."""
 
-    context: int = _option(9, "Number of utterances before a response.", ge=1)
+    context: int = option(9, "Number of utterances before a response.", ge=1)
 
 
 class LaunchSettings(Block):
@@ -77,61 +83,96 @@ class LaunchSettings(Block):
 
     model_config = ConfigDict(strict=False)  # paths are text in a configuration
 
-    nodes: int = _option(1, "Number of nodes.", ge=1)
-    gpus_per_node: int | None = _option(
+    nodes: int = option(1, "Number of nodes.", ge=1)
+    gpus_per_node: int | None = option(
         None, "GPUs per node, one process each (default: all; without GPUs 1 CPU process).", ge=1
     )
-    processes: int | None = _option(None, "Processes per node, on CPU cores instead of GPUs.", ge=1)
-    rendezvous: str | None = _option(
+    processes: int | None = option(None, "Processes per node, on CPU cores instead of GPUs.", ge=1)
+    rendezvous: str | None = option(
         None, "Address at which several nodes meet.", {"metavar": "HOST:PORT"}
     )
-    rendezvous_timeout: int = _option(
+    rendezvous_timeout: int = option(
         300, "Time to wait until all processes have met.", _SECONDS, ge=1
     )
-    max_restarts: int | None = _option(
+    max_restarts: int | None = option(
         None,
         "Number of restarts from the last checkpoint after a failure "
         "(default: 3 with several nodes, else 0).",
         ge=0,
     )
-    stall_timeout: int = _option(
+    stall_timeout: int = option(
         600,
         "End a training run that gives no sign of life for this long (0: never). While it "
         "starts or saves, the limit is ten times as long, and at least ten minutes.",
         _SECONDS,
         ge=0,
     )
-    effective_tokens: int | None = _option(
+    effective_tokens: int | None = option(
         None, "Tokens per update over all processes: sets --update-freq.", ge=1
     )
-    effective_streams: int | None = _option(
+    effective_streams: int | None = option(
         None, "Streams of a language model over all processes: sets --batch-size.", ge=1
     )
-    log_dir: Path | None = _option(
+    log_dir: Path | None = option(
         None, "Folder for rank0.log, rank1.log, … (default: logs in --save-dir)."
     )
-    slurm: Path | None = _option(
+    slurm: Path | None = option(
         None, "Write a script for sbatch, and start nothing.", {"metavar": "FILE"}
     )
-    submit: bool = _option(False, "Submit the script to sbatch.")
+    submit: bool = option(False, "Submit the script to sbatch.")
     sbatch: Annotated[
         list[str] | None, BeforeValidator(lambda given: [given] if type(given) is str else given)
-    ] = _option(None, "Option for sbatch, such as --sbatch=--time=24:00:00; may be repeated.")
-    one_gpu_each: bool = _option(
+    ] = option(None, "Option for sbatch, such as --sbatch=--time=24:00:00; may be repeated.")
+    one_gpu_each: bool = option(
         True,
         "Under SLURM: each task sees one GPU of its node, or all.",
         {"words": "--one-gpu-each/--all-gpus-each"},
     )
-    grace: int = _option(
+    grace: int = option(
         180, "Under SLURM: stop and save this long before the time limit.", _SECONDS, ge=1
     )
-    dry_run: bool = _option(False, "Print all commands, and start nothing.")
+    dry_run: bool = option(False, "Print all commands, and start nothing.")
+
+
+class AdaptiveSettings(Block):
+    """Say what a model that adapts is scored on, and what is kept: `highrank evaluate …`."""
+
+    model_config = ConfigDict(strict=False)
+
+    output: Path | None = option(None, "JSON file to write (default: only print).")
+    split: str = option("test", "Split to score.")
+    grid: bool = option(False, "Try all combinations of values, and use the best.")
+    grid_split: str = option("valid", "Split on which --grid chooses.")
+    grid_tokens: int | None = option(
+        None, "Use only N tokens of --grid-split (default: all).", ge=1
+    )
+    state: Path | None = option(
+        None,
+        "File with the progress, to resume from (default: next to OUTPUT, else next to the "
+        "checkpoint).",
+    )
+    save_seconds: float = option(120, "Seconds between two saves of the progress.", _SECONDS, ge=0)
+    device: str | None = option(None, "cpu, cuda or cuda:N (default: a GPU if there is one).")
+
+
+class DynamicSettings(Block):
+    """Hold what all points of a dynamic evaluation share: `highrank evaluate dynamic`."""
+
+    train_split: str = option("train", "Split to collect the gradient statistics from.")
+    bptt: int = option(5, "Number of tokens of a segment.", ge=1)
+    train_batch_size: int = option(100, "Number of parallel streams of the training text.", ge=1)
+    statistic: Literal["rms", "sum"] = option(
+        "rms", "Gradient statistic: root mean square, or root of the sum of squares."
+    )
+    normalise: Literal["mean", "sum"] = option(
+        "mean", "Divide the statistic by its mean or its sum over tensors."
+    )
 
 
 class AverageSettings(Block):
     """Say how many of the last checkpoints are averaged."""
 
-    last: int = _option(1, "Number of checkpoints to average, the newest.", ge=1)
+    last: int = option(1, "Number of checkpoints to average, the newest.", ge=1)
 
 
 # block of a configuration → the model of its options; fairseq and measures check the other blocks

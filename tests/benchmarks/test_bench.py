@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from highrank_plugins.benchmarks import case, implementations
-from highrank_plugins.benchmarks.case import LossCase, presets
+from highrank_plugins.benchmarks.case import LossCase
 from highrank_plugins.benchmarks.implementations import loss_step
 from highrank_plugins.benchmarks.measuring import MeasurementFailed, largest_batch, measure
 from highrank_plugins.benchmarks.rows import Row, table, write_csv
@@ -30,11 +30,6 @@ def row(name, implementation, seconds, baseline_seconds, memory=None, machine=""
 def bench(*words):
     """Run `highrank bench` in this process, which has imported torch."""
     return CliRunner().invoke(app, ["bench", *map(str, words)])
-
-
-@pytest.mark.parametrize("kind", ["loss", "train", "generate"])
-def test_each_kind_of_benchmark_has_presets(kind):
-    assert presets(kind)
 
 
 @pytest.mark.slow

@@ -123,15 +123,11 @@ def test_the_shell_completes_names(words, completed):
     assert result.stdout.split() == [completed]
 
 
-def test_user_dir_is_the_package_from_anywhere(tmp_path):
-    result = highrank("user-dir", cwd=tmp_path)
-    assert result.stdout == PACKAGE + "\n"
-
-
-def test_the_module_form_runs_the_same_command(tmp_path):
-    command = [sys.executable, "-m", "highrank_plugins.cli", "user-dir"]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert result.stdout == PACKAGE + "\n"
+def test_user_dir_is_the_package_from_anywhere_and_by_the_module(tmp_path):
+    for command in ([HIGHRANK], [sys.executable, "-m", "highrank_plugins.cli"]):
+        words = [*command, "user-dir"]
+        result = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+        assert result.stdout == PACKAGE + "\n"
 
 
 def test_recipes_are_listed_in_a_table():

@@ -192,13 +192,13 @@ def test_the_loss_of_a_users_layer_is_timed(layer, impl, home):
 def test_the_loss_of_a_users_layer_is_profiled(home):
     words = ["--impl", "naive", "--repeats", "1", "--user-dir", "my_layers"]
     shown = highrank(
-        home, "bench", "profile", "--preset", "softmax_ptb", "--pointwise", "arcsinh", *words
+        home, "bench", "loss", "--profile", "--preset", "softmax_ptb", "--pointwise", "arcsinh", *words
     )
     assert "asinh" in shown
 
 
 def test_architectures_are_listed(home):
-    assert "| `arcsinh` | `softmax` | `arcsinh` |" in highrank(home, "archs")
+    assert "| `arcsinh` | `softmax` | `arcsinh` |" in highrank(home, "list", "archs")
 
 
 def test_without_its_user_dir_every_command_asks_for_it(cooled, home, tmp_path):
