@@ -12,7 +12,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 import highrank_plugins
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.training.blocks import Block, option
+from highrank_plugins.training.blocks import BlockOptions, option
 
 if TYPE_CHECKING:
     from highrank_plugins.heads import Head
@@ -31,7 +31,7 @@ IMPLEMENTATIONS = (
 )  # fmt: skip
 
 
-class BenchSettings(Block):
+class BenchSettings(BlockOptions):
     """Say how losses and models are timed: `highrank bench loss` and `train`."""
 
     model_config = ConfigDict(strict=False)

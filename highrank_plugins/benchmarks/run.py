@@ -45,7 +45,7 @@ class Benchmark:
         rows: list[Row] = []
         failed = 0
         for name, case, implementations, baseline in subjects:
-            whole = isinstance(case, LossCase)  # the floor has the batch of what it is compared to
+            whole = isinstance(case, LossCase)  # the floor has the batch of each loss
             try:
                 own = None if whole else self._sized(name, case, baseline)
             except MeasurementFailed as error:

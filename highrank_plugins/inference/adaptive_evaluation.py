@@ -44,7 +44,7 @@ from highrank_plugins.inference.tuning import (
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
 
 Grid = Mapping[str, Sequence[float]]  # option, without --, → the values to try
-Echo = Callable[[str], object]
+Say = Callable[[str], object]
 STATISTICS = "gradient statistics"
 CHUNK = 256  # tokens per forward pass of the cache; does not change the result
 
@@ -74,7 +74,7 @@ class Run:
         return Search(settings.grid_split, settings.grid_tokens) if settings.grid else None
 
 
-def run_dynamic_evaluation(run: Run, values: Grid, options: DynamicSettings, echo: Echo) -> None:
+def run_dynamic_evaluation(run: Run, values: Grid, options: DynamicSettings, echo: Say) -> None:
     """Evaluate and write the record; the values are those of lr, eps and lambda."""
     points = _checked(values, run, partial(_adaptation, options=options))
     named = {name.replace("_", "-"): value for name, value in options.model_dump().items()}
@@ -85,7 +85,7 @@ def run_dynamic_evaluation(run: Run, values: Grid, options: DynamicSettings, ech
     evaluation.finish(evaluator.outcomes, points, echo, statistics=tensors)
 
 
-def run_cache_evaluation(run: Run, values: Grid, echo: Echo) -> None:
+def run_cache_evaluation(run: Run, values: Grid, echo: Say) -> None:
     """Evaluate and write the record; the values are those of theta, lambda and window."""
     points = _checked(values, run, _cache)
     evaluation = Evaluation(run, values, {})
@@ -141,7 +141,7 @@ class Evaluation:
         }
 
     def finish(
-        self, evaluate: EvaluatePoints, points: Sequence[Point], echo: Echo, **more: Any
+        self, evaluate: EvaluatePoints, points: Sequence[Point], echo: Say, **more: Any
     ) -> None:
         """Evaluate the points, write the record with `more` entries, and delete the progress."""
         settings, search = self.run.settings, self.run.search

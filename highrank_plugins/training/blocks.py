@@ -27,13 +27,13 @@ def option(
 _SECONDS: dict[str, Any] = {"metavar": "SECONDS"}
 
 
-class Block(BaseModel):
+class BlockOptions(BaseModel):
     """Hold the options of a block."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class DataSettings(Block):
+class DataSettings(BlockOptions):
     """Say how parallel text becomes pieces: `highrank data pieces`."""
 
     vocab_size: int = option(..., "Number of pieces, shared by all languages.", ge=1)
@@ -48,7 +48,7 @@ class DataSettings(Block):
     sample: int | None = option(None, "Learn from N lines of each training text.", ge=1)
 
 
-class CleanSettings(Block):
+class CleanSettings(BlockOptions):
     """Say which sentence pairs are kept: `highrank data clean-texts`."""
 
     max_words: int = option(250, "Drop sentence pairs with more words on a side.", ge=1)
@@ -57,7 +57,7 @@ class CleanSettings(Block):
     limit: int | None = option(None, "Read only the first N sentence pairs.", ge=1)
 
 
-class CorpusSettings(Block):
+class CorpusSettings(BlockOptions):
     """Say how a published corpus is prepared: `highrank data lm-corpus`."""
 
     vocab_size: int | None = option(
@@ -72,13 +72,13 @@ class CorpusSettings(Block):
     )
 
 
-class DialogueSettings(Block):
+class DialogueSettings(BlockOptions):
     """Say how dialogues become text: `highrank data dialogue-text`."""
 
     context: int = option(9, "Number of utterances before a response.", ge=1)
 
 
-class LaunchSettings(Block):
+class LaunchSettings(BlockOptions):
     """Say on which processes a model trains: `highrank launch`."""
 
     model_config = ConfigDict(strict=False)  # paths are text in a configuration
@@ -134,7 +134,7 @@ class LaunchSettings(Block):
     dry_run: bool = option(False, "Print all commands, and start nothing.")
 
 
-class AdaptiveSettings(Block):
+class AdaptiveSettings(BlockOptions):
     """Say what a model that adapts is scored on, and what is kept: `highrank evaluate …`."""
 
     model_config = ConfigDict(strict=False)
@@ -155,7 +155,7 @@ class AdaptiveSettings(Block):
     device: str | None = option(None, "cpu, cuda or cuda:N (default: a GPU if there is one).")
 
 
-class DynamicSettings(Block):
+class DynamicSettings(BlockOptions):
     """Hold what all points of a dynamic evaluation share: `highrank evaluate dynamic`."""
 
     train_split: str = option("train", "Split to collect the gradient statistics from.")
@@ -169,14 +169,14 @@ class DynamicSettings(Block):
     )
 
 
-class AverageSettings(Block):
+class AverageSettings(BlockOptions):
     """Say how many of the last checkpoints are averaged."""
 
     last: int = option(1, "Number of checkpoints to average, the newest.", ge=1)
 
 
 # block of a configuration → the model of its options; fairseq and measures check the other blocks
-MODELS: dict[str, type[Block]] = {
+MODELS: dict[str, type[BlockOptions]] = {
     "data": DataSettings, "clean": CleanSettings, "corpus": CorpusSettings,
     "dialogues": DialogueSettings, "launch": LaunchSettings, "average": AverageSettings,
 }  # fmt: skip

@@ -20,7 +20,7 @@ from highrank_plugins.training.blocks import (
     MODELS,
     PROGRAMS,
     AverageSettings,
-    Block,
+    BlockOptions,
     DataSettings,
     set_by_recipes,
 )
@@ -68,7 +68,7 @@ _UP_TO_TRAINING = ("data", "corpus", "clean", "dialogues", "launch", "train", "f
 Options = Annotated[dict[str, Scalar], Field(default_factory=dict)]
 
 
-class Configuration(Block):
+class Configuration(BlockOptions):
     """Hold a training run and what follows it: a translator has `data`, a language model `corpus`.
 
     Blocks of `Options` hold options of their command in `PROGRAMS`, with underscores; `finetune`

@@ -190,9 +190,9 @@ def test_the_loss_of_a_users_layer_is_timed(layer, impl, home):
 
 
 def test_the_loss_of_a_users_layer_is_profiled(home):
-    words = ["--impl", "naive", "--repeats", "1", "--user-dir", "my_layers"]
+    words = ["--impl", "naive", "--repeats", "1", "--user-dir", "my_layers", "--profile"]
     shown = highrank(
-        home, "bench", "loss", "--profile", "--preset", "softmax_ptb", "--pointwise", "arcsinh", *words
+        home, "bench", "loss", "--preset", "softmax_ptb", "--pointwise", "arcsinh", *words
     )
     assert "asinh" in shown
 
