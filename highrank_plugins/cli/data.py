@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -139,10 +139,9 @@ def pieces(
     Learns from the training text alone.
     """
     from highrank_plugins.common.text_lines import PARALLEL, check_texts
-    from highrank_plugins.data import pieces as sentencepiece
-    from highrank_plugins.data import subword_nmt_pieces
     from highrank_plugins.data.binarising import PARTS
     from highrank_plugins.data.parallel.reading import refuse_other_languages
+    from highrank_plugins.data.pieces import write_pieces
 
     training = {name: text / f"train.{name}" for name in names("--languages", languages)}
     workers = processes or usable_cores()
@@ -150,28 +149,37 @@ def pieces(
         refuse_other_languages(output, training)
         for part in PARTS:
             check_texts([text / f"{part}.{name}" for name in training], PARALLEL)
-        if settings.algorithm == "sentencepiece":
-            model = sentencepiece.learn_pieces(
-                list(training.values()),
-                new / "pieces",
-                vocab_size=settings.vocab_size,
-                character_coverage=settings.character_coverage,
-                sample=settings.sample,
-            )
-            encoders = dict.fromkeys(training, sentencepiece.encoder(model))
-        else:
-            codes = subword_nmt_pieces.learn_codes(
-                training,
-                new / "codes",
-                operations=settings.vocab_size,
-                sample=settings.sample,
-                processes=workers,
-            )
-            encoders = {name: subword_nmt_pieces.encoder(codes, name) for name in training}
+        encoders = _learn(training, new, settings, workers)
         for name, encode in encoders.items():
             for part in PARTS:
                 file = f"{part}.{name}"
-                sentencepiece.write_pieces(encode, text / file, new / file, workers)
+                write_pieces(encode, text / file, new / file, workers)
+
+
+def _learn(
+    training: dict[str, Path], new: Path, settings: DataSettings, workers: int
+) -> dict[str, Any]:
+    """Write the pieces that an algorithm learns from the training text; return its encoders."""
+    from highrank_plugins.data import pieces as sentencepiece
+    from highrank_plugins.data import subword_nmt_pieces
+
+    if settings.algorithm == "sentencepiece":
+        model = sentencepiece.learn_pieces(
+            list(training.values()),
+            new / "pieces",
+            vocab_size=settings.vocab_size,
+            character_coverage=settings.character_coverage,
+            sample=settings.sample,
+        )
+        return dict.fromkeys(training, sentencepiece.encoder(model))
+    codes = subword_nmt_pieces.learn_codes(
+        training,
+        new / "codes",
+        operations=settings.vocab_size,
+        sample=settings.sample,
+        processes=workers,
+    )
+    return {name: subword_nmt_pieces.encoder(codes, name) for name in training}
 
 
 def binarise(

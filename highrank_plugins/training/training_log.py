@@ -1,8 +1,8 @@
-"""Read the log of fairseq-train (`--log-format json`): as numbers, and as short lines."""
+"""Read the numbers in the log of fairseq-train (`--log-format json`)."""
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -11,13 +11,6 @@ from typing import Any, NamedTuple
 
 _ENTRY = re.compile(r"[^|]*\| INFO \| (train_inner|train|valid) \| (\{.*\})\s*")
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+) ")
-_MEMORY = re.compile(r"peak memory of a process: ([\d.]+) GiB")  # `memory_line`
-# how a message starts: fairseq-train's format, Python's default before it, a traceback, or the line
-# with which a command or the launcher ends
-_START = re.compile(
-    r"[-\d]+ [:\d]+ \| (\w+) \||([A-Z]+):[\w.]+:|(?:\[rank\d+\]: )?Traceback"
-    r"|fairseq-[\w-]+: error: |highrank: "
-)
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,7 @@ def read_training(folder: Path) -> LoggedTraining:
 
 
 def summarise(lines: Iterable[str]) -> dict[str, float]:
-    """Return updates, epochs, seconds, median words per second, losses, parameters and memory.
+    """Return updates, epochs, seconds, median words per second, losses and parameters.
 
     `seconds_per_epoch` is the median from one epoch's end to the next: training and validation.
     That of a single whole epoch is from the start of the run to the epoch's end.
@@ -122,60 +115,6 @@ def _epoch_seconds(epochs: dict[int, Entry], updates_per_epoch: float) -> list[f
     ]
 
 
-def memory_line(kibibytes: int) -> str:
-    """Return the line of a log that says how much memory the largest process took."""
-    return f"peak memory of a process: {kibibytes / 2**20:.3f} GiB\n"
-
-
 def _note_numbers(line: str, numbers: dict[str, float]) -> None:
     if found := _PARAMETERS.search(line):
         numbers["parameters"] = int(found[1].replace(",", ""))
-    elif found := _MEMORY.match(line):
-        numbers["peak_memory_gib"] = max(float(found[1]), numbers.get("peak_memory_gib", 0))
-
-
-def digest(lines: Iterable[str], max_update: float, max_epoch: float) -> Iterator[str]:
-    """Yield the lines about a training run in progress that matter to a person.
-
-    Numbers become a short line with the time left until `max_update` or `max_epoch` (infinite: no
-    such bound). Warnings and errors are passed on; fairseq's other messages stay in the log.
-    """
-    shown = True
-    for line in lines:
-        entry = parse(line)
-        start = _START.match(line)
-        if start:  # other lines belong to the message before
-            shown = "INFO" not in start.groups()
-        if entry is None:
-            if shown:
-                yield line.rstrip("\n")
-        elif entry.kind == "train_inner":
-            yield _progress(entry, max_update, max_epoch)
-        elif entry.kind == "valid":
-            yield f"{_place(entry, 'valid_')}: validation {_quality(entry, 'valid_')}"
-
-
-def _progress(entry: Entry, max_update: float, max_epoch: float) -> str:
-    done = max(entry.number("num_updates") / max_update, entry.number("update") / max_epoch)
-    text = f"{_place(entry)}: {_quality(entry)}, {entry.number('wps'):,.0f} words/s"
-    if done == 0:
-        return text
-    left = entry.number("wall") * (1 - done) / done
-    return f"{text}, {done:.0%} done, {_clock(max(left, 0))} left"
-
-
-def _place(entry: Entry, prefix: str = "") -> str:
-    return f"epoch {entry.stats['epoch']}, update {entry.stats[f'{prefix}num_updates']}"
-
-
-def _quality(entry: Entry, prefix: str = "") -> str:
-    """Return the loss, and the perplexity if the criterion gives one."""
-    names = {"loss": "loss", "ppl": "perplexity"}
-    shown = {text: entry.stats.get(prefix + name) for name, text in names.items()}
-    return ", ".join(f"{text} {value}" for text, value in shown.items() if value is not None)
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"

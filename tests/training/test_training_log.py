@@ -1,11 +1,11 @@
-"""The log of fairseq-train: its numbers, and the short lines made of it."""
+"""The log of fairseq-train: its numbers."""
 
 import json
 import math
 
 import pytest
 
-from highrank_plugins.training.training_log import digest, memory_line, read_training, summarise
+from highrank_plugins.training.training_log import read_training, summarise
 
 
 def line(kind: str, level: str = "INFO", **stats) -> str:
@@ -32,8 +32,6 @@ LOG = [
     "  (layer): Linear()\n",
     "a | INFO | fairseq_cli.train | num. shared model params: 12,345 (num. trained: 12,345)\n",
     inner(50, 0.5, 30),
-    memory_line(3 << 19),
-    memory_line(1 << 20),
     valid(1, 100, 7.0),
     epoch(1, 100, 1000.0, 60),
     valid(2, 200, 6.5),
@@ -53,7 +51,6 @@ def test_the_summary_has_the_last_numbers_the_median_speed_and_the_best_loss():
         "valid_loss": 6.6,
         "best_valid_loss": 6.5,
         "parameters": 12345,
-        "peak_memory_gib": 1.5,  # of two starts the larger
     }
 
 
@@ -114,46 +111,3 @@ def test_a_log_of_no_training_run_is_refused(tmp_path, lines, message):
     (tmp_path / "train.log").write_text("".join(lines))
     with pytest.raises(ValueError, match=message):
         read_training(tmp_path)
-
-
-def test_progress_and_time_left_follow_updates_or_epochs():
-    assert list(digest([inner(50, 0.5, 30)], 200, math.inf)) == [
-        "epoch 1, update 50: loss 5.5, 1,234 words/s, 25% done, 0:01:30 left"
-    ]
-    assert list(digest([inner(50, 0.5, 30)], math.inf, 2)) == [
-        "epoch 1, update 50: loss 5.5, 1,234 words/s, 25% done, 0:01:30 left"
-    ]
-    (unbounded,) = digest([inner(50, 0.5, 30)], math.inf, math.inf)
-    assert unbounded.endswith("words/s")
-
-
-def test_a_perplexity_is_shown_where_there_is_one():
-    line = inner(50, 0.5, 30).replace('"loss": "5.5"', '"loss": "5.5", "ppl": "45.25"')
-    (shown,) = digest([line], 200, math.inf)
-    assert shown.startswith("epoch 1, update 50: loss 5.5, perplexity 45.25, 1,234 words/s")
-
-
-def test_other_messages_stay_in_the_log_and_validation_is_shown():
-    assert list(digest([*LOG[:2], valid(1, 100, 7.0)], 100, math.inf)) == [
-        "epoch 1, update 100: validation loss 7.0"
-    ]
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        "fairseq-train: error: a.bin is damaged\n",
-        "highrank: failed with exit code 134: rank 1 has shown no sign of life\n",
-        "[rank1]: Traceback (most recent call last):\n",
-    ],
-)
-def test_the_last_line_of_a_command_that_failed_is_shown(end):
-    assert list(digest([*LOG[:2], end], 9, 9)) == [end.rstrip("\n")]
-
-
-def test_warnings_and_errors_are_shown_whole():
-    warning = ["2026-01-02 03:04:05 | WARNING | fairseq | sentences\n", "  too long\n"]
-    crash = ["Traceback (most recent call last):\n", "  File …\n", "ValueError: bad\n"]
-    early = ["INFO:fairseq.tasks:hello\n", "fairseq-train: error: no data\n"]
-    shown = list(digest([early[1], *early[:1], *LOG[:2], *warning, LOG[0], *crash], 9, 9))
-    assert shown == [text.rstrip("\n") for text in [early[1], *warning, *crash]]
