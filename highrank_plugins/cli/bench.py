@@ -24,17 +24,6 @@ LossPreset = Annotated[list[str], _preset("mos_ptb")]
 ModelPreset = Annotated[list[str], _preset("ui_strings_en_de")]
 
 
-def _sizes(what: str) -> Any:
-    """Return an option for sizes that replace a preset's."""
-    return typer.Option(help=f"{what} instead of the preset's, separated by commas.")
-
-
-ChunkMemory = Annotated[
-    str | None,
-    typer.Option(help="Memory of a chunk in MiB, as --head-loss-memory; 0: the default."),
-]
-
-
 def loss(
     preset: LossPreset,
     settings: BenchSettings,
@@ -46,10 +35,16 @@ def loss(
         "linear_cross_entropy, liger, cce (default: naive, chunked, fused, cpp and "
         "linear_cross_entropy; with --profile, fused).",
     ] = None,
-    tokens: Annotated[str | None, _sizes("Tokens N")] = None,
-    components: Annotated[str | None, _sizes("Components K")] = None,
-    classes: Annotated[str | None, _sizes("Classes M")] = None,
-    memory: ChunkMemory = None,
+    tokens: Annotated[str | None, "Tokens N instead of the preset's, separated by commas."] = None,
+    components: Annotated[
+        str | None, "Components K instead of the preset's, separated by commas."
+    ] = None,
+    classes: Annotated[
+        str | None, "Classes M instead of the preset's, separated by commas."
+    ] = None,
+    memory: Annotated[
+        str | None, "Memory of a chunk in MiB, as --head-loss-memory; 0: the default."
+    ] = None,
     reduction: Annotated[str, "sum or none."] = "sum",
     head: Annotated[str | None, "Structure instead of the preset's."] = None,
     pointwise: Annotated[str | None, "Pointwise function instead of the preset's."] = None,

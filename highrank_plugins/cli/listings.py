@@ -90,12 +90,11 @@ def recipes() -> None:
         raise ValueError(
             f"{folder}: there are no recipes here; they come with a clone of the repository"
         )
-    rows = [[f"`{_name(script)}`", _subject(script), _confs(script.parent)] for script in scripts]
+    rows = [
+        [f"`recipes/{script.parent.name}/run.sh`", _subject(script), _confs(script.parent)]
+        for script in scripts
+    ]
     typer.echo(printed_table(["recipe", "trains", "configurations (--conf)"], rows), nl=False)
-
-
-def _name(script: Path) -> str:
-    return f"recipes/{script.parent.name}/run.sh"
 
 
 def _subject(script: Path) -> str:
