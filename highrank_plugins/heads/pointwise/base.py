@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from highrank_plugins.heads.inheritance import OUTSIDE_KERNELS, reset_unless_kept
 from highrank_plugins.heads.precision import widen
+from highrank_plugins.heads.prepared import named_tensors
 from highrank_plugins.heads.registry import Registry
 from highrank_plugins.losses.chunked_head import KernelFunction
 from highrank_plugins.losses.own_layers import bound, is_ours, same_form
@@ -68,8 +69,7 @@ class Pointwise(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what `apply_to` reads besides the logits. Default: the parameters, widened."""
-        named = self.named_parameters(remove_duplicate=False)
-        return {name: widen(parameter) for name, parameter in named}
+        return {name: widen(tensor) for name, tensor in named_tensors(self).items()}
 
     @abstractmethod
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
