@@ -47,10 +47,8 @@ def last_checkpoints(
     """Return the `count` checkpoints of `directory` with the most updates, in training order.
 
     These are `checkpoint<epoch>.pt`, `checkpoint_<epoch>_<updates>.pt` and `checkpoint_last.pt`.
-    Several with the same number of updates, which are copies, count once.
-
-    Args:
-        count: None means all.
+    Several with the same number of updates, which are copies, count once. A `count` of None means
+    all.
     """
     updates = updates or Updates()
     found = _found(directory, _IN_ORDER, updates)
@@ -110,9 +108,6 @@ def average_checkpoints(paths: list[Path], output: Path) -> None:
     Sums are float64, so the average of equal weights is these weights. Integer tensors come from
     the newest checkpoint. Tied weights stay tied. The state of the optimizer is left out. Memory
     holds the sum and one checkpoint at a time. All are read safely, and damaged files are refused.
-
-    Args:
-        output: the file; its folder is created if necessary.
     """
     import highrank_plugins
 

@@ -183,12 +183,7 @@ MODELS: dict[str, type[BlockOptions]] = {
 
 
 class Program(NamedTuple):
-    """Name the command whose options a block of a configuration holds.
-
-    Attributes:
-        words: its name.
-        set_by_recipes: options that a recipe adds and a configuration may not have.
-    """
+    """Name the command of a block, and the options that a recipe adds and a block may not have."""
 
     words: str
     set_by_recipes: tuple[str, ...] = ()

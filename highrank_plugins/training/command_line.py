@@ -53,10 +53,6 @@ def shell_line(program: Program, options: Mapping[str, object], extra: Sequence[
     """Return the line for a shell, an option per row.
 
     A recipe adds its own words at the end, such as the data directory and `--save-dir DIR`.
-
-    Args:
-        options: the configuration's block.
-        extra: further words of the user.
     """
     own = arguments(options)
     if program.words.startswith("fairseq"):  # last: an option before it may take several values
@@ -78,12 +74,9 @@ def by_option(words: Sequence[str]) -> list[list[str]]:
 class Launch(NamedTuple):
     """Describe the start of a training run by `highrank launch`.
 
-    Attributes:
-        options: the configuration's options that the user does not replace.
-        words: the user's.
-        batch: lines about the size of an update; empty if the options of the training run determine
-            it.
-        by_hand: whether the user must run the command on other nodes.
+    `words` are the user's, and replace `options`. `batch` has lines about the size of an update
+    that the options of the training run do not determine. A user runs the command on other nodes
+    `by_hand`.
     """
 
     options: Mapping[str, Any]
@@ -97,9 +90,7 @@ def write_recipe_files(
 ) -> None:
     """Write `settings.sh`, to be sourced, and `BLOCK.sh` with the command of each block.
 
-    Args:
-        folder: commands of an earlier configuration are replaced, other files are kept.
-        more: further variables of the shell, each a word or a list of words.
+    Other files are kept. `more` are further variables of the shell, each a word or a list of words.
     """
     variables = {
         "measures": configuration.measures,

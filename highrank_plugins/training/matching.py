@@ -54,13 +54,8 @@ def solve(
     """Return sizes at which one model costs as much as another.
 
     Widths change in proportion, by `step`. Where a step of them is too much, the other sizes, such
-    as the units of the LSTMs below the last, fill up the rest.
-
-    Args:
-        options: of fairseq-train, for the model to change.
-        reference: for the model to match.
-        free: options to change in proportion, instead of those of the architecture.
-        step: sizes are multiples of it, and of the number of attention heads.
+    as the units of the LSTMs below the last, fill up the rest. `free` options replace those
+    of the architecture. Sizes are multiples of `step`, and of the number of attention heads.
     """
     target = measure(reference, data)
     start = measure(options, data)

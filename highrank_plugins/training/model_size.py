@@ -40,12 +40,9 @@ _FREE = {
 class ModelSize:
     """Hold what a model costs.
 
-    Attributes:
-        parameters: tied ones once.
-        compute: floating-point operations of the matrix products for one token, forwards, without
-            attention's products of positions, which depend on the length.
-        options: the sizes that may be changed, as the architecture fills them.
-        heads: numbers of attention heads, which divide the widths.
+    Tied parameters count once. `compute` is floating-point operations of the matrix products for
+    one token, forwards, without attention's products of positions, which depend on the length.
+    `options` are the sizes that may be changed; the numbers of attention `heads` divide widths.
     """
 
     parameters: int
@@ -125,11 +122,6 @@ def check_space(options: Mapping[str, object], data: str, folder: Path) -> None:
     """Check that future checkpoints fit on the disk: all of them, or at least the next one.
 
     The model is built in a separate process, whose memory is free again when training starts.
-
-    Args:
-        options: of fairseq-train.
-        data: the binarised data.
-        folder: the --save-dir.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
         needed = still_needed(pool.submit(training_space, options, data).result(), folder)
