@@ -28,8 +28,8 @@ PAGE = ROOT / "docs" / "configurations.md"
 UPDATES, FIRST, LAST = 50, 5, 10
 LINES = {"train": 3000, "valid": 50}
 WORDS = 1000
-# grids of `highrank analyse spamlang`, which takes no options of fairseq-train
-LEFT_OUT = ("spamlang/full", "spamlang/small")
+# grids of `python -m recipes.synthetic spamlang`, which takes no options of fairseq-train
+LEFT_OUT = ("synthetic/full", "synthetic/small")
 RUN = {
     "max_update": UPDATES, "max_epoch": 0, "disable_validation": True, "no_save": True,
     "log_interval": 1, "log_format": "json", "num_workers": 0, "save_interval_updates": 0,
@@ -174,8 +174,8 @@ and the warm-up has 10 updates. This shows that a configuration trains, not how 
 mean training loss of the first {FIRST} updates, *last* that of the last {LAST}, in bits per token.
 
 The table leaves out {" and ".join(f"`{name}`" for name in LEFT_OUT)}. They are grids of
-`highrank analyse spamlang`, which trains layers on generated symbols, without a text and without
-fairseq-train. It also leaves out the files
+`python -m recipes.synthetic spamlang`, which trains layers on generated symbols, without a text
+and without fairseq-train. It also leaves out the files
 `base*.yaml`, which other files extend.
 
 {found}"""

@@ -153,7 +153,7 @@ def field_row(field: Any) -> tuple[str, str, str]:
 def configuration_page(schema: dict[str, Any]) -> str:
     """Return the page of the blocks and keys of a recipe's configuration."""
     from highrank_plugins.measures import find_measure, measure_names
-    from highrank_plugins.training.command_line import PROGRAMS
+    from highrank_plugins.training.blocks import MODELS, PROGRAMS
 
     meanings = {
         "data": "Splits parallel text into pieces.",
@@ -171,7 +171,7 @@ def configuration_page(schema: dict[str, Any]) -> str:
     for name in schema["properties"]:
         program = PROGRAMS.get(name)
         keys = "see below"
-        if program and name != "data":
+        if program and name not in MODELS:
             keys = f"options of `{program.words}`, with underscores"
         rows.append((f"`{name}`", meanings[name], keys))
     parts = [
@@ -180,11 +180,10 @@ def configuration_page(schema: dict[str, Any]) -> str:
         "blocks. Editors check it with the {download}`JSON schema <configuration.schema.json>`.",
         table(("block", "what it does", "keys"), rows).strip(),
     ]
-    for block in ("DataSettings", "AverageSettings"):
-        keys = schema["$defs"][block]
+    for block, model in MODELS.items():
+        keys = model.model_json_schema()
         own = [key_row(key, value, keys) for key, value in keys["properties"].items()]
-        title = {"DataSettings": "data", "AverageSettings": "average"}[block]
-        parts += [f"## `{title}`", table(("key", "type", "default"), own).strip()]
+        parts += [f"## `{block}`", table(("key", "meaning", "type", "default"), own).strip()]
     measures = [
         (f"`{name}`", escaped((find_measure(name).__doc__ or "").strip().partition("\n")[0]))
         for name in measure_names()
@@ -197,12 +196,13 @@ def configuration_page(schema: dict[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def key_row(name: str, value: dict[str, Any], block: dict[str, Any]) -> tuple[str, str, str]:
-    """Return name, type and default of a key."""
+def key_row(name: str, value: dict[str, Any], block: dict[str, Any]) -> tuple[str, ...]:
+    """Return name, meaning, type and default of a key."""
     kinds = [kind.get("type", "") for kind in value.get("anyOf", [value])]
     kind = ", ".join(value["enum"]) if "enum" in value else " or ".join(kinds)
     required = name in block.get("required", [])
-    return f"`{name}`", kind, "required" if required else f"`{value.get('default')}`"
+    default = "required" if required else f"`{value.get('default')}`"
+    return f"`{name}`", escaped(value.get("description", "")), kind, default
 
 
 def write(app: Sphinx) -> None:

@@ -1,19 +1,21 @@
-"""Define what is measured: a loss of some size, or a model of some size."""
+"""Define what is measured: a loss of some size, or a model of some size; torch loads when used."""
 
-from __future__ import annotations
-
+import re
+import sys
 from argparse import Namespace
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 import yaml
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 import highrank_plugins
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.heads import Head, build_head, head_options
+from highrank_plugins.training.blocks import BlockOptions, option
+
+if TYPE_CHECKING:
+    from highrank_plugins.heads import Head
 
 REDUCTIONS = ("sum", "none")
 PRESETS = Path(__file__).with_name("presets.yaml")
@@ -21,6 +23,37 @@ PRESETS = Path(__file__).with_name("presets.yaml")
 STRUCTURE_SIZES = ("components", "frequent", "gate_dim")
 LANGUAGE_MODEL = "bptt_language_modeling"  # the name of a task
 DTYPES = ("float64", "float32", "bfloat16", "float16")
+# what `implementations` can time, the head's own losses in the middle
+IMPLEMENTATIONS = (
+    "gemm_floor", "naive", "gathered", "compiled", "gathered_compiled", "plain_softmax",
+    "auto", "reference", "chunked", "fused", "cpp", "triton",
+    "linear_cross_entropy", "liger", "cce",
+)  # fmt: skip
+
+
+class BenchSettings(BlockOptions):
+    """Say how losses and models are timed: `highrank bench loss` and `train`."""
+
+    model_config = ConfigDict(strict=False)
+
+    within: int | None = option(
+        None,
+        "Time each with the largest batch that fits into N MiB (of a model, besides weights and "
+        "the optimizer's state), and compare by token.",
+        ge=1,
+    )
+    dtype: str = option("float32", "float64, float32, bfloat16 or float16.")
+    device: str = option("cpu", "cpu, cuda or cuda:N.")
+    repeats: int = option(
+        7, "Number of timed repetitions, which alternate with the baseline's.", ge=1
+    )
+    threads: int = option(0, "Number of CPU threads of torch; 0: its default.", ge=0)
+    csv: Path | None = option(None, "Also write a CSV file.")
+
+    def changes(self, **given: Path | str | None) -> dict[str, str]:
+        """Return values that replace those of a preset, as text."""
+        chosen = {"dtype": self.dtype, "device": self.device, **given}
+        return {name: str(value) for name, value in chosen.items() if value is not None}
 
 
 class CaseError(ValueError):
@@ -59,8 +92,10 @@ class LossCase:
         """Return the number of tokens."""
         return self.tokens
 
-    def build_head(self) -> Head:
+    def build_head(self) -> "Head":
         """Build the layer on torch's default device, with those of K, S and d2 that it knows."""
+        from highrank_plugins.heads import build_head, head_options
+
         try:
             known = head_options(self.head)
             own = {n: getattr(self, n) for n in STRUCTURE_SIZES if n in known}
@@ -76,8 +111,10 @@ class LossCase:
         except ValueError as error:
             raise CaseError(str(error)) from error
 
-    def layer(self) -> Head:
+    def layer(self) -> "Head":
         """Build the layer on device meta, to inspect it."""
+        import torch
+
         with torch.device("meta"):
             return self.build_head()
 
@@ -120,13 +157,13 @@ KINDS: dict[str, type[LossCase] | type[ModelCase]] = {
 
 
 def presets(kind: str) -> dict[str, Case]:
-    """Return the cases of presets.yaml for `highrank bench kind`, by name."""
+    """Return the cases of a kind in presets.yaml, by name."""
     listed = yaml.safe_load(PRESETS.read_text(encoding="utf-8"))[kind]
     return {name: case_from(kind, values) for name, values in listed.items()}
 
 
 def case_from(kind: str, values: dict[str, Any]) -> Case:
-    """Return a case of `highrank bench kind` from plain values, as in YAML and JSON."""
+    """Return a case of a kind from plain values, as in YAML and JSON."""
     return TypeAdapter(KINDS[kind]).validate_python(values)
 
 
@@ -143,15 +180,14 @@ def named(kind: str, name: str) -> dict[str, Case]:
 
 
 def changed(case: Case, changes: dict[str, Any]) -> Case:
-    """Return `case` with some of its values replaced."""
+    """Return `case` with some of its values replaced, each checked without importing torch."""
     new = type(case)(**(asdict(case) | changes))
-    if new.dtype not in DTYPES:
-        raise CaseError(
-            f"--dtype {new.dtype} does not exist{did_you_mean(new.dtype, DTYPES)}; "
-            f"known: {', '.join(DTYPES)}"
-        )
-    if isinstance(new, LossCase) and new.reduction not in REDUCTIONS:
-        raise CaseError(f"--reduction {new.reduction} does not exist; known: sum, none")
+    _refuse_unknown("--dtype", new.dtype, DTYPES)
+    if isinstance(new, LossCase):
+        _refuse_unknown("--reduction", new.reduction, REDUCTIONS)
+        if new.user_dir is None:
+            _refuse_unknown("--head", new.head, _layers("head"))
+            _refuse_unknown("--pointwise", new.pointwise, _layers("pointwise"))
     for field in fields(new):
         value = getattr(new, field.name)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -159,6 +195,39 @@ def changed(case: Case, changes: dict[str, Any]) -> Case:
             if value < least:
                 raise CaseError(f"--{field.name} must be at least {least}, got {value}")
     return new
+
+
+def check_implementations(names: list[str]) -> None:
+    """Refuse implementations that `bench loss` does not know."""
+    for name in names:
+        _refuse_unknown("--impl", name, IMPLEMENTATIONS)
+
+
+def check_device(device: str) -> None:
+    """Refuse a missing GPU; torch is asked for CUDA devices alone."""
+    if re.fullmatch(r"cuda(:\d+)?", device):
+        import torch
+
+        if torch.cuda.is_available():
+            return
+    if device != "cpu":
+        raise CaseError(f"--device {device}: torch sees no such device here; try --device cpu")
+
+
+def _refuse_unknown(option: str, name: str, known: tuple[str, ...] | list[str]) -> None:
+    if name not in known:
+        raise CaseError(
+            f"{option} {name} does not exist{did_you_mean(name, known)}; known: {', '.join(known)}"
+        )
+
+
+def _layers(kind: str) -> list[str]:
+    """Return the names of structures or pointwise functions; from the files if none is loaded."""
+    if heads := sys.modules.get("highrank_plugins.heads"):
+        return getattr(heads, f"{kind}_names")()
+    folder = Path(highrank_plugins.__file__).with_name("heads")
+    code = (file.read_text(encoding="utf-8") for file in folder.rglob("*.py"))
+    return sorted(name for text in code for name in re.findall(rf'@register_{kind}\("(\w+)"', text))
 
 
 def import_user_dir(package: str) -> None:

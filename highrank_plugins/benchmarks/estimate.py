@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
-import torch
-
 from highrank_plugins.benchmarks.case import CaseError, ModelCase, changed
-from highrank_plugins.benchmarks.process import MeasurementFailed, alone
+from highrank_plugins.benchmarks.measuring import MeasurementFailed, measure
 from highrank_plugins.common import formatting
 from highrank_plugins.training.command_line import words_of
 from highrank_plugins.training.configuration import Configuration
@@ -78,8 +77,8 @@ class Training:
 class CostEstimate:
     """Estimate a training run with the speed of one device.
 
-    `memory` is in bytes: weights, gradients, Adam's moments and activations; None where it cannot
-    be read, or where a batch of another size was measured.
+    `memory`: weights, gradients, Adam's moments and activations, in bytes; None where it cannot be
+    read, or where a batch of another size was measured.
     """
 
     training: Training
@@ -109,37 +108,34 @@ def run_estimates(
         batch: tokens of that step instead of `max_tokens`; its memory is then not reported.
         changes: `device` and `dtype`.
     """
+    cases = {training: changed(training.case(batch), dict(changes)) for training in trainings}
     estimates = []
-    for training in trainings:
-        case = changed(training.case(batch), dict(changes))
+    for training, case in cases.items():
         assert isinstance(case, ModelCase)
         try:
-            found = _estimate(training, case, repeats, threads)
-            if batch not in (None, training.max_tokens):
-                found = replace(found, memory=None)
-            estimates.append(found)
+            found = measure("train", case, training.arch, repeats, threads)
         except MeasurementFailed as error:
             echo(f"{training.name}: failed: {error}")
             continue
-        echo(f"{training.name}: {formatting.short(estimates[-1].tokens_per_second)} tokens/s")
+        count, each = _size(training.arch, case)
+        memory = found["memory"]
+        if memory is not None:
+            memory = memory + count * each if batch in (None, training.max_tokens) else None
+        speed = case.work() / median(found["seconds"])
+        estimates.append(CostEstimate(training, count, speed, memory, found["machine"]))
+        echo(f"{training.name}: {formatting.short(speed)} tokens/s")
     if not estimates:
         raise CaseError("nothing could be measured; see the reasons above")
     return estimates
 
 
-def _estimate(training: Training, case: ModelCase, repeats: int, threads: int) -> CostEstimate:
+def _size(arch: str, case: ModelCase) -> tuple[int, int]:
+    """Return the number of parameters, and the bytes of each."""
+    import torch
+
     from highrank_plugins.benchmarks.models import parameters
 
-    seconds, memory, machine = alone("train", case, training.arch, repeats, threads)
-    count = parameters(training.arch, case)
-    weights = count * getattr(torch, case.dtype).itemsize
-    return CostEstimate(
-        training=training,
-        parameters=count,
-        tokens_per_second=case.work() / seconds,
-        memory=None if memory is None else memory + weights,
-        machine=machine,
-    )
+    return parameters(arch, case), getattr(torch, case.dtype).itemsize
 
 
 def estimates_table(

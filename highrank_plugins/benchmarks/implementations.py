@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from highrank_plugins.benchmarks.case import CaseError, LossCase
-from highrank_plugins.benchmarks.measure import Step, alternate
-from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.benchmarks.case import LossCase
+from highrank_plugins.benchmarks.measuring import Step, alternate
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.naive import is_plain_softmax, naive_nll
 from highrank_plugins.heads.random_state import ChunkRandomState
-from highrank_plugins.losses import IMPLEMENTATIONS
 from highrank_plugins.losses.choice import FUSED
 
 Loss = Callable[[Head, Tensor, Tensor], Tensor]
@@ -28,7 +26,7 @@ COMPILER = "inductor"
 
 
 def loss_step(implementation: str, case: LossCase) -> Step:
-    """Return one step of an implementation, see `check_implementations`."""
+    """Return one step of an implementation."""
     if implementation == "gemm_floor":
         return gemm_floor_step(case)
     torch.manual_seed(0)
@@ -47,17 +45,6 @@ def loss_step(implementation: str, case: LossCase) -> Step:
         (total if total.dim() == 0 else total.sum()).backward()
 
     return step
-
-
-def check_implementations(names: list[str]) -> None:
-    """Check names of implementations."""
-    known = ["gemm_floor", *EAGER, *COMPILED, "plain_softmax", "auto", *IMPLEMENTATIONS, *LIBRARIES]
-    for name in names:
-        if name not in known:
-            raise CaseError(
-                f"--impl {name} does not exist{did_you_mean(name, known)}; "
-                f"known: {', '.join(known)}"
-            )
 
 
 def available(implementation: str, case: LossCase) -> str | None:
@@ -87,7 +74,7 @@ def _compiled(implementation: str, case: LossCase) -> tuple[Head, Loss]:
 
 
 def loss_function(implementation: str, case: LossCase) -> Loss:
-    """Return Σ loss of a layer, features [N, F] and targets [N], see `check_implementations`."""
+    """Return Σ loss of a layer, features [N, F] and targets [N]."""
     if implementation in COMPILED:
         eager = loss_function(COMPILED[implementation], case)
         return torch.compile(eager, fullgraph=True, dynamic=False, backend=COMPILER)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import highrank_plugins
 from highrank_plugins.benchmarks.case import ModelCase, import_user_dir
-from highrank_plugins.benchmarks.measure import Step
+from highrank_plugins.benchmarks.measuring import Step
 
 OURS = "highrank_cross_entropy"
 STOCK = "label_smoothed_cross_entropy"

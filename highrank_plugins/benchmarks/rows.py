@@ -1,17 +1,21 @@
-"""Record the measurement of one implementation in one case, and keep it in CSV files."""
+"""Hold the measurement of one implementation in one case: in CSV files, tables and plots."""
 
 from __future__ import annotations
 
 import csv
 import io
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
+from highrank_plugins.benchmarks.case import CaseError
+from highrank_plugins.common import formatting
 from highrank_plugins.common.files import write_text
+from highrank_plugins.reports.plots import check_plot
 
 
 @dataclass(frozen=True)
@@ -37,40 +41,37 @@ class Row:
     revision: str = ""  # see `provenance.revision`; older files lack these two columns
     command: str = ""
 
+    @classmethod
+    def of(
+        cls, names: tuple[str, str, str], tokens: int, measured: Mapping[str, Any], **made: str
+    ) -> Row:
+        """Return a row from what a process has measured.
 
-def row(
-    case: str,
-    implementation: str,
-    tokens: int,
-    baseline: str,
-    seconds: list[float],
-    baseline_seconds: list[float],
-    memory: int | None,
-    threads: int,
-    machine: str,
-    revision: str = "",
-    command: str = "",
-) -> Row:
-    """Return a row from the seconds of each repetition."""
-    median = statistics.median(seconds)
-    low, high = seconds[0], seconds[0]
-    if len(seconds) > 1:
-        low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
-    return Row(
-        case=case,
-        implementation=implementation,
-        tokens=tokens,
-        milliseconds=round(1e3 * median, 3),
-        spread=round((high - low) / 2 / median, 4),
-        baseline=baseline,
-        over_baseline=round(median / statistics.median(baseline_seconds), 4),
-        memory=memory,
-        threads=threads,
-        repeats=len(seconds),
-        machine=machine,
-        revision=revision,
-        command=command,
-    )
+        Args:
+            names: case, implementation and baseline.
+            measured: seconds of each repetition, and the other values of `child.measured`.
+            made: revision and command.
+        """
+        case, implementation, baseline = names
+        seconds = measured["seconds"]
+        median = statistics.median(seconds)
+        low, high = seconds[0], seconds[0]
+        if len(seconds) > 1:
+            low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
+        return cls(
+            case=case,
+            implementation=implementation,
+            tokens=tokens,
+            milliseconds=round(1e3 * median, 3),
+            spread=round((high - low) / 2 / median, 4),
+            baseline=baseline,
+            over_baseline=round(median / statistics.median(measured["baseline_seconds"]), 4),
+            memory=measured["memory"],
+            threads=measured["threads"],
+            repeats=len(seconds),
+            machine=measured["machine"],
+            **made,
+        )
 
 
 def write_csv(rows: Iterable[Row], path: Path) -> None:
@@ -99,3 +100,69 @@ def read_csv(path: Path) -> list[Row]:
     return [
         adapter.validate_python({**line, "memory": line.get("memory") or None}) for line in lines
     ]
+
+
+def table(rows: list[Row]) -> str:
+    """Return Markdown, one line per row.
+
+    "× naive" compares times relative to the baseline of each process, since the machine may be
+    slower during one process than during another.
+    """
+    naive = {row.case: row for row in rows if row.implementation == "naive"}
+    baseline = rows[0].baseline if rows else "baseline"
+    headings = ["case", "implementation", "tokens", "ms", "±", f"× {baseline}", "MiB"]
+    headings += ["× naive, time", "× naive, memory"] if naive else []
+    lines = []
+    for row in rows:
+        cells = [
+            row.case,
+            row.implementation,
+            f"{row.tokens:,}",
+            f"{row.milliseconds:,.1f}",
+            f"{100 * row.spread:.0f} %",
+            f"{row.over_baseline:.2f}",
+            "-" if row.memory is None else f"{row.memory / 2**20:,.0f}",
+        ]
+        if naive:
+            cells += _against(row, naive.get(row.case))
+        lines.append(cells)
+    return formatting.table(headings, lines)
+
+
+def _against(row: Row, naive: Row | None) -> list[str]:
+    if naive is None:
+        return ["-", "-"]
+    memory = f"1/{naive.memory / row.memory:.1f}" if row.memory and naive.memory else "-"
+    return [f"{row.over_baseline / naive.over_baseline:.2f}", memory]
+
+
+def check_outputs(csv: Path | None, plot: Path | None) -> None:
+    """Refuse files that cannot be written, before anything is measured."""
+    for option, path in (("--csv", csv), ("--plot", plot)):
+        if path is not None and not path.resolve().parent.is_dir():
+            raise CaseError(f"{option} {path}: the folder {path.parent} is missing")
+        if path is not None and path.is_dir():
+            raise CaseError(f"{option} {path} is a folder; name a file")
+    check_plot(plot)
+
+
+def plot(rows: list[Row], size: Callable[[Row], int], label: str, path: Path) -> None:
+    """Plot time and memory of each implementation against a size, with logarithmic axes.
+
+    Args:
+        size: what is on the x axis, called `label`.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    time, memory = figure.subplots(1, 2)
+    for implementation in dict.fromkeys(row.implementation for row in rows):
+        own = sorted((row for row in rows if row.implementation == implementation), key=size)
+        x = [size(row) for row in own]
+        time.plot(x, [row.milliseconds for row in own], marker="o", label=implementation)
+        memory.plot(x, [(row.memory or 0) / 2**20 for row in own], marker="o", label=implementation)
+    for axes, title in ((time, "time, ms"), (memory, "peak memory, MiB")):
+        axes.set(title=title, xlabel=label, xscale="log", yscale="log")
+        axes.grid(alpha=0.3)
+    time.legend()
+    figure.savefig(path)

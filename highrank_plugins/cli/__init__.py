@@ -2,7 +2,7 @@
 
 A new subcommand is a function in its group's module or folder, and a line where the group is made.
 A group is imported only when it runs or its own help is shown. Keep the top of each module light:
-import torch, fairseq and pydantic inside the functions.
+import torch and fairseq inside the functions.
 """
 
 import functools
@@ -29,23 +29,23 @@ from highrank_plugins.common.user_error import explained, has_no_reader, leave
 # group or subcommand → its line in the help, and the typer group or function, as module:name
 COMMANDS = {
     "data": ("Fetch, check, clean, split and binarise text.", "data:data"),
-    "train": ("Check a configuration, and write its commands.", "train:train"),
     "launch": ("Run fairseq-train on all GPUs of a machine or a cluster.", "launch:launch"),
     "evaluate": ("Translate, score, and adapt language models.", "evaluate:evaluate"),
     "analyse": ("Measure what a model's output layer does.", "analyse:analyse"),
     "compare": ("Compare systems over seeds, by their records.", "compare:compare"),
     "study": ("Run configurations × seeds, and compare them.", "study:study"),
-    "match": ("Give a configuration the size of another one.", "match:match"),
     "published": ("Print the papers' scores, and ours.", "results:published"),
     "results": ("Write records of runs.", "results:results"),
     "model": ("Average, choose, export and import checkpoints.", "model:model"),
     "bench": ("Measure time and memory of losses and models.", "bench:bench"),
-    "archs": ("Print all architectures.", "listings:archs"),
-    "heads": ("Print all layers, their options and losses.", "listings:heads"),
-    "recipes": ("Print all recipes and their configurations.", "listings:recipes"),
+    "list": ("Print all architectures, layers or recipes.", "listings:listings"),
     "doctor": ("Show versions, devices, missing packages; try a disk.", "doctor:doctor"),
     "user-dir": ("Print the directory for fairseq's --user-dir.", "listings:user_dir"),
+    # for recipes and studies
+    "train": ("Check a configuration, and write its commands.", "train:train"),
+    "match": ("Give a configuration the size of another one.", "study:match"),
 }
+HIDDEN = ("train", "match")
 
 Commands = Mapping[str, Callable[..., None]]
 
@@ -69,12 +69,20 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command whose `Annotated[kind, "help"]` are typer's options and arguments.
 
     As in typer, a parameter with a default is an option, one without is an argument. Parameters
-    with bounds or other names, and options that are required, have `typer.Option` themselves.
-    The command refuses an output file that would replace an input, and prints the errors that a
-    user can correct in one line.
+    with bounds or other names, and options that are required, have `typer.Option` themselves. A
+    parameter that is a model of `training.blocks` becomes an option for each field. The command
+    refuses an output file that would replace an input, and prints the errors that a user can
+    correct in one line.
     """
     signature = inspect.signature(command, eval_str=True)
-    told = [_with_help(parameter) for parameter in signature.parameters.values()]
+    told: list[inspect.Parameter] = []
+    models = {}
+    for name, parameter in signature.parameters.items():
+        if fields := getattr(parameter.annotation, "model_fields", None):
+            models[name] = parameter.annotation
+            told += [_option(field, info) for field, info in fields.items()]
+        else:
+            told.append(_with_help(parameter).replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     @functools.wraps(command)
     def checked(**given: Any) -> None:
@@ -84,6 +92,8 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
             if exported := given.get("exported"):
                 _refuse_missing([exported / "config.json"], is_file=True)
             _refuse_replacing(given)
+            for name, model in models.items():
+                given[name] = model(**{field: given.pop(field) for field in model.model_fields})
             command(**given)
 
     vars(checked)["__signature__"] = signature.replace(parameters=told)
@@ -144,6 +154,28 @@ def _with_help(parameter: inspect.Parameter) -> inspect.Parameter:
     return parameter.replace(annotation=Annotated[kind, info])
 
 
+def _option(name: str, field: Any) -> inspect.Parameter:
+    """Return the option of a model's field; its description is the help, its bounds are checked."""
+    extra = field.json_schema_extra or {}
+    names = extra.get("words", flag(name)) if field.annotation is bool else None
+    bounds = {
+        option: getattr(one, bound)
+        for bound, option in (("ge", "min"), ("le", "max"))
+        for one in field.metadata
+        if hasattr(one, bound)
+    }
+    info = typer.Option(
+        *([names] if names else []),
+        help=field.description,
+        metavar=extra.get("metavar"),
+        **bounds,
+    )
+    default = inspect.Parameter.empty if field.is_required() else field.default
+    kind = inspect.Parameter.KEYWORD_ONLY
+    annotation = Annotated[field.annotation, info]
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
 class LazyCommands(TyperGroup):
     """Hold the subcommands of `COMMANDS`, and import each when it is needed."""
 
@@ -153,7 +185,11 @@ class LazyCommands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a subcommand; None if there is no such."""
-        return _load(cmd_name) if cmd_name in COMMANDS else None
+        if cmd_name not in COMMANDS:
+            return None
+        command = _load(cmd_name)
+        command.hidden = cmd_name in HIDDEN
+        return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return name, subcommand and remaining arguments; an unknown name is an error."""
@@ -180,7 +216,8 @@ class LazyCommands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands' lines of the help, without importing any."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (line, _) in COMMANDS.items()])
+            shown = [(name, line) for name, (line, _) in COMMANDS.items() if name not in HIDDEN]
+            formatter.write_dl(shown)
 
 
 def _load(name: str) -> Any:
@@ -190,14 +227,17 @@ def _load(name: str) -> Any:
         found = getattr(import_module(f"{__name__}.{module}"), attribute)
     if isinstance(found, typer.Typer):
         found.info.help = summary
-        for command in found.registered_commands:
-            _name_values(command.callback)
-        return typer.main.get_command(found)
-    single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    checked = with_help(found)
-    _name_values(checked)
-    single.command()(checked)
-    return typer.main.get_command(single)
+    return as_command(found)
+
+
+def as_command(found: typer.Typer | Callable[..., None]) -> Any:
+    """Return the command of a group or of a function, also for scripts outside the package."""
+    if not isinstance(found, typer.Typer):
+        function, found = found, typer.Typer(add_completion=False, rich_markup_mode=None)
+        found.command()(with_help(function))
+    for command in found.registered_commands:
+        _name_values(command.callback)
+    return typer.main.get_command(found)
 
 
 def _name_values(function: Any) -> None:
@@ -249,7 +289,7 @@ def _options(
 def main() -> None:
     """Run the console script. The exit code is 2 for an unknown subcommand or option.
 
-    It is 1, without a message, if the reader of the output has gone (`highrank heads | head -1`).
+    It is 1, without a message, if the reader of the output has gone (`highrank … | head -1`).
     """
     defer_statistics()
     try:

@@ -1,13 +1,12 @@
-"""Provide `highrank bench loss|profile|roofline|train|generate|estimate|table`."""
+"""Provide `highrank bench loss|train|estimate|table`."""
 
-import inspect
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from highrank_plugins.benchmarks.case import BenchSettings
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Changes, UserDir, names, numbers
 from highrank_plugins.cli.printing import echo_markdown
@@ -21,216 +20,85 @@ def _preset(default: str) -> Any:
     )
 
 
-Models = Annotated[
-    list[str] | None, "Arch and options in quotes, instead of the preset's; may be repeated."
-]
 LossPreset = Annotated[list[str], _preset("mos_ptb")]
 ModelPreset = Annotated[list[str], _preset("ui_strings_en_de")]
-Repeats = Annotated[int, typer.Option(min=1, help="Timed repetitions.")]
-Turns = Annotated[
-    int,
-    typer.Option(min=1, help="Number of timed repetitions, which alternate with the baseline's."),
-]
-Threads = Annotated[
-    int, typer.Option(min=0, help="Number of CPU threads of torch; 0: its default.")
-]
-Device = Annotated[str, "cpu, cuda or cuda:N."]
-Dtype = Annotated[str, "float64, float32, bfloat16 or float16."]
-Csv = Annotated[Path | None, typer.Option("--csv", help="Also write a CSV file.")]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Also write a plot (.png, .svg, .pdf).")]
-
-
-def _sizes(what: str) -> Any:
-    """Return an option for sizes that replace a preset's."""
-    return typer.Option(help=f"{what} instead of the preset's, separated by commas.")
-
-
-Tokens = Annotated[str | None, _sizes("Tokens N")]
-Components = Annotated[str | None, _sizes("Components K")]
-Classes = Annotated[str | None, _sizes("Classes M")]
-ChunkMemory = Annotated[
-    str | None,
-    typer.Option(help="Memory of a chunk in MiB, as --head-loss-memory; 0: the default."),
-]
-Structure = Annotated[str | None, typer.Option(help="Structure instead of the preset's.")]
-Function = Annotated[str | None, typer.Option(help="Pointwise function instead of the preset's.")]
-
-
-def _layer(**options: str | Path | None) -> dict[str, str]:
-    """Return the given options of a layer as text."""
-    return {name: str(value) for name, value in options.items() if value is not None}
 
 
 def loss(
     preset: LossPreset,
+    settings: BenchSettings,
     impl: Annotated[
-        str,
+        str | None,
         "Implementations to time, separated by commas: ours (reference, chunked, fused, "
         "cpp, triton, auto), naive (plain autograd), gathered (the target's log-probability "
         "alone), compiled and gathered_compiled (both by torch.compile), plain_softmax, "
-        "linear_cross_entropy, liger, cce.",
-    ] = "naive,chunked,fused,cpp,linear_cross_entropy",
-    tokens: Tokens = None,
-    components: Components = None,
-    classes: Classes = None,
-    memory: ChunkMemory = None,
-    reduction: Annotated[str, "sum or none."] = "sum",
-    head: Structure = None,
-    pointwise: Function = None,
-    within: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Time each implementation with the largest batch that fits into N MiB."
-        ),
+        "linear_cross_entropy, liger, cce (default: naive, chunked, fused, cpp and "
+        "linear_cross_entropy; with --profile, fused).",
     ] = None,
-    dtype: Dtype = "float32", device: Device = "cpu", repeats: Turns = 7, threads: Threads = 0,
-    csv: Csv = None, plot: Plot = None, user_dir: UserDir = None,
-) -> None:  # fmt: skip
+    tokens: Annotated[str | None, "Tokens N instead of the preset's, separated by commas."] = None,
+    components: Annotated[
+        str | None, "Components K instead of the preset's, separated by commas."
+    ] = None,
+    classes: Annotated[
+        str | None, "Classes M instead of the preset's, separated by commas."
+    ] = None,
+    memory: Annotated[
+        str | None, "Memory of a chunk in MiB, as --head-loss-memory; 0: the default."
+    ] = None,
+    reduction: Annotated[str, "sum or none."] = "sum",
+    head: Annotated[str | None, "Structure instead of the preset's."] = None,
+    pointwise: Annotated[str | None, "Pointwise function instead of the preset's."] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Show in which of torch's operations the time goes.")
+    ] = False,
+    plot: Annotated[Path | None, "Also write a plot (.png, .svg, .pdf)."] = None,
+    user_dir: UserDir = None,
+) -> None:
     """Time losses against their matrix products alone.
 
     Example: highrank bench loss --preset mos_ptb --impl naive,fused
 
     Times forward and backward passes together.
     """
-    from highrank_plugins.benchmarks.run import run_losses
+    from highrank_plugins.benchmarks.run import Benchmark, profile_losses, run_losses
 
-    changes = {"reduction": reduction, "dtype": dtype, "device": device}
-    changes |= _layer(head=head, pointwise=pointwise, user_dir=user_dir)
-    grid = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
-    implementations = names("--impl", impl)
-    failed = run_losses(
-        preset, implementations, changes, _grid(grid), within, repeats, threads, csv, plot,
-        echo=echo_markdown,
-    )  # fmt: skip
-    if failed:
+    changes = settings.changes(
+        reduction=reduction, head=head, pointwise=pointwise, user_dir=user_dir
+    )
+    sizes = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
+    grid = {n: numbers(f"--{n}", text, int) for n, text in sizes.items() if text is not None}
+    default = "fused" if profile else "naive,chunked,fused,cpp,linear_cross_entropy"
+    implementations = names("--impl", impl or default)
+    benchmark = Benchmark("loss", settings, echo_markdown)
+    if profile:
+        unused = {"--within": settings.within, "--csv": settings.csv, "--plot": plot}
+        if wrong := [name for name, value in unused.items() if value is not None]:
+            raise ValueError(f"{wrong[0]} has no effect with --profile; leave one of them out")
+        profile_losses(preset, implementations, changes, grid, benchmark)
+    elif run_losses(preset, implementations, changes, grid, benchmark, plot):
         raise typer.Exit(1)
 
 
-def profile(
-    preset: LossPreset,
-    impl: Annotated[str, "One implementation of `bench loss`."] = "fused",
-    reduction: Annotated[str, "sum or none."] = "sum",
-    head: Structure = None,
-    pointwise: Function = None,
-    dtype: Dtype = "float32",
-    device: Device = "cpu",
-    repeats: Repeats = 5,
-    threads: Threads = 1,
-    user_dir: UserDir = None,
-) -> None:
-    """Show in which of torch's operations a loss spends time.
-
-    Example: highrank bench profile --preset mos_ptb --impl fused
-    """
-    from highrank_plugins.benchmarks.run import profile_losses
-
-    changes = {"reduction": reduction, "dtype": dtype, "device": device}
-    changes |= _layer(head=head, pointwise=pointwise, user_dir=user_dir)
-    profile_losses(preset, impl, changes, repeats, threads, echo=echo_markdown)
-
-
-def roofline(
-    preset: Annotated[list[str], "Cases or groups of benchmarks/presets.yaml."],
-    gpu: Annotated[str, "GPU to model: h200, h100, a100 or rtx4090."] = "h200",
-    impl: Annotated[
-        str,
-        typer.Option(
-            help="Implementations, separated by commas: naive, gathered, chunked, fused, triton; "
-            "only one with --whole-step.",
-            show_default="naive,fused,triton; triton with --whole-step",
-        ),
-    ] = "",
-    whole_step: Annotated[
-        bool, "Model training steps of the models of presets for `bench train`, not losses alone."
-    ] = False,
-    model: Models = None,
-    tokens: Tokens = None,
-    components: Components = None,
-    classes: Classes = None,
-    memory: ChunkMemory = None,
-    label_smoothing: Annotated[float | None, "Label smoothing instead of the preset's."] = None,
-) -> None:
-    """Model time and memory of losses on a GPU you do not have.
-
-    Example: highrank bench roofline mos_ptb --gpu a100
-
-    The numbers are calculated for bfloat16, not measured.
-    """
-    grid = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
-    changes: dict[str, Any] = {n: _one(n, values) for n, values in _grid(grid).items()}
-    changes |= {} if label_smoothing is None else {"label_smoothing": label_smoothing}
-    run = _whole_steps if whole_step else _losses
-    text = run(preset, model or [], gpu, impl, changes)
-    echo_markdown(text, nl=False)
-
-
-def _losses(
-    presets: list[str], models: list[str], gpu: str, impl: str, changes: dict[str, Any]
-) -> str:
-    from highrank_plugins.benchmarks.roofline import run_roofline
-
-    if models:
-        raise ValueError("--model needs --whole-step: a loss alone has no model")
-    implementations = names("--impl", impl or "naive,fused,triton")
-    return run_roofline(presets, implementations, gpu, changes)
-
-
-def _whole_steps(
-    presets: list[str], models: list[str], gpu: str, impl: str, changes: dict[str, Any]
-) -> str:
-    from highrank_plugins.benchmarks.whole_step import run_whole_steps
-
-    if changes:
-        raise ValueError(
-            "--whole-step takes all sizes from the preset: leave out --tokens, --components, "
-            "--classes, --memory and --label-smoothing"
-        )
-    return run_whole_steps(presets, models, impl or "triton", gpu)
-
-
-def _models(
-    kind: str,
+def train(
     preset: ModelPreset,
-    model: Models = None,
-    within: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Time each model with the largest batch that fits into N MiB besides weights and "
-            "the optimizer's state, and compare by token.",
-        ),
+    settings: BenchSettings,
+    model: Annotated[
+        list[str] | None, "Arch and options in quotes, instead of the preset's; may be repeated."
     ] = None,
-    dtype: Dtype = "float32",
-    device: Device = "cpu",
-    repeats: Turns = 7,
-    threads: Threads = 0,
-    csv: Csv = None,
+    generate: Annotated[
+        bool, typer.Option("--generate", help="Time beam search of a batch instead of training.")
+    ] = False,
     user_dir: UserDir = None,
 ) -> None:
-    """Share the options of `bench train` and `bench generate`, all but the measured step."""
-    from highrank_plugins.benchmarks.run import run_models
+    """Time whole training steps against the preset's baseline.
 
-    changes = {"dtype": dtype, "device": device}
-    if user_dir is not None:
-        changes["user_dir"] = str(user_dir)
-    failed = run_models(
-        kind, preset, model or None, changes, within, repeats, threads, csv, echo=echo_markdown
-    )
-    if failed:
+    Example: highrank bench train --preset ui_strings_en_de
+    """
+    from highrank_plugins.benchmarks.run import Benchmark, run_models
+
+    benchmark = Benchmark("generate" if generate else "train", settings, echo_markdown)
+    if run_models(preset, model, settings.changes(user_dir=user_dir), benchmark):
         raise typer.Exit(1)
-
-
-def _of_models(kind: str, what: str) -> Callable[..., None]:
-    def measure(**options: Any) -> None:
-        _models(kind, **options)
-
-    measure.__doc__ = (
-        f"Time {what} against the preset's baseline.\n\n"
-        f"Example: highrank bench {kind} --preset ui_strings_en_de"
-    )
-    shared = inspect.signature(_models)
-    vars(measure)["__signature__"] = shared.replace(parameters=list(shared.parameters.values())[1:])
-    return measure
 
 
 def estimate(
@@ -252,10 +120,12 @@ def estimate(
         int | None,
         typer.Option(min=1, help="Tokens of the measured step (default: the file's max_tokens)."),
     ] = None,
-    dtype: Dtype = "float32",
-    device: Device = "cpu",
-    repeats: Repeats = 7,
-    threads: Threads = 0,
+    dtype: Annotated[str, "float64, float32, bfloat16 or float16."] = "float32",
+    device: Annotated[str, "cpu, cuda or cuda:N."] = "cpu",
+    repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions.")] = 7,
+    threads: Annotated[
+        int, typer.Option(min=0, help="Number of CPU threads of torch; 0: its default.")
+    ] = 0,
 ) -> None:
     """Estimate hours, memory and cost of whole training runs.
 
@@ -263,8 +133,8 @@ def estimate(
 
     Measures one step on this machine and extrapolates.
     """
+    from highrank_plugins.benchmarks.case import check_device
     from highrank_plugins.benchmarks.estimate import Training, estimates_table, run_estimates
-    from highrank_plugins.benchmarks.run import check_device
     from highrank_plugins.training.configuration import load
 
     logging.disable(logging.INFO)  # hides fairseq's log
@@ -283,34 +153,12 @@ def table(csv: Annotated[list[Path], "CSV files of --csv."]) -> None:
 
     Example: highrank bench table losses.csv
     """
-    from highrank_plugins.benchmarks.report import table as as_table
     from highrank_plugins.benchmarks.rows import read_csv
+    from highrank_plugins.benchmarks.rows import table as as_table
 
     files = [read_csv(path) for path in csv]
     pages = (f"{rows[0].machine}\n\n{as_table(rows)}" for rows in files)
     echo_markdown("\n".join(pages), nl=False)
 
 
-def _grid(given: dict[str, str | None]) -> dict[str, list[int]]:
-    """Return sizes by name, as numbers."""
-    return {n: numbers(f"--{n}", text, int) for n, text in given.items() if text is not None}
-
-
-def _one(name: str, values: list[int]) -> int:
-    """Return the single size that was given."""
-    if len(values) > 1:
-        raise ValueError(f"--{name}: give one value; the model covers one size per call")
-    return values[0]
-
-
-bench = make_group(
-    {
-        "loss": loss,
-        "profile": profile,
-        "roofline": roofline,
-        "train": _of_models("train", "whole training steps"),
-        "generate": _of_models("generate", "beam search of a batch"),
-        "estimate": estimate,
-        "table": table,
-    }
-)
+bench = make_group({"loss": loss, "train": train, "estimate": estimate}, {"table": table})

@@ -6,19 +6,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from highrank_plugins.cli import make_group
-from highrank_plugins.cli.options import Data, Device, UserDir, numbers
+from highrank_plugins.cli.options import Data, UserDir, numbers
 from highrank_plugins.cli.printing import is_printed
 from highrank_plugins.common.provenance import typed_command
 from highrank_plugins.common.scored_text import Tokens
+from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
 
 if TYPE_CHECKING:
     from highrank_plugins.common.score import Score
-    from highrank_plugins.inference.tuning import Search
 
 
 def generate(
@@ -79,7 +79,7 @@ def score(
     to paired.json.
     """
     from highrank_plugins.common.files import write_json, write_text
-    from highrank_plugins.results import evaluations, scoring
+    from highrank_plugins.results import perplexity, scoring
 
     if compound_split:
         scoring.check_compounds(tokenise)
@@ -98,7 +98,7 @@ def score(
             write_json(output.with_name("paired.json"), paired)
         typer.echo(json.dumps(paired, ensure_ascii=False))
     if measures is not None:
-        scores |= evaluations.read_measures(measures, "test")
+        scores |= perplexity.read_measures(measures, "test")
     if hypotheses is not None:
         write_text(hypotheses, "".join(f"{line}\n" for line in translations))
     _write_or_print(scores, output)
@@ -120,7 +120,7 @@ def dialogue_score(
     from highrank_plugins.common.scored_text import bleu_tokens as choose_tokens
     from highrank_plugins.common.scored_text import require_joined
     from highrank_plugins.results import scoring
-    from highrank_plugins.results.evaluations import response_perplexity
+    from highrank_plugins.results.perplexity import response_perplexity
     from highrank_plugins.results.scoring import dialogue_scores
 
     if (scored is None) != (responses is None):
@@ -153,23 +153,6 @@ def _write_or_print(scores: "dict[str, Score]", output: Path | None) -> None:
 LIST = "With --grid: several values, separated by commas."
 
 Checkpoint = Annotated[Path, "Checkpoint of --arch awd_lstm_lm_<head>."]
-Output = Annotated[Path | None, typer.Option(help="JSON file to write (default: only print).")]
-Split = Annotated[str, "Split to score."]
-Grid = Annotated[
-    bool, typer.Option("--grid", help="Try all combinations of values, and use the best.")
-]
-GridSplit = Annotated[str, "Split on which --grid chooses."]
-GridTokens = Annotated[
-    int | None, typer.Option(min=1, help="Use only N tokens of --grid-split (default: all).")
-]
-State = Annotated[
-    Path | None,
-    "File with the progress, to resume from (default: next to OUTPUT, else next to the "
-    "checkpoint).",
-]
-SaveSeconds = Annotated[
-    float, typer.Option(min=0, help="Seconds between two saves of the progress.")
-]
 
 
 def dynamic_eval(
@@ -181,27 +164,12 @@ def dynamic_eval(
         str,
         typer.Option(
             "--lambda", metavar="LAMBDA", help=f"Pull λ towards the trained weights. {LIST}"
-        )
+        ),
     ],
-    output: Output = None,
-    split: Split = "test",
-    train_split: Annotated[str, "Split to collect the gradient statistics from."] = "train",
-    bptt: Annotated[int, typer.Option(min=1, help="Number of tokens of a segment.")] = 5,
-    train_batch_size: Annotated[
-        int, typer.Option(min=1, help="Number of parallel streams of the training text.")
-    ] = 100,
-    statistic: Annotated[
-        Literal["rms", "sum"],
-        "Gradient statistic: root mean square, or root of the sum of squares."
-    ] = "rms",
-    normalise: Annotated[
-        Literal["mean", "sum"],
-        "Divide the statistic by its mean or its sum over tensors."
-    ] = "mean",
-    grid: Grid = False, grid_split: GridSplit = "valid", grid_tokens: GridTokens = None,
-    state: State = None, save_seconds: SaveSeconds = 120,
-    device: Device = None, user_dir: UserDir = None,
-) -> None:  # fmt: skip
+    dynamic: DynamicSettings,
+    settings: AdaptiveSettings,
+    user_dir: UserDir = None,
+) -> None:
     """Score a text with a model that learns from it.
 
     Example: highrank evaluate dynamic checkpoint_best.pt data-bin --lr 5e-5
@@ -217,21 +185,15 @@ def dynamic_eval(
     More in docs/howto/adaptive_evaluation.md.
     """
     logging.disable(logging.INFO)  # hides fairseq's log
-    from highrank_plugins.inference import dynamic_evaluation as dynamic
-    from highrank_plugins.inference.adaptive_evaluation import Run
+    from highrank_plugins.inference import adaptive_evaluation as adaptive
 
     values = {
         "lr": numbers("--lr", lr, float),
         "eps": numbers("--eps", eps, float),
         "lambda": numbers("--lambda", lamb, float),
     }
-    run = Run(
-        checkpoint, data, "dynamic", output, command=typed_command(), split=split,
-        search=_search(grid, grid_split, grid_tokens),
-        state=state, save_seconds=save_seconds, device=device,
-    )  # fmt: skip
-    options = dynamic.DynamicOptions(train_split, bptt, train_batch_size, statistic, normalise)
-    dynamic.run_dynamic_evaluation(run, values, options, typer.echo)
+    run = adaptive.Run(checkpoint, data, "dynamic", typed_command(), settings)
+    adaptive.run_dynamic_evaluation(run, values, dynamic, typer.echo)
 
 
 def cache_eval(
@@ -242,12 +204,9 @@ def cache_eval(
         str, typer.Option("--lambda", metavar="LAMBDA", help=f"Weight λ of the cache. {LIST}")
     ],
     window: Annotated[str, typer.Option(help=f"Number of tokens in the cache. {LIST}")],
-    output: Output = None,
-    split: Split = "test",
-    grid: Grid = False, grid_split: GridSplit = "valid", grid_tokens: GridTokens = None,
-    state: State = None, save_seconds: SaveSeconds = 120,
-    device: Device = None, user_dir: UserDir = None,
-) -> None:  # fmt: skip
+    settings: AdaptiveSettings,
+    user_dir: UserDir = None,
+) -> None:
     """Score a text with a model and a cache of recent words.
 
     Example: highrank evaluate cache checkpoint_best.pt data-bin --theta 1
@@ -261,36 +220,23 @@ def cache_eval(
     docs/howto/adaptive_evaluation.md.
     """
     logging.disable(logging.INFO)  # hides fairseq's log
-    from highrank_plugins.inference.adaptive_evaluation import Run
-    from highrank_plugins.inference.cache_evaluation import run_cache_evaluation
+    from highrank_plugins.inference.adaptive_evaluation import Run, run_cache_evaluation
 
     values: dict[str, Sequence[float]] = {
         "theta": numbers("--theta", theta, float),
         "lambda": numbers("--lambda", lamb, float),
         "window": numbers("--window", window, int),
     }
-    run = Run(
-        checkpoint, data, "cache", output, command=typed_command(), split=split,
-        search=_search(grid, grid_split, grid_tokens),
-        state=state, save_seconds=save_seconds, device=device,
-    )  # fmt: skip
+    run = Run(checkpoint, data, "cache", typed_command(), settings)
     run_cache_evaluation(run, values, typer.echo)
-
-
-def _search(grid: bool, split: str, tokens: int | None) -> "Search | None":
-    from highrank_plugins.inference.tuning import Search
-
-    if not grid and tokens is not None:
-        raise ValueError("--grid-tokens has no effect without --grid; add --grid or remove it")
-    return Search(split, tokens) if grid else None
 
 
 evaluate = make_group(
     {
         "generate": generate,
         "score": score,
-        "dialogue-score": dialogue_score,
         "dynamic": dynamic_eval,
         "cache": cache_eval,
-    }
+    },
+    {"dialogue-score": dialogue_score},
 )

@@ -1,4 +1,4 @@
-"""Provide `highrank archs`, `heads`, `recipes` and `user-dir`, to list what exists."""
+"""Provide `highrank list archs|heads|recipes` and `user-dir`, to list what exists."""
 
 import inspect
 import logging
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import highrank_plugins
+from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import UserDir
 from highrank_plugins.cli.printing import echo_markdown
 
@@ -20,13 +21,11 @@ if TYPE_CHECKING:
 def archs(user_dir: UserDir = None) -> None:
     """Print all architectures.
 
-    Example: highrank archs > archs.md
+    Example: highrank list archs > archs.md
 
     Writes the Markdown of docs/reference/archs.md to a file, and draws tables on a terminal.
     """
     logging.disable(logging.INFO)  # hides fairseq's log
-    import highrank_plugins
-
     highrank_plugins.register()
     # imported by name, because mypy does not check the dataclasses that fairseq reads
     echo_markdown(import_module("highrank_plugins.models.arch_table").arch_table(), nl=False)
@@ -35,7 +34,7 @@ def archs(user_dir: UserDir = None) -> None:
 def heads(user_dir: UserDir = None) -> None:
     """Print all structures, pointwise functions and options.
 
-    Example: highrank heads
+    Example: highrank list heads
 
     Writes two Markdown tables to a file, and a list to a terminal.
     """
@@ -79,7 +78,7 @@ def _shown(default: Any) -> str:
 def recipes() -> None:
     """Print all recipes and their configurations.
 
-    Example: highrank recipes
+    Example: highrank list recipes
 
     The output says what each recipe trains: a Markdown table in a file, a list on a terminal.
     """
@@ -91,12 +90,11 @@ def recipes() -> None:
         raise ValueError(
             f"{folder}: there are no recipes here; they come with a clone of the repository"
         )
-    rows = [[f"`{_name(script)}`", _subject(script), _confs(script.parent)] for script in scripts]
+    rows = [
+        [f"`recipes/{script.parent.name}/run.sh`", _subject(script), _confs(script.parent)]
+        for script in scripts
+    ]
     echo_markdown(table(["recipe", "trains", "configurations (--conf)"], rows), nl=False)
-
-
-def _name(script: Path) -> str:
-    return f"recipes/{script.parent.name}/run.sh"
 
 
 def _subject(script: Path) -> str:
@@ -126,3 +124,6 @@ def user_dir() -> None:
     In a command: fairseq-train data-bin --user-dir $(highrank user-dir) …
     """
     typer.echo(Path(highrank_plugins.__file__).parent.resolve())
+
+
+listings = make_group({"archs": archs, "heads": heads, "recipes": recipes})

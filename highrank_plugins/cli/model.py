@@ -9,7 +9,6 @@ import typer
 
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import UserDir
-from highrank_plugins.cli.user_error import user_errors
 
 
 def average(
@@ -42,23 +41,22 @@ def average(
     from highrank_plugins.training.averaging import average_checkpoints
 
     logging.disable(logging.INFO)  # hides fairseq's log
-    with user_errors():
-        if output.is_dir():
-            raise ValueError(f"--output {output} is a directory: name the file to write")
-        if output.exists() and output.resolve().parent == directory.resolve():
-            raise ValueError(
-                f"--output {output} is a file of the training run: name another file, because an "
-                "average cannot be resumed from"
-            )
-        paths = _choose(directory, last, best, from_update, to_update)
-        typer.echo(f"averaging {', '.join(path.name for path in paths)} of {directory}")
-        average_checkpoints(paths, output)
+    if output.is_dir():
+        raise ValueError(f"--output {output} is a directory: name the file to write")
+    if output.exists() and output.resolve().parent == directory.resolve():
+        raise ValueError(
+            f"--output {output} is a file of the training run: name another file, because an "
+            "average cannot be resumed from"
+        )
+    paths = _choose(directory, last, best, from_update, to_update)
+    typer.echo(f"averaging {', '.join(path.name for path in paths)} of {directory}")
+    average_checkpoints(paths, output)
 
 
 def _choose(
     directory: Path, last: int | None, best: int | None, first: int | None, end: int | None
 ) -> list[Path]:
-    from highrank_plugins.training import checkpoint_choice as choice
+    from highrank_plugins.training import averaging as choice
 
     if first is not None and end is not None and first > end:
         raise ValueError(f"--from-update {first} is above --to-update {end}")
@@ -84,8 +82,7 @@ def best_checkpoint(
     from highrank_plugins.training.checkpoint_file import best_checkpoint
 
     logging.disable(logging.INFO)  # hides fairseq's log
-    with user_errors():
-        typer.echo(best_checkpoint(directories))
+    typer.echo(best_checkpoint(directories))
 
 
 def export(
@@ -112,9 +109,8 @@ def export(
     from highrank_plugins.reports.model_folder import export_model
 
     logging.disable(logging.INFO)  # hides fairseq's log
-    with user_errors():
-        export_model(checkpoint, output, data, licence, pieces, results)
-        typer.echo(f"{output}: {', '.join(sorted(path.name for path in output.iterdir()))}")
+    export_model(checkpoint, output, data, licence, pieces, results)
+    typer.echo(f"{output}: {', '.join(sorted(path.name for path in output.iterdir()))}")
 
 
 def import_model(
@@ -129,16 +125,11 @@ def import_model(
     from highrank_plugins.reports import model_folder
 
     logging.disable(logging.INFO)  # hides fairseq's log
-    with user_errors():
-        model_folder.import_model(exported, output)
-        typer.echo(output)
+    model_folder.import_model(exported, output)
+    typer.echo(output)
 
 
 model = make_group(
-    {
-        "average": average,
-        "best-checkpoint": best_checkpoint,
-        "export": export,
-        "import": import_model,
-    },
+    {"average": average, "export": export, "import": import_model},
+    {"best-checkpoint": best_checkpoint},
 )

@@ -94,7 +94,7 @@ def record(
     from highrank_plugins.common.files import write_json, write_text
     from highrank_plugins.reports.comparison_tables import published_table
     from highrank_plugins.reports.tables import to_markdown
-    from highrank_plugins.results.evaluations import dictionary
+    from highrank_plugins.results.perplexity import dictionary
     from highrank_plugins.results.record import make_record, read_training
     from highrank_plugins.training import configuration
 
@@ -164,18 +164,18 @@ def _scores(path: Path, finetuned: bool, data: Path | None = None) -> "dict[str,
 
 
 def _evaluations(path: Path, data: Path | None, finetuned: bool) -> "dict[str, Score]":
-    from highrank_plugins.results import evaluations
+    from highrank_plugins.results import perplexity
 
     scores: dict[str, Score] = {}
     for split in ("test", "valid", "train"):
         if split != "train" or (path / "train.log").exists():
-            scores |= evaluations.read_eval_lm(path / f"{split}.log", split)
+            scores |= perplexity.read_eval_lm(path / f"{split}.log", split)
     if finetuned:
-        scores |= evaluations.before_finetuning(path)
-    if data is not None and (unigram := evaluations.unigram_perplexity(data)):
-        scores[evaluations.UNIGRAM] = unigram
+        scores |= perplexity.before_finetuning(path)
+    if data is not None and (unigram := perplexity.unigram_perplexity(data)):
+        scores[perplexity.UNIGRAM] = unigram
     for split, folder in (("test", path), ("valid", path / "valid")):
-        scores |= evaluations.read_measures(folder, split)
+        scores |= perplexity.read_measures(folder, split)
     return scores
 
 

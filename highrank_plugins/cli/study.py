@@ -1,16 +1,16 @@
-"""Provide `highrank study`: configurations × seeds as one table that can be resumed."""
+"""Provide `highrank study`, a table of configurations × seeds, and `match`, its controls."""
 
 import logging
 import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from highrank_plugins.cli.printing import print_tables
-from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.cli.options import names
+from highrank_plugins.cli.printing import print_or_write, print_tables
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.formatting import size
 from highrank_plugins.common.processes import python
@@ -62,59 +62,56 @@ def study(
     The same command resumes an interrupted study.
     """
     logging.disable(logging.INFO)  # hides fairseq's log
-    with user_errors():
-        from highrank_plugins.studies.definition import first_seeds, read_study
-        from highrank_plugins.studies.members import NOT_RUN, prepare, study_folder
-        from highrank_plugins.studies.runner import check_machine, run_members, slots
-        from highrank_plugins.studies.table import planned
-        from highrank_plugins.training.launch.batch_job import check_characters
+    from highrank_plugins.studies.definition import first_seeds, read_study
+    from highrank_plugins.studies.members import NOT_RUN, prepare, study_folder
+    from highrank_plugins.studies.runner import check_machine, run_members, slots
+    from highrank_plugins.studies.table import planned
+    from highrank_plugins.training.launch.batch_job import check_characters
 
-        given = {
-            "--dry-run": dry_run,
-            "--slurm": slurm,
-            "--only": only is not None,
-            "--table": table,
-        }
-        ways = [name for name, chosen in given.items() if chosen]
-        if len(ways) > 1:
-            raise ValueError(f"{' and '.join(ways)} exclude each other; choose one")
-        exp_dir = exp_dir.resolve()
-        read = read_study(file, _assignments(option or []))
-        folder = study_folder(read, exp_dir)
-        if slurm:
-            check_characters([str(folder), *sys.argv])
-        plan = planned(folder, None if dry_run else at_most)
-        most = at_most or plan
-        if most is not None:
-            read = replace(read, members=first_seeds(read.members, most))
-        members = prepare(read, exp_dir, check_values=dry_run)
-        if not (slurm or dry_run or table):
-            check_machine(members)
-        if slurm:  # its nodes may have more cores
-            claim(folder, file)
-            _submit(read, members, folder, jobs)
-            return
-        if dry_run:
-            _print_plan(members)
-            _print_cost(members, len(slots(read.settings.threads, jobs)))
-            return
-        environments = [] if table else slots(read.settings.threads, 1 if only else jobs)
+    given = {
+        "--dry-run": dry_run,
+        "--slurm": slurm,
+        "--only": only is not None,
+        "--table": table,
+    }
+    ways = [name for name, chosen in given.items() if chosen]
+    if len(ways) > 1:
+        raise ValueError(f"{' and '.join(ways)} exclude each other; choose one")
+    exp_dir = exp_dir.resolve()
+    read = read_study(file, _assignments(option or []))
+    folder = study_folder(read, exp_dir)
+    if slurm:
+        check_characters([str(folder), *sys.argv])
+    plan = planned(folder, None if dry_run else at_most)
+    most = at_most or plan
+    if most is not None:
+        read = replace(read, members=first_seeds(read.members, most))
+    members = prepare(read, exp_dir, check_values=dry_run)
+    if not (slurm or dry_run or table):
+        check_machine(members)
+    if slurm:  # its nodes may have more cores
         claim(folder, file)
-        if only is not None:
-            names = [member.name for member in members]
-            if only not in names:
-                raise ValueError(
-                    f"--only {only}: no such member; the members are {', '.join(names)}"
-                )
-            chosen = members[names.index(only)]
-            run_members([chosen], folder / "logs", environments, _say)
-            raise typer.Exit(1 if chosen.problem() else 0)
-        busy = f"another process is running this study in {folder}; wait until it ends, or stop it"
-        with held_alone(folder / ".lock", busy):
-            if not table:
-                run_members(members, folder / "logs", environments, _say, read.settings.metric)
-            _show(read, members, folder, plan)
-        failed = any(member.problem() not in (None, NOT_RUN) for member in members)
+        _submit(read, members, folder, jobs)
+        return
+    if dry_run:
+        _print_plan(members)
+        _print_cost(members, len(slots(read.settings.threads, jobs)))
+        return
+    environments = [] if table else slots(read.settings.threads, 1 if only else jobs)
+    claim(folder, file)
+    if only is not None:
+        known = [member.name for member in members]
+        if only not in known:
+            raise ValueError(f"--only {only}: no such member; the members are {', '.join(known)}")
+        chosen = members[known.index(only)]
+        run_members([chosen], folder / "logs", environments, _say)
+        raise typer.Exit(1 if chosen.problem() else 0)
+    busy = f"another process is running this study in {folder}; wait until it ends, or stop it"
+    with held_alone(folder / ".lock", busy):
+        if not table:
+            run_members(members, folder / "logs", environments, _say, read.settings.metric)
+        _show(read, members, folder, plan)
+    failed = any(member.problem() not in (None, NOT_RUN) for member in members)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -216,3 +213,48 @@ def _print_cost(members: "list[PreparedMember]", slots: int) -> None:
         left += f", {size(needed)}"
     typer.echo(f"\n{len(waiting)} of {len(members)} members to run, {slots} at a time: {left}")
     require_space(members[0].run_dir, needed)
+
+
+def match(
+    system: Annotated[str, "Configuration to change: a file, or a name in --recipe."],
+    to: Annotated[str, typer.Option(help="Configuration to match.")],
+    by: Annotated[
+        Literal["parameters", "compute", "width"], "Quantity to make equal, within 0.5 %."
+    ] = "parameters",
+    recipe: Annotated[str, "Recipe that has the configurations."] = "ptb",
+    words: Annotated[
+        int | None,
+        typer.Option(min=5, help="Size of the dictionary (default: the configuration's)."),
+    ] = None,
+    data: Annotated[Path | None, "Binarised text with the dictionary."] = None,
+    free: Annotated[
+        str | None, "Sizes to change in proportion, separated by commas (default: widths)."
+    ] = None,
+    step: Annotated[int, typer.Option(min=1, help="Round sizes to multiples of this.")] = 4,
+    output: Annotated[Path | None, "Configuration to write (default, and -: print it)."] = None,
+) -> None:
+    """Find the sizes at which a system costs as much as another.
+
+    Example: highrank match small/mos --to small/softmax --by parameters
+    """
+    logging.disable(logging.INFO)  # hides fairseq's log
+    from highrank_plugins.studies.definition import recipe_folder
+    from highrank_plugins.studies.members import (
+        find_configuration,
+        match_configurations,
+        matched_yaml,
+        shared_dictionary_size,
+    )
+    from highrank_plugins.training import configuration
+
+    folder = recipe_folder(recipe, Path())
+    base, target = (find_configuration(folder, name) for name in (system, to))
+    settings, reference = configuration.load(base), configuration.load(target)
+    count = words or (0 if data else shared_dictionary_size(folder.name, settings, reference))
+    sizes = tuple(names("--free", free)) if free else ()
+    found = match_configurations(
+        settings, reference, by, words=count, data=data, free=sizes, step=step
+    )
+    place = Path() if output is None else output.parent  # of `-`, it is this directory, too
+    text = matched_yaml(base, found, by, f"{system} of the size of {to}", place)
+    print_or_write(text, output)

@@ -108,18 +108,6 @@ def handlers_restored() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-@contextmanager
-def disregarded() -> Iterator[None]:
-    """Ignore `SIGNALS` in this process during the block; processes that it starts get them."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    handle(lambda *_: None)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def listening() -> bool:
     """Whether this process called `listen`, and not the one that it was forked from."""
     return _listener == os.getpid()

@@ -70,7 +70,7 @@ class ChunkRandomState:
         """
         if not self._noisy():
             return False
-        # device meta, where `highrank bench roofline` runs losses, has no generator
+        # device meta, where `scripts/roofline.py` runs losses, has no generator
         device = "cpu" if x_JNS.is_meta else x_JNS.device
         begin = self.start + first
         end = begin + x_JNS.size(1)

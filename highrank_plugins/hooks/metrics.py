@@ -5,9 +5,9 @@ they are lost. Why: fairseq gives its statistics to a progress bar. What we do: 
 `metrics.jsonl` in `--save-dir`, a JSON object a line: `tag` (train_inner, train, or a validation
 set), `epoch`, `num_updates`, and each statistic as a number, or null if it is not finite. The first
 line (tag start) has `parameters` and `updates_per_epoch`, and that of an epoch the peak memory of
-the process. `results/record.py` reads the file. A resumed run drops the lines after its checkpoint; at update 0 an earlier run's are kept in
-`metrics.before-TIME.jsonl`. A file that no training run has written is an error. Delete when:
-fairseq writes one.
+the process. `results/record.py` reads the file. A resumed run drops the lines after its checkpoint;
+at update 0 an earlier run's are kept in `metrics.before-TIME.jsonl`. A file that no training run
+has written is an error. Delete when: fairseq writes one.
 
 The tracker. What breaks: without Weights & Biases, `--wandb-project` tracks nothing. Why: fairseq
 knows only this tracker. What we do: track with trackio (extra `track`), which keeps its data on

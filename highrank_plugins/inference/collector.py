@@ -11,8 +11,13 @@ from tqdm import tqdm
 from highrank_plugins.common.progress import bar_options
 from highrank_plugins.inference.loading import DTYPES, LoadedModel, load_model, pick_device
 from highrank_plugins.inference.processes import Processes
-from highrank_plugins.inference.streaming_model import TASK, StreamingModel
-from highrank_plugins.inference.texts import SentenceText, StreamText, Text
+from highrank_plugins.inference.streaming_model import (
+    TASK,
+    SentenceText,
+    StreamingModel,
+    StreamText,
+    Text,
+)
 from highrank_plugins.measures.base import MEASURES, Block, TextMeasure
 
 

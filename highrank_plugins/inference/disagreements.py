@@ -58,12 +58,8 @@ def compare(
 ) -> ModelComparison:
     """Compare the probabilities of the words that came, token by token (Yang et al. 2018, C.4).
 
-    Args:
-        first, second: of the same text, cut alike.
-        margin: least difference of −log P, in nats.
-        count: number of tokens that are shown.
-        words: number of words before each.
-        top: number of most probable words of each.
+    Both read the same text, cut alike. `margin` is in nats; `words` are shown before each of
+    `count` tokens, and the `top` most probable ones.
     """
     if first.text.digest != second.text.digest:
         raise ValueError(

@@ -1,12 +1,19 @@
-"""Run a recurrent language model over the texts of a binarised corpus as streams."""
+"""Run models over the texts of a binarised corpus: streams with a carried state, or sentences."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
+import numpy as np
 import torch
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq import utils
+from fairseq.models import (
+    ARCH_MODEL_REGISTRY,
+    MODEL_REGISTRY,
+    FairseqEncoderDecoderModel,
+    FairseqLanguageModel,
+)
 from torch import Tensor, nn
 
 from highrank_plugins.common.checksums import checksum
@@ -130,3 +137,113 @@ def _check_kind(loaded: LoadedModel) -> None:
             f"{path} was trained with --task {task}, whose lines or blocks do not continue each "
             f"other; this evaluation is for --task {TASK}"
         )
+
+
+class TextStep(NamedTuple):
+    """Hold features [n, F] after a batch, the words [n] that they predict, and the state."""
+
+    features: Tensor
+    target: Tensor
+    state: Any
+
+
+def _digest(batches: Iterable[FairseqBatch]) -> str:
+    """Return a digest of input words, predicted words, and their division into batches."""
+    found = hashlib.sha256()
+    for batch in batches:
+        for words in (batch["net_input"]["src_tokens"], batch["target"]):
+            found.update(f"{tuple(words.shape)}".encode())
+            found.update(words.contiguous().numpy().data)
+    return found.hexdigest()[:16]
+
+
+class StreamText:
+    """Read one stream, whose state is carried from batch to batch.
+
+    `counts` are the numbers of tokens of its batches; `digest` identifies them.
+    """
+
+    def __init__(self, model: StreamingModel, segments: Segments) -> None:
+        self.model, self.segments = model, segments
+        self.counts = [chunk.length for chunk in segments.chunks]
+        self.digest = _digest(segments.starting_at(0))
+
+    @torch.no_grad()
+    def step(self, index: int, state: Any) -> TextStep:
+        """Run the model at batch number `index`, after the state that batch `index` − 1 left."""
+        batch = self.segments.streams[self.segments.chunks[index]]
+        device = self.model.device
+        words = batch["net_input"]["src_tokens"].to(device)
+        state = map_tensors(lambda tensor: tensor.to(device), state)
+        out = self.model.model.bptt_features(words, state)
+        return TextStep(out.features[:, 0], batch["target"][0].to(device), out.state)
+
+
+class SentenceText:
+    """Read sentences, or a language model's blocks, each on its own, with given targets.
+
+    Args:
+        model: encoder and decoder, or a language model, of fairseq or of ours.
+        task: of its training run; says how a language model's text is cut into blocks.
+        size: tokens of a batch, with padding; a longer sentence is a batch.
+    """
+
+    def __init__(self, model: Any, task: Any, split: str, size: int) -> None:
+        if not isinstance(model, (FairseqEncoderDecoderModel, FairseqLanguageModel)):
+            raise ValueError(
+                f"{type(model).__name__} is neither a language model nor an encoder with a decoder"
+            )
+        self.model, self.pad = model, task.target_dictionary.pad()
+        self.device = next(model.parameters()).device
+        task.load_dataset(split)
+        self.dataset = task.dataset(split)
+        self.batches = self._cut(split, task, size)
+        self.counts: list[int] = []
+        self.digest = _digest(self._counted())
+
+    def _cut(self, split: str, task: Any, size: int) -> list[np.ndarray]:
+        indices = np.arange(len(self.dataset))
+        if not len(indices):
+            raise ValueError(f"{split} is empty: its text has no tokens")
+        limits = utils.resolve_max_positions(task.max_positions(), self.model.max_positions())
+        _, ignored = self.dataset.filter_indices_by_size(indices, limits)
+        if len(ignored):
+            raise ValueError(
+                f"{split}: {len(ignored)} of {len(indices)} sentences are longer than the model's "
+                f"{limits} positions; the first is number {ignored[0]}. Remove them from the text"
+            )
+        longest = max(int(self.dataset.num_tokens(index)) for index in indices)
+        return self.dataset.batch_by_size(indices, max_tokens=max(size, longest))
+
+    def _counted(self) -> Iterator[FairseqBatch]:
+        for batch in map(self._collate, self.batches):
+            self.counts.append(int(batch["target"].ne(self.pad).sum()))
+            yield batch
+
+    def _collate(self, indices: np.ndarray) -> dict[str, Any]:
+        batch = self.dataset.collater([self.dataset[index] for index in indices])
+        if not isinstance(batch.get("target"), Tensor):
+            raise ValueError("the task must have exactly one target; see --criterion")
+        return batch
+
+    @torch.no_grad()
+    def step(self, index: int, state: Any) -> TextStep:
+        """Run the model at batch number `index`; the state is None."""
+        batch = self._collate(self.batches[index])
+        batch = utils.apply_to_sample(lambda tensor: tensor.to(self.device), batch)
+        features = self._features(batch["net_input"])
+        order = batch["id"].argsort()  # fairseq sorts a batch by length
+        features, target = features[order], batch["target"][order]
+        kept = target.ne(self.pad)
+        return TextStep(features[kept], target[kept], None)
+
+    def _features(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Return what the output layer reads, [B, T, F]."""
+        decoder = self.model.decoder
+        if isinstance(self.model, FairseqLanguageModel):
+            return decoder.extract_features(inputs["src_tokens"], encoder_out=None)[0]
+        encoded = self.model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])
+        return decoder.extract_features(inputs["prev_output_tokens"], encoder_out=encoded)[0]
+
+
+Text: TypeAlias = StreamText | SentenceText

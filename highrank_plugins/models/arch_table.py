@@ -1,4 +1,4 @@
-"""Write docs/reference/archs.md, which `highrank archs` prints: all architectures."""
+"""Write docs/reference/archs.md, which `highrank list archs` prints: all architectures."""
 
 from argparse import Namespace
 from collections.abc import Iterable
@@ -12,10 +12,10 @@ from highrank_plugins.models.awd_lstm_lm import DEFAULT, PRESETS, fill
 
 INTRODUCTION = """# Architectures
 
-Printed by `highrank archs`. `transformer_mos_iwslt_de_en` is fairseq's `transformer_iwslt_de_en`
-with the head `mos` in place of the output layer; all other options keep fairseq's values. The first
-table has the names that may stand for `<layer>` in the others. Any other pair of structure and
-pointwise function is made with `--head-pointwise`."""
+Printed by `highrank list archs`. `transformer_mos_iwslt_de_en` is fairseq's
+`transformer_iwslt_de_en` with the head `mos` in place of the output layer; all other options keep
+fairseq's values. The first table has the names that may stand for `<layer>` in the others. Any
+other pair of structure and pointwise function is made with `--head-pointwise`."""
 AWD_LSTM = f"""## On `awd_lstm_lm`
 
 The AWD-LSTM has the papers' sizes and dropouts for Penn Treebank, WikiText-2, One Billion Word and

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.provenance import machine_kind
-from highrank_plugins.results.evaluations import UNIGRAM
+from highrank_plugins.results.perplexity import UNIGRAM
 
 Record = dict[str, Any]
 # kind of score → its names, its least and its greatest value

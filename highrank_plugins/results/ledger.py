@@ -29,7 +29,7 @@ from highrank_plugins.results.counts import (
     count_texts,
     sizes_of,
 )
-from highrank_plugins.results.evaluations import BEFORE, tokens_read
+from highrank_plugins.results.perplexity import BEFORE, tokens_read
 from highrank_plugins.results.scoring import ScoreError
 
 # stage → text, as `train.en` → "in" and "out", each a tally; "left out", a tally for each reason

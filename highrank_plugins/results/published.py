@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict
 
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import read_tree
-from highrank_plugins.results.evaluations import BEFORE
 from highrank_plugins.results.metrics import KINDS
+from highrank_plugins.results.perplexity import BEFORE
 
 FILE = Path(__file__).with_suffix(".yaml")
 PARAMETERS = "parameters"

@@ -14,8 +14,8 @@ from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.heads.tokens import tokens, with_layer_of_arch
 from highrank_plugins.results.comparison import TESTS, Compared, ComparedSystem
 from highrank_plugins.results.doubts import SCORING, STEPS, TEXT_BLOCKS, flat_settings
-from highrank_plugins.results.evaluations import BEFORE
 from highrank_plugins.results.metrics import KINDS
+from highrank_plugins.results.perplexity import BEFORE
 from highrank_plugins.results.published import (
     FILE,
     SIZES_DIFFER,

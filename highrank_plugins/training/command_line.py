@@ -1,57 +1,25 @@
-"""Write blocks of a configuration as command lines that a person could paste."""
+"""Write blocks of a configuration as command lines that a person could paste, and for recipes."""
 
+import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import yaml
 
 import highrank_plugins
+from highrank_plugins.common.files import write_text
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.measures import find_measure, measure_names
+from highrank_plugins.training.blocks import PROGRAMS, Program, program_of
+from highrank_plugins.training.configuration import Configuration
 
-
-class Program(NamedTuple):
-    """Name the command whose options a block of a configuration holds.
-
-    Attributes:
-        words: its name.
-        set_by_recipes: options that a recipe adds and a configuration may not have.
-    """
-
-    words: str
-    set_by_recipes: tuple[str, ...] = ()
-
-
-_TRAINING = ("save_dir", "tensorboard_logdir", "log_format")
-# block of a configuration → its command; measures have blocks of their names
-PROGRAMS = {
-    "data": Program("highrank data pieces", ("languages",)),
-    "clean": Program("highrank data clean-texts", ("languages",)),
-    "corpus": Program("highrank data lm-corpus", ("data", "output")),
-    "dialogues": Program("highrank data dialogue-text"),
-    "launch": Program("highrank launch"),
-    "train": Program("fairseq-train", _TRAINING),
-    "finetune": Program("fairseq-train", (*_TRAINING, "finetune_from_model")),
-    "generate": Program("fairseq-generate", ("gen_subset", "path", "score_reference")),
-    "evaluate": Program("fairseq-eval-lm", ("gen_subset", "path")),
-}
-
-
-_MEASURING = ("split", "output")
-
-
-def program_of(block: str) -> Program:
-    """Return the command of a key of `PROGRAMS` or of a measure; the latter imports torch."""
-    if block in PROGRAMS:
-        return PROGRAMS[block]
-    return Program(find_measure(block).command(block), _MEASURING)
-
-
-def set_by_recipes(block: str) -> tuple[str, ...]:
-    """Return the options that the block of a command or measure may not have."""
-    if block in PROGRAMS:
-        return PROGRAMS[block].set_by_recipes
-    return _MEASURING if block in measure_names() else ()
+# steps that are skipped if their block is empty
+_OPTIONAL = ("finetune", "launch")
+STREAMS = "bptt_language_modeling"
 
 
 def arguments(options: Mapping[str, object]) -> list[list[str]]:
@@ -85,10 +53,6 @@ def shell_line(program: Program, options: Mapping[str, object], extra: Sequence[
     """Return the line for a shell, an option per row.
 
     A recipe adds its own words at the end, such as the data directory and `--save-dir DIR`.
-
-    Args:
-        options: the configuration's block.
-        extra: further words of the user.
     """
     own = arguments(options)
     if program.words.startswith("fairseq"):  # last: an option before it may take several values
@@ -105,3 +69,103 @@ def by_option(words: Sequence[str]) -> list[list[str]]:
             rows.append([])
         rows[-1].append(word)
     return rows
+
+
+class Launch(NamedTuple):
+    """Describe the start of a training run by `highrank launch`.
+
+    `words` are the user's, and replace `options`. `batch` has lines about the size of an update
+    that the options of the training run do not determine. A user runs the command on other nodes
+    `by_hand`.
+    """
+
+    options: Mapping[str, Any]
+    words: Sequence[str]
+    batch: Sequence[str]
+    by_hand: bool
+
+
+def write_recipe_files(
+    configuration: Configuration, folder: Path, launch: Launch | None, more: Mapping[str, Any]
+) -> None:
+    """Write `settings.sh`, to be sourced, and `BLOCK.sh` with the command of each block.
+
+    Other files are kept. `more` are further variables of the shell, each a word or a list of words.
+    """
+    variables = {
+        "measures": configuration.measures,
+        "text_measures": [name for name in configuration.measures if find_measure(name).of_a_split],
+        "training_key": _training_key(configuration, launch),
+        "other_nodes": "by hand" if launch and launch.by_hand else "",
+        **more,
+    }
+    lines = ["# shellcheck shell=bash disable=SC2034", *_settings(configuration)]
+    lines += [f"{name}={_assigned(value)}" for name, value in variables.items()]
+    settings = folder / "settings.sh"
+    blocks = [folder / f"{block}.sh" for block in (*PROGRAMS, *measure_names())]
+    earlier = [path for path in blocks if os.path.lexists(path)]
+    if earlier and not settings.exists():
+        names = ", ".join(path.name for path in earlier)
+        raise UserError(
+            f"--commands {folder}: {names} would be replaced, but this command has not written the "
+            "folder (settings.sh is missing): name another folder"
+        )
+    write_text(settings, "\n".join(lines) + "\n")  # first: it marks the others as ours
+    for path in earlier:
+        path.unlink()
+    for block in (*PROGRAMS, *configuration.measures):
+        options = getattr(configuration, block)
+        if options is not None and (options or block not in _OPTIONAL):
+            own = configuration.options(block)
+            if launch is not None and block in ("train", "finetune"):
+                own = launched(own)
+            line = shell_line(program_of(block), own)
+            write_text(folder / f"{block}.sh", line)
+    if launch is not None:
+        line = shell_line(PROGRAMS["launch"], launch.options, launch.words)
+        write_text(folder / "launch.sh", line)
+
+
+def _settings(configuration: Configuration) -> Iterator[str]:
+    """Yield the lines of an array: a block as YAML, or the value of block.option."""
+    yield "declare -gA settings=("
+    for block, options in configuration.blocks().items():
+        yield f"    [{block}]={shlex.quote(yaml.safe_dump(options).rstrip())}"
+        for name, value in options.items():
+            yield f"    [{block}.{name}]={shlex.quote(str(value))}"
+    yield ")"
+
+
+def _assigned(value: str | Sequence[str]) -> str:
+    return shlex.quote(value) if isinstance(value, str) else f"({shlex.join(value)})"
+
+
+def _training_key(configuration: Configuration, launch: Launch | None) -> str:
+    """Return the text of all options that a training run depends on."""
+    lines = [yaml.safe_dump(configuration.train).rstrip()]
+    return "\n".join([*lines, *(launch.batch if launch is not None else ())])
+
+
+def launched(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a training run's options for several processes: without the world size of one."""
+    alone = ("distributed_world_size", 1)
+    return {name: value for name, value in options.items() if (name, value) != alone}
+
+
+def launch_defaults(configuration: Configuration) -> dict[str, Any]:
+    """Return the block launch; a run on streams keeps `train.batch_size` of them in all."""
+    streams = configuration.train.get("batch_size")
+    if configuration.train.get("task") != STREAMS or streams is None:
+        return configuration.launch
+    if configuration.finetune.get("batch_size", streams) != streams:
+        raise ConfigurationError(
+            f"finetune.batch_size: a finetuning run under a launcher has the {streams} "
+            "streams of train.batch_size; remove the option"
+        )
+    return {"effective_streams": streams, **configuration.launch}
+
+
+def unreplaced(options: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """Return the options that the user's words do not replace."""
+    given = {word.partition("=")[0] for word in words}
+    return {name: value for name, value in options.items() if flag(name) not in given}

@@ -2,18 +2,10 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveInt,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import (
@@ -24,7 +16,14 @@ from highrank_plugins.common.yaml_tree import (
     read_tree,
 )
 from highrank_plugins.measures import measure_names
-from highrank_plugins.training.command_line import PROGRAMS, set_by_recipes
+from highrank_plugins.training.blocks import (
+    MODELS,
+    PROGRAMS,
+    AverageSettings,
+    BlockOptions,
+    DataSettings,
+    set_by_recipes,
+)
 
 
 def _scalar(value: Any) -> Any:
@@ -35,25 +34,6 @@ def _scalar(value: Any) -> Any:
 
 # true: a bare flag; false: no flag; quote True for an option that takes the word
 Scalar = Annotated[Any, AfterValidator(_scalar)]
-
-
-class _Block(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class DataSettings(_Block):
-    """Say how parallel text becomes pieces: options of `highrank data pieces`."""
-
-    vocab_size: PositiveInt
-    character_coverage: float = Field(default=1.0, gt=0.9, le=1.0)
-    algorithm: Literal["sentencepiece", "subword_nmt"] = "sentencepiece"
-    sample: PositiveInt | None = None
-
-
-class AverageSettings(_Block):
-    """Say how many of the last checkpoints are averaged."""
-
-    last: PositiveInt = 1
 
 
 # data.algorithm → how fairseq-generate joins the pieces
@@ -88,7 +68,7 @@ _UP_TO_TRAINING = ("data", "corpus", "clean", "dialogues", "launch", "train", "f
 Options = Annotated[dict[str, Scalar], Field(default_factory=dict)]
 
 
-class Configuration(_Block):
+class Configuration(BlockOptions):
     """Hold a training run and what follows it: a translator has `data`, a language model `corpus`.
 
     Blocks of `Options` hold options of their command in `PROGRAMS`, with underscores; `finetune`
@@ -192,12 +172,26 @@ def validate(tree: Tree) -> Configuration:
     try:
         values = {block: value for block, value in tree.values.items() if block in known}
         configuration = Configuration.model_validate(values)
+        problems += _wrong_options(configuration, tree)
     except ValidationError as error:
         problems += [_explain(tree, problem) for problem in error.errors()]
     problems += [*_set_by_recipes(tree), *_other_names(tree), *_contradictions(tree)]
     if problems:
         raise ConfigurationError("\n".join(problems))
     return configuration
+
+
+def _wrong_options(configuration: Configuration, tree: Tree) -> Iterator[str]:
+    """Yield options that the models of our own blocks refuse; other checks name some of them."""
+    for block, model in MODELS.items():
+        own = getattr(configuration, block)
+        if isinstance(own, dict):
+            named = {n: v for n, v in own.items() if n not in set_by_recipes(block)}
+            try:
+                model.model_validate({n: v for n, v in named.items() if "-" not in n})
+            except ValidationError as error:
+                for problem in error.errors():
+                    yield _explain(tree, {**problem, "loc": (block, *problem["loc"])})
 
 
 def _set_by_recipes(tree: Tree) -> list[str]:
@@ -251,14 +245,11 @@ def load(path: Path, overrides: list[str] | None = None) -> Configuration:
     return validate(load_tree(path, overrides or []))
 
 
-_FIXED_BLOCKS: dict[str, type[BaseModel]] = {"data": DataSettings, "average": AverageSettings}
-
-
 def _explain(tree: Tree, problem: Any) -> str:
     path: KeyPath = tuple(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        message = f"unknown key{did_you_mean(path[-1], _FIXED_BLOCKS[path[0]].model_fields)}"
+        message = f"unknown key{did_you_mean(path[-1], MODELS[path[0]].model_fields)}"
     if problem["type"] == "dict_type":
         message = f"expected options; write `{path[-1]}: {{}}` for a block without options"
     return f"{tree.place(path)}: {'.'.join(path)}{': ' if path else ''}{message}"

@@ -9,53 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
-import highrank_plugins
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.training.command_line import words_of
+from highrank_plugins.training.model_size import By, ModelSize, free_options, measure
 
-By = Literal["parameters", "compute", "width"]
 TOLERANCE = 0.005
 _SPECIAL = 4  # <s>, <pad>, </s>, <unk>
-# options that set a trunk's width, then those that fill the rest of a step
-_FREE = {
-    "awd_lstm_lm": (
-        ("decoder_embed_dim", "head_embed_dim", "decoder_last_hidden_size"),
-        ("decoder_hidden_size",),
-    ),
-    "transformer_lm": (("decoder_embed_dim", "head_embed_dim"), ("decoder_ffn_embed_dim",)),
-    "transformer": (
-        ("encoder_embed_dim", "decoder_embed_dim", "head_embed_dim"),
-        ("encoder_ffn_embed_dim", "decoder_ffn_embed_dim"),
-    ),
-    "lstm": (
-        ("decoder_embed_dim", "head_embed_dim", "decoder_out_embed_dim", "encoder_embed_dim"),
-        ("encoder_hidden_size", "decoder_hidden_size"),
-    ),
-}
-
-
-@dataclass(frozen=True)
-class ModelSize:
-    """Hold what a model costs.
-
-    Attributes:
-        parameters: tied ones once.
-        compute: floating-point operations of the matrix products for one token, forwards, without
-            attention's products of positions, which depend on the length.
-        options: the sizes that may be changed, as the architecture fills them.
-        heads: numbers of attention heads, which divide the widths.
-    """
-
-    parameters: int
-    compute: int
-    options: dict[str, int]
-    heads: Sequence[int]
-
-    def of(self, by: By) -> int:
-        """Return parameters or compute."""
-        return self.compute if by == "compute" else self.parameters
 
 
 @dataclass(frozen=True)
@@ -83,61 +43,6 @@ def invented_data(options: Mapping[str, Any], words: int) -> Iterator[Path]:
         yield folder
 
 
-def measure(options: Mapping[str, Any], data: Path | str) -> ModelSize:
-    """Return the cost of the model of these fairseq-train options; takes no memory for weights."""
-    import torch
-    from fairseq import tasks
-    from omegaconf import OmegaConf
-
-    highrank_plugins.register()
-    from fairseq.options import get_training_parser, parse_args_and_arch  # patched by hooks
-
-    args = parse_args_and_arch(get_training_parser(), [str(data), *words_of(options)])
-    task = tasks.setup_task(args)
-    plain = (str, int, float, type(None))
-    values = {name: value for name, value in vars(args).items() if isinstance(value, plain)}
-    # gives what fairseq's conversion gives for the model's options, a hundred times faster
-    cfg = OmegaConf.create({**values, "_name": args.arch})
-    try:
-        with torch.device("meta"):
-            model = task.build_model(cfg)
-    except AssertionError as error:  # so fairseq refuses sizes
-        raise ValueError(f"fairseq refuses the sizes of {args.arch}: {error}") from None
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    names = [name for group in free_options(options) for name in group]
-    sizes = {name: value for name in names if isinstance(value := getattr(args, name, None), int)}
-    heads = [
-        value
-        for name, value in values.items()
-        if name.endswith("attention_heads") and isinstance(value, int)
-    ]
-    return ModelSize(parameters, _compute(model), sizes, heads)
-
-
-def _compute(model: Any) -> int:
-    from torch import nn
-
-    head = model.decoder.output_projection
-    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
-    apart = {id(tensor) for tensor in [*head.parameters(), *tables]}
-    trunk = sum(p.numel() for p in model.parameters() if p.dim() > 1 and id(p) not in apart)
-    products = getattr(head, "products", None)  # a stock layer is one matrix
-    of_head = products(1) if products else [(1, *reversed(head.weight.shape))]
-    return 2 * (trunk + sum(math.prod(product) for product in of_head))
-
-
-def free_options(options: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the options that may change: widths, and sizes that fill the rest."""
-    arch = str(options.get("arch", ""))
-    for trunk, groups in _FREE.items():
-        if arch.startswith(trunk):
-            return groups
-    raise ValueError(
-        f"train.arch {arch}: its sizes are unknown; name the ones to change with --free"
-        f"{did_you_mean(arch, _FREE)}"
-    )
-
-
 def solve(
     options: Mapping[str, Any],
     reference: Mapping[str, Any],
@@ -149,13 +54,8 @@ def solve(
     """Return sizes at which one model costs as much as another.
 
     Widths change in proportion, by `step`. Where a step of them is too much, the other sizes, such
-    as the units of the LSTMs below the last, fill up the rest.
-
-    Args:
-        options: of fairseq-train, for the model to change.
-        reference: for the model to match.
-        free: options to change in proportion, instead of those of the architecture.
-        step: sizes are multiples of it, and of the number of attention heads.
+    as the units of the LSTMs below the last, fill up the rest. `free` options replace those
+    of the architecture. Sizes are multiples of `step`, and of the number of attention heads.
     """
     target = measure(reference, data)
     start = measure(options, data)

@@ -38,12 +38,9 @@ find_corpus() {
 }
 
 fetch_corpus() {
-    local archive download=${exp_dir:-$repository/exp}/${recipe_dir##*/}/download
-    run highrank data fetch-corpus "$recipe_dir/corpus.yaml" "$download" ||
+    local download=${exp_dir:-$repository/exp}/${recipe_dir##*/}/download
+    run highrank data fetch "$recipe_dir/corpus.yaml" "$download" --unpack "$out/files" ||
         refuse "or get the corpus in another way, and name its folder with --data DIR"
-    for archive in "$download"/*.{gz,tgz,zip}; do
-        if [[ -e $archive ]]; then run highrank data extract "$archive" "$out/files"; fi
-    done
 }
 
 # prepare_corpus: writes the text, $out/{train,valid,test}.txt.

@@ -122,16 +122,15 @@ fetch_texts() {
         have=$(bytes_of "$folder")
     fi
     need_space "$((gigabytes * 1000000000 - have))"
-    run highrank data fetch-corpus "$corpus" "$folder" ${flags[@]+"${flags[@]}"} ||
+    run highrank data fetch "$corpus" "$folder" --unpack "$out/files" ${flags[@]+"${flags[@]}"} ||
         refuse "$or --data ${data:-DIR}${data:+, or choose the corpus that they are of: --corpus FILE}"
-    run highrank data unpack-texts "$corpus" "$folder" "$out/files"
 }
 
 # find_texts: set $files to the corpus's files in $texts; --data may hold other files, too.
 find_texts() {
     local found
     [[ -e $texts ]] || refuse "stage 1 (text) needs $texts: start with an earlier --stage"
-    found=$(highrank data text-files "$corpus" "$texts")
+    found=$(highrank data fetch "$corpus" "$texts" --texts)
     mapfile -t files <<<"$found"
 }
 

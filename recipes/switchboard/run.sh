@@ -24,7 +24,7 @@ find_corpus() {
         "2017, see $recipe_dir/README.md"
     local list
     data=$(absolute "$data")
-    list=$(highrank data dialogue-files "$data")
+    list=$(highrank data dialogue-text "$data")
     mapfile -t files <<<"$list"
 }
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from highrank_plugins.benchmarks.case import LossCase, presets
+from highrank_plugins.benchmarks import case, implementations
+from highrank_plugins.benchmarks.case import LossCase
 from highrank_plugins.benchmarks.implementations import loss_step
-from highrank_plugins.benchmarks.process import MeasurementFailed, largest_batch, measure
-from highrank_plugins.benchmarks.report import table
-from highrank_plugins.benchmarks.rows import row, write_csv
+from highrank_plugins.benchmarks.measuring import MeasurementFailed, largest_batch, measure
+from highrank_plugins.benchmarks.rows import Row, table, write_csv
 from highrank_plugins.benchmarks.run import _axis
 from highrank_plugins.cli import app
 from highrank_plugins.common.provenance import revision
@@ -21,14 +21,15 @@ from highrank_plugins.heads import Head
 SMALL = LossCase("mos", tokens=64, dim=16, classes=500, components=3)
 
 
+def row(name, implementation, seconds, baseline_seconds, memory=None, machine=""):
+    measured = {"seconds": seconds, "baseline_seconds": baseline_seconds, "memory": memory}
+    names = (name, implementation, "gemm_floor")
+    return Row.of(names, 64, measured | {"threads": 1, "machine": machine})
+
+
 def bench(*words):
     """Run `highrank bench` in this process, which has imported torch."""
     return CliRunner().invoke(app, ["bench", *map(str, words)])
-
-
-@pytest.mark.parametrize("kind", ["loss", "train", "generate"])
-def test_each_kind_of_benchmark_has_presets(kind):
-    assert presets(kind)
 
 
 @pytest.mark.slow
@@ -53,9 +54,9 @@ def test_a_loss_is_timed_and_written_to_csv_and_plot(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["train", "generate"])
+@pytest.mark.parametrize("kind", [[], ["--generate"]])
 def test_models_are_timed(kind):
-    done = bench(kind, "--model", "transformer_mixtape_tiny --head-frequent-ratio 0.1",
+    done = bench("train", *kind, "--model", "transformer_mixtape_tiny --head-frequent-ratio 0.1",
                  "--repeats", 1, "--threads", 1)  # fmt: skip
     assert done.exit_code == 0, done.stderr
     assert "| ui_strings_en_de | transformer_mixtape_tiny --head-freq" in done.stdout
@@ -73,6 +74,9 @@ def test_models_are_timed(kind):
     (["loss", "--tokens", "8,9", "--classes", "8,9", "--plot", "x.png"], "--plot: only one"),
     (["train", "--model", " "], "--model: expected an arch"),
     (["train", "--preset", "wmt"], "known: ui_strings_en_de"),
+    (["loss", "--head", "moss"], "--head moss does not exist; did you mean 'mos'"),
+    (["loss", "--pointwise", "gs"], "--pointwise gs does not exist; did you mean 'gss'"),
+    (["loss", "--profile", "--csv", "x.csv"], "--csv has no effect with --profile"),
 ])  # fmt: skip
 def test_bad_input_is_refused(words, message):
     done = bench(*words)
@@ -83,7 +87,7 @@ def test_bad_input_is_refused(words, message):
 def test_a_plot_is_drawn_against_the_size_that_varies():
     cases = {f"c{size}": replace(SMALL, classes=size) for size in (300, 900)}
     size, label = _axis({"tokens": [64], "classes": [300, 900]}, cases)
-    found = row("c900", "naive", 64, "gemm_floor", [1.0], [1.0], None, 1, "a machine")
+    found = row("c900", "naive", [1.0], [1.0])
     assert (size(found), label) == (900, "classes")
     size, label = _axis({}, cases)
     assert (size(replace(found, tokens=32)), label) == (32, "tokens")  # as --within has found
@@ -91,7 +95,7 @@ def test_a_plot_is_drawn_against_the_size_that_varies():
 
 def test_tables_of_several_files_name_their_own_machines(tmp_path):
     for machine in ("first", "second"):
-        measured = row("c", "naive", 64, "gemm_floor", [1.0], [2.0], None, 1, machine)
+        measured = row("c", "naive", [1.0], [2.0], machine=machine)
         write_csv([measured], tmp_path / f"{machine}.csv")
     done = bench("table", tmp_path / "first.csv", tmp_path / "second.csv")
     assert done.stdout.startswith("first\n\n| case |") and "\n\nsecond\n\n| case |" in done.stdout
@@ -105,7 +109,7 @@ def test_memory_counts_the_tensors_of_naive_code():
     """Expect several tensors of N K M floats in naive code, and less than one in chunks."""
     whole = 4 * 32 * 32 * 3 * 5000
     case = LossCase("mos", tokens=32 * 32, dim=16, classes=5000, components=3)
-    naive, ours = (measure("loss", "x", case, name, "gemm_floor", 1, 1).memory
+    naive, ours = (measure("loss", case, name, 1, 1)["memory"]
                    for name in ("naive", "fused"))  # fmt: skip
     assert naive > 2 * whole > 2 * ours
 
@@ -125,21 +129,19 @@ def test_the_memory_of_a_chunk_reaches_the_loss(monkeypatch, mib, expected):
 def test_the_largest_batch_stays_below_the_limit():
     limit = 8 * 2**20
     said: list[str] = []
-    case = largest_batch(SMALL, "naive", limit, 1, say=said.append)
+    case = largest_batch("loss", SMALL, "naive", limit, 1, said.append)
     assert case.tokens > 64
     assert said[0] == "naive: 64 tokens fit" and f"naive: {case.tokens:,} tokens fit" in said
     assert any(line.endswith(" do not fit") for line in said)
     with pytest.raises(MeasurementFailed, match="--within"):
-        largest_batch(SMALL, "naive", 1000, 1)
+        largest_batch("loss", SMALL, "naive", 1000, 1)
 
 
 def test_the_table_compares_with_the_baseline_of_each_process():
-    slow = row(
-        "a", "naive", 1, "gemm_floor", [4.0, 4.0], [2.0, 2.0], 2**22, 1, ""
-    )  # the machine was busy
-    fast = row("a", "fused", 1, "gemm_floor", [1.0, 1.0], [1.0, 1.0], 2**20, 1, "")
+    slow = row("a", "naive", [4.0, 4.0], [2.0, 2.0], 2**22)  # the machine was busy
+    fast = row("a", "fused", [1.0, 1.0], [1.0, 1.0], 2**20)
     last = table([slow, fast]).splitlines()[-1]
-    assert last == "| a | fused | 1 | 1,000.0 | 0 % | 1.00 | 1 | 0.50 | 1/4.0 |"
+    assert last == "| a | fused | 64 | 1,000.0 | 0 % | 1.00 | 1 | 0.50 | 1/4.0 |"
 
 
 def test_a_csv_without_measurements_is_refused(tmp_path):
@@ -157,18 +159,44 @@ def test_a_failed_implementation_is_named_and_the_others_are_kept(tmp_path, monk
     assert "fused" in (tmp_path / "x.csv").read_text()
 
 
-@pytest.mark.parametrize("kind", ["train", "generate"])
+@pytest.mark.parametrize("kind", [[], ["--generate"]])
 def test_a_layer_of_a_user_dir_reaches_the_measuring_process(kind, tmp_path, monkeypatch):
-    package = tmp_path / f"layers_for_{kind}"
+    package = tmp_path / f"layers_for_{len(kind)}"
     package.mkdir()
     (package / "__init__.py").write_text("")
     cases = []
 
-    def failing(kind, name, case, *others):
+    def failing(kind, case, *others, **more):
         cases.append(case)
         raise MeasurementFailed("seen")
 
     monkeypatch.setattr("highrank_plugins.benchmarks.run.measure", failing)
-    done = bench(kind, "--model", "transformer_own", "--user-dir", package)
+    done = bench("train", *kind, "--model", "transformer_own", "--user-dir", package)
     assert done.exit_code == 2 and "nothing could be measured" in done.stderr
     assert [case.user_dir for case in cases] == [str(package)]
+
+
+def test_mistyped_names_are_refused_before_torch_is_imported():
+    code = """
+import sys
+from typer.testing import CliRunner
+from highrank_plugins.cli import app
+for words in (["loss", "--head", "zz"], ["loss", "--pointwise", "zz"], ["loss", "--impl", "zz"],
+              ["loss", "--preset", "zz"], ["train", "--dtype", "zz"], ["train", "--device", "zz"]):
+    done = CliRunner().invoke(app, ["bench", *words])
+    assert done.exit_code == 2 and "zz" in done.stderr, (words, done.output)
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_names_known_without_torch_are_those_that_exist(monkeypatch):
+    from highrank_plugins.heads import head_names, pointwise_names
+    from highrank_plugins.losses import IMPLEMENTATIONS
+
+    monkeypatch.delitem(sys.modules, "highrank_plugins.heads")
+    assert case._layers("head") == head_names()
+    assert case._layers("pointwise") == pointwise_names()
+    own = {"gemm_floor", "plain_softmax", "auto", *IMPLEMENTATIONS}
+    own |= {*implementations.EAGER, *implementations.COMPILED, *implementations.LIBRARIES}
+    assert own == set(case.IMPLEMENTATIONS)

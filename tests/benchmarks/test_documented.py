@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.benchmarks.report import table
-from highrank_plugins.benchmarks.rows import read_csv
+from highrank_plugins.benchmarks.rows import read_csv, table
 from highrank_plugins.common.formatting import table as table_of
 
 DOCS = Path(__file__).parents[2] / "docs"

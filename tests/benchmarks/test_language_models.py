@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from highrank_plugins.benchmarks import child, process
+from highrank_plugins.benchmarks import child, measuring
 from highrank_plugins.benchmarks.case import ModelCase, presets
 from highrank_plugins.benchmarks.models import model_step, parameters
 
@@ -61,11 +61,11 @@ def test_a_mistake_in_options_is_shown_without_the_name_of_its_class(monkeypatch
 
 
 def test_the_largest_batch_may_have_any_number_of_streams(monkeypatch):
-    monkeypatch.setattr(process, "peak", lambda kind, case, *_: 100 * case.sentences)
-    found = process.largest_batch(CASE, SOFTMAX, limit=1_350, threads=1, kind="train")
+    monkeypatch.setattr(measuring, "peak", lambda kind, case, *_: 100 * case.sentences)
+    found = measuring.largest_batch("train", CASE, SOFTMAX, limit=1_350, threads=1)
     assert found.sentences == 13 and found.length == 5
-    with pytest.raises(process.MeasurementFailed, match="is too little for one sentence"):
-        process.largest_batch(CASE, SOFTMAX, limit=99, threads=1, kind="train")
+    with pytest.raises(measuring.MeasurementFailed, match="is too little for one sentence"):
+        measuring.largest_batch("train", CASE, SOFTMAX, limit=99, threads=1)
 
 
 # of the resolved configurations, as the papers print them

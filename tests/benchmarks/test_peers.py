@@ -1,11 +1,15 @@
-"""The code that losses are compared with computes the same loss, eager and compiled."""
+"""The code that losses are compared with computes the same loss, also of a new layer."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
 from highrank_plugins.benchmarks import implementations
-from highrank_plugins.benchmarks.case import LossCase
-from highrank_plugins.benchmarks.implementations import loss_function, loss_step
+from highrank_plugins.benchmarks.case import CaseError, LossCase
+from highrank_plugins.benchmarks.implementations import available, loss_function, loss_step
+from highrank_plugins.heads.naive import naive_nll
+from tests.heads.toys import toys  # noqa: F401  (pytest finds the fixture by its name)
 
 SIZES = {"tokens": 12, "dim": 8, "classes": 30, "dtype": "float64"}
 SMOOTHED = {**SIZES, "label_smoothing": 0.1}
@@ -83,3 +87,43 @@ def test_a_second_step_compiles_nothing(monkeypatch):
     for _ in range(2):
         loss_step("compiled", case)()
     assert len(compiled) == 1
+
+
+# a structure and a function that the package does not have are measured without further code
+toy = pytest.mark.usefixtures("toys")
+TOY = LossCase("residual", tokens=24, dim=16, classes=50, pointwise="bend", label_smoothing=0.1)
+
+
+@toy
+@pytest.mark.parametrize("impl", ["gemm_floor", "naive", "reference", "chunked", "auto"])
+def test_every_implementation_takes_a_step(impl):
+    assert available(impl, TOY) is None
+    loss_step(impl, TOY)()
+
+
+@toy
+def test_naive_code_uses_the_heads_own_log_probabilities():
+    head, features = TOY.build_head(), torch.randn(24, 16)
+    target = torch.arange(24)
+    want = head.nll(features, target, label_smoothing=0.1, reduction="sum", impl="reference")
+    got = naive_nll(head, features, target, 0.1)
+    torch.testing.assert_close(got, want.loss)
+
+
+@toy
+def test_a_new_head_describes_itself():
+    assert TOY.layer().products(TOY.tokens) == [(24, 16, 50)]
+    assert available("liger", TOY) == "plain softmax only"
+
+
+@toy
+@pytest.mark.parametrize("impl", ["fused", "cpp", "triton"])
+def test_implementations_are_left_out_for_a_layer_without_a_fused_loss(impl):
+    assert available(impl, TOY) == "residual has no fused loss"
+    assert available(impl, replace(TOY, head="softmax")) is None
+
+
+@toy
+def test_a_mistyped_layer_gets_a_suggestion():
+    with pytest.raises(CaseError, match="did you mean 'residual'"):
+        LossCase("resdual", tokens=24, dim=16, classes=50).layer()

@@ -11,7 +11,7 @@ from highrank_plugins.training import configuration
 from highrank_plugins.training.command_line import words_of
 from tests.recipes.running import RECIPES
 
-# preset of `bench train` and of `bench generate` → each model, in order, and its configuration
+# preset of `bench train`, also with --generate → each model, in order, and its configuration
 CONFIGURATIONS: dict[str, list[str | None]] = {
     "wmt_en_de": [
         None,  # fairseq's own

@@ -1,6 +1,5 @@
-"""`highrank analyse word-similarity`, `unargmaxable`, `multimode`: what a model knows of words."""
+"""`highrank analyse word-similarity`, `unargmaxable`, `compare`: what a model knows of words."""
 
-import gzip
 import json
 import math
 from pathlib import Path
@@ -10,11 +9,10 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from highrank_plugins.inference.collector import Collector
-from highrank_plugins.inference.contexts import read_contexts
 from tests.cli.test_analyse import analyse, invoke
-from tests.fairseq_cli import REPOSITORY
 from tests.inference.checkpoints import write_checkpoint
 from tests.models import small
+from tests.recipes.synthetic import experiment
 from tests.tasks.built import build
 
 
@@ -76,75 +74,6 @@ def test_unargmaxable_does_not_apply_to_mixtures(mos):
     assert found["words"] is None
 
 
-def test_contexts_in_another_encoding_are_named(tmp_path):
-    (tmp_path / "contexts.txt").write_bytes(b"der hund\ndie \xfcbung\n")
-    with pytest.raises(ValueError, match=r"contexts\.txt:2:5: byte 0xfc is not UTF-8"):
-        read_contexts(tmp_path / "contexts.txt")
-
-
-def test_a_users_contexts_are_continued(softmax, mos, tmp_path):
-    file = tmp_path / "contexts.txt"
-    file.write_text("the cat dog tree\nred in the\n")
-    for checkpoint, data in (softmax, mos):
-        words = ["--checkpoint", checkpoint, "--data", data, "--contexts-file", file, "--top", 3]
-        found = analyse(tmp_path, "multimode", *words)
-        assert [c["word"] for c in found["contexts"]] == ["tree", "the"]
-        for context in found["contexts"]:
-            assert (context["rank"] < 3) == (context["word"] in context["top"])
-        assert found["share"] == sum(c["rank"] < 3 for c in found["contexts"]) / 2
-    file.write_text("cat\n")
-    done = invoke("multimode", *words)
-    assert done.exit_code == 2 and "contexts.txt:1: expected a context and the word" in done.output
-    file.write_text("the cow\n")
-    assert "'cow' is not in the dictionary" in invoke("multimode", *words).output
-    file.write_text("the cat\ncow the\n")
-    done = invoke("multimode", *words)
-    assert done.exit_code == 2
-    assert "contexts.txt:2: 'cow' is not in the dictionary; write <unk>" in done.output
-    for word in ("<pad>", "<s>"):
-        file.write_text(f"the cat\nthe {word} cat\n")
-        said = f"contexts.txt:2:5: the text has the word {word}, which fairseq reserves"
-        assert said in invoke("multimode", *words).output
-    assert "belong together" in invoke("multimode", "--checkpoint", softmax[0]).output
-
-
-def test_a_context_longer_than_the_positions_of_the_model_is_refused(stream_data, tmp_path):
-    words = ["--tokens-per-sample", "4", "--decoder-layers", "1", "--decoder-ffn-embed-dim", "8"]
-    built = small.build(stream_data, "transformer_lm", *words)
-    path = write_checkpoint(tmp_path / "a.pt", built)
-    file = tmp_path / "contexts.txt"
-    words = ["--checkpoint", path, "--data", stream_data, "--contexts-file", file]
-    file.write_text("the cat the cat\n")
-    assert len(analyse(tmp_path, "multimode", *words)["contexts"]) == 1
-    file.write_text("the cat\nthe cat the cat the\n")
-    done = invoke("multimode", *words)
-    assert done.exit_code == 2 and f"{file}:2: 5 tokens, and the model reads 4" in done.output
-
-
-def test_the_state_is_carried_to_contexts_of_the_text(softmax, tmp_path):
-    """Compare with the predictions of a pass over the text."""
-    collector = Collector.open(*softmax, "test", rows=7)
-    blocks = list(collector.blocks())
-    target = torch.cat([block.target for block in blocks])
-    log_probs = torch.cat([block.log_probs for block in blocks])
-    file, position = tmp_path / "contexts.txt", 30
-    names = [collector.dictionary[word] for word in target[position - 9 : position + 1].tolist()]
-    assert "</s>" in names
-    file.write_text(" ".join(names).replace("</s>", "<eos>") + "\n")
-    count = len(collector.dictionary)
-    words = ["--checkpoint", softmax[0], "--data", softmax[1], "--contexts-file", file]
-    words += ["--top", count]
-    (found,) = analyse(tmp_path, "multimode", *words, "--context-split", "test")["contexts"]
-    order = log_probs[position].argsort(descending=True, stable=True)
-    best = [collector.dictionary[word] for word in order.tolist()]
-    assert found["top"] == ["<eos>" if word == "</s>" else word for word in best]
-    assert "<eos>" in found["top"]
-    assert order[found["rank"]] == target[position]
-    file.write_text("the the the the the the\n")
-    done = invoke("multimode", *words, "--context-split", "test")
-    assert done.exit_code == 2 and f"{file}:1: not in the split test: copy" in done.output
-
-
 def test_compare_finds_the_tokens_that_one_model_predicts_better(softmax, mos, tmp_path):
     """Compare with the log-probabilities of both along the text."""
     output, contexts = tmp_path / "out.json", tmp_path / "contexts.txt"
@@ -172,8 +101,7 @@ def test_compare_finds_the_tokens_that_one_model_predicts_better(softmax, mos, t
     )
     lines = contexts.read_text().splitlines()
     assert len(lines) == 5 and "</s>" not in contexts.read_text()
-    given = ["--checkpoint", mos[0], "--data", mos[1], "--contexts-file", contexts]
-    done = invoke("multimode", *given, "--context-split", "test")
+    done = experiment("contexts", *mos, contexts, "--split", "test")
     assert done.exit_code == 0, done.output
 
 
@@ -227,19 +155,3 @@ def test_a_matrix_that_is_not_finite_is_named(stream_data, tmp_path):
     torch.save(state, path)
     done = invoke("saturation", path, stream_data)
     assert done.exit_code == 2 and "diverged.pt: the vocabulary matrix is not fin" in done.output
-
-
-def test_the_published_contexts_of_penn_treebank_are_accepted():
-    """Check the words that follow, which Yang et al. 2018 print, and that each spans two lines.
-
-    The paper's first two contexts end in the same word.
-    """
-    found = read_contexts(REPOSITORY / "recipes" / "ptb" / "contexts_yang2018.txt")
-    words = ["tons", "a", "african", "ual", "conspiracy", "subsidies"]
-    assert [context[-1] for context in found] == words
-    assert [context.count("<eos>") for context in found] == [1] * 6
-    assert [context[-4:-1] for context in found[:2]] == [["total", "of", "N"], ["top", "$", "N"]]
-    text = REPOSITORY.parent / "shared" / "data" / "ptb" / "test.txt.gz"
-    if text.is_file():  # Penn Treebank is not ours to distribute
-        lines = gzip.decompress(text.read_bytes()).decode().replace("\n", "<eos> ")
-        assert all(f" {' '.join(context)} " in " ".join(lines.split()) for context in found)

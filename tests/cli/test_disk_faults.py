@@ -8,6 +8,7 @@ import typer
 
 from highrank_plugins.cli import disk_faults
 from highrank_plugins.cli.doctor import doctor
+from tests.cli.test_highrank import called
 
 
 def test_this_file_system_supports_saves(tmp_path, monkeypatch):
@@ -106,9 +107,7 @@ def test_each_fault_prints_a_line_and_sets_the_exit_code(
         (".", False, "no effect without --faults"),
     ],
 )
-def test_wrong_folders_are_refused(tmp_path, capsys, monkeypatch, name, with_faults, words):
+def test_wrong_folders_are_refused(tmp_path, monkeypatch, name, with_faults, words):
     monkeypatch.setattr("signal.signal", lambda *arguments: None)
-    with pytest.raises(typer.Exit) as ended:
-        doctor(tmp_path / name, faults=with_faults)
-    assert ended.value.exit_code == 2
-    assert words in capsys.readouterr().err
+    done = called("doctor", tmp_path / name, *["--faults"] * with_faults)
+    assert done.returncode == 2 and words in done.stderr

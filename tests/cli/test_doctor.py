@@ -44,9 +44,6 @@ def test_the_text_shows_what_the_json_has(report):
     text = doctor.render(report)
     assert "Nothing required is missing." in text
     assert all(package["version"] in text for package in report["packages"])
-
-
-def test_problems_are_shown_with_their_remedy(report):
     text = doctor.render({**report, "problems": ["numpy: missing; run: bash scripts/setup.sh"]})
     assert "PROBLEM  numpy: missing; run: bash scripts/setup.sh" in text
     assert "Nothing required" not in text

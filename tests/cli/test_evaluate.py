@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
-from highrank_plugins.inference import cache_evaluation
+from highrank_plugins.inference import adaptive_evaluation
 from highrank_plugins.inference.saved_progress import SavedProgress
 from tests.fairseq_cli import FORKS, run
 from tests.stream_corpus import CERTAIN, binarise, train_streams, write_text
@@ -137,7 +137,7 @@ class Killed(BaseException):
 def test_a_killed_evaluation_resumes_with_the_same_result(
     command, words, kills, call, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(cache_evaluation, "CHUNK", 7)
+    monkeypatch.setattr(adaptive_evaluation, "CHUNK", 7)
     words = [*words, "--grid-tokens", 60, "--save-seconds", 0]
     assert call(command, *words).exit_code == 0
     want = record(tmp_path)

@@ -21,7 +21,7 @@ COOLED = "head 'cooled' of class Cooled:"
 )
 def test_an_option_may_not_mean_two_things(argument, message, tmp_path):
     user_dir = changed(tmp_path, ("temperature: float = 2.0", f"{argument}, temperature=2.0"))
-    refused = attempt("highrank", "heads", "--user-dir", user_dir)
+    refused = attempt("highrank", "list", "heads", "--user-dir", user_dir)
     assert refused.code == 2 and re.search(message, refused.output)
 
 
@@ -66,7 +66,7 @@ def test_an_option_may_not_mean_two_things(argument, message, tmp_path):
 )
 def test_a_package_that_cannot_be_imported_is_refused_with_its_line(old, new, message, tmp_path):
     package = changed(tmp_path, (old, new))
-    refused = attempt("highrank", "heads", "--user-dir", package)
+    refused = attempt("highrank", "list", "heads", "--user-dir", package)
     where = rf"highrank: --user-dir {package}: {package}/__init__\.py:\d+: "
     assert refused.code == 2 and re.fullmatch(f"{where}{message}.*\n", refused.output)
 
@@ -96,7 +96,7 @@ def test_code_of_a_layer_that_fails_keeps_its_traceback(tmp_path):
 def test_a_user_dir_that_is_no_package_is_refused(name, message, tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "data-bin").mkdir()
-    done = attempt("highrank", "heads", "--user-dir", tmp_path / name)
+    done = attempt("highrank", "list", "heads", "--user-dir", tmp_path / name)
     message += "name the folder of a package with layers"
     assert (done.code, done.output) == (2, f"highrank: --user-dir {tmp_path / name}: {message}\n")
 
@@ -105,5 +105,5 @@ def test_a_user_dir_may_have_modules_for_fairseq_alone(tmp_path):
     models = tmp_path / "my_layers" / "models"
     models.mkdir(parents=True)
     (models / "arcsinh.py").write_text(CODE)
-    done = attempt("highrank", "heads", "--user-dir", models.parent)
+    done = attempt("highrank", "list", "heads", "--user-dir", models.parent)
     assert done.code == 0 and "| `arcsinh` |" in done.output

@@ -20,8 +20,8 @@ COMMANDS = [
                   for seed in (1, 2))],
     ["bench", "table", "docs/benchmarks/cpu_mos.csv"],
     ["published", "ptb"],
-    ["heads"],
-    ["recipes"],
+    ["list", "heads"],
+    ["list", "recipes"],
 ]  # fmt: skip
 
 

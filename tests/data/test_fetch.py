@@ -300,22 +300,27 @@ def command(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+def corpus_of(server, output, published: str):
+    """Write a corpus.yaml with one file."""
+    output.parent.mkdir(exist_ok=True)
+    file = output.with_name("corpus.yaml")
+    known = f"{{url: '{server.url}', sha256: {published}, source: here}}"
+    file.write_text(f"files:\n  {output.name}: {known}\n")
+    return file
+
+
 def test_the_command_fetches_a_file(server, output):
-    code, said = command("data", "fetch", server.url, "--output", output, "--sha256", SUM)
+    code, said = command("data", "fetch", corpus_of(server, output, SUM), output.parent)
     assert (code, output.read_bytes()) == (0, CONTENT)
     assert "fetched, its sha256 is the published one" in said
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--sha256", SUM, "--ledger", "x"], "--sha256 and --ledger exclude each other"),
-        (["--sha256", "12ab"], "expected 64 hexadecimal digits"),
-        (["--sha256", OTHER], f"should be {OTHER}"),
-    ],
+    ("published", "message"),
+    [("12ab", "String should match pattern"), (OTHER, f"should be {OTHER}")],
 )
-def test_wrong_options_end_with_exit_code_2(server, output, arguments, message):
-    code, said = command("data", "fetch", server.url, "--output", output, *arguments)
+def test_wrong_checksums_end_with_exit_code_2(server, output, published, message):
+    code, said = command("data", "fetch", corpus_of(server, output, published), output.parent)
     assert code == 2
     assert message in said
     assert not output.exists()

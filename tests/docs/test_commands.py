@@ -33,6 +33,7 @@ OWN_OPTIONS = {
 OTHER_OPTIONS = {"--signal", "--kill-on-bad-exit", "--gpus-per-task", "--gpu-bind"} | {
     "--nproc-per-node", "--module", "--project",
 }  # fmt: skip
+SYNTHETIC = "recipes.synthetic"
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|[…$<{*]|\.\.\.|\b[A-Z]\b")
 
 pytestmark = pytest.mark.xdist_group("documented_commands")  # they share the parsers of fairseq
@@ -78,7 +79,8 @@ def highrank_commands() -> dict[tuple[str, ...], set[str]]:
     """Return each command of `highrank` with its options."""
     import typer
 
-    from highrank_plugins.cli import app
+    from highrank_plugins.cli import app, as_command, make_group
+    from recipes.synthetic.__main__ import EXPERIMENTS
 
     def walk(command, names: tuple[str, ...]) -> None:
         found[names] = {"--help"}.union(*({*p.opts, *p.secondary_opts} for p in command.params))
@@ -89,6 +91,7 @@ def highrank_commands() -> dict[tuple[str, ...], set[str]]:
     root = typer.main.get_command(app)
     context = root.make_context("highrank", ["doctor"], resilient_parsing=True)
     walk(root, ())
+    walk(as_command(make_group(EXPERIMENTS)), (SYNTHETIC,))
     return found
 
 
@@ -132,6 +135,10 @@ def problems(words: list[str]) -> list[str]:
         return problems(["highrank", *rest]) if rest else []
     if program == "highrank":
         return highrank_problems(words[1:])
+    if words[:3] == ["python", "-m", SYNTHETIC]:
+        return highrank_problems(words[2:])
+    if words[1] == "-m" and words[2].startswith("scripts."):
+        return script_problems(f"{words[2].replace('.', '/')}.py", words[3:])
     if program.startswith("fairseq-"):
         return fairseq_problems(words)
     if program == "pytest":
@@ -191,7 +198,11 @@ def script_problems(script: str, words: list[str]) -> list[str]:
     source = path.read_text(encoding="utf-8")
     given = options_in(words)
     if path.name != "run.sh":
-        return [f"{script}: no {name}" for name in given if name not in source]
+        return [
+            f"{script}: no {name}"
+            for name in given
+            if name not in source and f"    {name[2:].replace('-', '_')}: " not in source
+        ]
     known = {f"--{name.replace('_', '-')}" for name in re.findall(r"(?m)^([a-z_]+)=.*# ", source)}
     found = [f"{script}: no {name}" for name in given if name not in known | {"--help"}]
     conf, small = given.get("--conf", ""), given.get("--scale") == "small"

@@ -8,6 +8,7 @@ tries every file in every command that reads its kind, and prints the counts.
 """
 
 import itertools
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -80,10 +81,15 @@ CORPUS = {
         "highrank", "data", "binarise", "{file}", "out", "--languages", "en,de", "--processes", 1,
     ],
 }  # fmt: skip
-ARCHIVE = {"extract": ["highrank", "data", "extract", "{file}", "out/new"]}
+ARCHIVE = {
+    "fetch": [
+        "highrank", "data", "fetch", "{file}.yaml", "{file.parent}", "--offline", "--ledger",
+        "ledger.txt", "--unpack", "out/new",
+    ],
+}  # fmt: skip
 YAML = {
     "configure": ["highrank", "train", "configure", "{file}", "--output", "out.yaml"],
-    "fetch-corpus": ["highrank", "data", "fetch-corpus", "{file}", "out", "--offline"],
+    "fetch": ["highrank", "data", "fetch", "{file}", "out", "--offline"],
     "clean-texts": [
         "highrank",
         "data",
@@ -228,14 +234,23 @@ def test_hostile_folders_do_no_harm(table, sources, tmp_path, kind, extent):
     table.finish(kind)
 
 
+def write_corpus(archive: Path) -> None:
+    """Write a corpus.yaml with one archive, whose checksum nobody has published."""
+    known = {"url": "https://example.org", "sha256": "unknown", "source": "nobody"}
+    corpus = json.dumps({"files": {archive.name: known}})
+    archive.with_name(f"{archive.name}.yaml").write_text(corpus)
+
+
 @pytest.mark.parametrize("extent", EXTENT)
 def test_hostile_archives_do_no_harm(table, tmp_path, extent):
     files, commands = chosen(hostile_files.archives(table.canary), extent, ARCHIVE)
     whole = itertools.islice((path for path in TEXT.iterdir() if path.is_file()), 1)
     sound = shutil.make_archive(str(tmp_path / "sound"), "gztar", TEXT, next(whole).name)
+    write_corpus(Path(sound))
     table.measure("archive", commands, ARCHIVE, Path(sound))
     for number, (name, write) in enumerate(files):
         write(tmp_path / name)
+        write_corpus(tmp_path / name)
         table.judge("archive", name, commands[number], tmp_path / name)
     table.finish("archives")
 

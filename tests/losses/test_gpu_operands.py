@@ -8,11 +8,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from highrank_plugins.benchmarks.case import LossCase
-from highrank_plugins.benchmarks.roofline import peak_of
 from highrank_plugins.heads import build_head
 from highrank_plugins.heads.random_state import NOISE_BLOCK, ChunkRandomState
 from highrank_plugins.losses import chunking
 from highrank_plugins.losses.fused import products
+from scripts.roofline import peak_of
 
 ATEN = torch.ops.aten
 PRODUCTS = {ATEN.mm.default, ATEN.mm.out, ATEN.addmm.out, ATEN.addmm_.default,

@@ -1,4 +1,4 @@
-"""docs/reference/archs.md is what `highrank archs` prints, and what it prints exists."""
+"""docs/reference/archs.md is what `highrank list archs` prints, and what it prints exists."""
 
 import re
 import subprocess
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.xdist_group("arch_table")  # they share a table
 
 @pytest.fixture(scope="module")
 def printed() -> str:
-    command = [Path(sys.executable).parent / "highrank", "archs"]
+    command = [Path(sys.executable).parent / "highrank", "list", "archs"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_the_document_is_up_to_date(printed):
-    assert DOCUMENT.read_text() == printed, "run: highrank archs > docs/reference/archs.md"
+    assert DOCUMENT.read_text() == printed, "run: highrank list archs > docs/reference/archs.md"
 
 
 def test_the_page_names_every_architecture_and_no_other(printed):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from highrank_plugins.cli.train import check_own_options
+from highrank_plugins.cli.train import check_measures
 from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.training import configuration
 from highrank_plugins.training.fairseq_options import check_options
@@ -12,7 +12,7 @@ from tests.recipes.running import RECIPES
 
 def check(tree):
     settings = configuration.validate(tree)
-    check_own_options(settings, tree)
+    check_measures(settings, tree)
     check_options(settings, tree)
     return settings
 

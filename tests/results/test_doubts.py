@@ -7,8 +7,9 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.common.provenance import hardware, machine_kind
-from highrank_plugins.results.evaluations import UNIGRAM, unigram_perplexity
+from highrank_plugins.results.perplexity import UNIGRAM, unigram_perplexity
 from highrank_plugins.results.record import load_record
+from tests.recipes.synthetic import experiment
 from tests.results.test_comparison import change, compare, write
 
 TESTED = "| **90.00 ± 1.00** |"
@@ -104,18 +105,23 @@ def test_whatever_reads_several_records_refuses_what_does_not_compare(
         config = {"corpus": {"vocab_size": 9}, "train": {"arch": path.stem, **gss}}
         change(path, config=config)
         with_metrics(path, test_rank=n)
-    commands = (["compare", "--y", "test_perplexity"], ["analyse", "gss-grid"])
-    calls = [[*words, *map(str, records)] for words in commands]
-    for words in calls:
-        assert CliRunner().invoke(app, words).exit_code == 0, words
+    files = ",".join(map(str, records[:3])), ",".join(map(str, records[3:]))
+    test = ["ttest", f"softmax={files[0]}", f"mos={files[1]}", "--metric", "test_perplexity"]
+    calls = [
+        lambda: CliRunner().invoke(app, ["analyse", *test]),
+        lambda: CliRunner().invoke(app, ["analyse", "correlation", *map(str, records)]),
+        lambda: experiment("gss-grid", *records),
+    ]
+    for call in calls:
+        assert call().exit_code == 0
     train = json.loads(records[5].read_text())["config"]["train"]
     change(records[5], **changes)
     if "config" in changes:
         change(records[5], config=changes["config"] | {"train": train})
     with_metrics(records[5], **metrics)
-    for words in calls:
-        done = CliRunner().invoke(app, words)
-        assert done.exit_code == 2 and message in done.output, words
+    for call in calls:
+        done = call()
+        assert done.exit_code == 2 and message in done.output
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Test results/evaluations.py: files of `highrank analyse` become scores of a record."""
+"""Test results/perplexity.py: files of `highrank analyse` become scores of a record."""
 
 import json
 
@@ -14,8 +14,8 @@ from highrank_plugins.measures.kld import Divergences
 from highrank_plugins.measures.predictions import Predictions
 from highrank_plugins.measures.retention import Retention
 from highrank_plugins.measures.spectrum import LogProbSpectrum
-from highrank_plugins.results.evaluations import read_measures
 from highrank_plugins.results.metrics import SCORES
+from highrank_plugins.results.perplexity import read_measures
 from highrank_plugins.results.scoring import ScoreError
 
 SPECTRUM = LogProbSpectrum(

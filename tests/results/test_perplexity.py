@@ -1,8 +1,8 @@
-"""Test results/evaluations.py."""
+"""Test results/perplexity.py."""
 
 import pytest
 
-from highrank_plugins.results.evaluations import before_finetuning, read_eval_lm
+from highrank_plugins.results.perplexity import before_finetuning, read_eval_lm
 from highrank_plugins.results.scoring import ScoreError
 
 LOG = """INFO:fairseq_cli.eval_lm:Evaluated 82,430 tokens in 9.5s (8687.99 tokens/s)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from highrank_plugins.results.evaluations import response_perplexity
+from highrank_plugins.results.perplexity import response_perplexity
 from highrank_plugins.results.scoring import ScoreError
 
 RESPONSES = "oh yeah\nno\n"

@@ -7,11 +7,11 @@ from statistics import mean
 
 import pytest
 
-from highrank_plugins.analysis.spamlang_grid import grid_table
 from highrank_plugins.analysis.statistics import holm, pearson
 from highrank_plugins.reports.comparison_tables import comparison_tables, runs_table
 from highrank_plugins.reports.tables import to_markdown
 from highrank_plugins.results.comparison import compare_records
+from recipes.synthetic.spamlang_grid import grid_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 STUDIES = sorted(folder for folder in (DOCS / "records").iterdir() if folder.is_dir())

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.benchmarks.case import named
-from highrank_plugins.benchmarks.implementations import check_implementations
+from highrank_plugins.benchmarks.case import check_implementations, named
 from highrank_plugins.benchmarks.rows import read_csv
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "measure_gpu.sh"

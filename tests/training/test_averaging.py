@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from highrank_plugins.training.averaging import average_checkpoints
-from highrank_plugins.training.checkpoint_choice import (
+from highrank_plugins.training.averaging import (
     Updates,
+    average_checkpoints,
     best_checkpoints,
     last_checkpoints,
 )
@@ -71,39 +71,30 @@ def last(directory: Path, count: int) -> list[str]:
     return [path.stem.removeprefix("checkpoint") for path in last_checkpoints(directory, count)]
 
 
-def test_the_last_checkpoints_are_taken_in_training_order(tmp_path):
-    updates = {"1": 20, "2": 35, "_2_30": 30, "_3_40": 40, "_3_100": 100, "10": 450}
-    directory = directory_of(tmp_path, updates | {"_11_500": 500, "_best": 700})
-    assert last(directory, 7) == ["1", "_2_30", "2", "_3_40", "_3_100", "10", "_11_500"]
-    assert last(directory, 1) == ["_11_500"]
+MANY = {"1": 20, "2": 35, "_2_30": 30, "_3_40": 40, "_3_100": 100, "10": 450, "_11_500": 500}
+COPIES = {"_1_200": 200, "2": 400, "_2_400": 400, "_last": 400}  # of one number of updates
 
 
-def test_the_end_of_training_is_the_newest_even_if_only_in_checkpoint_last(tmp_path):
-    directory = directory_of(tmp_path, {"_1_200": 200, "_1_400": 400, "_last": 450})
-    assert last(directory, 2) == ["_1_400", "_last"]
+@pytest.mark.parametrize(
+    ("updates", "count", "wanted"),
+    [
+        (MANY | {"_best": 700}, 7, ["1", "_2_30", "2", "_3_40", "_3_100", "10", "_11_500"]),
+        (MANY, 1, ["_11_500"]),
+        ({"_1_200": 200, "_1_400": 400, "_last": 450}, 2, ["_1_400", "_last"]),
+        ({"_last": 150, "_1_200": 200, "_1_400": 400}, 2, ["_1_200", "_1_400"]),
+        (COPIES, 2, ["_1_200", "2"]),
+    ],
+)
+def test_the_last_checkpoints_are_taken_in_training_order(tmp_path, updates, count, wanted):
+    assert last(directory_of(tmp_path, updates), count) == wanted
 
 
-def test_an_old_checkpoint_last_is_sorted_by_its_updates(tmp_path):
-    directory = directory_of(tmp_path, {"_last": 150, "_1_200": 200, "_1_400": 400})
-    assert last(directory, 2) == ["_1_200", "_1_400"]
-
-
-def test_copies_with_the_same_number_of_updates_count_once(tmp_path):
-    directory = directory_of(tmp_path, {"_1_200": 200, "2": 400, "_2_400": 400, "_last": 400})
-    assert last(directory, 2) == ["_1_200", "2"]
-    with pytest.raises(ValueError, match="found 2 of 3 checkpoints"):
+def test_too_few_checkpoints_and_a_mistyped_folder_are_errors(tmp_path):
+    directory = directory_of(tmp_path, COPIES)
+    with pytest.raises(ValueError, match=r"found 2 of 3 checkpoints .*--last"):
         last_checkpoints(directory, 3)
-
-
-def test_a_mistyped_folder_is_named(tmp_path):
     with pytest.raises(ValueError, match="trian: no such folder"):
         last_checkpoints(tmp_path / "trian", 2)
-
-
-def test_too_few_checkpoints_is_an_error_that_says_what_to_do(tmp_path):
-    directory_of(tmp_path, {"1": 10})
-    with pytest.raises(ValueError, match=r"found 1 of 2 checkpoints .*--last"):
-        last_checkpoints(tmp_path, 2)
 
 
 def not_a_training(path: Path) -> None:
@@ -174,14 +165,6 @@ def test_checkpoints_of_other_models_are_refused(tmp_path, second):
     assert not (tmp_path / "average.pt").exists()
 
 
-def test_a_truncated_checkpoint_is_refused(tmp_path):
-    paths = [save(tmp_path / "1.pt", torch.ones(2)), save(tmp_path / "2.pt", torch.ones(2))]
-    paths[1].write_bytes(paths[1].read_bytes()[:-50])
-    with pytest.raises(ValueError, match=r"2\.pt"):
-        average_checkpoints(paths, tmp_path / "average.pt")
-    assert not (tmp_path / "average.pt").exists()
-
-
 def best(directory: Path, count: int, **range_of_updates: int) -> list[str]:
     paths = best_checkpoints(directory, count, Updates(**range_of_updates))
     return [path.stem.removeprefix("checkpoint") for path in paths]
@@ -247,14 +230,15 @@ def test_a_range_of_updates_limits_the_choice(tmp_path):
         last_checkpoints(directory, None, Updates(99))
 
 
-def test_a_flipped_bit_in_any_checkpoint_is_detected(tmp_path):
-    weights = torch.zeros(1000)
-    paths = [save(tmp_path / f"{i}.pt", weights) for i in range(3)]
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_a_damaged_checkpoint_is_named(tmp_path, damage):
+    paths = [save(tmp_path / f"{i}.pt", torch.zeros(1000)) for i in range(3)]
     content = bytearray(paths[0].read_bytes())
     content[content.index(bytes(2000)) + 900] ^= 4
-    paths[0].write_bytes(content)
-    with pytest.raises(ValueError, match=r"0\.pt is damaged"):
+    paths[0].write_bytes(content if damage == "flip" else content[:-50])
+    with pytest.raises(ValueError, match=r"0\.pt is (damaged|truncated)"):
         average_checkpoints(paths, tmp_path / "average.pt")
+    assert not (tmp_path / "average.pt").exists()
 
 
 MEASURE = """

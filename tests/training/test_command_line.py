@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.common.yaml_tree import ConfigurationError
-from highrank_plugins.training.command_line import PROGRAMS, arguments, shell_line
+from highrank_plugins.training.blocks import PROGRAMS
+from highrank_plugins.training.command_line import arguments, shell_line, unreplaced
 from highrank_plugins.training.configuration import load, load_tree, validate
 from highrank_plugins.training.fairseq_options import check_options
-from highrank_plugins.training.recipe_files import unreplaced
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 TRANSLATION = RECIPES / "multi30k_en_de" / "conf" / "mixtape.yaml"

@@ -162,6 +162,14 @@ def test_the_text_gives_the_same_configuration_in_a_fixed_order(write):
             "bad.yaml:3: data.vocabsize: unknown key; di",
         ),
         ("base: base.yaml\ndata:\n  vocab_size: many\n", "bad.yaml:3: data.vocab_size: "),
+        (
+            "base: base.yaml\nclean: {max_wrods: 5}\n",
+            "bad.yaml:2: clean.max_wrods: unknown key; did you mean 'max_words'?",
+        ),
+        (
+            "base: base.yaml\nlaunch:\n  nodes: 0\n",
+            "bad.yaml:3: launch.nodes: Input should be greater than or equal to 1",
+        ),
         ("base: base.yaml\ndata:\n  vocab_size: 0\n", "bad.yaml:3: data.vocab_size: "),
         ("base: base.yaml\ntrain:\n  lr: [1, 2]\n", "bad.yaml:3: train.lr: must be text"),
         ("base: base.yaml\ntrain:\n  lr: 1\n  lr: 2\n", "bad.yaml:4: lr is given twice"),

@@ -8,12 +8,12 @@ import yaml
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
-from highrank_plugins.cli.train import check_own_options
+from highrank_plugins.cli.train import check_measures
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.measures import find_measure, measure_names
+from highrank_plugins.training.command_line import write_recipe_files
 from highrank_plugins.training.configuration import load, load_tree, validate
-from highrank_plugins.training.recipe_files import write_recipe_files
 
 TRAIN = {"arch": "transformer_softmax", "adam_betas": "(0.9, 0.98)", "max_tokens": 600}
 BASE = {"data": {"vocab_size": 7}, "train": TRAIN | {"save_interval_updates": 0}}
@@ -91,7 +91,7 @@ def test_every_measure_may_be_a_block(configure, name):
     assert configure.bash('echo "${measures[*]}"') == name
     command = (configure.folder / f"{name}.sh").read_text()
     assert command.startswith(find_measure(name).command(name))
-    check_own_options(validate(load_tree(configure.file, [])), load_tree(configure.file, []))
+    check_measures(validate(load_tree(configure.file, [])), load_tree(configure.file, []))
 
 
 @pytest.mark.parametrize("name", NEEDED)
@@ -100,7 +100,7 @@ def test_a_measure_without_a_required_option_is_refused(configure, name):
     configure(**{name: {}})
     tree = load_tree(configure.file, [])
     with pytest.raises(ConfigurationError, match=rf"conf\.yaml:\d+: {name}: {option} is missing"):
-        check_own_options(validate(tree), tree)
+        check_measures(validate(tree), tree)
 
 
 def test_all_commands_get_the_user_dir_of_the_run(configure):

@@ -3,8 +3,7 @@
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.analyse.checkpoint import card, collect
 from highrank_plugins.cli.analyse.measures import commands
-from highrank_plugins.cli.analyse.several_models import bleu, disagreements, gss_grid, spectra
-from highrank_plugins.cli.analyse.synthetic import dirichlet, multimode, spamlang
+from highrank_plugins.cli.analyse.several_models import bleu, disagreements, spectra
 
 analyse = make_group(
     {
@@ -13,10 +12,6 @@ analyse = make_group(
         "collect": collect,
         "spectra": spectra,
         "bleu": bleu,
-        "gss-grid": gss_grid,
-        "dirichlet": dirichlet,
-        "multimode": multimode,
-        "spamlang": spamlang,
     },
     {"disagreements": disagreements},
 )

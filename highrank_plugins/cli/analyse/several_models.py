@@ -1,4 +1,4 @@
-"""Compare models: `highrank analyse spectra`, `gss-grid`, `disagreements` and `bleu`."""
+"""Compare models: `highrank analyse spectra`, `disagreements` and `bleu`."""
 
 import math
 from pathlib import Path
@@ -95,54 +95,6 @@ def _cumulative(values: list[float]) -> "Series":
     return values[::-1], [(i + 1) / len(values) for i in range(len(values))]
 
 
-def gss_grid(
-    records: Annotated[list[Path], "Records of models, each trained with its own c and k."],
-    rank: Annotated[str, "Metric of the records for the rank."] = "test_rank",
-    perplexity: Annotated[str, "Metric of the records for the perplexity."] = "test_perplexity",
-    output: Output = None,
-    plot: Plot = None,
-) -> None:
-    """Correlate rank and perplexity over c and k of GSS.
-
-    Example: highrank analyse gss-grid runs/*.json --plot grid.png
-
-    Takes records of models, each trained with its own c and k (Parthiban et al. 2021).
-    """
-    with measuring(plot):
-        from highrank_plugins.analysis.statistics import pearson
-        from highrank_plugins.reports import plots
-        from highrank_plugins.results.comparison import numbers_of
-
-        numbers = {"rank": rank, "perplexity": perplexity}
-        points = [_c_and_k(path) for path in records]
-        for point, found in zip(points, numbers_of(records, *numbers.values()), strict=True):
-            point |= zip(numbers, found, strict=True)
-        columns = [[point[name] for point in points] for name in numbers]
-        varies = len(points) > 2 and all(len({*column}) > 1 for column in columns)
-        report({"points": points, "correlation": pearson(*columns) if varies else None}, output)
-        if plot is not None:
-            titles = {"rank": "Press rank", "perplexity": "perplexity"}
-            maps = {
-                title: {(point["c"], point["k"]): point[name] for point in points}
-                for name, title in titles.items()
-            }
-            plots.maps(plot, maps, ("c", "k"))
-
-
-def _c_and_k(record: Path) -> dict[str, float]:
-    """Return the constants of GSS in the configuration of a record."""
-    from highrank_plugins.results.record import load_record
-
-    train = load_record(record).get("config", {}).get("train", {})
-    try:
-        return {name: float(train[f"head_gss_{name}"]) for name in ("c", "k")}
-    except (KeyError, TypeError, ValueError):
-        raise ValueError(
-            f"{record}: its configuration has no train.head_gss_c and train.head_gss_k; a grid "
-            "needs models that were trained with --head-gss-c and --head-gss-k"
-        ) from None
-
-
 def disagreements(
     first: Checkpoint,
     second: Annotated[Path, "A model with the same dictionary."],
@@ -155,7 +107,9 @@ def disagreements(
     tokens: Tokens = None,
     segment: Segment = 500,
     device: Device = None,
-    contexts: Annotated[Path | None, "File to write for `multimode --contexts-file`."] = None,
+    contexts: Annotated[
+        Path | None, "File to write for `python -m recipes.synthetic contexts`."
+    ] = None,
     output: Output = None,
     user_dir: UserDir = None,
 ) -> None:

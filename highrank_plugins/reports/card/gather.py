@@ -288,7 +288,7 @@ def _pieces(passages: list[Passage]) -> list[tuple[Passage, int]]:
 
 
 def _passages(collector: Collector) -> list[Passage]:
-    from highrank_plugins.inference.texts import SentenceText
+    from highrank_plugins.inference.streaming_model import SentenceText
 
     text, rows = collector.text, collector.total
     if not isinstance(text, SentenceText):

@@ -1,18 +1,18 @@
-"""Run the recipe of SpamLang with a stand-in for `highrank`, and check its grids."""
+"""Run the recipe of SpamLang with a stand-in for Python, and check its grids."""
 
 import os
 import shutil
 import subprocess
 
 import pytest
-import typer
 
-from highrank_plugins.cli import app
+from highrank_plugins.cli import as_command, make_group
 from highrank_plugins.cli.options import option_problems
 from highrank_plugins.common.yaml_tree import read_tree
+from recipes.synthetic.__main__ import EXPERIMENTS
 from tests.recipes.running import RECIPES
 
-GRIDS = sorted((RECIPES / "spamlang" / "conf").glob("*.yaml"))
+GRIDS = sorted((RECIPES / "synthetic" / "conf").glob("*.yaml"))
 STAND_IN = """\
 #!/usr/bin/env bash
 echo "$*" >>"$HIGHRANK_CALLS"
@@ -26,17 +26,18 @@ echo "| M | d |"
 @pytest.fixture
 def recipe(tmp_path):
     """Return a function that runs a copy of the recipe, and returns the result and its calls."""
-    for name in ("lib", "spamlang"):
+    for name in ("lib", "synthetic"):
         shutil.copytree(RECIPES / name, tmp_path / "recipes" / name)
-    program = tmp_path / ".venv" / "bin" / "highrank"
-    program.parent.mkdir(parents=True)
-    program.write_text(STAND_IN)
-    program.chmod(0o755)
+    for name in ("highrank", "python"):
+        program = tmp_path / ".venv" / "bin" / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(STAND_IN)
+        program.chmod(0o755)
     calls = tmp_path / "calls"
 
     def recipe(*words: str, **environment: str):
         calls.write_text("")
-        script = str(tmp_path / "recipes" / "spamlang" / "run.sh")
+        script = str(tmp_path / "recipes" / "synthetic" / "run.sh")
         result = subprocess.run(
             ["bash", script, "--exp-dir", str(tmp_path / "exp"), *words],
             env=os.environ | {"HIGHRANK_CALLS": str(calls)} | environment,
@@ -44,7 +45,7 @@ def recipe(tmp_path):
         )  # fmt: skip
         return result, calls.read_text().splitlines()
 
-    recipe.run = tmp_path / "exp" / "spamlang" / "small"
+    recipe.run = tmp_path / "exp" / "synthetic" / "small"
     return recipe
 
 
@@ -53,10 +54,10 @@ def test_it_trains_the_grid_then_writes_the_table(recipe):
     assert result.returncode == 0, result.stderr
     assert "conf/small.yaml --backward-rank=4 --heads=moc,mos --output" in train
     assert "--table-only" not in train
-    assert "--table-only --plot exp/spamlang/small/steps.svg" in show
+    assert "--table-only --plot exp/synthetic/small/steps.svg" in show
     assert (recipe.run / "table.md").read_text() == "| M | d |\n"
     assert (recipe.run / "results.json").exists()
-    assert result.stdout == "exp/spamlang/small/table.md\n"
+    assert result.stdout == "exp/synthetic/small/table.md\n"
     result, calls = recipe("--stage", "1")
     assert result.returncode == 0 and len(calls) == 1
 
@@ -77,6 +78,5 @@ def test_wrong_use_is_refused_before_anything_runs(recipe):
 
 @pytest.mark.parametrize("file", GRIDS, ids=lambda file: file.stem)
 def test_every_grid_is_accepted(file):
-    group = typer.main.get_command(app).get_command(None, "analyse")
-    command = group.get_command(None, "spamlang")
+    command = as_command(make_group(EXPERIMENTS)).get_command(None, "spamlang")
     assert [*option_problems(command, "spamlang", read_tree(file).values)] == []

@@ -4,6 +4,10 @@ The loss runs on device `meta`, where tensors have sizes and no content. Each op
 longer of two times: its bytes over the memory bandwidth, and its arithmetic over the speed of
 matrix products. Of a Triton kernel, the instructions count. Launches, caches and overlap do not
 count: the result is a model, not a measurement.
+
+    python -m scripts.roofline mos_ptb --gpu a100
+
+`scripts/whole_step.py` models whole training steps.
 """
 
 from __future__ import annotations
@@ -13,16 +17,20 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Annotated, Any
 from unittest import mock
 
 import torch
+import typer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from highrank_plugins.benchmarks.case import CaseError, LossCase, changed, named
-from highrank_plugins.benchmarks.implementations import check_implementations, loss_function
-from highrank_plugins.benchmarks.operations import PRODUCTS
+from highrank_plugins.benchmarks.case import CaseError, LossCase, changed
+from highrank_plugins.benchmarks.child import PRODUCTS
+from highrank_plugins.benchmarks.implementations import loss_function
+from highrank_plugins.benchmarks.run import loss_cases
+from highrank_plugins.cli import as_command
+from highrank_plugins.cli.options import names
 from highrank_plugins.common import formatting
 from highrank_plugins.common.names import did_you_mean
 
@@ -208,7 +216,6 @@ def run_roofline(
         changes: fields of `LossCase` that replace those of the presets.
     """
     peaks = find_gpu(gpu)
-    check_implementations(implementations)
     for name in implementations:
         if name not in IMPLEMENTATIONS:
             raise CaseError(
@@ -216,13 +223,14 @@ def run_roofline(
                 "`highrank bench loss` measures any"
             )
     require_triton(implementations)
-    cases = {name: case for preset in presets for name, case in named("loss", preset).items()}
-    found = []
-    for name, listed in cases.items():
-        case = changed(listed, {**changes, "dtype": "bfloat16"})
-        assert isinstance(case, LossCase)
-        found += [estimate(name, case, each, peaks) for each in implementations]
-    return estimates_table(found)
+    cases = loss_cases(presets, implementations, {"device": "cpu", "dtype": "bfloat16"}, {})
+    return estimates_table(
+        [
+            estimate(name, changed(case, changes), each, peaks)
+            for name, case in cases.items()
+            for each in implementations
+        ]
+    )
 
 
 def estimates_table(estimates: list[RooflineEstimate]) -> str:
@@ -298,3 +306,26 @@ def peak_of(
     with LiveMemory([features, target, *parameters]) as live, observer or nullcontext():
         loss_function(impl, case)(head, features, target).sum().backward()
     return live.peak, sum(t.nbytes for t in (features, *parameters))
+
+
+def roofline(
+    preset: Annotated[list[str], "Cases or groups of benchmarks/presets.yaml, for `bench loss`."],
+    gpu: Annotated[str, "GPU to model: h200, h100, a100 or rtx4090."] = "h200",
+    impl: Annotated[
+        str, "Implementations, separated by commas: naive, gathered, chunked, fused, triton."
+    ] = "naive,fused,triton",
+    tokens: Annotated[int | None, "Tokens N instead of the preset's."] = None,
+    components: Annotated[int | None, "Components K instead of the preset's."] = None,
+    classes: Annotated[int | None, "Classes M instead of the preset's."] = None,
+    memory: Annotated[int | None, "Memory of a chunk in MiB; 0: the default."] = None,
+    label_smoothing: Annotated[float | None, "Label smoothing instead of the preset's."] = None,
+) -> None:
+    """Model time and memory of losses on a GPU you do not have, in bfloat16."""
+    given = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
+    given |= {"label_smoothing": label_smoothing}
+    changes = {name: value for name, value in given.items() if value is not None}
+    typer.echo(run_roofline(preset, names("--impl", impl), gpu, changes), nl=False)
+
+
+if __name__ == "__main__":
+    as_command(roofline)()

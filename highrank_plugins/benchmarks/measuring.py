@@ -1,23 +1,92 @@
-"""Measure in a separate process, and find the largest batch within a memory limit."""
+"""Measure the time and peak memory of a step, in a process of its own; find the largest batch."""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import re
 import signal
-import statistics
 import subprocess
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from highrank_plugins.benchmarks.case import Case, LossCase, changed
-from highrank_plugins.benchmarks.rows import Row, row
 from highrank_plugins.common.processes import python
-from highrank_plugins.common.provenance import revision, typed_command
 
+Step = Callable[[], None]
 STEP = 64  # batches of a loss are multiples of this; finer differences are noise
 MOST = 2**17
+
+
+def use(device: str, threads: int) -> None:
+    """Set the number of CPU threads, and the GPU of calls that name none, such as for memory."""
+    import torch
+
+    if threads:
+        torch.set_num_threads(threads)
+    if device.startswith("cuda:"):
+        torch.cuda.set_device(device)
+
+
+def alternate(steps: Sequence[Step], device: str, repeats: int) -> list[list[float]]:
+    """Return seconds of each step, one after the other, after a warm-up of one each."""
+    timings: list[list[float]] = [[] for _ in steps]
+    for turn in range(repeats + 1):
+        for step, seconds in zip(steps, timings, strict=True):
+            elapsed = _timed(step, device)
+            if turn:
+                seconds.append(elapsed)
+    return timings
+
+
+def _timed(step: Step, device: str) -> float:
+    import torch
+
+    start = time.perf_counter()
+    step()
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def return_free_memory() -> None:
+    """Return cached memory of Python and the C library to the system."""
+    gc.collect()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # GNU libc only
+        libc.malloc_trim(0)
+
+
+def peak_memory(step: Step, device: str) -> int | None:
+    """Return the peak memory of one step, in bytes above its start.
+
+    A GPU's allocator counts it, Linux counts the resident set; elsewhere it is None.
+    """
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    status = Path("/proc/self/status")
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    except OSError:
+        return None
+    before = _kibibytes(status, "VmRSS")
+    step()
+    return 1024 * (_kibibytes(status, "VmHWM") - before)
+
+
+def _kibibytes(status: Path, name: str) -> int:
+    line = next(line for line in status.read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1])
 
 
 class MeasurementFailed(RuntimeError):
@@ -29,40 +98,22 @@ class OutOfMemory(MeasurementFailed):
 
 
 def measure(
-    kind: str, name: str, case: Case, implementation: str, baseline: str, repeats: int,
-    threads: int, baseline_case: Case | None = None,
-) -> Row:  # fmt: skip
-    """Measure one implementation, in a new process.
+    kind: str,
+    case: Case,
+    implementation: str,
+    repeats: int,
+    threads: int,
+    *,
+    baseline: str | None = None,
+    baseline_case: Case | None = None,
+) -> dict[str, Any]:
+    """Return what `child.measured` finds in a new process.
 
     Args:
         threads: of torch; 0 leaves its choice.
         baseline_case: the baseline's, if it has another batch; its time is scaled to as many
             tokens.
     """
-    result = _ask(kind, case, implementation, baseline, repeats, threads, baseline_case)
-    return row(
-        name, implementation, case.work(), baseline, result["seconds"], result["baseline_seconds"],
-        result["memory"], result["threads"], result["machine"], revision(), typed_command(),
-    )  # fmt: skip
-
-
-def alone(
-    kind: str, case: Case, implementation: str, repeats: int, threads: int
-) -> tuple[float, int | None, str]:
-    """Return median seconds without baseline, peak memory in bytes, and the machine."""
-    result = _ask(kind, case, implementation, None, repeats, threads)
-    return statistics.median(result["seconds"]), result["memory"], result["machine"]
-
-
-def peak(kind: str, case: Case, implementation: str, threads: int) -> int | None:
-    """Return only the peak memory, in bytes."""
-    return _ask(kind, case, implementation, None, 0, threads)["memory"]
-
-
-def _ask(
-    kind: str, case: Case, implementation: str, baseline: str | None, repeats: int, threads: int,
-    baseline_case: Case | None = None,
-) -> dict[str, Any]:  # fmt: skip
     request = {
         "kind": kind, "case": asdict(case), "implementation": implementation, "baseline": baseline,
         "baseline_case": asdict(baseline_case or case), "repeats": repeats, "threads": threads,
@@ -82,12 +133,17 @@ def _ask(
         raise MeasurementFailed(f"expected a result in JSON, got {child.stdout[:80]!r}") from None
 
 
+def peak(kind: str, case: Case, implementation: str, threads: int) -> int | None:
+    """Return only the peak memory, in bytes."""
+    return measure(kind, case, implementation, 0, threads)["memory"]
+
+
 def largest_batch(
+    kind: str,
     case: Case,
     implementation: str,
     limit: int,
     threads: int,
-    kind: str = "loss",
     say: Callable[[str], object] = lambda text: None,
 ) -> Any:
     """Return `case` with the largest batch that fits into `limit` bytes.

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from highrank_plugins.analysis.dirichlet import (
+from highrank_plugins.heads import build_head
+from recipes.synthetic.fitting import (
     DirichletSettings,
     dirichlet_experiment,
     dirichlet_targets,
     fit_targets,
     measure_fit,
 )
-from highrank_plugins.heads import build_head
 
 SMALL = DirichletSettings(targets=60, classes=12, dim=3, steps=300, batch=60)
 

@@ -9,18 +9,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from highrank_plugins.analysis.multimode import heads_named
-from highrank_plugins.analysis.spamlang import (
-    GOAL,
-    SpamLangRun,
-    SpamLangSettings,
-    spamlang,
-)
 from highrank_plugins.analysis.statistics import holm, student_t, summarise
 from highrank_plugins.common.figures import Scatter
 from highrank_plugins.common.files import read_json
 from highrank_plugins.common.formatting import table
 from highrank_plugins.heads import head_options
+from recipes.synthetic.fitting import heads_named
+from recipes.synthetic.spamlang import GOAL, SpamLangRun, SpamLangSettings, spamlang
 
 SpamLangRecord = dict[str, Any]
 _Case = tuple[int, int, str]  # M, d and layer
@@ -166,9 +161,7 @@ def read_runs(file: Path) -> list[SpamLangRecord]:
     if not isinstance(runs, list) or not all(
         isinstance(run, dict) and run.keys() >= _FIELDS for run in runs
     ):
-        raise ValueError(
-            f"{file}: not a record of highrank analyse spamlang; name another file, or remove it"
-        )
+        raise ValueError(f"{file}: not a record of spamlang; name another file, or remove it")
     return runs
 
 

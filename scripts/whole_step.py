@@ -2,26 +2,24 @@
 
 The step of `highrank bench train` runs on device `meta`, and each operation takes the time of
 `roofline.Seconds`. Parameters, activations and Adam's averages are in bfloat16.
+
+    python -m scripts.whole_step wmt_en_de
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from highrank_plugins.benchmarks.case import CaseError, ModelCase, named
 from highrank_plugins.benchmarks.models import model_step
-from highrank_plugins.benchmarks.roofline import (
-    Gpu,
-    Seconds,
-    counted,
-    find_gpu,
-    require_triton,
-)
+from highrank_plugins.cli import as_command
 from highrank_plugins.common import formatting
+from scripts.roofline import Gpu, Seconds, counted, find_gpu, require_triton
 
 IMPLEMENTATIONS = ("chunked", "fused", "triton")
 OUR_SOFTMAX = "transformer_softmax"
@@ -80,7 +78,7 @@ def run_whole_steps(presets: list[str], models: list[str], implementation: str, 
     peaks = find_gpu(gpu)
     if implementation not in IMPLEMENTATIONS:
         raise CaseError(
-            f"--impl {implementation}: --whole-step takes one of {', '.join(IMPLEMENTATIONS)}"
+            f"--impl {implementation}: a whole step takes one of {', '.join(IMPLEMENTATIONS)}"
         )
     if given := [model for model in models if "--head-loss " in f"{model} ".replace("=", " ")]:
         raise CaseError(f"--model {given[0]}: give the loss as --impl, not as --head-loss")
@@ -91,8 +89,8 @@ def run_whole_steps(presets: list[str], models: list[str], implementation: str, 
         assert isinstance(case, ModelCase)
         if case.is_language_model:
             raise CaseError(
-                f"--whole-step {name}: only translators can be modelled, because an LSTM is one "
-                "kernel without a model; leave out --whole-step to model the loss alone"
+                f"{name}: only translators can be modelled, because an LSTM is one kernel without "
+                "a model; scripts/roofline.py models the loss alone"
             )
         ours = [spec for spec in (OUR_SOFTMAX, *(models or case.models)) if spec != case.baseline]
         shown = [case.baseline, *ours]
@@ -106,3 +104,19 @@ def run_whole_steps(presets: list[str], models: list[str], implementation: str, 
 def _row(case: str, model: str, estimate: StepEstimate, softmax: StepEstimate) -> list[str]:
     times = [f"{1e3 * estimate.products:.2f}", f"{1e3 * estimate.others:.2f}"]
     return [case, f"`{model}`", *times, f"{estimate.seconds / softmax.seconds:.2f}"]
+
+
+def whole_step(
+    preset: Annotated[list[str], "Presets of `highrank bench train`."],
+    gpu: Annotated[str, "GPU to model: h200, h100, a100 or rtx4090."] = "h200",
+    impl: Annotated[str, "Implementation of the loss: chunked, fused or triton."] = "triton",
+    model: Annotated[
+        list[str] | None, "Arch and options in quotes, instead of the preset's; may be repeated."
+    ] = None,
+) -> None:
+    """Model training steps of translators on a GPU you do not have, in bfloat16."""
+    typer.echo(run_whole_steps(preset, model or [], impl, gpu), nl=False)
+
+
+if __name__ == "__main__":
+    as_command(whole_step)()

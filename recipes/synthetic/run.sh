@@ -11,14 +11,16 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/recipe.sh"
 stage=0             # first stage
 stop_stage=1        # last stage
 conf=small          # what to train: conf/NAME.yaml
-name=               # results go to EXP_DIR/spamlang/NAME; empty: the name of --conf
+name=               # results go to EXP_DIR/synthetic/NAME; empty: the name of --conf
 exp_dir=            # empty: exp in the repository
 set=()              # override a value: KEY=VALUE; repeatable
 parse_options "$@"
 
+experiment=(python -m recipes.synthetic spamlang)
+
 # spamlang [WORD…]: the command, with the configuration, the values of --set and further words.
 spamlang() {
-    run highrank analyse spamlang --conf "$recipe_dir/conf/$conf.yaml" \
+    run "${experiment[@]}" --conf "$recipe_dir/conf/$conf.yaml" \
         ${flags[@]+"${flags[@]}"} --output "$run_dir/results.json" "$@"
 }
 
@@ -38,7 +40,7 @@ for change in ${set[@]+"${set[@]}"}; do
 done
 if [[ -n $name ]]; then check_run_name --name "$name"; else check_run_name --conf "$conf"; fi
 exp_dir=$(absolute "${exp_dir:-$repository/exp}")   # open_run goes elsewhere
-open_run "$exp_dir/spamlang/${name:-$conf}"
+open_run "$exp_dir/synthetic/${name:-$conf}"
 out=$run_dir
 if in_range 0; then
     log "stage 0 runs: train the runs that $run_dir/results.json lacks"

@@ -1,4 +1,4 @@
-"""Test analysis/spamlang.py, its grid, and `highrank analyse spamlang`."""
+"""SpamLang of recipes/synthetic, its grid, and the command."""
 
 import json
 from dataclasses import replace
@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch.nn.functional import one_hot
-from typer.testing import CliRunner
 
-from highrank_plugins.analysis import spamlang_grid
 from highrank_plugins.analysis.retention import column_space, logit_gradient, retained_by_head
-from highrank_plugins.analysis.spamlang import (
+from highrank_plugins.analysis.statistics import student_t
+from highrank_plugins.heads import build_head
+from recipes.synthetic import spamlang_grid
+from recipes.synthetic.spamlang import (
     SpamLangRun,
     SpamLangSettings,
     SymbolTrunk,
@@ -20,11 +21,9 @@ from highrank_plugins.analysis.spamlang import (
     spamlang,
     with_low_rank_gradient,
 )
-from highrank_plugins.analysis.spamlang_grid import grid_figures, grid_table
-from highrank_plugins.analysis.statistics import student_t
-from highrank_plugins.cli import app
-from highrank_plugins.heads import build_head
+from recipes.synthetic.spamlang_grid import grid_figures, grid_table
 from tests.held_lock import held_elsewhere
+from tests.recipes.synthetic import experiment
 
 TINY = SpamLangSettings(classes=20, dim=8, steps=200, lr=1e-2)
 
@@ -148,8 +147,7 @@ def test_impossible_controls_are_refused(name, rank, message):
 
 
 def command(*words):
-    words = ["analyse", "spamlang", "--classes", "20", "--dim", "4,8", "--steps", "20", *words]
-    return CliRunner().invoke(app, [str(word) for word in words])
+    return experiment("spamlang", "--classes", "20", "--dim", "4,8", "--steps", "20", *words)
 
 
 def test_the_command_does_not_repeat_a_run(tmp_path):
@@ -234,7 +232,7 @@ def test_a_file_gives_defaults_and_its_mistakes_are_named(tmp_path, untrained):
     file.write_text("heads: softmax\nstepps: 3\nlr: fast\n")
     done = command("--conf", file)
     assert done.exit_code == 2
-    said = "highrank analyse spamlang has no --stepps; did you mean 'steps'?"
+    said = "spamlang has no --stepps; did you mean 'steps'?"
     assert f"{file}:2: stepps: {said}" in done.output
     assert f"{file}:3: lr: Input should be a valid number" in done.output
     file.write_text(f"conf: {file}\n")

@@ -1,0 +1,259 @@
+"""Provide `highrank data …`: from published files to binarised text."""
+
+import logging
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from highrank_plugins.cli import make_group
+from highrank_plugins.cli.options import names
+from highrank_plugins.common.folders import output_folder, whole_folder
+from highrank_plugins.common.processes import usable_cores
+from highrank_plugins.training.blocks import (
+    CleanSettings,
+    CorpusSettings,
+    DataSettings,
+    DialogueSettings,
+)
+
+Pair = Annotated[str, typer.Option(help="SOURCE,TARGET.")]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, help="Number of processes. [default: number of cores]", show_default=False),
+]
+
+
+def fetch(
+    file: Annotated[Path, "A recipe's corpus.yaml."],
+    folder: Annotated[Path, "Folder for the files and checksums.txt."],
+    unpack: Annotated[
+        Path | None, "New folder to unpack into: all files, or only those of a block texts."
+    ] = None,
+    texts: Annotated[
+        bool,
+        typer.Option("--texts", help="Only print the paths of the unpacked text in FOLDER."),
+    ] = False,
+    ledger: Annotated[
+        Path | None, "File that records unpublished checksums. [FOLDER/checksums.txt]"
+    ] = None,
+    offline: Annotated[
+        bool,
+        typer.Option("--offline", help="Check existing files only; a missing file is an error."),
+    ] = False,
+) -> None:
+    """Fetch, check and unpack the files of a corpus.
+
+    Example: highrank data fetch recipes/ptb/corpus.yaml downloads --unpack ptb
+
+    Resumes an interrupted download. A file that exists is only checked. An archive with entries
+    that would escape the folder is refused.
+    """
+    from highrank_plugins.data import corpus_files, parallel
+    from highrank_plugins.data.archives import extract
+
+    corpus = corpus_files.read_corpus(file)
+    if texts:
+        for name in sorted(parallel.texts_of(corpus, file).names()):
+            typer.echo(parallel.find_text(folder, name))
+        return
+    for line in corpus_files.fetch_corpus(file, folder, ledger=ledger, offline=offline):
+        typer.echo(line)
+    if unpack is None:
+        return
+    if corpus.texts is None:
+        for name in corpus.files:
+            extract(folder / name, unpack if len(corpus.files) == 1 else unpack / name)
+        return
+    for line in parallel.unpack_texts(corpus, corpus.texts, folder, unpack):
+        typer.echo(line)
+
+
+def clean_texts(
+    file: Annotated[Path, "A recipe's corpus.yaml, with a block texts."],
+    folder: Annotated[Path, "Folder with the unpacked text."],
+    output: Annotated[Path, "Folder for {train,valid,test}.LANGUAGE."],
+    languages: Pair,
+    settings: CleanSettings,
+) -> None:
+    """Clean the training text of a parallel corpus.
+
+    Example: highrank data clean-texts corpus.yaml texts clean --languages en,de
+
+    Prints how many sentence pairs were dropped and why, and writes it to cleaning.json.
+    """
+    from highrank_plugins.data import parallel
+    from highrank_plugins.data.corpus_files import read_corpus
+    from highrank_plugins.data.parallel import Rules, refuse_other_languages
+
+    with whole_folder(output, folder) as new:
+        pair = language_pair(languages)
+        refuse_other_languages(output, pair)
+        texts = parallel.texts_of(read_corpus(file), file)
+        rules = Rules(**settings.model_dump())
+        for line in parallel.prepare_texts(texts, folder, new, pair, rules):
+            typer.echo(line)
+
+
+def language_pair(text: str) -> tuple[str, str]:
+    """Return source and target."""
+    source, comma, target = text.partition(",")
+    if not (source and comma and target) or "," in target:
+        raise ValueError(f"--languages {text}: expected SOURCE,TARGET, for example en,de")
+    if source == target:
+        raise ValueError(f"--languages {text}: source and target are the same language")
+    return source, target
+
+
+def check_text(
+    files: Annotated[list[Path], "Files whose lines belong together, plain or NAME.gz."],
+) -> None:
+    """Check text: UTF-8, no empty lines, equal numbers of lines.
+
+    Example: highrank data check-text train.en train.de
+
+    Also refuses overlong lines, NUL, CR, byte order marks and words that fairseq reserves.
+    """
+    from highrank_plugins.common.folders import refuse_mixture
+    from highrank_plugins.common.text_lines import NO_EMPTY_LINES, check_texts
+
+    for file in files:
+        refuse_mixture(file.parent)
+    count = check_texts(files, NO_EMPTY_LINES)
+    typer.echo(f"{count} lines in {', '.join(map(str, files))}")
+
+
+def pieces(
+    text: Annotated[Path, "Directory with {train,valid,test}.LANGUAGE."],
+    output: Annotated[Path, "Directory for the piece model and the text as pieces."],
+    languages: Annotated[str, typer.Option(help="Languages, separated by commas.")],
+    settings: DataSettings,
+    processes: Processes = None,
+) -> None:
+    """Learn pieces (BPE), and write all text as pieces.
+
+    Example: highrank data pieces text pieces --languages en,de --vocab-size 8000
+
+    Learns from the training text alone.
+    """
+    from highrank_plugins.common.text_lines import PARALLEL, check_texts
+    from highrank_plugins.data.binarising import PARTS
+    from highrank_plugins.data.parallel import refuse_other_languages
+    from highrank_plugins.data.pieces import write_pieces
+
+    training = {name: text / f"train.{name}" for name in names("--languages", languages)}
+    workers = processes or usable_cores()
+    with whole_folder(output, text) as new:  # created before the work
+        refuse_other_languages(output, training)
+        for part in PARTS:
+            check_texts([text / f"{part}.{name}" for name in training], PARALLEL)
+        encoders = _learn(training, new, settings, workers)
+        for name, encode in encoders.items():
+            for part in PARTS:
+                file = f"{part}.{name}"
+                write_pieces(encode, text / file, new / file, workers)
+
+
+def _learn(
+    training: dict[str, Path], new: Path, settings: DataSettings, workers: int
+) -> dict[str, Any]:
+    """Write the pieces that an algorithm learns from the training text; return its encoders."""
+    from highrank_plugins.data import pieces as sentencepiece
+    from highrank_plugins.data import pieces as subwords
+
+    if settings.algorithm == "sentencepiece":
+        model = sentencepiece.learn_pieces(
+            list(training.values()),
+            new / "pieces",
+            vocab_size=settings.vocab_size,
+            character_coverage=settings.character_coverage,
+            sample=settings.sample,
+        )
+        return dict.fromkeys(training, sentencepiece.encoder(model))
+    codes = subwords.learn_codes(
+        training,
+        new / "codes",
+        operations=settings.vocab_size,
+        sample=settings.sample,
+        processes=workers,
+    )
+    return {name: subwords.code_encoder(codes, name) for name in training}
+
+
+def binarise(
+    pieces: Annotated[Path, "Directory with {train,valid,test}.LANGUAGE."],
+    output: Annotated[Path, "Directory for the binarised data."],
+    languages: Pair,
+    processes: Processes = None,
+) -> None:
+    """Binarise text faster than fairseq-preprocess.
+
+    Example: highrank data binarise pieces data-bin --languages en,de
+
+    Writes the same bytes as fairseq-preprocess --joined-dictionary.
+    """
+    from highrank_plugins.data import binarising
+
+    logging.disable(logging.INFO)  # hides fairseq's log
+    with output_folder(output, pieces):
+        binarising.binarise(pieces, output, language_pair(languages), processes or usable_cores())
+
+
+def lm_corpus(
+    name: Annotated[str, "ptb, wikitext2, one_billion_word or text8."],
+    data: Annotated[Path, typer.Option(help="Folder with the published files.")],
+    output: Annotated[Path, typer.Option(help="Folder for the text, or for binarised files.")],
+    settings: CorpusSettings,
+) -> None:
+    """Check a published corpus, and write it for fairseq.
+
+    Example: highrank data lm-corpus ptb --data downloads --output text
+
+    Compares the counts of lines and words with the published ones.
+    """
+    from highrank_plugins.common.checksums import SUMS, read_ledger, write_sums
+    from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
+
+    logging.disable(logging.INFO)  # hides fairseq's log
+    with whole_folder(output, data) as new:
+        given = settings.model_dump()
+        options = CorpusOptions(**given | {"workers": settings.workers or usable_cores()})
+        for line in prepare_corpus(name, data, new, options):
+            typer.echo(line)
+        for folder in {index.parent for index in new.rglob("*.idx")}:
+            write_sums(folder, read_ledger(output / folder.relative_to(new) / SUMS))
+
+
+def dialogue_text(
+    corpus: Annotated[Path, "Folder with the corpus of Zhao et al. 2017."],
+    settings: DialogueSettings,
+    output: Annotated[
+        Path | None,
+        typer.Argument(help="Directory for contexts and responses (default: print what is read)."),
+    ] = None,
+) -> None:
+    """Write dialogues as contexts, responses and references.
+
+    Example: highrank data dialogue-text swda dialogues
+
+    Without a directory it only prints the files that it reads, one per line.
+    """
+    from highrank_plugins.data.dialogue import input_files, write_parallel
+
+    if output is None:
+        typer.echo("\n".join(map(str, input_files(corpus))))
+        return
+    with whole_folder(output, corpus) as new:
+        for name, counts in write_parallel(corpus, new, settings.context).items():
+            typer.echo(f"{name}: {counts.contexts} contexts, {counts.references} references")
+
+
+data = make_group(
+    {"clean-texts": clean_texts, "pieces": pieces, "binarise": binarise},
+    {
+        "fetch": fetch,
+        "check-text": check_text,
+        "lm-corpus": lm_corpus,
+        "dialogue-text": dialogue_text,
+    },
+)

@@ -1,0 +1,155 @@
+"""Tell what a model costs without building its weights: parameters, compute, and disk space."""
+
+import math
+import shutil
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Literal
+
+import highrank_plugins
+from highrank_plugins.common.formatting import size
+from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.training.command_line import words_of
+
+By = Literal["parameters", "compute", "width"]
+# bytes per parameter: its weight and Adam's two moments, in float32
+BYTES = 12
+# options that set a trunk's width, then those that fill the rest of a step
+_FREE = {
+    "awd_lstm_lm": (
+        ("decoder_embed_dim", "head_embed_dim", "decoder_last_hidden_size"),
+        ("decoder_hidden_size",),
+    ),
+    "transformer_lm": (("decoder_embed_dim", "head_embed_dim"), ("decoder_ffn_embed_dim",)),
+    "transformer": (
+        ("encoder_embed_dim", "decoder_embed_dim", "head_embed_dim"),
+        ("encoder_ffn_embed_dim", "decoder_ffn_embed_dim"),
+    ),
+    "lstm": (
+        ("decoder_embed_dim", "head_embed_dim", "decoder_out_embed_dim", "encoder_embed_dim"),
+        ("encoder_hidden_size", "decoder_hidden_size"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Hold what a model costs.
+
+    Tied parameters count once. `compute` is floating-point operations of the matrix products for
+    one token, forwards, without attention's products of positions, which depend on the length.
+    `options` are the sizes that may be changed; the numbers of attention `heads` divide widths.
+    """
+
+    parameters: int
+    compute: int
+    options: dict[str, int]
+    heads: Sequence[int]
+
+    def of(self, by: By) -> int:
+        """Return parameters or compute."""
+        return self.compute if by == "compute" else self.parameters
+
+
+def free_options(options: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the options that may change: widths, and sizes that fill the rest."""
+    arch = str(options.get("arch", ""))
+    for trunk, groups in _FREE.items():
+        if arch.startswith(trunk):
+            return groups
+    raise ValueError(
+        f"train.arch {arch}: its sizes are unknown; name the ones to change with --free"
+        f"{did_you_mean(arch, _FREE)}"
+    )
+
+
+def measure(options: Mapping[str, Any], data: Path | str) -> ModelSize:
+    """Return the cost of the model of these fairseq-train options."""
+    args, model = _built(options, data)
+    names = [name for group in free_options(options) for name in group]
+    sizes = {name: value for name in names if isinstance(value := getattr(args, name, None), int)}
+    heads = [
+        value
+        for name, value in vars(args).items()
+        if name.endswith("attention_heads") and isinstance(value, int)
+    ]
+    return ModelSize(_parameters(model), _compute(model), sizes, heads)
+
+
+def _built(options: Mapping[str, Any], data: Path | str) -> tuple[Namespace, Any]:
+    """Return options as fairseq reads them, and their model, which takes no memory for weights."""
+    import torch
+    from fairseq import tasks
+    from omegaconf import OmegaConf
+
+    highrank_plugins.register()
+    from fairseq.options import get_training_parser, parse_args_and_arch  # patched by hooks
+
+    args = parse_args_and_arch(get_training_parser(), [str(data), *words_of(options)])
+    task = tasks.setup_task(args)
+    plain = (str, int, float, type(None))
+    values = {name: value for name, value in vars(args).items() if isinstance(value, plain)}
+    # gives what fairseq's conversion gives for the model's options, a hundred times faster
+    cfg = OmegaConf.create({**values, "_name": args.arch})
+    try:
+        with torch.device("meta"):
+            return args, task.build_model(cfg)
+    except AssertionError as error:  # so fairseq refuses sizes
+        raise ValueError(f"fairseq refuses the sizes of {args.arch}: {error}") from None
+
+
+def _parameters(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _compute(model: Any) -> int:
+    from torch import nn
+
+    head = model.decoder.output_projection
+    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
+    apart = {id(tensor) for tensor in [*head.parameters(), *tables]}
+    trunk = sum(p.numel() for p in model.parameters() if p.dim() > 1 and id(p) not in apart)
+    products = getattr(head, "products", None)  # a stock layer is one matrix
+    of_head = products(1) if products else [(1, *reversed(head.weight.shape))]
+    return 2 * (trunk + sum(math.prod(product) for product in of_head))
+
+
+def check_space(options: Mapping[str, object], data: str, folder: Path) -> None:
+    """Check that future checkpoints fit on the disk: all of them, or at least the next one.
+
+    The model is built in a separate process, whose memory is free again when training starts.
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+        needed = still_needed(pool.submit(training_space, options, data).result(), folder)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ValueError(
+            f"{size(needed)} are needed on the disk of {folder}, {size(free)} are "
+            "free: free some space, or write elsewhere with --exp-dir"
+        )
+
+
+def still_needed(space: int, folder: Path) -> int:
+    """Return how much of `space` is still to be written, given the checkpoints in a folder."""
+    last = folder / "checkpoint_last.pt"
+    if not last.exists():
+        return space
+    files = (path.stat() for path in folder.rglob("*") if path.is_file())
+    sizes = {file.st_ino: file.st_size for file in files}  # a checkpoint has several names
+    return max(space - sum(sizes.values()), last.stat().st_size)
+
+
+def training_space(options: Mapping[str, object], data: Path | str) -> int:
+    """Return the bytes of all checkpoints that exist at once; fewer if Adam is not the optimizer.
+
+    Where all checkpoints are kept, only one is counted, since their number is unknown. Others are
+    the best, the last, and a new one.
+    """
+    args, model = _built(options, data)
+    of_epochs = 0 if args.no_epoch_checkpoints else max(1, args.keep_last_epochs)
+    within = max(1, args.keep_interval_updates) if args.save_interval_updates > 0 else 0
+    return BYTES * _parameters(model) * (of_epochs + within + 3)

@@ -1,0 +1,323 @@
+"""Run the synthetic experiments, which need no corpus, and two tests of trained models.
+
+    python -m recipes.synthetic dirichlet --heads softmax,mos --dim 5
+
+from the root of the repository; `--help` lists the experiments.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from highrank_plugins.cli import as_command, make_group
+from highrank_plugins.cli.analyse.running import report
+from highrank_plugins.cli.options import Number, UserDir, names, numbers, option_problems
+from highrank_plugins.cli.printing import echo_markdown
+from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.common.figures import Bars, Figure, Lines
+from highrank_plugins.common.files import write_json
+from highrank_plugins.common.folders import held_alone
+from highrank_plugins.common.progress import bar
+from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
+from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
+from highrank_plugins.reports import plots
+from recipes.synthetic.fitting import (
+    DirichletSettings,
+    MultimodeSettings,
+    dirichlet_experiment,
+    heads_named,
+    multimode_experiment,
+)
+from recipes.synthetic.gss_grid import gss_grid
+from recipes.synthetic.spamlang_grid import (
+    SpamLangGrid,
+    grid_figures,
+    grid_table,
+    read_runs,
+    run_grid,
+)
+
+Output = Annotated[Path | None, typer.Option(help="JSON file to write the result to.")]
+Plot = Annotated[Path | None, "Draw into FILE.png, .svg or .pdf."]
+Heads = Annotated[str, "Layers, separated by commas: mos, plif (on a softmax), mos+plif, …"]
+Components = Annotated[
+    int | None, typer.Option(min=1, help="Number of components of mixtures (default: the layer's).")
+]
+Classes = Annotated[int, typer.Option(min=2, help="Number of words M.")]
+Dim = Annotated[int, typer.Option(min=1, help="Size d of contexts and word vectors.")]
+Steps = Annotated[int, typer.Option(min=1, help="Number of Adam steps.")]
+Lr = Annotated[float, "Adam's initial learning rate, which decays to 0."]
+Seed = Annotated[int, "Seed of targets and weights."]
+DEFAULT = "softmax,sigsoftmax,gss,plif,moc,mos,mixtape"
+
+
+def dirichlet(
+    heads: Heads = DEFAULT,
+    components: Components = None,
+    targets: Annotated[
+        int, typer.Option(min=1, help="Number of distributions N to approximate.")
+    ] = 1000,
+    classes: Annotated[str, "Numbers of words M, separated by commas."] = "100",
+    dim: Annotated[str, "Sizes d of contexts and word vectors, separated by commas."] = "10",
+    alpha: Annotated[
+        str, "Parameters α of the Dirichlet distribution, separated by commas."
+    ] = "0.1",
+    steps: Steps = 2000,
+    batch: Annotated[int, typer.Option(min=1, help="Number of targets in a step.")] = 1000,
+    lr: Lr = 0.1,
+    seed: Seed = 0,
+    output: Output = None,
+    plot: Plot = None,
+    user_dir: UserDir = None,
+) -> None:
+    """Fit layers to random distributions.
+
+    Example: python -m recipes.synthetic dirichlet --heads softmax,mos --dim 5
+
+    The experiment is that of Ganea et al. 2019. Reports the share of matched modes and the mean KL
+    divergence in nats. One of d, M and α may have several values; --plot then draws both numbers
+    over it, a curve per layer.
+    """
+    plots.check_plot(plot)
+    chosen = heads_named(names("--heads", heads), components)
+    varied: dict[str, list] = {
+        "dim": _values("--dim", dim, int, 1),
+        "classes": _values("--classes", classes, int, 2),
+        "alpha": _values("--alpha", alpha, float, 0),
+    }
+    several = [name for name, values in varied.items() if len(values) > 1]
+    if len(several) > 1:
+        raise ValueError(
+            f"--{several[0]} and --{several[1]}: only one of them may have several values"
+        )
+    settings = DirichletSettings(
+        targets=targets, batch=batch, steps=steps, lr=lr, seed=seed,
+        **{name: values[0] for name, values in varied.items()},
+    )  # fmt: skip
+    title = f"Dirichlet targets, α = {alpha}"
+    if not several:
+        fits = dirichlet_experiment(chosen, settings, bar)
+        report({"settings": settings, "fits": fits}, output)
+        divergences = {layer: fit.mean_kl for layer, fit in fits.items()}
+        figures: list[Figure] = [Bars.of(divergences, title, ("layer", "mean KL, nats"))]
+    else:
+        (name,) = several
+        found = {
+            value: dirichlet_experiment(chosen, replace(settings, **{name: value}), bar)
+            for value in varied[name]
+        }
+        settled = asdict(settings) | {name: varied[name]}
+        report({"settings": settled, f"fits_by_{name}": found}, output)
+        figures = [
+            Lines(
+                {
+                    layer: (varied[name], [getattr(found[v][layer], y) for v in varied[name]])
+                    for layer in chosen
+                },
+                title,
+                ({"dim": "d", "classes": "M", "alpha": "α"}[name], label),
+            )
+            for y, label in (
+                ("mode_match", "share of matched modes"),
+                ("mean_kl", "mean KL, nats"),
+            )
+        ]
+    if plot is not None:
+        plots.draw(plot, *figures)
+
+
+def _values(option: str, text: str, kind: Callable[[str], Number], least: float) -> list[Number]:
+    """Return numbers in ascending order."""
+    found = sorted(numbers(option, text, kind))
+    if kind is float and not found[0] > least:
+        raise ValueError(f"{option} {text}: must be above {least:g}")
+    if found[0] < least:
+        raise ValueError(f"{option} {text}: must be at least {least:g}")
+    return found
+
+
+def _take_defaults(context: typer.Context, file: Path | None) -> Path | None:
+    """Make the options in a YAML file the defaults of the command."""
+    with user_errors():
+        return _defaults_of(context, file)
+
+
+def _defaults_of(context: typer.Context, file: Path | None) -> Path | None:
+    if file is None:
+        return None
+
+    tree = read_tree(file)
+    if "conf" in tree.values:
+        raise ConfigurationError(f"{tree.place(('conf',))}: conf: write `base: FILE` to inherit")
+    program = context.info_name
+    problems = [
+        f"{tree.place((name,))}: {name}: {problem}"
+        for name, problem in option_problems(context.command, program, tree.values)
+    ]
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    context.default_map = tree.values
+    return file
+
+
+def spamlang(
+    conf: Annotated[
+        Path | None,
+        typer.Option(
+            callback=_take_defaults,
+            is_eager=True,
+            help="YAML file with defaults of the other options, such as `dim: 16,64`.",
+        ),
+    ] = None,
+    heads: Heads = "softmax,moc,mos,mixtape",
+    components: Components = None,
+    classes: Annotated[str, "Numbers of symbols M, separated by commas."] = "1000,4000",
+    dim: Annotated[str, "Widths d of layer and trunk, separated by commas."] = "16,64",
+    backward_rank: Annotated[
+        str | None,
+        "Ranks r, separated by commas: for each r < d, also train a softmax that passes only "
+        "r dimensions of the gradient back.",
+    ] = None,
+    context_scale: Annotated[
+        float, "Length of the contexts of mixtures, see --head-context-scale."
+    ] = 1.0,
+    steps: Annotated[int, typer.Option(min=1, help="Maximum number of Adam steps.")] = 4000,
+    lr: Annotated[float, "Adam's learning rate, which is constant."] = 1e-2,
+    seeds: Annotated[str, "Seeds, separated by commas."] = "1,2,3",
+    output: Annotated[
+        Path | None,
+        "JSON file of all runs, for one command at a time. Runs that it holds are not repeated.",
+    ] = None,
+    table_only: Annotated[
+        bool, typer.Option("--table-only", help="Train nothing: show the runs in --output.")
+    ] = False,
+    plot: Annotated[Path | None, "Draw steps over M into FILE.png, .svg or .pdf."] = None,
+    user_dir: UserDir = None,
+) -> None:
+    """Count the steps to learn texts of repeated symbols.
+
+    Example: python -m recipes.synthetic spamlang --heads softmax,mos --classes 1000 --dim 16
+
+    Prints a table: steps until 99 % of the predictions are right, and the share of the logits'
+    gradient that reaches contexts and features, at first and when half is learnt. The task is that
+    of Godey and Artzi 2026.
+    """
+    plots.check_plot(plot)
+    if not lr > 0:
+        raise ValueError(f"--lr {lr}: must be above 0")
+    grid = SpamLangGrid(
+        heads=names("--heads", heads), components=components, steps=steps, lr=lr,
+        classes=_values("--classes", classes, int, 2), dims=_values("--dim", dim, int, 1),
+        seeds=_values("--seeds", seeds, int, 0), context_scale=context_scale,
+        backward_ranks=numbers("--backward-rank", backward_rank, int) if backward_rank else (),
+    )  # fmt: skip
+    if table_only and (output is None or not output.exists()):
+        raise ValueError("--table-only needs --output FILE, the file of earlier runs")
+    made = {"command": typed_command(), "versions": versions(), "git": git_state()}
+    made["hardware"] = hardware()
+
+    def save(runs: list) -> None:
+        if output is not None:
+            write_json(output, made | {"runs": runs})
+
+    with contextlib.ExitStack() as stack:
+        if output is not None and not table_only:
+            busy = f"--output {output}: another process adds runs to it; wait until it ends"
+            stack.enter_context(held_alone(output.with_name(f".{output.name}.lock"), busy))
+        runs = [] if output is None or not output.exists() else read_runs(output)
+        if not table_only:
+            runs = run_grid(grid, runs, save, lambda text: typer.echo(text, err=True))
+    echo_markdown(grid_table(runs))
+    if plot is not None:
+        plots.draw(plot, *grid_figures(runs))
+
+
+def multimode(
+    heads: Heads = DEFAULT,
+    components: Components = None,
+    contexts: Annotated[
+        int, typer.Option(min=1, help="Number of contexts, each with its own vector.")
+    ] = 500,
+    classes: Classes = 100,
+    dim: Dim = 10,
+    modes: Annotated[int, typer.Option(min=1, help="Number of correct words per context.")] = 3,
+    learn_words: Annotated[
+        bool, typer.Option("--learn-words", help="Learn the word vectors as well.")
+    ] = False,
+    steps: Steps = 1000,
+    lr: Lr = 0.1,
+    seed: Seed = 0,
+    output: Output = None,
+    plot: Plot = None,
+    user_dir: UserDir = None,
+) -> None:
+    """Test whether layers rank several dissimilar words on top.
+
+    Example: python -m recipes.synthetic multimode --heads softmax,mos --modes 2
+
+    Trains layers on contexts with several correct words each.
+    """
+    plots.check_plot(plot)
+    chosen = heads_named(names("--heads", heads), components)
+    settings = MultimodeSettings(
+        contexts=contexts, modes=modes, learn_words=learn_words,
+        classes=classes, dim=dim, steps=steps, lr=lr, seed=seed,
+    )  # fmt: skip
+    fits = multimode_experiment(chosen, settings, bar)
+    report({"settings": settings, "fits": fits}, output)
+    _draw_shares(plot, {name: fit.recall for name, fit in fits.items()})
+
+
+def _draw_shares(plot: Path | None, shares: dict[str, float]) -> None:
+    if plot is not None:
+        plots.draw(plot, Bars.of(shares, "Correct words ranked on top", ("", "share")))
+
+
+def contexts(
+    checkpoint: Annotated[Path, "Language model."],
+    data: Annotated[str, "Its binarised data."],
+    file: Annotated[Path, "A context per line, then its next word; or WORD <- CONTEXT."],
+    split: Annotated[
+        str | None,
+        "Split that holds the contexts: carry the recurrent state along it (default: "
+        "each context begins a text).",
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Look for the word among the N top ones.")] = 5,
+    output: Output = None,
+    plot: Plot = None,
+    user_dir: UserDir = None,
+) -> None:
+    """Check whether a trained model ranks the next word of your contexts on top.
+
+    Example: python -m recipes.synthetic contexts model.pt data-bin contexts.txt
+
+    Yang et al. (2018) and Parthiban et al. (2021) print such contexts.
+    """
+    plots.check_plot(plot)
+    logging.disable(logging.INFO)  # hides fairseq's log
+    from recipes.synthetic.contexts import ContextError, continuations, read_contexts
+
+    try:
+        found = continuations(checkpoint, data, read_contexts(file), top, split)
+    except ContextError as error:  # a context is a line
+        raise ValueError(f"{file}:{error.number}: {error.what}") from None
+    correct = [float(one.rank < top) for one in found]
+    report({"top": top, "share": sum(correct) / len(correct), "contexts": found}, output)
+    _draw_shares(plot, {str(number): hit for number, hit in enumerate(correct, 1)})
+
+
+EXPERIMENTS = {
+    "dirichlet": dirichlet,
+    "multimode": multimode,
+    "spamlang": spamlang,
+    "contexts": contexts,
+    "gss-grid": gss_grid,
+}
+
+if __name__ == "__main__":
+    as_command(make_group(EXPERIMENTS))(prog_name="python -m recipes.synthetic")

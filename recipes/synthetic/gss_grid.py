@@ -1,0 +1,52 @@
+"""Correlate rank and perplexity over the constants of GSS (Parthiban et al. 2021)."""
+
+from pathlib import Path
+from typing import Annotated
+
+from highrank_plugins.analysis.statistics import pearson
+from highrank_plugins.cli.analyse.running import report
+from highrank_plugins.reports import plots
+from highrank_plugins.results.comparison import numbers_of
+from highrank_plugins.results.record import load_record
+
+
+def gss_grid(
+    records: Annotated[list[Path], "Records of models, each trained with its own c and k."],
+    rank: Annotated[str, "Metric of the records for the rank."] = "test_rank",
+    perplexity: Annotated[str, "Metric of the records for the perplexity."] = "test_perplexity",
+    output: Annotated[Path | None, "JSON file to write the result to."] = None,
+    plot: Annotated[Path | None, "Draw into FILE.png, .svg or .pdf."] = None,
+) -> None:
+    """Correlate rank and perplexity over c and k of GSS.
+
+    Example: python -m recipes.synthetic gss-grid runs/*.json --plot grid.png
+
+    Takes records of models, each trained with its own c and k (Parthiban et al. 2021).
+    """
+    plots.check_plot(plot)
+    numbers = {"rank": rank, "perplexity": perplexity}
+    points = [_c_and_k(path) for path in records]
+    for point, found in zip(points, numbers_of(records, *numbers.values()), strict=True):
+        point |= zip(numbers, found, strict=True)
+    columns = [[point[name] for point in points] for name in numbers]
+    varies = len(points) > 2 and all(len({*column}) > 1 for column in columns)
+    report({"points": points, "correlation": pearson(*columns) if varies else None}, output)
+    if plot is not None:
+        titles = {"rank": "Press rank", "perplexity": "perplexity"}
+        maps = {
+            title: {(point["c"], point["k"]): point[name] for point in points}
+            for name, title in titles.items()
+        }
+        plots.maps(plot, maps, ("c", "k"))
+
+
+def _c_and_k(record: Path) -> dict[str, float]:
+    """Return the constants of GSS in the configuration of a record."""
+    train = load_record(record).get("config", {}).get("train", {})
+    try:
+        return {name: float(train[f"head_gss_{name}"]) for name in ("c", "k")}
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"{record}: its configuration has no train.head_gss_c and train.head_gss_k; a grid "
+            "needs models that were trained with --head-gss-c and --head-gss-k"
+        ) from None
