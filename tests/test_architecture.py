@@ -98,7 +98,7 @@ def test_the_checks_see_every_form_of_import(tmp_path, monkeypatch):
         (tmp_path / "highrank_plugins" / part).mkdir(parents=True)
     module = folder / "module.py"
     module.write_text(
-        "import highrank_plugins.heads.mos\n"
+        "import highrank_plugins.heads.mixtures\n"
         "from highrank_plugins import models\n"
         "def f():\n    from ..heads import build_head\n    from . import chunked\n"
         "    import fairseq.utils\n"

@@ -22,14 +22,13 @@ from torch import Tensor, nn
 
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads import inheritance
-from highrank_plugins.heads.checks import check_dtype, check_shared_weight, integer
+from highrank_plugins.heads.checks import check_dtype, check_shared_weight, integer, widen
 from highrank_plugins.heads.command_line import CommandLine
 from highrank_plugins.heads.pointwise import Pointwise, build_pointwise
-from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.prepared import PreparedTensors, named_tensors
 from highrank_plugins.heads.random_state import ChunkRandomState, RandomState
 from highrank_plugins.heads.registry import Registry
-from highrank_plugins.losses import ChunkResults, LossOutput, compute_nll
+from highrank_plugins.losses import ChunkResults, LossOutput, LossPlan, compute_nll
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.fused import FusedLoss
 from highrank_plugins.losses.own_layers import same_form
@@ -301,14 +300,12 @@ class Head(CommandLine, nn.Module):
         Raises:
             ValueError: sizes, targets or options out of range.
         """
-        flat = self.flatten_features(features)
-        random_state = self.sample_masks(features.shape[:-1], features)
-        return compute_nll(
-            self, flat, target, random_state, leading=features.shape[:-1], weight=weight,
-            label_smoothing=label_smoothing, ignore_index=ignore_index, reduction=reduction,
-            impl=impl, memory=memory, accuracy=accuracy, filter_gradients=filter_gradients,
-            entropy=entropy, z_loss=z_loss,
+        plan = LossPlan(
+            self, self.flatten_features(features), target, weight,
+            self.sample_masks(features.shape[:-1], features), label_smoothing, memory, accuracy,
+            filter_gradients, entropy, z_loss,
         )  # fmt: skip
+        return compute_nll(plan, features.shape[:-1], reduction, impl, ignore_index)
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode as `nn.Module.train` does, and discard what was prepared for inference."""

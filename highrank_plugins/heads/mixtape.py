@@ -13,19 +13,20 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from highrank_plugins.heads.base import register_head
-from highrank_plugins.heads.checks import integer, not_negative, probability
-from highrank_plugins.heads.latents import Latents
-from highrank_plugins.heads.logit_head import LogitHead
+from highrank_plugins.heads.checks import integer, not_negative, probability, widen
 from highrank_plugins.heads.mixtape_options import MixtapeOptions
+from highrank_plugins.heads.mixtures import Latents
 from highrank_plugins.heads.pointwise import Pointwise
-from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.random_state import (
     ChunkRandomState,
     RandomState,
     sample_mask,
     sample_noise_seed,
 )
-from highrank_plugins.losses.fused import FusedLoss, FusedMixtape
+from highrank_plugins.heads.softmax import LogitHead
+from highrank_plugins.losses.autograd import linear_of
+from highrank_plugins.losses.fused import FusedLoss
+from highrank_plugins.losses.mixtape import FusedMixtape
 
 
 @register_head("mixtape")
@@ -142,8 +143,7 @@ class Mixtape(MixtapeOptions, Latents, LogitHead):
         contexts_NKD = self.contexts(features, tensors, random_state)
         if self.components == 1:
             return {"contexts": contexts_NKD, "mixed": contexts_NKD.squeeze(1)}
-        bias = tensors.get("gate_shared.bias")
-        shared_NJ = widen(linear(features, tensors["gate_shared.weight"], bias))  # u_k·g
+        shared_NJ = widen(linear_of(features, tensors, "gate_shared"))  # u_k·g
         return {
             "contexts": contexts_NKD,
             "mixed": self._mixed(contexts_NKD, shared_NJ),
@@ -172,7 +172,7 @@ class Mixtape(MixtapeOptions, Latents, LogitHead):
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
         """Return tanh(U_k g) [n, J, G]."""
-        hidden = linear(features, tensors["gate_hidden.weight"], tensors.get("gate_hidden.bias"))
+        hidden = linear_of(features, tensors, "gate_hidden")
         return random_state.dropout("gate", hidden.tanh()).unflatten(-1, (-1, self.gate_dim))
 
     def chunk_logits(

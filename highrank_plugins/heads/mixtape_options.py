@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from highrank_plugins.heads.command_line import CommandLine
-from highrank_plugins.heads.latents import Latents
+from highrank_plugins.heads.mixtures import Latents
 
 # which of gate_hidden, gate_shared and each frequent class has a bias
 GATE_BIASES = {

@@ -14,10 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from highrank_plugins.heads.base import Head
-from highrank_plugins.heads.latents import Latents
 from highrank_plugins.heads.mixtape import Mixtape
-from highrank_plugins.heads.moc import MixtureOfContexts
-from highrank_plugins.heads.mos import MixtureOfSoftmaxes
+from highrank_plugins.heads.mixtures import Latents, MixtureOfContexts, MixtureOfSoftmaxes
 from highrank_plugins.heads.softmax import Softmax
 
 

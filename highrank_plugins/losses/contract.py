@@ -25,7 +25,7 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.autograd import generators, inner_graph, set_generators
 from highrank_plugins.losses.own_layers import call_with, has_own_methods, title
 from highrank_plugins.losses.plan import LossPlan
-from highrank_plugins.losses.precision import Autocast
+from highrank_plugins.losses.runner import autocast
 from highrank_plugins.losses.trial import (
     NO_STATE,
     OF_LAYER,
@@ -97,7 +97,7 @@ def _verdict(plan: LossPlan, chosen: str, compute: Compute) -> str:
     with (
         _kept_state(plan),
         inner_graph(torch.is_grad_enabled()),
-        Autocast(plan.features).disabled(),
+        autocast(plan.features, enabled=False),
     ):
         try:
             try:

@@ -16,8 +16,7 @@ from torch.func import functional_call
 
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.losses.chunked_head import Named
-from highrank_plugins.losses.plan import LossPlan
+from highrank_plugins.losses.plan import LossPlan, Named
 
 T = TypeVar("T")
 RAW = ":parameter"  # ends the name of an input that is a parameter which `tensors` leaves out

@@ -44,7 +44,7 @@ def test_an_option_may_not_mean_two_things(argument, message, tmp_path):
             f"{COOLED} its constructor lacks embed_dim, weight, which every layer takes; add each ",
         ),
         (
-            "heads.logit_head import LogitHead",
+            "heads.softmax import LogitHead",
             "heads import MixtureOfContexts as LogitHead",
             f"{COOLED} its constructor lacks locked_dropout, which its `set_by` lists; add each ",
         ),

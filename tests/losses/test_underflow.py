@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from highrank_plugins.losses.kernels import log_domain
-from highrank_plugins.losses.kernels.torch import TorchKernels
+from highrank_plugins.losses.kernels.torch import Kernels
 from tests.heads.cases import MOS, POINTWISE, make_features
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, run
 
@@ -31,7 +31,7 @@ def taken(monkeypatch):
 def test_the_log_domain_gives_the_same_numbers(case, reduction, taken, monkeypatch):
     """Take the pass for every block, as a GPU does."""
     monkeypatch.setattr(
-        TorchKernels,
+        Kernels,
         "mixture_pass",
         lambda kernels, block, bias, recompute: log_domain.log_domain_pass(kernels, block),
     )

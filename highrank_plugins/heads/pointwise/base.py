@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from highrank_plugins.heads.checks import widen
 from highrank_plugins.heads.inheritance import OUTSIDE_KERNELS, reset_unless_kept
-from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.registry import Registry
-from highrank_plugins.losses.chunked_head import KernelFunction
 from highrank_plugins.losses.own_layers import bound, is_ours, same_form
+from highrank_plugins.losses.plan import KernelFunction
 
 Pullback = Callable[[Tensor], Tensor]
 # z → f(z), and the map from the gradient of f(z) to the gradient of z (a vector-Jacobian product)
@@ -124,3 +124,20 @@ def softplus(x: Tensor) -> Tensor:
     error, e^-40, is below the resolution of float64, and e^40 does not overflow float32.
     """
     return F.softplus(x, threshold=40.0)
+
+
+@register_pointwise("identity")
+class Identity(Pointwise):
+    """Apply f(z) = z."""
+
+    is_increasing: ClassVar[bool] = True
+    is_identity: ClassVar[bool] = True
+    kernel_function = KernelFunction("identity")
+
+    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        return z
+
+    def prepare_vjp(
+        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
+    ) -> VJP:
+        return lambda z: (z, lambda grad: grad)

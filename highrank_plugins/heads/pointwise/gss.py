@@ -17,7 +17,7 @@ from highrank_plugins.heads.pointwise.base import (
     register_pointwise,
     softplus,
 )
-from highrank_plugins.losses.chunked_head import KernelFunction
+from highrank_plugins.losses.plan import KernelFunction
 
 
 @register_pointwise("gss")

@@ -14,7 +14,7 @@ from highrank_plugins.heads.pointwise.base import (
     Pullback,
     register_pointwise,
 )
-from highrank_plugins.losses.chunked_head import KernelFunction
+from highrank_plugins.losses.plan import KernelFunction
 
 
 @register_pointwise("sigmoid_cap")

@@ -14,7 +14,7 @@ from highrank_plugins.heads.pointwise.base import (
     softplus,
 )
 from highrank_plugins.heads.pointwise.gss import gss_vjp
-from highrank_plugins.losses.chunked_head import KernelFunction
+from highrank_plugins.losses.plan import KernelFunction
 
 
 @register_pointwise("sigsoftmax")

@@ -14,7 +14,7 @@ from highrank_plugins.heads.pointwise.base import (
     register_pointwise,
 )
 from highrank_plugins.heads.pointwise.sigmoid_cap import logistic_vjp
-from highrank_plugins.losses.chunked_head import KernelFunction
+from highrank_plugins.losses.plan import KernelFunction
 
 MOST_CAP = 1000  # the kernels' 2c σ(2z / c) − c loses digits of z in float32 as c grows
 

@@ -5,17 +5,16 @@ Suffixes of tensors are their shapes, see `heads.base`; N is a block of a chunk 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from highrank_plugins.losses.chunking import cache_sized_blocks
-from highrank_plugins.losses.kernels.base import (
-    Kernels,
-    MixtureBlock,
-    RecomputeLogits,
-    entropy_of,
-)
 from highrank_plugins.losses.plan import LossPlan, Scores
+
+if TYPE_CHECKING:
+    from highrank_plugins.losses.kernels.torch import Kernels, MixtureBlock, RecomputeLogits
 
 
 def recompute_in_log_domain(
@@ -81,3 +80,8 @@ def smoothing_weights(plan: LossPlan, like_NM: Tensor, target_N: Tensor) -> Tens
     weight_NM = torch.full_like(like_NM, plan.smoothing_weight)
     at_target_N1 = weight_NM.new_full(index_N1.shape, plan.target_weight)
     return weight_NM.scatter_add_(-1, index_N1, at_target_N1)
+
+
+def entropy_of(probs: Tensor) -> Tensor:
+    """Return −Σ_x P_x log P_x [...] of probabilities [..., M]."""
+    return torch.special.entr(probs).sum(-1)

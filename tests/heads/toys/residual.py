@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from highrank_plugins.heads import register_head
-from highrank_plugins.heads.logit_head import LogitHead
+from highrank_plugins.heads.softmax import LogitHead
 
 
 @register_head("residual")

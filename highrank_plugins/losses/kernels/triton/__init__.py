@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.losses.chunked_head import ChunkedHead
 from highrank_plugins.losses.kernels.triton.tiles import COMPONENTS
+from highrank_plugins.losses.plan import ChunkedHead
 
 logger = logging.getLogger(__name__)
 
