@@ -12,14 +12,18 @@ from torch import Tensor, nn
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def check_dtype(features: Tensor, parameters: Iterable[tuple[str, Tensor]]) -> None:
-    """Refuse features that are not floating, or not of the parameters' dtype without autocast.
+def check_features(
+    features: Tensor, feature_dim: int, parameters: Iterable[tuple[str, Tensor]]
+) -> None:
+    """Refuse features of another size, not floating, or not of the parameters' dtype.
 
-    Args:
-        parameters: by name; pointwise functions' parameters may have another dtype.
-    Raises:
-        ValueError: names both dtypes.
+    Autocast allows any. Parameters of pointwise functions may have another dtype.
     """
+    if features.dim() == 0 or features.size(-1) != feature_dim:
+        raise ValueError(
+            f"features: expected size {feature_dim} (feature_dim) in the last dimension, got shape "
+            f"{tuple(features.shape)}"
+        )
     if features.dtype not in FLOATS:
         known = ", ".join(str(dtype) for dtype in FLOATS)
         raise ValueError(f"features: expected one of {known}, got {features.dtype}")
@@ -125,3 +129,20 @@ def below_largest(values: Tensor) -> Tensor:
     largest = values.detach().amax(-1, keepdim=True)
     # −∞, where all biases are −∞, must not be subtracted
     return values - largest.masked_fill(largest == -torch.inf, 0)
+
+
+def at_target(target_N: Tensor, values: Tensor) -> Tensor:
+    """Return the values of the targets [n, ...] of values [n, ..., M]."""
+    index = target_N.view(-1, *[1] * (values.dim() - 1)).expand(*values.shape[:-1], 1)
+    return values.gather(-1, index).squeeze(-1)
+
+
+def mix(log_joint: Tensor) -> Tensor:
+    """Return the log-sum-exp over components, dimension 1.
+
+    Where a bias of −∞ rules a class out in every component, it is −∞ and has gradients of 0. Those
+    of `torch.logsumexp` are NaN there.
+    """
+    least = torch.finfo(log_joint.dtype).min
+    mixed = log_joint.clamp_min(least).logsumexp(1)
+    return mixed.masked_fill(mixed == least, -torch.inf)

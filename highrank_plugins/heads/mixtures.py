@@ -9,26 +9,36 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from highrank_plugins.heads.base import Head, register_head
-from highrank_plugins.heads.checks import below_largest, integer, positive, probability, widen
-from highrank_plugins.heads.command_line import CommandLine
+from highrank_plugins.heads.checks import integer, positive, probability, widen
 from highrank_plugins.heads.pointwise import Pointwise
 from highrank_plugins.heads.random_state import ChunkRandomState, RandomState, sample_mask
-from highrank_plugins.heads.softmax import LogitHead
 from highrank_plugins.losses.autograd import linear_of
 from highrank_plugins.losses.mos import FusedMixture
 from highrank_plugins.losses.softmax import FusedLogits
 
 
-class Latents(CommandLine, nn.Module):
-    """Add h_k = s·tanh(A_k g + a_k), dropped out, to a mixture head; the papers have s = 1.
+class Mixture(Head):
+    """Mix K contexts h_k = s·tanh(A_k g + a_k), dropped out; the papers have s = 1.
 
     `latent.weight` is [K·D, F], component-major: rows k·D..(k+1)·D−1 are A_k; `latent.bias` [K·D].
+    The prior is π = softmax(Π g); `prior.weight` [K, F] holds Π, without bias.
 
     A scale s is equivalent to the papers' head with the vocabulary matrix s·W. Use it if W is also
     the embedding and starts with rows of norm 1, as in fairseq. The tanh bounds the logits, which
     the features of a softmax do not, so W would first have to grow by the factor s.
+
+    Args:
+        components: K ≥ 1.
+        context_scale: s > 0.
+        dropout: rate on the contexts h.
+        locked_dropout: one mask for all time steps of time-major features [T, B, F].
+        num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
+    Raises:
+        ValueError: components < 1, context_scale not above 0, dropout outside [0, 1), and what
+            `Head` refuses.
     """
 
+    constants: tuple[str, ...] | None = ("context_scale",)
     # the trunk decides whether the mask is locked
     set_by: ClassVar = {"locked_dropout": None}
     option_help: ClassVar = {
@@ -37,29 +47,23 @@ class Latents(CommandLine, nn.Module):
         "papers' 1 learns slowly",
         "dropout": "dropout on the context vectors h_k",
     }
+    has_prior: ClassVar[bool] = True  # whether π is the same for all classes
 
-    components: int
-    feature_dim: int
-    embed_dim: int
-    context_scale: float
-    dropout: float
-    locked_dropout: bool
-    retain_dropout: bool
-    latent: nn.Linear
-
-    def make_latents(
-        self, components: int, context_scale: float, dropout: float, locked_dropout: bool
-    ) -> None:
-        """Create options and parameters; called by the constructor of a mixture.
-
-        Raises:
-            ValueError: components < 1, context_scale not above 0, dropout outside [0, 1).
-        """
+    def __init__(
+        self, num_classes: int, feature_dim: int, embed_dim: int | None = None,
+        weight: nn.Parameter | None = None, bias: bool = True,
+        pointwise: str | Pointwise = "identity",
+        components: int = 15, context_scale: float = 1.0,
+        dropout: float = 0.0, locked_dropout: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
         self.components = integer("components", components)
         self.context_scale = positive("context_scale", context_scale)
         self.dropout = probability("dropout", dropout)
         self.locked_dropout = bool(locked_dropout)
         self.latent = nn.Linear(self.feature_dim, components * self.embed_dim)
+        if self.has_prior:
+            self.prior = nn.Linear(feature_dim, components, bias=False)
 
     def sample_masks(self, leading: torch.Size, like: Tensor) -> RandomState:
         """Return a mask of K·D units per token, or per column of a time-major batch if locked."""
@@ -85,35 +89,9 @@ class Latents(CommandLine, nn.Module):
             h = self.context_scale * h
         return random_state.dropout("latent", h).unflatten(-1, (self.components, self.embed_dim))
 
-
-class PriorMixture(Latents, Head):
-    """Mix with the prior π = softmax(Π g); `prior.weight` [K, F] holds Π, without bias.
-
-    Args:
-        components: K ≥ 1.
-        context_scale: s, see `Latents`.
-        dropout: rate on the contexts h.
-        locked_dropout: one mask for all time steps of time-major features [T, B, F].
-        num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
-    Raises:
-        ValueError: components < 1, context_scale not above 0, dropout outside [0, 1), and what
-            `Head` refuses.
-    """
-
-    constants = ("context_scale",)
-
-    def __init__(
-        self, num_classes: int, feature_dim: int, embed_dim: int | None = None,
-        weight: nn.Parameter | None = None, bias: bool = True,
-        pointwise: str | Pointwise = "identity",
-        components: int = 15, context_scale: float = 1.0,
-        dropout: float = 0.0, locked_dropout: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
-        self.make_latents(components, context_scale, dropout, locked_dropout)
-        self.prior = nn.Linear(feature_dim, components, bias=False)
-
-    def log_weights(self, features: Tensor, target: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    def log_weights(
+        self, features: Tensor, target: Tensor, tensors: dict[str, Tensor]
+    ) -> Tensor | None:
         return self.log_prior(features, tensors)
 
     def _mixing_products(self, tokens: int) -> list[tuple[int, int, int]]:
@@ -122,19 +100,19 @@ class PriorMixture(Latents, Head):
         return [contexts, (tokens, self.feature_dim, self.components)]
 
     def log_prior(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        """Return log π [n, K], at least float32, of features [n, F]."""
         return widen(linear_of(features, tensors, "prior")).log_softmax(-1)
 
 
 @register_head("mos")
-class MixtureOfSoftmaxes(PriorMixture):
+class MixtureOfSoftmaxes(Mixture):
     """Compute lse_k [log π_k + log_softmax(f(W h_k + b))]   (Yang et al. 2018, eq. 2).
 
     With f = plif this is the MoS + PLIF of Ganea et al. 2019. K = 1 keeps the tanh layer: it is a
-    MoC with K = 1, not a plain softmax. Options: see `PriorMixture`.
+    MoC with K = 1, not a plain softmax. Options: see `Mixture`.
     """
 
     fused = FusedMixture
+    mixes = True
 
     def token_inputs(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
@@ -144,47 +122,11 @@ class MixtureOfSoftmaxes(PriorMixture):
             "log_prior": self.log_prior(features, tensors),
         }
 
-    def chunk_log_probs(
+    def chunk_logits(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
-        log_prior_NK = self.log_prior(features, tensors)
-        values_NKM = self._values(features, tensors, random_state)
-        return mix(log_prior_NK.unsqueeze(-1) + values_NKM.log_softmax(-1))
-
-    def chunk_log_norms(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
-    ) -> Tensor:
-        return self._values(features, tensors, random_state).logsumexp(-1)
-
-    def chunk_nll(
-        self, features: Tensor, target: Tensor, tensors: dict[str, Tensor],
-        random_state: ChunkRandomState, smooth: bool,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        if smooth:  # Σ_x log P_x does not decompose over components
-            return super().chunk_nll(features, target, tensors, random_state, smooth)
-        values_NKM = below_largest(self._values(features, tensors, random_state))
-        index_NK1 = target.view(-1, 1, 1).expand(-1, self.components, 1)
-        log_likelihood_NK = values_NKM.gather(-1, index_NK1).squeeze(-1) - values_NKM.logsumexp(-1)
-        return -mix(self.log_prior(features, tensors) + log_likelihood_NK), None
-
-    def _values(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
-    ) -> Tensor:
-        """Return f(W h_k + b) [n, K, M], at least float32."""
         contexts_NKD = self.contexts(features, tensors, random_state)
-        logits_NKM = linear(contexts_NKD, tensors["weight"], tensors.get("bias"))
-        return self.apply_pointwise(logits_NKM, tensors)
-
-    def logit_vectors(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        contexts_NKD = self.contexts(features, tensors, ChunkRandomState())
-        return widen(linear(contexts_NKD, tensors["weight"], tensors.get("bias")))
-
-    def nll_of_logits(
-        self, z: Tensor, target: Tensor, features: Tensor, tensors: dict[str, Tensor]
-    ) -> Tensor:
-        index_NK1 = target.view(-1, 1, 1).expand(-1, self.components, 1)
-        log_likelihood_NK1 = self.apply_pointwise(z, tensors).log_softmax(-1).gather(-1, index_NK1)
-        return -mix(self.log_prior(features, tensors) + log_likelihood_NK1.squeeze(-1))
+        return linear(contexts_NKD, tensors["weight"], tensors.get("bias"))
 
     def products(self, tokens: int) -> list[tuple[int, int, int]]:
         softmaxes = (tokens * self.components, self.embed_dim, self.num_classes)
@@ -194,22 +136,11 @@ class MixtureOfSoftmaxes(PriorMixture):
         return 4 * self.components * self.num_classes
 
 
-def mix(log_joint: Tensor) -> Tensor:
-    """Return the log-sum-exp over components, dimension 1.
-
-    Where a bias of −∞ rules a class out in every component, it is −∞ and has gradients of 0. Those
-    of `torch.logsumexp` are NaN there.
-    """
-    least = torch.finfo(log_joint.dtype).min
-    mixed = log_joint.clamp_min(least).logsumexp(1)
-    return mixed.masked_fill(mixed == least, -torch.inf)
-
-
 @register_head("moc")
-class MixtureOfContexts(PriorMixture, LogitHead):
+class MixtureOfContexts(Mixture):
     """Compute log_softmax(f(W Σ_k π_k h_k + b))   (Yang et al. 2018, section 3.1).
 
-    It has one softmax, so its rank is bounded like a plain softmax's. Options: see `PriorMixture`.
+    It has one softmax, so its rank is bounded like a plain softmax's. Options: see `Mixture`.
     """
 
     fused = FusedLogits

@@ -22,11 +22,11 @@ from highrank_plugins.heads import (
     register_head,
     register_pointwise,
 )
+from highrank_plugins.heads import Head as LogitHead
 from highrank_plugins.heads.pointwise import (
     Pointwise,
     Softcap,
 )
-from highrank_plugins.heads.softmax import LogitHead
 from tests.losses.own_functions import (
     CLASSES,
     IMPLEMENTATIONS,

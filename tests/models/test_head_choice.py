@@ -4,9 +4,9 @@ from typing import ClassVar
 
 import pytest
 
+from highrank_plugins.heads import Head as LogitHead
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise.monotone_mlp import MonotoneMLP
-from highrank_plugins.heads.softmax import LogitHead
 from highrank_plugins.models.head_choice import choose_head
 from highrank_plugins.models.head_options import HeadOptions, _derived_field, derived_defaults
 
