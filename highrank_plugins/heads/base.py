@@ -129,10 +129,9 @@ class Head(Layer):
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
         """Return log-probabilities [n, M], at least float32, of features [n, F]."""
+        priors = [self.log_prior(features, tensors)] if self.mixes else []
         log_probs = self._values(features, tensors, random_state).log_softmax(-1)
-        if not self.mixes:
-            return log_probs
-        return mix(self.log_prior(features, tensors).unsqueeze(-1) + log_probs)
+        return mix(priors[0].unsqueeze(-1) + log_probs) if priors else log_probs
 
     def chunk_nll(
         self, features: Tensor, target: Tensor, tensors: dict[str, Tensor],

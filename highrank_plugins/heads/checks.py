@@ -39,11 +39,7 @@ def check_features(
 
 
 def integer(name: str, value: int, least: int = 1) -> int:
-    """Return `value` as an int of at least `least`.
-
-    Raises:
-        ValueError: smaller, or not an integer (0.5 and True are refused, too).
-    """
+    """Return `value` as an int of at least `least`."""
     if isinstance(value, bool):
         raise ValueError(f"{name}: expected an integer, got {value}")
     try:
@@ -56,55 +52,35 @@ def integer(name: str, value: int, least: int = 1) -> int:
 
 
 def probability(name: str, value: float) -> float:
-    """Return `value` as a rate in [0, 1).
-
-    Raises:
-        ValueError: outside.
-    """
+    """Return `value` as a rate in [0, 1)."""
     if not 0 <= value < 1:
         raise ValueError(f"{name} must lie in [0, 1), got {value}")
     return float(value)
 
 
 def positive(name: str, value: float) -> float:
-    """Return `value` as a finite number above 0.
-
-    Raises:
-        ValueError: 0, negative, infinite or NaN.
-    """
+    """Return `value` as a finite number above 0."""
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
     return float(value)
 
 
 def not_negative(name: str, value: float) -> float:
-    """Return `value` as a finite number of at least 0.
-
-    Raises:
-        ValueError: negative, infinite or NaN.
-    """
+    """Return `value` as a finite number of at least 0."""
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
     return float(value)
 
 
 def finite(name: str, value: float) -> float:
-    """Return `value` as a finite number.
-
-    Raises:
-        ValueError: infinite or NaN.
-    """
+    """Return `value` as a finite number."""
     if not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number, got {value}")
     return float(value)
 
 
 def check_shared_weight(weight: object, shape: tuple[int, int]) -> None:
-    """Check that a vocabulary matrix can be shared.
-
-    Raises:
-        ValueError: it is not a parameter, or has another shape than (num_classes, embed_dim).
-    """
+    """Check that a vocabulary matrix can be shared."""
     if not isinstance(weight, nn.Parameter):
         raise ValueError(
             f"weight: expected a torch.nn.Parameter to share, got {type(weight).__name__}"

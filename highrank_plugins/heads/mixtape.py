@@ -54,9 +54,6 @@ class Mixtape(Mixture):
         gate_hidden_bias, gate_shared_bias: biases of U g and u·g, which the paper lacks.
         gate_class_bias: b_{x,k}, which the paper has.
         num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
-    Raises:
-        ValueError: an unknown kind of gates, K not a power of two, S outside [0, M],
-            context_scale not above 0, a rate outside [0, 1).
     """
 
     fused: type[FusedLoss] | None = FusedMixtape

@@ -33,9 +33,6 @@ class Mixture(Head):
         dropout: rate on the contexts h.
         locked_dropout: one mask for all time steps of time-major features [T, B, F].
         num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
-    Raises:
-        ValueError: components < 1, context_scale not above 0, dropout outside [0, 1), and what
-            `Head` refuses.
     """
 
     constants: tuple[str, ...] | None = ("context_scale",)

@@ -167,11 +167,7 @@ class Registry(Generic[T]):
         return sorted(self._classes)
 
     def find(self, name: str) -> T:
-        """Return the class called `name`.
-
-        Raises:
-            ValueError: unknown name; the message has the nearest match and all known names.
-        """
+        """Return the class called `name`."""
         return self._classes[self._known(name)]
 
     def _known(self, name: str) -> str:
@@ -184,22 +180,14 @@ class Registry(Generic[T]):
         return f"{self.kind} {name!r} of class {self.find(name).__name__}"
 
     def name_of(self, instance: object) -> str:
-        """Return the name under which the class of `instance` is registered.
-
-        Raises:
-            ValueError: the class is not registered.
-        """
+        """Return the name under which the class of `instance` is registered."""
         for name, cls in self._classes.items():
             if type(instance) is cls:
                 return name
         raise ValueError(f"{type(instance).__name__} is not registered as a {self.kind}")
 
     def build(self, name: str, *args: Any, **options: Any) -> Any:
-        """Build an instance of the class called `name`.
-
-        Raises:
-            ValueError: unknown name, or an option that the class does not have.
-        """
+        """Build an instance of the class called `name`."""
         cls = self.find(name)
         own = self.options(name)
         for option in options:
@@ -213,9 +201,6 @@ class Registry(Generic[T]):
         """Return the options of one class with their defaults.
 
         A whole number as default of a `float` becomes one; no default is `inspect.Parameter.empty`.
-
-        Raises:
-            ValueError: unknown name.
         """
         return self._options_of(self.find(name))
 
@@ -235,9 +220,6 @@ class Registry(Generic[T]):
 
         A class lists them in `constants`. Of the options that this list does not cover, see
         `_uncovered`, they are all that the instance keeps as attributes with plain values.
-
-        Raises:
-            UserError: the instance has no attribute of a name in its `constants`.
         """
         listed = instance.constants or ()
         for name in listed:

@@ -15,8 +15,6 @@ class Softmax(Head):
     """Compute log_softmax(f(W g + b)); f = gss, sigsoftmax or plif gives those papers' layers.
 
     Args: as `Head`; embed_dim must equal feature_dim.
-    Raises:
-        ValueError: embed_dim ≠ feature_dim.
     """
 
     fused = FusedLogits

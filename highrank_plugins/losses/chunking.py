@@ -56,8 +56,6 @@ def tokens_within(
             or three times.
         memory: bytes; None takes the default of the device, and at least 16 tokens.
         width: bytes per number; None: as in features, at least 4.
-    Raises:
-        UserError: the budget does not hold one token.
     """
     per_token = max(1, floats_per_token) * (width or _wide(features))
     if memory is None:

@@ -46,10 +46,6 @@ def checked_implementation(plan: LossPlan, chosen: str, compute: Compute) -> str
     """Return the implementation that computes the loss of an own layer.
 
     The check runs once for each way of computing it, and for each state of the layer.
-
-    Raises:
-        UserError: the layer breaks the contract, or the implementation cannot compute it; the
-            message names the class and a remedy.
     """
     if not plan.features.numel():
         return chosen

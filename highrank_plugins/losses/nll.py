@@ -13,7 +13,10 @@ from torch import Tensor
 
 from highrank_plugins.common.names import did_you_mean, layer_name
 from highrank_plugins.losses.contract import checked_implementation
-from highrank_plugins.losses.kernels import cpp, kernels_of, triton
+from highrank_plugins.losses.kernels import triton
+from highrank_plugins.losses.kernels.cpp import build as cpp
+from highrank_plugins.losses.kernels.cpp.passes import CppKernels
+from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.own_layers import is_ours
 from highrank_plugins.losses.plan import ChunkedHead, LossOutput, LossPlan
 from highrank_plugins.losses.reference import reference_nll
@@ -30,11 +33,7 @@ _logged: set[tuple[str, str]] = set()
 def compute_nll(
     plan: LossPlan, leading: torch.Size, reduction: str, impl: str, ignore_index: int | None
 ) -> LossOutput:
-    """Return `Head.nll` of flat features [N, F]; `leading` is the shape of target and result.
-
-    Raises:
-        ValueError: an argument out of range; see `Head.nll`.
-    """
+    """Return `Head.nll` of flat features [N, F]; `leading` is the shape of target and result."""
     if torch.compiler.is_compiling():  # a loss with its own gradients must not be traced
         eager = torch.compiler.disable(compute_nll)
         return eager(plan, leading, reduction, impl, ignore_index)
@@ -86,12 +85,7 @@ def _ratio(total: Tensor, count: Tensor) -> Tensor:
 
 
 def check_arguments(plan: LossPlan, leading: torch.Size, reduction: str) -> None:
-    """Check the arguments of a loss whose result has the shape `leading`.
-
-    Raises:
-        ValueError: an option out of range; a tensor of another shape, dtype or device. A kernel
-            that reads another device's memory may end the process.
-    """
+    """Check the arguments of a loss whose result has the shape `leading`."""
     check_choice("reduction", reduction, REDUCTIONS)
     if not 0 <= plan.label_smoothing < 1:
         raise ValueError(f"label_smoothing must lie in [0, 1), got {plan.label_smoothing}")
@@ -127,11 +121,7 @@ def check_arguments(plan: LossPlan, leading: torch.Size, reduction: str) -> None
 
 
 def check_whole(parameters: Iterable[tuple[str, Tensor]]) -> None:
-    """Check that no parameter of a head is a shard.
-
-    Raises:
-        ValueError: one is a `DTensor`; FSDP gathers parameters for `forward` only.
-    """
+    """Check that no parameter of a head is a shard."""
     distributed: Any = sys.modules.get("torch.distributed.tensor")
     if distributed is None:  # without torch.distributed there are no DTensors
         return
@@ -151,9 +141,6 @@ def flat_target(
 
     Ignored tokens get the largest class of the other tokens. Class 0 would not do: a bias of −∞
     may give it probability 0.
-
-    Raises:
-        ValueError: a class outside [0, M). On a GPU an asynchronous assertion checks the range.
     """
     flat = target.reshape(-1)
     ignored = None
@@ -182,8 +169,6 @@ def implementation_for(impl: str, head: ChunkedHead, features: Tensor, filtered:
     Args:
         impl: one of `IMPLEMENTATIONS`, or "auto".
         filtered: whether gradients are filtered, which only those in `FUSED` do.
-    Raises:
-        ValueError: an unknown name, or an implementation that does not support the options.
     """
     check_choice("impl", impl, ("auto", *IMPLEMENTATIONS))
     _check_fused(impl, head)
@@ -203,8 +188,6 @@ def check_implementation(
 
     Args:
         filtered: whether gradients are filtered.
-    Raises:
-        ValueError: it cannot; the message names a remedy.
     """
     _check_fused(impl, head)
     kernels_of(impl, device)
@@ -224,12 +207,21 @@ def implementation_here(impl: str, device: torch.device) -> str:
     return "auto" if (impl, device.type) == ("triton", "cuda") else impl  # may fall back
 
 
-def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    """Check that a value is one of `known`.
+def kernels_of(impl: str, device: torch.device) -> type[Kernels] | None:
+    """Return the kernels of an implementation; None for those without fused loss."""
+    if impl == "cpp":
+        cpp.check_available(device)
+        return CppKernels
+    if impl == "triton":
+        triton.check_available(device)
+        from highrank_plugins.losses.kernels.triton.passes import TritonKernels  # needs triton
 
-    Raises:
-        ValueError: it is not; the message has the nearest match.
-    """
+        return TritonKernels
+    return Kernels if impl == "fused" else None
+
+
+def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Check that a value is one of `known`."""
     if value not in known:
         hint = did_you_mean(str(value), known)
         raise ValueError(f"{name}: unknown {value!r}{hint}; known: {', '.join(known)}")

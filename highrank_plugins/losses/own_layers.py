@@ -116,11 +116,7 @@ class _Caller(nn.Module):
 
 
 def same_form(module: Any, values: Tensor, logits: Tensor) -> Tensor:
-    """Return the values of a pointwise function, which have the shape and dtype of its logits.
-
-    Raises:
-        UserError: they have not; a kernel would read memory outside of them.
-    """
+    """Return the values of a pointwise function, which have the shape and dtype of its logits."""
     if values.shape == logits.shape and values.dtype == logits.dtype:
         return values
     raise UserError(

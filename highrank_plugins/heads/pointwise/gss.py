@@ -31,8 +31,6 @@ class GeneralizedSigSoftmax(Pointwise):
         c: where the slope changes.
         k: slope on the far left, > 0, since f must increase.
         learn: make both parameters, `c` and `log_k` (k = e^log_k stays positive).
-    Raises:
-        ValueError: k is not above 0 and finite, or c not finite.
     """
 
     is_increasing: ClassVar[bool] = True

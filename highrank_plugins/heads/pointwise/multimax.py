@@ -28,8 +28,6 @@ class MultiMax(Pointwise):
 
     Args:
         init_sd: standard deviation of all eight numbers at the start, ≥ 0; 0.02 in their code.
-    Raises:
-        ValueError: init_sd is negative or not finite.
     """
 
     option_help: ClassVar = {"init_sd": "sd of thresholds and strengths at the start"}

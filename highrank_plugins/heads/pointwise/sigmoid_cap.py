@@ -28,8 +28,6 @@ class SigmoidCap(Pointwise):
         height: a > 0.
         shift: b.
         scale: s > 0.
-    Raises:
-        ValueError: a or s is not above 0, or a number is not finite.
     """
 
     is_increasing: ClassVar[bool] = True

@@ -25,8 +25,6 @@ class Softcap(Pointwise):
 
     Args:
         cap: c in (0, 1000], the largest absolute value of a logit.
-    Raises:
-        ValueError: c is not above 0 and at most 1000.
     """
 
     is_increasing: ClassVar[bool] = True

@@ -265,12 +265,7 @@ _logged: set[str] = set()
 
 
 def check_available(device: torch.device) -> None:
-    """Check that the kernels can run on a device.
-
-    Raises:
-        ValueError: tensors lie on another device than the CPU, or the library is missing; the
-            message names a remedy.
-    """
+    """Check that the kernels can run on a device."""
     if device.type != "cpu":
         raise ValueError(
             f"impl: 'cpp' needs a CPU, but the features are on {device}; choose impl='fused' or "

@@ -17,12 +17,12 @@ from highrank_plugins.losses.kernels.compiled import (
     empty_scores,
 )
 from highrank_plugins.losses.kernels.cpp.build import FAMILIES, Unavailable, library
-from highrank_plugins.losses.kernels.log_domain import recompute_in_log_domain
 from highrank_plugins.losses.kernels.torch import (
     MixtureBlock,
     RecomputeLogits,
     SoftmaxBlock,
     TreeBlock,
+    recompute_in_log_domain,
 )
 from highrank_plugins.losses.plan import ClassWeights, KernelFunction, LossPlan, Named, Scores
 

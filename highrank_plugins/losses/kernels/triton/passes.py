@@ -181,8 +181,6 @@ def launch(kernel: Any, grid: tuple[int, ...], values: Tensor, *others: Any, **t
 
     Args:
         tile: the kernel's tile, and `num_warps`.
-    Raises:
-        CannotCompile: triton, its assembler or its C compiler refuse the kernel.
     """
     if values.is_meta:
         return
