@@ -127,10 +127,7 @@ class FusedLoss:
         """Return memory of this shape, the same for every chunk; its content is arbitrary.
 
         Rows are contiguous. On a GPU they start at multiples of 16 numbers: products and kernels
-        then load 16 bytes at once.
-
-        Args:
-            dtype: None: that of chunks.
+        then load 16 bytes at once. The dtype is by default that of chunks.
         """
         dtype, device = dtype or self.kernels.chunk_dtype, self.plan.features.device
         *outer, width = shape

@@ -164,12 +164,7 @@ def flat_target(
 
 
 def implementation_for(impl: str, head: ChunkedHead, features: Tensor, filtered: bool) -> str:
-    """Return the implementation that computes the loss of a head; the log names the choice once.
-
-    Args:
-        impl: one of `IMPLEMENTATIONS`, or "auto".
-        filtered: whether gradients are filtered, which only those in `FUSED` do.
-    """
+    """Return the implementation that computes the loss of a head; the log names the choice once."""
     check_choice("impl", impl, ("auto", *IMPLEMENTATIONS))
     _check_fused(impl, head)
     chosen = impl

@@ -56,11 +56,7 @@ MANY_CHUNKS = 16
 
 
 def run(plan: LossPlan, kernels: type[Kernels] | None) -> LossOutput:
-    """Return the loss without autograd over chunks; it is differentiable once.
-
-    Args:
-        kernels: None: autograd computes each chunk.
-    """
+    """Return the loss, differentiable once; without kernels autograd computes each chunk."""
     tensors = inputs_of(plan)
     runner = Runner(plan, [FEATURES, *tensors], kernels)
     return once_differentiable_nll(runner, (plan.features, *tensors.values()))
@@ -104,10 +100,7 @@ class Runner:
         """Return the values, and gradients of Σ_n upstream_n loss_n times `scale`.
 
         Half-precision gradients of tensors are sums over chunks in float32. Inputs that need no
-        gradient get None.
-
-        Args:
-            upstream: [N], or 1 for all tokens; None: values only.
+        gradient get None. `upstream` is [N], or 1 for all tokens; None asks for values only.
         """
         try:
             return self._run(needed, inputs, upstream)

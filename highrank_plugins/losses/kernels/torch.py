@@ -71,11 +71,7 @@ class Kernels:
     The loss of token n is scale_n (α nll + ε_i Σ_x −log P_x + ζ Σ_k lse_k²), with α, ε_i and ζ of
     the plan.
 
-    Args:
-        plan: the batch; gives the smoothing, the pointwise function f, and which scores to find.
-        sums: where gradients of `head.tensors()` are added, by name.
-        tensors: what `head.tensors()` returns, detached.
-        compute: dtype of matrix products.
+    The arguments are as those of `FusedLoss`.
     """
 
     # whether passes add the output bias, instead of the products
@@ -113,10 +109,8 @@ class Kernels:
     def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
         """Return the scores of log_softmax(f(z + bias)); logits z become their gradient.
 
-        The gradient is divided by the factor, unless `applies_factor`.
-
-        Args:
-            bias_M: the output bias, if the product has not added it.
+        The gradient is divided by the factor, unless `applies_factor`. A bias is given if the
+        product has not added it.
         """
         logits_NM, target_N, factor_N, weights = block
         plan = self.plan
@@ -155,11 +149,8 @@ class Kernels:
         With r the posterior of the components, the gradient of value x of component k is
         r_k (P_kx − 1[x = y]). Label smoothing has weights w_x = ε_i + α 1[x = y] on −log P_x: with
         u_x = w_x / P_x and c_k = Σ_x P_kx u_x it is π_k P_kx (c_k − u_x), and −π_k c_k for log π_k.
-        The z-loss adds 2 ζ lse_k P_kx.
-
-        Args:
-            bias_M: the output bias, if the product has not added it.
-            recompute_logits: for tokens whose probabilities underflow; includes the bias.
+        The z-loss adds 2 ζ lse_k P_kx. `recompute_logits` serves tokens whose probabilities
+        underflow; it includes the bias.
         """
         logits_NKM, log_prior_NK, target_N, scale_N, factor_NK, grad_prior_NK = block
         plan = self.plan
