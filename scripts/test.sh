@@ -9,16 +9,16 @@ usage: bash scripts/test.sh [--fast | --all]
 Sets everything up, then runs ruff, mypy, shellcheck and pytest.
 Ends with a table of times and the line "N passed, N failed, N skipped"; exits 1 if any failed.
 
-  --fast   leave out the tests marked slow
-  --all    run those marked long, too: whole runs of further recipes, launched trainings
+  --fast   leave out the tests that take more than 0.3 s, by tests/durations.json
+  --all    run the long ones, too, for a night; writes tests/durations.json
 TEXT
 }
 
 select_tests=()
 case "${1-}" in
     "") ;;
-    --fast) select_tests=(-m "not slow and not long") ;;
-    --all) select_tests=(--run-long) ;;
+    --fast) select_tests=(--fast) ;;
+    --all) select_tests=(--run-long --write-durations) ;;
     -h | --help) usage && exit 0 ;;
     *) echo "test: unknown option '$1'; known are --fast, --all, --help" >&2 && exit 2 ;;
 esac

@@ -16,7 +16,9 @@ import pytest
 from highrank_plugins.common import stop_request
 
 # fixtures of several folders
-pytest_plugins = ["tests.slurm_cluster", "tests.stream_corpus", "tests.tiny_corpus"]
+pytest_plugins = [
+    "pytester", "tests.slurm_cluster", "tests.stream_corpus", "tests.tiers", "tests.tiny_corpus",
+]  # fmt: skip
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -25,10 +27,6 @@ if HAS_TRITON:
 
     if not torch.cuda.is_available():
         os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--run-long", action="store_true", help="run the tests marked long, too")
 
 
 def pytest_sessionstart() -> None:
@@ -42,8 +40,6 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("long") and not config.getoption("--run-long"):
-            item.add_marker(pytest.mark.skip(reason="takes minutes: bash scripts/test.sh --all"))
         if not HAS_TRITON and (
             _implementation(item) == "triton" or item.get_closest_marker("triton")
         ):

@@ -60,6 +60,12 @@ def bleu_tokens(references: Sequence[str], chosen: Tokens | None = None) -> Toke
             )
         chosen = chosen or tokens
         break
+    else:
+        if chosen in ("zh", "ja-mecab", "ko-mecab"):
+            raise UserError(
+                f"tokens {chosen} are made for another language: less than a tenth of the "
+                "references is in its script; leave out --bleu-tokens, or choose 13a, intl or char"
+            )
     chosen = chosen or "13a"
     if (package := _NEEDS.get(chosen)) and find_spec(package) is None:
         raise UserError(

@@ -57,6 +57,12 @@ def test_tokens_of_another_script_are_refused(text, tokens):
         bleu_tokens([text], tokens)
 
 
+@pytest.mark.parametrize("tokens", ["zh", "ja-mecab", "ko-mecab"])
+def test_tokens_of_a_script_that_the_text_has_not_are_refused(tokens):
+    with pytest.raises(UserError, match=f"^tokens {tokens} are made for another language"):
+        bleu_tokens(["a dog sleeps", "the house of 东京"], tokens)
+
+
 @pytest.mark.parametrize(
     "line", ["Ġanni mar Malta", "Tom &amp; Ann", "##define X 1", "▁ ▂ ▃", "<unk> said", "_a or _b"]
 )

@@ -95,6 +95,7 @@ def test_data_of_another_kind_end_with_one_line(empty, lines, lm_data, tmp_path)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3 * 3600)
 @pytest.mark.parametrize(
     ("command", "tasks"),
     [

@@ -98,7 +98,7 @@ def test_a_failed_check_does_not_stop_the_tests(run, tool):
 
 
 @pytest.mark.parametrize(
-    ("option", "words"), [("--fast", "-m not slow and not long"), ("--all", "--run-long")]
+    ("option", "words"), [("--fast", "--fast"), ("--all", "--run-long --write-durations")]
 )
 def test_options_select_fewer_or_more_tests(run, option, words):
     assert run(option).returncode == 0

@@ -1,0 +1,57 @@
+"""The tiers of tests go by their seconds."""
+
+import json
+
+import pytest
+
+from tests import tiers
+
+TESTS = """
+import pytest
+def test_quick(): pass
+def test_slow(): pass
+def test_endless(): pass
+@pytest.mark.long
+def test_marked(): pass
+@pytest.mark.parametrize("n", [1, 2])
+def test_new(n): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "run"),
+    [
+        ([], ["quick", "slow", "new", "new"]),
+        (["--fast"], ["quick", "new", "new"]),
+        (["--run-long"], ["quick", "slow", "endless", "marked", "new", "new"]),
+    ],
+)
+def test_tiers(pytester, monkeypatch, options, run):
+    entries = {"test_of_tiers.py::test_slow": 1.0, "test_of_tiers.py::test_endless": 20.1}
+    monkeypatch.setattr(tiers, "FILE", pytester.path / "durations.json")
+    tiers.FILE.write_text(json.dumps(entries))
+    pytester.makepyfile(test_of_tiers=TESTS)
+    pytester.makeini("[pytest]\nmarkers = long: long")
+    ran = pytester.inline_run("-p", "no:randomly", *options, plugins=[tiers])
+    passed, _, failed = ran.listoutcomes()
+    names = [report.nodeid.partition("::test_")[2].partition("[")[0] for report in passed]
+    assert names == run and failed == []
+
+
+def test_what_takes_more_than_its_share_is_named():
+    entries = {"a": 2.0, "b": 2.0}
+    found = tiers.slower({"a": 7.1, "b": 6.9, "new": 1.8, "quick": 1.9}, entries)
+    assert found == ["a took 7.1 s, its share is 7.0 s"]
+    assert tiers.slower({"new": 2.0}, entries) == ["new took 2.0 s, its share is 1.9 s"]
+
+
+def test_written_durations_forget_files_that_are_gone():
+    here = "tests/test_tiers.py::test_"
+    entries = {f"{here}a": 2.0, f"{here}b": 2.0, "tests/test_gone.py::test_a": 9.0}
+    found = tiers.merged({f"{here}b": 0.1, f"{here}c": 1.26}, entries)
+    assert found == {f"{here}a": 2.0, f"{here}c": 1.3}
+
+
+@pytest.mark.parametrize("nodeid", ["a.py::test_b", "a.py::test_b[c@d]@e", "a.py::test_b@e"])
+def test_cases_belong_to_their_function(nodeid):
+    assert tiers.function_of(nodeid) == "a.py::test_b"

@@ -1,0 +1,90 @@
+"""Sort the tests into three tiers by their seconds, and name those that take more than their share.
+
+`durations.json` holds the seconds of each function, all its cases together, that is not fast.
+`scripts/test.sh --all` writes it. `--fast` leaves out what it lists; functions above LONG seconds,
+and those marked long, need `--run-long`.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+FILE = Path(__file__).with_name("durations.json")
+FAST, LONG = 0.3, 20.0  # seconds
+
+
+def function_of(nodeid: str) -> str:
+    """Return the test function of a case, without its parameters and its group of xdist."""
+    return nodeid.partition("[")[0].partition("@")[0]
+
+
+def listed() -> dict[str, float]:
+    return json.loads(FILE.read_text()) if FILE.exists() else {}
+
+
+def slower(seconds: dict[str, float], entries: dict[str, float]) -> list[str]:
+    """Return a line for each function that takes more than thrice its entry and a second."""
+    shares = {name: 3 * entries.get(name, FAST) + 1 for name in seconds}
+    return [
+        f"{name} took {took:.1f} s, its share is {shares[name]:.1f} s"
+        for name, took in sorted(seconds.items())
+        if took > shares[name]
+    ]
+
+
+def merged(seconds: dict[str, float], entries: dict[str, float]) -> dict[str, float]:
+    """Return the entries with those of this run in place of older ones."""
+    kept = {name: s for name, s in entries.items() if (FILE.parent.parent / _file(name)).exists()}
+    found = {name: round(s, 1) for name, s in seconds.items()}
+    return {name: s for name, s in sorted((kept | found).items()) if s > FAST}
+
+
+def _file(name: str) -> str:
+    return name.partition("::")[0]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--run-long", action="store_true", help="run the long tests, too")
+    parser.addoption("--fast", action="store_true", help="run the fast tests only")
+    parser.addoption("--write-durations", action="store_true", help=f"write {FILE.name}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Clock(), "clock")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    entries = listed()
+    took = {item: entries.get(function_of(item.nodeid), 0.0) for item in items}
+    marked = {item for item in items if item.get_closest_marker("long")}
+    if config.getoption("--fast"):
+        left_out = [item for item in items if took[item] > FAST or item in marked]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if took[item] <= FAST and item not in marked]
+    elif not config.getoption("--run-long"):
+        for item in items:
+            if item in marked or took[item] > LONG:
+                item.add_marker(pytest.mark.skip(reason="long: bash scripts/test.sh --all"))
+
+
+class Clock:
+    """Sum the seconds of each test function, over all processes."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[function_of(report.nodeid)] += report.duration
+
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    ) -> None:
+        entries = listed()
+        for line in slower(self.seconds, entries):
+            terminalreporter.write_line(line)
+        if config.getoption("--write-durations"):
+            FILE.write_text(json.dumps(merged(self.seconds, entries), indent=0) + "\n")
