@@ -229,6 +229,7 @@ BY_PLACE = {"cli", "compat", "hooks", *ADAPTERS}
 ALONE = {
     "benchmarks/child.py": "the process that is measured, run by `python -m`",
     "training/launch/agent.py": "torchrun's process, run by `python -m`",
+    "losses/mos.py": "a fused loss, as softmax.py and mixtape.py",
     "studies/slurm_array.py": "the other way to run members, beside runner.py",
 }
 

@@ -177,11 +177,7 @@ def multiplies_quickly(device: torch.device) -> bool:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], values: Tensor, *others: Any, **tile: int) -> None:
-    """Start a kernel on values; leave values on device meta, which counts a peak, as they are.
-
-    Args:
-        tile: the kernel's tile, and `num_warps`.
-    """
+    """Start a kernel on values; leave values on device meta, which counts a peak, as they are."""
     if values.is_meta:
         return
     try:
