@@ -48,8 +48,8 @@ def tokens_within(
     """Return how many tokens a chunk may have within `memory` bytes, or the device's default.
 
     `matrix` is the shape (M, D), `width` the bytes per number. Without a limit a chunk has at most
-    `most` tokens or half of the batch: that still takes less memory than a plain softmax, which
-    holds its logits two or three times.
+    `most` tokens or half of the batch. A plain softmax, which holds its logits two or three times,
+    takes more memory.
     """
     per_token = max(1, floats_per_token) * (width or max(features.element_size(), 4))
     if memory is None:
