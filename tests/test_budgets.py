@@ -20,7 +20,7 @@ BUDGETS: dict[str, int] = {
     "analysis": 2619,
     "benchmarks": 1869,
     "cli": 4419,
-    "common": 3039,
+    "common": 3098,
     "compat": 964,
     "criterions": 193,
     "data": 2454,
@@ -28,7 +28,7 @@ BUDGETS: dict[str, int] = {
     "heads": 2786,
     "hooks": 3245,
     "inference": 1753,
-    "losses": 5249,
+    "losses": 5446,
     "measures": 1630,
     "models": 2142,
     "monitoring": 103,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 3230,
     "trunks": 363,
 }
-LINES_OF_TESTS = 43130
+LINES_OF_TESTS = 43559
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,17 @@ class Score:
 
 
 # words in the names of metrics, ours and fairseq's; the last known word of a name counts
-_LOWER = "loss nll ppl perplexity bits bpc bpw error errors wer uer cer ter eer mse rmse mae kl kld"
+_LOWER = """loss nll ppl perplexity bits bpc bpw err error errors wer uer cer ter eer mse rmse mae
+    kl kld"""
 _HIGHER = """bleu sacrebleu bleurt chrf meteor nist rouge rougel rougelsum cider spice sari comet
     bertscore top similarity accuracy acc correct f1 mcc em match auc auroc auprc precision recall
     map mrr ndcg iou miou pearson spearman kendall correlation kappa uas las psnr ssim"""
 _BETTER = dict.fromkeys(_LOWER.split(), -1) | dict.fromkeys(_HIGHER.split(), 1)
 # of wav2vec's code book, and our divergence between contexts: high is not worse
 _VARIETY = re.compile("(code|prob)_perplexity|(train|valid|test)_kld")
+# words after which a name says nothing: a negated or inverted number, a difference, a place
+_TURNED = set("""neg negative inv inverse minus reduction gap diff difference delta improvement gain
+    change ratio at""".split())
 NO_QUALITY = """wps ups wpb bsz num_updates lr gnorm clip loss_scale train_wall gb_free wall epoch
     total n_total ntokens nsentences sample_size""".split()  # what fairseq logs besides quality
 
@@ -29,8 +33,10 @@ NO_QUALITY = """wps ups wpb bsz num_updates lr gnorm clip loss_scale train_wall 
 def direction(metric: str) -> int:
     """Return 1 if higher is better, −1 if lower is, 0 if the metric's name does not say."""
     name = metric.lower()
-    known = [_BETTER[word] for word in re.findall("f1|[a-z]+", name) if word in _BETTER]
-    return known[-1] if known and not _VARIETY.fullmatch(name) else 0
+    words = re.findall("f1|[a-z]+", name)
+    if _VARIETY.fullmatch(name) or _TURNED.intersection(words) or name.startswith("1-"):
+        return 0
+    return next((_BETTER[word] for word in reversed(words) if word in _BETTER), 0)
 
 
 def criterion(options: Mapping[str, Any]) -> tuple[str, int]:

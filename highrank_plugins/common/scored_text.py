@@ -2,9 +2,11 @@
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Literal
+from unicodedata import category
 
 from highrank_plugins.common.user_error import UserError
 
@@ -76,7 +78,8 @@ def bleu_tokens(references: Sequence[str], chosen: Tokens | None = None) -> Toke
 
 
 def require_joined(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Refuse text in pieces, or in tokens; say it if text is missing."""
+    """Refuse text in pieces, tokens or characters, or with marks; say it if text is missing."""
+    _require_words(hypotheses, references)
     for pattern in (*_PIECES, *_NO_TEXT):
         sides = [list(filter(None, (re.search(pattern, line) for line in side)))
                  for side in (hypotheses, references)]  # fmt: skip
@@ -93,6 +96,7 @@ def require_joined(hypotheses: Sequence[str], references: Sequence[str]) -> None
                 "tokens; remove other marks; and score against raw references"
             )
 
+    _find_marks(hypotheses, references)
     lost = sum(not line.strip() for line in hypotheses)
     letters = [len("".join("".join(side).split())) for side in (hypotheses, references)]
     is_short = len(hypotheses) == len(references) and 5 * letters[0] < 4 * letters[1]
@@ -100,3 +104,46 @@ def require_joined(hypotheses: Sequence[str], references: Sequence[str]) -> None
         logger.warning(
             "%d of %d translations are empty; all have %.0f %% of the references' characters",
             lost, len(hypotheses), 100 * letters[0] / max(letters[1], 1))  # fmt: skip
+
+
+def _require_words(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    """Refuse translations that are empty, or whose units are not the references' words."""
+    if hypotheses and not any(line.strip() for line in hypotheses):
+        raise UserError("all translations are empty: there is nothing to score")
+    lengths = [_word_length(side) for side in (hypotheses, references)]
+    said = "the translations have {:.1f} letters between blanks, the references {:.1f}"
+    if max(lengths) < 2:
+        logger.warning("%s; BLEU of characters is none of words", said.format(*lengths))
+    elif min(lengths) < 2 and max(lengths) > 2.5:
+        raise UserError(f"{said.format(*lengths)}: join the characters into words")
+    elif lengths[0] > 20 >= lengths[1]:
+        raise UserError(f"{said.format(*lengths)}: put the blanks back between the words")
+
+
+def _word_length(lines: Sequence[str]) -> float:
+    """Return the letters of a word on average, at least 2 for scripts without blanks."""
+    words = " ".join(lines).split()
+    text = "".join(words)
+    scripts = "".join(characters for characters, _ in _SCRIPTS.values())
+    is_other = len(words) < 20 or 10 * len(re.findall(f"[{scripts}]", text)) >= len(text)
+    mean = len(text) / max(len(words), 1)
+    return max(mean, 2.0) if is_other else mean
+
+
+def _find_marks(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    """Refuse, or say, a character that is no letter in most translations, but in few references."""
+    found, usual = (Counter(c for line in side for c in set(line)) for side in
+                    (hypotheses, references))  # fmt: skip
+    for character, lines in sorted(found.items(), key=lambda item: (-item[1], item[0])):
+        if 2 * lines <= len(hypotheses) or lines < 10:
+            break
+        if character.isalnum() or character.isspace() or 10 * usual[character] > len(references):
+            continue
+        kind = category(character)
+        message = (
+            f"{lines:,} of {len(hypotheses):,} translations have {character!r} "
+            f"(U+{ord(character):04X}), {usual[character]:,} of the references"
+        )
+        if kind[0] == "S" or kind == "Cf" or character in "{}[]_@#\\":
+            raise UserError(f"{message}: remove such marks, tags or formats from the translations")
+        logger.warning("%s; BLEU counts each as an error", message)

@@ -15,6 +15,8 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,12 +25,13 @@ from torch import Tensor, nn
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.autograd import generators, inner_graph, set_generators
-from highrank_plugins.losses.own_layers import call_with, has_own_methods, title
+from highrank_plugins.losses.kept_state import KeptState, containers
+from highrank_plugins.losses.own_layers import HOOKS, call_with, has_own_methods, title
 from highrank_plugins.losses.plan import LossPlan
 from highrank_plugins.losses.runner import autocast
 from highrank_plugins.losses.trial import (
-    NO_STATE,
     OF_LAYER,
+    REMEDY,
     Compute,
     NoLogProbs,
     Trial,
@@ -39,6 +42,7 @@ from highrank_plugins.losses.trial import (
 MOST_VERDICTS = 16  # of a layer, after which changes of its plain attributes are not followed
 
 logger = logging.getLogger(__name__)
+_trying: ContextVar[bool] = ContextVar("trying", default=False)
 _verdicts: WeakKeyDictionary[Any, dict[Any, str]] = WeakKeyDictionary()
 
 
@@ -47,32 +51,46 @@ def checked_implementation(plan: LossPlan, chosen: str, compute: Compute) -> str
 
     The check runs once for each way of computing it, and for each state of the layer.
     """
-    if not plan.features.numel():
+    if not plan.features.numel() or _trying.get():
         return chosen
     asked = (chosen, plan.falls_back, plan.reduction, plan.smooth, plan.z_loss > 0,
              plan.accuracy or plan.entropy, plan.filter_gradients,
              torch.is_grad_enabled(), plan.features.dtype)  # fmt: skip
     verdicts = _verdicts.setdefault(plan.head, {})
-    key = (asked, *_state(plan.head, plain=len(verdicts) < MOST_VERDICTS))
+    key = (asked, *_state(plan.head, numbers=len(verdicts) < MOST_VERDICTS))
     if key not in verdicts:
         verdicts[key] = _verdict(plan, chosen, compute)
     return verdicts[key]
 
 
-def _state(head: Any, plain: bool) -> Iterator[Any]:
+class _Same:
+    """Compare a function by identity, and keep it alive, so that no other takes its place."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _state(head: Any, numbers: bool) -> Iterator[Any]:
     """Yield what says that a layer has another function than before."""
+    plain = (bool, int, float, str) if numbers else (bool, str)
+    for _, held in containers(head):
+        items = held.items() if isinstance(held, dict) else enumerate(held)
+        yield tuple((key, value) for key, value in items if isinstance(value, plain))
     for part in head.modules():
-        own = [(n, v if isinstance(v, bool | int | float | str) else id(v))
-               for n, v in vars(part).items()
-               if has_own_methods({n: v}, type(part)) or (plain and _is_plain(v))]  # fmt: skip
-        hooks = [id(h) for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
-                 for h in getattr(part, kind).values()]  # fmt: skip
-        yield type(part), part.training, tuple(own), tuple(hooks)
+        cls = type(part)
+        own = [v for n, v in vars(part).items() if has_own_methods({n: v}, cls)]
+        classes = [c for c in cls.__mro__ if c not in nn.Module.__mro__]
+        functions = [f for c in classes for f in vars(c).values() if isinstance(f, FunctionType)]
+        hooks = [h for kind in HOOKS for h in getattr(part, kind).values()]
+        yield cls, tuple(map(_Same, (*own, *functions, *hooks)))
     yield tuple(p.requires_grad for p in head.parameters())
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, bool | int | float | str)
+    yield tuple(0 if b.is_inference() else b._version for b in head.buffers())
 
 
 def _verdict(plan: LossPlan, chosen: str, compute: Compute) -> str:
@@ -91,7 +109,7 @@ def _verdict(plan: LossPlan, chosen: str, compute: Compute) -> str:
         return impl, difference
 
     with (
-        _kept_state(plan),
+        _kept(plan),
         inner_graph(torch.is_grad_enabled()),
         autocast(plan.features, enabled=False),
     ):
@@ -106,45 +124,39 @@ def _verdict(plan: LossPlan, chosen: str, compute: Compute) -> str:
             raise UserError(f"{title(plan.head)}: {said(error)}") from error
     if not difference:
         return impl
+    if difference.startswith("the norm of the gradient"):
+        difference += " (a parameter counts if each call reads it as self.NAME or tensors['NAME'])"
     other = "reference" if impl == "chunked" else "chunked"
     raise UserError(
-        f"{title(plan.head)}: {difference} with impl={impl!r}; read parameters in each call, as "
-        f"self.NAME or tensors['NAME'], or use impl={other!r} (--head-loss {other})"
+        f"{title(plan.head)}: {difference} with impl={impl!r}; mend the layer, or use "
+        f"impl={other!r} (--head-loss {other})"
     )
 
 
 @contextmanager
-def _kept_state(plan: LossPlan) -> Iterator[None]:
-    """Restore random numbers and attributes; refuse layers that count or draw in other ways."""
+def _kept(plan: LossPlan) -> Iterator[None]:
+    """Restore random numbers and what the layer holds; refuse other random numbers than torch's."""
     head: Any = plan.head
     numpy: Any = sys.modules.get("numpy")
     torchs, pythons = generators(plan.features), random.getstate()
     numpys = numpy and numpy.random.get_state()
-    before = [(m, dict(vars(m))) for m in head.modules()]
-    copies = [(v, v.clone()) for m, _ in before for v in vars(m).values() if isinstance(v, Tensor)]
-    changed = []
+    state, drawn = KeptState(head), ""
+    trying = _trying.set(True)
     try:
         yield
     finally:
+        _trying.reset(trying)
         set_generators(torchs)
         if random.getstate() != pythons:
             random.setstate(pythons)
-            changed.append("Python's random numbers")
+            drawn = "Python's"
         if numpy and not (numpy.random.get_state()[1] == numpys[1]).all():
             numpy.random.set_state(numpys)
-            changed.append("NumPy's random numbers")
-        for module, given in before:
-            now = vars(module)
-            changed += [f"its attribute {n}" for n, v in given.items()
-                        if _is_plain(v) and now.get(n) != v]  # fmt: skip
-            for name in now.keys() - given.keys():
-                delattr(module, name)
-            now.update(given)
-        for tensor, copy in copies:
-            with torch.no_grad():
-                tensor.copy_(copy)
-    if changed:
-        raise UserError(f"{title(head)}: a loss changes {changed[0]}; {NO_STATE.split('; ')[1]}")
+            drawn = "NumPy's"
+        state.restore()
+        state.forget_caches()
+    if drawn:
+        raise UserError(f"{title(head)}: a loss draws {drawn} random numbers; {REMEDY}")
 
 
 def _copies(head: Any, moved: bool) -> dict[str, Tensor]:

@@ -7,10 +7,14 @@ alike. `contract` checks the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
+from inspect import unwrap
+from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -23,6 +27,11 @@ RAW = ":parameter"  # ends the name of an input that is a parameter which `tenso
 PACKAGE = __name__.partition(".")[0]
 # whose derived classes and hooks change nothing: FSDP, parametrizations
 TRANSPARENT = ("torch.distributed", "torch.nn.utils")
+# what losses and generation call of a class, where somebody may put another function
+METHODS = ("forward", "log_probs", "nll", "top_k", "chunk_log_probs", "chunk_nll", "chunk_logits",
+           "linear_logits", "contexts", "log_prior", "apply_to")  # fmt: skip
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+OUR_CODE = tuple(str(Path(file).parent) for file in (torch.__file__, Path(__file__).parent))
 
 
 def is_ours(module: Any) -> bool:
@@ -33,11 +42,24 @@ def is_ours(module: Any) -> bool:
 
 def is_unchanged(module: nn.Module) -> bool:
     """Whether a module is of this package's classes or a plain part of them, as it was made."""
+    cls = type(module)
     return (
-        _is_our_class(type(module))  # type: ignore[arg-type]  # to mypy a class has no hash
-        and not has_own_methods(vars(module), type(module))
+        _is_our_class(cls)  # type: ignore[arg-type]  # to mypy a class has no hash
+        and all(
+            held.get(name) is function
+            for held, name, function in _methods(cls)  # type: ignore[arg-type]  # likewise
+        )
+        and not has_own_methods(vars(module), cls)
         and not has_own_hooks(module)
     )
+
+
+@cache
+def _methods(cls: type) -> list[tuple[Mapping[str, Any], str, Any]]:
+    """Return what is called of a class, and where it stands, since it may be replaced there."""
+    owners = [(name, c) for name in METHODS for c in cls.__mro__ if name in vars(c)]
+    first = {name: vars(c) for name, c in reversed(owners)}
+    return [(held, name, held[name]) for name, held in first.items()]
 
 
 @cache
@@ -45,7 +67,14 @@ def _is_our_class(given: type[nn.Module]) -> bool:
     cls = next(c for c in given.__mro__ if not _comes_from(c, *TRANSPARENT))
     if cls is nn.Module:
         return given is not nn.Module  # a parametrization of torch's
-    return _comes_from(cls, PACKAGE) or cls in (nn.Linear, nn.ModuleList)
+    known = all(is_our_function(function) for _, _, function in _methods(cls))
+    return known and (_comes_from(cls, PACKAGE) or cls in (nn.Linear, nn.ModuleList))
+
+
+def is_our_function(function: Any) -> bool:
+    """Whether a function, and what it wraps, stands in this package's or in torch's files."""
+    codes = (getattr(f, "__code__", None) for f in (function, unwrap(function)))
+    return all(code is None or code.co_filename.startswith(OUR_CODE) for code in codes)
 
 
 def has_own_methods(attributes: Mapping[str, Any], cls: type) -> bool:
@@ -63,8 +92,7 @@ def is_distributed(module: nn.Module) -> bool:
 
 def has_own_hooks(module: nn.Module) -> bool:
     """Whether hooks other than FSDP's run around `forward`."""
-    kinds = (module._forward_hooks, module._forward_pre_hooks,
-             module._backward_hooks, module._backward_pre_hooks)  # fmt: skip
+    kinds = [getattr(module, kind) for kind in HOOKS]
     return any(kinds) and any(
         not _comes_from(hook, *TRANSPARENT[:1]) for hooks in kinds for hook in hooks.values()
     )
@@ -123,6 +151,33 @@ def same_form(module: Any, values: Tensor, logits: Tensor) -> Tensor:
         f"{title(module)}: apply_to returned {values.dtype} {tuple(values.shape)} for logits "
         f"{logits.dtype} {tuple(logits.shape)}; return a tensor of the same shape and dtype"
     )
+
+
+@contextmanager
+def calls(head: Any) -> Iterator[set[Any]]:
+    """Yield the set of parts of a layer that are called meanwhile."""
+    called: set[Any] = set()
+    handles = [
+        part.register_forward_pre_hook(lambda module, _: called.add(module))
+        for part in head.modules()
+    ]
+    try:
+        yield called
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def leaves(loss: Tensor) -> list[Tensor]:
+    """Return the tensors at which the graph of a loss ends."""
+    seen, todo, found = set(), [loss.grad_fn], []
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            found += [node.variable] if hasattr(node, "variable") else []
+            todo += [following for following, _ in node.next_functions]
+    return found
 
 
 def title(module: Any) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
@@ -14,11 +14,15 @@ from torch.overrides import TorchFunctionMode
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.autograd import generators, set_generators
+from highrank_plugins.losses.kept_state import PARAMETRISED, KeptState
 from highrank_plugins.losses.own_layers import (
+    calls,
     has_own_hooks,
     is_distributed,
+    is_our_function,
     is_ours,
     is_unchanged,
+    leaves,
     same_form,
     title,
 )
@@ -27,13 +31,16 @@ from highrank_plugins.losses.plan import LossOutput, LossPlan
 T = TypeVar("T")
 Compute = Callable[[str, LossPlan], LossOutput]  # the loss of a plan by an implementation
 
-TOKENS = 4
+# tokens of a trial, by their numbers in a chunk: a neighbour further away goes unseen
+FEWEST, MOST, NUMBERS = 4, 48, 2**20
 # largest error of values and, relative to their norms, of gradients
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3}
-NO_STATE = (
-    "its values change from call to call with one seed; keep no state between calls, and draw "
-    "random numbers from torch's default generator"
-)
+REMEDY = "keep no state between calls, and draw random numbers from torch's default generator"
+NO_STATE = f"its values change from call to call with one seed; {REMEDY}"
+# of a gradient, which must be proportional to the loss's: a clipped one is not
+SCALE = 2.0**-10
+DRAWS = {"rand", "randn", "rand_like", "randn_like", "normal", "normal_", "uniform_", "bernoulli",
+         "bernoulli_", "exponential_"}  # fmt: skip
 # what the code of a layer may raise while it is tried
 OF_LAYER = (
     ArithmeticError, AssertionError, AttributeError, IndexError, KeyError, NotImplementedError,
@@ -46,10 +53,10 @@ class NoLogProbs(UserError):
 
 
 def moved_numbers(values: Tensor) -> Tensor:
-    """Return numbers of the same sign and domain, rows up to a tenth smaller, none of them 0."""
+    """Return numbers made up to a tenth smaller by rows, of the same domain, none of them 0."""
     share = 0.1 * torch.rand_like(values[(...,) + (slice(1),) * (values.dim() > 1)])
-    moved = values * (1 - share)
-    is_zero = values == 0
+    moved = values.mul_(1 - share)
+    is_zero = moved == 0
     return torch.where(is_zero, share, moved) if bool(is_zero.any()) else moved
 
 
@@ -59,15 +66,17 @@ class Trial:
     def __init__(self, plan: LossPlan, compute: Compute) -> None:
         head: Any = plan.head
         self.head, self.title, self.compute = head, title(head), compute
-        rows = torch.arange(TOKENS, device=plan.target.device) % len(plan.features)
+        self.tokens = max(FEWEST, min(MOST, NUMBERS // max(1, head.floats_per_token())))
+        rows = torch.arange(self.tokens, device=plan.target.device) % len(plan.features)
         x = plan.features.detach()[rows]
         x = x.to(torch.promote_types(x.dtype, torch.float32))
-        x = moved_numbers(x) if bool(x.isfinite().all()) else torch.randn_like(x)
+        x = moved_numbers(x.clone()) if bool(x.isfinite().all()) else torch.randn_like(x)
         self.tolerance = TOLERANCES.get(x.dtype, 1e-3)
         self.undrawn = generators(x)
         masks = head.sample_masks(x.shape[:-1], x)
         self.start = generators(x)
-        self.upstream = torch.linspace(-1, 2, TOKENS, dtype=torch.float64, device=x.device)
+        self.upstream = torch.linspace(-1, 2, self.tokens, dtype=torch.float64, device=x.device)
+        self.state = KeptState(head)
         self.plan = replace(
             plan, features=x.requires_grad_(torch.is_grad_enabled()), target=plan.target[rows],
             ignored=None, weight=None, reduction="none", memory=None, random_state=masks,
@@ -76,6 +85,8 @@ class Trial:
     # -- runs ------------------------------------------------------------------------------------
 
     def run(self, function: Callable[[], T], start: list[Tensor] | None = None) -> T:
+        """Return a function's result, as if it were the first call."""
+        self.state.restore()
         set_generators(start or self.start)
         return function()
 
@@ -101,7 +112,7 @@ class Trial:
         # any class that the layer does not rule out, also rare ones
         possible = (forward.detach() > -torch.inf).double()
         self.plan.target = torch.multinomial(possible, 1).squeeze(-1)
-        with _calls(self.head) as called:
+        with calls(self.head) as called:
             output = self.reference()
         for name, part in self.head.named_modules():
             # our structures read the weights of their parts
@@ -109,6 +120,7 @@ class Trial:
             self.require(ours or part in called, f"the loss never calls {name}, or its hooks: it "
                          "would leave out what was put around it; write a subclass")  # fmt: skip
         self.values = output.map(torch.detach)
+        self._check_replaced(output, forward)
         self.gradients = self._gradients(output.loss, self.upstream, whole=True)
         self.largest = max(map(_norm, self.gradients.values()), default=0.0)
         nll = -forward.gather(-1, self.plan.target.unsqueeze(-1)).squeeze(-1)
@@ -124,24 +136,48 @@ class Trial:
         with torch.no_grad():
             self._check_tokens()
 
+    def _check_replaced(self, output: LossOutput, log_probs: Tensor) -> None:
+        """Check `nll` and `top_k` where somebody replaces them."""
+        x, target = self.plan.features, self.plan.target
+        nll = partial(self.head.nll, x, target, impl="reference")
+        if self._replaces("nll"):
+            self.require(
+                self.same(self.run(nll).nll, output.nll),
+                "nll gives another loss than −log P; write the function into chunk_log_probs or "
+                "chunk_logits",
+            )
+        if self._replaces("top_k"):
+            best = self.run(lambda: self.head.top_k(x)[0].squeeze(-1), self.undrawn)
+            self.require(
+                self.same(best, log_probs.max(-1).values), "top_k gives other log P than forward"
+            )
+
+    def _replaces(self, name: str) -> bool:
+        owner = next(c for c in type(self.head).__mro__ if name in vars(c))
+        return name in vars(self.head) or not is_our_function(vars(owner)[name])
+
     @property
     def weighs(self) -> bool:
         """Whether the loss is more than −log P of the targets."""
         return self.plan.smooth or self.plan.z_loss > 0
 
     def _gradients(self, loss: Tensor, upstream: Tensor, whole: bool = False) -> dict[str, Tensor]:
-        """Return the gradients of features and parameters; `whole`: they are all that is read."""
+        """Return gradients of features and parameters times SCALE.
+
+        Args:
+            whole: refuse a loss that reads anything else with a gradient.
+        """
         if not loss.requires_grad:
             return {}
         named = {"features": self.plan.features, **dict(self.head.named_parameters())}
         named = {name: t for name, t in named.items() if t.requires_grad}
-        for leaf in _leaves(loss) if whole else ():
+        for leaf in leaves(loss) if whole else ():
             self.require(
                 any(leaf is t for t in named.values()),
                 f"it reads a tensor {tuple(leaf.shape)} that requires a gradient, but is no "
                 "parameter of the layer, or a stale one; read an nn.Parameter in each call",
             )
-        total = (loss * upstream.to(loss.dtype)).sum()
+        total = (loss * (SCALE * upstream).to(loss.dtype)).sum()
         grads = torch.autograd.grad(total, list(named.values()), materialize_grads=True)
         return dict(zip(named, grads, strict=True))
 
@@ -149,10 +185,11 @@ class Trial:
         # FSDP's hooks must not run within each other
         forward = self.head.forward if is_distributed(self.head) else self.head
         log_probs = self.run(lambda: forward(self.plan.features), self.undrawn)
-        shape = (TOKENS, self.head.num_classes)
+        shape = (self.tokens, self.head.num_classes)
         self.require(
             log_probs.shape == shape,
-            f"expected log-probabilities {shape} of {TOKENS} tokens, got {tuple(log_probs.shape)}",
+            f"expected log-probabilities {shape} of {self.tokens} tokens, "
+            f"got {tuple(log_probs.shape)}",
         )
         mass = log_probs.detach().double().exp().sum(-1)
         if not bool(((mass - 1).abs() <= 1e-3).all()):
@@ -194,31 +231,39 @@ class Trial:
     def _check_tokens(self) -> None:
         """Check that a token's loss depends on no other token, by new neighbours and by parts."""
         plan, loss = self.plan, self.values.loss
-        buffers = {name: b.clone() for name, b in self.head.named_buffers()}
-        self.require(self.same(self.reference().loss, loss), NO_STATE)
-        for name, buffer in self.head.named_buffers():
-            kept = "parametrizations." in name or (
-                buffer.shape == buffers[name].shape and self.same(buffer, buffers[name])
-            )
-            self.require(kept, f"each chunk changes the buffer {name}; leave it as it is")
+        again, changed = self.run(self._again)
+        self.require(changed is None, f"each loss changes its {changed}; {REMEDY}")
+        self.require(self.same(again.loss, loss), NO_STATE)
         x = plan.features.detach()
-        others = torch.cat((x[:1] / 2, x[1:2], x[2:] / 2))
-        parts = [(1, 2, self.reference(features=others).loss[1:2])]
+        parts = []
         self.draws = not self._same_for_other_numbers(loss)
         with _Still():
             fixed = self.reference().loss if self.draws else loss
             if not self.draws or self._same_for_other_numbers(fixed):
-                for a, b in ((0, 2), (2, TOKENS)):
+                half, end = self.tokens // 2, self.tokens
+                cuts = sorted({0, half + self.tokens // 8, end - max(2, self.tokens // 8), end})
+                for a, b in pairwise(cuts):
                     masks = _Cut(plan.random_state.rows(a, b))
                     part = self.reference(
                         features=x[a:b], target=plan.target[a:b], random_state=masks
                     )
                     parts.append((a, b, part.loss - fixed[a:b] + loss[a:b]))
+        if not parts:
+            others = torch.cat((x[:1] / 2, x[1:2], x[2:] / 2))
+            parts.append((1, 2, self.reference(features=others).loss[1:2]))
         self.require(
             all(self.same(part, loss[a:b]) for a, b, part in parts),
             "the loss of a token depends on the other tokens of its chunk (as with BatchNorm); "
             "compute it from its own features",
         )
+
+    def _again(self) -> tuple[LossOutput, str | None]:
+        """Return the loss of a second call, which finds what the first has left, and changes."""
+        self.compute("reference", self.plan)
+        self.state.restore(within=PARAMETRISED)
+        between = KeptState(self.head)
+        set_generators(self.start)
+        return self.compute("reference", self.plan), between.changed()
 
     def _same_for_other_numbers(self, loss: Tensor) -> bool:
         """Whether the loss depends on no random numbers but the masks that were drawn."""
@@ -233,7 +278,8 @@ class Trial:
     def difference(self, impl: str, reduction: str) -> str | None:
         """Return how an implementation differs from plain autograd; None if it does not."""
         # random numbers of its own go by the chunk
-        plan = replace(self.plan, reduction=reduction, most=None if self.draws else 2)
+        most = None if self.draws else max(2, 2 * self.tokens // 3)
+        plan = replace(self.plan, reduction=reduction, most=most)
         upstream, loss, nll = self.upstream, self.values.loss, self.values.nll
         if reduction == "sum":
             plan.weight, upstream = upstream, upstream.new_ones(())
@@ -252,8 +298,8 @@ class Trial:
         for name, right in self.gradients.items():
             norm, error = _norm(right), gradients[name].sub_(right)
             if not _norm(error) <= self.tolerance * (norm + 1e-3 * self.largest):
-                found = _norm(error + right)
-                return f"the norm of the gradient of {name} is {found:.6g}, not {norm:.6g}"
+                found = _norm(error + right) / SCALE
+                return f"the norm of the gradient of {name} is {found:.6g}, not {norm / SCALE:.6g}"
         return None
 
 
@@ -268,41 +314,16 @@ class _Cut:
 
 
 class _Still(TorchFunctionMode):
-    """Leave out dropout, so that a layer with it can be computed in parts."""
+    """Leave out dropout, and draw the same number everywhere, to compute a layer in parts."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if "dropout" in getattr(func, "__name__", ""):
+        name = getattr(func, "__name__", "")
+        if "dropout" in name:
             return args[0]
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def _calls(head: Any) -> Iterator[set[Any]]:
-    """Yield the set of parts of a layer that are called meanwhile."""
-    called: set[Any] = set()
-    handles = [
-        part.register_forward_pre_hook(lambda module, _: called.add(module))
-        for part in head.modules()
-    ]
-    try:
-        yield called
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _leaves(loss: Tensor) -> list[Tensor]:
-    """Return the tensors at which the graph of a loss ends."""
-    seen, todo, leaves = set(), [loss.grad_fn], []
-    while todo:
-        node = todo.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            leaves += [node.variable] if hasattr(node, "variable") else []
-            todo += [following for following, _ in node.next_functions]
-    return leaves
+        found = func(*args, **(kwargs or {}))
+        return found.fill_(0.5) if name in DRAWS else found
 
 
 def _norm(gradient: Tensor) -> float:

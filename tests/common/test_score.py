@@ -7,11 +7,12 @@ from highrank_plugins.common.score import criterion, direction
 
 LOWER = """loss nll_loss ppl wer uer raw_wer ter c_error bt_nll_loss f0_loss accuracy_loss
     weighted_lm_ppl test_perplexity_before_finetuning valid_bits top_1_error mse rmse mae kld
-    kld_loss bpw""".split()
+    kld_loss bpw top1_err""".split()
 HIGHER = """bleu BLEU4 sacrebleu chrf2 accuracy n_correct acc_and_f1 mAP test_top_5
     word_similarity pearson spearman pearson_and_spearman em exact_match comet bertscore rougeL
     rouge_l cider auroc iou""".split()
-UNKNOWN = "latency code_perplexity test_kld test_retention test_rank my_number after".split()
+UNKNOWN = """latency code_perplexity test_kld test_retention test_rank my_number after neg_loss
+    inverse_ppl error_reduction bleu_gap 1-wer accuracy_at_loss""".split()
 
 
 @pytest.mark.parametrize("names, expected", [(LOWER, -1), (HIGHER, 1), (UNKNOWN, 0)])

@@ -67,9 +67,9 @@ def test_tokens_of_a_script_that_the_text_has_not_are_refused(tokens):
     "line", ["Ġanni mar Malta", "Tom &amp; Ann", "##define X 1", "▁ ▂ ▃", "<unk> said", "_a or _b"]
 )
 def test_marks_that_are_text_are_scored(line, caplog):
-    text = [line] * 30 + ["a b"] * 10
+    text = [line] * 21 + ["an orange hat"] * 19
     require_joined(text, text)
-    require_joined(["a b"] * 27 + [f"_x _y {line}"] * 3, ["a b"] * 30)  # no evidence
+    require_joined(["an egg"] * 27 + [f"_x _y {line}"] * 3, ["an egg"] * 30)  # no evidence
     assert not caplog.text
 
 
@@ -114,3 +114,41 @@ def test_text_that_nobody_joined_is_refused(line):
         paired_bleu({"a": PLAIN[1:3], "b": [line, line]}, [PLAIN[1:3]])
     require_joined([line, *PLAIN], PLAIN + PLAIN[:1])  # one line of 300 may have it
     require_joined([f"{line} {n}" for n in range(4)], [line, line, "a", "b", "c"])
+
+
+SENTENCES = [f"The dog {word} in the house, number {word}." for word in
+             "sleeps runs eats sits waits barks plays looks rests stays jumps".split()]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda line: " ".join(line.replace(" ", "")), "join the characters into words"),
+        (lambda line: line.replace(" ", ""), "put the blanks back"),
+        (lambda line: line.replace(" ", "\u200b"), "put the blanks back"),
+        (lambda line: line.replace(" ", "|"), "put the blanks back"),
+        (lambda line: line.replace("s ", " +s "), r"have '\+' \(U\+002B\), 0 of the references"),
+        (lambda line: f"<en> {line}", "have '<'"),
+        (lambda line: f'{{"text": "{line}"}}', "have '[{}]'"),
+        (lambda line: line.replace(" ", " \u200b"), r"\(U\+200B\)"),
+        (lambda line: "", "all translations are empty"),
+    ],
+)
+def test_translations_in_other_units_are_refused(change, said):
+    with pytest.raises(UserError, match=said):
+        require_joined([change(line) for line in SENTENCES], SENTENCES)
+
+
+def test_characters_on_both_sides_are_said(caplog):
+    lines = [" ".join(line.replace(" ", "")) for line in SENTENCES]
+    require_joined(lines, lines)
+    assert "the translations have 1.0 letters between blanks, the references 1.0;" in caplog.text
+
+
+def test_other_punctuation_is_said(caplog):
+    require_joined([f'"{line}"' for line in SENTENCES], SENTENCES)
+    assert "11 of 11 translations have '\"' (U+0022), 0 of the references" in caplog.text
+    caplog.clear()
+    require_joined(SENTENCES, SENTENCES)
+    require_joined(["我 们 去 公 园 散 步"] * 20, ["我 们 去 公 园 散 步"] * 20)
+    assert caplog.text == ""

@@ -113,7 +113,7 @@ REFUSED_STRUCTURES = {
     "Probabilities": (lambda: make(Probabilities), "instead of 1"),
     "LooksAtOthers": (lambda: make(LooksAtOthers), "depends on the other tokens"),
     "CountsTokens": (lambda: make(CountsTokens), "depends on the other tokens"),
-    "BufferChanges": (lambda: make(BufferChanges), "changes the buffer seen"),
+    "BufferChanges": (lambda: make(BufferChanges), "changes its seen"),
     "adapter": (wrapped(with_adapter), "never calls latent"),
     "sequence": (wrapped(with_sequence), "'latent.weight'"),
     "hook": (wrapped(with_hook), "instead of 1"),

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from highrank_plugins.heads.checks import widen
+from highrank_plugins.heads.prepared import named_tensors
 from highrank_plugins.heads.registry import OUTSIDE_KERNELS, Layer, Registry, reset_unless_kept
 from highrank_plugins.losses.own_layers import bound, is_ours, same_form
 from highrank_plugins.losses.plan import KernelFunction
@@ -63,8 +64,7 @@ class Pointwise(Layer):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what `apply_to` reads besides the logits. Default: the parameters, widened."""
-        named = self.named_parameters(remove_duplicate=False)
-        return {name: widen(parameter) for name, parameter in named}
+        return {name: widen(tensor) for name, tensor in named_tensors(self).items()}
 
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         """Return f(z) for logits of any shape, in their dtype; `tensors` come from `tensors()`."""

@@ -1,0 +1,109 @@
+"""Take back what a loss changes in a layer besides its parameters."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# whose objects hold no state of a layer
+FOREIGN = sys.stdlib_module_names | {"torch", "numpy", "fairseq", "omegaconf", "hydra"}
+MOST_CONTAINERS = 1000
+PARAMETRISED = "parametrizations."  # in names; spectral norm takes a step in each loss
+
+
+def is_plain(value: object) -> bool:
+    return isinstance(value, bool | int | float | str)
+
+
+def containers(head: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a layer and of its parts, and the containers in them, with names."""
+    seen: set[int] = set()
+    todo: deque[tuple[str, Any]] = deque((f"{n}.".lstrip("."), vars(m))
+                                         for n, m in head.named_modules())  # fmt: skip
+    while todo and len(seen) < MOST_CONTAINERS:
+        name, held = todo.popleft()
+        if id(held) in seen:
+            continue
+        seen.add(id(held))
+        yield name, held
+        for key, value in held.items() if isinstance(held, dict) else enumerate(held):
+            inner = _container(value)
+            if inner is not None and not str(key).endswith("_hooks"):
+                todo.append((f"{name}{key}.", inner))
+
+
+def _container(value: object) -> Any:
+    """Return a container, the attributes of an object that is no module or tensor, or None."""
+    if isinstance(value, dict | list | set | deque):
+        return value
+    is_other = isinstance(value, nn.Module | Tensor | type) or not hasattr(value, "__dict__")
+    if is_other or callable(value) or type(value).__module__.partition(".")[0] in FOREIGN:
+        return None
+    return vars(value)
+
+
+class KeptState:
+    """Hold what a layer's attributes, containers and buffers are now, to restore them."""
+
+    def __init__(self, head: nn.Module) -> None:
+        self.head = head
+        self.held = [(name, c, copy.copy(c)) for name, c in containers(head)]
+        tensors = {id(v): (name, v) for name, _, values in self.held for v in _values(values)
+                   if isinstance(v, Tensor) and not name.endswith("_parameters.")}  # fmt: skip
+        self.tensors = [(name, t, t.detach().clone()) for name, t in tensors.values()]
+
+    def restore(self, within: str = "") -> None:
+        """Put back everything, or what has `within` in its name; only what differs is written."""
+        for name, container, before in self.held:
+            if within in name and _differs(container, before):
+                container.clear()
+                getattr(container, "update" if hasattr(container, "update") else "extend")(before)
+        with torch.no_grad():
+            for name, tensor, kept in self.tensors:
+                if within in name and not _equal(tensor, kept):
+                    tensor.copy_(kept)
+
+    def forget_caches(self) -> None:
+        """Clear what `functools.lru_cache` keeps of the layer's methods."""
+        for cls in {c for part in self.head.modules() for c in type(part).__mro__}:
+            for value in vars(cls).values() if cls not in nn.Module.__mro__ else ():
+                if hasattr(value, "cache_clear"):
+                    value.cache_clear()
+
+    def changed(self) -> str | None:
+        """Return the name of a number, word or tensor that is another now; None if none is."""
+        copies = {id(t): kept for _, t, kept in self.tensors}
+        for name, container, before in self.held:
+            if PARAMETRISED in name or isinstance(container, set):
+                continue
+            keys = before if isinstance(before, dict) else range(min(map(len, (before, container))))
+            for key in keys:
+                value = before[key]
+                now = container.get(key) if isinstance(container, dict) else container[key]
+                if is_plain(value) and value != now and value == value:
+                    return f"{name}{key}"
+                kept = copies.get(id(value))
+                if kept is not None and isinstance(now, Tensor) and not _equal(now, kept, True):
+                    return f"{name}{key}".replace("_buffers.", "")
+        return None
+
+
+def _values(container: Any) -> list[Any]:
+    return list(container.values() if isinstance(container, dict) else container)
+
+
+def _differs(container: Any, before: Any) -> bool:
+    pairs = zip(_values(container), _values(before), strict=False)
+    return len(container) != len(before) or any(a is not b for a, b in pairs)
+
+
+def _equal(now: Tensor, kept: Tensor, any_shape: bool = False) -> bool:
+    if now.shape != kept.shape:
+        return any_shape  # the tokens of a chunk
+    return torch.equal(now.detach(), kept)
