@@ -96,7 +96,7 @@ def test_the_checks_see_every_form_of_import(tmp_path, monkeypatch):
         (tmp_path / "highrank_plugins" / part).mkdir(parents=True)
     module = folder / "module.py"
     module.write_text(
-        "import highrank_plugins.heads.mos\n"
+        "import highrank_plugins.heads.mixtures\n"
         "from highrank_plugins import models\n"
         "def f():\n    from ..heads import build_head\n    from . import chunked\n"
         "    import fairseq.utils\n"
@@ -226,8 +226,7 @@ def test_an_import_cycle_is_found():
 BY_PLACE = {"cli", "compat", "hooks", *ADAPTERS}
 ALONE = {
     "benchmarks/child.py": "the process that is measured, run by `python -m`",
-    "losses/fused/filtering.py": "an option that a reader of the losses need not see",
-    "losses/fused/mos.py": "a fused loss, as softmax.py and mixtape.py",
+    "losses/mos.py": "a fused loss, as softmax.py and mixtape.py",
     "studies/slurm.py": "the other way to run members, beside runner.py",
 }
 

@@ -15,7 +15,7 @@ from highrank_plugins.benchmarks.measuring import Step, alternate
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.naive import is_plain_softmax, naive_nll
 from highrank_plugins.heads.random_state import ChunkRandomState
-from highrank_plugins.losses.choice import FUSED
+from highrank_plugins.losses.nll import FUSED
 
 Loss = Callable[[Head, Tensor, Tensor], Tensor]
 # Rows are also tried in pieces with outputs of this size, which stay near the cache.

@@ -42,7 +42,7 @@ def heads(user_dir: UserDir = None) -> None:
     from highrank_plugins.heads.base import HEADS
     from highrank_plugins.heads.pointwise import POINTWISE
     from highrank_plugins.losses import IMPLEMENTATIONS
-    from highrank_plugins.losses.choice import FUSED
+    from highrank_plugins.losses.nll import FUSED
 
     plain = [impl for impl in IMPLEMENTATIONS if impl not in FUSED]
     structures = [

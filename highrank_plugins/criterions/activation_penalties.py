@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from highrank_plugins.heads.precision import widen
+from highrank_plugins.heads.checks import widen
 
 
 def activation_penalty(dropped: Tensor) -> Tensor:

@@ -12,8 +12,7 @@ from typing import Any
 import highrank_plugins.heads.tokens  # noqa: F401  (refuses a layer with the name of another)
 from highrank_plugins.heads.base import HEADS, Head, register_head
 from highrank_plugins.heads.mixtape import Mixtape
-from highrank_plugins.heads.moc import MixtureOfContexts
-from highrank_plugins.heads.mos import MixtureOfSoftmaxes
+from highrank_plugins.heads.mixtures import MixtureOfContexts, MixtureOfSoftmaxes
 from highrank_plugins.heads.pointwise import (
     POINTWISE,
     Pointwise,

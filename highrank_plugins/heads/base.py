@@ -13,7 +13,6 @@ The name of a tensor may end in its shape, a letter for each dimension, as in `l
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
@@ -21,15 +20,20 @@ import torch
 from torch import Tensor, nn
 
 from highrank_plugins.common.names import layer_name
-from highrank_plugins.heads import inheritance
-from highrank_plugins.heads.checks import check_dtype, check_shared_weight, integer
-from highrank_plugins.heads.command_line import CommandLine
+from highrank_plugins.heads.checks import (
+    at_target,
+    below_largest,
+    check_features,
+    check_shared_weight,
+    integer,
+    mix,
+    widen,
+)
 from highrank_plugins.heads.pointwise import Pointwise, build_pointwise
-from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.prepared import PreparedTensors, named_tensors
 from highrank_plugins.heads.random_state import ChunkRandomState, RandomState
-from highrank_plugins.heads.registry import Registry
-from highrank_plugins.losses import ChunkResults, LossOutput, compute_nll
+from highrank_plugins.heads.registry import Layer, Registry, follow_function
+from highrank_plugins.losses import ChunkResults, LossOutput, LossPlan, compute_nll
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.fused import FusedLoss
 from highrank_plugins.losses.own_layers import same_form
@@ -42,12 +46,12 @@ HEADS: Registry[type[Head]] = Registry(
 register_head = HEADS.register
 
 
-class Head(CommandLine, nn.Module):
+class Head(Layer):
     """Map features [..., F] to log-probabilities [..., M]: an output layer.
 
-    A subclass implements `chunk_log_probs`, and may implement a cheaper loss in `chunk_nll`. Both
-    take a run of n tokens and the result of `tensors()`. The losses can thus cut a batch into
-    chunks and gather the gradient of each tensor.
+    A subclass implements `chunk_logits`, or else `chunk_log_probs`. Both take a run of n tokens and
+    the result of `tensors()`. The losses can thus cut a batch into chunks and gather the gradient
+    of each tensor. A subclass may also name a fused loss.
 
     Args:
         num_classes: M ≥ 1.
@@ -56,16 +60,13 @@ class Head(CommandLine, nn.Module):
         weight: vocabulary matrix [M, D] to share (a tied embedding); None makes one, U(±0.1).
         bias: whether there is an output bias [M], initially 0.
         pointwise: a pointwise function, or its name.
-    Raises:
-        ValueError: sizes that do not fit, unknown pointwise function.
     """
 
-    # the loss with its gradient written out, if any; needs `token_inputs`; see `inheritance`
+    needs = ("chunk_logits", "chunk_log_probs")
+    # the loss with its gradient written out, if any; needs `token_inputs`
     fused: type[FusedLoss] | None = None
-    # options that change the function but no parameter; see `Registry.constants`
-    constants: ClassVar[tuple[str, ...] | None] = None
-    # whether log P = log_softmax(f(z)) for one logit vector z, which `logits` returns
-    has_logits: ClassVar[bool] = False
+    # whether the K softmaxes of `chunk_logits` are mixed, with the weights of `log_prior`
+    mixes: ClassVar[bool] = False
     # whether the logits are W g + b, so that a linear function ranks the classes
     linear_logits: ClassVar[bool] = False
     # whether the weights of components depend on the class, as Mixtape's gates do
@@ -77,7 +78,12 @@ class Head(CommandLine, nn.Module):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        inheritance.follow_log_probs(cls, Head)
+        follow_function(cls, Head)
+
+    @classmethod
+    def _has_own_log_probs(cls) -> bool:
+        """Whether everything follows from log P, because logits do not say it."""
+        return cls.chunk_log_probs is not Head.chunk_log_probs
 
     def __init__(
         self,
@@ -106,36 +112,60 @@ class Head(CommandLine, nn.Module):
     def check_sizes(self) -> None:
         """Raise ValueError if the structure cannot have these sizes; the constructor calls it."""
 
-    @abstractmethod
+    def chunk_logits(
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
+    ) -> Tensor:
+        """Return logits z [n, M] of features [n, F], before the pointwise function.
+
+        A head that `mixes` returns those of its K softmaxes [n, K, M].
+        """
+        raise NotImplementedError
+
+    def log_prior(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        """Return log π [n, K], at least float32, of features [n, F]."""
+        raise NotImplementedError
+
     def chunk_log_probs(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
         """Return log-probabilities [n, M], at least float32, of features [n, F]."""
-        raise NotImplementedError
+        priors = [self.log_prior(features, tensors)] if self.mixes else []
+        log_probs = self._values(features, tensors, random_state).log_softmax(-1)
+        return mix(priors[0].unsqueeze(-1) + log_probs) if priors else log_probs
 
     def chunk_nll(
-        self,
-        features: Tensor,
-        target: Tensor,
-        tensors: dict[str, Tensor],
-        random_state: ChunkRandomState,
-        smooth: bool,
-    ) -> tuple[Tensor, Tensor | None]:
+        self, features: Tensor, target: Tensor, tensors: dict[str, Tensor],
+        random_state: ChunkRandomState, smooth: bool,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Return −log P(target) [n] and, if `smooth`, Σ_x −log P(x) [n] of features [n, F]."""
-        log_probs_NM = self.chunk_log_probs(features, tensors, random_state)
-        return _nll_of(log_probs_NM, target), -log_probs_NM.sum(-1) if smooth else None
+        # Σ_x log P_x does not decompose over components
+        if self._has_own_log_probs() or (self.mixes and smooth):
+            log_probs_NM = self.chunk_log_probs(features, tensors, random_state)
+            return -at_target(target, log_probs_NM), -log_probs_NM.sum(-1) if smooth else None
+        # nll = lse(f) − f_y and Σ_x −log P_x = M lse − Σ f: autograd keeps one [n, M]
+        values = below_largest(self._values(features, tensors, random_state))
+        log_norm = values.logsumexp(-1)
+        nll = log_norm - at_target(target, values)
+        if self.mixes:
+            return -mix(self.log_prior(features, tensors) - nll), None
+        return nll, self.num_classes * (log_norm - values.mean(-1)) if smooth else None
 
     def chunk_log_norms(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
-        """Return the log-sum-exp of the values of each softmax [n, K], which `z_loss` squares.
+        """Return the log-sum-exp of the values of each softmax [n, K], which `z_loss` squares."""
+        if self._has_own_log_probs():
+            raise ValueError(
+                f"z_loss: {layer_name(self)} has no chunk_log_norms; leave it out (--head-z-loss)"
+            )
+        values = self._values(features, tensors, random_state)
+        return values.logsumexp(-1, keepdim=not self.mixes)
 
-        Raises:
-            ValueError: the layer does not define them.
-        """
-        raise ValueError(
-            f"z_loss: {layer_name(self)} has no chunk_log_norms; leave it out (--head-z-loss)"
-        )
+    def _values(
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
+    ) -> Tensor:
+        """Return f(z) of `chunk_logits`, at least float32."""
+        return self.apply_pointwise(self.chunk_logits(features, tensors, random_state), tensors)
 
     def floats_per_token(self) -> int:
         """Return how many numbers a chunk holds per token at its widest; it sizes the chunks."""
@@ -152,62 +182,59 @@ class Head(CommandLine, nn.Module):
         return 2 * self.feature_dim
 
     def sample_masks(self, leading: torch.Size, like: Tensor) -> RandomState:
-        """Return dropout masks and a noise seed for features [*leading, F].
-
-        Evaluation has none, unless `retain_dropout` asks for the masks.
-        """
+        """Return dropout masks and a noise seed for features [*leading, F]."""
         return RandomState()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of `chunk_log_probs`: parameters, or tensors prepared from them."""
+        """Return the tensors of `chunk_logits`: parameters, or tensors prepared from them."""
         own = {n: t for n, t in named_tensors(self).items() if not n.startswith("pointwise.")}
-        prepared = {f"pointwise.{name}": t for name, t in self.pointwise.tensors().items()}
-        return own | prepared
+        return own | {f"pointwise.{name}": t for name, t in self.pointwise.tensors().items()}
 
-    # -- for measures; the defaults are right for one softmax ----------------------------------
+    # -- for measures --------------------------------------------------------------------------
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether log P = log_softmax(f(z)) for one logit vector z, which `logits` returns."""
+        return not self.mixes and not self._has_own_log_probs()
 
     def logits(self, features: Tensor) -> Tensor | None:
-        """Return f(z) [n, M] of features [n, F], whose log_softmax `log_probs` is.
-
-        None where K logit vectors are mixed as probabilities.
-        """
-        return None
+        """Return f(z) [n, M] of features [n, F]; None without `has_logits`."""
+        tensors = self.tensors()
+        return self._values(features, tensors, ChunkRandomState()) if self.has_logits else None
 
     def logit_vectors(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        """Return the K logit vectors of each token [n, K, M], at least float32.
+        """Return the K logit vectors of each token [n, K, M], at least float32, before f.
 
-        They are the products with the vocabulary matrix, before f and before components are mixed.
-        By default they are the log-probabilities, as one vector.
+        Without `chunk_logits` they are the log-probabilities, as one vector.
         """
-        return self.chunk_log_probs(features, tensors, ChunkRandomState()).unsqueeze(1)
+        if self._has_own_log_probs():
+            return self.chunk_log_probs(features, tensors, ChunkRandomState()).unsqueeze(1)
+        logits = widen(self.chunk_logits(features, tensors, ChunkRandomState()))
+        return logits if self.mixes else logits.unsqueeze(1)
 
     def nll_of_logits(
         self, z: Tensor, target: Tensor, features: Tensor, tensors: dict[str, Tensor]
     ) -> Tensor:
-        """Return −log P(target) [n], differentiable in the logit vectors z [n, K, M]."""
-        return _nll_of(z.squeeze(1).log_softmax(-1), target)
+        """Return −log P(target) [n], differentiable in z [n, K, M] of `logit_vectors`."""
+        if self._has_own_log_probs():
+            return -at_target(target, z.log_softmax(-1)).squeeze(1)
+        found_NK = at_target(target, self.apply_pointwise(z, tensors).log_softmax(-1))
+        if not self.mixes:
+            return -found_NK.squeeze(1)
+        return -mix(self.log_prior(features, tensors) + found_NK)
 
     def log_weights(
         self, features: Tensor, target: Tensor, tensors: dict[str, Tensor]
     ) -> Tensor | None:
-        """Return log π [n, K], the weights of the components for the targets.
-
-        None without components.
-        """
+        """Return log π [n, K], weights of components for the targets; None without components."""
         return None
 
     def class_gates(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor | None:
-        """Return π [n, K, S + 1] in float64: of each class below S, then of all others.
-
-        None where weights do not depend on the class.
-        """
+        """Return π [n, K, S + 1] in float64: of each class below S, then of all others, if any."""
         return None
 
     def products(self, tokens: int) -> list[tuple[int, int, int]]:
-        """Return (rows, inner, columns) of the matrix products of a forward pass.
-
-        Each has two more of its size in the backward pass.
-        """
+        """Return (rows, inner, columns) of the matrix products of a forward pass."""
         return [(tokens, self.embed_dim, self.num_classes)]
 
     # -- what users call ---------------------------------------------------------------------
@@ -221,9 +248,6 @@ class Head(CommandLine, nn.Module):
 
         Without gradients the batch runs in chunks, so that a mixture's K softmaxes exist for one
         chunk at a time.
-
-        Raises:
-            ValueError: features of another size.
         """
         parts = list(self._log_probs_of_chunks(features))
         out = torch.cat(parts) if len(parts) != 1 else parts[0]
@@ -231,11 +255,7 @@ class Head(CommandLine, nn.Module):
 
     @torch.no_grad()
     def top_k(self, features: Tensor, k: int = 1) -> tuple[Tensor, Tensor]:
-        """Return the k largest log P [..., k], descending, and their int64 classes, by chunks.
-
-        Raises:
-            ValueError: features of another size, or k outside [1, M].
-        """
+        """Return the k largest log P [..., k], descending, and their int64 classes, by chunks."""
         if not 1 <= k <= self.num_classes:
             raise ValueError(f"k: expected 1 to {self.num_classes} classes, got {k}")
         parts = (log_probs.topk(k) for log_probs in self._log_probs_of_chunks(features))
@@ -285,46 +305,35 @@ class Head(CommandLine, nn.Module):
                 here None ignores no token, and a target outside [0, M) is then an error.
             reduction: "none" (per token, shape of target), or scalars: "sum", and "mean" over the
                 tokens that are not ignored. As in torch's `cross_entropy`, a weighted mean divides
-                the loss by the sum of these tokens' weights; nll and correct are plain means. All
-                are NaN where every token is ignored, and gradients zero.
+                the loss by the sum of these tokens' weights; nll and correct are plain means.
+                Without tokens all are NaN, and gradients zero.
             impl: one of `highrank_plugins.losses.IMPLEMENTATIONS`, or "auto".
             memory: bytes that a chunk may take; None chooses.
             accuracy: also return `correct`, where the most probable class is the target.
             filter_gradients: skip, in the backward products of a chunk, the classes whose gradient
-                is below the resolution of the dtype; `losses.fused.filtering` states the bound.
+                is below the resolution of the dtype; `losses.fused.kept_columns` states the bound.
                 Not exact; synchronises with a GPU.
             entropy: also return `entropy`, −Σ_x P_x log P_x in nats.
             z_loss: ζ ≥ 0, the factor of the squared log-sum-exp of f(z), which keeps logits small
                 (PaLM: 1e-4). A Mixture of Softmaxes adds up the squares of its K softmaxes.
         Returns:
             `LossOutput`; only its `loss` carries gradients. float32, or float64 for float64.
-        Raises:
-            ValueError: sizes, targets or options out of range.
         """
-        flat = self.flatten_features(features)
-        random_state = self.sample_masks(features.shape[:-1], features)
-        return compute_nll(
-            self, flat, target, random_state, leading=features.shape[:-1], weight=weight,
-            label_smoothing=label_smoothing, ignore_index=ignore_index, reduction=reduction,
-            impl=impl, memory=memory, accuracy=accuracy, filter_gradients=filter_gradients,
-            entropy=entropy, z_loss=z_loss,
+        plan = LossPlan(
+            self, self.flatten_features(features), target, weight,
+            self.sample_masks(features.shape[:-1], features), label_smoothing, memory, accuracy,
+            filter_gradients, entropy, z_loss,
         )  # fmt: skip
+        return compute_nll(plan, features.shape[:-1], reduction, impl, ignore_index)
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode as `nn.Module.train` does, and discard what was prepared for inference."""
         self._prepared.forget()
         return super().train(mode)
 
-    # -- helpers of structures ---------------------------------------------------------------
-
     def flatten_features(self, features: Tensor) -> Tensor:
         """Reshape [..., F] to [N, F]; an error names both sizes, or both dtypes."""
-        if features.dim() == 0 or features.size(-1) != self.feature_dim:
-            raise ValueError(
-                f"features: expected size {self.feature_dim} (feature_dim) in the last dimension, "
-                f"got shape {tuple(features.shape)}"
-            )
-        check_dtype(features, self.named_parameters())
+        check_features(features, self.feature_dim, self.named_parameters())
         return features.reshape(-1, self.feature_dim)
 
     def apply_pointwise(self, logits: Tensor, tensors: dict[str, Tensor]) -> Tensor:
@@ -337,8 +346,3 @@ class Head(CommandLine, nn.Module):
     def extra_repr(self) -> str:
         names = ("num_classes", "feature_dim", "embed_dim")
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
-
-
-def _nll_of(log_probs_NM: Tensor, target_N: Tensor) -> Tensor:
-    """Return −log P(target) [N]."""
-    return -log_probs_NM.gather(-1, target_N.unsqueeze(-1)).squeeze(-1)

@@ -12,14 +12,18 @@ from torch import Tensor, nn
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def check_dtype(features: Tensor, parameters: Iterable[tuple[str, Tensor]]) -> None:
-    """Refuse features that are not floating, or not of the parameters' dtype without autocast.
+def check_features(
+    features: Tensor, feature_dim: int, parameters: Iterable[tuple[str, Tensor]]
+) -> None:
+    """Refuse features of another size, not floating, or not of the parameters' dtype.
 
-    Args:
-        parameters: by name; pointwise functions' parameters may have another dtype.
-    Raises:
-        ValueError: names both dtypes.
+    Autocast allows any. Parameters of pointwise functions may have another dtype.
     """
+    if features.dim() == 0 or features.size(-1) != feature_dim:
+        raise ValueError(
+            f"features: expected size {feature_dim} (feature_dim) in the last dimension, got shape "
+            f"{tuple(features.shape)}"
+        )
     if features.dtype not in FLOATS:
         known = ", ".join(str(dtype) for dtype in FLOATS)
         raise ValueError(f"features: expected one of {known}, got {features.dtype}")
@@ -35,11 +39,7 @@ def check_dtype(features: Tensor, parameters: Iterable[tuple[str, Tensor]]) -> N
 
 
 def integer(name: str, value: int, least: int = 1) -> int:
-    """Return `value` as an int of at least `least`.
-
-    Raises:
-        ValueError: smaller, or not an integer (0.5 and True are refused, too).
-    """
+    """Return `value` as an int of at least `least`."""
     if isinstance(value, bool):
         raise ValueError(f"{name}: expected an integer, got {value}")
     try:
@@ -52,55 +52,35 @@ def integer(name: str, value: int, least: int = 1) -> int:
 
 
 def probability(name: str, value: float) -> float:
-    """Return `value` as a rate in [0, 1).
-
-    Raises:
-        ValueError: outside.
-    """
+    """Return `value` as a rate in [0, 1)."""
     if not 0 <= value < 1:
         raise ValueError(f"{name} must lie in [0, 1), got {value}")
     return float(value)
 
 
 def positive(name: str, value: float) -> float:
-    """Return `value` as a finite number above 0.
-
-    Raises:
-        ValueError: 0, negative, infinite or NaN.
-    """
+    """Return `value` as a finite number above 0."""
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
     return float(value)
 
 
 def not_negative(name: str, value: float) -> float:
-    """Return `value` as a finite number of at least 0.
-
-    Raises:
-        ValueError: negative, infinite or NaN.
-    """
+    """Return `value` as a finite number of at least 0."""
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
     return float(value)
 
 
 def finite(name: str, value: float) -> float:
-    """Return `value` as a finite number.
-
-    Raises:
-        ValueError: infinite or NaN.
-    """
+    """Return `value` as a finite number."""
     if not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number, got {value}")
     return float(value)
 
 
 def check_shared_weight(weight: object, shape: tuple[int, int]) -> None:
-    """Check that a vocabulary matrix can be shared.
-
-    Raises:
-        ValueError: it is not a parameter, or has another shape than (num_classes, embed_dim).
-    """
+    """Check that a vocabulary matrix can be shared."""
     if not isinstance(weight, nn.Parameter):
         raise ValueError(
             f"weight: expected a torch.nn.Parameter to share, got {type(weight).__name__}"
@@ -109,3 +89,36 @@ def check_shared_weight(weight: object, shape: tuple[int, int]) -> None:
         raise ValueError(
             f"weight: expected shape {shape} (num_classes, embed_dim), got {tuple(weight.shape)}"
         )
+
+
+def widen(x: Tensor) -> Tensor:
+    """Return x in at least float32, where log-sum-exps and mixtures are computed."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def below_largest(values: Tensor) -> Tensor:
+    """Return values [..., M] less the largest of each row, which changes no softmax.
+
+    A log-sum-exp of 2e6 is rounded to 1/4 in float32. The probabilities exp(value − lse) in its
+    gradient would then be wrong by up to 13 %, and no longer cancel where they should.
+    """
+    largest = values.detach().amax(-1, keepdim=True)
+    # −∞, where all biases are −∞, must not be subtracted
+    return values - largest.masked_fill(largest == -torch.inf, 0)
+
+
+def at_target(target_N: Tensor, values: Tensor) -> Tensor:
+    """Return the values of the targets [n, ...] of values [n, ..., M]."""
+    index = target_N.view(-1, *[1] * (values.dim() - 1)).expand(*values.shape[:-1], 1)
+    return values.gather(-1, index).squeeze(-1)
+
+
+def mix(log_joint: Tensor) -> Tensor:
+    """Return the log-sum-exp over components, dimension 1.
+
+    Where a bias of −∞ rules a class out in every component, it is −∞ and has gradients of 0. Those
+    of `torch.logsumexp` are NaN there.
+    """
+    least = torch.finfo(log_joint.dtype).min
+    mixed = log_joint.clamp_min(least).logsumexp(1)
+    return mixed.masked_fill(mixed == least, -torch.inf)

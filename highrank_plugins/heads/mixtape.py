@@ -8,28 +8,30 @@ control: gates with as many parameters, whose K terms are divided by their sum.
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
+from highrank_plugins.heads import mixtape_options
 from highrank_plugins.heads.base import register_head
-from highrank_plugins.heads.checks import integer, not_negative, probability
-from highrank_plugins.heads.latents import Latents
-from highrank_plugins.heads.logit_head import LogitHead
-from highrank_plugins.heads.mixtape_options import MixtapeOptions
+from highrank_plugins.heads.checks import integer, not_negative, probability, widen
+from highrank_plugins.heads.mixtures import Mixture
 from highrank_plugins.heads.pointwise import Pointwise
-from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.random_state import (
     ChunkRandomState,
     RandomState,
     sample_mask,
     sample_noise_seed,
 )
-from highrank_plugins.losses.fused import FusedLoss, FusedMixtape
+from highrank_plugins.losses.autograd import linear_of
+from highrank_plugins.losses.fused import FusedLoss
+from highrank_plugins.losses.mixtape import FusedMixtape
 
 
 @register_head("mixtape")
-class Mixtape(MixtapeOptions, Latents, LogitHead):
+class Mixtape(Mixture):
     """Compute log_softmax(f(z)), z_x = Σ_k π_{x,k} h_k·w_x + b_x   (Yang et al. 2019, eq. 2–6).
 
     The gates π_x come from a sigmoid tree over K − 1 gate logits, or from their softmax with 0.
@@ -42,7 +44,7 @@ class Mixtape(MixtapeOptions, Latents, LogitHead):
     Args:
         components: K, a power of two for a tree.
         gates: "tree", or "softmax", which has no fused loss.
-        context_scale: s, see `Latents`.
+        context_scale: s, see `Mixture`.
         frequent: S in [0, M]; class ids must be sorted by frequency. Default M // 2.
         gate_dim: G, the paper's d2.
         dropout: rate on the contexts h; locked_dropout: one mask for all time steps.
@@ -52,14 +54,16 @@ class Mixtape(MixtapeOptions, Latents, LogitHead):
         gate_hidden_bias, gate_shared_bias: biases of U g and u·g, which the paper lacks.
         gate_class_bias: b_{x,k}, which the paper has.
         num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
-    Raises:
-        ValueError: an unknown kind of gates, K not a power of two, S outside [0, M],
-            context_scale not above 0, a rate outside [0, 1).
     """
 
     fused: type[FusedLoss] | None = FusedMixtape
     weights_by_class = True
+    has_prior = False
     constants = ("context_scale", "gates", "gate_weight_norm")
+    set_by = mixtape_options.SET_BY
+    other_options = mixtape_options.OTHER_OPTIONS
+    language_model_defaults: ClassVar = {"frequent_ratio": 0.1}
+    option_help = mixtape_options.OPTION_HELP
 
     def __init__(
         self, num_classes: int, feature_dim: int, embed_dim: int | None = None,
@@ -72,8 +76,10 @@ class Mixtape(MixtapeOptions, Latents, LogitHead):
         gate_hidden_bias: bool = False, gate_shared_bias: bool = False,
         gate_class_bias: bool = True,
     ) -> None:  # fmt: skip
-        super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
-        self.make_latents(components, context_scale, dropout, locked_dropout)
+        super().__init__(
+            num_classes, feature_dim, embed_dim, weight, bias, pointwise,
+            components, context_scale, dropout, locked_dropout,
+        )  # fmt: skip
         if gates not in MEANS:
             raise ValueError(f"mixtape: gates must be {' or '.join(MEANS)}, got {gates!r}")
         self.gates = gates
@@ -106,6 +112,10 @@ class Mixtape(MixtapeOptions, Latents, LogitHead):
         self.gate_embed = nn.Parameter(embed)
         if self.gate_class_bias:
             self.gate_bias = nn.Parameter(torch.zeros(self.frequent, gates))
+
+    @classmethod
+    def arguments(cls, options: dict[str, Any], num_classes: int) -> dict[str, Any]:
+        return mixtape_options.arguments(options, num_classes)
 
     def needs_sorted_classes(self) -> str | None:
         if not self.frequent:
@@ -142,8 +152,7 @@ class Mixtape(MixtapeOptions, Latents, LogitHead):
         contexts_NKD = self.contexts(features, tensors, random_state)
         if self.components == 1:
             return {"contexts": contexts_NKD, "mixed": contexts_NKD.squeeze(1)}
-        bias = tensors.get("gate_shared.bias")
-        shared_NJ = widen(linear(features, tensors["gate_shared.weight"], bias))  # u_k·g
+        shared_NJ = widen(linear_of(features, tensors, "gate_shared"))  # u_k·g
         return {
             "contexts": contexts_NKD,
             "mixed": self._mixed(contexts_NKD, shared_NJ),
@@ -172,7 +181,7 @@ class Mixtape(MixtapeOptions, Latents, LogitHead):
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
         """Return tanh(U_k g) [n, J, G]."""
-        hidden = linear(features, tensors["gate_hidden.weight"], tensors.get("gate_hidden.bias"))
+        hidden = linear_of(features, tensors, "gate_hidden")
         return random_state.dropout("gate", hidden.tanh()).unflatten(-1, (-1, self.gate_dim))
 
     def chunk_logits(

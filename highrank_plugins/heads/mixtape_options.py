@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
-from highrank_plugins.heads.command_line import CommandLine
-from highrank_plugins.heads.latents import Latents
+from highrank_plugins.heads.mixtures import Mixture
 
 # which of gate_hidden, gate_shared and each frequent class has a bias
 GATE_BIASES = {
@@ -16,44 +15,38 @@ GATE_BIASES = {
 BIASES = ("gate_hidden_bias", "gate_shared_bias", "gate_class_bias")
 
 
-class MixtapeOptions(CommandLine):
-    """Compute S from a ratio, and three flags from the name of a choice."""
+SET_BY: dict[str, str | None] = {
+    **Mixture.set_by,
+    "frequent": "frequent_ratio",
+    **dict.fromkeys(BIASES, "gate_biases"),
+}
+OTHER_OPTIONS: dict[str, bool | int | float | str] = {
+    "frequent_ratio": 0.5,
+    "frequent_multiple": 64,
+    "gate_biases": "paper",
+}
+OPTION_HELP = Mixture.option_help | {
+    "frequent_ratio": "r: the r*V most frequent classes have gates of their own (0 to 1)",
+    "frequent_multiple": "round the number of these classes to the nearest multiple of N, "
+    "which GPUs compute faster, unless it is below N; 1: do not round. A checkpoint keeps its "
+    "number",
+    "gates": "tree of sigmoids, or a softmax as its control (any K; losses: reference, chunked)",
+    "gate_biases": "biases of the gates: paper (of frequent classes), full (all) or none",
+    "gate_dim": "width d2 of the gates' hidden layer",
+    "gate_dropout": "dropout on the gates' hidden layer tanh(U g)",
+    "gate_noise": "sd of Gaussian noise on the frequent gates in training (slow on CPU if not 0)",
+    "gate_weight_norm": "normalise the rows of U to this constant length; 0: off",
+}
 
-    set_by: ClassVar = {
-        **Latents.set_by,
-        "frequent": "frequent_ratio",
-        **dict.fromkeys(BIASES, "gate_biases"),
-    }
-    other_options: ClassVar = {
-        "frequent_ratio": 0.5,
-        "frequent_multiple": 64,
-        "gate_biases": "paper",
-    }
-    language_model_defaults: ClassVar = {"frequent_ratio": 0.1}
-    option_help: ClassVar = Latents.option_help | {
-        "frequent_ratio": "r: the r*V most frequent classes have gates of their own (0 to 1)",
-        "frequent_multiple": "round the number of these classes to the nearest multiple of N, "
-        "which GPUs compute faster, unless it is below N; 1: do not round. A checkpoint keeps its "
-        "number",
-        "gates": "tree of sigmoids, or a softmax as its control (any K; losses: reference, "
-        "chunked)",
-        "gate_biases": "biases of the gates: paper (of frequent classes), full (all) or none",
-        "gate_dim": "width d2 of the gates' hidden layer",
-        "gate_dropout": "dropout on the gates' hidden layer tanh(U g)",
-        "gate_noise": "sd of Gaussian noise on the frequent gates in training (slow on CPU if "
-        "not 0)",
-        "gate_weight_norm": "normalise the rows of U to this constant length; 0: off",
-    }
 
-    @classmethod
-    def arguments(cls, options: dict[str, Any], num_classes: int) -> dict[str, Any]:
-        choice = options["gate_biases"]
-        if choice not in GATE_BIASES:
-            raise ValueError(f"gate_biases: {choice!r} is not one of {', '.join(GATE_BIASES)}")
-        frequent = number_of_frequent(
-            options["frequent_ratio"], options["frequent_multiple"], num_classes
-        )
-        return {"frequent": frequent, **dict(zip(BIASES, GATE_BIASES[choice], strict=True))}
+def arguments(options: dict[str, Any], num_classes: int) -> dict[str, Any]:
+    """Return S, computed from a ratio, and three flags, from the name of a choice."""
+    choice = options["gate_biases"]
+    if choice not in GATE_BIASES:
+        raise ValueError(f"gate_biases: {choice!r} is not one of {', '.join(GATE_BIASES)}")
+    ratio, multiple = options["frequent_ratio"], options["frequent_multiple"]
+    frequent = number_of_frequent(ratio, multiple, num_classes)
+    return {"frequent": frequent, **dict(zip(BIASES, GATE_BIASES[choice], strict=True))}
 
 
 def number_of_frequent(ratio: float, multiple: int, num_classes: int) -> int:
@@ -62,9 +55,6 @@ def number_of_frequent(ratio: float, multiple: int, num_classes: int) -> int:
     A GPU loads 16 bytes at once only where rows start at multiples of 16 bytes. A number below
     `multiple` stays, since rounding would change the share of classes too much; so does one that
     would exceed M, and M itself.
-
-    Raises:
-        ValueError: a ratio outside [0, 1], or a multiple below 1.
     """
     if not 0 <= ratio <= 1:
         raise ValueError(f"frequent_ratio must lie in [0, 1], got {ratio}")

@@ -14,10 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from highrank_plugins.heads.base import Head
-from highrank_plugins.heads.latents import Latents
 from highrank_plugins.heads.mixtape import Mixtape
-from highrank_plugins.heads.moc import MixtureOfContexts
-from highrank_plugins.heads.mos import MixtureOfSoftmaxes
+from highrank_plugins.heads.mixtures import Mixture, MixtureOfContexts, MixtureOfSoftmaxes
 from highrank_plugins.heads.softmax import Softmax
 
 
@@ -83,7 +81,7 @@ def _mixtape(head: Mixtape, features: Tensor) -> Tensor:
     return head.pointwise(logits_NM).log_softmax(-1)
 
 
-def _contexts(head: Latents, features: Tensor) -> Tensor:
+def _contexts(head: Mixture, features: Tensor) -> Tensor:
     """Return h [N, K, D]."""
     contexts = head.context_scale * torch.tanh(head.latent(features))
     return contexts.view(-1, head.components, head.embed_dim)

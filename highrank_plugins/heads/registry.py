@@ -1,10 +1,17 @@
-"""Map names to classes, and say which options and constants a class has."""
+"""Map names to classes, and say which options, constants and bases' attributes a class has.
+
+A fused loss or a kernel has the gradient of one function written out, and measures rely on methods
+such as `nll_of_logits`. A subclass with another function must not keep them unless it says so.
+All rules follow the method resolution order, so that mixins count, too.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Set
+from typing import Any, ClassVar, Generic, TypeVar
+
+from torch import nn
 
 from highrank_plugins.common.names import did_you_mean, layer_name
 from highrank_plugins.common.user_error import UserError
@@ -12,12 +19,62 @@ from highrank_plugins.common.user_error import UserError
 T = TypeVar("T", bound=type)
 PLAIN = (bool, int, float, str)  # types of an option's value
 
+# attributes that follow from the log-probabilities, or from the logits, in a way for every layer
+OF_LOGITS = ("logit_vectors", "nll_of_logits", "log_weights", "class_gates", "weights_by_class")
+OF_LOG_PROBS = ("chunk_nll", "chunk_log_norms", "logits", "has_logits", *OF_LOGITS)
+# what a structure may replace under a fused loss: the loss calls it, or does not depend on it
+OUTSIDE_FUSED = frozenset(
+    (
+        "logits", "has_logits", *OF_LOGITS, "fused", "linear_logits", "retain_dropout",
+        "registered_name", "contexts", "log_prior", "_gate_hidden", "tensors", "sample_masks",
+        "check_sizes", "floats_per_token", "token_floats", "products", "needs_sorted_classes",
+        "arguments", "set_by", "other_options", "language_model_defaults", "option_help",
+        "constants", "extra_repr", "train", "forward", "log_probs", "nll", "top_k",
+    )
+)  # fmt: skip
+# what a pointwise function may replace under the kernels of its base
+OUTSIDE_KERNELS = frozenset(
+    ("constants", "domain", "extra_repr", "option_help", "own_rate", "registered_name", "train")
+)
+
 
 def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:
     """Return a message for a name that is not among `known`: the nearest, then all of them."""
     names = sorted(known)
     listed = ", ".join(names) or "none"
     return f"unknown {kind} {name!r}{did_you_mean(str(name), names)}; known: {listed}"
+
+
+class Layer(nn.Module):
+    """Say of a registered class what command lines and checkpoints read.
+
+    Each argument of the constructor is an option of the same name.
+    """
+
+    # methods of which a class has at least one; see `Registry.register`
+    needs: ClassVar[tuple[str, ...]] = ()
+    # what each option does, by its name, for the help of fairseq's commands
+    option_help: ClassVar[dict[str, str]] = {}
+    # options that change the function but no parameter; see `Registry.constants`
+    constants: tuple[str, ...] | None = None
+    # arguments that are not options, each with the option that sets it; None: the model sets it
+    set_by: ClassVar[dict[str, str | None]] = {}
+    # the options that set those arguments, with their defaults
+    other_options: ClassVar[dict[str, bool | int | float | str]] = {}
+    # the defaults of options that language models change
+    language_model_defaults: ClassVar[dict[str, bool | int | float | str]] = {}
+
+    @classmethod
+    def arguments(cls, options: dict[str, Any], num_classes: int) -> dict[str, Any]:
+        """Return the arguments in `set_by` that the values of `other_options` mean."""
+        return {}
+
+    def needs_sorted_classes(self) -> str | None:
+        """Return why class ids must be sorted by falling count, and how to do without.
+
+        None if any order serves.
+        """
+        return None
 
 
 class Registry(Generic[T]):
@@ -89,15 +146,11 @@ class Registry(Generic[T]):
         if not (isinstance(cls, type) and issubclass(cls, self.base())):
             base = self.base().__name__
             raise UserError(f"{title}: it is no {base}; register a class that inherits from {base}")
-        missing = [
-            method
-            for method in dir(cls)
-            if getattr(getattr(cls, method), "__isabstractmethod__", False)
-        ]
-        if missing:
+        needs = getattr(self.base(), "needs", ())
+        if needs and all(getattr(cls, n) is getattr(self.base(), n) for n in needs):
             raise UserError(
-                f"{title}: it has no {missing[0]}, from which the loss is computed "
-                "(forward is not); write it"
+                f"{title}: it has no {' and it has no '.join(needs)}, from which the loss is "
+                "computed (forward is not); write it"
             )
 
     def listen(self, listener: Callable[[], object]) -> None:
@@ -114,11 +167,7 @@ class Registry(Generic[T]):
         return sorted(self._classes)
 
     def find(self, name: str) -> T:
-        """Return the class called `name`.
-
-        Raises:
-            ValueError: unknown name; the message has the nearest match and all known names.
-        """
+        """Return the class called `name`."""
         return self._classes[self._known(name)]
 
     def _known(self, name: str) -> str:
@@ -131,22 +180,14 @@ class Registry(Generic[T]):
         return f"{self.kind} {name!r} of class {self.find(name).__name__}"
 
     def name_of(self, instance: object) -> str:
-        """Return the name under which the class of `instance` is registered.
-
-        Raises:
-            ValueError: the class is not registered.
-        """
+        """Return the name under which the class of `instance` is registered."""
         for name, cls in self._classes.items():
             if type(instance) is cls:
                 return name
         raise ValueError(f"{type(instance).__name__} is not registered as a {self.kind}")
 
     def build(self, name: str, *args: Any, **options: Any) -> Any:
-        """Build an instance of the class called `name`.
-
-        Raises:
-            ValueError: unknown name, or an option that the class does not have.
-        """
+        """Build an instance of the class called `name`."""
         cls = self.find(name)
         own = self.options(name)
         for option in options:
@@ -160,9 +201,6 @@ class Registry(Generic[T]):
         """Return the options of one class with their defaults.
 
         A whole number as default of a `float` becomes one; no default is `inspect.Parameter.empty`.
-
-        Raises:
-            ValueError: unknown name.
         """
         return self._options_of(self.find(name))
 
@@ -182,9 +220,6 @@ class Registry(Generic[T]):
 
         A class lists them in `constants`. Of the options that this list does not cover, see
         `_uncovered`, they are all that the instance keeps as attributes with plain values.
-
-        Raises:
-            UserError: the instance has no attribute of a name in its `constants`.
         """
         listed = instance.constants or ()
         for name in listed:
@@ -218,3 +253,44 @@ class Registry(Generic[T]):
         covered = next(map(self._options_of, with_list), {})
         options = self.options(self.name_of(instance))
         return {name: default for name, default in options.items() if name not in covered}
+
+
+def reset_unless_kept(cls: type, names: Iterable[str], origin: type, harmless: Set[str]) -> None:
+    """Give attributes their versions of `origin` where a later class replaces the function.
+
+    An attribute stays where the class that defines it comes before all classes that replace
+    something of its own, apart from `harmless` names.
+    """
+    for name in names:
+        owner = _owner(cls, name)
+        before = cls.__mro__[: cls.__mro__.index(owner)]
+        if any(_replaces(c, owner, harmless) for c in before):
+            setattr(cls, name, getattr(origin, name))
+
+
+def _replaces(cls: type, owner: type, harmless: Set[str]) -> bool:
+    """Whether a class replaces a method of the layers above it that is not harmless."""
+    own = {name for c in owner.__mro__ if c not in nn.Module.__mro__ for name in vars(c)}
+    names = own & vars(cls).keys() - harmless
+    return any(not name.startswith("__") for name in names)
+
+
+def follow_function(cls: type, origin: type) -> None:
+    """Give attributes of a head their versions of `origin` if a class replaces its base's function.
+
+    A class that implements the function first keeps all that it inherits. What a class defines
+    itself stays.
+    """
+    reset_unless_kept(cls, ("fused", "linear_logits"), origin, OUTSIDE_FUSED)
+    order, functions = cls.__mro__, {"chunk_log_probs", "chunk_logits"}
+    definers = [c for c in order if c is not origin and functions & vars(c).keys()]
+    if len(definers) < 2:
+        return
+    for name in OF_LOG_PROBS if "chunk_log_probs" in vars(definers[0]) else OF_LOGITS:
+        owner = _owner(cls, name)
+        if order.index(owner) > order.index(definers[0]) and owner not in origin.__mro__:
+            setattr(cls, name, vars(origin)[name])
+
+
+def _owner(cls: type, name: str) -> type:
+    return next(c for c in cls.__mro__ if name in vars(c))

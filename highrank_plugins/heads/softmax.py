@@ -5,19 +5,16 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import linear
 
-from highrank_plugins.heads.base import register_head
-from highrank_plugins.heads.logit_head import LogitHead
+from highrank_plugins.heads.base import Head, register_head
 from highrank_plugins.heads.random_state import ChunkRandomState
-from highrank_plugins.losses.fused import FusedLogits
+from highrank_plugins.losses.softmax import FusedLogits
 
 
 @register_head("softmax")
-class Softmax(LogitHead):
+class Softmax(Head):
     """Compute log_softmax(f(W g + b)); f = gss, sigsoftmax or plif gives those papers' layers.
 
     Args: as `Head`; embed_dim must equal feature_dim.
-    Raises:
-        ValueError: embed_dim ≠ feature_dim.
     """
 
     fused = FusedLogits

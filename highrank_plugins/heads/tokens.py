@@ -11,11 +11,7 @@ PAIRS = [("mos", "plif"), ("mos", "sigsoftmax")]
 
 
 def tokens() -> dict[str, dict[str, str]]:
-    """Return the names that may follow ``transformer_`` and the like → the head of each.
-
-    Raises:
-        UserError: two layers have one name.
-    """
+    """Return the names that may follow ``transformer_`` and the like → the head of each."""
     named = [(name, {"head": name}) for name in HEADS.names()]
     functions = [("softmax", name, name) for name in POINTWISE.names() if name != "identity"]
     for head, name, token in [*functions, *((h, n, f"{h}_{n}") for h, n in PAIRS)]:

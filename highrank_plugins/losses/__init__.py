@@ -7,18 +7,19 @@ holds one chunk of tokens at a time. `fused` also writes its gradients out; `cpp
 
 from __future__ import annotations
 
-from highrank_plugins.losses.choice import (
+from highrank_plugins.losses.nll import (
     IMPLEMENTATIONS,
     check_implementation,
+    compute_nll,
     implementation_here,
 )
-from highrank_plugins.losses.nll import compute_nll
-from highrank_plugins.losses.plan import ChunkResults, LossOutput
+from highrank_plugins.losses.plan import ChunkResults, LossOutput, LossPlan
 
 __all__ = [
     "IMPLEMENTATIONS",
     "ChunkResults",
     "LossOutput",
+    "LossPlan",
     "check_implementation",
     "compute_nll",
     "implementation_here",

@@ -45,21 +45,13 @@ def tokens_within(
     most: int = 0,
     width: int | None = None,
 ) -> int:
-    """Return how many tokens a chunk may have, at least 1.
+    """Return how many tokens a chunk may have within `memory` bytes, or the device's default.
 
-    Args:
-        features: of the whole batch; they give device, dtype and the number of tokens.
-        floats_per_token: numbers held per token.
-        matrix: shape of the vocabulary matrix, (M, D).
-        most: largest chunk without `memory`, or half of the batch where that is more tokens. Half
-            of the batch still takes less memory than a plain softmax, which holds its logits two
-            or three times.
-        memory: bytes; None takes the default of the device, and at least 16 tokens.
-        width: bytes per number; None: as in features, at least 4.
-    Raises:
-        UserError: the budget does not hold one token.
+    `matrix` is the shape (M, D), `width` the bytes per number. Without a limit a chunk has at most
+    `most` tokens or half of the batch. A plain softmax, which holds its logits two or three times,
+    takes more memory.
     """
-    per_token = max(1, floats_per_token) * (width or _wide(features))
+    per_token = max(1, floats_per_token) * (width or max(features.element_size(), 4))
     if memory is None:
         fitting = chunk_memory(features, None, matrix) // per_token
         return max(16, min(fitting, max(most, -(-features.size(0) // 2))))
@@ -72,22 +64,15 @@ def tokens_within(
 
 
 def chunk_memory(features: Tensor, memory: int | None, matrix: tuple[int, int]) -> int:
-    """Return the bytes that a chunk may take: `memory`, or the device's default.
-
-    Args:
-        matrix: shape of the vocabulary matrix, (M, D).
-    """
+    """Return the bytes that a chunk may take: `memory`, or the device's default for (M, D)."""
     if memory is not None:
         return memory
     classes, size = matrix
     device = features.device.type
     low, high = DEFAULT_MEMORY.get(device, DEFAULT_MEMORY["cuda"])
-    fitting = min(max(low, int(CHUNK_PER_MATRIX * classes * size * _wide(features))), high)
+    of_matrix = classes * size * max(features.element_size(), 4)
+    fitting = min(max(low, int(CHUNK_PER_MATRIX * of_matrix)), high)
     return max(fitting, classes * BYTES_PER_CLASS.get(device, BYTES_PER_CLASS["cuda"]))
-
-
-def _wide(features: Tensor) -> int:
-    return max(features.element_size(), 4)
 
 
 def cache_sized_blocks(

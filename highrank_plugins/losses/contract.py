@@ -28,7 +28,7 @@ from highrank_plugins.losses.autograd import generators, inner_graph, set_genera
 from highrank_plugins.losses.kept_state import KeptState, containers
 from highrank_plugins.losses.own_layers import HOOKS, call_with, has_own_methods, title
 from highrank_plugins.losses.plan import LossPlan
-from highrank_plugins.losses.precision import Autocast
+from highrank_plugins.losses.runner import autocast
 from highrank_plugins.losses.trial import (
     OF_LAYER,
     REMEDY,
@@ -50,10 +50,6 @@ def checked_implementation(plan: LossPlan, chosen: str, compute: Compute) -> str
     """Return the implementation that computes the loss of an own layer.
 
     The check runs once for each way of computing it, and for each state of the layer.
-
-    Raises:
-        UserError: the layer breaks the contract, or the implementation cannot compute it; the
-            message names the class and a remedy.
     """
     if not plan.features.numel() or _trying.get():
         return chosen
@@ -115,7 +111,7 @@ def _verdict(plan: LossPlan, chosen: str, compute: Compute) -> str:
     with (
         _kept(plan),
         inner_graph(torch.is_grad_enabled()),
-        Autocast(plan.features).disabled(),
+        autocast(plan.features, enabled=False),
     ):
         try:
             try:

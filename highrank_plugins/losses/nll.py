@@ -1,92 +1,63 @@
-"""Compute a loss by one of its implementations."""
+"""Compute a loss: check the arguments, choose an implementation, and call it."""
 
 from __future__ import annotations
 
+import logging
+import math
+import sys
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from highrank_plugins.common.not_compiled import not_compiled
-from highrank_plugins.losses.arguments import (
-    check_devices,
-    check_options,
-    check_target,
-    check_whole,
-)
-from highrank_plugins.losses.choice import implementation_for
-from highrank_plugins.losses.chunked import chunked_nll
-from highrank_plugins.losses.chunked_head import ChunkedHead
+from highrank_plugins.common.names import did_you_mean, layer_name
 from highrank_plugins.losses.contract import checked_implementation
-from highrank_plugins.losses.fused.runner import fused_nll
-from highrank_plugins.losses.kernels import kernels_of
+from highrank_plugins.losses.kernels import triton
+from highrank_plugins.losses.kernels.cpp import build as cpp
+from highrank_plugins.losses.kernels.cpp.passes import CppKernels
+from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.own_layers import is_ours
-from highrank_plugins.losses.plan import LossOutput, LossPlan
+from highrank_plugins.losses.plan import ChunkedHead, LossOutput, LossPlan
 from highrank_plugins.losses.reference import reference_nll
+from highrank_plugins.losses.runner import run
+
+logger = logging.getLogger(__name__)
+
+REDUCTIONS = ("none", "sum", "mean")
+FUSED = ("fused", "cpp", "triton")  # for heads with a fused loss; they differ in their kernels
+IMPLEMENTATIONS = ("reference", "chunked", *FUSED)
+_logged: set[tuple[str, str]] = set()
 
 
-@not_compiled  # a loss with its own gradients must not be traced
 def compute_nll(
-    head: ChunkedHead,
-    features: Tensor,
-    target: Tensor,
-    random_state: Any,
-    *,
-    leading: torch.Size,
-    weight: Tensor | None,
-    label_smoothing: float,
-    ignore_index: int | None,
-    reduction: str,
-    impl: str,
-    memory: int | None,
-    accuracy: bool,
-    filter_gradients: bool,
-    entropy: bool,
-    z_loss: float,
+    plan: LossPlan, leading: torch.Size, reduction: str, impl: str, ignore_index: int | None
 ) -> LossOutput:
-    """Return `Head.nll` of flat features [N, F]; `leading` is the shape of target and result.
-
-    Raises:
-        ValueError: an argument out of range; see `Head.nll`.
-    """
-    check_devices(features, target, weight)
-    check_options(leading, weight, label_smoothing, reduction, z_loss, memory)
-    chosen = implementation_for(impl, head, features, filter_gradients)
-    check_whole(head.named_parameters())
-    flat_target, ignored = check_target(target, leading, head.num_classes, ignore_index)
-    plan = LossPlan(
-        head=head,
-        features=features,
-        target=flat_target,
-        ignored=ignored,
-        weight=None if weight is None else weight.detach().reshape(-1),
-        random_state=random_state,
-        label_smoothing=label_smoothing,
-        reduction="none" if reduction == "none" else "sum",
-        memory=memory,
-        accuracy=accuracy,
-        filter_gradients=filter_gradients,
-        entropy=entropy,
-        z_loss=z_loss,
-        own=not is_ours(head),
-        falls_back=impl == "auto",
-    )
+    """Return `Head.nll` of flat features [N, F]; `leading` is the shape of target and result."""
+    if torch.compiler.is_compiling():  # a loss with its own gradients must not be traced
+        eager = torch.compiler.disable(compute_nll)
+        return eager(plan, leading, reduction, impl, ignore_index)
+    plan.own, plan.falls_back = not is_ours(plan.head), impl == "auto"
+    check_arguments(plan, leading, reduction)
+    chosen = implementation_for(impl, plan.head, plan.features, plan.filter_gradients)
+    check_whole(plan.head.named_parameters())
+    plan.reduction = "none" if reduction == "none" else "sum"
+    plan.target, plan.ignored = flat_target(plan.target, plan.head.num_classes, ignore_index)
+    if plan.weight is not None:
+        plan.weight = plan.weight.detach().reshape(-1)
     if plan.own:
-        chosen = checked_implementation(plan, chosen, _compute)
-    out = _compute(chosen, plan)
-    if reduction == "sum":
-        return out
-    if reduction == "mean":
-        return _mean(plan, out)
-    return out.map(lambda t: t.view(leading))
+        chosen = checked_implementation(plan, chosen, compute)
+    out = compute(chosen, plan)
+    if reduction == "none":
+        return out.map(lambda t: t.view(leading))
+    return out if reduction == "sum" else _mean(plan, out)
 
 
-def _compute(impl: str, plan: LossPlan) -> LossOutput:
+def compute(impl: str, plan: LossPlan) -> LossOutput:
+    """Return the loss of a plan by an implementation."""
     if impl == "reference":
         return reference_nll(plan)
-    if impl == "chunked":
-        return chunked_nll(plan)
-    return fused_nll(plan, kernels_of(impl, plan.features.device))
+    return run(plan, kernels_of(impl, plan.features.device))
 
 
 def _mean(plan: LossPlan, total: LossOutput) -> LossOutput:
@@ -108,3 +79,176 @@ def _ratio(total: Tensor, count: Tensor) -> Tensor:
     # a division by 0 would send an infinite gradient back, and infinity times 0 is NaN
     some = count != 0
     return torch.where(some, total / torch.where(some, count, 1), torch.nan)
+
+
+# -- the arguments ---------------------------------------------------------------------------
+
+
+def check_arguments(plan: LossPlan, leading: torch.Size, reduction: str) -> None:
+    """Check the arguments of a loss whose result has the shape `leading`."""
+    check_choice("reduction", reduction, REDUCTIONS)
+    if not 0 <= plan.label_smoothing < 1:
+        raise ValueError(f"label_smoothing must lie in [0, 1), got {plan.label_smoothing}")
+    if not 0 <= plan.z_loss < math.inf:
+        raise ValueError(f"z_loss must be finite and at least 0, got {plan.z_loss}")
+    if plan.memory is not None and plan.memory <= 0:
+        raise ValueError(
+            "memory: expected a number of bytes above 0, or None for the default, got "
+            f"{plan.memory}"
+        )
+    device = plan.features.device
+    for name, tensor in (("target", plan.target), ("weight", plan.weight)):
+        if tensor is None:
+            continue
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"{name}: expected a tensor, got {type(tensor).__name__}")
+        if tensor.device != device:
+            raise ValueError(
+                f"{name}: expected a tensor on {device}, where features are, got one on "
+                f"{tensor.device}; move it (.to(features.device))"
+            )
+    if plan.weight is not None and plan.weight.shape != leading:
+        raise ValueError(
+            f"weight: expected the shape of target {tuple(leading)}, got {tuple(plan.weight.shape)}"
+        )
+    if plan.target.shape != leading:
+        raise ValueError(
+            f"target: expected shape {tuple(leading)}, that of features without the last "
+            f"dimension, got {tuple(plan.target.shape)}"
+        )
+    if plan.target.dtype != torch.int64:
+        raise ValueError(f"target: expected dtype torch.int64, got {plan.target.dtype}")
+
+
+def check_whole(parameters: Iterable[tuple[str, Tensor]]) -> None:
+    """Check that no parameter of a head is a shard."""
+    distributed: Any = sys.modules.get("torch.distributed.tensor")
+    if distributed is None:  # without torch.distributed there are no DTensors
+        return
+    for name, tensor in parameters:
+        if isinstance(tensor, distributed.DTensor):
+            raise ValueError(
+                f"{name} of the head is sharded (DTensor). If fully_shard wraps the head itself, "
+                "call torch.distributed.fsdp.register_fsdp_forward_method(head, 'nll') after it; "
+                "a vocabulary split over devices is not supported"
+            )
+
+
+def flat_target(
+    target: Tensor, num_classes: int, ignore_index: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return a flat target [N] and, with `ignore_index`, the mask [N] of ignored tokens.
+
+    Ignored tokens get the largest class of the other tokens. Class 0 would not do: a bias of −∞
+    may give it probability 0.
+    """
+    flat = target.reshape(-1)
+    ignored = None
+    if ignore_index is not None:
+        ignored = flat == ignore_index
+        flat = flat.masked_fill(ignored, 0)
+        if flat.numel():
+            flat = torch.where(ignored, flat.amax(), flat)
+    wrong = (flat < 0) | (flat >= num_classes)
+    if wrong.device.type != "cpu":
+        torch._assert_async(~wrong.any(), f"target out of range [0, {num_classes})")
+    elif wrong.any():
+        raise ValueError(
+            f"target: class {int(flat[wrong][0])} is out of range [0, {num_classes}); "
+            "to leave tokens out, set ignore_index"
+        )
+    return flat, ignored
+
+
+# -- the implementation ----------------------------------------------------------------------
+
+
+def implementation_for(impl: str, head: ChunkedHead, features: Tensor, filtered: bool) -> str:
+    """Return the implementation that computes the loss of a head; the log names the choice once."""
+    check_choice("impl", impl, ("auto", *IMPLEMENTATIONS))
+    _check_fused(impl, head)
+    chosen = impl
+    if impl == "auto":
+        chosen = _auto(head, features)
+        message = "The loss of %s is computed by %r (--head-loss auto)."
+        _log_once(logging.INFO, layer_name(head), chosen, message)
+    _check_filtered(filtered, chosen)
+    return chosen
+
+
+def check_implementation(
+    impl: str, head: ChunkedHead, device: torch.device, filtered: bool = False
+) -> None:
+    """Check that an implementation can compute the loss of a head on a device.
+
+    Args:
+        filtered: whether gradients are filtered.
+    """
+    _check_fused(impl, head)
+    kernels_of(impl, device)
+    if impl == "triton":
+        triton.check_components(head)
+    _check_filtered(filtered, "chunked" if impl == "auto" and head.fused is None else impl)
+
+
+def implementation_here(impl: str, device: torch.device) -> str:
+    """Return `impl`, or "auto" where it cannot run on this device; the log says why."""
+    try:
+        kernels_of(impl, device)
+    except ValueError as error:
+        message = f"loss: implementation 'auto' instead of %r on %s: {error}"
+        _log_once(logging.WARNING, impl, device.type, message)
+        return "auto"
+    return "auto" if (impl, device.type) == ("triton", "cuda") else impl  # may fall back
+
+
+def kernels_of(impl: str, device: torch.device) -> type[Kernels] | None:
+    """Return the kernels of an implementation; None for those without fused loss."""
+    if impl == "cpp":
+        cpp.check_available(device)
+        return CppKernels
+    if impl == "triton":
+        triton.check_available(device)
+        from highrank_plugins.losses.kernels.triton.passes import TritonKernels  # needs triton
+
+        return TritonKernels
+    return Kernels if impl == "fused" else None
+
+
+def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Check that a value is one of `known`."""
+    if value not in known:
+        hint = did_you_mean(str(value), known)
+        raise ValueError(f"{name}: unknown {value!r}{hint}; known: {', '.join(known)}")
+
+
+def _check_fused(impl: str, head: ChunkedHead) -> None:
+    if impl in FUSED and head.fused is None:
+        kind = layer_name(head)
+        if type(head).fused is not None:
+            kind += " with these options"  # e.g. Mixtape, with gates="softmax"
+        raise ValueError(
+            f"impl: {kind} has no fused loss; use impl='chunked' (--head-loss chunked)"
+        )
+
+
+def _check_filtered(filtered: bool, chosen: str) -> None:
+    if filtered and chosen not in ("auto", *FUSED):
+        raise ValueError(
+            f"filter_gradients (--head-loss-filter): implementation {chosen!r} computes every "
+            f"gradient; use impl= (--head-loss) {' or '.join(FUSED)}"
+        )
+
+
+def _auto(head: ChunkedHead, features: Tensor) -> str:
+    if head.fused is None:
+        return "chunked"
+    if cpp.auto_takes(head, features):
+        return "cpp"
+    return "triton" if triton.auto_takes(head, features) else "fused"
+
+
+def _log_once(level: int, subject: str, detail: str, message: str) -> None:
+    if (subject, detail) not in _logged:
+        _logged.add((subject, detail))
+        logger.log(level, message, subject, detail)

@@ -20,8 +20,7 @@ from torch.func import functional_call
 
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.losses.chunked_head import Named
-from highrank_plugins.losses.plan import LossPlan
+from highrank_plugins.losses.plan import LossPlan, Named
 
 T = TypeVar("T")
 RAW = ":parameter"  # ends the name of an input that is a parameter which `tensors` leaves out
@@ -145,11 +144,7 @@ class _Caller(nn.Module):
 
 
 def same_form(module: Any, values: Tensor, logits: Tensor) -> Tensor:
-    """Return the values of a pointwise function, which have the shape and dtype of its logits.
-
-    Raises:
-        UserError: they have not; a kernel would read memory outside of them.
-    """
+    """Return the values of a pointwise function, which have the shape and dtype of its logits."""
     if values.shape == logits.shape and values.dtype == logits.dtype:
         return values
     raise UserError(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-
-from highrank_plugins.losses.chunked_head import ChunkedHead
 
 
 class LossOutput(NamedTuple):
@@ -63,11 +61,9 @@ class LossPlan:
     head: ChunkedHead
     features: Tensor  # [N, F]
     target: Tensor  # [N] int64, all in range: ignored tokens get any class
-    ignored: Tensor | None  # [N] bool
     weight: Tensor | None  # [N]
     random_state: Any  # highrank_plugins.heads.random_state.RandomState
     label_smoothing: float
-    reduction: str
     memory: int | None
     accuracy: bool
     filter_gradients: bool
@@ -76,6 +72,8 @@ class LossPlan:
     own: bool = False  # whether the layer is not this package's, see `own_layers`
     most: int | None = None  # tokens of a chunk, where a check wants several of a few tokens
     falls_back: bool = False  # to another implementation, where the first choice cannot serve
+    ignored: Tensor | None = None  # [N] bool
+    reduction: str = "sum"
 
     @property
     def smooth(self) -> bool:
@@ -130,31 +128,77 @@ class ChunkResults:
     list of them kept up to N × M numbers resident.
     """
 
-    def __init__(self, tokens: int, parts: Iterable[Iterable[Tensor | None]] = ()) -> None:
-        self.tokens, self.filled = tokens, 0
+    def __init__(self, tokens: int, parts: Iterable[Iterable[Tensor | None]]) -> None:
         self.columns: list[Any] = []  # Tensor or None
-        self.extend(parts)
-
-    def extend(self, parts: Iterable[Iterable[Tensor | None]]) -> None:
-        """Copy the results of further chunks, see `add`."""
+        start = 0
         for part in parts:
-            self.add(part)
-
-    def add(self, part: Iterable[Tensor | None]) -> None:
-        """Copy the results of the next chunk, without their graph; None stays None."""
-        given = [None if t is None else t.detach() for t in part]
-        rows = next(t.size(0) for t in given if t is not None)
-        if not self.columns:
-            self.columns = [
-                None if t is None else t.new_empty(self.tokens, *t.shape[1:]) for t in given
-            ]
-        for column, t in zip(self.columns, given, strict=True):
-            if column is not None and t is not None:
-                column[self.filled : self.filled + rows] = t
-        self.filled += rows
+            given = [None if t is None else t.detach() for t in part]
+            stop = start + next(len(t) for t in given if t is not None)
+            if not self.columns:
+                self.columns = [
+                    None if t is None else t.new_empty(tokens, *t.shape[1:]) for t in given
+                ]
+            for column, t in zip(self.columns, given, strict=True):
+                if t is not None:
+                    column[start:stop] = t
+            start = stop
 
 
 def concatenate(parts: Iterable[tuple[Tensor | None, ...]]) -> list[Any]:
     """Join the tensors of each column, one after the other; None stays None."""
     columns = zip(*parts, strict=True)
     return [None if column[0] is None else torch.cat(column) for column in columns]
+
+
+Named = dict[str, Tensor]  # name of a head's tensor → the tensor, or a value that belongs to it
+
+
+class KernelFunction(NamedTuple):
+    """Identify an f that compiled kernels know: a family of functions, and its parameters.
+
+    | family | f(z) | numbers | tables |
+    |---|---|---|---|
+    | identity | z | | |
+    | gss | z + (k − 1) log σ(z − c) | c, k | |
+    | logistic | a σ((z + b) / s) + d | a, b, s, d | |
+    | multimax | see `heads.pointwise.MultiMax` | | thresholds, strengths, [4] each |
+    | plif | see `heads.pointwise.PLIF` | T, D | slopes, left, [Q] each |
+    """
+
+    family: str
+    numbers: tuple[float, ...] = ()  # fixed before training
+    tables: tuple[str, ...] = ()  # names of `Pointwise.tensors`, all of one length
+
+
+class ChunkedHead(Protocol):
+    """Describe a head to the losses."""
+
+    num_classes: int
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]: ...
+
+    def tensors(self) -> Named: ...
+
+    def chunk_log_probs(self, features: Tensor, tensors: Named, random_state: Any) -> Tensor: ...
+
+    def chunk_nll(
+        self,
+        features: Tensor,
+        target: Tensor,
+        tensors: Named,
+        random_state: Any,
+        smooth: bool,
+    ) -> tuple[Tensor, Tensor | None]: ...
+
+    def chunk_log_norms(self, features: Tensor, tensors: Named, random_state: Any) -> Tensor: ...
+
+    def floats_per_token(self) -> int: ...
+
+    # where there is a fused loss:
+
+    fused: Any  # type[highrank_plugins.losses.fused.FusedLoss], or None without one
+    pointwise: Any
+
+    def token_floats(self) -> int: ...
+
+    def token_inputs(self, features: Tensor, tensors: Named, random_state: Any) -> Named: ...

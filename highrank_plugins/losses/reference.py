@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.chunked_head import Named
-from highrank_plugins.losses.plan import LossOutput, LossPlan, Scores
+from highrank_plugins.losses.plan import LossOutput, LossPlan, Named, Scores
 
 
 def reference_nll(plan: LossPlan) -> LossOutput:

@@ -104,11 +104,7 @@ class Trial:
     # -- the layer -------------------------------------------------------------------------------
 
     def check_layer(self) -> None:
-        """Find values and gradients by plain autograd.
-
-        Raises:
-            UserError: the layer breaks the contract.
-        """
+        """Find values and gradients by plain autograd."""
         with torch.no_grad():
             if not is_ours(self.head.pointwise):
                 self._check_function(self.head.pointwise)

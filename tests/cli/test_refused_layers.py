@@ -44,8 +44,8 @@ def test_an_option_may_not_mean_two_things(argument, message, tmp_path):
             f"{COOLED} its constructor lacks embed_dim, weight, which every layer takes; add each ",
         ),
         (
-            "heads.logit_head import LogitHead",
-            "heads import MixtureOfContexts as LogitHead",
+            "heads import Head, register_head",
+            "heads import MixtureOfContexts as Head, register_head",
             f"{COOLED} its constructor lacks locked_dropout, which its `set_by` lists; add each ",
         ),
         ('e("arcsinh")', 'e("lm")', r"layer 'lm': .*\(lstm_lm\); choose another name"),

@@ -10,7 +10,7 @@ from highrank_plugins.heads import (
     MixtureOfSoftmaxes,
     Softmax,
 )
-from highrank_plugins.heads.logit_head import LogitHead
+from highrank_plugins.heads import Head as LogitHead
 from tests.losses.own_functions import parameter
 
 

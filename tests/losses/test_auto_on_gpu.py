@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from highrank_plugins.heads import build_head
-from highrank_plugins.losses import choice
+from highrank_plugins.losses import nll as choice
 from highrank_plugins.losses.kernels import triton as kernels
 
 pytestmark = pytest.mark.triton

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.losses import runner
 from highrank_plugins.losses.chunking import tokens_within
-from highrank_plugins.losses.fused import runner
 from tests.heads.cases import Case, make_features
 from tests.losses.implementations import run
 

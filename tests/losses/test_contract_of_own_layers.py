@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn.functional import linear
 
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.heads import Head as LogitHead
 from highrank_plugins.heads import Softmax, build_head
-from highrank_plugins.heads.logit_head import LogitHead
-from highrank_plugins.losses.fused import FusedLogits
+from highrank_plugins.losses.softmax import FusedLogits
 
 M, F, N = 30, 6, 37
 Y = torch.arange(N) % M

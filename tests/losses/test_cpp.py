@@ -8,13 +8,12 @@ import sys
 import pytest
 import torch
 
-from highrank_plugins.losses import choice
-from highrank_plugins.losses.chunked_head import KernelFunction
-from highrank_plugins.losses.fused import FusedLogits
-from highrank_plugins.losses.kernels import cpp
+from highrank_plugins.losses import nll as choice
 from highrank_plugins.losses.kernels.compiled import KernelInput
+from highrank_plugins.losses.kernels.cpp import build as cpp
 from highrank_plugins.losses.kernels.cpp.passes import softmax
-from highrank_plugins.losses.plan import ClassWeights, Scores
+from highrank_plugins.losses.plan import ClassWeights, KernelFunction, Scores
+from highrank_plugins.losses.softmax import FusedLogits
 from tests.heads.cases import MOS, SOFTMAX, STRUCTURES, make_features
 from tests.losses.implementations import (
     CLASSES,

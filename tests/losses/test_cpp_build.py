@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from highrank_plugins.losses.kernels import cpp
 from highrank_plugins.losses.kernels.cpp import build
+from highrank_plugins.losses.kernels.cpp import build as cpp
 from tests.heads.cases import SOFTMAX, make_features
 
 TARGET = torch.arange(3)

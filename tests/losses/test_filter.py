@@ -5,7 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from highrank_plugins.heads import build_head
-from highrank_plugins.losses.choice import FUSED
+from highrank_plugins.losses.nll import FUSED
 from tests.heads.cases import STRUCTURES, make_features
 from tests.losses.implementations import run, with_reductions
 

@@ -10,8 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from highrank_plugins.benchmarks.case import LossCase
 from highrank_plugins.heads import build_head
 from highrank_plugins.heads.random_state import NOISE_BLOCK, ChunkRandomState
-from highrank_plugins.losses import chunking
-from highrank_plugins.losses.fused import products
+from highrank_plugins.losses import autograd, chunking
 from scripts.roofline import peak_of
 
 ATEN = torch.ops.aten
@@ -86,8 +85,8 @@ def test_products_add_in_float32_only_where_the_gpu_can(monkeypatch):
     cuda = torch.device("cuda", 0)
     for capability, can in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
-        assert products.products_add_in_float32(cuda) is can
-    assert not products.products_add_in_float32(torch.device("cpu"))
+        assert autograd.products_add_in_float32(cuda) is can
+    assert not autograd.products_add_in_float32(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("is_first", [False, True])
@@ -107,12 +106,12 @@ def test_all_ways_of_adding_a_product_agree(monkeypatch, is_first):
         return out.copy_(total + a.to(out_dtype) @ b.to(out_dtype))
 
     wide, two_steps, one_step = before.clone(), before.clone(), before.clone()
-    products.add_product_to(wide, grad.float(), rows.float(), is_first)
-    products.add_product_to(two_steps, grad, rows, is_first)
-    monkeypatch.setattr(products, "products_add_in_float32", lambda device: True)
+    autograd.add_product_to(wide, grad.float(), rows.float(), is_first)
+    autograd.add_product_to(two_steps, grad, rows, is_first)
+    monkeypatch.setattr(autograd, "products_add_in_float32", lambda device: True)
     monkeypatch.setattr(torch, "mm", mm)
     monkeypatch.setattr(torch, "addmm", addmm)
-    products.add_product_to(one_step, grad, rows, is_first)
+    autograd.add_product_to(one_step, grad, rows, is_first)
     torch.testing.assert_close(wide, want)
     torch.testing.assert_close(one_step, want)
     torch.testing.assert_close(two_steps, want, rtol=2e-2, atol=2e-2)
@@ -125,7 +124,7 @@ def test_gradients_of_float64_parameters_are_added_in_two_steps(compute):
         total = torch.empty(5, 4, dtype=torch.float64)
         grad, rows = torch.empty(9, 5, dtype=compute), torch.empty(9, 4, dtype=compute)
     for is_first in (True, False):
-        products.add_product_to(total, grad, rows, is_first)
+        autograd.add_product_to(total, grad, rows, is_first)
 
 
 # MiB above parameters and features. The sums of gradients, in float32, are 144 and 204 of them, the

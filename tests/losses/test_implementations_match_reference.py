@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from highrank_plugins.heads import build_pointwise
-from highrank_plugins.losses import chunking
-from highrank_plugins.losses.fused import mixtape, runner
+from highrank_plugins.losses import chunking, mixtape, runner
 from highrank_plugins.losses.kernels import triton
 from tests.heads.cases import CASES, STRUCTURES, make_features
 from tests.losses.implementations import (

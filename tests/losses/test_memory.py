@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from highrank_plugins.losses.fused.base import ROW_MULTIPLE
+from highrank_plugins.losses.fused import ROW_MULTIPLE
 from highrank_plugins.losses.kernels.triton import tiles
 from tests.heads.cases import STRUCTURES, make_features
 from tests.largest_tensor import Largest

@@ -22,7 +22,7 @@ from highrank_plugins.heads import (
     register_head,
     register_pointwise,
 )
-from highrank_plugins.heads.logit_head import LogitHead
+from highrank_plugins.heads import Head as LogitHead
 from highrank_plugins.heads.pointwise import (
     Pointwise,
     Softcap,

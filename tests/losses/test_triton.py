@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from highrank_plugins.heads import build_head
-from highrank_plugins.heads.mos import MixtureOfSoftmaxes
-from highrank_plugins.losses.fused import mixtape
-from highrank_plugins.losses.fused.base import FusedLoss
+from highrank_plugins.heads.mixtures import MixtureOfSoftmaxes
+from highrank_plugins.losses import mixtape
+from highrank_plugins.losses.fused import FusedLoss
 from highrank_plugins.losses.kernels.compiled import IDENTITY, KernelInput
 from highrank_plugins.losses.kernels.triton import tiles
 from tests.heads.cases import MIXTAPE, MOS, PRODUCT, SOFTMAX, STRUCTURES, make_features

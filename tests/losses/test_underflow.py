@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from highrank_plugins.losses.kernels import log_domain
-from highrank_plugins.losses.kernels.torch import TorchKernels
+from highrank_plugins.losses.kernels import torch as kernels_in_torch
+from highrank_plugins.losses.kernels.torch import Kernels
 from tests.heads.cases import MOS, POINTWISE, make_features
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, run
 
@@ -16,13 +16,13 @@ BOUNDED = ("monotone_mlp", "softcap", "sigmoid_cap")  # no probability underflow
 def taken(monkeypatch):
     """Count how often the pass through logarithms was taken."""
     calls: list[int] = []
-    original = log_domain.log_domain_pass
+    original = kernels_in_torch.log_domain_pass
 
     def counted(*args):
         calls.append(1)
         return original(*args)
 
-    monkeypatch.setattr(log_domain, "log_domain_pass", counted)
+    monkeypatch.setattr(kernels_in_torch, "log_domain_pass", counted)
     return calls
 
 
@@ -31,9 +31,9 @@ def taken(monkeypatch):
 def test_the_log_domain_gives_the_same_numbers(case, reduction, taken, monkeypatch):
     """Take the pass for every block, as a GPU does."""
     monkeypatch.setattr(
-        TorchKernels,
+        Kernels,
         "mixture_pass",
-        lambda kernels, block, bias, recompute: log_domain.log_domain_pass(kernels, block),
+        lambda kernels, block, bias, recompute: kernels_in_torch.log_domain_pass(kernels, block),
     )
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     options = {**FULL, "reduction": reduction}

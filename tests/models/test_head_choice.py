@@ -8,9 +8,9 @@ import torch
 from fairseq.data import Dictionary
 from torch import nn
 
+from highrank_plugins.heads import Head as LogitHead
 from highrank_plugins.heads import Softmax
 from highrank_plugins.heads.base import HEADS
-from highrank_plugins.heads.logit_head import LogitHead
 from highrank_plugins.heads.pointwise.monotone_mlp import MonotoneMLP
 from highrank_plugins.heads.registry import Registry
 from highrank_plugins.models import head_from_options, head_options

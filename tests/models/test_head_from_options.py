@@ -5,7 +5,7 @@ import torch
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.pointwise import PLIF
-from highrank_plugins.heads.pointwise.softcap import Softcap
+from highrank_plugins.heads.pointwise.caps import Softcap
 from highrank_plugins.hooks.optimizers import own_rate
 from tests.models.small import build, configure
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.losses import choice
+from highrank_plugins.losses import nll as choice
 from highrank_plugins.losses.kernels import triton
 from tests.models.small import build
 

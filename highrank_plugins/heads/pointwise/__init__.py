@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from highrank_plugins.heads.pointwise.base import POINTWISE, Pointwise, register_pointwise
-from highrank_plugins.heads.pointwise.gss import GeneralizedSigSoftmax
-from highrank_plugins.heads.pointwise.identity import Identity
+from highrank_plugins.heads.pointwise.base import POINTWISE, Identity, Pointwise, register_pointwise
+from highrank_plugins.heads.pointwise.caps import SigmoidCap, Softcap
+from highrank_plugins.heads.pointwise.gss import GeneralizedSigSoftmax, SigSoftmax
 from highrank_plugins.heads.pointwise.monotone_mlp import MonotoneMLP
 from highrank_plugins.heads.pointwise.multimax import MultiMax
 from highrank_plugins.heads.pointwise.plif import PLIF
-from highrank_plugins.heads.pointwise.sigmoid_cap import SigmoidCap
-from highrank_plugins.heads.pointwise.sigsoftmax import SigSoftmax
-from highrank_plugins.heads.pointwise.softcap import Softcap
 
 __all__ = [
     "PLIF",

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from highrank_plugins.heads.inheritance import OUTSIDE_KERNELS, reset_unless_kept
-from highrank_plugins.heads.precision import widen
+from highrank_plugins.heads.checks import widen
 from highrank_plugins.heads.prepared import named_tensors
-from highrank_plugins.heads.registry import Registry
-from highrank_plugins.losses.chunked_head import KernelFunction
+from highrank_plugins.heads.registry import OUTSIDE_KERNELS, Layer, Registry, reset_unless_kept
 from highrank_plugins.losses.own_layers import bound, is_ours, same_form
+from highrank_plugins.losses.plan import KernelFunction
 
 Pullback = Callable[[Tensor], Tensor]
 # z → f(z), and the map from the gradient of f(z) to the gradient of z (a vector-Jacobian product)
@@ -28,7 +26,7 @@ POINTWISE: Registry[type[Pointwise]] = Registry("pointwise function", base=lambd
 register_pointwise = POINTWISE.register
 
 
-class Pointwise(nn.Module):
+class Pointwise(Layer):
     """Apply a scalar function f to every logit before its softmax.
 
     A subclass implements `apply_to`. If it has parameters, `tensors` may return what `apply_to`
@@ -37,13 +35,10 @@ class Pointwise(nn.Module):
     `prepare_vjp` serves the fused losses, which write gradients out; its default uses autograd.
     """
 
+    needs = ("apply_to",)
     is_identity: ClassVar[bool] = False
     # whether f(z) increases with z, whatever the parameters
     is_increasing: ClassVar[bool] = False
-    # options that change f but no parameter; see `Registry.constants`
-    constants: tuple[str, ...] | None = None
-    # what each option does, by its name, for the help of fairseq's commands
-    option_help: ClassVar[dict[str, str]] = {}
     # the parameter for which a model has a learning rate of its own, --head-<function>-lr
     own_rate: ClassVar[str | None] = None
 
@@ -71,7 +66,6 @@ class Pointwise(nn.Module):
         """Return what `apply_to` reads besides the logits. Default: the parameters, widened."""
         return {name: widen(tensor) for name, tensor in named_tensors(self).items()}
 
-    @abstractmethod
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         """Return f(z) for logits of any shape, in their dtype; `tensors` come from `tensors()`."""
         raise NotImplementedError
@@ -124,3 +118,20 @@ def softplus(x: Tensor) -> Tensor:
     error, e^-40, is below the resolution of float64, and e^40 does not overflow float32.
     """
     return F.softplus(x, threshold=40.0)
+
+
+@register_pointwise("identity")
+class Identity(Pointwise):
+    """Apply f(z) = z."""
+
+    is_increasing: ClassVar[bool] = True
+    is_identity: ClassVar[bool] = True
+    kernel_function = KernelFunction("identity")
+
+    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        return z
+
+    def prepare_vjp(
+        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
+    ) -> VJP:
+        return lambda z: (z, lambda grad: grad)

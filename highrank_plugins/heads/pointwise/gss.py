@@ -1,4 +1,4 @@
-"""Define Generalized SigSoftmax (Parthiban et al. 2021)."""
+"""Define SigSoftmax (Kanai et al. 2018) and Generalized SigSoftmax (Parthiban et al. 2021)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from highrank_plugins.heads.pointwise.base import (
     register_pointwise,
     softplus,
 )
-from highrank_plugins.losses.chunked_head import KernelFunction
+from highrank_plugins.losses.plan import KernelFunction
 
 
 @register_pointwise("gss")
@@ -31,8 +31,6 @@ class GeneralizedSigSoftmax(Pointwise):
         c: where the slope changes.
         k: slope on the far left, > 0, since f must increase.
         learn: make both parameters, `c` and `log_k` (k = e^log_k stays positive).
-    Raises:
-        ValueError: k is not above 0 and finite, or c not finite.
     """
 
     is_increasing: ClassVar[bool] = True
@@ -86,6 +84,22 @@ class GeneralizedSigSoftmax(Pointwise):
 
     def extra_repr(self) -> str:
         return "learn=True" if self.learn else f"c={self.c}, k={self._k}"
+
+
+@register_pointwise("sigsoftmax")
+class SigSoftmax(Pointwise):
+    """Apply f(z) = 2z − log(1 + e^z); e^f = e^z σ(z)   (Kanai et al. 2018). Slope in (1, 2)."""
+
+    is_increasing: ClassVar[bool] = True
+    kernel_function = KernelFunction("gss", (0.0, 2.0))
+
+    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        return 2 * z - softplus(z)
+
+    def prepare_vjp(
+        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
+    ) -> VJP:
+        return gss_vjp(0.0, 2.0)
 
 
 def gss_vjp(c: float, k: float) -> VJP:

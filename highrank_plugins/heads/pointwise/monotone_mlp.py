@@ -23,8 +23,6 @@ class MonotoneMLP(Pointwise):
     Args:
         units: number of sigmoids, ≥ 1.
         bound: half-width of the interval that the initial sigmoids cover, > 0.
-    Raises:
-        ValueError: units < 1, or bound is not above 0 and finite.
     """
 
     is_increasing: ClassVar[bool] = True

@@ -14,7 +14,7 @@ from highrank_plugins.heads.pointwise.base import (
     Pullback,
     register_pointwise,
 )
-from highrank_plugins.losses.chunked_head import KernelFunction
+from highrank_plugins.losses.plan import KernelFunction
 
 
 @register_pointwise("multimax")
@@ -28,8 +28,6 @@ class MultiMax(Pointwise):
 
     Args:
         init_sd: standard deviation of all eight numbers at the start, ≥ 0; 0.02 in their code.
-    Raises:
-        ValueError: init_sd is negative or not finite.
     """
 
     option_help: ClassVar = {"init_sd": "sd of thresholds and strengths at the start"}

@@ -16,7 +16,7 @@ from highrank_plugins.heads.pointwise.base import (
     register_pointwise,
     softplus,
 )
-from highrank_plugins.losses.chunked_head import KernelFunction
+from highrank_plugins.losses.plan import KernelFunction
 
 
 @register_pointwise("plif")
@@ -31,8 +31,6 @@ class PLIF(Pointwise):
         knots: Q ≥ 1, the paper's K.
         init_sd: standard deviation of v around log(e − 1), which is slope 1.
         freeze: keep the initial slopes (Parthiban et al. 2021 call this frozen PLIF).
-    Raises:
-        ValueError: T is not above 0, Q < 1, init_sd is negative, or a number is not finite.
     """
 
     is_increasing: ClassVar[bool] = True

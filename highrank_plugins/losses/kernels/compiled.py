@@ -8,11 +8,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.chunked_head import KernelFunction
-from highrank_plugins.losses.chunking import cache_sized_blocks
-from highrank_plugins.losses.kernels.base import Kernels, SoftmaxBlock, copy_unless_same
+from highrank_plugins.losses.chunking import chunk_ranges
+from highrank_plugins.losses.kernels.torch import Kernels, SoftmaxBlock, copy_unless_same
 from highrank_plugins.losses.own_layers import same_form
-from highrank_plugins.losses.plan import Scores
+from highrank_plugins.losses.plan import KernelFunction, Scores
 
 IDENTITY = KernelFunction("identity")
 
@@ -35,8 +34,8 @@ class CompiledKernels(Kernels):
     def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
         """Yield all rows at once, or the blocks that torch's part of the work wants."""
         if self.function is not None:
-            return super().row_blocks(rows, floats_per_row)
-        return cache_sized_blocks(rows, floats_per_row, self.plan.features.device)
+            return chunk_ranges(0, rows, rows)
+        return super().row_blocks(rows, floats_per_row)
 
     def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
         """Return scores and write the gradient, see `Kernels.softmax_pass`."""

@@ -15,12 +15,7 @@ from torch import Tensor
 
 
 def tree_forward(leaves: Sequence[Tensor], gates: Sequence[Tensor], out: Tensor) -> None:
-    """Write Σ_j π_j leaf_j into `out` [n, S].
-
-    Args:
-        leaves: K tensors [n, S], overwritten.
-        gates: K − 1 logits [n, S], overwritten.
-    """
+    """Write Σ_j π_j leaf_j into `out` [n, S]; K leaves and K − 1 gate logits are overwritten."""
     if len(leaves) == 1:
         out.copy_(leaves[0])
         return

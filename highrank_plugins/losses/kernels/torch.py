@@ -1,39 +1,117 @@
-"""Run the passes in torch's operations, in place; other kernels repeat this mathematics.
+"""Define what a set of kernels does for a fused loss: passes over a chunk of logits.
 
 Suffixes of tensors are their shapes, see `heads.base`; N is a block of a chunk here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from highrank_plugins.losses.chunking import cache_sized_blocks
-from highrank_plugins.losses.kernels.base import (
-    Kernels,
-    MixtureBlock,
-    RecomputeLogits,
-    SoftmaxBlock,
-    copy_unless_same,
-    entropy_of,
-)
-from highrank_plugins.losses.kernels.log_domain import (
-    log_domain_pass,
-    recompute_in_log_domain,
-    smoothing_weights,
-)
-from highrank_plugins.losses.plan import Scores
+from highrank_plugins.losses.kernels import sigmoid_tree
+from highrank_plugins.losses.plan import ClassWeights, LossPlan, Named, Scores
+
+# indices of tokens of a block → their logits [n, K, M], in memory of their own
+RecomputeLogits = Callable[[Tensor], Tensor]
 
 
-class TorchKernels(Kernels):
-    """Run the passes in torch's operations, on any device."""
+class SoftmaxBlock(NamedTuple):
+    """Hold a block of tokens with one softmax each, whose gradient is written in place.
+
+    The gradient of a row, times f', is described by `ClassWeights`.
+    """
+
+    logits_NM: Tensor  # becomes its gradient
+    target_N: Tensor
+    factor_N: Tensor | None  # the tokens' scale; None: scores only, and the logits are lost
+    weights: ClassWeights
+
+
+class MixtureBlock(NamedTuple):
+    """Hold a block of tokens of a Mixture of Softmaxes; gradients are written in place."""
+
+    logits_NKM: Tensor  # becomes its gradient
+    log_prior_NK: Tensor  # log π, normalised
+    target_N: Tensor
+    scale_N: Tensor | None  # factor of each token's loss; None: scores only
+    factor_NK: Tensor  # becomes the factor that the gradient of the logits still lacks
+    grad_prior_NK: Tensor  # becomes the gradient of log π
+
+    def tokens(self, which: slice | Tensor) -> MixtureBlock:
+        """Return some of the tokens: views for a slice, copies for indices."""
+        parts: list[Any] = [None if t is None else t[which] for t in self]
+        return MixtureBlock(*parts)
+
+
+class GateProduct(NamedTuple):
+    """Hold what a tree's gate logits are: inputs · weights, plus what is in their place."""
+
+    inputs_JNC: Tensor
+    weights_SC: Tensor
+    adds: bool  # whether the gates' memory holds a summand; else it holds anything
+
+
+class TreeBlock(NamedTuple):
+    """Hold the leaves and gates of a block of Mixtape's tokens, which become their gradients."""
+
+    leaves_NKS: Tensor
+    gates_JNS: Tensor  # logits
+    product: GateProduct | None  # the gate logits, if and only if `computes_gates`
+
+
+class Kernels:
+    """Make the elementwise passes over the chunks of one batch, in torch's operations.
+
+    Other sets are subclasses; they repeat this mathematics.
+
+    The loss of token n is scale_n (α nll + ε_i Σ_x −log P_x + ζ Σ_k lse_k²), with α, ε_i and ζ of
+    the plan.
+
+    The arguments are as those of `FusedLoss`.
+    """
+
+    # whether passes add the output bias, instead of the products
+    adds_bias: ClassVar[bool] = False
+    # whether rows of chunks are padded on every device, see `FusedLoss.buffer`
+    pads_rows: ClassVar[bool] = False
+    # whether trees take a `GateProduct` instead of gate logits
+    computes_gates: bool = False
+
+    def __init__(self, plan: LossPlan, tensors: Named, sums: Named, compute: torch.dtype) -> None:
+        self.plan, self.sums, self.compute = plan, sums, compute
+        self.wide = torch.float64 if compute == torch.float64 else torch.float32
+        self.chunk_dtype = self.wide
+        prefix = "pointwise."
+        own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        own_sums = {n.removeprefix(prefix): t for n, t in sums.items() if n.startswith(prefix)}
+        self.vjp = plan.head.pointwise.prepare_vjp(own, own_sums, self.wide)
+        # Whether gradients leave a pass with the factor of their row. It can wait until after the
+        # matrix products, unless the pointwise function sums gradients of its own, gradients
+        # without the factor underflow in float16, gradients are compared across rows, or the
+        # z-loss, which has another factor, adds to them.
+        own_factor = plan.filter_gradients or plan.z_loss > 0
+        self.applies_factor = bool(own_sums) or compute == torch.float16 or own_factor
+
+    @property
+    def bytes_per_logit(self) -> int:
+        """Return the bytes of a logit in a chunk, with its copy in the compute dtype, if any."""
+        copy = 0 if self.chunk_dtype == self.compute else self.compute.itemsize
+        return self.chunk_dtype.itemsize + copy
 
     def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of rows that a pass works on."""
         return cache_sized_blocks(rows, floats_per_row, self.plan.features.device)
 
     def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
+        """Return the scores of log_softmax(f(z + bias)); logits z become their gradient.
+
+        The gradient is divided by the factor, unless `applies_factor`. A bias is given if the
+        product has not added it.
+        """
         logits_NM, target_N, factor_N, weights = block
         plan = self.plan
         index_N1 = target_N.unsqueeze(-1)
@@ -66,12 +144,13 @@ class TorchKernels(Kernels):
     def mixture_pass(
         self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
     ) -> Scores:
-        """Return scores and write gradients, see `Kernels.mixture_pass`.
+        """Return the scores of lse_k [log π_k + log_softmax(f(z_k + bias))], and write gradients.
 
         With r the posterior of the components, the gradient of value x of component k is
         r_k (P_kx − 1[x = y]). Label smoothing has weights w_x = ε_i + α 1[x = y] on −log P_x: with
         u_x = w_x / P_x and c_k = Σ_x P_kx u_x it is π_k P_kx (c_k − u_x), and −π_k c_k for log π_k.
-        The z-loss adds 2 ζ lse_k P_kx.
+        The z-loss adds 2 ζ lse_k P_kx. `recompute_logits` serves tokens whose probabilities
+        underflow; it includes the bias.
         """
         logits_NKM, log_prior_NK, target_N, scale_N, factor_NK, grad_prior_NK = block
         plan = self.plan
@@ -121,6 +200,48 @@ class TorchKernels(Kernels):
             recompute_in_log_domain(self, lost, scores, block, recompute_logits)
         return scores
 
+    def tree_forward(self, tree: TreeBlock, out_NS: Tensor) -> None:
+        """Write Σ_j π_j leaf_j into `out`, π being the sigmoid tree over K − 1 gate logits.
+
+        Leaves and gates hold afterwards what `tree_backward` needs.
+        """
+        sigmoid_tree.tree_forward(tree.leaves_NKS.unbind(1), tree.gates_JNS.unbind(), out_NS)
+
+    def tree_backward(self, tree: TreeBlock, grad_NS: Tensor) -> None:
+        """Turn leaves and gates into their gradients, given the gradient of `out`."""
+        sigmoid_tree.tree_backward(grad_NS, tree.leaves_NKS.unbind(1), tree.gates_JNS.unbind())
+
+    def leaf_order(self, components: int) -> list[int]:
+        """Return which leaf's gradient each slot holds after `tree_backward`."""
+        return sigmoid_tree.slots_of_leaves(components)
+
+    def add_bias_gradient(self, grad_NM: Tensor, factor_N: Tensor | None) -> None:
+        """Add Σ_n factor_n grad_n to the gradient of the bias, in the wide dtype."""
+        total = self.sums.get("bias")
+        if total is None:
+            return
+        if factor_N is None:
+            total.add_(grad_NM.sum(0, dtype=total.dtype))
+        else:
+            total.addmv_(grad_NM.t(), factor_N)
+
+    def write_gradient(
+        self, grad: Tensor, pullback: Callable[[Tensor], Tensor], factor: Tensor, logits: Tensor
+    ) -> None:
+        """Write the gradient of the logits into them, given the gradient [..., M] of f."""
+        if self.applies_factor:
+            grad.mul_(factor.unsqueeze(-1))
+        copy_unless_same(pullback(grad), logits)
+
+    def finish(self) -> None:
+        """Finish the sums after the last chunk."""
+
+
+def copy_unless_same(source: Tensor, target: Tensor) -> None:
+    """Copy `source` into `target`, unless they share their memory."""
+    if source.data_ptr() != target.data_ptr():
+        target.copy_(source)
+
 
 def softmax_in_place(values: Tensor) -> tuple[Tensor, Tensor]:
     """Turn values [..., M] into their softmax; return two summands [...] of their log-sum-exp.
@@ -141,3 +262,73 @@ def write_posterior(
     shift_N = log_likelihood_N.masked_fill(log_likelihood_N == -torch.inf, 0)
     torch.mul((joint_NK - shift_N.unsqueeze(-1)).exp_(), scale_N1, out=block.factor_NK)
     torch.neg(block.factor_NK, out=block.grad_prior_NK)
+
+
+def recompute_in_log_domain(
+    kernels: Kernels,
+    lost: Tensor,
+    scores: Scores,
+    block: MixtureBlock,
+    recompute_logits: RecomputeLogits,
+) -> None:
+    """Write scores and gradients of the tokens `lost` again, computed in the log domain.
+
+    Their logits have the gradient 0 so far.
+    """
+    _, components, classes = block.logits_NKM.shape
+    blocks = cache_sized_blocks(len(lost), components * classes, lost.device)
+    for a, b in blocks if len(lost) else ():
+        part = lost[a:b]
+        own = block.tokens(part)._replace(logits_NKM=recompute_logits(part))
+        found = log_domain_pass(kernels, own)
+        for whole, recomputed in zip(scores, found, strict=True):
+            if whole is not None and recomputed is not None:
+                whole[part] = recomputed
+        if block.scale_N is not None:
+            block.logits_NKM[part] = own.logits_NKM
+            block.factor_NK[part] = own.factor_NK
+            block.grad_prior_NK[part] = own.grad_prior_NK
+
+
+def log_domain_pass(kernels: Kernels, block: MixtureBlock) -> Scores:
+    """Return scores and write gradients under label smoothing where probabilities underflow.
+
+    q_kx = π_k P_kx / P_x is computed from logarithms.
+    """
+    logits_NKM, log_prior_NK, target_N, scale_N, factor_NK, grad_prior_NK = block
+    values_NKM, pullback = kernels.vjp(logits_NKM)
+    log_parts_NKM = values_NKM.log_softmax(-1)
+    log_joint_NKM = log_prior_NK.unsqueeze(-1) + log_parts_NKM
+    log_mixture_NM = log_joint_NKM.logsumexp(1)
+    nll_N = -log_mixture_NM.gather(-1, target_N.unsqueeze(-1)).squeeze(-1)
+    smooth_sum_N = -log_mixture_NM.sum(-1)
+    correct_N = log_mixture_NM.argmax(-1) == target_N if kernels.plan.accuracy else None
+    entropy_N = entropy_of(log_mixture_NM.exp()) if kernels.plan.entropy else None
+    log_norm_NK = values_NKM.logsumexp(-1) if kernels.plan.z_loss else None
+    if scale_N is not None:
+        weight_N1M = smoothing_weights(kernels.plan, log_mixture_NM, target_N).unsqueeze(1)
+        # −∞ (every component rules a class out) must not be subtracted
+        shift_NM = log_mixture_NM.masked_fill(log_mixture_NM == -torch.inf, 0)
+        posterior_NKM = log_joint_NKM.sub_(shift_NM.unsqueeze(1)).exp_().mul_(weight_N1M)
+        share_NK = posterior_NKM.sum(-1)
+        factor_NK.copy_(scale_N.unsqueeze(-1).expand_as(factor_NK))
+        torch.mul(factor_NK, share_NK, out=grad_prior_NK).neg_()
+        if log_norm_NK is not None:
+            share_NK = share_NK + 2 * kernels.plan.z_loss * log_norm_NK
+        torch.mul(log_parts_NKM.exp_(), share_NK.unsqueeze(-1), out=values_NKM).sub_(posterior_NKM)
+        kernels.write_gradient(values_NKM, pullback, factor_NK, logits_NKM)
+    square_norm_N = None if log_norm_NK is None else log_norm_NK.square().sum(-1)
+    return Scores(nll_N, smooth_sum_N, correct_N, entropy_N, square_norm_N)
+
+
+def smoothing_weights(plan: LossPlan, like_NM: Tensor, target_N: Tensor) -> Tensor:
+    """Return the weights w [N, M] of −log P_x: ε_i + α 1[x = y]."""
+    index_N1 = target_N.unsqueeze(-1)
+    weight_NM = torch.full_like(like_NM, plan.smoothing_weight)
+    at_target_N1 = weight_NM.new_full(index_N1.shape, plan.target_weight)
+    return weight_NM.scatter_add_(-1, index_N1, at_target_N1)
+
+
+def entropy_of(probs: Tensor) -> Tensor:
+    """Return −Σ_x P_x log P_x [...] of probabilities [..., M]."""
+    return torch.special.entr(probs).sum(-1)

@@ -3,8 +3,8 @@
 from torch import nn
 from torch.nn.functional import linear
 
+from highrank_plugins.heads import Head as LogitHead
 from highrank_plugins.heads import register_head
-from highrank_plugins.heads.logit_head import LogitHead
 
 
 @register_head("residual")

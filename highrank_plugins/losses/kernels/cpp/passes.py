@@ -11,23 +11,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.chunked_head import KernelFunction, Named
-from highrank_plugins.losses.kernels.base import (
-    MixtureBlock,
-    RecomputeLogits,
-    SoftmaxBlock,
-    TreeBlock,
-)
 from highrank_plugins.losses.kernels.compiled import (
-    IDENTITY,
     CompiledKernels,
     KernelInput,
     empty_scores,
 )
-from highrank_plugins.losses.kernels.cpp import FAMILIES
-from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
-from highrank_plugins.losses.kernels.log_domain import recompute_in_log_domain
-from highrank_plugins.losses.plan import ClassWeights, LossPlan, Scores
+from highrank_plugins.losses.kernels.cpp.build import FAMILIES, Unavailable, library
+from highrank_plugins.losses.kernels.torch import (
+    MixtureBlock,
+    RecomputeLogits,
+    SoftmaxBlock,
+    TreeBlock,
+    recompute_in_log_domain,
+)
+from highrank_plugins.losses.plan import ClassWeights, KernelFunction, LossPlan, Named, Scores
 
 SUFFIX = {torch.float32: "float", torch.float64: "double"}
 _POINTER, _SIZE, _NUMBER = c_void_p, c_int64, c_double
@@ -57,7 +54,9 @@ class CppKernels(CompiledKernels):
         self.columns: Tensor | None = None  # [threads, M], sums of the rows of each thread
         if self.function is not None and "bias" in self.sums:
             self.columns = torch.zeros(threads, plan.head.num_classes, dtype=self.wide)
-        self.tables = Tables.of(self.function or IDENTITY, tensors, self.sums, self.wide, threads)
+        self.tables = NO_TABLES
+        if self.function is not None and self.function.tables:
+            self.tables = Tables.of(self.function, tensors, self.sums, self.wide, threads)
 
     def run_softmax(self, given: KernelInput, block: SoftmaxBlock, scores: Scores) -> None:
         softmax(
@@ -85,8 +84,10 @@ class CppKernels(CompiledKernels):
         if block.scale_N is not None:
             given.write_gradient(block.logits_NKM)
         lost = underflow_N.nonzero().squeeze(-1)
+        if not len(lost):
+            return scores
         recompute_in_log_domain(self, lost, scores, block, recompute_logits)
-        if self.columns is not None and len(lost):
+        if self.columns is not None:
             self.columns[0].add_(block.logits_NKM[lost].sum((0, 1)))
         return scores
 

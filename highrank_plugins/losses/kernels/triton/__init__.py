@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.losses.chunked_head import ChunkedHead
 from highrank_plugins.losses.kernels.triton.tiles import COMPONENTS
+from highrank_plugins.losses.plan import ChunkedHead
 
 logger = logging.getLogger(__name__)
 
@@ -32,12 +32,7 @@ class CannotCompile(UserError):
 
 
 def check_available(device: torch.device) -> None:
-    """Check that the kernels can run on a device.
-
-    Raises:
-        ValueError: triton cannot be imported, or the GPU is too old. Or tensors lie on a CPU
-            without triton's interpreter. The message names a remedy.
-    """
+    """Check that the kernels can run on a device."""
     try:
         import triton
     except ImportError as error:
@@ -64,11 +59,7 @@ def check_available(device: torch.device) -> None:
 
 
 def check_components(head: ChunkedHead) -> None:
-    """Check that a thread can hold the components of a head, see `tiles.COMPONENTS`.
-
-    Raises:
-        ValueError: they do not; the message names a remedy.
-    """
+    """Check that a thread can hold the components of a head, see `tiles.COMPONENTS`."""
     if head.fused is None or not head.fused.holds_components:
         return
     components = getattr(head, "components", 1)

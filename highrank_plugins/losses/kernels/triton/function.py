@@ -103,11 +103,7 @@ def no_table_sums(wanted, f: tl.constexpr, COLUMNS: tl.constexpr, wide: tl.const
 
 @triton.jit
 def add_table_sums(sums, wanted, grad, z, inside, f: tl.constexpr, t):
-    """Add the gradients of f's numbers, given that of f(z): to `sums`, or where `wanted` points to.
-
-    Args:
-        wanted: None if no gradient is wanted.
-    """
+    """Add gradients of f's numbers, given that of f(z): to `sums`, or where `wanted` points to."""
     if wanted is not None and f[0] == "plif":
         add_to_cells(wanted, grad, z, inside, f, t)
     elif wanted is not None:

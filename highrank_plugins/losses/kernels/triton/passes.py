@@ -14,16 +14,15 @@ import triton.language as tl
 from torch import Tensor
 from triton.errors import TritonError
 
-from highrank_plugins.losses.chunked_head import Named
 from highrank_plugins.losses.kernels import triton as kernels
-from highrank_plugins.losses.kernels.base import (
+from highrank_plugins.losses.kernels.compiled import CompiledKernels, KernelInput, empty_scores
+from highrank_plugins.losses.kernels.torch import (
     MixtureBlock,
     RecomputeLogits,
     SoftmaxBlock,
     TreeBlock,
+    write_posterior,
 )
-from highrank_plugins.losses.kernels.compiled import CompiledKernels, KernelInput, empty_scores
-from highrank_plugins.losses.kernels.torch import write_posterior
 from highrank_plugins.losses.kernels.triton import FAMILIES, check_components, tiles
 from highrank_plugins.losses.kernels.triton.learned import CellSums, LearnedNumbers
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
@@ -36,7 +35,7 @@ from highrank_plugins.losses.kernels.triton.tiles import (
     tree_tile,
 )
 from highrank_plugins.losses.kernels.triton.tree import tree_backward_kernel, tree_forward_kernel
-from highrank_plugins.losses.plan import ClassWeights, LossPlan, Scores
+from highrank_plugins.losses.plan import ClassWeights, LossPlan, Named, Scores
 
 WIDE = {torch.float32: tl.float32, torch.float64: tl.float64}
 # those whose products run on tensor cores
@@ -178,13 +177,7 @@ def multiplies_quickly(device: torch.device) -> bool:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], values: Tensor, *others: Any, **tile: int) -> None:
-    """Start a kernel on values; leave values on device meta, which counts a peak, as they are.
-
-    Args:
-        tile: the kernel's tile, and `num_warps`.
-    Raises:
-        CannotCompile: triton, its assembler or its C compiler refuse the kernel.
-    """
+    """Start a kernel on values; leave values on device meta, which counts a peak, as they are."""
     if values.is_meta:
         return
     try:

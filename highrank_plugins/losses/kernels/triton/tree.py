@@ -27,9 +27,8 @@ def tree_forward_kernel(
 ):  # fmt: skip
     """Write out [n, S] = Σ_j π_j leaf_j, given leaves [n, K, S] and gate logits [K − 1, n, S].
 
-    Args:
-        from_memory: gate logits, or a summand of them, are in `gates`.
-        WIDTH: C; 0 if there are no products.
+    With `from_memory` gate logits, or a summand of them, are in `gates`. WIDTH is C; 0 if there are
+    no products.
     """
     row = rows_here(ROWS)
     known = load_inputs(inputs, input_component, row, rows, components, WIDTH)
@@ -126,11 +125,7 @@ def gate_tiles(
     place, inside, component_stride, inputs, weights, column, classes,
     components: tl.constexpr, wide: tl.constexpr, from_memory: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Return the sigmoids of the logits of all gates of a tile.
-
-    Args:
-        inputs: what `load_inputs` returned.
-    """
+    """Return the sigmoids of the logits of all gates of a tile, given those of `load_inputs`."""
     sigmas = ()
     for j in tl.static_range(components - 1):
         logit = tl.zeros(inside.shape, wide)

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.losses.chunking import chunk_memory, chunk_ranges
-from highrank_plugins.losses.fused.base import FusedLoss
-from highrank_plugins.losses.fused.products import (
-    aligned,
-    gradient_products,
-    rows_times,
-    rows_times_,
+from highrank_plugins.losses.fused import FusedLoss
+from highrank_plugins.losses.kernels.torch import (
+    GateProduct,
+    SoftmaxBlock,
+    TreeBlock,
+    copy_unless_same,
 )
-from highrank_plugins.losses.kernels.base import GateProduct, SoftmaxBlock, TreeBlock
 from highrank_plugins.losses.plan import Scores, concatenate
 
 # Blocks in which a chunk has its leaves and gates, at most. On a GPU the chunk then has several
@@ -38,7 +37,6 @@ class FusedMixtape(FusedLoss):
 
     reads: ClassVar[tuple[str, ...]] = ("weight", "bias", "gate_embed", "gate_bias")
     overwrites: ClassVar[tuple[str, ...]] = ("weight", "gate_embed", "gate_bias")
-    writes_local: ClassVar[tuple[str, ...]] = ("contexts",)
     holds_components = True
 
     def prepare(self, tensors: dict[str, Tensor]) -> None:
@@ -54,12 +52,10 @@ class FusedMixtape(FusedLoss):
             self.has_gate_bias = "gate_bias" in tensors
             self.gate_weights_SC = self._gate_weights(tensors)
             self.gate_sums_SC = torch.empty_like(self.gate_weights_SC, dtype=self.kernels.wide)
+            self.sums = {**self.sums, "gates": self.gate_sums_SC}
 
     def _gate_weights(self, tensors: dict[str, Tensor]) -> Tensor:
-        """Return [v_x, 1, b_x1 … b_xJ] of every frequent class [S, C], without b if there is none.
-
-        On a GPU zeros follow, see `FusedLoss.buffer`.
-        """
+        """Return [v_x, 1, b_x1 … b_xJ] of frequent classes [S, C], without b if it has none."""
         embed = tensors["gate_embed"].to(self.compute)
         columns = [embed, embed.new_ones(len(embed), 1)]
         if self.has_gate_bias:
@@ -67,11 +63,14 @@ class FusedMixtape(FusedLoss):
         return self._joined_columns(columns)
 
     def _joined_columns(self, columns: list[Tensor]) -> Tensor:
-        """Return columns [..., c] side by side, as an operand of the gates' products."""
+        """Return columns [..., c] side by side, as an operand of the gates' products.
+
+        On a GPU zeros follow, up to a multiple of 16 bytes.
+        """
         width = sum(column.size(-1) for column in columns)
         padding = 0
         if columns[0].device.type != "cpu" or self.kernels.pads_rows:
-            padding = aligned(width, self.compute) - width
+            padding = -width % (16 // self.compute.itemsize)
         shape = (*columns[0].shape[:-1], padding)
         return torch.cat([*columns, columns[0].new_zeros(shape)] if padding else columns, -1)
 
@@ -103,7 +102,7 @@ class FusedMixtape(FusedLoss):
         scale_N: Tensor | None,
         random_state: Any,
         out: dict[str, Tensor],
-    ) -> tuple[Scores, dict[str, Tensor]]:
+    ) -> Scores:
         contexts_NKD = local["contexts"].to(self.compute)
         mixed_ND = local["mixed"].to(self.compute)
         hidden_JNC = self._gate_inputs(local) if self.gates else None
@@ -112,6 +111,8 @@ class FusedMixtape(FusedLoss):
         rare_NR = logits_NM[:, common:]
         self.product(mixed_ND, self.rare_RD, rare_NR)
         grad_NKD = out.get("contexts")
+        if grad_NKD is not None and grad_NKD.dtype != self.compute:
+            grad_NKD = torch.empty_like(grad_NKD, dtype=self.compute)
         found = [
             self._block(
                 logits_NM[a:b],
@@ -121,18 +122,18 @@ class FusedMixtape(FusedLoss):
                 target_N[a:b],
                 None if scale_N is None else scale_N[a:b],
                 partial(random_state.fill_with_noise, first=a),
+                {name: out[name][a:b] for name in out.keys() & {"hidden", "shared"}},
             )
             for a, b in chunk_ranges(0, tokens, self._leaf_tokens(tokens))
         ]
-        scores = Scores(*concatenate(scores for scores, _ in found))
-        if scale_N is None:
-            return scores, {}
+        scores = Scores(*concatenate(found))
+        if scale_N is None or grad_NKD is None:
+            return scores
         factor_N = None if self.kernels.applies_factor else scale_N
         self.kernels.add_bias_gradient(logits_NM, factor_N)
-        grad = self.narrow(rare_NR)
-        grad_mixed = self.backward_products("rare", grad, mixed_ND, self.rare_RD, factor_N)
-        gates = joined([grads for _, grads in found])
-        return scores, {"mixed": grad_mixed, **gates}
+        self.backward_products("rare", rare_NR, mixed_ND, self.rare_RD, factor_N, out["mixed"])
+        copy_unless_same(grad_NKD, out["contexts"])
+        return scores
 
     def _block(
         self,
@@ -143,7 +144,8 @@ class FusedMixtape(FusedLoss):
         target_N: Tensor,
         scale_N: Tensor | None,
         fill_with_noise: Callable[[Tensor], bool],
-    ) -> tuple[Scores, dict[str, Tensor]]:
+        out: dict[str, Tensor],
+    ) -> Scores:
         """Return scores and gradients of gates of tokens whose rare logits are there.
 
         Those of contexts are written into `grad_NKD`.
@@ -178,25 +180,30 @@ class FusedMixtape(FusedLoss):
         blocks = self.kernels.row_blocks(tokens, width)
         scores = Scores(*concatenate(passes(a, b) for a, b in blocks))
         if scale_N is None or grad_NKD is None:
-            return scores, {}
+            return scores
         factor_N = None if self.kernels.applies_factor else scale_N
         self._leaf_products(leaves_NKS, contexts_NKD, factor_N, grad_NKD)
-        if hidden_JNC is None:
-            return scores, {}
-        return scores, self._gate_products(gates_JNS, hidden_JNC, factor_N)
+        if hidden_JNC is not None:
+            self._gate_products(gates_JNS, hidden_JNC, factor_N, out)
+        elif "hidden" in out:
+            out["hidden"].zero_(), out["shared"].zero_()
+        return scores
 
     def _leaf_products(
         self, leaves_NKS: Tensor, contexts_NKD: Tensor, factor_N: Tensor | None, out_NKD: Tensor
     ) -> None:
-        grad = self.narrow(leaves_NKS.flatten(0, 1))
+        grad = leaves_NKS.flatten(0, 1)
         factor = None if factor_N is None else factor_N.repeat_interleave(contexts_NKD.size(1))
         order = self.kernels.leaf_order(contexts_NKD.size(1))
         rows = in_order(contexts_NKD, order).flatten(0, 1)
-        out = out_NKD.flatten(0, 1) if order == sorted(order) else None
-        found = self.backward_products("frequent", grad, rows, self.frequent_SD, factor, out)
-        if out is None:
-            in_place = found.view_as(contexts_NKD).unbind(1)
-            torch.stack([in_place[order.index(k)] for k in range(len(order))], 1, out=out_NKD)
+        in_place = order == sorted(order)
+        found = out_NKD if in_place else torch.empty_like(contexts_NKD)
+        self.backward_products(
+            "frequent", grad, rows, self.frequent_SD, factor, found.flatten(0, 1)
+        )
+        if not in_place:
+            slots = found.unbind(1)
+            torch.stack([slots[order.index(k)] for k in range(len(order))], 1, out=out_NKD)
 
     def _gate_inputs(self, local: dict[str, Tensor]) -> Tensor:
         """Return [t_k, s_k, e_k] [J, N, C], the unit vector e_k only where there are biases."""
@@ -209,17 +216,23 @@ class FusedMixtape(FusedLoss):
         return self._joined_columns(columns)
 
     def _gate_products(
-        self, gates_JNS: Tensor, hidden_JNC: Tensor, factor_N: Tensor | None
-    ) -> dict[str, Tensor]:
-        grad = self.narrow(gates_JNS.flatten(0, 1))
+        self,
+        gates_JNS: Tensor,
+        hidden_JNC: Tensor,
+        factor_N: Tensor | None,
+        out: dict[str, Tensor],
+    ) -> None:
+        grad, rows = gates_JNS.flatten(0, 1), hidden_JNC.flatten(0, 1)
         factor = None if factor_N is None else factor_N.repeat(self.gates)
-        rows = rows_times(hidden_JNC.flatten(0, 1), factor)
-        found = gradient_products(
-            self.gate_sums_SC, grad, rows, self.gate_weights_SC, self.is_first("gates")
+        found_JNC = torch.empty_like(hidden_JNC)
+        found = found_JNC.flatten(0, 1)
+        self.backward_products(
+            "gates", grad, rows, self.gate_weights_SC, factor, found, filtered=False
         )
-        grad_NJC = rows_times_(found, factor).view_as(hidden_JNC).transpose(0, 1)
+        grad_NJC = found_JNC.transpose(0, 1)
         size = self.gate_dim
-        return {"hidden": grad_NJC[..., :size], "shared": grad_NJC[..., size]}
+        out["hidden"].copy_(grad_NJC[..., :size])
+        out["shared"].copy_(grad_NJC[..., size])
 
     def finish(self) -> None:
         super().finish()
@@ -231,13 +244,6 @@ class FusedMixtape(FusedLoss):
         if "gate_bias" in self.sums:
             biases = slice(size + 1, size + 1 + self.gates)
             self.sums["gate_bias"].copy_(self.gate_sums_SC[:, biases])
-
-
-def joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Join the tensors of each name, one after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def in_order(x_NKD: Tensor, order: list[int]) -> Tensor:

@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.chunked_head import ChunkedHead
-from highrank_plugins.losses.fused.base import FusedLoss
-from highrank_plugins.losses.kernels.base import SoftmaxBlock
-from highrank_plugins.losses.plan import Scores, concatenate
+from highrank_plugins.losses.fused import FusedLoss
+from highrank_plugins.losses.kernels.torch import SoftmaxBlock
+from highrank_plugins.losses.plan import ChunkedHead, Scores, concatenate
 
 
 class FusedLogits(FusedLoss):
@@ -45,7 +44,7 @@ class FusedLogits(FusedLoss):
         scale_N: Tensor | None,
         random_state: Any,
         out: dict[str, Tensor],
-    ) -> tuple[Scores, dict[str, Tensor]]:
+    ) -> Scores:
         contexts_ND = local["contexts"].to(self.compute)
         logits_NM = self.buffer("logits", contexts_ND.size(0), self.weight.size(0))
         self.product(contexts_ND, self.weight, logits_NM, self.bias_of_product)
@@ -63,20 +62,18 @@ class FusedLogits(FusedLoss):
         )
         scores = Scores(*concatenate(parts))
         if scale_N is None:
-            return scores, {}
-        return scores, {"contexts": self._products(logits_NM, contexts_ND, scale_N)}
-
-    def _products(self, grad_NM: Tensor, contexts_ND: Tensor, scale_N: Tensor) -> Tensor:
+            return scores
         factor_N = None if self.kernels.applies_factor else scale_N
-        self.kernels.add_bias_gradient(grad_NM, factor_N)
-        grad_NM = self.narrow(grad_NM)
-        grad_ND = self.backward_products("weight", grad_NM, contexts_ND, self.weight, factor_N)
+        self.kernels.add_bias_gradient(logits_NM, factor_N)
+        grad_ND = out["contexts"]
+        self.backward_products("weight", logits_NM, contexts_ND, self.weight, factor_N, grad_ND)
         if self.folds_smoothing:
             share_N = scale_N * self.plan.smoothing_weight
-            grad_ND = (grad_ND - torch.outer(share_N, self.weight_sum_D)).to(grad_ND.dtype)
+            constant_ND = torch.outer(share_N, self.weight_sum_D)
+            grad_ND.copy_((grad_ND - constant_ND).to(self.compute))
             self.context_sum_D.add_(share_N @ contexts_ND.to(share_N.dtype))
             self.scale_sum.add_(share_N.sum())
-        return grad_ND
+        return scores
 
     def finish(self) -> None:
         super().finish()

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.fused.base import FusedLoss
-from highrank_plugins.losses.kernels.base import MixtureBlock
+from highrank_plugins.losses.fused import FusedLoss
+from highrank_plugins.losses.kernels.torch import MixtureBlock
 from highrank_plugins.losses.plan import Scores, concatenate
 
 
@@ -16,12 +16,11 @@ class FusedMixture(FusedLoss):
     """Compute lse_k [log π_k + log_softmax(f(W h_k + b))].
 
     `local["contexts"]` is h [N, K, D], `local["log_prior"]` log π [N, K], normalised. Gradients:
-    see `TorchKernels.mixture_pass`. The posterior of the components, constant along a row of
+    see `Kernels.mixture_pass`. The posterior of the components, constant along a row of
     logits, is applied in the products where the kernels have not applied it.
     """
 
     overwrites: ClassVar[tuple[str, ...]] = ("weight",)
-    writes_local: ClassVar[tuple[str, ...]] = ("contexts",)
     holds_components = True
     applies_function_to_components = True
 
@@ -36,7 +35,7 @@ class FusedMixture(FusedLoss):
         scale_N: Tensor | None,
         random_state: Any,
         out: dict[str, Tensor],
-    ) -> tuple[Scores, dict[str, Tensor]]:
+    ) -> Scores:
         contexts_NKD = local["contexts"].to(self.compute)
         log_prior_NK = local["log_prior"].to(self.kernels.wide).contiguous()
         tokens, components, size = contexts_NKD.shape
@@ -62,13 +61,13 @@ class FusedMixture(FusedLoss):
         blocks = self.kernels.row_blocks(tokens, self.floats_per_token(self.plan.head))
         scores = Scores(*concatenate(scores_of(slice(a, b)) for a, b in blocks))
         if scale_N is None:
-            return scores, {}
+            return scores
         factor = None if self.kernels.applies_factor else block.factor_NK.view(-1)
         self.kernels.add_bias_gradient(grad, factor)
-        grad = self.narrow(grad)
-        grad_contexts = out["contexts"].view(rows.shape)
-        self.backward_products("weight", grad, rows, self.weight, factor, grad_contexts)
-        return scores, {"log_prior": block.grad_prior_NK}
+        grad_rows = out["contexts"].view(rows.shape)
+        self.backward_products("weight", grad, rows, self.weight, factor, grad_rows)
+        out["log_prior"].copy_(block.grad_prior_NK)
+        return scores
 
     def _logits(self, contexts_NKD: Tensor) -> Tensor:
         """Return the logits [N, K, M], in memory of their own."""

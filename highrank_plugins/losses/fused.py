@@ -1,5 +1,8 @@
 """Share buffers and matrix products among the fused losses of all structures.
 
+A fused loss has its gradients written out. A chunk is its matrix products and one elementwise pass,
+in place; no graph is kept over anything of the size of the vocabulary.
+
 Suffixes of tensors are their shapes, see `heads.base`; N is a chunk here.
 """
 
@@ -11,11 +14,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.chunked_head import ChunkedHead, Named
-from highrank_plugins.losses.fused.filtering import filtered_products
-from highrank_plugins.losses.fused.products import gradient_products, rows_times, rows_times_
-from highrank_plugins.losses.kernels.base import Kernels
-from highrank_plugins.losses.plan import LossPlan, Scores
+from highrank_plugins.losses.autograd import add_product_to
+from highrank_plugins.losses.chunking import tokens_within
+from highrank_plugins.losses.kernels.torch import Kernels, copy_unless_same
+from highrank_plugins.losses.plan import ChunkedHead, LossPlan, Named, Scores
 
 # Rows of chunks on a GPU start at multiples of this many numbers; Triton knows of no others.
 ROW_MULTIPLE = 16
@@ -30,29 +32,37 @@ class FusedLoss:
         sums: zeros, at least float32, for those `tensors` that the fused loss itself reads and
             whose gradient is wanted; gradients are added to them. Those of `overwrites` hold
             anything, and are written whole.
-        kernels: the elementwise passes, of the same batch.
+        kernels: which elementwise passes.
+        compute: dtype of matrix products.
     """
 
     # names of the tensors read here and not in `head.token_inputs`, apart from pointwise ones
     reads: ClassVar[tuple[str, ...]] = ("weight", "bias")
     # names of the tensors whose gradients are written whole, by the first chunk or at the end
     overwrites: ClassVar[tuple[str, ...]] = ()
-    # names of `local` whose gradients `chunk` writes into memory that it is given
-    writes_local: ClassVar[tuple[str, ...]] = ()
+    # whether a block may have several chunks
+    joins_chunks: ClassVar[bool] = True
     # whether a thread of compiled kernels holds all components of a class
     holds_components: ClassVar[bool] = False
     # whether it also applies f to each of them, and not only to their mixture
     applies_function_to_components: ClassVar[bool] = False
 
-    def __init__(self, plan: LossPlan, tensors: Named, sums: Named, kernels: Kernels) -> None:
-        self.plan, self.sums, self.kernels = plan, sums, kernels
-        self.compute = kernels.compute
+    def __init__(
+        self,
+        plan: LossPlan,
+        tensors: Named,
+        sums: Named,
+        kernels: type[Kernels],
+        compute: torch.dtype,
+    ) -> None:
+        self.plan, self.sums, self.compute = plan, sums, compute
+        self.kernels = kernels(plan, tensors, sums, compute)
         self.weight = tensors["weight"].to(self.compute)
         self._buffers: dict[str, Tensor] = {}
         bias = tensors.get("bias")
         self.bias = None if bias is None else self.buffer("bias", len(bias)).copy_(bias)
-        self.bias_of_pass = self.bias if kernels.adds_bias else None
-        self.bias_of_product = None if kernels.adds_bias else self.bias
+        self.bias_of_pass = self.bias if self.kernels.adds_bias else None
+        self.bias_of_product = None if self.kernels.adds_bias else self.bias
         self._begun: set[str] = set()
         self.prepare(tensors)
 
@@ -69,6 +79,25 @@ class FusedLoss:
         """Return how many numbers a chunk of `head` holds per token."""
         raise NotImplementedError
 
+    def chunk_tokens(self) -> int:
+        """Return how many tokens a chunk may have."""
+        plan, floats = self.plan, self.floats_per_token(self.plan.head)
+        logits = plan.features.size(0) * plan.head.num_classes
+        return plan.most or tokens_within(
+            plan.features,
+            floats,
+            plan.memory,
+            matrix=(self.weight.size(0), self.weight.size(1)),
+            most=logits // max(1, floats),
+            width=self.kernels.bytes_per_logit,
+        )
+
+    def token_inputs(
+        self, features: Tensor, target: Tensor, tensors: Named, random_state: Any
+    ) -> Named:
+        """Return what a chunk needs of each token, computed through autograd."""
+        return self.plan.head.token_inputs(features, tensors, random_state)
+
     def chunk(
         self,
         local: dict[str, Tensor],
@@ -76,15 +105,15 @@ class FusedLoss:
         scale_N: Tensor | None,
         random_state: Any,
         out: dict[str, Tensor],
-    ) -> tuple[Scores, dict[str, Tensor]]:
-        """Return the scores of N tokens, and the gradients of `local` that are not in `out`.
+    ) -> Scores:
+        """Return the scores of N tokens, and write the gradients of `local` into `out`.
 
         Args:
             local: what `head.token_inputs` returned, each [N, ...].
             target_N: int64, in range.
             scale_N: factor of each token's loss, 0 where ignored; None: scores only.
             random_state: noise of these tokens.
-            out: contiguous memory in the compute dtype for gradients of `writes_local`.
+            out: memory for them, of the same shapes and dtypes; empty without `scale_N`.
         """
         raise NotImplementedError
 
@@ -98,10 +127,7 @@ class FusedLoss:
         """Return memory of this shape, the same for every chunk; its content is arbitrary.
 
         Rows are contiguous. On a GPU they start at multiples of 16 numbers: products and kernels
-        then load 16 bytes at once.
-
-        Args:
-            dtype: None: that of chunks.
+        then load 16 bytes at once. The dtype is by default that of chunks.
         """
         dtype, device = dtype or self.kernels.chunk_dtype, self.plan.features.device
         *outer, width = shape
@@ -141,12 +167,6 @@ class FusedLoss:
         else:
             torch.addmm(bias, rows, weight.t(), out=out)
 
-    def narrow(self, grad: Tensor) -> Tensor:
-        """Return `grad` [n, M] in the compute dtype: itself, or a copy for the next product."""
-        if grad.dtype == self.compute:
-            return grad
-        return self._narrow_buffer(grad).copy_(grad)
-
     def _narrow_buffer(self, like: Tensor) -> Tensor:
         return self.buffer("narrow", *like.shape, dtype=self.compute)
 
@@ -157,20 +177,28 @@ class FusedLoss:
         rows: Tensor,
         weight: Tensor,
         factor: Tensor | None,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """Add grad^T @ (factor rows) to sums[name], and return factor (grad @ weight).
+        out: Tensor,
+        filtered: bool = True,
+    ) -> None:
+        """Add grad^T @ (factor rows) to sums[name], and write factor (grad @ weight) into `out`.
 
-        All but `factor` are in the compute dtype. Classes that the filter leaves out of `grad`
-        [n, M] take part in neither.
-
-        Args:
-            out: memory for what is returned.
+        `rows` and `weight` are in the compute dtype. Classes that the filter leaves out of `grad`
+        [n, M] take part in neither product.
         """
-        rows = rows_times(rows, factor)
-        products = filtered_products if self.plan.filter_gradients else gradient_products
-        found = products(self.sums.get(name), grad, rows, weight, self.is_first(name), out)
-        return rows_times_(found, factor)
+        if grad.dtype != self.compute:
+            grad = self._narrow_buffer(grad).copy_(grad)
+        rows, total = rows_times(rows, factor), self.sums.get(name)
+        kept = kept_columns(grad) if filtered and self.plan.filter_gradients else None
+        if kept is not None and len(kept) < grad.size(1):
+            grad, weight = grad[:, kept], weight[kept]
+            if total is not None:
+                if self.is_first(name):
+                    total.zero_()
+                total.index_add_(0, kept, (grad.t() @ rows).to(total.dtype))
+        elif total is not None:
+            add_product_to(total, grad, rows, self.is_first(name))
+        own = out if out.dtype == self.compute else None
+        copy_unless_same(rows_times_(torch.mm(grad, weight, out=own), factor), out)
 
     def is_first(self, name: str) -> bool:
         """Whether the sum `name`, one of `overwrites` or a part of one, is used first."""
@@ -178,3 +206,32 @@ class FusedLoss:
             return False
         self._begun.add(name)
         return True
+
+
+def rows_times(rows: Tensor, factor: Tensor | None) -> Tensor:
+    """Return rows [n, ...] times factor [n], in the dtype of rows; None is 1."""
+    if factor is None:
+        return rows
+    return (rows * factor.view(-1, *([1] * (rows.dim() - 1)))).to(rows.dtype)
+
+
+def rows_times_(rows: Tensor, factor: Tensor | None) -> Tensor:
+    """Multiply rows [n, ...] by factor [n] in place; None is 1."""
+    return rows if factor is None else rows.mul_(factor.view(-1, *([1] * (rows.dim() - 1))))
+
+
+def kept_columns(grad: Tensor) -> Tensor:
+    """Return the classes whose gradient in `grad` [n, M] matters in its dtype: int64 indices.
+
+    A class is left out if its entries are at most ε times the largest entry g of the chunk. Here ε
+    is the resolution of the dtype (2^-23 for float32, 2^-7 for bfloat16): added to g, these entries
+    would be rounded away. So the gradient of a row of the vocabulary matrix is off by at most
+    ε g Σ_n |h_n|, the gradient of a context by at most ε g Σ_x |w_x|. If an entry is infinite or
+    NaN, all classes are kept, so that the error stays visible.
+    """
+    if grad.numel() == 0:
+        return torch.arange(grad.size(1), device=grad.device)
+    largest = grad.abs().amax(0)
+    top = largest.max()
+    matters = (largest > torch.finfo(grad.dtype).eps * top) | ~top.isfinite()
+    return matters.nonzero().squeeze(-1)
