@@ -173,7 +173,7 @@ class Layer:
         """Build the layer; an error names the user's option in place of the argument."""
         own, others = self._values(cfg, self.arguments), self._values(cfg, self.others)
         try:
-            if hasattr(self.cls, "arguments"):
+            if self.others:
                 own |= self.cls.arguments(others, common["num_classes"])
             return self.axis.registry.build(self.name, **common, **own)
         except ValueError as error:
