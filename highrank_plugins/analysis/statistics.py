@@ -184,7 +184,8 @@ def paired_bleu(
 
     _check(systems, references, test)
     for lines in systems.values():
-        require_joined(lines, references[0])
+        for reference in references:
+            require_joined(lines, reference)
     named = [(name, list(lines)) for name, lines in systems.items()]
     signatures, table = PairedTest(
         named,

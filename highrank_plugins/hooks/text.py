@@ -70,8 +70,9 @@ def _words(args: Any, train: list[Path]) -> set[str] | None:
     """Return the words of training text; None if a word of it is, or becomes, <unk>."""
     lines = (line.split() for path in train for line in text_lines.read_text(path))
     counts = Counter(word for words in lines for word in words)
-    most = max(args.nwordssrc, args.nwordstgt)
-    lost = min(counts.values()) < max(args.thresholdsrc, args.thresholdtgt)
+    sides = ("src",) if args.only_source else ("src", "tgt")
+    most = max(getattr(args, f"nwords{side}") for side in sides)
+    lost = min(counts.values()) < max(getattr(args, f"threshold{side}") for side in sides)
     lost |= 0 < most < len(counts) + Dictionary().nspecial
     if dictionary := args.srcdict or args.tgtdict:
         words = set(Dictionary.load(dictionary).indices)

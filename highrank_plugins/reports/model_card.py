@@ -9,6 +9,7 @@ from typing import Any
 
 from highrank_plugins.common.formatting import cell
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.score import criterion
 from highrank_plugins.results.doubts import doubts
 
 _CARD = """\
@@ -118,7 +119,9 @@ def _rows(config: dict[str, Any], parameters: int) -> list[tuple[str, object]]:
         ("updates", f"{config['training']['num_updates']:,}"),
     ]
     if config["valid_loss"] is not None:
-        rows.append(("loss on the validation set", config["valid_loss"]))
+        chosen = config["fairseq"].get("checkpoint") or {}
+        metric, _ = criterion(chosen)
+        rows.append((f"{_shown(metric)} on the validation set", config["valid_loss"]))
     rows += [
         (f"`{_code(flag(name))}`", value)
         for name, value in sorted(model.items())

@@ -19,6 +19,10 @@ _KINDS = {
     "bleu": (re.compile("bleu(?!rt)"), 0.0, 100.0),
     "chrf": (re.compile("chrf"), 0.0, 100.0),
     "kld": (re.compile("_kld$"), -math.inf, math.inf),
+    "percent": (re.compile(r"(?<![a-z])top_?\d+$"), 0.0, 100.0),
+    "count": (re.compile(r"entropy|_rank|_nats$"), 0.0, math.inf),
+    "share": (re.compile("retention$"), 0.0, 1.0),
+    "correlation": (re.compile("^word_similarity$"), -1.0, 1.0),
     "": (re.compile(""), -math.inf, math.inf),
 }
 _EVALUATED = re.compile("(valid|test)_|ppl|perplexity")  # as the unigram's, unlike in training
@@ -76,12 +80,19 @@ def _text(record: Record) -> str:
     return f"{found[0]} {vocabulary(record) | {'words': ''}}" if found else str(id(record))
 
 
+def _signature(record: Record, metric: str) -> str:
+    """Return a metric's signature; an old record has one, that of its first metric."""
+    if "signatures" in record or next(iter(record["metrics"])) != metric:
+        return record.get("signatures", {}).get(metric) or ""
+    return record.get("signature") or ""
+
+
 def require_comparable(metric: str, runs: Sequence[tuple[Path, Record]]) -> None:
     """Refuse scores that were computed differently, and perplexities over other words."""
     first: dict[str, tuple[Path, str]] = {}
     for path, record in runs:
         said = vocabulary(record) if is_perplexity(metric) else {}
-        said["signature"] = record.get("signatures", {}).get(metric) or ""
+        said["signature"] = _signature(record, metric)
         for what in filter(said.get, said if metric in record["metrics"] else ()):
             there, other = first.setdefault(what, (path, said[what]))
             if other != (value := said[what]):
@@ -155,9 +166,8 @@ def incomparable(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:
             yield _difference(what, systems, partial(_vocabulary, source))
     found: dict[str, set[str]] = {}
     for record in every:
-        signatures = record.get("signatures", {})
         for metric in record["metrics"]:
-            found.setdefault(metric, set()).add(signatures.get(metric) or "unknown")
+            found.setdefault(metric, set()).add(_signature(record, metric) or "unknown")
     for metric, different in found.items():
         if len(different) > 1:
             yield f"Signatures of {metric} differ: {'; '.join(sorted(different))}."

@@ -106,6 +106,9 @@ _COMPLETE = (
 _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\(?:u00|[bfr])|[\x7f-\x9f\ud800-\udfff]")
 
 
+_LABELS = {"seeds": None, "config": None, "command": None}  # what a copy may call itself
+
+
 class RecordedTraining(NamedTuple):
     """Hold a training run's command, and the result of `summarise` for its numbers."""
 
@@ -235,6 +238,11 @@ def read_records(
     for index, record in enumerate(records):
         for path, other in zip(paths[:index], records[:index], strict=True):
             same = "config" in record and all(record.get(key) == other.get(key) for key in run)
+            if "wall_seconds" in record["train"] and record | _LABELS == other | _LABELS:
+                raise ValueError(
+                    f"{paths[index]} and {path} have the same numbers, even of time: one is a copy "
+                    "of the other; leave it out"
+                )
             if same or path == paths[index]:
                 raise ValueError(
                     f"{paths[index]} and {path} are of one configuration and seed; a run counts "

@@ -11,7 +11,6 @@ from highrank_plugins.analysis.statistics import Summary, confidence_interval
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
-from highrank_plugins.heads.tokens import tokens, with_layer_of_arch
 from highrank_plugins.results.comparison import TESTS, Compared, ComparedSystem
 from highrank_plugins.results.doubts import SCORING, STEPS, TEXT_BLOCKS, flat_settings
 from highrank_plugins.results.metrics import KINDS
@@ -202,6 +201,8 @@ def _layer(settings: Mapping[str, object]) -> tuple[object, object] | None:
     arch = f"_{settings.get('train.arch', '')}_"
     named = max((token for token in tokens() if f"_{token}_" in arch), key=len, default="")
     options = {name.removeprefix("train."): value for name, value in settings.items()}
+    from highrank_plugins.heads.tokens import tokens, with_layer_of_arch  # imports torch
+
     layer = with_layer_of_arch(options, tokens().get(named, {}))
     return (layer["head"], layer.get("head_pointwise", "identity")) if "head" in layer else None
 

@@ -1,7 +1,6 @@
 """Tell what a model costs without building its weights: parameters, compute, and disk space."""
 
 import math
-import shutil
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import highrank_plugins
-from highrank_plugins.common.formatting import size
+from highrank_plugins.common.files import require_space
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.training.command_line import words_of
 
@@ -125,12 +124,7 @@ def check_space(options: Mapping[str, object], data: str, folder: Path) -> None:
     """
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
         needed = still_needed(pool.submit(training_space, options, data).result(), folder)
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise ValueError(
-            f"{size(needed)} are needed on the disk of {folder}, {size(free)} are "
-            "free: free some space, or write elsewhere with --exp-dir"
-        )
+    require_space(folder, needed)
 
 
 def still_needed(space: int, folder: Path) -> int:

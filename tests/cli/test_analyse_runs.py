@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from highrank_plugins.analysis import spectrum
+from highrank_plugins.analysis.spectrum import spectrum
 from highrank_plugins.analysis.statistics import holm, pearson, student_t, welch_t
 from highrank_plugins.cli import app
 from highrank_plugins.reports import plots

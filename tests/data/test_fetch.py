@@ -20,7 +20,7 @@ from tests.data.serving import CONTENT
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 SUM = hashlib.sha256(CONTENT).hexdigest()
-WHOLE = gzip.compress(CONTENT, mtime=0)
+WHOLE, OTHER = (gzip.compress(content, mtime=0) for content in (CONTENT, CONTENT[9:]))
 OTHER = hashlib.sha256(b"").hexdigest()
 
 
@@ -86,7 +86,11 @@ def test_a_partial_file_of_unknown_version_needs_a_checksum(server, output, part
         ("text.txt", b"\xef\xbb\xbf<!-- a --><html><p>Sign in</p>", r"a web page \(a login\?\)"),
         ("text.txt", b"", "it is empty"),
         ("a.tgz", b"plain text", "it is not a .tgz file"),
-        ("a.tgz", WHOLE[:3000] + gzip.compress(CONTENT[9:], mtime=0)[3000:], r"damaged .tgz \(CRC check"),
+        (
+            "a.tgz",
+            WHOLE[:3000] + gzip.compress(CONTENT[9:], mtime=0)[3000:],
+            r"damaged .tgz \(CRC check",
+        ),
         ("a.gz", WHOLE[:3000], r"damaged .gz \(Compressed file ended before"),
         ("a.zip", b"PK" + CONTENT[:99], r"damaged .zip \(File is not a zip file"),
     ],

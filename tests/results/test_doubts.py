@@ -105,11 +105,9 @@ def test_whatever_reads_several_records_refuses_what_does_not_compare(
         config = {"corpus": {"vocab_size": 9}, "train": {"arch": path.stem, **gss}}
         change(path, config=config)
         with_metrics(path, test_rank=n)
-    files = ",".join(map(str, records[:3])), ",".join(map(str, records[3:]))
-    test = ["ttest", f"softmax={files[0]}", f"mos={files[1]}", "--metric", "test_perplexity"]
+    correlation = ["compare", "--y", "test_perplexity", *map(str, records)]
     calls = [
-        lambda: CliRunner().invoke(app, ["analyse", *test]),
-        lambda: CliRunner().invoke(app, ["analyse", "correlation", *map(str, records)]),
+        lambda: CliRunner().invoke(app, correlation),
         lambda: experiment("gss-grid", *records),
     ]
     for call in calls:
@@ -127,7 +125,8 @@ def test_whatever_reads_several_records_refuses_what_does_not_compare(
 @pytest.mark.parametrize(
     "metrics",
     [{"test_perplexity": -5}, {"test_ppl": 0.58}, {"sacrebleu": 250}, {"BLEU": -1}, {"chrf": 101},
-     {"valid_bits": -0.1}],
+     {"valid_bits": -0.1}, {"test_top_5": 500}, {"test_rank": -5}, {"test_entropy": -1},
+     {"test_retention": 7}, {"word_similarity": 3}],
 )  # fmt: skip
 def test_impossible_scores_are_refused(records, metrics):
     with_metrics(records[3], sacrebleu=100.00000000000004, test_kld=-1e-17, latency=-5)
