@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 METRICS = "metrics.jsonl"
 _START = '{"tag": '  # of each line, see `RecordingBar`
 _written: list[Path] = []  # files of this process's training
+_starts: dict[Path, dict[str, Any]] = {}  # first lines, until the first numbers come
 
 
 @contextmanager
@@ -57,10 +58,10 @@ def recording(cfg: Any, trainer: Any, epoch_itr: Any) -> Iterator[None]:
             drop_later_lines(path, trainer.get_num_updates())
             trainer.has_record = True
             if not path.is_file():
-                _append(path, _sizes(cfg, trainer, epoch_itr))
+                _starts[path] = _sizes(cfg, trainer, epoch_itr)
         yield
     finally:
-        _written.pop()
+        _starts.pop(_written.pop(), None)
 
 
 @replaces(bars, "progress_bar")
@@ -108,6 +109,8 @@ class RecordingBar(bars.BaseProgressBar):
         if tag == "train":
             kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             line["peak_memory_gib"] = round(kibibytes / 2**20, 3)
+        if start := _starts.pop(self.path, None):
+            _append(self.path, start)
         _append(self.path, line)
 
 

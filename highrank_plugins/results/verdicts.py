@@ -198,11 +198,11 @@ def _same_layer(entry: Published, settings: Mapping[str, object], task: str) -> 
 
 def _layer(settings: Mapping[str, object]) -> tuple[object, object] | None:
     """Return structure and pointwise function, as training chooses them; None if unknown."""
+    from highrank_plugins.heads.tokens import tokens, with_layer_of_arch  # imports torch
+
     arch = f"_{settings.get('train.arch', '')}_"
     named = max((token for token in tokens() if f"_{token}_" in arch), key=len, default="")
     options = {name.removeprefix("train."): value for name, value in settings.items()}
-    from highrank_plugins.heads.tokens import tokens, with_layer_of_arch  # imports torch
-
     layer = with_layer_of_arch(options, tokens().get(named, {}))
     return (layer["head"], layer.get("head_pointwise", "identity")) if "head" in layer else None
 

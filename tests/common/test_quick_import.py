@@ -26,7 +26,7 @@ print(criterion.pearson_and_spearman(guesses, labels)["pearson"])
 print(task.sklearn_metrics.roc_curve(labels, guesses)[0][-1])
 import sklearn.metrics, scipy.stats
 print(type(sklearn.metrics).__name__, scipy.stats.norm.cdf(0))
-print(sum(type(finder).__module__.startswith("highrank_plugins.common") for finder in sys.meta_path))
+print(sum("quick_import" in type(finder).__module__ for finder in sys.meta_path))
 """
 
 

@@ -156,7 +156,10 @@ def test_no_option_of_any_layer_takes_a_number_that_is_not_finite(number):
     layers += [("softmax", name) for name in pointwise_names()]
     tried = set()
     for head, pointwise in layers:
-        defaults = head_options.option_defaults(head, pointwise)
+        pairs = zip(head_options.AXES, (head, pointwise), strict=True)
+        defaults = {}
+        for axis, name in pairs:
+            defaults |= head_options.Layer(axis, name).defaults()
         names = {name for name, default in defaults.items() if type(default) is float}
         names |= {name for name, own in head_options.rate_options().items() if own == pointwise}
         names.add("head_z_loss")
