@@ -53,9 +53,10 @@ class KeptState:
 
     def __init__(self, head: nn.Module) -> None:
         self.head = head
-        self.held = [(name, c, copy.copy(c)) for name, c in containers(head)]
+        found = (pair for pair in containers(head) if not pair[0].endswith("_parameters."))
+        self.held = [(name, c, copy.copy(c)) for name, c in found]
         tensors = {id(v): (name, v) for name, _, values in self.held for v in _values(values)
-                   if isinstance(v, Tensor) and not name.endswith("_parameters.")}  # fmt: skip
+                   if isinstance(v, Tensor)}  # fmt: skip
         self.tensors = [(name, t, t.detach().clone()) for name, t in tensors.values()]
 
     def restore(self, within: str = "") -> None:

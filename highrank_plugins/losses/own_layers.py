@@ -56,10 +56,17 @@ def is_unchanged(module: nn.Module) -> bool:
 
 @cache
 def _methods(cls: type) -> list[tuple[Mapping[str, Any], str, Any]]:
-    """Return what is called of a class, and where it stands, since it may be replaced there."""
-    owners = [(name, c) for name in METHODS for c in cls.__mro__ if name in vars(c)]
-    first = {name: vars(c) for name, c in reversed(owners)}
-    return [(held, name, held[name]) for name, held in first.items()]
+    """Return what is called of a class, by the classes up to the one that has it, or None.
+
+    Another function may take its place in each of them.
+    """
+    found: list[tuple[Mapping[str, Any], str, Any]] = []
+    for name in METHODS:
+        for c in cls.__mro__:
+            found.append((vars(c), name, vars(c).get(name)))
+            if name in vars(c):
+                break
+    return found
 
 
 @cache
@@ -67,7 +74,7 @@ def _is_our_class(given: type[nn.Module]) -> bool:
     cls = next(c for c in given.__mro__ if not _comes_from(c, *TRANSPARENT))
     if cls is nn.Module:
         return given is not nn.Module  # a parametrization of torch's
-    known = all(is_our_function(function) for _, _, function in _methods(cls))
+    known = all(is_our_function(function) for _, _, function in _methods(cls) if function)
     return known and (_comes_from(cls, PACKAGE) or cls in (nn.Linear, nn.ModuleList))
 
 

@@ -154,7 +154,8 @@ class Trial:
 
     def _replaces(self, name: str) -> bool:
         owner = next(c for c in type(self.head).__mro__ if name in vars(c))
-        return name in vars(self.head) or not is_our_function(vars(owner)[name])
+        method = vars(self.head).get(name, vars(owner)[name])  # FSDP's is torch's
+        return not (hasattr(method, "__code__") and is_our_function(method))
 
     @property
     def weighs(self) -> bool:

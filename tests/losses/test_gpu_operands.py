@@ -76,9 +76,8 @@ def test_gradients_are_added_up_in_float32(head, classes, options):
     assert seen.kinds.count(ATEN.mm.dtype_out) == each + contexts
     added = seen.kinds.count(ATEN.addmm.dtype_out)
     assert added in (0, each)
-    # of the others two make logits and gradients of contexts, the latter of MoS in the block's
-    given = 2 if head == "mos" else 1
-    assert seen.kinds.count(ATEN.mm.out) == given * (each + added)
+    # the others make logits and gradients of contexts
+    assert seen.kinds.count(ATEN.mm.out) == 2 * (each + added)
 
 
 def test_products_add_in_float32_only_where_the_gpu_can(monkeypatch):
