@@ -154,12 +154,11 @@ class Head(Layer):
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
         """Return the log-sum-exp of the values of each softmax [n, K], which `z_loss` squares."""
-        if self._has_own_log_probs():
+        if not self.has_log_norms:
             raise ValueError(
                 f"z_loss: {layer_name(self)} has no chunk_log_norms; leave it out (--head-z-loss)"
             )
-        values = self._values(features, tensors, random_state)
-        return values.logsumexp(-1, keepdim=not self.mixes)
+        return self._values(features, tensors, random_state).logsumexp(-1, keepdim=not self.mixes)
 
     def _values(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
@@ -191,6 +190,11 @@ class Head(Layer):
         return own | {f"pointwise.{name}": t for name, t in self.pointwise.tensors().items()}
 
     # -- for measures --------------------------------------------------------------------------
+
+    @property
+    def has_log_norms(self) -> bool:
+        """Whether `chunk_log_norms` is known: from logits, or written out."""
+        return type(self).chunk_log_norms != Head.chunk_log_norms or not self._has_own_log_probs()
 
     @property
     def has_logits(self) -> bool:
@@ -340,9 +344,8 @@ class Head(Layer):
         """Return f of widened logits."""
         prefix = "pointwise."
         own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-        wide = widen(logits)
-        return same_form(self.pointwise, self.pointwise.apply_to(wide, own), wide)
+        return same_form(self.pointwise, self.pointwise.apply_to(wide := widen(logits), own), wide)
 
     def extra_repr(self) -> str:
-        names = ("num_classes", "feature_dim", "embed_dim")
+        names = "num_classes", "feature_dim", "embed_dim"
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)

@@ -124,16 +124,17 @@ class SummedTensors(dict[str, Tensor]):
     """
 
     def __init__(
-        self, tensors: dict[str, Tensor], sums: dict[str, GradientSum], compute: torch.dtype
-    ) -> None:
+        self, tensors: dict[str, Tensor], features: Tensor, sums: dict[str, GradientSum],
+        compute: torch.dtype,
+    ) -> None:  # fmt: skip
         super().__init__(tensors)
-        self.sums, self.compute = sums, compute
+        self.features, self.sums, self.compute = features, sums, compute
 
 
 def linear_of(features: Tensor, tensors: dict[str, Tensor], name: str) -> Tensor:
     """Return W g + b of features g; W and b are the tensors `name.weight` and `name.bias`."""
     weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
-    if isinstance(tensors, SummedTensors):
+    if isinstance(tensors, SummedTensors) and features is tensors.features:
         return _Linear.apply(tensors, name, features, weight, bias)
     return linear(features, weight, bias)
 

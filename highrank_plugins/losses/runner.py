@@ -182,7 +182,7 @@ class Runner:
         leaves[FEATURES] = x
         tensors = {n: t for n, t in leaves.items() if n != FEATURES}
         if sums and loss.joins_chunks:
-            tensors = SummedTensors(tensors, sums, self.compute)
+            tensors = SummedTensors(tensors, x, sums, self.compute)
         with inner_graph(bool(sums)), autocast(x, self.autocast):
             random_state, target = plan.random_state.rows(start, stop), plan.target[start:stop]
             local = call_bound(

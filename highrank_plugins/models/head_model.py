@@ -60,7 +60,7 @@ class HeadModel(TrainingListener):
             locked_dropout=locked_dropout,
         )
         self.function_options()  # raises here rather than at the first checkpoint
-        if cfg.head_z_loss and type(self.head).chunk_log_norms is Head.chunk_log_norms:
+        if cfg.head_z_loss and not self.head.has_log_norms:
             raise UserError(f"--head-z-loss: --head {cfg.head} has no z-loss; leave it out")
         memory = cfg.head_loss_memory
         self.loss_options = {

@@ -19,7 +19,7 @@ def tensors(dtype=torch.float64):
 def product(leaves, sums=None, compute=torch.float64):
     x, *named = leaves
     plain = dict(zip(NAMES[1:], named, strict=True))
-    return linear_of(x, plain if sums is None else SummedTensors(plain, sums, compute), "latent")
+    return linear_of(x, plain if sums is None else SummedTensors(plain, x, sums, compute), "latent")
 
 
 def loss(*inputs):

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.losses import nll as choice
 from highrank_plugins.losses.kernels import triton
 from tests.models.small import build
 
@@ -49,7 +48,7 @@ def test_invalid_weights_of_the_z_loss_are_refused(value, why, lm_data):
 
 @pytest.mark.triton
 def test_more_components_than_triton_supports_are_refused(lm_data, monkeypatch):
-    monkeypatch.setattr(choice, "check_available", lambda impl, device: None)
+    monkeypatch.setattr(triton, "check_available", lambda device: None)
     words = ["--head-components", "33", "--head-embed-dim", "2", "--head-loss", "triton"]
     model, loss = step(lm_data, "mos", *words)
     model.training = True
@@ -65,11 +64,11 @@ def test_a_filter_that_the_loss_lacks_is_refused_before_an_update(lm_data):
 
 
 def test_without_triton_scoring_falls_back_and_training_is_refused(lm_data, monkeypatch):
-    def fail(impl, device):
+    def fail(device):
         raise ValueError(f"impl: 'triton' cannot run on {device}: no C compiler; {triton.INSTEAD}")
 
     model, loss = step(lm_data, "softmax", "--head-loss", "triton")
-    monkeypatch.setattr(choice, "check_available", fail)
+    monkeypatch.setattr(triton, "check_available", fail)
     assert loss().loss.isfinite().all()  # a trained model is scored by what runs here
     model.training = True
     with pytest.raises(UserError, match=r"^--head-loss triton: .*--head-loss fused"):
