@@ -226,6 +226,7 @@ def test_an_import_cycle_is_found():
 BY_PLACE = {"cli", "compat", "hooks", *ADAPTERS}
 ALONE = {
     "benchmarks/child.py": "the process that is measured, run by `python -m`",
+    "heads/logit_head.py": "the name that structures of users inherit",
     "losses/mos.py": "a fused loss, as softmax.py and mixtape.py",
     "studies/slurm.py": "the other way to run members, beside runner.py",
 }

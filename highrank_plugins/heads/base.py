@@ -155,9 +155,8 @@ class Head(Layer):
     ) -> Tensor:
         """Return the log-sum-exp of the values of each softmax [n, K], which `z_loss` squares."""
         if not self.has_log_norms:
-            raise ValueError(
-                f"z_loss: {layer_name(self)} has no chunk_log_norms; leave it out (--head-z-loss)"
-            )
+            title = f"z_loss: {layer_name(self)}"
+            raise ValueError(f"{title} has no chunk_log_norms; leave it out (--head-z-loss)")
         return self._values(features, tensors, random_state).logsumexp(-1, keepdim=not self.mixes)
 
     def _values(

@@ -19,8 +19,8 @@ from highrank_plugins.hooks.optimizers import set_own_rate
 from highrank_plugins.models.head_options import (
     AXES,
     COMMON,
+    Choice,
     HeadOptions,
-    Layer,
     derived_defaults,
     layers_with,
     rate_options,
@@ -57,7 +57,7 @@ def choose_head(options: dict, arch: dict, trunk: dict, language_model: bool = F
     return defaults | given
 
 
-def _layers_of(options: dict) -> list[Layer]:
+def _layers_of(options: dict) -> list[Choice]:
     """Return the layer that is chosen on each axis, the structure first."""
     layers, head = [], options.get("head")
     for axis in AXES[1:]:
@@ -68,7 +68,7 @@ def _layers_of(options: dict) -> list[Layer]:
             )
     for axis in AXES:
         try:
-            layers.append(Layer(axis, options.get(axis.option, axis.default)))
+            layers.append(Choice(axis, options.get(axis.option, axis.default)))
         except ValueError as error:
             raise UserError(
                 f"{flag(axis.option)}: {error}; a layer of your own needs its --user-dir"
@@ -76,7 +76,7 @@ def _layers_of(options: dict) -> list[Layer]:
     return layers
 
 
-def _defaults(layers: list[Layer], language_model: bool = False) -> dict[str, Any]:
+def _defaults(layers: list[Choice], language_model: bool = False) -> dict[str, Any]:
     return {k: v for layer in layers for k, v in layer.defaults(language_model).items()}
 
 
@@ -122,7 +122,7 @@ def head_from_options(
     return head
 
 
-def _set_rate(layer: Layer, part: nn.Module, cfg: Namespace) -> None:
+def _set_rate(layer: Choice, part: nn.Module, cfg: Namespace) -> None:
     """Apply the ``--head-…-lr`` of a layer, for any trunk and optimizer."""
     lr = getattr(cfg, layer.rate, None) if layer.rate else None
     if lr is None:

@@ -1,6 +1,6 @@
 """Describe heads by ``--head…`` options, which come from the registries of heads.
 
-A head is a choice on each of `AXES`. `Layer` describes one choice by its options, checks and builds
+A head is a choice on each of `AXES`. `Choice` describes one by its options, checks and builds
 it. An option left unset (``None``) takes the layer's default. A layer that is registered later, as
 in a ``--user-dir``, adds its options to all models.
 """
@@ -98,7 +98,7 @@ class Axis(NamedTuple):
 AXES = (Axis("head", HEADS, "softmax"), Axis("head_pointwise", POINTWISE, "identity"))
 
 
-class Layer:
+class Choice:
     """Describe a class on an axis by its options.
 
     Raises:
@@ -208,10 +208,10 @@ def true_or_false(option: str, value: object) -> bool:
     return str(value).lower() == "true"
 
 
-def layers() -> Iterator[Layer]:
+def layers() -> Iterator[Choice]:
     """Yield the layers that are registered now, structures first."""
     for axis in AXES:
-        yield from (Layer(axis, name) for name in axis.registry.names())
+        yield from (Choice(axis, name) for name in axis.registry.names())
 
 
 def rate_options() -> dict[str, str]:
@@ -291,7 +291,7 @@ def help_of(name: str) -> str:
     return f"{text} (default: {'; '.join(parts)})"
 
 
-def _rate_field(layer: Layer) -> Any:
+def _rate_field(layer: Choice) -> Any:
     return described(
         f"learning rate of {layer.name}'s {layer.cls.own_rate.replace('_', ' ')} while the other "
         "parameters have the first --lr; a schedule changes both alike (default: theirs)"

@@ -159,7 +159,7 @@ def test_no_option_of_any_layer_takes_a_number_that_is_not_finite(number):
         pairs = zip(head_options.AXES, (head, pointwise), strict=True)
         defaults = {}
         for axis, name in pairs:
-            defaults |= head_options.Layer(axis, name).defaults()
+            defaults |= head_options.Choice(axis, name).defaults()
         names = {name for name, default in defaults.items() if type(default) is float}
         names |= {name for name, own in head_options.rate_options().items() if own == pointwise}
         names.add("head_z_loss")

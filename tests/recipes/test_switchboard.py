@@ -151,10 +151,7 @@ def test_an_unknown_dialogue_option_is_named(start):
     write_pickle(start.data)
     result = start("--data", start.data, "--set", "dialogues.contxt=3")
     assert result.returncode == 2
-    assert (
-        "dialogues.contxt: highrank data dialogue-text has no --contxt; did you mean 'context'?"
-        in (result.stderr)
-    )
+    assert "dialogues.contxt: unknown key; did you mean 'context'?" in (result.stderr)
 
 
 @pytest.mark.parametrize("conf", ["softmax", "moc", "mos"])
