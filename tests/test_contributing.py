@@ -97,7 +97,6 @@ def test_the_example_of_a_measure_works(example):
     check_shown(measure, result)
 
 
-@pytest.mark.slow
 def test_the_example_of_a_recipe_works(tmp_path):
     recipe = tmp_path / "recipes" / "captions_en_de"
     (recipe / "conf").mkdir(parents=True)

@@ -1,8 +1,8 @@
 """Sort the tests into three tiers by their seconds, and name those that take more than their share.
 
 `durations.json` holds the seconds of each function, all its cases together, that is not fast.
-`scripts/test.sh --all` writes it. `--fast` leaves out what it lists; functions above LONG seconds,
-and those marked long, need `--run-long`.
+`scripts/test.sh --all` writes it. `--fast` leaves out what it lists. Those marked long, for a
+night, need `--run-long`.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 FILE = Path(__file__).with_name("durations.json")
-FAST, LONG = 0.3, 20.0  # seconds
+FAST = 0.3  # seconds
 
 
 def function_of(nodeid: str) -> str:
@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if took[item] <= FAST and item not in marked]
     elif not config.getoption("--run-long"):
         for item in items:
-            if item in marked or took[item] > LONG:
+            if item in marked:
                 item.add_marker(pytest.mark.skip(reason="long: bash scripts/test.sh --all"))
 
 

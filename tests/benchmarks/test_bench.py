@@ -32,7 +32,6 @@ def bench(*words):
     return CliRunner().invoke(app, ["bench", *map(str, words)])
 
 
-@pytest.mark.slow
 def test_a_loss_is_timed_and_written_to_csv_and_plot(tmp_path):
     words = ["--preset", "softmax_ptb", "--tokens", "16,32", "--classes", "300",
              "--impl", "naive", "--repeats", "2", "--threads", "1",

@@ -73,7 +73,6 @@ def test_a_cost_that_cannot_be_estimated_is_explained(conf, change, message):
         training(conf, change)
 
 
-@pytest.mark.slow
 def test_a_step_is_measured():
     conf = RECIPES / "wmt14_en_de" / "conf" / "small" / "mixtape.yaml"
     changes = [word for change in [*TINY, "data.vocab_size=100"] for word in ("--set", change)]

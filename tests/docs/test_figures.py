@@ -4,12 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
 def test_figures_are_drawn_from_the_records(tmp_path):
     script = ROOT / "scripts" / "draw_figures.py"
     subprocess.run([sys.executable, script, "--output", tmp_path], check=True)

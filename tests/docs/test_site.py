@@ -11,7 +11,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MISSING = [name for name in ("sphinx", "furo", "myst_nb") if not importlib.util.find_spec(name)]
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(bool(MISSING), reason=f"needs requirements/docs.txt: {MISSING} missing"),
     pytest.mark.xdist_group("site"),
 ]

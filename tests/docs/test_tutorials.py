@@ -32,7 +32,7 @@ TINY_SETTINGS = " ".join(
     ).split()
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tutorials"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.xdist_group("tutorials"), pytest.mark.timeout(900)]
 
 
 def blocks_of(page: Path, tiny: bool) -> list[tuple[str, str, str]]:

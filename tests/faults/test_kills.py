@@ -60,7 +60,6 @@ def unbroken(stream_data, mt_data, tmp_path_factory):
     return find
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", KILLS)
 def test_a_run_survives_kills_in_steps_saves_and_validations(name, unbroken, tmp_path):
     training, _, want, _ = unbroken(name)

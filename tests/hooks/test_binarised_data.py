@@ -190,7 +190,6 @@ def test_a_missing_file_is_named(folder, missing):
         run_training(folder, folder / "save", *translation_options())
 
 
-@pytest.mark.slow
 def test_fairseq_train_compares_checksums(mt_data, tmp_path):
     shutil.copytree(mt_data, tmp_path / "mt")
     write_sums(tmp_path / "mt")

@@ -67,7 +67,6 @@ def test_processes_that_are_not_asked_to_stop_continue(
     assert saved == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "numbers",
     [

@@ -115,7 +115,6 @@ def test_no_function_has_two_wrappers():
     assert len(set(functions)) == len(functions)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("module", ["metrics", "training_loop", "text"])
 def test_the_order_of_imports_changes_nothing(module):
     first = f"import highrank_plugins.hooks.{module}"

@@ -85,7 +85,6 @@ def same(one, two, place):
         assert one == two, place
 
 
-@pytest.mark.slow
 def test_torchrun_writes_the_memory_maps_of_one_process(files, tmp_path):
     torchrun = Path(sys.executable).with_name("torchrun")
     words = ["analyse", "collect", *files, *SIZE, "--output"]

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 SCRIPT = """
 import sys, torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -56,7 +54,6 @@ print("same")
 """
 
 
-@pytest.mark.slow
 def test_two_sharded_processes_match_one(tmp_path):
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     meeting = str(tmp_path / "meeting")

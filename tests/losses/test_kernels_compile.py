@@ -93,7 +93,6 @@ def test_the_cases_combine_every_two_choices():
 
 
 @pytest.mark.triton
-@pytest.mark.slow
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_kernels_compile_without_spills(capability, tmp_path):
     compiled(tmp_path, capability, [case for at, case in pairs() if at == capability])
@@ -112,7 +111,6 @@ COVERING = [
 
 
 @pytest.mark.triton
-@pytest.mark.slow
 def test_every_kernel_compiles_twice_at_most(tmp_path):
     found = compiled(tmp_path, 90, COVERING, "--accuracy")
     assert {kernel["kernel"] for kernel in found} == {
@@ -124,7 +122,6 @@ def test_every_kernel_compiles_twice_at_most(tmp_path):
     assert max(kinds.values()) <= 2
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not OLDEST.is_dir(), reason="needs requirements/triton_oldest.txt, apart")
 def test_every_kernel_compiles_with_the_oldest_triton(tmp_path):
     """It is the oldest that setup.py promises; trees of gates may spill registers."""
@@ -166,7 +163,6 @@ def assert_as_recorded(found):
 
 
 @pytest.mark.triton
-@pytest.mark.slow
 def test_instructions_per_logit_are_as_recorded(tmp_path):
     wmt = (32768, "bfloat16", 0.1, [64])
     found = compiled(

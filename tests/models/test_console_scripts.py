@@ -20,7 +20,6 @@ def script(name, *words):
     )
 
 
-@pytest.mark.slow
 def test_a_trained_model_generates(mt_data, tmp_path):
     arch = ["--arch", "transformer_mixtape_tiny", "--max-update", 2]
     trained = script(

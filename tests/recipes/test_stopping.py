@@ -128,7 +128,6 @@ def test_a_stopped_recipe_is_resumed(begin, tmp_path):
     assert again.returncode == 0 and done_stages(again) == [0, 1, 2]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("launch", ["", pytest.param("--processes 2", marks=pytest.mark.long)])
 def test_a_run_saves_and_is_resumed(tmp_path, launch):

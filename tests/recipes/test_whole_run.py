@@ -18,7 +18,6 @@ highrank_plugins.register()  # admits the plain classes that fairseq stores
 
 NAME = "multi30k_en_de"
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("whole_run"),
 ]

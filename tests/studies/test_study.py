@@ -36,7 +36,6 @@ def rows_of(file):
     return [line for line in text.split("\n\n")[0].splitlines()[2:]]
 
 
-@pytest.mark.slow
 def test_five_kills_do_not_change_a_byte_of_the_table(tmp_path):
     whole = write_stub(tmp_path / "whole", options={"pause": 0.15})
     assert run_study(whole).returncode == 0

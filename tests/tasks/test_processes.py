@@ -30,7 +30,6 @@ def train_two(data, save_dir, *options):
     return [rank.result().output for rank in ranks]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--streams", 3)])  # 3: the second rank has one
 def test_two_processes_equal_one(stream_data, tmp_path, options):
     alone = ("--batch-size", 3) if options else ()

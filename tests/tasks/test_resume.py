@@ -70,7 +70,6 @@ def test_a_run_that_validates_on_its_training_text_can_be_resumed(unbroken, stre
     check_same(end_of(tmp_path), unbroken("et")[0])
 
 
-@pytest.mark.slow
 def test_workers_and_buffers_do_not_change_the_order(unbroken, stream_data, tmp_path):
     words = ["--num-workers", 2, "--data-buffer-size", 3]
     train_streams(stream_data, tmp_path, *EPOCHS, *AVERAGING["et"], *words)

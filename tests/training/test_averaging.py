@@ -264,7 +264,6 @@ print(peak[0] - before)
 """
 
 
-@pytest.mark.slow
 def test_averaging_needs_the_memory_of_two_checkpoints(tmp_path):
     numbers = 4_000_000
     tensors = {f"layer{i}": torch.randn(numbers // 8) for i in range(8)}

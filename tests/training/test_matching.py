@@ -167,7 +167,6 @@ def of_training(arch: str) -> dict[str, object]:
     return as_options([*task_and_shape(arch), *OUR_LOSS]) | {"arch": arch} | KEEP
 
 
-@pytest.mark.slow
 def test_the_estimate_is_one_checkpoint_above_the_space_taken(mt_data, tmp_path):
     arch = "transformer_mixtape_tiny"
     keep = [word for name, value in KEEP.items() for word in (f"--{name.replace('_', '-')}", value)]

@@ -60,7 +60,6 @@ def test_shards_are_data_directories_of_fairseq(output):
     assert not (output / "shard02" / "valid.bin").exists()
 
 
-@pytest.mark.slow
 def test_files_equal_those_of_fairseq_preprocess(data, output, tmp_path):
     texts = {
         "train": lower_text(data, TRAIN, 2),

@@ -109,7 +109,6 @@ def test_the_published_text_passes(tmp_path, monkeypatch):
         prepare("wikitext2", data, tmp_path / "out", CorpusOptions())
 
 
-@pytest.mark.slow
 def test_fairseq_counts_every_line_of_wikitext2_even_empty_ones(tmp_path):
     from fairseq.data import Dictionary, data_utils
 

@@ -108,7 +108,6 @@ def sockets_of(processes: list[int]) -> list[str]:
     return [row[1] for row in rows if row[3] == "0A" and row[9] in inodes]
 
 
-@pytest.mark.slow
 def test_a_run_on_one_machine_is_not_reachable_from_outside(mt_data, tmp_path):
     from tests.training.launch.trainings import command
 

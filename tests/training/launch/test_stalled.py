@@ -11,7 +11,7 @@ import pytest
 from tests.training.launch.test_trainings import process_of, start, wait_for_update
 
 STALL_SECONDS = 6
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
