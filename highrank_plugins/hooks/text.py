@@ -34,6 +34,7 @@ from fairseq_cli import interactive, preprocess
 from omegaconf import OmegaConf
 
 from highrank_plugins.common import text_lines
+from highrank_plugins.common.names import flag
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.text_lines import MAX_PIECES, TextRules, check_texts, decode_line
 from highrank_plugins.common.user_error import UserError
@@ -124,10 +125,13 @@ def binarise(stock: Callable, hub: Any, sentence: str) -> torch.Tensor:
 @replaces(interactive, "main")
 def translate_typed(stock: Callable, cfg: Any) -> None:
     """Translate what is typed."""
-    if getattr(cfg, "generation", cfg).lm_path is not None:
-        raise UserError(
-            "--lm-path has no effect in fairseq-interactive: leave it out, or use fairseq-generate"
-        )
+    options = getattr(cfg, "generation", cfg)
+    for name in ("lm_path", "score_reference"):
+        if getattr(options, name):
+            raise UserError(
+                f"{flag(name)} has no effect in fairseq-interactive: leave it out, or use "
+                "fairseq-generate"
+            )
     stock(cfg)
 
 

@@ -51,6 +51,7 @@ def lines(request, tmp_path_factory):
         ("generate", "--constraints ordered", "--constraints ordered: "),
         ("interactive", "--input {folder}/long", "--max-source-positions"),
         ("interactive", "--input {folder}/nosuch", "nosuch: no such file"),
+        ("interactive", "--score-reference", "--score-reference has no effect"),
         ("train", "--fp16", "--fp16: "),
         ("train", "--tpu", "--tpu: "),
         ("train", "--use-plasma-view", "--use-plasma-view needs plasma, which is not installed"),
