@@ -103,12 +103,14 @@ def require_comparable(metric: str, runs: Sequence[tuple[Path, Record]]) -> None
 
 
 def doubts(record: Record) -> list[str]:
-    """Return `below_floor`, and whether the validation loss was best at the last epoch."""
+    """Return `below_floor`, and which validation scores were best at the last epoch."""
     train = (record.get("finetune") or record).get("train", {})
-    loss, epochs = train.get("valid_loss"), train.get("epochs")
-    still = loss is not None and loss == train.get("best_valid_loss") and (epochs or 0) > 1
-    more = ["the validation loss was still improving at the last epoch"] if still else []
-    return [*below_floor(record), *more]
+    improving = (
+        f"the validation {name.removeprefix('best_valid_')} was still improving at the last epoch"
+        for name, best in train.items()
+        if name.startswith("best_valid_") and None is not best == train.get(name[5:])
+    )
+    return [*below_floor(record), *(improving if (train.get("epochs") or 0) > 1 else ())]
 
 
 def is_perplexity(metric: str) -> bool:

@@ -16,6 +16,7 @@ from highrank_plugins.common.files import read_json
 from highrank_plugins.common.formatting import CONTROL
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.provenance import git_state, hardware, versions
+from highrank_plugins.common.score import direction
 from highrank_plugins.results.doubts import doubts, impossible
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def summarise(entries: Sequence[dict[str, Any]]) -> dict[str, float]:
     start = next((entry for entry in entries if entry["tag"] == "start"), {})
     trained = [entry for entry in entries if entry["tag"] in ("train_inner", "train")]
     epochs = {int(entry["epoch"]): entry for entry in trained if entry["tag"] == "train"}
-    losses = [_number(entry, "loss") for entry in entries if entry["tag"] == "valid"]
+    validations = [entry for entry in entries if entry["tag"] == "valid"]
     if not trained:
         return {}
     last = trained[-1]
@@ -186,8 +187,11 @@ def summarise(entries: Sequence[dict[str, Any]]) -> dict[str, float]:
         steps = list(ends.values())  # a run may end within its first epoch
     if steps:
         summary["seconds_per_epoch"] = round(median(steps), 1)
-    if losses:
-        summary |= {"valid_loss": losses[-1], "best_valid_loss": min(losses)}
+    names = ["loss", *(name for name in (validations or [{}])[0] if direction(name) > 0)]
+    for name in names if validations else ():
+        numbers = [_number(entry, name) for entry in validations if name in entry]
+        best = max(numbers) if direction(name) > 0 else min(numbers)
+        summary |= {f"valid_{name}": numbers[-1], f"best_valid_{name}": best}
     if "parameters" in start:
         summary["parameters"] = start["parameters"]
     if memory := [entry["peak_memory_gib"] for entry in trained if "peak_memory_gib" in entry]:

@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.record import METRICS, read_training, summarise
 
 START = {
@@ -55,6 +56,17 @@ def test_the_summary_has_the_last_numbers_the_median_speed_and_the_best_loss():
         "peak_memory_gib": 1.5,
     }
     assert summarise([*RUN, inner(350, 210)])["updates"] == 350
+
+
+def test_the_summary_has_the_best_of_scores_whose_direction_is_known():
+    run = [
+        entry | {"bleu": 14 + entry["epoch"], "latency": 1} if entry["tag"] == "valid" else entry
+        for entry in RUN
+    ]
+    found = summarise(run)
+    assert found["valid_bleu"] == found["best_valid_bleu"] == 17 and "valid_latency" not in found
+    said = doubts({"metrics": {}, "train": found})
+    assert said == ["the validation bleu was still improving at the last epoch"]
 
 
 def test_a_single_epoch_takes_what_the_run_took_until_its_end():
