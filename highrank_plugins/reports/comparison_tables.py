@@ -12,8 +12,6 @@ from highrank_plugins.reports.tables import Cell, Table
 from highrank_plugins.results.comparison import (
     Compared,
     ComparedSystem,
-    metrics_of,
-    numbers_of,
 )
 from highrank_plugins.results.doubts import (
     Record,
@@ -25,6 +23,7 @@ from highrank_plugins.results.doubts import (
 from highrank_plugins.results.metrics import COSTS, Metric, metric_named
 from highrank_plugins.results.published import published_rows
 from highrank_plugins.results.record import RESULTS, configuration_of, load_record, read_records
+from highrank_plugins.results.results_table import metrics_of, numbers_of
 from highrank_plugins.results.verdicts import judge
 
 _TESTS = {"student": "Student's unpaired two-sided t-test", "welch": "Welch's two-sided t-test"}

@@ -8,9 +8,10 @@ from statistics import mean
 from highrank_plugins.common.figures import Scatter
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.reports.style import layer_of
-from highrank_plugins.results.comparison import Compared, ComparedSystem, RecordedRun, numbers_of
+from highrank_plugins.results.comparison import Compared, ComparedSystem, RecordedRun
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import RESULTS
+from highrank_plugins.results.results_table import numbers_of
 
 
 def study_figures(compared: Compared, x: str) -> list[Scatter]:

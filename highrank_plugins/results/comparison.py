@@ -25,8 +25,8 @@ from highrank_plugins.results.doubts import (
     require_comparable,
     systems_below_floor,
 )
-from highrank_plugins.results.metrics import SCORES
-from highrank_plugins.results.record import RESULTS, load_record, metric_of, read_records
+from highrank_plugins.results.record import RESULTS, read_records
+from highrank_plugins.results.results_table import metrics_of
 from highrank_plugins.results.scoring import read_lines
 
 BASELINE = "softmax"
@@ -192,11 +192,6 @@ def _given(text: str) -> ComparedSystem:
         ) from None
 
 
-def metrics_of(records: Sequence[Record]) -> list[str]:
-    """Return the metrics with a column that any of the records has, in their order."""
-    return [one.name for one in SCORES if any(one.name in record["metrics"] for record in records)]
-
-
 def _system_of(path: Path, paths: Sequence[Path]) -> str:
     """Return the system that a record's file or folder is named after."""
     folder = path.absolute().parent.name
@@ -323,13 +318,3 @@ def _texts(run: RecordedRun) -> tuple[list[str], list[str]] | None:
         return None
     hypotheses, references = map(read_lines, files)
     return (hypotheses, references) if len(hypotheses) == len(references) else None
-
-
-def numbers_of(paths: Sequence[Path], *metrics: str) -> list[tuple[float, ...]]:
-    """Return numbers of records; refuse those that do not compare, as `highrank compare` does."""
-    records = {path: load_record(path) for path in paths}
-    for metric in metrics:
-        require_comparable(metric, list(records.items()))
-    for name, why in systems_below_floor({str(path): [of] for path, of in records.items()}).items():
-        raise ValueError(f"{name}: {why}: the model is below the floor; leave it out")
-    return [tuple(metric_of(path, metric) for metric in metrics) for path in paths]
