@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from highrank_plugins.cli import make_group
+from highrank_plugins.cli.compare import compare
 from highrank_plugins.cli.printing import print_tables
 
 if TYPE_CHECKING:
@@ -265,5 +266,13 @@ def _dialogues(texts: list[Path]) -> list[str]:
     return lines
 
 
-results = make_group({"record": record})
-results.callback()(lambda: None)  # typer would make a single command of the group
+def table(records: Annotated[list[Path], "Records of runs."]) -> None:
+    """Print a row for each record, as `highrank compare --runs`.
+
+    Example: highrank results table exp/*/results.json
+    """
+    compare(records, runs=True)
+
+
+# the second and third are `compare --runs` and `published`, for scripts about records alone
+results = make_group({"record": record}, {"table": table, "published": published})
