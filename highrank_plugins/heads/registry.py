@@ -145,7 +145,9 @@ class Registry(Generic[T]):
         title = f"{self.kind} {name!r} of class {getattr(cls, '__name__', repr(cls))}"
         if not (isinstance(cls, type) and issubclass(cls, self.base())):
             base = self.base().__name__
-            raise UserError(f"{title}: it is no {base}; register a class that inherits from {base}")
+            raise UserError(
+                f"{title}: it is not a {base}; register a class that inherits from {base}"
+            )
         needs = getattr(self.base(), "needs", ())
         if needs and all(getattr(cls, n) is getattr(self.base(), n) for n in needs):
             raise UserError(

@@ -42,13 +42,10 @@ def is_ours(module: Any) -> bool:
 
 def is_unchanged(module: nn.Module) -> bool:
     """Whether a module is of this package's classes or a plain part of them, as it was made."""
-    cls = type(module)
+    cls: Any = type(module)  # to mypy a class of modules has no hash
     return (
-        _is_our_class(cls)  # type: ignore[arg-type]  # to mypy a class has no hash
-        and all(
-            held.get(name) is function
-            for held, name, function in _methods(cls)  # type: ignore[arg-type]  # likewise
-        )
+        _is_our_class(cls)
+        and all(held.get(name) is function for held, name, function in _methods(cls))
         and not has_own_methods(vars(module), cls)
         and not has_own_hooks(module)
     )

@@ -54,7 +54,7 @@ def below_floor(record: Record) -> Iterator[str]:
         if kind == "bits" and record["metrics"].get(name.replace(kind, "perplexity"), 0) >= unigram:
             continue  # its perplexity says the same
         if name != UNIGRAM and _EVALUATED.match(name) and value >= floor < math.inf:
-            yield f"{name} is no better than that of counting words, the unigram's {floor:g}"
+            yield f"{name} is no better than counting words (unigram: {floor:g})"
         elif kind == "kld" and value < LEAST_KLD:
             yield f"{name} is below {LEAST_KLD}; that of equal predictions everywhere is 0"
         elif kind == "bleu" and not name.endswith(("precision", "recall")) and value < LEAST_BLEU:

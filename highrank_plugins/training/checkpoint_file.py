@@ -61,7 +61,7 @@ def best_checkpoint(directories: list[Path]) -> Path:
     sign = common_sign(found)
     for path in found:
         if not math.isfinite(scores[path]):
-            raise ValueError(f"{path}: its best score is no finite number; leave this run out")
+            raise ValueError(f"{path}: its best score is not a finite number; leave this run out")
         if wrong := reversed_flag(saved_options(look_up(path), "checkpoint")):
             raise ValueError(
                 f"{path} is the worst checkpoint of its run, not the best ({wrong[1]}). Take the "

@@ -308,11 +308,11 @@ def test_numbers_of_a_function_may_change_after_it_is_built():
     ("register", "cls", "said"),
     [
         (register_pointwise, type("Bend", (Pointwise,), {"forward": None}), "has no apply_to"),
-        (register_pointwise, type("Bend", (nn.Module,), {}), "is no Pointwise"),
-        (register_pointwise, len, "is no Pointwise"),
+        (register_pointwise, type("Bend", (nn.Module,), {}), "is not a Pointwise"),
+        (register_pointwise, len, "is not a Pointwise"),
         (register_head, type("Bend", (Head,), {}), "has no chunk_log_probs"),
         (register_head, type("Bend", (LogitHead,), {}), "has no chunk_logits"),
-        (register_head, type("Bend", (nn.Module,), {}), "is no Head"),
+        (register_head, type("Bend", (nn.Module,), {}), "is not a Head"),
     ],
 )
 def test_what_is_no_layer_cannot_be_registered(register, cls, said):

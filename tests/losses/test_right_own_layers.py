@@ -108,7 +108,7 @@ def test_a_layer_that_keeps_its_last_values_for_inspection_passes():
 @pytest.mark.parametrize("thing", [3, "x", None, [1], nn.ReLU(), torch.relu])
 def test_what_is_no_class_is_refused_and_not_kept(thing):
     for _ in range(2):
-        with pytest.raises(UserError, match="is no Pointwise; register a class"):
+        with pytest.raises(UserError, match="is not a Pointwise; register a class"):
             register_pointwise("own_thing")(thing)
 
 

@@ -46,9 +46,9 @@ def test_a_claim_ends_the_last_table(records):
 @pytest.mark.parametrize(
     ("metrics", "doubt"),
     [
-        ({UNIGRAM: 128, "test_perplexity": 128}, "test_perplexity is no better than that of"),
-        ({UNIGRAM: 128, "valid_perplexity": 130}, "valid_perplexity is no better than that of"),
-        ({UNIGRAM: 128, "test_bits": 7.01}, "test_bits is no better than that of counting words"),
+        ({UNIGRAM: 128, "test_perplexity": 128}, "test_perplexity is no better than counting"),
+        ({UNIGRAM: 128, "valid_perplexity": 130}, "valid_perplexity is no better than counting"),
+        ({UNIGRAM: 128, "test_bits": 7.01}, "test_bits is no better than counting words"),
         ({"test_kld": 0.009}, "test_kld is below 0.01"),
         *(({name: 4.9}, f"{name} is below 5") for name in ("sacrebleu", "BLEU", "test_bleu")),
     ],

@@ -68,7 +68,7 @@ def test_no_run_wins_by_a_score_that_is_no_number(tmp_path, score, metric):
     runs = [write(tmp_path / name, best, *kinds) for name, best in (("a", score), ("b", 9.0))]
     for order in (runs, runs[::-1]):
         with pytest.raises(
-            ValueError, match=r"a/checkpoint_best\.pt: its best score is no finite number"
+            ValueError, match=r"a/checkpoint_best\.pt: its best score is not a finite number"
         ):
             best_checkpoint(order)
 
