@@ -20,12 +20,12 @@ BUDGETS: dict[str, int] = {
     "analysis": 1351,
     "benchmarks": 1461,
     "cli": 3466,
-    "common": 2735,
+    "common": 2737,
     "compat": 485,
     "criterions": 193,
     "data": 2130,
     "evaluation": 290,
-    "heads": 2491,
+    "heads": 2495,
     "hooks": 2848,
     "inference": 1532,
     "losses": 4961,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2743,
     "trunks": 351,
 }
-LINES_OF_TESTS = 43400
+LINES_OF_TESTS = 43353
 
 
 @pytest.fixture(scope="module")

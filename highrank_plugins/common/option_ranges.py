@@ -137,6 +137,8 @@ def check_ranges(options: Mapping[str, Any]) -> None:
     problems |= _schedule_problems(options)
     if (metric := options.get("best_checkpoint_metric")) in NO_QUALITY:
         problems["best_checkpoint_metric"] = f"{metric}: says nothing of quality; take loss"
+    if options.get("disable_validation") and options.get("patience", -1) > 0:
+        problems["patience"] = "counts validations: remove --disable-validation"
     if found := reversed_flag(options):
         problems.setdefault(*found)
     for copy, original in _COPIES.items():

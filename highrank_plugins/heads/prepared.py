@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from highrank_plugins.losses.kept_state import is_plain
 from highrank_plugins.losses.own_layers import is_ours
 
 
@@ -25,9 +26,9 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
 class PreparedTensors:
     """Keep `head.tensors()` for many calls without gradients in evaluation.
 
-    They are prepared again when a parameter is moved, replaced or changed in place, and after
-    `train()` or `eval()`. Only writing through `parameter.data` while evaluating goes unnoticed;
-    call `eval()` after it.
+    They are prepared again when a parameter is moved, replaced or changed in place, when a number
+    of a part is another, and after `train()` or `eval()`. Only writing through `parameter.data`
+    while evaluating goes unnoticed; call `eval()` after it.
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,10 @@ class PreparedTensors:
         changes = head.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
         if changes or not is_ours(head):  # the tensors of others may follow from anything
             return head.tensors()
-        state = tuple(_state(parameter) for parameter in head.parameters())
+        state = (
+            *(_state(parameter) for parameter in head.parameters()),
+            *(tuple(filter(is_plain, vars(part).values())) for part in head.modules()),
+        )
         if self._tensors is None or state != self._state:
             self._tensors, self._state = head.tensors(), state
         return self._tensors

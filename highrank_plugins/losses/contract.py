@@ -163,12 +163,12 @@ def _copies(head: Any, moved: bool) -> dict[str, Tensor]:
     """Return wide copies of parameters and buffers; those of parameters moved from 0 and 1."""
     copies: dict[int, Tensor] = {}
     for tensor in (*head.parameters(), *head.buffers()):
-        copy = tensor.detach().clone()
+        copy = tensor.detach()
         if copy.is_floating_point():
             copy = copy.to(torch.promote_types(copy.dtype, torch.float32))
-            if moved and isinstance(tensor, nn.Parameter):
-                copy = moved_numbers(copy)
-            copy.requires_grad_(tensor.requires_grad)
+        changes = moved and copy.is_floating_point() and isinstance(tensor, nn.Parameter)
+        copy = moved_numbers(copy) if changes else copy.clone()
+        copy.requires_grad_(tensor.requires_grad)
         copies[id(tensor)] = copy
     named = [*head.named_parameters(remove_duplicate=False),
              *head.named_buffers(remove_duplicate=False)]  # fmt: skip

@@ -41,3 +41,8 @@ def test_a_flag_against_the_direction_is_refused(metric, maximise):
 def test_speed_and_counts_choose_no_checkpoint(metric, maximise):
     with pytest.raises(WrongNumbers, match=f"--best-checkpoint-metric {metric}: says nothing"):
         check_ranges(options(metric, maximise))
+
+
+def test_patience_needs_validations():
+    with pytest.raises(WrongNumbers, match="--patience counts validations"):
+        check_ranges({"patience": 1, "disable_validation": True})

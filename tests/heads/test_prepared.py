@@ -62,6 +62,14 @@ def test_prepared_tensors_are_never_stale(case, change):
         assert not torch.allclose(got, before.to(got.dtype))
 
 
+def test_another_number_of_a_function_is_seen():
+    head, features = CASES[0].build(), make_features(3)
+    with torch.no_grad():
+        before = head(features)
+        head.pointwise.bound = 2.0
+        assert not torch.allclose(head(features), before)
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradients_are_not_lost_after_inference(case):
     head, features = case.build(), make_features(3)
