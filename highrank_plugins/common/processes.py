@@ -16,17 +16,23 @@ from highrank_plugins.common.user_error import UserError
 
 _PR_SET_PDEATHSIG = 1
 _CHECKOUT = str(Path(__file__).parents[2])
-# numbers of processes: Open MPI and Spectrum MPI; MPICH, Intel MPI, Cray and Flux; MVAPICH and its
-# mpirun_rsh; a step of srun; Cray's mpiexec; jsrun; horovodrun
-_SIZES = (
-    "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "MPIRUN_NPROCS",
-    "SLURM_STEP_NUM_TASKS", "PALS_SIZE", "JSM_NAMESPACE_SIZE", "HOROVOD_SIZE",
-)  # fmt: skip
-# less than a number that may not be given
-_RANKS = (
-    "PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE", "OMPI_COMM_WORLD_RANK", "PMI_RANK",
-    "MV2_COMM_WORLD_RANK", "MPIRUN_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK", "HOROVOD_RANK",
-)  # fmt: skip
+_TASK = "PBS_TASKNUM"
+# launcher → its variables with the number of processes, and with a rank, which is less than that
+_LAUNCHERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "Open MPI, Spectrum MPI": (("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_RANK", "PMIX_RANK")),
+    "MPICH, Intel MPI, Cray": (("PMI_SIZE", "MPI_LOCALNRANKS"), ("PMI_RANK", "MPI_LOCALRANKID")),
+    "MVAPICH": (("MV2_COMM_WORLD_SIZE",), ("MV2_COMM_WORLD_RANK",)),
+    "mpirun_rsh": (("MPIRUN_NPROCS",), ("MPIRUN_RANK",)),
+    "srun": (("SLURM_STEP_NUM_TASKS",), ("SLURM_PROCID",)),
+    "Cray's mpiexec and aprun": (("PALS_SIZE",), ("PALS_RANKID", "ALPS_APP_PE")),
+    "jsrun": (("JSM_NAMESPACE_SIZE",), ("JSM_NAMESPACE_RANK",)),
+    "horovodrun": (("HOROVOD_SIZE",), ("HOROVOD_RANK",)),
+    "flux run": (("FLUX_JOB_SIZE",), ("FLUX_TASK_RANK",)),
+    "pbsdsh": ((_TASK,), ("PBS_NODENUM",)),
+    "blaunch": (("LSF_PM_TASKID",), ()),  # counts from 1
+    "HTCondor": (("_CONDOR_NPROCS",), ("_CONDOR_PROCNO",)),
+    "AWS Batch": (("AWS_BATCH_JOB_NUM_NODES",), ("AWS_BATCH_JOB_NODE_INDEX",)),
+}
 _NUMBER = re.compile(r"\s*\+?0*(\d+)\s*")
 _ENOUGH = 9  # digits
 
@@ -84,9 +90,22 @@ def processes_started(environment: Mapping[str, str]) -> tuple[int, str]:
     names = [("WORLD_SIZE", 0)] if own else []
     marks = {"TORCHELASTIC_RUN_ID", stop_request.LAUNCHED}
     if not (own and environment.get("WORLD_SIZE") and marks & {*environment}):
-        names += [*((name, 0) for name in _SIZES), *((name, 1) for name in _RANKS)]
-    given = [(_NUMBER.fullmatch(environment.get(name, "")), more, name) for name, more in names]
+        for of_sizes, of_ranks in _LAUNCHERS.values():
+            names += [*((name, 0) for name in of_sizes), *((name, 1) for name in of_ranks)]
+    said = {**environment, _TASK: _tasks_of_pbs(environment)}
+    given = [(_NUMBER.fullmatch(said.get(name, "")), more, name) for name, more in names]
     return max([(1, ""), *((int(n[1][:_ENOUGH]) + more, name) for n, more, name in given if n)])
+
+
+def _tasks_of_pbs(environment: Mapping[str, str]) -> str:
+    """Return the number of processes of pbsdsh; none in task 1, the script of a job of any size."""
+    task = _NUMBER.fullmatch(environment.get(_TASK, ""))
+    if task is None or int(task[1][:_ENOUGH]) < 2:
+        return ""
+    try:  # the file has a line for each process
+        return str(len(Path(environment["PBS_NODEFILE"]).read_text(errors="replace").split()))
+    except (KeyError, OSError):
+        return task[1]
 
 
 def refuse_several(environment: Mapping[str, str], world: int, remedy: str) -> None:

@@ -104,22 +104,14 @@ SEVERAL = [
     {"RANK": "0", "WORLD_SIZE": "4"},
     {**TORCHRUN, "WORLD_SIZE": "4"},
     {**TORCHRUN, "WORLD_SIZE": "4", "SLURM_PROCID": "0"},
-    {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"},
-    {"PMI_RANK": "0", "PMI_SIZE": "4"},
-    {"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "4"},
-    {"MPIRUN_RANK": "0", "MPIRUN_NPROCS": "4"},
+    *({name: "4"} for names, _ in processes._LAUNCHERS.values() for name in names),
+    *({name: "3"} for _, names in processes._LAUNCHERS.values() for name in names),
     {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"},
-    {"PALS_RANKID": "0", "PALS_SIZE": "4"},
-    {"PALS_RANKID": "3"},
-    {"PMIX_RANK": "3"},
-    {"ALPS_APP_PE": "3"},
-    {"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "4"},
-    {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "4"},
     {"RANK": "0", "WORLD_SIZE": "1", "PMI_SIZE": "4"},
     {"TORCHELASTIC_RUN_ID": "left", "OMPI_COMM_WORLD_SIZE": "4"},
     {"HIGHRANK_LAUNCHED": "7", "SLURM_STEP_NUM_TASKS": "4"},
     {"HIGHRANK_LAUNCHED": "7", "RANK": "0", "PMI_SIZE": "4"},
-    *({name: "3"} for name in processes._RANKS),
+    {"PBS_TASKNUM": "2", "PBS_NODEFILE": "nodes"},
     {"RANK": "0", "WORLD_SIZE": " 4"},
     {"RANK": "0", "WORLD_SIZE": "+04\n"},
 ]
@@ -131,19 +123,40 @@ ALONE = [
     {"WORLD_SIZE": "8"},
     {"RANK": "0", "WORLD_SIZE": ""},
     {"PMI_SIZE": "many"},
+    {"PBS_TASKNUM": "1", "PBS_NODENUM": "0", "PBS_NODEFILE": "nodes"},  # a batch script
+    {"PBS_TASKNUM": "146", "PBS_NODEFILE": "node"},
+    {"LSF_PM_TASKID": "1"},
     {**TORCHRUN, "WORLD_SIZE": "1", "SLURM_STEP_NUM_TASKS": "4"},  # a torchrun in each task
     {"HIGHRANK_LAUNCHED": "7", "RANK": "0", "WORLD_SIZE": "1", "PMI_SIZE": "4"},
 ]
 
 
+@pytest.fixture
+def node_files(tmp_path, monkeypatch):
+    """Have the node files of PBS for one process and for four, on two machines."""
+    monkeypatch.chdir(tmp_path)
+    Path("node").write_text("a\n")
+    Path("nodes").write_text("a\na\nb\nb\n")
+
+
+def test_every_launcher_has_a_row_that_tells_its_processes_from_one():
+    known = {name for pair in processes._LAUNCHERS.values() for names in pair for name in names}
+    assert known >= {
+        "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "MPIRUN_NPROCS", "PALS_SIZE",
+        "SLURM_STEP_NUM_TASKS", "JSM_NAMESPACE_SIZE", "HOROVOD_SIZE", "FLUX_JOB_SIZE",
+        "FLUX_TASK_RANK", "PBS_TASKNUM", "MPI_LOCALNRANKS", "MPI_LOCALRANKID", "PMIX_RANK",
+        "ALPS_APP_PE", "PALS_RANKID",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("environment", SEVERAL, ids=str)
-def test_processes_started_together_are_counted(environment):
+def test_processes_started_together_are_counted(environment, node_files):
     count, variable = processes_started(environment)
     assert count == 4 and variable in environment
 
 
 @pytest.mark.parametrize("environment", ALONE, ids=str)
-def test_a_process_of_its_own_is_one(environment):
+def test_a_process_of_its_own_is_one(environment, node_files):
     assert processes_started(environment)[0] == 1
 
 
