@@ -13,7 +13,7 @@ from highrank_plugins.benchmarks.measuring import MeasurementFailed, measure
 from highrank_plugins.common import formatting
 from highrank_plugins.training.command_line import words_of
 from highrank_plugins.training.configuration import Configuration
-from highrank_plugins.training.launch.flags import fit_batch
+from highrank_plugins.training.launch.plan import fit_batch
 
 SENTENCE = 26  # pieces in a sentence of WMT
 

@@ -22,8 +22,7 @@ def launch(
     SIGTERM or SIGUSR1 saves a checkpoint and ends with exit code 75; the same command resumes from
     it. Run the same command on every node. See docs/howto/clusters.md.
     """
-    from highrank_plugins.training.launch.flags import refuse_missing, save_dir
-    from highrank_plugins.training.launch.plan import Plan
+    from highrank_plugins.training.launch.plan import Plan, refuse_missing, save_dir
 
     if settings.slurm is not None:
         _check_slurm(settings)
@@ -73,15 +72,15 @@ def devices(settings: LaunchSettings) -> tuple[bool, int]:
 
 
 def _complete(command: list[str], settings: LaunchSettings, world_size: int) -> tuple[str, ...]:
-    from highrank_plugins.training.launch import flags
+    from highrank_plugins.training.launch import plan
 
     tokens, streams = settings.effective_tokens, settings.effective_streams
     if tokens is not None and streams is not None:
         raise ValueError("--effective-tokens and --effective-streams exclude each other")
     if tokens is not None:
-        command, line = flags.with_effective_batch(command, tokens, world_size)
+        command, line = plan.with_effective_batch(command, tokens, world_size)
     elif streams is not None:
-        command, line = flags.with_effective_streams(command, streams, world_size)
+        command, line = plan.with_effective_streams(command, streams, world_size)
     else:
         return tuple(command)
     typer.echo(f"highrank: {line}", err=True)
@@ -91,8 +90,12 @@ def _complete(command: list[str], settings: LaunchSettings, world_size: int) -> 
 def _slurm(plan: "Plan", settings: LaunchSettings, script: Path) -> None:
     from highrank_plugins.common.files import write_text
     from highrank_plugins.common.folders import held_alone
-    from highrank_plugins.training.launch.batch_job import check_characters
-    from highrank_plugins.training.launch.slurm import Job, sbatch_script, submit_once
+    from highrank_plugins.training.launch.batch_job import (
+        Job,
+        check_characters,
+        sbatch_script,
+        submit_once,
+    )
 
     job = Job(script.stem, settings.one_gpu_each, settings.grace, settings.sbatch or ())
     check_characters([str(script), *job.directives, *plan.command])

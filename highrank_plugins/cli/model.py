@@ -38,7 +38,7 @@ def average(
 
     Holds at most two checkpoints in memory.
     """
-    from highrank_plugins.training.averaging import average_checkpoints
+    from highrank_plugins.training.checkpoints import average_checkpoints
 
     logging.disable(logging.INFO)  # hides fairseq's log
     if output.is_dir():
@@ -56,7 +56,7 @@ def average(
 def _choose(
     directory: Path, last: int | None, best: int | None, first: int | None, end: int | None
 ) -> list[Path]:
-    from highrank_plugins.training import averaging as choice
+    from highrank_plugins.training import checkpoints as choice
 
     if first is not None and end is not None and first > end:
         raise ValueError(f"--from-update {first} is above --to-update {end}")
@@ -79,7 +79,7 @@ def best_checkpoint(
 
     Compares the scores of --best-checkpoint-metric, the validation loss by default.
     """
-    from highrank_plugins.training.checkpoint_file import best_checkpoint
+    from highrank_plugins.training.checkpoints import best_checkpoint
 
     logging.disable(logging.INFO)  # hides fairseq's log
     typer.echo(best_checkpoint(directories))

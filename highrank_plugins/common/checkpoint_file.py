@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import highrank_plugins
 from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.user_error import UserError
 
@@ -31,8 +32,8 @@ _FOLDER = 0x10  # attribute of MS-DOS
 _DAMAGE = (
     zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeDecodeError, struct.error, zlib.error,
 )  # fmt: skip
-# exceptions of `load_mapped` for an unreadable file, and of looking into what it returns
-UNREADABLE = (
+# exceptions of torch.load for an unreadable file, and of looking into what it returns
+_UNREADABLE = (
     AttributeError, EOFError, LookupError, OSError, pickle.UnpicklingError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
@@ -65,12 +66,25 @@ def check_archive(path: str | Path, whole: bool = True) -> None:
     _check(str(path), whole, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns))
 
 
-def load_mapped(path: str | Path) -> Any:
-    """Return what a file of torch.save holds; tensors are read from the disk when they are used."""
+def read_checkpoint(path: str | Path, *keys: str | int) -> Any:
+    """Return what a file of torch.save holds, or the value at `keys`; refuse a damaged file.
+
+    Tensors are read from the disk when they are used, so the size of the file does not matter.
+    """
     import torch
 
-    check_archive(path, whole=False)
-    return torch.load(path, "cpu", weights_only=True, mmap=True)
+    highrank_plugins.register()  # allows the plain classes that fairseq stores
+    check_archive(path, whole=False)  # its messages are those to show
+    try:
+        value = torch.load(path, "cpu", weights_only=True, mmap=True)
+        for key in keys:
+            value = value[key]
+        return value
+    except _UNREADABLE as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            f"{path}: damaged, or not a training checkpoint ({reason}); move it elsewhere"
+        ) from None
 
 
 def first_whole(paths: Iterable[str | Path]) -> tuple[str | None, list[str]]:

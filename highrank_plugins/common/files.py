@@ -235,7 +235,7 @@ def require_space(path: Path, needed: float) -> None:
     if needed > free:
         raise UserError(
             f"{size(needed)} are needed on the disk of {folder}, {size(free)} are free: free some "
-            "space, or write elsewhere with --exp-dir"
+            "space, or write elsewhere (--exp-dir, --log-dir)"
         )
 
 

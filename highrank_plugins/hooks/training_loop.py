@@ -51,7 +51,7 @@ from fairseq_cli import train as training
 from torch import distributed
 
 from highrank_plugins.common import stop_request
-from highrank_plugins.common.checkpoint_file import UNREADABLE, first_whole, load_mapped
+from highrank_plugins.common.checkpoint_file import first_whole, read_checkpoint
 from highrank_plugins.common.folders import locked
 from highrank_plugins.common.heartbeat import beat, guard
 from highrank_plugins.common.names import did_you_mean, flag
@@ -296,8 +296,8 @@ def _progress(path: str) -> tuple[bool, int, float]:
     Those of a damaged one are False, -1 and 0.
     """
     try:
-        state = load_mapped(path)
-        updates = int(state["optimizer_history"][-1]["num_updates"])
-        return state.get("last_optimizer_state") is not None, updates, os.path.getmtime(path)
-    except UNREADABLE:
+        updates = int(read_checkpoint(path, "optimizer_history", -1, "num_updates"))
+        has_state = read_checkpoint(path).get("last_optimizer_state") is not None
+        return has_state, updates, os.path.getmtime(path)
+    except (OSError, TypeError, ValueError):
         return False, -1, 0.0

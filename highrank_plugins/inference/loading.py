@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from highrank_plugins.common.checkpoint_file import ReasonsOf
 from highrank_plugins.heads import Head, build_head
 from highrank_plugins.measures.base import Words
-from highrank_plugins.training.checkpoint_file import configuration_of
+from highrank_plugins.training.checkpoints import configuration_of
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 # parameters whose first dimension is the number of words, the most reliable first

@@ -22,8 +22,7 @@ from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.reports.model_card import model_card
 from highrank_plugins.results.record import load_record
-from highrank_plugins.training.averaging import first_names, load_without_weights
-from highrank_plugins.training.checkpoint_file import mapped_model
+from highrank_plugins.training.checkpoints import first_names, load_without_weights, mapped_model
 
 if TYPE_CHECKING:
     from torch import Tensor

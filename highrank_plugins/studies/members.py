@@ -30,7 +30,7 @@ from highrank_plugins.studies.definition import (
 )
 from highrank_plugins.training import configuration
 from highrank_plugins.training.configuration import Configuration
-from highrank_plugins.training.matching import By, Match, invented_data, solve
+from highrank_plugins.training.model_size import By, Match, invented_data, solve
 
 # Raise this number when a change of the package or of a recipe gives any run other numbers: an
 # initialisation, a loss, an order of sums, a default, a score, a stage. Every member then has
@@ -318,7 +318,7 @@ def match_configurations(
     free: tuple[str, ...] = (),
     step: int = 4,
 ) -> Match:
-    """Return the sizes at which `system` costs as much as `reference`, see `matching.solve`.
+    """Return the sizes at which `system` costs as much as `reference`, see `model_size.solve`.
 
     The dictionary has `words` entries, unless `data` has one.
     """

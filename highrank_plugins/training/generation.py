@@ -6,13 +6,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import end_with_parent, usable_cores
-from highrank_plugins.training.launch.flags import refuse_missing
+from highrank_plugins.training.launch.plan import check_program, refuse_missing
 
 PROGRAM = "fairseq-generate"
 SKIPS = "--skip-invalid-size-inputs-valid-test"
@@ -32,10 +31,7 @@ _REFUSED = {
 
 def check_command(command: Sequence[str], processes: int) -> None:
     """Refuse a command that cannot be spread over processes."""
-    first = command[0] if command else "nothing"
-    if first != PROGRAM:
-        near = did_you_mean(first, [PROGRAM])
-        raise ValueError(f"expected '{PROGRAM} …' after --, got {first!r}{near}")
+    check_program(command, PROGRAM)
     names = {word.partition("=")[0] for word in command}
     for name in sorted(names & _REFUSED.keys()):
         raise ValueError(f"{name}: {_REFUSED[name]}; remove it")
@@ -57,55 +53,41 @@ def generate(command: Sequence[str], processes: int) -> list[bytes]:
     with TemporaryDirectory(prefix="highrank-generate-") as folder:
         shares = [Path(folder, f"share{index}") for index in range(processes)]
         _run(command, shares)
-        numbered = [list(_numbered(share)) for share in shares]
-        total = max(map(_logged_total, shares))
-    _check_complete(numbered, total, skips=SKIPS in command)
+        numbered, totals = zip(*map(_read, shares), strict=True)
+    _check_complete(numbered, max(totals), skips=SKIPS in command)
     merged = sorted((pair for share in numbered for pair in share), key=lambda pair: pair[0])
     return [line for _, line in merged]
 
 
 def _run(command: Sequence[str], shares: list[Path]) -> None:
-    environments = _environments(len(shares))
+    """Write a share of the output into each file, and a log beside it."""
+    beside = Path(sys.executable).with_name(PROGRAM)
+    program = str(beside) if beside.exists() else shutil.which(PROGRAM) or PROGRAM
+    environments, count = _environments(len(shares)), str(len(shares))
     running = {}
     for index, share in enumerate(shares):
-        words = [_program(), *command[1:]]
-        words += ["--distributed-world-size", str(len(shares)), "--distributed-rank", str(index)]
-        with share.open("wb") as out, _log(share).open("wb") as log:
+        place = ["--distributed-world-size", count, "--distributed-rank", str(index)]
+        with share.open("wb") as out, share.with_suffix(".log").open("wb") as log:
             running[index] = subprocess.Popen(
-                words, stdout=out, stderr=None if index == 0 else log,
+                [program, *command[1:], *place], stdout=out, stderr=None if index == 0 else log,
                 env=os.environ | environments[index], preexec_fn=end_with_parent,
             )  # fmt: skip
+    waiting = dict(running)
     try:
-        _wait(running, shares)
+        while waiting:
+            for index, process in list(waiting.items()):
+                if process.poll() is not None:
+                    del waiting[index]
+                if code := process.returncode:
+                    log_text = shares[index].with_suffix(".log").read_text(errors="replace")
+                    last = log_text.strip().splitlines()[-3:]
+                    failed = f"{PROGRAM} {index} of {count} failed: exit {code}"
+                    raise ValueError("\n".join([failed, *last]))
+            time.sleep(0.05)
     finally:
         for process in running.values():
             process.kill()
             process.wait()
-
-
-def _wait(running: dict[int, subprocess.Popen[bytes]], shares: list[Path]) -> None:
-    waiting = dict(running)
-    while waiting:
-        for index, process in list(waiting.items()):
-            code = process.poll()
-            if code is None:
-                continue
-            del waiting[index]
-            if code != 0:
-                last = _log(shares[index]).read_text(errors="replace").strip().splitlines()[-3:]
-                raise ValueError(
-                    "\n".join([f"{PROGRAM} {index} of {len(shares)} failed: exit {code}", *last])
-                )
-        time.sleep(0.05)
-
-
-def _program() -> str:
-    beside = Path(sys.executable).with_name(PROGRAM)
-    return str(beside) if beside.exists() else shutil.which(PROGRAM) or PROGRAM
-
-
-def _log(share: Path) -> Path:
-    return share.with_suffix(".log")
 
 
 def _environments(processes: int) -> list[dict[str, str]]:
@@ -120,25 +102,21 @@ def _environments(processes: int) -> list[dict[str, str]]:
     return [{"CUDA_VISIBLE_DEVICES": names[index % count]} for index in range(processes)]
 
 
-def _numbered(share: Path) -> Iterator[tuple[int, bytes]]:
-    with share.open("rb") as lines:
-        for line in lines:
-            match = _LINE.match(line)
-            if match:
-                yield int(match[1]), line
-
-
-def _logged_total(share: Path) -> int:
-    """Return the number of sentences in the data, or 0 if the process does not log it."""
-    for file in (share, _log(share)):
+def _read(share: Path) -> tuple[list[tuple[int, bytes]], int]:
+    """Return lines with numbers, and how many sentences the data have, 0 if that is not logged."""
+    numbered, total = [], 0
+    for file in (share, share.with_suffix(".log")):
         with file.open("rb") as lines:
             for line in lines:
-                if not _LINE.match(line) and (match := _TOTAL.search(line)):
-                    return int(match[1].replace(b",", b""))
-    return 0
+                if match := _LINE.match(line):
+                    if file == share:
+                        numbered.append((int(match[1]), line))
+                elif not total and (match := _TOTAL.search(line)):
+                    total = int(match[1].replace(b",", b""))
+    return numbered, total
 
 
-def _check_complete(numbered: list[list[tuple[int, bytes]]], total: int, skips: bool) -> None:
+def _check_complete(numbered: Sequence[list[tuple[int, bytes]]], total: int, skips: bool) -> None:
     found: set[int] = set()
     for share in numbered:
         numbers = {number for number, _ in share}

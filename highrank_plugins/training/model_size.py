@@ -1,12 +1,18 @@
-"""Tell what a model costs without building its weights: parameters, compute, and disk space."""
+"""Tell what a model costs without building its weights, and solve for sizes of equal cost.
+
+Costs are parameters, compute per predicted token, and disk space. A matched control has the number
+of parameters, the compute, or the widths of another model.
+"""
 
 import math
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import highrank_plugins
@@ -17,6 +23,8 @@ from highrank_plugins.training.command_line import words_of
 By = Literal["parameters", "compute", "width"]
 # bytes per parameter: its weight and Adam's two moments, in float32
 BYTES = 12
+TOLERANCE = 0.005
+_SPECIAL = 4  # <s>, <pad>, </s>, <unk>
 # options that set a trunk's width, then those that fill the rest of a step
 _FREE = {
     "awd_lstm_lm": (
@@ -147,3 +155,110 @@ def training_space(options: Mapping[str, object], data: Path | str) -> int:
     of_epochs = 0 if args.no_epoch_checkpoints else max(1, args.keep_last_epochs)
     within = max(1, args.keep_interval_updates) if args.save_interval_updates > 0 else 0
     return BYTES * _parameters(model) * (of_epochs + within + 3)
+
+
+@dataclass(frozen=True)
+class Match:
+    """Hold the options that were found, their cost, and the target."""
+
+    options: dict[str, int]
+    size: ModelSize
+    target: ModelSize
+
+    def deviation(self, by: By) -> float:
+        """Return the relative deviation from the target."""
+        return self.size.of(by) / self.target.of(by) - 1
+
+
+@contextmanager
+def invented_data(options: Mapping[str, Any], words: int) -> Iterator[Path]:
+    """Yield a folder with dictionaries of `words` entries, special symbols among them."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        lines = "".join(f"w{i} {words - i}\n" for i in range(words - _SPECIAL))
+        languages = [options[key] for key in ("source_lang", "target_lang") if key in options]
+        for file in [f"dict.{language}.txt" for language in languages] or ["dict.txt"]:
+            (folder / file).write_text(lines, encoding="utf-8")
+        yield folder
+
+
+def solve(
+    options: Mapping[str, Any],
+    reference: Mapping[str, Any],
+    by: By,
+    data: Path | str,
+    free: Sequence[str] = (),
+    step: int = 4,
+) -> Match:
+    """Return sizes at which one model costs as much as another.
+
+    Widths change in proportion, by `step`. Where a step of them is too much, the other sizes, such
+    as the units of the LSTMs below the last, fill up the rest. `free` options replace those
+    of the architecture. Sizes are multiples of `step`, and of the number of attention heads.
+    """
+    target = measure(reference, data)
+    start = measure(options, data)
+    widths, fill = (free, ()) if free else free_options(options)
+    widths = [name for name in widths if name in start.options or name in free]
+    if by == "width":
+        same = {n: target.options[n] for n in (*widths, *fill) if n in target.options}
+        if not same:
+            raise ValueError(f"the two models share no size among {', '.join([*widths, *fill])}")
+        return Match(same, measure({**options, **same}, data), target)
+    values = {name: _size(name, options, start) for name in [*widths, *fill]}
+    step = math.lcm(step, *start.heads)
+    found: list[Match] = []
+
+    def excess(sizes: Mapping[str, int]) -> int:
+        return measure({**options, **sizes}, data).of(by) - target.of(by)
+
+    for names, steps in ((widths, (step,)), (fill, (step, 1))):
+        for multiple in steps:
+            if not names:
+                continue
+            values |= _closest(values, names, multiple, excess)
+            size = measure({**options, **values}, data)
+            found.append(Match(dict(values), size, target))
+            if abs(found[-1].deviation(by)) <= TOLERANCE:
+                return found[-1]
+    best = min(found, key=lambda match: abs(match.deviation(by)))
+    raise ValueError(
+        f"no sizes are within {TOLERANCE:.1%} of {target.of(by):,}: the nearest, {best.options}, "
+        f"have {best.size.of(by):,}; give other options with --free, or a smaller --step"
+    )
+
+
+def _size(name: str, options: Mapping[str, Any], start: ModelSize) -> int:
+    value = start.options.get(name, options.get(name))
+    if not isinstance(value, int) or isinstance(value, bool):
+        known = {**start.options, **options}
+        raise ValueError(
+            f"--free {name}: not a whole number in block train{did_you_mean(name, known)}"
+        )
+    return value
+
+
+def _closest(
+    values: Mapping[str, int],
+    names: Sequence[str],
+    multiple: int,
+    excess_of: Callable[[Mapping[str, int]], int],
+) -> dict[str, int]:
+    """Return the sizes, scaled in proportion, at which the cost is nearest the target's."""
+
+    def scaled(units: int) -> dict[str, int]:
+        scale = units * multiple / values[names[0]]
+        sizes = {name: max(1, round(values[name] * scale / multiple)) for name in names}
+        return {name: units * multiple for name, units in sizes.items()}
+
+    def excess(units: int) -> int:
+        return excess_of({**values, **scaled(units)})
+
+    low, high = 0, max(1, round(values[names[0]] / multiple))
+    while excess(high) < 0:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if excess(middle) >= 0 else (middle, high)
+    nearest = min(filter(None, (low, high)), key=lambda units: abs(excess(units)))
+    return scaled(nearest)

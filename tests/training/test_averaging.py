@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from highrank_plugins.training.averaging import (
+from highrank_plugins.training.checkpoints import (
     Updates,
     average_checkpoints,
     best_checkpoints,
@@ -245,7 +245,7 @@ MEASURE = """
 import sys, threading, time
 from pathlib import Path
 import highrank_plugins; highrank_plugins.register()
-from highrank_plugins.training.averaging import average_checkpoints
+from highrank_plugins.training.checkpoints import average_checkpoints
 
 def private():
     rows = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from highrank_plugins.training.checkpoint_file import best_checkpoint, look_up
+from highrank_plugins.common.checkpoint_file import read_checkpoint
+from highrank_plugins.training.checkpoints import best_checkpoint
 
 
 def write(folder, best, metric="loss", maximise=False, words=None, **blocks):
@@ -105,4 +106,4 @@ def test_a_missing_file_or_value_is_not_called_damaged(tmp_path):
     with pytest.raises(FileNotFoundError):
         best_checkpoint([tmp_path])
     with pytest.raises(ValueError, match="'nothing'"):
-        look_up(write(tmp_path / "a", 1.0) / "checkpoint_best.pt", "extra_state", "nothing")
+        read_checkpoint(write(tmp_path / "a", 1.0) / "checkpoint_best.pt", "extra_state", "nothing")

@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.training import configuration
-from highrank_plugins.training.matching import invented_data, solve
 from highrank_plugins.training.model_size import (
     BYTES,
     check_space,
+    invented_data,
     measure,
+    solve,
     still_needed,
     training_space,
 )

@@ -1,20 +1,201 @@
-"""Plan the processes of a launch: their number, machines, command and environment."""
+"""Plan the processes of a launch: their number, machines, command, options and environment."""
 
 import hashlib
 import os
 import shlex
-import shutil
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from highrank_plugins.common import heartbeat
-from highrank_plugins.common.formatting import size
+from highrank_plugins.common.files import require_space
+from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import python, refuse_several, usable_cores
-from highrank_plugins.training.launch.flags import check_command
+from highrank_plugins.common.user_error import UserError
 
+PROGRAM = "fairseq-train"
+TOLERANCE = 0.1
 PORT = 29500
 RANK_MODULE = "highrank_plugins.training.launch.rank"
+# options that the launcher sets
+OURS = (
+    "--distributed-init-method",
+    "--distributed-world-size",
+    "--distributed-rank",
+    "--distributed-no-spawn",
+    "--distributed-port",
+    "--distributed-num-procs",
+    "--distributed-backend",
+    "--device-id",
+    "--local_rank",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Say which process of a training run this is.
+
+    Attributes:
+        local_rank: its number on its machine.
+        address: where all processes meet, `env://` or `tcp://HOST:PORT`.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    address: str = "env://"
+
+
+def check_program(words: Sequence[str], program: str) -> None:
+    """Refuse a command of another program."""
+    first = words[0] if words else "nothing"
+    if first != program:
+        near = did_you_mean(first, [program])
+        raise ValueError(f"expected '{program} …' after --, got {first!r}{near}")
+
+
+def check_command(words: Sequence[str]) -> None:
+    """Refuse a command that cannot be launched."""
+    check_program(words, PROGRAM)
+    for word in words:
+        name = word.partition("=")[0]
+        if name in OURS:
+            raise ValueError(f"{name} is set by the launcher for each process: remove it")
+
+
+def refuse_missing(words: Sequence[str]) -> None:
+    """Raise UserError if a path is missing; fairseq would say so after seconds of imports."""
+    names = ("--user-dir", "--finetune-from-model", "--path")
+    named = {name: option(words, name) or "" for name in names}
+    if len(words) > 1 and not words[1].startswith("-"):
+        named["DATA"] = words[1]
+    for name, value in named.items():
+        for path in value.split(":") if "://" not in value else ():
+            if path and not os.path.exists(path):
+                raise UserError(f"{name} {path}: no such file or directory; correct the path")
+
+
+def distributed_flags(place: Place, visible_gpus: int | None, command: Sequence[str]) -> list[str]:
+    """Return all distributed options that fairseq needs; a --ddp-backend of the command is kept.
+
+    A process that uses no GPU sees None.
+    """
+    # each process sees one GPU, which is number 0 to it
+    device = 0 if visible_gpus in (None, 1) else place.local_rank
+    flags = [
+        *("--distributed-init-method", place.address),
+        *("--distributed-world-size", str(place.world_size)),
+        *("--distributed-rank", str(place.rank)),
+        "--distributed-no-spawn",
+        *("--device-id", str(device)),
+        *("--distributed-backend", "gloo" if visible_gpus is None else "nccl"),
+    ]
+    if option(command, "--ddp-backend") is None:
+        flags += ["--ddp-backend", "legacy_ddp" if visible_gpus is None else "pytorch_ddp"]
+    return flags
+
+
+def option(words: Sequence[str], name: str) -> str | None:
+    """Return an option's last value, written `--name value` or `--name=value`."""
+    value = None
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == name:
+            value = following
+        elif word.startswith(f"{name}="):
+            value = word.partition("=")[2]
+    return value
+
+
+def save_dir(words: Sequence[str]) -> Path:
+    """Return the folder of a command's checkpoints."""
+    return Path(option(words, "--save-dir") or "checkpoints")
+
+
+def with_option(words: Sequence[str], name: str, value: str) -> list[str]:
+    """Return the words with every value of an option that is among them replaced."""
+    changed = list(words)
+    for i, word in enumerate(words):
+        if word == name:
+            changed[i + 1] = value
+        elif word.startswith(f"{name}="):
+            changed[i] = f"{name}={value}"
+    return changed
+
+
+def fit_batch(effective_tokens: int, max_tokens: int, world_size: int) -> tuple[int, int]:
+    """Return --max-tokens and --update-freq whose product with `world_size` is as required.
+
+    The first is `max_tokens`, or less where no multiple of it is within `TOLERANCE`: with many
+    processes, one batch each may exceed an update.
+    """
+    each = world_size * max_tokens
+    freq = max(1, round(effective_tokens / each))
+    if abs(freq * each - effective_tokens) <= TOLERANCE * effective_tokens:
+        return max_tokens, freq
+    freq = -(-effective_tokens // each)  # rounded up: a smaller batch fits into memory
+    lowered = effective_tokens // (freq * world_size)
+    if not lowered:
+        raise ValueError(
+            f"--effective-tokens {effective_tokens}: {world_size} processes cannot have a token "
+            "each; use fewer processes"
+        )
+    return lowered, freq
+
+
+def with_effective_batch(
+    command: Sequence[str], effective_tokens: int, world_size: int
+) -> tuple[list[str], str]:
+    """Return the command with the options of `fit_batch`, and a line that states the result."""
+    given = option(command, "--max-tokens")
+    if given is None or not given.isdecimal() or int(given) == 0:
+        raise ValueError("--effective-tokens needs --max-tokens N of fairseq-train")
+    if option(command, "--update-freq") is not None:
+        raise ValueError("--effective-tokens sets --update-freq: remove one of the two")
+    max_tokens, freq = fit_batch(effective_tokens, int(given), world_size)
+    lowered = "" if max_tokens == int(given) else f" (lowered from {given})"
+    processes = f"{world_size} process{'es' * (world_size > 1)}"
+    line = (
+        f"--update-freq {freq}: {processes} × --max-tokens {max_tokens}{lowered} × "
+        f"{freq} = {world_size * max_tokens * freq} tokens per update at most "
+        f"({effective_tokens} wanted)"
+    )
+    words = with_option(command, "--max-tokens", str(max_tokens))
+    return [*words, "--update-freq", str(freq)], line
+
+
+def with_effective_streams(
+    command: Sequence[str], effective_streams: int, world_size: int
+) -> tuple[list[str], str]:
+    """Return the command with each process's share of the streams, and a line that says so.
+
+    Args:
+        effective_streams: of all processes, of --task bptt_language_modeling.
+    """
+    if option(command, "--task") != "bptt_language_modeling":
+        raise ValueError(
+            "--effective-streams is for --task bptt_language_modeling; take --effective-tokens"
+        )
+    name = "--batch-size" if option(command, "--batch-size") else "--max-sentences"
+    if option(command, name) is None:
+        raise ValueError("--effective-streams needs --batch-size N of fairseq-train")
+    if option(command, "--streams") is not None:
+        raise ValueError("--effective-streams sets --streams: remove one of the two")
+    if effective_streams < world_size:
+        raise ValueError(
+            f"--effective-streams {effective_streams} (batch_size of a recipe): {world_size} "
+            f"processes cannot have one each; use at most {effective_streams} processes on all "
+            "nodes together, or more streams, which makes another training run"
+        )
+    less, more = divmod(effective_streams, world_size)  # the task divides them in the same way
+    share = less + (more > 0)
+    words = with_option(command, name, str(share))
+    processes = f"{world_size} process{'es' * (world_size > 1)}"
+    product = f"{processes} × {share}"
+    if more:
+        words += ["--streams", str(effective_streams)]
+        product = f"{more} of {processes} × {share} + {world_size - more} × {less}"
+    return words, f"{name} {share}: {product} = {effective_streams} streams"
 
 
 @dataclass(frozen=True)
@@ -95,11 +276,7 @@ def check_machine(plan: Plan) -> None:
                 f"{socket.gethostname()}; --processes N trains on a CPU"
             )
     plan.log_dir.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(plan.log_dir).free
-    if free < 1e9:
-        raise OSError(
-            f"{plan.log_dir}: only {size(free)} are free on its disk; free some space first"
-        )
+    require_space(plan.log_dir, 1e9)
 
 
 def rank_words(plan: Plan, init_method: str = "env://") -> list[str]:

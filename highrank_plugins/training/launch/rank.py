@@ -17,7 +17,7 @@ from highrank_plugins.common import heartbeat, stop_request
 from highrank_plugins.common.files import open_own
 from highrank_plugins.common.processes import end_with_parent
 from highrank_plugins.common.quick_import import defer_statistics
-from highrank_plugins.training.launch.flags import Place, check_command, distributed_flags
+from highrank_plugins.training.launch.plan import Place, check_command, distributed_flags
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -31,7 +31,11 @@ def main(words: Sequence[str] | None = None) -> None:
     stop_request.listen()
     check_command(options.command)
     check_world_size(place, options.world_size)
-    gpus = None if options.cpu else _visible_gpus()
+    gpus = None
+    if not options.cpu:
+        import torch
+
+        gpus = torch.cuda.device_count()
     line = [*options.command, *distributed_flags(place, gpus, options.command)]
     print(f"+ {shlex.join(line)}", flush=True)
     train(line)
@@ -85,12 +89,6 @@ def write_to_log(folder: Path, rank: int) -> None:
     with output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-
-
-def _visible_gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count()
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:

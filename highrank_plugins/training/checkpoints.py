@@ -1,24 +1,25 @@
-"""Choose checkpoints of a run and average them; this usually translates better than each."""
+"""Choose checkpoints of a run, and average them; this usually translates better than each."""
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from highrank_plugins.common.checkpoint_file import saved_options
-from highrank_plugins.common.names import flag
-from highrank_plugins.training.checkpoint_file import (
-    common_sign,
-    configuration_of,
-    look_up,
-    mapped_model,
+import highrank_plugins
+from highrank_plugins.common.checkpoint_file import (
+    check_archive,
+    read_checkpoint,
+    saved_options,
+    warn_without_hash,
 )
+from highrank_plugins.common.names import flag
+from highrank_plugins.common.score import criterion, direction, reversed_flag
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-CheckpointState = dict[str, Any]
 # names of checkpoints: of an epoch, of an update, and the newest
 _IN_ORDER = re.compile(r"checkpoint(?:\d+|_\d+_(\d+)|_last)\.pt")
 # those, and the best checkpoints, also by --keep-best-checkpoints
@@ -67,7 +68,7 @@ def best_checkpoints(directory: Path, count: int, updates: Updates | None = None
     scores = {
         number: float(score)
         for number, path in found.items()
-        if (score := look_up(path, "extra_state").get("val_loss")) is not None
+        if (score := read_checkpoint(path, "extra_state").get("val_loss")) is not None
         and math.isfinite(score)
     }
     _check_enough(directory, len(scores), count, f"with a validation score{updates}")
@@ -83,12 +84,9 @@ def _found(directory: Path, pattern: re.Pattern[str], updates: Updates) -> dict[
     for path in sorted(directory.glob("*.pt")):  # sorts checkpoint_last.pt after numbered ones
         match = pattern.fullmatch(path.name)
         if match:
-            found.setdefault(int(match[1]) if match[1] else _updates(path), path)
+            last = ("optimizer_history", -1, "num_updates")
+            found.setdefault(int(match[1] or read_checkpoint(path, *last)), path)
     return {number: path for number, path in found.items() if number in updates}
-
-
-def _updates(path: Path) -> int:
-    return int(look_up(path, "optimizer_history", -1, "num_updates"))
 
 
 def _check_enough(directory: Path, found: int, count: int | None, which: str) -> int:
@@ -109,9 +107,8 @@ def average_checkpoints(paths: list[Path], output: Path) -> None:
     the newest checkpoint. Tied weights stay tied. The state of the optimizer is left out. Memory
     holds the sum and one checkpoint at a time. All are read safely, and damaged files are refused.
     """
-    import highrank_plugins
-
     highrank_plugins.register()
+    import torch
     from fairseq.checkpoint_utils import torch_persistent_save
 
     output.parent.mkdir(parents=True, exist_ok=True)  # raises before the work, which takes minutes
@@ -121,26 +118,42 @@ def average_checkpoints(paths: list[Path], output: Path) -> None:
     total: dict[str, Tensor] = {}
     for path in paths:
         model = mapped_model(path)
-        _check_same(total, model, path)
+        shapes = {name: value.shape for name, value in model.items()}
+        before = {name: value.shape for name, value in total.items()} or shapes
+        if different := {*shapes.items()} ^ {*before.items()}:
+            raise ValueError(
+                f"{path}: {min(different)[0]} is missing, new, or has another shape than in the "
+                "other checkpoints: they do not belong to one training run"
+            )
         for name, value in model.items():
-            total[name] = _add(total.get(name), value)
-    state["model"] = _tie(_divide(total, model, len(paths)), model)
+            if not value.is_floating_point():
+                total[name] = value
+            elif name in total:
+                total[name] += value
+            else:
+                total[name] = value.to(torch.float64, copy=True)
+    means = {}
+    for name, like in model.items():
+        value = total.pop(name)  # frees its memory
+        means[name] = (
+            (value / len(paths)).to(like.dtype) if like.is_floating_point() else value.clone()
+        )
+    first = first_names(model)
+    state["model"] = {name: means[first[name]] for name in model}
     torch_persistent_save(state, str(output))
 
 
-def load_without_weights(path: Path) -> CheckpointState:
+def load_without_weights(path: Path) -> dict[str, Any]:
     """Load a checkpoint without weights and optimizer state, as plain containers.
 
     It is read as fairseq reads it, which refuses files that are damaged or could run code.
     """
-    import highrank_plugins
-
     highrank_plugins.register()
     from fairseq.checkpoint_utils import load_checkpoint_to_cpu
     from omegaconf import OmegaConf
 
     try:
-        state: CheckpointState = load_checkpoint_to_cpu(str(path))
+        state: dict[str, Any] = load_checkpoint_to_cpu(str(path))
     except KeyError as error:  # fairseq upgrades old formats
         raise ValueError(f"{path} is not a training checkpoint: it lacks {error}") from None
     state.pop("last_optimizer_state", None)
@@ -151,20 +164,13 @@ def load_without_weights(path: Path) -> CheckpointState:
     return state | {"args": None}
 
 
-# options of the output layer that matter in training alone
-_TRAINING_ONLY = ("loss", "monitor", "dropout", "noise", "lr")
-
-
 def _check_same_function(newest: Path, path: Path) -> None:
     """Compare output layers and dictionaries."""
     ours, theirs = _function_of(newest), _function_of(path)
     for name in sorted(ours.keys() & theirs.keys()):
         if ours[name] != theirs[name]:
-            what = (
-                "the dictionaries differ"
-                if name == "dictionaries"
-                else (f"{flag(name)} is {theirs[name]}, but {ours[name]} there")
-            )
+            what = f"{flag(name)} is {theirs[name]}, but {ours[name]} there"
+            what = "the dictionaries differ" if name == "dictionaries" else what
             raise ValueError(
                 f"{path} is of another training run than {newest}: {what}; average the "
                 "checkpoints of one run"
@@ -173,55 +179,15 @@ def _check_same_function(newest: Path, path: Path) -> None:
 
 def _function_of(path: Path) -> dict[str, Any]:
     """Return the options of the output layer, and the hashes of the dictionaries, where saved."""
-    state = look_up(path)
+    state = read_checkpoint(path)
+    in_training_alone = ("loss", "monitor", "dropout", "noise", "lr")
     found = {
         name: value
         for name, value in saved_options(state, "model").items()
-        if name.split("_")[0] == "head" and not any(word in name for word in _TRAINING_ONLY)
+        if name.split("_")[0] == "head" and not any(word in name for word in in_training_alone)
     }
     hashes = (state.get("task_state") or {}).get("dictionaries")
     return found | ({"dictionaries": hashes} if hashes else {})
-
-
-def _check_same(total: dict[str, "Tensor"], model: dict[str, "Tensor"], path: Path) -> None:
-    if not total:
-        return
-    names = total.keys() | model.keys()
-    different = [n for n in names if _shape(total.get(n)) != _shape(model.get(n))]
-    if different:
-        raise ValueError(
-            f"{path}: {min(different)} is missing, new, or has another shape than in the "
-            "other checkpoints: they do not belong to one training run"
-        )
-
-
-def _shape(value: "Tensor | None") -> object:
-    return None if value is None else value.shape
-
-
-def _add(total: "Tensor | None", value: "Tensor") -> "Tensor":
-    import torch
-
-    if not value.is_floating_point():
-        return value
-    return value.to(torch.float64, copy=True) if total is None else total.add_(value)
-
-
-def _divide(
-    total: dict[str, "Tensor"], newest: dict[str, "Tensor"], count: int
-) -> dict[str, "Tensor"]:
-    """Return the means, in the types of `newest`; `total` is used up."""
-    means = {}
-    for name, like in newest.items():
-        value = total.pop(name)
-        means[name] = (value / count).to(like.dtype) if value.is_floating_point() else value.clone()
-    return means
-
-
-def _tie(averaged: dict[str, "Tensor"], newest: dict[str, "Tensor"]) -> dict[str, "Tensor"]:
-    """Let names that share memory in `newest` share it in `averaged`."""
-    first = first_names(newest)
-    return {name: averaged[first[name]] for name in newest}
 
 
 def first_names(model: dict[str, "Tensor"]) -> dict[str, str]:
@@ -232,3 +198,67 @@ def first_names(model: dict[str, "Tensor"]) -> dict[str, str]:
         memory = (value.data_ptr(), value.shape, value.stride()) if value.numel() else (name,)
         names[name] = first.setdefault(memory, name)
     return names
+
+
+def configuration_of(state: Mapping[str, Any]) -> Any:
+    """Return all blocks of a loaded checkpoint's options, also of fairseq 0.9 and 0.10."""
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    return state.get("cfg") or convert_namespace_to_omegaconf(state["args"])
+
+
+def mapped_model(path: Path) -> "dict[str, Tensor]":
+    """Return a checkpoint's weights, mapped into memory as they are read; compare checksums."""
+    check_archive(path)
+    model: dict[str, Tensor] = read_checkpoint(path, "model")
+    warn_without_hash(str(path), read_checkpoint(path))
+    return model
+
+
+def best_checkpoint(directories: list[Path]) -> Path:
+    """Return `checkpoint_best.pt` of the training run with the best validation score.
+
+    A finetuning is chosen only if it improved on its first training run.
+    """
+    found = [directory / "checkpoint_best.pt" for directory in directories]
+    scores = {path: float(read_checkpoint(path, "extra_state", "best")) for path in found}
+    sign = common_sign(found)
+    for path in found:
+        if not math.isfinite(scores[path]):
+            raise ValueError(f"{path}: its best score is not a finite number; leave this run out")
+        if wrong := reversed_flag(saved_options(read_checkpoint(path), "checkpoint")):
+            raise ValueError(
+                f"{path} is the worst checkpoint of its run, not the best ({wrong[1]}). Take the "
+                f"file of `highrank model average {path.parent} --best 1`"
+            )
+    return max(found, key=lambda path: sign * scores[path])
+
+
+def common_sign(paths: list[Path]) -> int:
+    """Return 1 if the highest validation score of the checkpoints is best, −1 if the lowest."""
+    first: dict[str, tuple[Path, str]] = {}
+    for path in paths:
+        for what, value in _scored_by(path).items():
+            there, other = first.setdefault(what, (path, value))
+            if value != other:
+                raise ValueError(
+                    f"{there} was validated by {other}, and {path} by {value}: these scores "
+                    f"cannot be compared; name checkpoints of one {what}"
+                )
+    return criterion(saved_options(read_checkpoint(paths[0]), "checkpoint"))[1]
+
+
+def _scored_by(path: Path) -> dict[str, str]:
+    """Return what a validation score depends on, as far as the checkpoint says."""
+    state = read_checkpoint(path)
+    metric, sign = criterion(saved_options(state, "checkpoint"))
+    loss, text = saved_options(state, "criterion"), saved_options(state, "dataset")
+    found = {
+        "--best-checkpoint-metric": metric + ("" if direction(metric) else f" ({sign:+d})"),
+        "--valid-subset": text.get("valid_subset"),
+        "dictionary": (state.get("task_state") or {}).get("dictionaries"),
+    }
+    if metric == "loss":  # others, such as nll_loss and bleu, are the same under each criterion
+        found["--criterion"] = loss.get("criterion", loss.get("_name"))
+        found["--label-smoothing"] = loss.get("label_smoothing")
+    return {name: str(value) for name, value in found.items() if value not in (None, {})}
