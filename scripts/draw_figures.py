@@ -15,7 +15,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
-from highrank_plugins.common.figures import Scatter
+from highrank_plugins.common.formatting import Scatter
 from highrank_plugins.reports.plots import draw, fill
 from highrank_plugins.reports.study_plots import study_figures
 from highrank_plugins.reports.style import STYLE

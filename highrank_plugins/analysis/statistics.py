@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from highrank_plugins.common.scored_text import bleu_tokens, require_joined
+from highrank_plugins.common.score import bleu_tokens, require_joined
 
 
 class Summary(NamedTuple):

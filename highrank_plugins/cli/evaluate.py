@@ -14,7 +14,7 @@ from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Data, UserDir, numbers
 from highrank_plugins.cli.printing import is_printed
 from highrank_plugins.common.provenance import typed_command
-from highrank_plugins.common.scored_text import Tokens
+from highrank_plugins.common.score import Tokens
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
 
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ def dialogue_score(
 
     Computes BLEU-1 to BLEU-4; with --scored also the perplexity of the responses.
     """
-    from highrank_plugins.common.scored_text import bleu_tokens as choose_tokens
-    from highrank_plugins.common.scored_text import require_joined
+    from highrank_plugins.common.score import bleu_tokens as choose_tokens
+    from highrank_plugins.common.score import require_joined
     from highrank_plugins.results import scoring
     from highrank_plugins.results.perplexity import response_perplexity
     from highrank_plugins.results.scoring import dialogue_scores

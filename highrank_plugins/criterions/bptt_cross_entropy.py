@@ -9,7 +9,7 @@ from fairseq.logging import metrics
 from omegaconf import II
 from torch import Tensor
 
-from highrank_plugins.common.option_field import described
+from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.criterions.activation_penalties import activation_penalty, temporal_penalty
 

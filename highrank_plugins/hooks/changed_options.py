@@ -30,7 +30,7 @@ from omegaconf import OmegaConf
 
 from highrank_plugins.common.checksums import SUMS, checksum, read_ledger
 from highrank_plugins.common.names import flag
-from highrank_plugins.common.option_field import described
+from highrank_plugins.common.options import described
 from highrank_plugins.common.training_listener import listening
 from highrank_plugins.common.user_error import UserError
 

@@ -3,9 +3,9 @@
 Mistakes. What breaks: `--head mos --head-components 0` ends with a traceback of 20 functions. Why:
 fairseq prints every error so; hydra prints errors itself. What we do: Python's hook for errors
 prints the message alone, with exit code 2. This concerns a `UserError`, an error of files, disks or
-numbers, what fairseq says about options, and an error that options have led to (`common/blame.py`;
-LOGLEVEL=DEBUG shows the traceback). Other errors, and those of an update, may be defects and keep
-the traceback. A program that calls fairseq gets the exception. Delete when: fairseq does so.
+numbers, what fairseq says about options, and an error that options have led to
+(`common/options.py`; LOGLEVEL=DEBUG shows the traceback). Other errors, and those of an update, may
+be defects and keep the traceback. A program that calls fairseq gets the exception. Delete when: fairseq does so.
 
 Closed output. What breaks: `fairseq-eval-lm … | head -1` prints 20 lines of `BrokenPipeError` for
 each line that it cannot write. Why: Python's logging never ends the command. What we do: end it, as
@@ -39,9 +39,8 @@ from fairseq.distributed import utils
 from omegaconf import DictConfig, OmegaConf
 
 import highrank_plugins
-from highrank_plugins.common.blame import blamed, options_of, reason_of
 from highrank_plugins.common.names import did_you_mean, flag
-from highrank_plugins.common.option_ranges import check_ranges
+from highrank_plugins.common.options import blamed, check_ranges, options_of, reason_of
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError, explained, has_no_reader, leave, place_in
 

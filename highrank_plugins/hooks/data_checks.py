@@ -37,7 +37,7 @@ from highrank_plugins.common.checksums import SUMS, checksum, digest_of_words, r
 from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.folders import refuse_mixture
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.scored_text import is_piece
+from highrank_plugins.common.score import is_piece
 from highrank_plugins.common.user_error import UserError
 
 logger = logging.getLogger(__name__)

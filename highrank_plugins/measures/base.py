@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.analysis.retention import ColumnSpace, column_space
-from highrank_plugins.common.figures import Figure
+from highrank_plugins.common.formatting import Figure
 from highrank_plugins.common.score import Score
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.registry import Registry

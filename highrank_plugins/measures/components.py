@@ -21,7 +21,7 @@ from highrank_plugins.analysis.components import (
     pointwise_curve,
     slope_statistics,
 )
-from highrank_plugins.common.figures import Bars, Figure, Lines
+from highrank_plugins.common.formatting import Bars, Figure, Lines
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.base import HEADS

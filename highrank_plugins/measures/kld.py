@@ -17,7 +17,7 @@ from highrank_plugins.analysis.divergence import (
     row_kld,
 )
 from highrank_plugins.analysis.predictions import check_log_probs
-from highrank_plugins.common.figures import Bars, Figure
+from highrank_plugins.common.formatting import Bars, Figure
 from highrank_plugins.common.score import Score
 from highrank_plugins.heads import Head
 from highrank_plugins.measures import base

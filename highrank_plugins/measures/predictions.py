@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.analysis.predictions import Band, perplexity_by_band, target_ranks
-from highrank_plugins.common.figures import Bars, Figure
-from highrank_plugins.common.formatting import percent, short
+from highrank_plugins.common.formatting import Bars, Figure, percent, short
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures import base
 

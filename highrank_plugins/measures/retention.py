@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.analysis.retention import column_space, retained_by_head
-from highrank_plugins.common.figures import Figure, Lines
-from highrank_plugins.common.formatting import percent
+from highrank_plugins.common.formatting import Figure, Lines, percent
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures import base
 

@@ -14,8 +14,7 @@ from highrank_plugins.analysis.spectrum import (
     spectral_entropy,
     spectrum,
 )
-from highrank_plugins.common.figures import Figure, Lines
-from highrank_plugins.common.formatting import short
+from highrank_plugins.common.formatting import Figure, Lines, short
 from highrank_plugins.measures import base
 from highrank_plugins.measures.spectrum import decay_rows, spectrum_figure
 

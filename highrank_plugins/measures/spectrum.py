@@ -16,8 +16,7 @@ from highrank_plugins.analysis.spectrum import (
     spectral_decay,
     spectral_entropy,
 )
-from highrank_plugins.common.figures import Figure, Lines
-from highrank_plugins.common.formatting import short
+from highrank_plugins.common.formatting import Figure, Lines, short
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures import base
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from highrank_plugins.analysis.similarity import Similarity, read_word_pairs, word_similarity
-from highrank_plugins.common.figures import Bars, Figure
+from highrank_plugins.common.formatting import Bars, Figure
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures import base

@@ -18,7 +18,7 @@ from fairseq.models import MODEL_DATACLASS_REGISTRY
 from hydra.core.config_store import ConfigStore
 
 from highrank_plugins.common.names import flag
-from highrank_plugins.common.option_field import described
+from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.heads.base import HEADS

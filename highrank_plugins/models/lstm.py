@@ -10,7 +10,7 @@ from fairseq.models.lstm import LSTMDecoder, LSTMModel
 from omegaconf import DictConfig
 from torch import Tensor
 
-from highrank_plugins.common.option_field import described
+from highrank_plugins.common.options import described
 from highrank_plugins.models.archs import fill_config, plain_config, register_archs
 from highrank_plugins.models.head_model import HeadModel
 from highrank_plugins.models.head_options import HeadOptions

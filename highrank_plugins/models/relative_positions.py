@@ -12,7 +12,7 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from highrank_plugins.common.names import flag
-from highrank_plugins.common.option_field import described
+from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.trunks import RelativeAttention
 

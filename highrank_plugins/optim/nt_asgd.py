@@ -8,7 +8,7 @@ from fairseq.optim import FairseqOptimizer, register_optimizer
 from omegaconf import II
 
 from highrank_plugins.common.names import flag
-from highrank_plugins.common.option_field import described
+from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.optim.averaged_sgd import AveragedSGD
 

@@ -9,7 +9,7 @@ from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
 from highrank_plugins.common.names import flag
-from highrank_plugins.common.option_field import described
+from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
 
 

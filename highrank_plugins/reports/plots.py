@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import escape
 
-from highrank_plugins.common.figures import Bars, Figure, Lines, Scatter
+from highrank_plugins.common.formatting import Bars, Figure, Lines, Scatter
 from highrank_plugins.reports.style import (
     COLOURS,
     STYLE,

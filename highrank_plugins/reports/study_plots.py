@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
 
-from highrank_plugins.common.figures import Scatter
+from highrank_plugins.common.formatting import Scatter
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.reports.style import layer_of
 from highrank_plugins.results.comparison import Compared, ComparedSystem, RecordedRun

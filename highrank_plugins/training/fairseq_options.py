@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import highrank_plugins
 from highrank_plugins.common.names import did_you_mean, flag, option_name
-from highrank_plugins.common.option_ranges import WrongNumbers
+from highrank_plugins.common.options import WrongNumbers
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.common.yaml_tree import ConfigurationError, Tree
 from highrank_plugins.training.command_line import PROGRAMS, user_dir, words_of

@@ -19,9 +19,9 @@ from highrank_plugins.cli.analyse.running import report
 from highrank_plugins.cli.options import Number, UserDir, names, numbers, option_problems
 from highrank_plugins.cli.printing import echo_markdown
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.common.figures import Bars, Figure, Lines
 from highrank_plugins.common.files import write_json
 from highrank_plugins.common.folders import held_alone
+from highrank_plugins.common.formatting import Bars, Figure, Lines
 from highrank_plugins.common.progress import bar
 from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
 from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree

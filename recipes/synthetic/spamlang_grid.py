@@ -10,9 +10,8 @@ from statistics import mean
 from typing import Any
 
 from highrank_plugins.analysis.statistics import holm, student_t, summarise
-from highrank_plugins.common.figures import Scatter
 from highrank_plugins.common.files import read_json
-from highrank_plugins.common.formatting import table
+from highrank_plugins.common.formatting import Scatter, table
 from highrank_plugins.heads import head_options
 from recipes.synthetic.fitting import heads_named
 from recipes.synthetic.spamlang import GOAL, SpamLangRun, SpamLangSettings, spamlang

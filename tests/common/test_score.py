@@ -2,7 +2,7 @@
 
 import pytest
 
-from highrank_plugins.common.option_ranges import WrongNumbers, check_ranges
+from highrank_plugins.common.options import WrongNumbers, check_ranges
 from highrank_plugins.common.score import criterion, direction
 
 LOWER = """loss nll_loss ppl wer uer raw_wer ter c_error bt_nll_loss f0_loss accuracy_loss

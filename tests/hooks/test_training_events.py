@@ -16,7 +16,6 @@ from fairseq_cli import train as training
 from torch.optim import Optimizer
 
 import highrank_plugins
-from highrank_plugins.common import option_ranges
 from highrank_plugins.common.training_listener import TrainingListener
 from tests.compat.conftest import run_training, translation_options
 from tests.hooks.conftest import listen
@@ -60,7 +59,9 @@ def test_a_validation_within_an_epoch_does_not_end_the_epoch(data, tmp_path, tol
 
 
 def test_a_score_to_maximise_is_sent_as_its_negative(data, tmp_path, told, monkeypatch):
-    monkeypatch.setattr(option_ranges, "NO_QUALITY", ())  # for a score that is not 0
+    monkeypatch.setattr(
+        "highrank_plugins.common.options.NO_QUALITY", ()
+    )  # for a score that is not 0
     changed = {"--best-checkpoint-metric": "bsz", "--max-epoch": 1}
     options = [*translation_options(**({"--max-update": 0} | changed))]
     state = run_training(data, tmp_path, *options, "--maximize-best-checkpoint-metric")

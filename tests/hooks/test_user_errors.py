@@ -14,7 +14,7 @@ from fairseq.distributed import utils
 from omegaconf import OmegaConf
 
 from highrank_plugins.common.names import flag
-from highrank_plugins.common.option_ranges import WrongNumbers
+from highrank_plugins.common.options import WrongNumbers
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.hooks.commands import print_uncaught  # applies all repairs

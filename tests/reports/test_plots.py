@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from matplotlib.image import imread
 
-from highrank_plugins.common.figures import Bars, Lines
+from highrank_plugins.common.formatting import Bars, Lines
 from highrank_plugins.reports.plots import MOST_LABELS, draw, rendered, svg
 from tests.reports.card.made import Page
 

@@ -25,7 +25,7 @@ from highrank_plugins.cli.options import Data, Device, UserDir, numbers
 from highrank_plugins.common.names import flag
 
 if TYPE_CHECKING:
-    from highrank_plugins.common.figures import Figure
+    from highrank_plugins.common.formatting import Figure
     from highrank_plugins.inference.processes import Processes
     from highrank_plugins.measures.base import Measure, TextMeasure, WeightMeasure
 

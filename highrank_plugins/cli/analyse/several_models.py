@@ -17,10 +17,10 @@ from highrank_plugins.cli.analyse.running import (
     report,
 )
 from highrank_plugins.cli.options import Data, Device, UserDir
-from highrank_plugins.common import scored_text
+from highrank_plugins.common import score
 
 if TYPE_CHECKING:
-    from highrank_plugins.common.figures import Series
+    from highrank_plugins.common.formatting import Series
 
 
 def spectra(
@@ -43,7 +43,7 @@ def spectra(
     --linear 500, or as figure 1 of Yang et al. 2018 does with --curve cumulative.
     """
     with measuring(plot):
-        from highrank_plugins.common.figures import Lines
+        from highrank_plugins.common.formatting import Lines
         from highrank_plugins.common.names import distinct_names
         from highrank_plugins.reports.plots import draw
 
@@ -160,7 +160,7 @@ def bleu(
         ),
     ] = 0,
     bleu_tokens: Annotated[
-        scored_text.Tokens | None, "Tokens of sacreBLEU. [default: by the script of the references]"
+        score.Tokens | None, "Tokens of sacreBLEU. [default: by the script of the references]"
     ] = None,
     output: Output = None,
     plot: Plot = None,
@@ -175,7 +175,7 @@ def bleu(
         from sacrebleu.metrics import BLEU
 
         from highrank_plugins.analysis.statistics import paired_bleu
-        from highrank_plugins.common.figures import Bars
+        from highrank_plugins.common.formatting import Bars
         from highrank_plugins.common.names import distinct_names
         from highrank_plugins.reports.plots import draw
         from highrank_plugins.results.scoring import read_lines
@@ -183,7 +183,7 @@ def bleu(
         names = distinct_names(systems)
         texts = {str(path): read_lines(path) for path in systems}
         references = [read_lines(path) for path in reference]
-        bleu = BLEU(tokenize=scored_text.bleu_tokens(references[0], bleu_tokens))
+        bleu = BLEU(tokenize=score.bleu_tokens(references[0], bleu_tokens))
         found = paired_bleu(texts, references, test, samples, bleu)
         report(found, output, test=test)
         if plot is not None:

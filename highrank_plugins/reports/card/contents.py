@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from highrank_plugins.common.figures import Figure
+from highrank_plugins.common.formatting import Figure
 from highrank_plugins.measures.base import CardTile
 
 T = TypeVar("T")

@@ -8,8 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from highrank_plugins.common.figures import Figure
-from highrank_plugins.common.formatting import percent
+from highrank_plugins.common.formatting import Figure, percent
 from highrank_plugins.reports import plots
 from highrank_plugins.reports.card.contents import Absent, Card
 
