@@ -14,19 +14,25 @@ def test_slow(): pass
 def test_marked(): pass
 @pytest.mark.parametrize("n", [1, 2])
 def test_new(n): pass
+@pytest.mark.parametrize("n", range(6))
+def test_many(n): pass
+def test_huge(): pass
 """
+MANY = ["many"] * 6
 
 
 @pytest.mark.parametrize(
     ("options", "run"),
     [
-        ([], ["quick", "slow", "new", "new"]),
+        ([], ["quick", "slow", "new", "new", *MANY, "huge"]),
         (["--fast"], ["quick", "new", "new"]),
-        (["--run-long"], ["quick", "slow", "marked", "new", "new"]),
+        (["--sample"], ["quick", "slow", "new", "new", *MANY[:2]]),
+        (["--run-long"], ["quick", "slow", "marked", "new", "new", *MANY, "huge"]),
     ],
 )
 def test_tiers(pytester, monkeypatch, options, run):
-    entries = {"test_of_tiers.py::test_slow": 1.0}
+    seconds = {"slow": 1.0, "many": 15.0, "huge": 11.0}
+    entries = {f"test_of_tiers.py::test_{name}": s for name, s in seconds.items()}
     monkeypatch.setattr(tiers, "FILE", pytester.path / "durations.json")
     tiers.FILE.write_text(json.dumps(entries))
     pytester.makepyfile(test_of_tiers=TESTS)

@@ -1,8 +1,12 @@
 """Sort the tests into three tiers by their seconds, and name those that take more than their share.
 
 `durations.json` holds the seconds of each function, all its cases together, that is not fast.
-`scripts/test.sh --all` writes it. `--fast` leaves out what it lists. Those marked long, for a
-night, need `--run-long`.
+
+| `scripts/test.sh` | runs |
+|---|---|
+| `--fast` | functions that the file does not list |
+| (nothing) | of a function above 5 s as many of its cases, evenly spread, as take 5 s; none above 10 s |
+| `--all` | everything, with the tests marked long; writes the file |
 """
 
 import json
@@ -13,6 +17,7 @@ import pytest
 
 FILE = Path(__file__).with_name("durations.json")
 FAST = 0.3  # seconds
+SHARE, LONGEST_CASE = 5.0, 10.0  # seconds of a function, of a case in the ordinary run
 
 
 def function_of(nodeid: str) -> str:
@@ -48,6 +53,7 @@ def _file(name: str) -> str:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--run-long", action="store_true", help="run the long tests, too")
     parser.addoption("--fast", action="store_true", help="run the fast tests only")
+    parser.addoption("--sample", action="store_true", help="run slow functions in part")
     parser.addoption("--write-durations", action="store_true", help=f"write {FILE.name}")
 
 
@@ -59,16 +65,31 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     entries = listed()
-    took = {item: entries.get(function_of(item.nodeid), 0.0) for item in items}
     marked = {item for item in items if item.get_closest_marker("long")}
     if config.getoption("--fast"):
-        left_out = [item for item in items if took[item] > FAST or item in marked]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if took[item] <= FAST and item not in marked]
+        slow = {item for item in items if function_of(item.nodeid) in entries}
+        config.hook.pytest_deselected(items=[i for i in items if i in slow | marked])
+        items[:] = [item for item in items if item not in slow | marked]
     elif not config.getoption("--run-long"):
-        for item in items:
-            if item in marked:
-                item.add_marker(pytest.mark.skip(reason="long: bash scripts/test.sh --all"))
+        left_out = sampled_out(items, entries) if config.getoption("--sample") else set()
+        for item in left_out | marked:
+            item.add_marker(pytest.mark.skip(reason="long: bash scripts/test.sh --all"))
+
+
+def sampled_out(items: list[pytest.Item], entries: dict[str, float]) -> set[pytest.Item]:
+    """Return the cases of slow functions that the ordinary run leaves out."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(function_of(item.nodeid), []).append(item)
+    left_out: set[pytest.Item] = set()
+    for name, own in cases.items():
+        seconds = entries.get(name, 0.0)
+        number = len(own) if seconds <= SHARE else max(1, int(len(own) * SHARE / seconds))
+        if seconds / len(own) > LONGEST_CASE:
+            number = 0
+        spread = {own[i * len(own) // number] for i in range(number)}
+        left_out |= set(own) - spread
+    return left_out
 
 
 class Clock:
