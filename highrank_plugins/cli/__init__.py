@@ -8,20 +8,21 @@ import torch and fairseq inside the functions.
 import functools
 import inspect
 import itertools
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from errno import ENOENT
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args
 
 import typer
 from typer.core import TyperGroup
 from typer.models import OptionInfo
 
 import highrank_plugins
-from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.cli.options import user_errors
 from highrank_plugins.common.names import did_you_mean, flag
 from highrank_plugins.common.quick_import import defer_statistics
 from highrank_plugins.common.user_error import explained, has_no_reader, leave
@@ -66,26 +67,32 @@ def make_group(commands: Commands, plumbing: Commands | None = None) -> typer.Ty
 
 
 def with_help(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command whose `Annotated[kind, "help"]` are typer's options and arguments.
+    """Return a command with typer's options and arguments for its parameters.
 
-    As in typer, a parameter with a default is an option, one without is an argument. Parameters
-    with bounds or other names, and options that are required, have `typer.Option` themselves. A
-    parameter that is a model of `training.blocks` becomes an option for each field. The command
-    refuses an output file that would replace an input, and prints the errors that a user can
-    correct in one line.
+    `training.blocks.option` as a default makes an option, and a model of that module one for each
+    of its fields. `Annotated[kind, "help"]` is an option with a default and an argument without.
+    Options are shown as `--tokens N`, `--output PATH` and `--split SPLIT`. The command refuses an
+    output file that would replace an input, hides fairseq's log, and prints the errors that a user
+    can correct in one line.
     """
     signature = inspect.signature(command, eval_str=True)
     told: list[inspect.Parameter] = []
     models = {}
     for name, parameter in signature.parameters.items():
-        if fields := getattr(parameter.annotation, "model_fields", None):
-            models[name] = parameter.annotation
-            told += [_option(field, info) for field, info in fields.items()]
+        kind, default = parameter.annotation, parameter.default
+        if fields := getattr(kind, "model_fields", None):
+            models[name] = kind
+            told += [_parameter(field, info.annotation, info) for field, info in fields.items()]
+        elif hasattr(default, "json_schema_extra"):
+            told.append(_parameter(name, kind, default))
         else:
-            told.append(_with_help(parameter).replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            told.append(_with_help(parameter))
+    for parameter in told:
+        _name_value(parameter)
 
     @functools.wraps(command)
     def checked(**given: Any) -> None:
+        logging.disable(logging.INFO)  # hides fairseq's log
         with user_errors():
             for name in _INPUTS:
                 _refuse_missing(_listed(given.get(name)), is_file=name in _FILES)
@@ -98,6 +105,48 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
 
     vars(checked)["__signature__"] = signature.replace(parameters=told)
     return checked
+
+
+def _with_help(parameter: inspect.Parameter) -> inspect.Parameter:
+    annotation, default = parameter.annotation, parameter.default
+    if isinstance(next(iter(getattr(annotation, "__metadata__", ())), None), str):
+        kind, text = get_args(annotation)
+        info = typer.Option(*_flags(parameter.name, kind), help=text)
+        if default is inspect.Parameter.empty:
+            info = typer.Argument(help=text)
+        annotation = Annotated[kind, info]
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+
+
+def _parameter(name: str, kind: Any, field: Any) -> inspect.Parameter:
+    """Return the option of a field of pydantic, with its help, its bounds and its default."""
+    shown = field.json_schema_extra or {}
+    bounds = {
+        option: getattr(one, bound)
+        for bound, option in (("ge", "min"), ("le", "max"))
+        for one in field.metadata
+        if hasattr(one, bound)
+    }
+    names = [shown["words"]] if "words" in shown else _flags(name, kind)
+    info = typer.Option(*names, help=field.description, metavar=shown.get("metavar"), **bounds)
+    default = inspect.Parameter.empty if field.is_required() else field.default
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=default, annotation=Annotated[kind, info])
+
+
+def _flags(name: str, kind: Any) -> list[str]:
+    """Return the name that typer cannot derive: a flag's, which has no `--no-`."""
+    return [flag(name)] if kind is bool else []
+
+
+def _name_value(parameter: inspect.Parameter) -> None:
+    for option in getattr(parameter.annotation, "__metadata__", ()):
+        if isinstance(option, OptionInfo) and option.metavar is None:
+            kind, word = parameter.annotation.__origin__, parameter.name.rpartition("_")[2].upper()
+            kinds = {kind, *get_args(kind)}.union(*map(get_args, get_args(kind)))
+            values = {int: "N", float: word if word == "SECONDS" else "NUMBER"}
+            values |= {Path: "PATH", str: word}
+            option.metavar = next((values[one] for one in values if one in kinds), None)
 
 
 # parameters that name what a command reads with torch or fairseq, whose imports take seconds
@@ -142,38 +191,6 @@ def _refuse_replacing(given: Mapping[str, Any]) -> None:
                     f"{flag(name)} {path} would replace another file of this command: name another "
                     "file"
                 )
-
-
-def _with_help(parameter: inspect.Parameter) -> inspect.Parameter:
-    annotation = parameter.annotation
-    if get_origin(annotation) is not Annotated or not isinstance(annotation.__metadata__[0], str):
-        return parameter
-    kind, text = get_args(annotation)
-    is_argument = parameter.default is inspect.Parameter.empty
-    info = typer.Argument(help=text) if is_argument else typer.Option(help=text)
-    return parameter.replace(annotation=Annotated[kind, info])
-
-
-def _option(name: str, field: Any) -> inspect.Parameter:
-    """Return the option of a model's field; its description is the help, its bounds are checked."""
-    extra = field.json_schema_extra or {}
-    names = extra.get("words", flag(name)) if field.annotation is bool else None
-    bounds = {
-        option: getattr(one, bound)
-        for bound, option in (("ge", "min"), ("le", "max"))
-        for one in field.metadata
-        if hasattr(one, bound)
-    }
-    info = typer.Option(
-        *([names] if names else []),
-        help=field.description,
-        metavar=extra.get("metavar"),
-        **bounds,
-    )
-    default = inspect.Parameter.empty if field.is_required() else field.default
-    kind = inspect.Parameter.KEYWORD_ONLY
-    annotation = Annotated[field.annotation, info]
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
 class LazyCommands(TyperGroup):
@@ -235,29 +252,7 @@ def as_command(found: typer.Typer | Callable[..., None]) -> Any:
     if not isinstance(found, typer.Typer):
         function, found = found, typer.Typer(add_completion=False, rich_markup_mode=None)
         found.command()(with_help(function))
-    for command in found.registered_commands:
-        _name_values(command.callback)
     return typer.main.get_command(found)
-
-
-def _name_values(function: Any) -> None:
-    """Show options as `--tokens N`, `--output PATH` and `--split SPLIT`, not by Python's types."""
-    for name, parameter in inspect.signature(function).parameters.items():
-        kinds = _kinds(parameter.annotation)
-        for option in getattr(parameter.annotation, "__metadata__", ()):
-            if isinstance(option, OptionInfo) and option.metavar is None:
-                word = name.rpartition("_")[2].upper()
-                number = word if word == "SECONDS" else "NUMBER"
-                values = {int: "N", float: number, Path: "PATH", str: word}
-                option.metavar = next((values[kind] for kind in values if kind in kinds), None)
-
-
-def _kinds(annotation: Any) -> set[Any]:
-    """Return the types in an annotation such as `Annotated[list[Path] | None, …]`."""
-    if isinstance(getattr(annotation, "__metadata__", None), tuple):
-        annotation = annotation.__origin__
-    arguments = get_args(annotation)
-    return {kind for inner in arguments for kind in _kinds(inner)} if arguments else {annotation}
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,57 +1,43 @@
 """Provide `highrank bench loss|train|estimate|table`."""
 
-import logging
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from highrank_plugins.benchmarks.case import BenchSettings
 from highrank_plugins.cli import make_group
-from highrank_plugins.cli.options import Changes, UserDir, names, numbers
-from highrank_plugins.cli.printing import echo_markdown
+from highrank_plugins.cli.options import Changes, UserDir, echo_markdown, names, numbers
+from highrank_plugins.training.blocks import option
 
-
-def _preset(default: str) -> Any:
-    """Return option --preset, which may be repeated."""
-    text = "Case or group of benchmarks/presets.yaml; may be repeated."
-    return typer.Option(
-        "--preset", help=text, default_factory=lambda: [default], show_default=default
-    )
-
-
-LossPreset = Annotated[list[str], _preset("mos_ptb")]
-ModelPreset = Annotated[list[str], _preset("ui_strings_en_de")]
+PRESET = "Case or group of benchmarks/presets.yaml; may be repeated."
 
 
 def loss(
-    preset: LossPreset,
+    *,
+    preset: list[str] = option(["mos_ptb"], PRESET),
     settings: BenchSettings,
-    impl: Annotated[
-        str | None,
+    impl: str | None = option(
+        None,
         "Implementations to time, separated by commas: ours (reference, chunked, fused, "
         "cpp, triton, auto), naive (plain autograd), gathered (the target's log-probability "
         "alone), compiled and gathered_compiled (both by torch.compile), plain_softmax, "
         "linear_cross_entropy, liger, cce (default: naive, chunked, fused, cpp and "
         "linear_cross_entropy; with --profile, fused).",
-    ] = None,
-    tokens: Annotated[str | None, "Tokens N instead of the preset's, separated by commas."] = None,
-    components: Annotated[
-        str | None, "Components K instead of the preset's, separated by commas."
-    ] = None,
-    classes: Annotated[
-        str | None, "Classes M instead of the preset's, separated by commas."
-    ] = None,
-    memory: Annotated[
-        str | None, "Memory of a chunk in MiB, as --head-loss-memory; 0: the default."
-    ] = None,
-    reduction: Annotated[str, "sum or none."] = "sum",
-    head: Annotated[str | None, "Structure instead of the preset's."] = None,
-    pointwise: Annotated[str | None, "Pointwise function instead of the preset's."] = None,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Show in which of torch's operations the time goes.")
-    ] = False,
-    plot: Annotated[Path | None, "Also write a plot (.png, .svg, .pdf)."] = None,
+    ),
+    tokens: str | None = option(None, "Tokens N instead of the preset's, separated by commas."),
+    components: str | None = option(
+        None, "Components K instead of the preset's, separated by commas."
+    ),
+    classes: str | None = option(None, "Classes M instead of the preset's, separated by commas."),
+    memory: str | None = option(
+        None, "Memory of a chunk in MiB, as --head-loss-memory; 0: the default."
+    ),
+    reduction: str = option("sum", "sum or none."),
+    head: str | None = option(None, "Structure instead of the preset's."),
+    pointwise: str | None = option(None, "Pointwise function instead of the preset's."),
+    profile: bool = option(False, "Show in which of torch's operations the time goes."),
+    plot: Path | None = option(None, "Also write a plot (.png, .svg, .pdf)."),
     user_dir: UserDir = None,
 ) -> None:
     """Time losses against their matrix products alone.
@@ -80,14 +66,13 @@ def loss(
 
 
 def train(
-    preset: ModelPreset,
+    *,
+    preset: list[str] = option(["ui_strings_en_de"], PRESET),
     settings: BenchSettings,
-    model: Annotated[
-        list[str] | None, "Arch and options in quotes, instead of the preset's; may be repeated."
-    ] = None,
-    generate: Annotated[
-        bool, typer.Option("--generate", help="Time beam search of a batch instead of training.")
-    ] = False,
+    model: list[str] | None = option(
+        None, "Arch and options in quotes, instead of the preset's; may be repeated."
+    ),
+    generate: bool = option(False, "Time beam search of a batch instead of training."),
     user_dir: UserDir = None,
 ) -> None:
     """Time whole training steps against the preset's baseline.
@@ -104,28 +89,18 @@ def train(
 def estimate(
     file: Annotated[list[Path], "Configurations, conf/NAME.yaml."],
     change: Changes = None,
-    devices: Annotated[int, typer.Option(min=1, help="Number of devices to train on.")] = 1,
-    efficiency: Annotated[
-        float,
-        typer.Option(
-            min=0.01,
-            max=1,
-            help="Share of its speed that each device keeps when several train together.",
-        ),
-    ] = 1.0,
-    price: Annotated[
-        float | None, typer.Option(min=0, help="Price of a device per hour, in any currency.")
-    ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens of the measured step (default: the file's max_tokens)."),
-    ] = None,
-    dtype: Annotated[str, "float64, float32, bfloat16 or float16."] = "float32",
-    device: Annotated[str, "cpu, cuda or cuda:N."] = "cpu",
-    repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions.")] = 7,
-    threads: Annotated[
-        int, typer.Option(min=0, help="Number of CPU threads of torch; 0: its default.")
-    ] = 0,
+    devices: int = option(1, "Number of devices to train on.", ge=1),
+    efficiency: float = option(
+        1.0, "Share of its speed that each device keeps when several train together.", ge=0.01, le=1
+    ),
+    price: float | None = option(None, "Price of a device per hour, in any currency.", ge=0),
+    batch: int | None = option(
+        None, "Tokens of the measured step (default: the file's max_tokens).", ge=1
+    ),
+    dtype: str = option("float32", "float64, float32, bfloat16 or float16."),
+    device: str = option("cpu", "cpu, cuda or cuda:N."),
+    repeats: int = option(7, "Timed repetitions.", ge=1),
+    threads: int = option(0, "Number of CPU threads of torch; 0: its default.", ge=0),
 ) -> None:
     """Estimate hours, memory and cost of whole training runs.
 
@@ -137,7 +112,6 @@ def estimate(
     from highrank_plugins.benchmarks.estimate import Training, estimates_table, run_estimates
     from highrank_plugins.training.configuration import load
 
-    logging.disable(logging.INFO)  # hides fairseq's log
     check_device(device)
     trainings = [Training.of(str(path), load(path, change), devices) for path in file]
     changes = {"dtype": dtype, "device": device}

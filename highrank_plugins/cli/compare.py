@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from highrank_plugins.cli.options import TestKind, names, numbers
-from highrank_plugins.cli.printing import print_tables
+from highrank_plugins.cli.options import TestKind, names, numbers, print_tables
+from highrank_plugins.training.blocks import option
 
 if TYPE_CHECKING:
     from highrank_plugins.results.comparison import Compared
@@ -24,41 +24,34 @@ def compare(
             "the baseline first: SYSTEM=57.1,57.2 or SYSTEM=MEAN:SD:RUNS."
         ),
     ],
-    metric: Annotated[
-        str | None, "Metric to test (default: sacrebleu, or else test_perplexity)."
-    ] = None,
-    baseline: Annotated[str | None, "System to test against (default: softmax)."] = None,
+    metric: str | None = option(
+        None, "Metric to test (default: sacrebleu, or else test_perplexity)."
+    ),
+    baseline: str | None = option(None, "System to test against (default: softmax)."),
     test: TestKind = "student",
-    alpha: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, help="Significance level of bold numbers, after Holm's adjustment."
-        ),
-    ] = 0.05,
-    columns: Annotated[
-        str | None, "Further metrics to show, separated by commas (default: all known)."
-    ] = None,
-    paper: Annotated[str | None, "Paper to test our scores against, e.g. yang2019."] = None,
-    task: Annotated[str | None, "Recipe whose published scores these are, e.g. ptb."] = None,
-    runs: Annotated[
-        bool, typer.Option("--runs", help="Print a row for each record, and test nothing.")
-    ] = False,
-    format: Annotated[
-        Format | None, "Format of the table (default: terminal on a terminal, else markdown)."
-    ] = None,
-    plot: Annotated[Path | None, "Also draw the metric over --x (.png, .svg, .pdf)."] = None,
-    x: Annotated[
-        str | None,
+    alpha: float = option(
+        0.05, "Significance level of bold numbers, after Holm's adjustment.", ge=0, le=1
+    ),
+    columns: str | None = option(
+        None, "Further metrics to show, separated by commas (default: all known)."
+    ),
+    paper: str | None = option(None, "Paper to test our scores against, e.g. yang2019."),
+    task: str | None = option(None, "Recipe whose published scores these are, e.g. ptb."),
+    runs: bool = option(False, "Print a row for each record, and test nothing."),
+    format: Format | None = option(
+        None, "Format of the table (default: terminal on a terminal, else markdown)."
+    ),
+    plot: Path | None = option(None, "Also draw the metric over --x (.png, .svg, .pdf)."),
+    x: str | None = option(
+        None,
         "Horizontal axis of --plot: words_per_second (default), parameters, a metric, or an option "
         "of train. With --y, the first metric of the correlation (default: test_rank).",
-    ] = None,
-    y: Annotated[
-        str | None, "Correlate this metric with --x over models, and test nothing."
-    ] = None,
-    within: Annotated[
-        str | None, "Use only the models whose --y lies in LOW,HIGH, e.g. 56.6,57.6."
-    ] = None,
-    output: Annotated[Path | None, "File for the table (default, and -: print it)."] = None,
+    ),
+    y: str | None = option(None, "Correlate this metric with --x over models, and test nothing."),
+    within: str | None = option(
+        None, "Use only the models whose --y lies in LOW,HIGH, e.g. 56.6,57.6."
+    ),
+    output: Path | None = option(None, "File for the table (default, and -: print it)."),
 ) -> None:
     """Compare systems over seeds: means, tests, effects, costs.
 

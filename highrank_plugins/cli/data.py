@@ -1,6 +1,5 @@
 """Provide `highrank data …`: from published files to binarised text."""
 
-import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from highrank_plugins.training.blocks import (
     CorpusSettings,
     DataSettings,
     DialogueSettings,
+    option,
 )
 
 Pair = Annotated[str, typer.Option(help="SOURCE,TARGET.")]
@@ -27,20 +27,14 @@ Processes = Annotated[
 def fetch(
     file: Annotated[Path, "A recipe's corpus.yaml."],
     folder: Annotated[Path, "Folder for the files and checksums.txt."],
-    unpack: Annotated[
-        Path | None, "New folder to unpack into: all files, or only those of a block texts."
-    ] = None,
-    texts: Annotated[
-        bool,
-        typer.Option("--texts", help="Only print the paths of the unpacked text in FOLDER."),
-    ] = False,
-    ledger: Annotated[
-        Path | None, "File that records unpublished checksums. [FOLDER/checksums.txt]"
-    ] = None,
-    offline: Annotated[
-        bool,
-        typer.Option("--offline", help="Check existing files only; a missing file is an error."),
-    ] = False,
+    unpack: Path | None = option(
+        None, "New folder to unpack into: all files, or only those of a block texts."
+    ),
+    texts: bool = option(False, "Only print the paths of the unpacked text in FOLDER."),
+    ledger: Path | None = option(
+        None, "File that records unpublished checksums. [FOLDER/checksums.txt]"
+    ),
+    offline: bool = option(False, "Check existing files only; a missing file is an error."),
 ) -> None:
     """Fetch, check and unpack the files of a corpus.
 
@@ -126,7 +120,8 @@ def check_text(
 def pieces(
     text: Annotated[Path, "Directory with {train,valid,test}.LANGUAGE."],
     output: Annotated[Path, "Directory for the piece model and the text as pieces."],
-    languages: Annotated[str, typer.Option(help="Languages, separated by commas.")],
+    *,
+    languages: str = option(..., "Languages, separated by commas."),
     settings: DataSettings,
     processes: Processes = None,
 ) -> None:
@@ -194,15 +189,15 @@ def binarise(
     """
     from highrank_plugins.data import binarising
 
-    logging.disable(logging.INFO)  # hides fairseq's log
     with output_folder(output, pieces):
         binarising.binarise(pieces, output, language_pair(languages), processes or usable_cores())
 
 
 def lm_corpus(
     name: Annotated[str, "ptb, wikitext2, one_billion_word or text8."],
-    data: Annotated[Path, typer.Option(help="Folder with the published files.")],
-    output: Annotated[Path, typer.Option(help="Folder for the text, or for binarised files.")],
+    *,
+    data: Path = option(..., "Folder with the published files."),
+    output: Path = option(..., "Folder for the text, or for binarised files."),
     settings: CorpusSettings,
 ) -> None:
     """Check a published corpus, and write it for fairseq.
@@ -214,7 +209,6 @@ def lm_corpus(
     from highrank_plugins.common.checksums import SUMS, read_ledger, write_sums
     from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
 
-    logging.disable(logging.INFO)  # hides fairseq's log
     with whole_folder(output, data) as new:
         given = settings.model_dump()
         options = CorpusOptions(**given | {"workers": settings.workers or usable_cores()})

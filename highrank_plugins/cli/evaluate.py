@@ -1,21 +1,19 @@
 """Provide `highrank evaluate …`: from a checkpoint to translations and scores."""
 
 import json
-import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from highrank_plugins.cli import make_group
-from highrank_plugins.cli.options import Data, UserDir, numbers
-from highrank_plugins.cli.printing import is_printed
+from highrank_plugins.cli.options import Data, UserDir, is_printed, numbers
 from highrank_plugins.common.provenance import typed_command
 from highrank_plugins.common.score import Tokens
-from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
+from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings, option
 
 if TYPE_CHECKING:
     from highrank_plugins.common.score import Score
@@ -23,12 +21,10 @@ if TYPE_CHECKING:
 
 def generate(
     command: Annotated[list[str], "After --: fairseq-generate and its options."],
-    processes: Annotated[
-        int, typer.Option(min=1, help="Number of processes, on GPUs in turn, else on CPU cores.")
-    ] = 1,
-    output: Annotated[
-        Path | None, "File to write, whole or not at all (default, and -: print it)."
-    ] = None,
+    processes: int = option(1, "Number of processes, on GPUs in turn, else on CPU cores.", ge=1),
+    output: Path | None = option(
+        None, "File to write, whole or not at all (default, and -: print it)."
+    ),
 ) -> None:
     """Run fairseq-generate on several processes.
 
@@ -52,31 +48,34 @@ def generate(
 def score(
     generated: Annotated[Path, "Output of fairseq-generate, or one translation per line."],
     reference: Annotated[Path, "Raw references, one per line."],
-    output: Annotated[
-        Path | None, "JSON file for values and signatures (default: print them)."
-    ] = None,
-    hypotheses: Annotated[Path | None, "File to write the translations to, one per line."] = None,
-    tokenise: Annotated[str | None, "Add BLEU of Moses' tokens in this language, e.g. de."] = None,
-    compound_split: Annotated[
-        bool,
-        typer.Option(
-            "--compound-split", help="Add BLEU of these tokens split at hyphens; German only."
-        ),
-    ] = False,
-    against: Annotated[
-        Path | None, "Translations of another system, one per line, for a paired bootstrap."
-    ] = None,
-    measures: Annotated[Path | None, "Folder with results of highrank analyse to add."] = None,
-    bleu_tokens: Annotated[
-        Tokens | None, "Tokens of sacreBLEU. [default: by the script of the references]"
-    ] = None,
+    output: Path | None = option(
+        None, "JSON file for values and signatures (default: print them)."
+    ),
+    hypotheses: Path | None = option(None, "File to write the translations to, one per line."),
+    tokenise: str | None = option(None, "Add BLEU of Moses' tokens in this language, e.g. de."),
+    compound_split: bool = option(False, "Add BLEU of these tokens split at hyphens; German only."),
+    against: list[Path] | None = option(
+        None,
+        "Translations of another system, one per line, for a paired test; may be repeated, with "
+        "the baseline first.",
+    ),
+    test: Literal["bootstrap", "randomisation"] = option(
+        "bootstrap", "Paired test: bootstrap or approximate randomisation."
+    ),
+    samples: int = option(
+        0, "Number of resamplings (0: 1,000 for bootstrap, 10,000 for randomisation).", ge=0
+    ),
+    measures: Path | None = option(None, "Folder with results of highrank analyse to add."),
+    bleu_tokens: Tokens | None = option(
+        None, "Tokens of sacreBLEU. [default: by the script of the references]"
+    ),
 ) -> None:
     """Compute sacreBLEU and chrF.
 
     Example: highrank evaluate score generated.txt test.de
 
     Refuses a file that lacks a translation. With --against, the paired test is printed and written
-    to paired.json.
+    to paired.json; it is sacreBLEU's.
     """
     from highrank_plugins.common.files import write_json, write_text
     from highrank_plugins.results import perplexity, scoring
@@ -92,8 +91,10 @@ def score(
         scores |= scoring.tokenised_scores(
             translations, references, tokenise, compound_split=compound_split
         )
-    if against is not None:
-        paired = scoring.compare(against, generated, translations, references, bleu_tokens)
+    if against:
+        paired = scoring.compare(
+            against, generated, translations, references, bleu_tokens, test, samples
+        )
         if output is not None:
             write_json(output.with_name("paired.json"), paired)
         typer.echo(json.dumps(paired, ensure_ascii=False))
@@ -107,9 +108,9 @@ def score(
 def dialogue_score(
     generated: Annotated[Path, "Output of fairseq-generate --nbest N."],
     references: Annotated[Path, "References: one line per context, separated by tabs."],
-    output: Annotated[Path | None, "JSON file for values and signatures."] = None,
-    scored: Annotated[Path | None, "Output of fairseq-generate --score-reference."] = None,
-    responses: Annotated[Path | None, "File of the responses that --scored scored."] = None,
+    output: Path | None = option(None, "JSON file for values and signatures."),
+    scored: Path | None = option(None, "Output of fairseq-generate --score-reference."),
+    responses: Path | None = option(None, "File of the responses that --scored scored."),
 ) -> None:
     """Compute BLEU precision and recall of dialogue responses.
 
@@ -158,14 +159,14 @@ Checkpoint = Annotated[Path, "Checkpoint of --arch awd_lstm_lm_<head>."]
 def dynamic_eval(
     checkpoint: Checkpoint,
     data: Data,
-    lr: Annotated[str, typer.Option(help=f"Step size η. {LIST}")],
-    eps: Annotated[str, typer.Option(help=f"ε, added to the statistic. {LIST}")],
-    lamb: Annotated[
-        str,
-        typer.Option(
-            "--lambda", metavar="LAMBDA", help=f"Pull λ towards the trained weights. {LIST}"
-        ),
-    ],
+    *,
+    lr: str = option(..., f"Step size η. {LIST}"),
+    eps: str = option(..., f"ε, added to the statistic. {LIST}"),
+    lamb: str = option(
+        ...,
+        f"Pull λ towards the trained weights. {LIST}",
+        {"words": "--lambda", "metavar": "LAMBDA"},
+    ),
     dynamic: DynamicSettings,
     settings: AdaptiveSettings,
     user_dir: UserDir = None,
@@ -184,7 +185,6 @@ def dynamic_eval(
     eps 0.001, lambda 0.075 on Penn Treebank and lr 0.002, eps 0.002, lambda 0.02 on WikiText-2.
     More in docs/howto/adaptive_evaluation.md.
     """
-    logging.disable(logging.INFO)  # hides fairseq's log
     from highrank_plugins.inference import adaptive_evaluation as adaptive
 
     values = {
@@ -199,11 +199,12 @@ def dynamic_eval(
 def cache_eval(
     checkpoint: Checkpoint,
     data: Data,
-    theta: Annotated[str, typer.Option(help=f"Sharpness θ of the cache's attention. {LIST}")],
-    lamb: Annotated[
-        str, typer.Option("--lambda", metavar="LAMBDA", help=f"Weight λ of the cache. {LIST}")
-    ],
-    window: Annotated[str, typer.Option(help=f"Number of tokens in the cache. {LIST}")],
+    *,
+    theta: str = option(..., f"Sharpness θ of the cache's attention. {LIST}"),
+    lamb: str = option(
+        ..., f"Weight λ of the cache. {LIST}", {"words": "--lambda", "metavar": "LAMBDA"}
+    ),
+    window: str = option(..., f"Number of tokens in the cache. {LIST}"),
     settings: AdaptiveSettings,
     user_dir: UserDir = None,
 ) -> None:
@@ -219,7 +220,6 @@ def cache_eval(
     Penn Treebank; theta 0.662, lambda 0.1279, window 3785 on WikiText-2. More in
     docs/howto/adaptive_evaluation.md.
     """
-    logging.disable(logging.INFO)  # hides fairseq's log
     from highrank_plugins.inference.adaptive_evaluation import Run, run_cache_evaluation
 
     values: dict[str, Sequence[float]] = {

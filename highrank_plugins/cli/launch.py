@@ -23,6 +23,8 @@ def launch(
     it. Run the same command on every node. See docs/howto/clusters.md.
     """
     from highrank_plugins.training.launch.plan import Plan, refuse_missing, save_dir
+    from highrank_plugins.training.launch.supervise import launch as supervise
+    from highrank_plugins.training.launch.torchrun import describe
 
     if settings.slurm is not None:
         _check_slurm(settings)
@@ -39,10 +41,12 @@ def launch(
     )  # fmt: skip
     if settings.slurm is not None:
         _slurm(plan, settings, settings.slurm)
-        return
-    if settings.submit or settings.sbatch:
+    elif settings.submit or settings.sbatch:
         raise ValueError("--submit and --sbatch need --slurm FILE")
-    raise typer.Exit(_run(plan, settings.dry_run))
+    elif settings.dry_run:
+        typer.echo(describe(plan))
+    else:
+        raise typer.Exit(supervise(plan, lambda line: typer.echo(f"highrank: {line}", err=True)))
 
 
 def _check_slurm(settings: LaunchSettings) -> None:
@@ -110,13 +114,3 @@ def _slurm(plan: "Plan", settings: LaunchSettings, script: Path) -> None:
         plan.log_dir.mkdir(parents=True, exist_ok=True)  # SLURM does not create it
         write_text(script, text)
         typer.echo(f"sbatch {script}")
-
-
-def _run(plan: "Plan", dry_run: bool) -> int:
-    from highrank_plugins.training.launch.supervise import launch
-    from highrank_plugins.training.launch.torchrun import describe
-
-    if dry_run:
-        typer.echo(describe(plan))
-        return 0
-    return launch(plan, lambda line: typer.echo(f"highrank: {line}", err=True))

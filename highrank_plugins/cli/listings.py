@@ -1,43 +1,41 @@
-"""Provide `highrank list archs|heads|recipes` and `user-dir`, to list what exists."""
+"""Provide `highrank list`: what exists; and `user-dir`."""
 
 import inspect
-import logging
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 import highrank_plugins
-from highrank_plugins.cli import make_group
-from highrank_plugins.cli.options import UserDir
-from highrank_plugins.cli.printing import echo_markdown
+from highrank_plugins.cli.options import UserDir, echo_markdown
 
 if TYPE_CHECKING:
     from highrank_plugins.heads.registry import Registry
 
 
-def archs(user_dir: UserDir = None) -> None:
-    """Print all architectures.
+def listings(
+    what: Annotated[Literal["archs", "heads", "recipes"], "archs, heads or recipes."],
+    user_dir: UserDir = None,
+) -> None:
+    """Print all architectures, layers or recipes.
 
     Example: highrank list archs > archs.md
 
-    Writes the Markdown of docs/reference/archs.md to a file, and draws tables on a terminal.
+    Layers have structures, pointwise functions and options, recipes what they train and their
+    configurations. Writes Markdown tables to a file, and draws tables and lists on a terminal.
     """
-    logging.disable(logging.INFO)  # hides fairseq's log
+    {"archs": _archs, "heads": _heads, "recipes": _recipes}[what]()
+
+
+def _archs() -> None:
     highrank_plugins.register()
     # imported by name, because mypy does not check the dataclasses that fairseq reads
     echo_markdown(import_module("highrank_plugins.models.arch_table").arch_table(), nl=False)
 
 
-def heads(user_dir: UserDir = None) -> None:
-    """Print all structures, pointwise functions and options.
-
-    Example: highrank list heads
-
-    Writes two Markdown tables to a file, and a list to a terminal.
-    """
+def _heads() -> None:
     from highrank_plugins.common.formatting import table
     from highrank_plugins.heads.base import HEADS
     from highrank_plugins.heads.pointwise import POINTWISE
@@ -64,24 +62,19 @@ def _rows(registry: "Registry[Any]") -> Iterator[tuple[str, tuple[str, str, str]
     for name in registry.names():
         what = (inspect.getdoc(registry.find(name)) or "").partition("\n")[0]
         defaults = registry.options(name).items()
-        options = ", ".join(f"{option} {_shown(value)}".rstrip() for option, value in defaults)
+        required = inspect.Parameter.empty  # where the default is None, the layer chooses a value
+        shown = {
+            option: "(required)" if value is required
+            else "" if value is None
+            else str(value).lower() if isinstance(value, bool)
+            else value
+            for option, value in defaults
+        }  # fmt: skip
+        options = ", ".join(f"{option} {value}".rstrip() for option, value in shown.items())
         yield name, (f"`{name}`", what, options)
 
 
-def _shown(default: Any) -> str:
-    if default is None:  # the layer chooses the value
-        return ""
-    shown = str(default).lower() if isinstance(default, bool) else str(default)
-    return "(required)" if default is inspect.Parameter.empty else shown
-
-
-def recipes() -> None:
-    """Print all recipes and their configurations.
-
-    Example: highrank list recipes
-
-    The output says what each recipe trains: a Markdown table in a file, a list on a terminal.
-    """
+def _recipes() -> None:
     from highrank_plugins.common.formatting import table
 
     folder = Path(highrank_plugins.__file__).parents[1] / "recipes"
@@ -90,17 +83,12 @@ def recipes() -> None:
         raise ValueError(
             f"{folder}: there are no recipes here; they come with a clone of the repository"
         )
-    rows = [
-        [f"`recipes/{script.parent.name}/run.sh`", _subject(script), _confs(script.parent)]
-        for script in scripts
-    ]
+    rows = []
+    for script in scripts:
+        _, header, *_ = script.read_text(encoding="utf-8").splitlines()
+        subject, confs = header.removeprefix("#").strip(), _confs(script.parent)
+        rows.append([f"`recipes/{script.parent.name}/run.sh`", subject, confs])
     echo_markdown(table(["recipe", "trains", "configurations (--conf)"], rows), nl=False)
-
-
-def _subject(script: Path) -> str:
-    """Return the first sentence of a script's header."""
-    _, *lines = script.read_text(encoding="utf-8").splitlines()
-    return lines[0].removeprefix("#").strip()
 
 
 def _confs(recipe: Path) -> str:
@@ -124,6 +112,3 @@ def user_dir() -> None:
     In a command: fairseq-train data-bin --user-dir $(highrank user-dir) …
     """
     typer.echo(Path(highrank_plugins.__file__).parent.resolve())
-
-
-listings = make_group({"archs": archs, "heads": heads, "recipes": recipes})

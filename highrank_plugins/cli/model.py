@@ -1,6 +1,5 @@
 """Provide `highrank model …`: checkpoints and model folders."""
 
-import logging
 import math
 from pathlib import Path
 from typing import Annotated
@@ -9,28 +8,20 @@ import typer
 
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import UserDir
+from highrank_plugins.training.blocks import option
 
 
 def average(
     directory: Annotated[Path, "Folder of checkpoints (--save-dir of a run)."],
-    output: Annotated[Path, typer.Option(help="Checkpoint file to write.")],
-    last: Annotated[
-        int | None, typer.Option(min=1, help="Average the N newest checkpoints (default: 5).")
-    ] = None,
-    best: Annotated[
-        int | None,
-        typer.Option(min=1, help="Average the N checkpoints with the best validation score."),
-    ] = None,
-    from_update: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Skip checkpoints before this update; without --last, average all others.",
-        ),
-    ] = None,
-    to_update: Annotated[
-        int | None, typer.Option(min=0, help="Skip checkpoints after this update.")
-    ] = None,
+    output: Path = option(..., "Checkpoint file to write."),
+    last: int | None = option(None, "Average the N newest checkpoints (default: 5).", ge=1),
+    best: int | None = option(
+        None, "Average the N checkpoints with the best validation score.", ge=1
+    ),
+    from_update: int | None = option(
+        None, "Skip checkpoints before this update; without --last, average all others.", ge=0
+    ),
+    to_update: int | None = option(None, "Skip checkpoints after this update.", ge=0),
 ) -> None:
     """Average the weights of a training run's checkpoints.
 
@@ -40,7 +31,6 @@ def average(
     """
     from highrank_plugins.training.checkpoints import average_checkpoints
 
-    logging.disable(logging.INFO)  # hides fairseq's log
     if output.is_dir():
         raise ValueError(f"--output {output} is a directory: name the file to write")
     if output.exists() and output.resolve().parent == directory.resolve():
@@ -81,23 +71,18 @@ def best_checkpoint(
     """
     from highrank_plugins.training.checkpoints import best_checkpoint
 
-    logging.disable(logging.INFO)  # hides fairseq's log
     typer.echo(best_checkpoint(directories))
 
 
 def export(
     checkpoint: Annotated[Path, "Checkpoint of fairseq-train or `highrank model average`."],
-    output: Annotated[Path, typer.Option(help="New folder for the model.")],
-    data: Annotated[
-        Path | None, "Folder with the dictionaries (default: the training run's)."
-    ] = None,
-    pieces: Annotated[Path | None, "SentencePiece's model, or subword-nmt's codes."] = None,
-    results: Annotated[
-        Path | None, "Record with the scores for the model card: a recipe's results.json."
-    ] = None,
-    licence: Annotated[
-        str, typer.Option("--license", help="Licence to name on the model card.")
-    ] = "unknown",
+    output: Path = option(..., "New folder for the model."),
+    data: Path | None = option(None, "Folder with the dictionaries (default: the training run's)."),
+    pieces: Path | None = option(None, "SentencePiece's model, or subword-nmt's codes."),
+    results: Path | None = option(
+        None, "Record with the scores for the model card: a recipe's results.json."
+    ),
+    licence: str = option("unknown", "Licence to name on the model card.", {"words": "--license"}),
     user_dir: UserDir = None,
 ) -> None:
     """Write a model folder with safetensors and a card.
@@ -108,14 +93,13 @@ def export(
     """
     from highrank_plugins.reports.model_folder import export_model
 
-    logging.disable(logging.INFO)  # hides fairseq's log
     export_model(checkpoint, output, data, licence, pieces, results)
     typer.echo(f"{output}: {', '.join(sorted(path.name for path in output.iterdir()))}")
 
 
 def import_model(
     exported: Annotated[Path, "Folder of `highrank model export`."],
-    output: Annotated[Path, typer.Option(help="Checkpoint file to write.")],
+    output: Path = option(..., "Checkpoint file to write."),
     user_dir: UserDir = None,
 ) -> None:
     """Write an exported model as a checkpoint for fairseq.
@@ -124,7 +108,6 @@ def import_model(
     """
     from highrank_plugins.reports import model_folder
 
-    logging.disable(logging.INFO)  # hides fairseq's log
     model_folder.import_model(exported, output)
     typer.echo(output)
 

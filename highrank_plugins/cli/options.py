@@ -1,22 +1,39 @@
-"""Define options that several groups share."""
+"""Define what commands share: options, lists in their values, errors, and ways to print."""
 
+import json
 import logging
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.names import did_you_mean, flag, option_name
-from highrank_plugins.common.user_error import place_in
+from highrank_plugins.common.user_error import explained, has_no_reader, place_in
+
+if TYPE_CHECKING:
+    from highrank_plugins.reports.tables import Table
 
 # what the code of a package may raise as it is imported
 _OF_CODE = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, OSError,
     RuntimeError, SyntaxError, TypeError, ValueError,
 )  # fmt: skip
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Report ValueError, FloatingPointError (messages say where) and OSError without traceback."""
+    try:
+        yield
+    except (ValueError, OSError, FloatingPointError) as error:
+        if isinstance(error, BrokenPipeError) and has_no_reader():
+            raise
+        typer.echo(f"highrank: {explained(error)}", err=True)
+        raise typer.Exit(2) from None
 
 
 def _import(user_dir: Path | None) -> Path | None:
@@ -150,3 +167,67 @@ def _required(command: Any, given: str) -> list[str]:
         if parameter.required and given not in parameter.opts:
             words += [parameter.opts[0], "1"] if named else ["1"]
     return words
+
+
+def echo_markdown(page: str, nl: bool = True) -> None:
+    """Print a page of Markdown, which a terminal shows drawn.
+
+    Args:
+        nl: whether a line break follows.
+    """
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        Console().print(Markdown(page))
+    else:
+        typer.echo(page, nl=nl)
+
+
+def is_printed(output: Path | None) -> bool:
+    """Whether --output names no file; `-` is standard output."""
+    return output in (None, Path("-"))
+
+
+def print_tables(
+    tables: "Sequence[Table]", output: Path | None = None, format: str | None = None
+) -> None:
+    """Print tables, or write them: drawn by default on a terminal, else as Markdown."""
+    from highrank_plugins.reports.tables import FORMATS
+
+    on_terminal = is_printed(output) and sys.stdout.isatty()
+    print_or_write(FORMATS[format or ("terminal" if on_terminal else "markdown")](tables), output)
+
+
+def print_or_write(text: str, output: Path | None) -> None:
+    """Print a text, or write it into the file of --output, whole or not at all."""
+    from highrank_plugins.common.files import write_text
+
+    if output is None or is_printed(output):
+        typer.echo(text, nl=False)
+    else:
+        write_text(output, text)
+
+
+def report(
+    result: Any, output: Path | None, hidden: Sequence[str] = (), **more: object
+) -> dict[str, Any]:
+    """Print the result, and write it to the JSON file with its provenance.
+
+    Args:
+        result: dataclass, named tuple, or dictionary.
+        hidden: names of values that are too long to print.
+        more: values that precede the result in both.
+    Returns:
+        the result as plain values.
+    """
+    from highrank_plugins.common.files import plain, write_json
+    from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
+
+    found = plain(more) | plain(result)
+    shown = {name: value for name, value in found.items() if name not in hidden}
+    typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+    if output is not None:
+        made = {"command": typed_command(), "versions": versions(), "git": git_state()}
+        write_json(output, found | made | {"hardware": hardware()})
+    return found

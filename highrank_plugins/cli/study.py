@@ -1,6 +1,5 @@
 """Provide `highrank study`, a table of configurations × seeds, and `match`, its controls."""
 
-import logging
 import shlex
 import sys
 from dataclasses import replace
@@ -9,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from highrank_plugins.cli.options import names
-from highrank_plugins.cli.printing import print_or_write, print_tables
+from highrank_plugins.cli.options import names, print_or_write, print_tables
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.formatting import size
 from highrank_plugins.common.processes import python
+from highrank_plugins.training.blocks import option
 
 if TYPE_CHECKING:
     from highrank_plugins.studies.definition import Study
@@ -22,38 +21,23 @@ if TYPE_CHECKING:
 
 def study(
     file: Annotated[Path, "STUDY.yaml."],
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Option of the recipe, such as data=DIR; may be repeated.",
-        ),
-    ] = None,
-    exp_dir: Annotated[Path, "Folder for runs and tables."] = Path("exp"),
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of members to run at a time (default: cores or GPUs)."),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print members, commands, hours and disk; train nothing."),
-    ] = False,
-    slurm: Annotated[
-        bool,
-        typer.Option("--slurm", help="Submit an array of jobs to SLURM, with a task per member."),
-    ] = False,
-    only: Annotated[str | None, "Run this member alone, and write no table."] = None,
-    at_most: Annotated[
-        int | None,
-        typer.Option(
-            min=2,
-            help="Run the first N seeds of each system. The first N is the plan: tests wait for "
-            "all of its seeds, and the table names seeds beyond it.",
-        ),
-    ] = None,
-    table: Annotated[
-        bool, typer.Option("--table", help="Run nothing; write the table of the finished members.")
-    ] = False,
+    option: list[str] | None = option(
+        None, "Option of the recipe, such as data=DIR; may be repeated.", {"metavar": "KEY=VALUE"}
+    ),
+    exp_dir: Path = option(Path("exp"), "Folder for runs and tables."),
+    jobs: int | None = option(
+        None, "Number of members to run at a time (default: cores or GPUs).", ge=1
+    ),
+    dry_run: bool = option(False, "Print members, commands, hours and disk; train nothing."),
+    slurm: bool = option(False, "Submit an array of jobs to SLURM, with a task per member."),
+    only: str | None = option(None, "Run this member alone, and write no table."),
+    at_most: int | None = option(
+        None,
+        "Run the first N seeds of each system. The first N is the plan: tests wait for "
+        "all of its seeds, and the table names seeds beyond it.",
+        ge=2,
+    ),
+    table: bool = option(False, "Run nothing; write the table of the finished members."),
 ) -> None:
     """Run each member of a study once, and write one table.
 
@@ -61,7 +45,6 @@ def study(
 
     The same command resumes an interrupted study.
     """
-    logging.disable(logging.INFO)  # hides fairseq's log
     from highrank_plugins.studies.definition import first_seeds, read_study
     from highrank_plugins.studies.members import NOT_RUN, prepare, study_folder
     from highrank_plugins.studies.runner import check_machine, run_members, slots
@@ -217,27 +200,25 @@ def _print_cost(members: "list[PreparedMember]", slots: int) -> None:
 
 def match(
     system: Annotated[str, "Configuration to change: a file, or a name in --recipe."],
-    to: Annotated[str, typer.Option(help="Configuration to match.")],
-    by: Annotated[
-        Literal["parameters", "compute", "width"], "Quantity to make equal, within 0.5 %."
-    ] = "parameters",
-    recipe: Annotated[str, "Recipe that has the configurations."] = "ptb",
-    words: Annotated[
-        int | None,
-        typer.Option(min=5, help="Size of the dictionary (default: the configuration's)."),
-    ] = None,
-    data: Annotated[Path | None, "Binarised text with the dictionary."] = None,
-    free: Annotated[
-        str | None, "Sizes to change in proportion, separated by commas (default: widths)."
-    ] = None,
-    step: Annotated[int, typer.Option(min=1, help="Round sizes to multiples of this.")] = 4,
-    output: Annotated[Path | None, "Configuration to write (default, and -: print it)."] = None,
+    to: str = option(..., "Configuration to match."),
+    by: Literal["parameters", "compute", "width"] = option(
+        "parameters", "Quantity to make equal, within 0.5 %."
+    ),
+    recipe: str = option("ptb", "Recipe that has the configurations."),
+    words: int | None = option(
+        None, "Size of the dictionary (default: the configuration's).", ge=5
+    ),
+    data: Path | None = option(None, "Binarised text with the dictionary."),
+    free: str | None = option(
+        None, "Sizes to change in proportion, separated by commas (default: widths)."
+    ),
+    step: int = option(4, "Round sizes to multiples of this.", ge=1),
+    output: Path | None = option(None, "Configuration to write (default, and -: print it)."),
 ) -> None:
     """Find the sizes at which a system costs as much as another.
 
     Example: highrank match small/mos --to small/softmax --by parameters
     """
-    logging.disable(logging.INFO)  # hides fairseq's log
     from highrank_plugins.studies.definition import recipe_folder
     from highrank_plugins.studies.members import (
         find_configuration,

@@ -1,6 +1,5 @@
 """Provide `highrank train configure|space`: check a configuration, and write its commands."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
@@ -12,6 +11,7 @@ import typer
 from highrank_plugins.cli import app, as_command, make_group
 from highrank_plugins.cli.options import Changes, option_problems, require_code
 from highrank_plugins.common.names import option_name
+from highrank_plugins.training.blocks import option
 
 if TYPE_CHECKING:
     from highrank_plugins.common.yaml_tree import Tree
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 def configure(
     file: Annotated[Path, "A configuration, conf/NAME.yaml."],
-    output: Annotated[Path, typer.Option(help="File for the resolved configuration.")],
+    output: Path = option(..., "File for the resolved configuration."),
     change: Changes = None,
-    commands: Annotated[
-        Path | None, "Folder for settings.sh and the command of each block, for recipes."
-    ] = None,
-    launch: Annotated[str, "Options of highrank launch, which override the block launch."] = "",
-    corpus: Annotated[Path | None, "A recipe's corpus.yaml, which goes into settings.sh."] = None,
+    commands: Path | None = option(
+        None, "Folder for settings.sh and the command of each block, for recipes."
+    ),
+    launch: str = option("", "Options of highrank launch, which override the block launch."),
+    corpus: Path | None = option(None, "A recipe's corpus.yaml, which goes into settings.sh."),
 ) -> None:
     """Resolve a configuration, and check every option.
 
@@ -39,7 +39,6 @@ def configure(
     from highrank_plugins.training import configuration
     from highrank_plugins.training.fairseq_options import check_options
 
-    logging.disable(logging.INFO)  # hides fairseq's log
     tree = configuration.load_tree(file, change or [])
     settings = configuration.validate(tree)
     same = output.is_file() and output.read_text(encoding="utf-8") == settings.text()
@@ -92,7 +91,7 @@ def _command(program: str) -> Any:
 
 def _measure_problems(measure: str, command: Any, options: dict[str, Any]) -> Iterator[str]:
     """Yield what a measure's block lacks, or why the measure refuses the values in it."""
-    from highrank_plugins.cli.analyse.measures import check_values
+    from highrank_plugins.cli.measures import check_values
     from highrank_plugins.measures import find_measure
 
     for parameter in command.params:
@@ -186,7 +185,6 @@ def space(
     from highrank_plugins.training.configuration import load
     from highrank_plugins.training.model_size import check_space
 
-    logging.disable(logging.INFO)  # hides fairseq's log
     check_space(load(config).options(block), data, save_dir)
 
 

@@ -72,7 +72,7 @@ class _Score(TypedDict):
 
 
 class _Paired(TypedDict):
-    scores: Annotated[list[_Score], Field(min_length=2, max_length=2)]
+    scores: Annotated[list[_Score], Field(min_length=2)]
     signature: str
 
 

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from highrank_plugins.common.names import distinct_names
 from highrank_plugins.common.score import Score, Tokens, bleu_tokens, require_joined
 from highrank_plugins.common.text_lines import TextRules, read_text
 from highrank_plugins.data.pieces import tokenise
@@ -116,26 +117,31 @@ def score(
 
 
 def compare(
-    baseline: Path,
+    baselines: Sequence[Path],
     system: Path,
     hypotheses: list[str],
     references: list[str],
     tokens: Tokens | None = None,
+    test: str = "bootstrap",
+    samples: int = 0,
 ) -> dict[str, Any]:
-    """Compare a system with a baseline's translations by sacreBLEU's paired bootstrap."""
+    """Test systems against the first one's translations by sacreBLEU's paired test."""
     from sacrebleu.metrics import BLEU
 
     from highrank_plugins.analysis.statistics import paired_bleu
 
-    other = read_lines(baseline)
-    if len(other) != len(references):
-        raise ScoreError(
-            f"{baseline}: {len(other)} lines for {len(references)} references; it must hold "
-            "translations of the same set, one line per sentence"
-        )
-    systems = {str(baseline): other, str(system): hypotheses}
+    distinct_names([*baselines, system])
+    systems = {}
+    for path in baselines:
+        systems[str(path)] = lines = read_lines(path)
+        if len(lines) != len(references):
+            raise ScoreError(
+                f"{path}: {len(lines)} lines for {len(references)} references; it must hold "
+                "translations of the same set, one line per sentence"
+            )
+    systems[str(system)] = hypotheses
     bleu = BLEU(tokenize=bleu_tokens(references, tokens))
-    return asdict(paired_bleu(systems, [references], metric=bleu))
+    return asdict(paired_bleu(systems, [references], test, samples, bleu))
 
 
 def check_compounds(language: str | None) -> None:

@@ -6,7 +6,6 @@ from the root of the repository; `--help` lists the experiments.
 """
 
 import contextlib
-import logging
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,10 +14,16 @@ from typing import Annotated
 import typer
 
 from highrank_plugins.cli import as_command, make_group
-from highrank_plugins.cli.analyse.running import report
-from highrank_plugins.cli.options import Number, UserDir, names, numbers, option_problems
-from highrank_plugins.cli.printing import echo_markdown
-from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.cli.options import (
+    Number,
+    UserDir,
+    echo_markdown,
+    names,
+    numbers,
+    option_problems,
+    report,
+    user_errors,
+)
 from highrank_plugins.common.files import write_json
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.formatting import Bars, Figure, Lines
@@ -299,7 +304,6 @@ def contexts(
     Yang et al. (2018) and Parthiban et al. (2021) print such contexts.
     """
     plots.check_plot(plot)
-    logging.disable(logging.INFO)  # hides fairseq's log
     from recipes.synthetic.contexts import ContextError, continuations, read_contexts
 
     try:

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
+from highrank_plugins.results.summary import read_scores
 
 
 def invoke(*words):
@@ -128,14 +129,12 @@ def test_a_file_that_a_record_cannot_read_is_named(tmp_path, option, text, messa
 
 def test_a_measure_that_is_not_finite_is_named(tmp_path):
     """The file has null in place of NaN."""
-    from highrank_plugins.cli.results import _scores
-
     for split in ("test", "valid"):
         text = "Evaluated 40 tokens in 9.5s\nLoss (base 2): 5.8000, Perplexity: 55.72\n"
         (tmp_path / f"{split}.log").write_text(text)
     (tmp_path / "retention.json").write_text(json.dumps({"whole": None, "tokens": 40}))
     with pytest.raises(ValueError, match="test_retention is None, not a finite number"):
-        _scores(tmp_path, finetuned=False)
+        read_scores(tmp_path, finetuned=False)
 
 
 def test_a_table_without_a_baseline_says_so(tmp_path):
@@ -161,8 +160,6 @@ def test_published_scores_need_a_record(tmp_path):
 
 def test_measures_of_both_splits_become_scores_of_a_record(tmp_path):
     """Put them into the folder of the evaluation, and into `valid` below it."""
-    from highrank_plugins.cli.results import _scores
-
     for split in ("test", "valid"):
         text = "INFO:fairseq_cli.eval_lm:Evaluated 40 tokens in 9.5s (8687.99 tokens/s)\n"
         text += "INFO:fairseq_cli.eval_lm:Loss (base 2): 5.8000, Perplexity: 55.72\n"
@@ -171,5 +168,5 @@ def test_measures_of_both_splits_become_scores_of_a_record(tmp_path):
     for folder, mean in ((tmp_path, 4.5), (tmp_path / "valid", 3.5)):
         found = {"contexts": 40, "all_pairs": mean, "sampled": None}
         (folder / "kld.json").write_text(json.dumps(found))
-    scores = _scores(tmp_path, finetuned=False)
+    scores = read_scores(tmp_path, finetuned=False)
     assert (scores["test_kld"].value, scores["valid_kld"].value) == (4.5, 3.5)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import highrank_plugins.measures
 from highrank_plugins.cli import app, make_group
-from highrank_plugins.cli.analyse.measures import command
+from highrank_plugins.cli.measures import command
 from highrank_plugins.common.files import plain
 from highrank_plugins.common.formatting import Bars, Lines
 from highrank_plugins.measures import all_measures, find_measure, measure_names

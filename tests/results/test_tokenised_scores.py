@@ -47,8 +47,8 @@ def test_only_german_compounds_are_split(language):
 def test_a_system_does_not_differ_from_itself(tmp_path):
     baseline = tmp_path / "other.de"
     baseline.write_text("".join(f"{line}\n" for line in HYPOTHESES))
-    paired = compare(baseline, tmp_path / "ours", HYPOTHESES, REFERENCES)
+    paired = compare([baseline], tmp_path / "ours", HYPOTHESES, REFERENCES)
     assert [s["p_value"] for s in paired["scores"]] == [None, 1.0]
     baseline.write_text("one line\n")
     with pytest.raises(ScoreError, match=r"other\.de: 1 lines for 2 references"):
-        compare(baseline, tmp_path / "ours", HYPOTHESES, REFERENCES)
+        compare([baseline], tmp_path / "ours", HYPOTHESES, REFERENCES)

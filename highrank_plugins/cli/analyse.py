@@ -1,0 +1,185 @@
+"""Provide `highrank analyse …`: the papers' measures of a checkpoint, and further commands."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from highrank_plugins.cli import make_group
+from highrank_plugins.cli.measures import Checkpoint, TextSettings, commands
+from highrank_plugins.cli.options import Data, UserDir, names, report
+from highrank_plugins.training.blocks import option
+
+
+def card(
+    checkpoint: Annotated[Path, "Any fairseq checkpoint, ours or stock."],
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="DATA", help="Binarised data to predict (default: weights only)."),
+    ] = None,
+    output: Path | None = option(
+        None, "HTML file to write (default: CHECKPOINT with the ending .html)."
+    ),
+    data: str | None = option(None, "The same as DATA."),
+    split: str = option("test", "Split of DATA to predict."),
+    tokens: int = option(5000, "Use only the first N tokens.", ge=2),
+    json: Path | None = option(None, "JSON file to write the numbers to."),
+    user_dir: UserDir = None,
+) -> None:
+    """Write a page about a checkpoint's output layer.
+
+    Example: highrank analyse card checkpoint_best.pt data-bin
+
+    The page also shows the configuration, the divergence and the components. It is one file, which
+    needs neither network nor scripts. A section that does not apply to the model gives the reason.
+    More in docs/howto/card.md.
+    """
+    from highrank_plugins.common.files import plain, write_json, write_text
+    from highrank_plugins.common.provenance import typed_command
+    from highrank_plugins.reports.card.gather import make_card
+    from highrank_plugins.reports.card.render import render
+
+    output = checkpoint.with_suffix(".html") if output is None else output
+    if text is not None and data is not None:
+        raise ValueError(f"DATA {text} and --data {data} are the same option: give one of them")
+    made = make_card(checkpoint, text or data, split, tokens, typed_command())
+    write_text(output, render(made))
+    if json is not None:
+        write_json(json, plain(made.plain()))
+    typer.echo(output)
+
+
+def collect(
+    checkpoint: Checkpoint,
+    data: Data,
+    *,
+    output: Path = option(..., "Folder for the .npy files."),
+    what: str = option(
+        "log_probs,features,targets", "Quantities to write: log_probs, logits, features, targets."
+    ),
+    settings: TextSettings,
+    save_seconds: float = option(60, "Seconds between two saves of the progress.", ge=0),
+    user_dir: UserDir = None,
+) -> None:
+    """Write a model's predictions for a text to .npy files.
+
+    Example: highrank analyse collect checkpoint_best.pt data-bin --output arrays
+
+    The files have one row per token and can be memory-mapped. Resumes an interrupted run. Under
+    torchrun each process takes a part of the text.
+    """
+    from highrank_plugins.inference.on_disk import write_collection
+    from highrank_plugins.inference.processes import started
+
+    with started() as processes:
+        quantities = names("--what", what)
+        collector = settings.collector(checkpoint, data, processes)
+        done = write_collection(collector, output, quantities, save_seconds)
+        if processes.rank == 0:
+            report(done, None)
+
+
+def spectra(
+    results: Annotated[list[Path], "Results of `analyse spectrum --output NAME.json`."],
+    curve: Literal["relative", "cumulative"] = option(
+        "relative",
+        "Curve of --plot: σᵢ/σ₁ over i, or the share of singular values up to each σᵢ/σ₁.",
+    ),
+    linear: int | None = option(None, "Plot the first N relative values on linear axes.", ge=2),
+    output: Path | None = option(None, "JSON file to write the result to."),
+    plot: Path | None = option(None, "Draw into FILE.png, .svg or .pdf."),
+) -> None:
+    """Show the ranks of several models side by side.
+
+    Example: highrank analyse spectra softmax.json mos.json --plot spectra.svg
+
+    The plot shows the relative singular values, as figure 7 of Parthiban et al. 2021 does with
+    --linear 500, or as figure 1 of Yang et al. 2018 does with --curve cumulative.
+    """
+    from highrank_plugins.common.formatting import Lines
+    from highrank_plugins.common.names import distinct_names
+    from highrank_plugins.reports.plots import check_plot, draw
+
+    check_plot(plot)
+    if linear is not None and curve != "relative":
+        raise ValueError("--linear draws relative values; leave --curve out")
+    read = dict(zip(distinct_names(results), map(_spectrum, results), strict=True))
+    models = [{"name": name} | numbers for name, (numbers, _) in read.items()]
+    report({"models": models}, output)
+    if plot is None:
+        return
+    curves: dict[str, Any] = {}
+    for name, (numbers, values) in read.items():
+        label = f"{name} (rank {numbers['press_rank']:,})"
+        places = range(1, len(values[:linear]) + 1)
+        curves[label] = places, values[:linear]
+        if curve == "cumulative":
+            curves[label] = values[::-1], [place / len(values) for place in places]
+    axes, scale = ("index i of the singular value", "σᵢ / σ₁"), "linear" if linear else "loglog"
+    if curve == "cumulative":
+        axes, scale = ("σᵢ / σ₁", "share of the singular values up to it"), "linear"
+    draw(plot, Lines(curves, "Singular values of the log-probabilities", axes, scale))
+
+
+_NUMBERS = (
+    "contexts", "words", "dtype", "press_rank", "effective_rank", "spectral_entropy",
+)  # fmt: skip
+
+
+def _spectrum(path: Path) -> tuple[dict[str, Any], list[float]]:
+    """Return the numbers in a result of `analyse spectrum`, and σᵢ/σ₁."""
+    from highrank_plugins.common.files import read_json
+
+    try:
+        written: dict[str, Any] = read_json(path)
+        values = [float(value) for value in written["singular_values"]]
+        if not values or values[0] <= 0:
+            raise ValueError("no singular value is above 0")
+        return {key: written[key] for key in _NUMBERS}, [value / values[0] for value in values]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not a result of analyse spectrum ({error!r})") from None
+
+
+def disagreements(
+    first: Checkpoint,
+    second: Annotated[Path, "A model with the same dictionary."],
+    data: Data,
+    *,
+    margin: float = option(1.0, "Show tokens whose −log P differs by at least this, in nats."),
+    count: int = option(20, "Number of tokens to show.", ge=1),
+    words: int = option(30, "Number of words to show before each.", ge=1),
+    top: int = option(5, "Number of most probable words to show.", ge=1),
+    settings: TextSettings,
+    contexts: Path | None = option(
+        None, "File to write for `python -m recipes.synthetic contexts`."
+    ),
+    output: Path | None = option(None, "JSON file to write the result to."),
+    user_dir: UserDir = None,
+) -> None:
+    """Find the tokens that the first model predicts better.
+
+    Example: highrank analyse disagreements mos.pt moc.pt data-bin --margin 2
+
+    The widest margin comes first. Yang et al. (2018) chose the contexts of their table 14 in this
+    way, with MoS and MoC.
+    """
+    from highrank_plugins.common.files import write_text
+    from highrank_plugins.inference import disagreements as observed
+
+    collectors = [settings.collector(path, data) for path in (first, second)]
+    if math.isnan(margin):
+        raise ValueError(f"--margin {margin}: must be a number of nats")
+    found = observed.compare(*collectors, margin=margin, count=count, words=words, top=top)
+    report(found, output)
+    if contexts is not None:
+        lines = [f"{one.context} {one.word}\n" for one in found.disagreements if one.context]
+        write_text(contexts, "".join(lines).replace("</s>", "<eos>"))
+        if len(lines) < len(found.disagreements):
+            typer.echo(f"{contexts}: the first word of the text has no context", err=True)
+
+
+analyse = make_group(
+    {"card": card, **dict(commands()), "collect": collect, "spectra": spectra},
+    {"disagreements": disagreements},
+)

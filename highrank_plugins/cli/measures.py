@@ -1,0 +1,238 @@
+"""Provide `highrank analyse NAME` for every registered measure; its constructor gives the flags."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from copy import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
+
+from highrank_plugins.cli.options import Data, UserDir, numbers, report
+from highrank_plugins.common.names import flag
+from highrank_plugins.training.blocks import BlockOptions, option
+
+if TYPE_CHECKING:
+    from highrank_plugins.common.formatting import Figure
+    from highrank_plugins.inference.collector import Collector
+    from highrank_plugins.inference.processes import Processes
+    from highrank_plugins.measures.base import Measure, TextMeasure, WeightMeasure
+
+Checkpoint = Annotated[Path, "Language or translation model, fairseq's or ours."]
+Checkpoints = Annotated[list[Path], "Checkpoints of one training run, in any order."]
+_Option = tuple[str, Any, Any]  # name, annotation, default
+
+
+class TextSettings(BlockOptions):
+    """Say which text a model is observed along, and how."""
+
+    split: str = option("test", "Split whose contexts are used.")
+    tokens: int | None = option(None, "Use only the first N tokens.", ge=2)
+    segment: int = option(500, "Number of tokens held in memory at a time.", ge=1)
+    dtype: Literal["float32", "float64"] = option("float32", "Precision of the model.")
+    device: str | None = option(None, "cpu, cuda or cuda:N (default: a GPU if there is one).")
+
+    def collector(
+        self, checkpoint: Path, data: str, processes: "Processes | None" = None
+    ) -> "Collector":
+        """Read a checkpoint, and return what observes it along the text."""
+        from highrank_plugins.inference.collector import Collector
+
+        return Collector.open(
+            checkpoint, data, self.split, tokens=self.tokens, rows=self.segment, dtype=self.dtype,
+            device=self.device, processes=processes,
+        )  # fmt: skip
+
+
+def commands() -> Iterator[tuple[str, Callable[..., None]]]:
+    """Yield the name and the function of each measure that `highrank analyse` runs."""
+    from highrank_plugins.measures import all_measures
+    from highrank_plugins.measures.base import AdaptiveEvaluation
+
+    for name, measure in all_measures().items():
+        if not issubclass(measure, AdaptiveEvaluation):
+            yield name.replace("_", "-"), command(measure, measure.command(name))
+
+
+def command(measure: "type[Measure]", words: str) -> Callable[..., None]:
+    """Return a function whose signature typer turns into the command `words` for a measure."""
+    from highrank_plugins.measures.base import TextMeasure
+    from highrank_plugins.reports.plots import check_plot
+
+    is_text, many = issubclass(measure, TextMeasure), getattr(measure, "of_many", False)
+    empty = inspect.Parameter.empty
+    options = list(_options(measure))
+    given: list[_Option] = [("checkpoint", Checkpoint, empty), ("data", Data, empty)]
+    if many:
+        given[0] = ("checkpoints", Checkpoints, empty)
+    ends: list[_Option] = [
+        ("output", Path | None, option(None, "JSON file to write the result to.")),
+        ("plot", Path | None, option(None, "Draw into FILE.png, .svg or .pdf.")),
+        ("user_dir", UserDir, None),
+    ]
+    if is_text:
+        ends.insert(0, ("settings", TextSettings, empty))
+    if getattr(measure, "compares", False):
+        other = option(None, "Second checkpoint, with the same dictionary.")
+        ends.insert(0, ("other", Path | None, other))
+    taken = {name for name, *_ in (*given, *ends)}
+    taken |= TextSettings.model_fields.keys() if is_text else set()
+    for name, *_ in options:
+        if name in taken:
+            reason = f"{flag(name)} is an option of `{words}` already; choose another name"
+            raise _unfit(measure, name, reason)
+
+    def run(user_dir: Path | None, **given: Any) -> None:
+        check_plot(given["plot"])
+        own = {name: given.pop(name) for name, *_ in options}
+        measure_it: Any = _along_a_text if is_text else _of_many if many else _of_weights
+        measure_it(measure, own, **given)
+
+    example = [words, "exp/train/checkpoint*.pt" if many else "checkpoint_best.pt", "data-bin"]
+    for name, _, default in options:
+        example += [flag(name), f"{name}.txt"] if default is empty else []
+    what, _, more = (inspect.getdoc(measure) or "").partition("\n\n")
+    run.__doc__ = f"{what}\n\nExample: {' '.join(example)}\n\n{more}"
+    told = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+        for name, kind, default in (*given, *options, *ends)
+    ]
+    vars(run)["__signature__"] = inspect.Signature(told)
+    return run
+
+
+def _unfit(measure: "type[Measure]", argument: str, reason: str) -> ValueError:
+    where = f"{inspect.getfile(measure)}: {measure.__name__}"
+    return ValueError(f"{where}: argument {argument} of the constructor: {reason}")
+
+
+def _options(measure: "type[Measure]") -> Iterator[_Option]:
+    """Yield the options of a command line for the arguments of a measure's constructor."""
+    hints = get_type_hints(measure.__init__, include_extras=True)
+    for name, parameter in inspect.signature(measure).parameters.items():
+        if name not in hints:
+            raise _unfit(measure, name, f'has no type; write {name}: Annotated[TYPE, "help"]')
+        hint = hints[name]
+        kind, text = get_args(hint) if get_origin(hint) is Annotated else (hint, None)
+        default = parameter.default
+        if _is_list(kind):
+            default = ",".join(map(str, default)) or None
+            kind = str if default else str | None
+        elif get_origin(kind) is not list and Literal["all"] in get_args(kind):
+            kind, default = str, str(default)
+        yield name, Annotated[kind, typer.Option(help=text)], default
+
+
+def _is_list(kind: Any) -> bool:
+    return get_origin(kind) is tuple
+
+
+def _from_text(measure: "type[Measure]", given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the constructor: lists of numbers, and numbers or `all`."""
+    hints = get_type_hints(measure.__init__)
+    found = dict(given)
+    for name, value in given.items():
+        if _is_list(hints[name]):
+            kind = get_args(hints[name])[0]
+            found[name] = () if value is None else tuple(numbers(flag(name), str(value), kind))
+        elif isinstance(value, str) and value != "all" and Literal["all"] in get_args(hints[name]):
+            found[name], *more = numbers(flag(name), value, int)
+            if more:
+                raise ValueError(f"{flag(name)} {value}: give one number, or all")
+    return found
+
+
+def check_values(measure: "type[Measure]", options: dict[str, Any]) -> None:
+    """Build a measure with the options of its block that are arguments of the constructor."""
+    names = inspect.signature(measure).parameters
+    given = {name: value for name, value in options.items() if name in names}
+    if given.keys() >= {n for n, p in names.items() if p.default is inspect.Parameter.empty}:
+        measure(**_from_text(measure, given))
+
+
+def _along_a_text(
+    kind: "type[TextMeasure]",
+    options: dict[str, Any],
+    checkpoint: Path,
+    data: str,
+    settings: TextSettings,
+    output: Path | None,
+    plot: Path | None,
+    other: Path | None = None,
+) -> None:
+    """Measure along a text; processes other than the first print nothing."""
+    from highrank_plugins.inference.processes import started
+
+    with started() as processes:
+        measure = kind(**_from_text(kind, options))
+        first = settings.collector(checkpoint, data, processes)
+        if other is None:
+            results = first.measure([measure])
+        else:
+            second, its = settings.collector(other, data, processes), copy(measure)
+            parts, its_parts = first.observe([measure]), second.observe([its])
+            results = None
+            if parts is not None and its_parts is not None:
+                results = [measure.compare(parts[0], its, its_parts[0])]
+        if results is not None:
+            (result,) = results
+            more = {name: value for name, value in options.items() if name == "seed"}
+            report(result, output, hidden=kind.hidden, **more)
+            _draw(measure.figures(result), plot, getattr(result, "absent", {}))
+
+
+def _of_weights(
+    kind: "type[WeightMeasure]",
+    options: dict[str, Any],
+    checkpoint: Path,
+    data: str,
+    output: Path | None,
+    plot: Path | None,
+) -> None:
+    """Measure the output layer of one checkpoint."""
+    from highrank_plugins.inference.loading import load_model
+
+    measure = kind(**_from_text(kind, options))
+    result = measure.measure(load_model(checkpoint, data).words)
+    for reason in getattr(result, "unknown", {}).items():
+        typer.echo(f"highrank: {': '.join(reason)}", err=True)
+    report(result, output, hidden=kind.hidden)
+    _draw(measure.figures(result), plot, {"": getattr(result, "reason", "")})
+
+
+def _of_many(
+    kind: "type[WeightMeasure]",
+    options: dict[str, Any],
+    checkpoints: list[Path],
+    data: str,
+    output: Path | None,
+    plot: Path | None,
+) -> None:
+    """Measure the checkpoints of one training run, with one in memory at a time."""
+    from highrank_plugins.common.files import plain
+    from highrank_plugins.inference.loading import load_model
+
+    measure, found = kind(**_from_text(kind, options)), []
+    for path in checkpoints:
+        loaded = load_model(path, data)
+        try:
+            result = measure.measure(loaded.words)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        values = {name: v for name, v in plain(result).items() if name not in kind.hidden}
+        found.append({"checkpoint": str(path), "updates": loaded.updates, **values})
+    found.sort(key=lambda one: one["updates"] or 0)
+    report({"checkpoints": found}, output)
+    _draw(measure.figures_of_many(found), plot, {})
+
+
+def _draw(figures: "list[Figure]", plot: Path | None, absent: dict[str, str]) -> None:
+    """Draw the first figure; `absent` says what this layer lacks, and why."""
+    from highrank_plugins.reports.plots import draw
+
+    if plot is None:
+        return
+    if not figures:
+        reason = next(iter(absent.values()), "") or "this layer has no such part"
+        raise ValueError(f"--plot: nothing to draw: {reason}")
+    draw(plot, figures[0])
