@@ -16,7 +16,6 @@ from highrank_plugins.reports import plots
 from tests.cli.test_analyse import analyse, invoke
 
 RECORDS = Path(__file__).parents[2] / "docs" / "records"
-LINES = "the cat sees the red house\na dog eats the big tree\nsmall cats like the house in red\n"
 
 
 def write_record(path, rank, perplexity, c=None, k=None, seed=1):
@@ -128,20 +127,6 @@ def test_a_correlation_is_restricted_to_a_range_and_drawn(tmp_path, monkeypatch)
     assert compare(*words, "--plot", tmp_path / "a.svg").exit_code == 0
     assert list(drawn[0].groups.values()) == [[pair] for pair in values]
     assert drawn[0].title == "test perplexity over rank of the log-probabilities (Press)"
-
-
-@pytest.mark.parametrize("test", ["bootstrap", "randomisation"])
-def test_bleu_is_tested_against_the_first_system(test, tmp_path):
-    texts = {"reference": LINES, "good": LINES.replace("big", "tall"), "bad": "no idea\n" * 3}
-    for name, text in texts.items():
-        (tmp_path / f"{name}.txt").write_text(text)
-    systems = [tmp_path / "bad.txt", tmp_path / "good.txt"]
-    words = ["--reference", tmp_path / "reference.txt", "--test", test, "--samples", 50]
-    baseline, other = analyse(tmp_path, "bleu", *systems, *words)["scores"]
-    assert baseline["p_value"] is None and baseline["score"] < 5 < 70 < other["score"]
-    assert 0 < other["p_value"] <= 1
-    assert invoke("bleu", systems[0], *words).exit_code == 2
-    assert "given twice" in invoke("bleu", systems[0], systems[0], *words).output
 
 
 def test_a_quantity_is_collected_once():

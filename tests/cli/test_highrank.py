@@ -207,9 +207,7 @@ def test_output_to_a_full_disk_fails_with_one_line():
     assert done.stderr == "highrank: [Errno 28] No space left on device\n"
 
 
-@pytest.mark.parametrize(
-    "group", ["data", "evaluate", "analyse", "results", "model", "bench", "list"]
-)
+@pytest.mark.parametrize("group", ["data", "evaluate", "analyse", "results", "model", "bench"])
 def test_each_command_has_a_complete_sentence_in_the_help(group, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = CliRunner().invoke(app, [group, "--help"]).output

@@ -85,13 +85,18 @@ def test_french_compounds_are_not_split(folder, words):
     assert not (folder / "scores.json").exists()
 
 
-def test_another_system_is_compared(folder):
+@pytest.mark.parametrize(("test", "sign"), [("bootstrap", "bs:50"), ("randomisation", "ar:50")])
+def test_other_systems_are_compared_with_the_first(folder, test, sign):
     (folder / "other").write_text("Nichts davon.\nEr liest zehn Bücher im Jahr.\n")
-    assert score(folder, "--against", "other").returncode == 0
+    (folder / "third").write_text("Nichts davon.\nEr liest zehn Bücher.\n")
+    words = ["--against", "third", "--against", "other", "--test", test, "--samples", 50]
+    assert score(folder, *words).returncode == 0
     paired = json.loads((folder / "paired.json").read_text())
-    baseline, ours = paired["scores"]
-    assert baseline["score"] < ours["score"] == pytest.approx(100)
-    assert "bs:1000" in paired["signature"]
+    baseline, other, ours = paired["scores"]
+    assert baseline["score"] < other["score"] < ours["score"] == pytest.approx(100)
+    assert baseline["p_value"] is None and 0 < ours["p_value"] <= 1
+    assert sign in paired["signature"]
+    assert "given twice" in score(folder, *words, "--against", "other").stderr
 
 
 def test_the_table_shows_the_papers_scores_next_to_ours(tmp_path):
