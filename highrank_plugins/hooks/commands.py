@@ -5,7 +5,8 @@ fairseq prints every error so; hydra prints errors itself. What we do: Python's 
 prints the message alone, with exit code 2. This concerns a `UserError`, an error of files, disks or
 numbers, what fairseq says about options, and an error that options have led to
 (`common/options.py`; LOGLEVEL=DEBUG shows the traceback). Other errors, and those of an update, may
-be defects and keep the traceback. A program that calls fairseq gets the exception. Delete when: fairseq does so.
+be defects and keep the traceback. A program that calls fairseq gets the exception. Delete when:
+fairseq does so.
 
 Closed output. What breaks: `fairseq-eval-lm … | head -1` prints 20 lines of `BrokenPipeError` for
 each line that it cannot write. Why: Python's logging never ends the command. What we do: end it, as
