@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from highrank_plugins.common.formatting import size
 from highrank_plugins.common.user_error import UserError
@@ -27,16 +27,6 @@ _NO_SPACE = {
 _NO_LINKS = {
     errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK,
 }  # fmt: skip
-
-
-class Writable(Protocol):
-    """Describe a file as far as torch.save and shutil.copyfileobj need one."""
-
-    def write(self, data: bytes | memoryview, /) -> int:
-        """Append bytes; return their number."""
-
-    def flush(self) -> None:
-        """Hand all bytes to the system."""
 
 
 def open_own(path: str | Path, mode: str, buffering: int = -1) -> IO[Any]:
@@ -100,9 +90,7 @@ def write_text(path: Path, text: str) -> None:
     write_whole(path, lambda file: file.write(content), len(content))
 
 
-def write_whole(
-    path: str | Path, write: Callable[[Writable], object], expected_bytes: int = 0
-) -> None:
+def write_whole(path: str | Path, write: Callable[[Any], object], expected_bytes: int = 0) -> None:
     """Call `write(file)`; `path` holds all of it afterwards, or what it held before.
 
     Devices and pipes, such as /dev/null, are written directly. Nothing is written where the
@@ -120,9 +108,13 @@ def write_whole(
         if os.path.islink(part):
             os.unlink(part)  # it leads elsewhere
         with open_own(part, "wb") as file:
-            content = _Content(file)
-            _write_to_disk(content, write)
-        _compare(part, content)
+            checksum = _write_to_disk(file, write)
+        with open(part, "rb", buffering=0) as file:
+            found = 0
+            while block := file.read(_BLOCK):
+                found = zlib.crc32(block, found)
+        if found != checksum:
+            raise OSError(errno.EIO, "the disk does not hold the written data")
         os.replace(part, target)
     except OSError as error:
         raise _explained(error, target, expected_bytes) from None
@@ -171,54 +163,39 @@ def flush(path: str | Path) -> None:
         os.close(handle)
 
 
-class _Content:
-    """Write a file, and keep the checksum of its bytes and the first error of writing them.
+def _write_to_disk(file: IO[bytes], write: Callable[[Any], object]) -> int:
+    """Call `write(file)`, and return the checksum of the bytes.
 
-    torch.save replaces such an error by one of its own, about positions in the file.
+    torch.save replaces an error of writing by one of its own, about positions in the file; the
+    first error of writing is raised instead.
     """
+    checksum, first = 0, None
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.checksum = file, 0
-        self.error: OSError | None = None
+    class Content:
+        def write(self, data: bytes | memoryview, /) -> int:
+            nonlocal checksum, first
+            try:
+                written = file.write(data)
+            except OSError as error:
+                first = first or error
+                raise
+            checksum = zlib.crc32(data, checksum)
+            return written
 
-    def write(self, data: bytes | memoryview, /) -> int:
-        try:
-            written = self.file.write(data)
-        except OSError as error:
-            self.error = self.error or error
-            raise
-        self.checksum = zlib.crc32(data, self.checksum)
-        return written
+        def flush(self) -> None:
+            file.flush()
 
-    def flush(self) -> None:
-        try:
-            self.file.flush()
-        except OSError as error:
-            self.error = self.error or error
-            raise
-
-
-def _write_to_disk(content: _Content, write: Callable[[Writable], object]) -> None:
     try:
-        write(content)
-        content.flush()
+        write(Content())
+        file.flush()
     except RuntimeError:
-        if content.error is None:
+        if first is None:
             raise
-        raise content.error from None
-    handle = content.file.fileno()
-    os.fsync(handle)
+        raise first from None
+    os.fsync(file.fileno())
     # drop the page cache, so that the comparison reads the disk
-    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _compare(path: str, content: _Content) -> None:
-    found = 0
-    with open(path, "rb", buffering=0) as file:
-        while block := file.read(_BLOCK):
-            found = zlib.crc32(block, found)
-    if found != content.checksum:
-        raise OSError(errno.EIO, "the disk does not hold the written data")
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return checksum
 
 
 def free_space(path: str | Path) -> tuple[int, Path]:

@@ -235,7 +235,15 @@ def _held(folder: Path, use: _Use, owner: str = "", kind: int = fcntl.LOCK_EX) -
 def _open_locked(folder: Path, use: _Use, kind: int) -> tuple[IO[str], bool]:
     """Return the open lock file, at its start, and whether it is locked."""
     while True:
-        file = _lock_file(folder, use)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = open_own(folder / use.lock, "a+")
+        except OSError as error:
+            raise UserError(
+                f"{use.folder} {folder} cannot be written ({error.strerror}): choose another "
+                f"{use.folder}{use.without_folder}"
+            ) from error
+        file.seek(0)
         try:
             if not _try_lock(file, kind | fcntl.LOCK_NB):
                 holder = file.readline().strip() or "unknown process"
@@ -253,16 +261,3 @@ def _open_locked(folder: Path, use: _Use, kind: int) -> tuple[IO[str], bool]:
             )
             return file, False
         file.close()
-
-
-def _lock_file(folder: Path, use: _Use) -> IO[str]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = open_own(folder / use.lock, "a+")
-    except OSError as error:
-        raise UserError(
-            f"{use.folder} {folder} cannot be written ({error.strerror}): choose another "
-            f"{use.folder}{use.without_folder}"
-        ) from error
-    file.seek(0)
-    return file

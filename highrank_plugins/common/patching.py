@@ -12,18 +12,16 @@ def replaces(owner: Any, name: str) -> Callable:
     """Decorate `new` so that `owner.name(*args)` becomes `new(stock, *args)`.
 
     `owner` is a module or a class. The stock function, `stock`, stays reachable as `__wrapped__`.
-    Two modules may replace the same function, one around the other; a module that is loaded again
-    finds its own replacement in place, and adds none. A script that runs, such as
-    `python -m fairseq_cli.train`, is a second module next to `owner`; it gets the replacement too.
+    A module that is loaded again finds its own replacement in place, and adds none. A script that
+    runs, such as `python -m fairseq_cli.train`, is a second module next to `owner`; it gets the
+    replacement too.
     """
 
     def install(new: Callable) -> Callable:
-        stock = layer = getattr(owner, name)
+        stock = getattr(owner, name)
         source = f"{new.__module__}.{new.__qualname__}"
-        while hasattr(layer, "highrank_patch"):
-            if layer.highrank_patch == source:
-                return layer
-            layer = layer.__wrapped__
+        if getattr(stock, "highrank_patch", "") == source:
+            return stock
 
         def around(*args: Any, **kwargs: Any) -> Any:
             return new(stock, *args, **kwargs)

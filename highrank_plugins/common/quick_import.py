@@ -54,7 +54,7 @@ class _Finder:
 
 
 class _Module(ModuleType):
-    """Take the place of a module: its attributes are `_Name`s."""
+    """Take the place of a module: each of its functions imports it when it is called."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -64,21 +64,10 @@ class _Module(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Name(self.__name__, name)
+        if module := sys.modules.get(f"{self.__name__}.{name}"):
+            return module
 
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return getattr(importlib.import_module(self.__name__), name)(*args, **kwargs)
 
-class _Name:
-    """Take the place of a function or a submodule, which is imported when it is used."""
-
-    def __init__(self, module: str, name: str) -> None:
-        self._place = (module, name)
-
-    def _real(self) -> Any:
-        module, name = self._place
-        return getattr(importlib.import_module(module), name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._real()(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real(), name)
+        return function

@@ -172,7 +172,7 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**12, 10**12, 10**8))
     plan = Plan(("fairseq-train",), tmp_path / "logs", gpus=False)
-    with pytest.raises(OSError, match=f"{tmp_path}/logs: only 100.0 MB are free on its disk"):
+    with pytest.raises(UserError, match=f"1.0 GB are needed on .* {tmp_path}/logs, 100.0 MB are"):
         check_machine(plan)
     monkeypatch.undo()
     check_machine(plan)
