@@ -12,7 +12,7 @@ import pytest
 from tests.faults.observed_training import (
     ObservedTraining,
     binarise,
-    disturb,
+    left_of,
     members,
     write_text,
 )
@@ -46,7 +46,8 @@ def test_a_long_run_neither_grows_nor_leaves_files(launched, tmp_path, monkeypat
             samples.append((update, *state(observed)))
             time.sleep(0.2)
         group = training.process.pid
-        ending = disturb(training, signal.SIGTERM)
+        training.process.send_signal(signal.SIGTERM)
+        code, left_over = training.process.wait(300), left_of(group)
     finally:
         training.end()
     early, late = (
@@ -58,13 +59,13 @@ def test_a_long_run_neither_grows_nor_leaves_files(launched, tmp_path, monkeypat
     print(
         f"\n{UPDATES} updates, {len(os.listdir(tmp_path / 'save'))} files saved: "
         f"{memory[0] / 2**20:.1f} to {memory[1] / 2**20:.1f} MiB, open files {files[0]} to "
-        f"{files[1]}, exit code {ending.code}, left {ending.left_over} processes, "
+        f"{files[1]}, exit code {code}, left {left_over} processes, "
         f"{len(os.listdir(temporary))} temporary files"
     )
     assert memory[1] - memory[0] < LIMIT
     assert files[1] <= files[0]
-    assert ending.code == 75
-    assert ending.left_over == 0 and not members(group)
+    assert code == 75
+    assert left_over == 0 and not members(group)
     assert set(os.listdir(temporary)) <= {INDUCTOR}
     left = {name for name in set(os.listdir("/dev/shm")) - shared if f"_{group}_" in name}
     assert not left
