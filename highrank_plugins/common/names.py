@@ -5,33 +5,21 @@ from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
 
-# name of an option in other toolkits → its name here
+# name of an option here → its names in other toolkits
 _SYNONYMS = {
-    "learning_rate": "lr",
-    "scheduler": "lr_scheduler",
-    "epochs": "max_epoch",
-    "num_epochs": "max_epoch",
-    "num_train_epochs": "max_epoch",
-    "steps": "max_update",
-    "max_steps": "max_update",
-    "warmup_steps": "warmup_updates",
-    "accumulate": "update_freq",
-    "accumulate_grad_batches": "update_freq",
-    "gradient_accumulation_steps": "update_freq",
-    "grad_clip": "clip_norm",
-    "max_grad_norm": "clip_norm",
-    "batch_tokens": "max_tokens",
-    "tokens_per_batch": "max_tokens",
-    "output_dir": "save_dir",
-    "tie_embeddings": "share_all_embeddings",
-    "tie_word_embeddings": "share_all_embeddings",
-    "experts": "head_components",
-    "n_experts": "head_components",
-    "num_components": "head_components",
-    "num_mixtures": "head_components",
-    "num_beams": "beam",
-    "beam_size": "beam",
-    "length_penalty": "lenpen",
+    "lr": "learning_rate",
+    "lr_scheduler": "scheduler",
+    "max_epoch": "epochs num_epochs num_train_epochs",
+    "max_update": "steps max_steps",
+    "warmup_updates": "warmup_steps",
+    "update_freq": "accumulate accumulate_grad_batches gradient_accumulation_steps",
+    "clip_norm": "grad_clip max_grad_norm",
+    "max_tokens": "batch_tokens tokens_per_batch",
+    "save_dir": "output_dir",
+    "share_all_embeddings": "tie_embeddings tie_word_embeddings",
+    "head_components": "experts n_experts num_components num_mixtures",
+    "beam": "num_beams beam_size",
+    "lenpen": "length_penalty",
 }
 
 
@@ -56,7 +44,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     `--learning-rate` suggests `--lr`, and `learning_rate` suggests `lr`.
     """
     names = list(known)
-    meant = _SYNONYMS.get(option_name(word), "")
+    meant = next((n for n, others in _SYNONYMS.items() if option_name(word) in others.split()), "")
     meant = flag(meant) if word.startswith("--") else meant
     matches = [meant] if meant in names else get_close_matches(word, names, n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -92,10 +92,10 @@ def require_unreserved(sentence: str) -> str:
 
 def decode_line(file: Path | str, number: int, line: bytes) -> str:
     """Return the text of a line, counted from 1."""
-    return _require(file, number, decoded(line))
+    return _text(file, number, decoded(line))
 
 
-def _require(file: Path | str, number: int, found: str | Problem) -> str:
+def _text(file: Path | str, number: int, found: str | Problem) -> str:
     if isinstance(found, str):
         return found
     column, problem = found
@@ -138,7 +138,7 @@ def byte_lines(path: Path, may_be_empty: bool = True) -> Iterator[tuple[int, byt
 def read_text(path: Path, rules: TextRules = TextRules()) -> Iterator[str]:
     """Yield the lines of a file, plain or NAME.gz; only line feeds end them."""
     for number, found in _checked(path, rules):
-        yield _require(path, number, found)
+        yield _text(path, number, found)
 
 
 def _checked(path: Path, rules: TextRules) -> Iterator[tuple[int, str | Problem]]:

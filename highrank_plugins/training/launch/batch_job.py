@@ -146,18 +146,12 @@ fi"""
 
 @dataclass(frozen=True)
 class Job:
-    """Hold what is requested of SLURM besides nodes and GPUs.
-
-    Attributes:
-        one_gpu_each: each task sees its own GPU only, instead of all GPUs of its node.
-        grace: seconds before the time limit at which a checkpoint is written.
-        directives: further options of sbatch, such as `--partition=gpu`.
-    """
+    """Hold what is requested of SLURM besides nodes and GPUs."""
 
     name: str = "highrank"
-    one_gpu_each: bool = True
-    grace: int = 180
-    directives: Sequence[str] = ()
+    one_gpu_each: bool = True  # each task sees its own GPU only, instead of all of its node
+    grace: int = 180  # seconds before the time limit at which a checkpoint is written
+    directives: Sequence[str] = ()  # further options of sbatch, such as `--partition=gpu`
 
 
 def sbatch_script(plan: Plan, job: Job) -> str:

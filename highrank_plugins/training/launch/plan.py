@@ -34,17 +34,12 @@ OURS = (
 
 @dataclass(frozen=True)
 class Place:
-    """Say which process of a training run this is.
-
-    Attributes:
-        local_rank: its number on its machine.
-        address: where all processes meet, `env://` or `tcp://HOST:PORT`.
-    """
+    """Say which process of a training run this is."""
 
     rank: int
     world_size: int
-    local_rank: int
-    address: str = "env://"
+    local_rank: int  # on its machine
+    address: str = "env://"  # where all processes meet; or `tcp://HOST:PORT`
 
 
 def check_program(words: Sequence[str], program: str) -> None:
@@ -167,11 +162,7 @@ def with_effective_batch(
 def with_effective_streams(
     command: Sequence[str], effective_streams: int, world_size: int
 ) -> tuple[list[str], str]:
-    """Return the command with each process's share of the streams, and a line that says so.
-
-    Args:
-        effective_streams: of all processes, of --task bptt_language_modeling.
-    """
+    """Return the command with each process's share of the streams, and a line that says so."""
     if option(command, "--task") != "bptt_language_modeling":
         raise ValueError(
             "--effective-streams is for --task bptt_language_modeling; take --effective-tokens"
@@ -200,26 +191,17 @@ def with_effective_streams(
 
 @dataclass(frozen=True)
 class Plan:
-    """Describe a training run on `nodes` × `per_node` processes.
+    """Describe a training run on `nodes` × `per_node` processes."""
 
-    Attributes:
-        command: `fairseq-train …`, without the options that `launch` adds.
-        gpus: a GPU for each process, else CPU cores.
-        rendezvous: HOST:PORT where several nodes meet.
-        timeout: seconds within which all processes must meet.
-        max_restarts: how often all processes start again after one has failed.
-        stall_timeout: seconds without a sign of life after which a process ends; 0: never.
-    """
-
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # `fairseq-train …`, without the options that `launch` adds
     log_dir: Path
     nodes: int = 1
     per_node: int = 1
-    gpus: bool = True
-    rendezvous: str | None = None
-    timeout: int = 300
-    max_restarts: int = 0
-    stall_timeout: int = 0
+    gpus: bool = True  # one for each process, else CPU cores
+    rendezvous: str | None = None  # HOST:PORT where several nodes meet
+    timeout: int = 300  # seconds within which all processes must meet
+    max_restarts: int = 0  # of all processes, after one has failed
+    stall_timeout: int = 0  # seconds without a sign of life until a process ends; 0: never
 
     def __post_init__(self) -> None:
         check_command(self.command)
