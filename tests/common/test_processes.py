@@ -31,16 +31,13 @@ def test_files_of_the_working_directory_take_no_modules_place(name, tmp_path, mo
     assert "stranger" not in done.stderr
 
 
-def test_a_checkout_that_is_not_installed_starts_its_own_ranks(monkeypatch):
+def test_all_ranks_are_started_in_this_way_and_a_checkout_starts_its_own(tmp_path, monkeypatch):
+    assert Path(processes._CHECKOUT, "highrank_plugins", "common", "processes.py").is_file()
     monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
     monkeypatch.chdir(ROOT)
     assert python("-m", "a") == [sys.executable, "-m", "a"]
-    monkeypatch.chdir(ROOT.parent)
-    assert python("-m", "a") == [sys.executable, "-P", "-m", "a"]
-
-
-def test_torchrun_starts_the_ranks_in_the_same_way(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    assert python("-m", "a") == [sys.executable, "-P", "-m", "a"]
     plan = Plan(("fairseq-train",), tmp_path, 2, rendezvous="a:1")
     words = torchrun_words(plan)
     assert words[words.index("--no-python") + 1 :] == rank_words(plan)
@@ -93,10 +90,6 @@ def alive(process: int) -> bool:
     except OSError:
         return False
     return text.rpartition(")")[2].split()[0] != "Z"
-
-
-def test_the_checkout_is_the_folder_of_the_package():
-    assert Path(processes._CHECKOUT, "highrank_plugins", "common", "processes.py").is_file()
 
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0"}

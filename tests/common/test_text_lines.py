@@ -26,15 +26,6 @@ def problems(files) -> list[str]:
     return str(caught.value).splitlines()
 
 
-def test_good_text_is_counted(files):
-    assert check_texts(files, NO_EMPTY_LINES) == 2
-
-
-def test_the_last_line_feed_may_be_missing(files):
-    files[1].write_bytes(GOOD[:-1])
-    assert check_texts(files, NO_EMPTY_LINES) == 2
-
-
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
@@ -53,11 +44,8 @@ def test_the_last_line_feed_may_be_missing(files):
 def test_a_bad_line_is_named(files, text, place, message):
     files[1].write_bytes(text)
     assert problems(files)[0].startswith(f"{files[1]}:{place}: {message}")
-
-
-def test_a_byte_order_mark_within_a_line_is_a_character(files):
-    files[1].write_text("Ein\ufeffSatz.\nNoch einer.\n", encoding="utf-8")
-    assert check_texts(files, NO_EMPTY_LINES) == 2
+    file = compressed(files[1], text)
+    assert problems([files[0], file])[0].startswith(f"{file}:{place}: {message}")
 
 
 def compressed(path, text: bytes):
@@ -66,13 +54,18 @@ def compressed(path, text: bytes):
     return path
 
 
-def test_compressed_text_is_read(files):
-    assert check_texts([files[0], compressed(files[1], GOOD)], NO_EMPTY_LINES) == 2
+@pytest.mark.parametrize("text", [GOOD, GOOD[:-1], "Ein\ufeffSatz.\nNoch einer.\n".encode()])
+def test_good_text_is_counted(files, text):
+    """The last line feed may be missing; a byte order mark within a line is a character."""
+    files[1].write_bytes(text)
+    assert check_texts(files, NO_EMPTY_LINES) == 2
+    assert check_texts([files[0], compressed(files[1], text)], NO_EMPTY_LINES) == 2
 
 
-def test_a_bad_line_in_compressed_text_is_named_with_the_compressed_file(files):
-    file = compressed(files[1], b"gut\nsch\xf6n\n")
-    assert problems([files[0], file])[0].startswith(f"{file}:2:4: byte 0xf6 is not UTF-8")
+def test_an_empty_and_a_missing_file_are_named(files):
+    files[0].write_bytes(b"")
+    files[1].unlink()
+    assert problems(files) == [f"{files[0]}: the file is empty", f"{files[1]}: no such file"]
 
 
 @pytest.mark.parametrize(
@@ -83,16 +76,6 @@ def test_damaged_compressed_text_is_named(files, damage):
     file.write_bytes(damage(file.read_bytes()))
     assert problems([files[0], file])[0].startswith(f"{file}:")
     assert "damaged" in problems([file])[0]
-
-
-def test_an_empty_file_is_named(files):
-    files[0].write_bytes(b"")
-    assert problems(files) == [f"{files[0]}: the file is empty"]
-
-
-def test_a_missing_file_is_named(files):
-    files[0].unlink()
-    assert problems(files) == [f"{files[0]}: no such file"]
 
 
 @pytest.mark.parametrize("longer", [0, 1])

@@ -102,27 +102,10 @@ def test_a_time_limit_leaves_time_to_train(limit, seconds):
 @pytest.mark.parametrize(
     "option",
     [
-        "--array=0-3",
-        "--arr 0-3",
-        "-a0-3",
-        "--test-only",
-        "--te",
-        "--comment x --array=0-3",
-        "--comment=x --array=0-3",
-        " --array=0-3",
-        "-p gpu -a 0-3",
-        "-va0-3",
-        "--tim=1",
-        "hetjob",
-        "",
-        "--wrap=hostname",
-        "--'array'=0-3",
-        "-p x' --array=0",
-        "--a",
-        "--help",
-        "-V",
-        "--",
-        "-",
+        *("--array=0-3", "--arr=0-3", "--arr 0-3", "-a0-3", "--test-only", "--te", "--tim=1", "-V"),
+        *("--comment x --array=0-3", "--comment=x --array=0-3", " --array=0-3", "-p gpu", "--"),
+        *("-p gpu -a 0-3", "-va0-3", "hetjob", "", "--wrap=hostname", "--'array'=0-3", "--a"),
+        *("-p x' --array=0", "--help", "-"),
     ],
 )
 def test_a_script_starts_one_job(option):
@@ -225,16 +208,8 @@ def test_a_script_that_is_refused_loses_nothing(slurm, monkeypatch):
     finished = folder / "logs" / "finished"  # an earlier training run is complete
     finished.parent.mkdir()
     finished.touch()
-    words = [
-        "launch",
-        "--processes",
-        "1",
-        "--slurm",
-        folder / "job.sh",
-        "--log-dir",
-        finished.parent,
-    ]
-    words = [*map(str, words), "--submit", "--", "fairseq-train", "data"]
+    words = ["launch", "--processes", "1", "--slurm", f"{folder}/job.sh", "--submit"]
+    words += ["--log-dir", str(finished.parent), "--", "fairseq-train", "data"]
     refused = CliRunner().invoke(app, words)
     assert refused.exit_code == 2 and "no such partition" in refused.output
     assert finished.exists()
