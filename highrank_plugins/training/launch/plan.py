@@ -19,17 +19,9 @@ TOLERANCE = 0.1
 PORT = 29500
 RANK_MODULE = "highrank_plugins.training.launch.rank"
 # options that the launcher sets
-OURS = (
-    "--distributed-init-method",
-    "--distributed-world-size",
-    "--distributed-rank",
-    "--distributed-no-spawn",
-    "--distributed-port",
-    "--distributed-num-procs",
-    "--distributed-backend",
-    "--device-id",
-    "--local_rank",
-)
+OURS = """--distributed-init-method --distributed-world-size --distributed-rank
+    --distributed-no-spawn --distributed-port --distributed-num-procs --distributed-backend
+    --device-id --local_rank""".split()
 
 
 @dataclass(frozen=True)
