@@ -1,6 +1,7 @@
-"""Two launched processes train what one trains: stopped and killed in the middle, too."""
+"""Two processes train what one trains; stopped or killed, they end in time and are named."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,18 +9,19 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from fairseq.trainer import Trainer
 
 from highrank_plugins.common.stop_request import REQUEUE
-from tests.free_port import free_port
+from highrank_plugins.training.launch.plan import Place, distributed_flags
+from tests.fairseq_cli import FORKS, REPOSITORY, _run
+from tests.free_port import free_address, free_port
 from tests.training.launch.trainings import UPDATES, command, one_process
 from tests.trainings import last, parameters, same
 
 HIGHRANK = Path(sys.executable).parent / "highrank"
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.timeout(600),
-    pytest.mark.xdist_group("launched"),
-]
+STALL_SECONDS = 6
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("launched")]
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,7 @@ def process_of(rank: int, save_dir: Path, variable: str = "RANK") -> int:
     raise AssertionError(f"rank {rank} does not run")
 
 
+@pytest.mark.long
 def test_a_stopped_run_saves_and_resumes_with_the_same_result(mt_data, unbroken, tmp_path):
     first = start(mt_data, tmp_path / "two", "--processes", 2)
     wait_for_update(tmp_path / "two" / "logs" / "rank0.log", 5, first)
@@ -79,6 +82,7 @@ def test_a_stopped_run_saves_and_resumes_with_the_same_result(mt_data, unbroken,
     assert (tmp_path / "two" / "logs" / "rank1.log").read_text().count("+ fairseq-train") == 2
 
 
+@pytest.mark.long
 def test_two_nodes_resume_from_the_last_checkpoint_after_a_process_was_killed(
     mt_data, unbroken, tmp_path
 ):
@@ -92,9 +96,72 @@ def test_two_nodes_resume_from_the_last_checkpoint_after_a_process_was_killed(
     assert same(parameters(last(tmp_path / "two")), unbroken)
 
 
+@pytest.mark.long
 def test_a_failure_says_where_the_reason_is(mt_data, tmp_path):
     process = start(mt_data / "missing", tmp_path / "two", "--processes", 2)
     reason = finish(process, 2).splitlines()[-1]
     log = reason.partition("the reason is at the end of ")[2]
     assert Path(log).parent == tmp_path / "two" / "logs"
     assert "no such directory" in Path(log).read_text().splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_lost_process_ends_the_other(mt_data, tmp_path, number):
+    folder = tmp_path / "two"
+    options = ["--processes", 2, "--stall-timeout", STALL_SECONDS]
+    training = start(mt_data, folder, *options, updates=100_000)
+    wait_for_update(folder / "logs" / "rank0.log", 5, training)
+    ranks = [process_of(rank, folder) for rank in (0, 1)]
+    began = time.monotonic()
+    os.kill(ranks[1], number)
+    output = training.communicate(timeout=STALL_SECONDS + 60)[0]
+    took = time.monotonic() - began
+    assert training.returncode not in (0, 75)
+    assert took < STALL_SECONDS + 30
+    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+    last_line = output.splitlines()[-1]
+    assert "start the same command again: it resumes from the last checkpoint" in last_line
+    if number == signal.SIGKILL:
+        assert "rank 1 was killed by signal 9 (SIGKILL): is the machine out of memory?" in last_line
+        return
+    assert training.returncode == 128 + signal.SIGABRT
+    found = re.search(
+        r"rank 0 \(process (\d+)\) has made no progress for (\d+) s, \w+ after update \d+: a "
+        r"signal has stopped rank 1 \(process (\d+)\) \(SIGSTOP or SIGTSTP\); the stacks are",
+        last_line,
+    )  # fmt: skip
+    assert found and [int(found[1]), int(found[3])] == ranks and int(found[2]) >= STALL_SECONDS
+    for rank in (0, 1):
+        log = (folder / "logs" / f"rank{rank}.log").read_text(errors="replace")
+        assert re.search(r"File .*/fairseq(_cli)?/.*\.py., line \d+ in \w+", log), rank
+
+
+def train_and_keep(argv: list[str], log: str, path: str) -> None:
+    """Train as one of the processes, and save its final parameters."""
+    trainers, stock = [], Trainer.__init__
+
+    def init(trainer, *args, **kwargs):
+        stock(trainer, *args, **kwargs)
+        trainers.append(trainer)
+
+    Trainer.__init__ = init
+    _run("train", argv, log, os.devnull)
+    torch.save(trainers[0].get_model().state_dict(), path)
+
+
+def test_every_process_ends_with_the_parameters_of_one(mt_data, tmp_path):
+    address = free_address()
+    words = [*command(mt_data, tmp_path / "two"), "--user-dir", f"{REPOSITORY}/highrank_plugins"]
+    children = []
+    for rank in (0, 1):
+        flags = distributed_flags(Place(rank, 2, rank, address), None, words)
+        argv = [str(word) for word in (*words, *flags)]
+        paths = str(tmp_path / f"{rank}.log"), str(tmp_path / f"{rank}.pt")
+        children.append(FORKS.Process(target=train_and_keep, args=(argv, *paths)))
+    for child in children:
+        child.start()
+    want = parameters(last(one_process(mt_data, tmp_path)))
+    for rank, child in enumerate(children):
+        child.join(200)
+        assert child.exitcode == 0, (tmp_path / f"{rank}.log").read_text()[-3000:]
+        assert same(torch.load(tmp_path / f"{rank}.pt", weights_only=True), want)
