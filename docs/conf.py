@@ -45,6 +45,7 @@ html_theme = "furo"
 html_title = "highrank_plugins"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["tables.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False

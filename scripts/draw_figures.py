@@ -83,7 +83,6 @@ def main() -> None:
     draw_overview(folder / "overview.svg")
     for name, metric in {"ptb_small": "test_perplexity", "multi30k_small": "sacrebleu"}.items():
         draw(folder / f"{name}_rank.svg", study(name, metric, "test_rank"))
-        draw(folder / f"{name}_frontier.svg", study(name, metric, "words_per_second"))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shutil
 import subprocess
 from html import unescape
 from pathlib import Path
@@ -36,6 +37,19 @@ def test_every_page_is_in_the_navigation(site):
     left_out = {"genindex.html", "py-modindex.html", "search.html", "index.html"}
     left_out |= {"benchmarks/profile_fused_one_thread.html"}
     assert [page for page in sorted(pages - left_out) if f'href="{page}' not in navigation] == []
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_table_is_cut(site, width):
+    command = f"chromium --headless --no-sandbox --window-size={width},844 --dump-dom".split()
+    cut = {}
+    for page in site.rglob("*.html"):
+        done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True)
+        (number,) = re.findall(r'data-cut-tables="(\d+)"', done.stdout)
+        cut[page.name] = int(number)
+    assert {page: number for page, number in cut.items() if number} == {}
 
 
 def test_nothing_is_loaded_from_a_network(site):

@@ -3,15 +3,11 @@
 import json
 import re
 from pathlib import Path
-from statistics import mean
 
 import pytest
 
-from highrank_plugins.analysis.statistics import holm, pearson
-from highrank_plugins.reports.comparison_tables import comparison_tables, runs_table
+from highrank_plugins.reports.comparison_tables import runs_table
 from highrank_plugins.reports.tables import to_markdown
-from highrank_plugins.results.comparison import compare_records
-from recipes.synthetic.spamlang_grid import grid_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 STUDIES = sorted(folder for folder in (DOCS / "records").iterdir() if folder.is_dir())
@@ -80,52 +76,6 @@ def test_a_file_that_is_not_a_record_is_refused(tmp_path, text):
         results_table([path])
 
 
-def table_of(records):
-    """Check that records named SYSTEM-SEED are compared."""
-    if all(re.fullmatch(r".+-\d+", path.stem) for path in records):
-        return to_markdown(comparison_tables(compare_records(records)))
-    return results_table(records)
-
-
-@pytest.mark.parametrize("study", STUDIES, ids=lambda folder: folder.name)
-def test_documents_print_the_records(study):
-    """docs/results.md holds the table of each study, exactly as the command prints it."""
-    records = sorted(study.glob("*.json"))
-    assert records and table_of(records) in (DOCS / "results.md").read_text()
-
-
-@pytest.mark.parametrize("name", ["spamlang", "spamlang_large", "spamlang_layers"])
-def test_documents_print_the_tables_of_spamlang(name):
-    runs = json.loads((DOCS / "records" / f"{name}.json").read_text())["runs"]
-    assert grid_table(runs) in (DOCS / "results.md").read_text()
-
-
-def test_documents_print_the_correlations_of_the_records():
-    """Each layer is one point, the mean of its seeds; p is adjusted for all correlations."""
-    columns = {"rank": "test_rank", "ε-rank, 1e-4": "test_effective_rank_0.0001"}
-    columns |= {"retention": "test_retention", "KLD": "test_kld"}
-    found = {}
-    for study, quality in (("ptb_small", "test_perplexity"), ("multi30k_small", "sacrebleu")):
-        systems = compare_records(sorted((DOCS / "records" / study).glob("*.json"))).systems
-        for heading, metric in columns.items():
-            x, y = ([mean(system.values(name)) for system in systems] for name in (metric, quality))
-            found[heading, study] = pearson(x, y)
-    adjusted = dict(zip(found, holm([one.p_value for one in found.values()]), strict=True))
-    text = (DOCS / "results.md").read_text()
-    for heading in columns:
-        cells = [
-            f"r = {found[key].r:.2f}, p = {adjusted[key]:.2g}".replace("-", "−", 1)
-            for key in found
-            if key[0] == heading
-        ]
-        assert f"| {heading} | {' | '.join(cells)} |\n" in text
-
-
-def test_every_table_has_records():
-    text = (DOCS / "results.md").read_text()
-    assert len(re.findall(r"^\| (run \||system \| seeds).*$", text, re.MULTILINE)) == len(STUDIES)
-
-
 def test_the_scores_in_the_quickstart_come_from_records():
     """Each `sacreBLEU <score> <signature>` of the page is the last line of a recorded run."""
     page = (DOCS / "start" / "quickstart.md").read_text()
@@ -137,12 +87,3 @@ def test_the_scores_in_the_quickstart_come_from_records():
     }
     found = re.findall(r"sacreBLEU [\d.]+ nrefs[^\s`]+", page)
     assert found and set(found) <= lines
-
-
-def test_the_numbers_in_the_readme_are_those_of_the_results():
-    """Each perplexity and BLEU that the README repeats is a mean in the tables of the results."""
-    text = (DOCS.parent / "README.md").read_text().partition("## Results")[2]
-    found = set(re.findall(r"\b\d\d\.\d\d\b", text))
-    assert len(found) >= 9
-    means = set(re.findall(r"\b(\d\d\.\d\d) ±", (DOCS / "results.md").read_text()))
-    assert found <= means

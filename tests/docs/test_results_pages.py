@@ -1,0 +1,77 @@
+"""The pages of results are what scripts/results_pages.py computes from records, and are short."""
+
+import json
+import re
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from scripts import results_pages
+
+DOCS = Path(__file__).parents[2] / "docs"
+RECORDS = DOCS / "records"
+PAGES = results_pages.pages()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_what_the_script_writes(page):
+    assert (DOCS / page).read_text(encoding="utf-8") == PAGES[page]
+
+
+def test_every_study_has_a_page_and_every_page_a_study():
+    written = {f"results/{path.name}" for path in (DOCS / "results").glob("*.md")}
+    drawn = {f"images/results/{path.name}" for path in (DOCS / "images" / "results").iterdir()}
+    assert written | drawn == {page for page in PAGES if "/" in page} - {"images/gains.svg"}
+    studies = {path.stem for path in RECORDS.iterdir()}
+    assert {f"results/{name}.md" for name in (*studies, "measures")} == written
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.endswith(".md")])
+def test_pages_are_short(page):
+    text = re.sub(r"```\{toctree\}.*?```|\]\([^)]*\)", "", PAGES[page], flags=re.DOTALL)
+    words = [word for word in text.split() if re.search(r"\w", word)]
+    assert len(words) <= (600 if page == "results.md" else 500)
+
+
+def test_numbers_follow_the_records():
+    """The mean of three seeds, and a difference of two systems, computed here."""
+    scores = {
+        name: [
+            json.loads((RECORDS / "ptb_small" / f"{name}-{seed}.json").read_text())["metrics"]
+            for seed in (1, 2, 3)
+        ]
+        for name in ("mos", "sigsoftmax")
+    }
+    mos, best = ([m["test_perplexity"] for m in scores[name]] for name in scores)
+    text = results_pages.filled("ptb_small", "{mos}, {sigsoftmax - mos}, {mos: test_rank}.")
+    rank = mean(m["test_rank"] for m in scores["mos"])
+    assert text.startswith(f"{mean(mos):.2f}, {mean(best) - mean(mos):+.2f} [")
+    assert text.endswith(f"], {rank:,.0f}.")
+
+
+def test_a_gain_is_grey_where_its_interval_has_0():
+    svg = PAGES["images/results/ptb_small.svg"]
+    rows = re.findall(r'anchor="end">([a-z]+)</text>\n<line [^>]*stroke="(#\w+)"', svg)
+    assert {name for name, colour in rows if colour == results_pages.GREY} == {"moc"}
+    middles = dict(re.findall(r'>(\w+)</text>\n.*\n<circle cx="([\d.]+)"', svg))
+    zero = float(re.search(r'x1="([\d.]+)"', svg)[1])
+    assert float(middles["plif"]) < zero < float(middles["mixtape"]) < float(middles["mos"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{nobody}", StopIteration), ("{mos: test_nothing}", Exception)],
+)
+def test_an_unknown_name_ends_the_script(text, said):
+    with pytest.raises(said):
+        results_pages.filled("ptb_small", text)
+
+
+def test_the_numbers_in_the_readme_are_those_of_the_results():
+    """Each perplexity and BLEU that the README repeats is a mean in the tables of the results."""
+    text = (DOCS.parent / "README.md").read_text().partition("## Results")[2]
+    found = set(re.findall(r"\b\d\d\.\d\d\b", text))
+    assert len(found) >= 9
+    means = set(re.findall(r"\b(\d\d\.\d\d)(?: ±|\*\*| \[)", "".join(PAGES.values())))
+    assert found <= means
