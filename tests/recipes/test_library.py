@@ -19,12 +19,6 @@ def test_waiting_threads_leave_the_core_to_others(toy, environment, turns):
     assert f"turns: {turns}\n" in toy(**environment).stderr
 
 
-def test_a_changed_log_repeats_only_the_stages_that_name_it(toy):
-    toy()
-    (toy.run.parents[1] / "notes.log").write_text("new")
-    assert done_stages(toy()) == [2]
-
-
 def test_stages_run_once(toy):
     first = toy()
     assert first.returncode == 0, first.stderr
@@ -46,42 +40,107 @@ def test_a_changed_option_repeats_the_stages_that_depend_on_it(toy):
     assert str(kept.name) in result.stderr
 
 
-def test_a_changed_input_repeats_only_the_stages_that_depend_on_it(toy):
+def edit(folder, changes: dict[str, str | None]) -> None:
+    """Write files, or remove those with None."""
+    for name, text in changes.items():
+        (folder / name).unlink() if text is None else (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "stages"),
+    [
+        ({"../../notes.log": "new"}, [], [2]),
+        ({"second/file": "other\n"}, [], [2]),
+        ({"first/file": None, "first/.done": None}, [], [0]),
+        ({"second/file": None, "second/.done": None}, [], [1]),
+        ({}, ["--stop-stage", "0", "--value", "3"], [0]),
+        ({"second/.done": None}, ["--stage=1", "--stop-stage=1"], [1]),
+    ],
+    ids=str,
+)
+def test_what_has_changed_is_repeated(toy, changes, words, stages):
     toy()
-    (toy.run / "second" / "file").write_text("other\n")
-    assert done_stages(toy()) == [2]
-    assert (toy.run / "third" / "file").read_text() == "other\n"
+    edit(toy.run, changes)
+    result = toy(*words)
+    assert (result.returncode, done_stages(result)) == (0, stages)
 
 
-def test_a_removed_output_is_rebuilt_without_unchanged_stages(toy):
+OTHER = "was run with other options or inputs than this command's"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "message"),
+    [
+        ({"second/file": None}, [], "needs {}/second/file, which was removed: remove {}/second/"),
+        ({"first/file": "other\n"}, ["--stage", "2"], f"stage 1 (second) {OTHER[:-10]}"),
+        ({}, ["--stage", "2", "--value", "7"], f"stage 0 (first) {OTHER}"),
+        ({}, ["--stage", "2", "--value", "7"], "give those of {}/first, or run it again with --st"),
+        ({}, ["--name", "new", "--stage", "1"], "new/first: start with an earlier --stage"),
+    ],
+    ids=str,
+)
+def test_work_of_other_inputs_is_refused(toy, changes, words, message):
     toy()
-    (toy.run / "first" / "file").unlink()
-    (toy.run / "first" / ".done").unlink()
-    assert done_stages(toy()) == [0]
+    edit(toy.run, changes)
+    result = toy(*words)
+    assert result.returncode == 2 and done_stages(result) == []
+    assert message.replace("{}", str(toy.run)) in result.stderr
 
 
-def test_only_the_requested_stages_run(toy):
-    assert done_stages(toy("--stop-stage", "0")) == [0]
-    assert done_stages(toy("--stage=1", "--stop-stage=1")) == [1]
-
-
-def test_a_missing_input_names_the_file_and_the_remedy(toy):
-    result = toy("--stage", "1")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--stop-stge 1", "unknown option --stop-stge; did you mean '--stop-stage'?"),
+        ("--zzz=1", "unknown option --zzz; see --help"),
+        ("--recipe-dir x", "unknown option --recipe-dir"),
+        ("--value", "option --value needs a value"),
+        ("--value --name x", "option --value needs a value"),
+        ("value=3", "unexpected word 'value'"),
+        ("--stage abc", "--stage 'abc': a stage is a number from 0 to 2"),
+        ("--stage toy", "--stage 'toy': a stage is"),
+        ("--stage=-1", "--stage '-1': a stage is"),
+        ("--stage=3", "--stage '3': a stage is"),
+        ("--stop-stage=3", "--stop-stage '3': a stage is a number from 0 to 2"),
+        ("--stop-stage=", "--stop-stage '': a stage is"),
+        ("--stage=2 --stop-stage=1", "--stage 2 is after --stop-stage 1"),
+    ],
+)
+def test_wrong_options_end_with_exit_code_2(toy, arguments, message):
+    result = toy(*arguments.split())
     assert result.returncode == 2
-    assert f"needs {toy.run}/first: start with an earlier --stage" in result.stderr
+    assert message in result.stderr
+    assert not toy.run.exists()
 
 
-def test_an_output_that_was_removed_is_named_with_the_remedy(toy):
-    toy()
-    file = toy.run / "second" / "file"
-    file.unlink()
-    result = toy()
-    assert result.returncode == 2
-    folder = file.parent
-    assert f"needs {file}, which was removed: remove {folder}/.done, too, and" in result.stderr
-    (folder / ".done").unlink()
-    assert toy().returncode == 0
-    assert file.exists()
+@pytest.mark.parametrize(
+    ("environment", "words", "value", "several"),
+    [
+        ({"HIGHRANK_VALUE": "3", "HIGHRANK_NAME": "there", "HIGHRANK_SET": "a b"},
+         ["--name", "here", "--set", "c d"], "3", "a b c d"),
+        ({"value": "7", "name": "elsewhere"}, [], "1", ""),
+    ],
+)  # fmt: skip
+def test_options_come_from_flags_and_from_variables_of_ours(
+    toy, environment, words, value, several
+):
+    assert toy(*words, **environment).stdout == f"set: {several}\n"
+    assert (toy.run / "first" / "file").read_text() == f"first {value}\n"
+
+
+NEEDS = "recipes need Linux with bash 4.4 or later, flock (of util-linux) and GNU coreutils"
+
+
+def test_an_old_bash_and_missing_programs_are_refused_with_the_requirements(toy, tmp_path):
+    old = LIBRARY.read_text().replace("BASH_VERSINFO", "old_version")
+    (tmp_path / "recipe.sh").write_text(f"old_version=(4 3)\n{old}")
+    result = subprocess.run(["bash", tmp_path / "recipe.sh"], capture_output=True, text=True)
+    assert result.returncode == 2 and NEEDS in result.stderr
+    (tmp_path / "bin").mkdir()
+    for name in ("bash", "dirname", "date", "sort"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name))
+    result = toy(PATH=str(tmp_path / "bin"))
+    assert result.returncode == 2 and NEEDS in result.stderr
+    assert "flock is missing" in result.stderr
 
 
 def test_incomplete_work_is_not_taken_as_complete(toy):
@@ -90,25 +149,6 @@ def test_incomplete_work_is_not_taken_as_complete(toy):
     assert result.returncode == 2
     assert "stage 1 (second) is incomplete; run --stage 1 to resume it" in result.stderr
     assert not (toy.run / "third").exists()
-
-
-def test_work_of_other_inputs_is_not_resumed(toy):
-    toy()
-    (toy.run / "first" / "file").write_text("other\n")
-    result = toy("--stage", "2")
-    assert result.returncode == 2
-    assert "stage 1 (second) was run with other options or inputs than this" in result.stderr
-
-
-def test_a_later_stage_refuses_the_output_of_other_options(toy):
-    toy()
-    result = toy("--stage", "2", "--value", "7")
-    assert result.returncode == 2
-    assert (
-        "stage 0 (first) was run with other options or inputs than this command's" in result.stderr
-    )
-    assert f"give those of {toy.run}/first, or run it again with --stage 0" in result.stderr
-    assert done_stages(result) == []
 
 
 def test_a_later_stage_refuses_the_output_of_an_input_that_has_changed_since(toy):
@@ -158,76 +198,6 @@ def test_a_failed_stage_is_named_with_its_log_and_leaves_no_output(toy):
     assert f"stage 0 (first) failed with exit code 1; its output is in {log}" in result.stderr
     assert log.read_text() == "first bad\n"  # nothing ran after it
     assert not (toy.run / "first").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--stop-stge", "1"], "unknown option --stop-stge; did you mean '--stop-stage'?"),
-        (["--zzz=1"], "unknown option --zzz; see --help"),
-        (["--recipe-dir", "x"], "unknown option --recipe-dir"),
-        (["--value"], "option --value needs a value"),
-        (["--value", "--name", "x"], "option --value needs a value"),
-        (["value=3"], "unexpected word 'value'"),
-    ],
-)
-def test_wrong_options_end_with_exit_code_2(toy, arguments, message):
-    result = toy(*arguments)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert not toy.run.exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--stage", "abc"], "--stage 'abc': a stage is a number from 0 to 2"),
-        (["--stage", "toy"], "--stage 'toy': a stage is"),
-        (["--stage=-1"], "--stage '-1': a stage is"),
-        (["--stage=3"], "--stage '3': a stage is"),
-        (["--stop-stage=3"], "--stop-stage '3': a stage is a number from 0 to 2"),
-        (["--stop-stage="], "--stop-stage '': a stage is"),
-        (["--stage=2", "--stop-stage=1"], "--stage 2 is after --stop-stage 1"),
-    ],
-)
-def test_wrong_stages_end_with_exit_code_2(toy, arguments, message):
-    result = toy(*arguments)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert not toy.run.exists()
-
-
-NEEDS = "recipes need Linux with bash 4.4 or later, flock (of util-linux) and GNU coreutils"
-
-
-def test_an_old_bash_is_refused_with_the_requirements(tmp_path):
-    old = LIBRARY.read_text().replace("BASH_VERSINFO", "old_version")
-    (tmp_path / "recipe.sh").write_text(f"old_version=(4 3)\n{old}")
-    result = subprocess.run(["bash", tmp_path / "recipe.sh"], capture_output=True, text=True)
-    assert result.returncode == 2
-    assert NEEDS in result.stderr
-
-
-def test_missing_programs_are_refused_with_the_requirements(toy, tmp_path):
-    (tmp_path / "bin").mkdir()
-    for name in ("bash", "dirname", "date", "sort"):
-        (tmp_path / "bin" / name).symlink_to(shutil.which(name))
-    result = toy(PATH=str(tmp_path / "bin"))
-    assert result.returncode == 2
-    assert NEEDS in result.stderr
-    assert "flock is missing" in result.stderr
-
-
-def test_flags_override_the_environment_and_arrays_accumulate(toy):
-    environment = {"HIGHRANK_VALUE": "3", "HIGHRANK_NAME": "there", "HIGHRANK_SET": "a b"}
-    result = toy("--name", "here", "--set", "c d", **environment)
-    assert (toy.run / "first" / "file").read_text() == "first 3\n"
-    assert result.stdout == "set: a b c d\n"
-
-
-def test_variables_of_the_environment_do_not_become_options(toy):
-    assert toy(value="7", name="elsewhere").returncode == 0
-    assert (toy.run / "first" / "file").read_text() == "first 1\n"
 
 
 def test_help_lists_every_option_with_its_default(toy):
