@@ -1,7 +1,7 @@
 """Provide `highrank data …`: from published files to binarised text."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -132,9 +132,9 @@ def pieces(
     Learns from the training text alone.
     """
     from highrank_plugins.common.text_lines import PARALLEL, check_texts
+    from highrank_plugins.data import pieces as learnt
     from highrank_plugins.data.binarising import PARTS
     from highrank_plugins.data.parallel import refuse_other_languages
-    from highrank_plugins.data.pieces import write_pieces
 
     training = {name: text / f"train.{name}" for name in names("--languages", languages)}
     workers = processes or usable_cores()
@@ -142,37 +142,19 @@ def pieces(
         refuse_other_languages(output, training)
         for part in PARTS:
             check_texts([text / f"{part}.{name}" for name in training], PARALLEL)
-        encoders = _learn(training, new, settings, workers)
+        if settings.algorithm == "sentencepiece":
+            given = settings.model_dump(exclude={"algorithm"})
+            model = learnt.learn_pieces([*training.values()], new / "pieces", **given)
+            encoders = dict.fromkeys(training, learnt.encoder(model))
+        else:
+            merges, sample = settings.vocab_size, settings.sample
+            codes = learnt.learn_codes(
+                training, new / "codes", operations=merges, sample=sample, processes=workers
+            )
+            encoders = {name: learnt.code_encoder(codes, name) for name in training}
         for name, encode in encoders.items():
-            for part in PARTS:
-                file = f"{part}.{name}"
-                write_pieces(encode, text / file, new / file, workers)
-
-
-def _learn(
-    training: dict[str, Path], new: Path, settings: DataSettings, workers: int
-) -> dict[str, Any]:
-    """Write the pieces that an algorithm learns from the training text; return its encoders."""
-    from highrank_plugins.data import pieces as sentencepiece
-    from highrank_plugins.data import pieces as subwords
-
-    if settings.algorithm == "sentencepiece":
-        model = sentencepiece.learn_pieces(
-            list(training.values()),
-            new / "pieces",
-            vocab_size=settings.vocab_size,
-            character_coverage=settings.character_coverage,
-            sample=settings.sample,
-        )
-        return dict.fromkeys(training, sentencepiece.encoder(model))
-    codes = subwords.learn_codes(
-        training,
-        new / "codes",
-        operations=settings.vocab_size,
-        sample=settings.sample,
-        processes=workers,
-    )
-    return {name: subwords.code_encoder(codes, name) for name in training}
+            for file in (f"{part}.{name}" for part in PARTS):
+                learnt.write_pieces(encode, text / file, new / file, workers)
 
 
 def binarise(

@@ -53,29 +53,24 @@ def doctor(
     what to do. Leaves nothing in FOLDER. The exit code is 1 if a fault was not survived. See
     docs/reliability.md.
     """
-    if faults:
-        raise typer.Exit(_try_faults(folder or Path(), as_json))
-    if folder is not None:
+    if folder is not None and not faults:
         raise ValueError(f"{folder}: a folder has no effect without --faults; add --faults")
-    report = diagnose()
-    typer.echo(json.dumps(report, indent=2) if as_json else render(report))
-    raise typer.Exit(1 if report["problems"] else 0)
-
-
-def _try_faults(folder: Path, as_json: bool) -> int:
-    """Print how each fault ended, and return the exit code."""
+    if not faults:
+        report = diagnose()
+        typer.echo(json.dumps(report, indent=2) if as_json else render(report))
+        raise typer.Exit(1 if report["problems"] else 0)
     from highrank_plugins.cli.disk_faults import try_faults
 
     # lets a scheduler's signal remove processes and files
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     findings = []
-    for finding in try_faults(folder):
+    for finding in try_faults(folder or Path()):
         findings.append(finding)
         if not as_json:
             typer.echo(finding.line())
     if as_json:
         typer.echo(json.dumps({"faults": [asdict(finding) for finding in findings]}, indent=2))
-    return 0 if all(finding.survived for finding in findings) else 1
+    raise typer.Exit(0 if all(finding.survived for finding in findings) else 1)
 
 
 def diagnose() -> dict[str, Any]:

@@ -187,11 +187,8 @@ def dynamic_eval(
     """
     from highrank_plugins.inference import adaptive_evaluation as adaptive
 
-    values = {
-        "lr": numbers("--lr", lr, float),
-        "eps": numbers("--eps", eps, float),
-        "lambda": numbers("--lambda", lamb, float),
-    }
+    given = {"lr": lr, "eps": eps, "lambda": lamb}
+    values = {name: numbers(f"--{name}", text, float) for name, text in given.items()}
     run = adaptive.Run(checkpoint, data, "dynamic", typed_command(), settings)
     adaptive.run_dynamic_evaluation(run, values, dynamic, typer.echo)
 
@@ -232,11 +229,6 @@ def cache_eval(
 
 
 evaluate = make_group(
-    {
-        "generate": generate,
-        "score": score,
-        "dynamic": dynamic_eval,
-        "cache": cache_eval,
-    },
+    {"generate": generate, "score": score, "dynamic": dynamic_eval, "cache": cache_eval},
     {"dialogue-score": dialogue_score},
 )

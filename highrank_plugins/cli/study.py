@@ -3,6 +3,7 @@
 import shlex
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,6 +14,8 @@ from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.formatting import size
 from highrank_plugins.common.processes import python
 from highrank_plugins.training.blocks import option
+
+_say = partial(typer.echo, err=True)
 
 if TYPE_CHECKING:
     from highrank_plugins.studies.definition import Study
@@ -48,16 +51,11 @@ def study(
     from highrank_plugins.studies.definition import first_seeds, read_study
     from highrank_plugins.studies.members import NOT_RUN, prepare, study_folder
     from highrank_plugins.studies.runner import check_machine, run_members, slots
-    from highrank_plugins.studies.table import planned
+    from highrank_plugins.studies.table import planned, write_tables
     from highrank_plugins.training.launch.batch_job import check_characters
 
-    given = {
-        "--dry-run": dry_run,
-        "--slurm": slurm,
-        "--only": only is not None,
-        "--table": table,
-    }
-    ways = [name for name, chosen in given.items() if chosen]
+    given = {"--dry-run": dry_run, "--slurm": slurm, "--only": only, "--table": table}
+    ways = [name for name, chosen in given.items() if chosen not in (False, None)]
     if len(ways) > 1:
         raise ValueError(f"{' and '.join(ways)} exclude each other; choose one")
     exp_dir = exp_dir.resolve()
@@ -93,7 +91,8 @@ def study(
     with held_alone(folder / ".lock", busy):
         if not table:
             run_members(members, folder / "logs", environments, _say, read.settings.metric)
-        _show(read, members, folder, plan)
+        print_tables(write_tables(read, members, folder, plan))
+        _say(f"table: {folder / 'table.md'}, {folder / 'table.csv'}")
     failed = any(member.problem() not in (None, NOT_RUN) for member in members)
     raise typer.Exit(1 if failed else 0)
 
@@ -109,10 +108,6 @@ def _assignments(words: list[str]) -> dict[str, str]:
     return found
 
 
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
-
-
 def claim(folder: Path, file: Path) -> None:
     """Refuse the folder of another study that has the same name, and is still there."""
     with held_alone(folder / ".study") as owner:  # several members may be started at a time
@@ -126,13 +121,6 @@ def claim(folder: Path, file: Path) -> None:
         if other != file.resolve():
             owner.truncate(0)
             owner.write(f"{file.resolve()}\n")
-
-
-def _show(read: "Study", members: "list[PreparedMember]", folder: Path, plan: int | None) -> None:
-    from highrank_plugins.studies.table import write_tables
-
-    print_tables(write_tables(read, members, folder, plan))
-    _say(f"table: {folder / 'table.md'}, {folder / 'table.csv'}")
 
 
 def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: int | None) -> None:

@@ -44,7 +44,12 @@ def configure(
     same = output.is_file() and output.read_text(encoding="utf-8") == settings.text()
     if not same:
         if (folder := settings.train.get("user_dir")) is not None:
-            _check_user_dir(str(folder))
+            if not Path(str(folder)).is_dir():
+                raise ValueError(
+                    f"train.user_dir: {folder!r} is not a folder in {Path.cwd()}, where relative "
+                    "paths of a recipe begin: write the absolute path"
+                )
+            require_code("train.user_dir", Path(str(folder)))
         check_measures(settings, tree)
         check_options(settings, tree)
     if commands is not None:
@@ -53,22 +58,16 @@ def configure(
         write_text(output, settings.text())
 
 
-def _check_user_dir(folder: str) -> None:
-    if not Path(folder).is_dir():
-        raise ValueError(
-            f"train.user_dir: {folder!r} is not a folder in {Path.cwd()}, where relative "
-            "paths of a recipe begin: write the absolute path"
-        )
-    require_code("train.user_dir", Path(folder))
-
-
 def check_measures(configuration: "Configuration", tree: "Tree") -> None:
     """Check names and values in the blocks of measures, whose options are those of commands."""
     from highrank_plugins.common.yaml_tree import ConfigurationError
     from highrank_plugins.training.blocks import program_of
 
     options = {name: configuration.options(name) for name in configuration.measures}
-    commands = {name: _command(program_of(name).words) for name in options}
+    commands: dict[str, Any] = dict.fromkeys(options, typer.main.get_command(app))
+    for name in options:
+        for word in program_of(name).words.split()[1:]:
+            commands[name] = commands[name].get_command(None, word)
     problems = [
         f"{tree.place((measure, name))}: {measure}.{name}: {problem}"
         for measure, command in commands.items()
@@ -80,13 +79,6 @@ def check_measures(configuration: "Configuration", tree: "Tree") -> None:
     ]
     if problems:
         raise ConfigurationError("\n".join(problems))
-
-
-def _command(program: str) -> Any:
-    command: Any = typer.main.get_command(app)
-    for name in program.split()[1:]:
-        command = command.get_command(None, name)
-    return command
 
 
 def _measure_problems(measure: str, command: Any, options: dict[str, Any]) -> Iterator[str]:
