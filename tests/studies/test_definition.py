@@ -71,18 +71,6 @@ def test_the_options_of_a_grid_win_under_either_of_their_names(folder):
     assert member.name == "a_bptt_7-1" and member.changes == {"lr": 2, "bptt": 7}
 
 
-def test_an_option_that_a_recipe_lacks_is_refused(folder):
-    file = write_study(folder, {"members": {"a": MOS}, "recipe": "ptb", "options": {"dta": "x"}})
-    with pytest.raises(ConfigurationError, match=r"yaml:\d+: option dta: .*mean 'data'\?"):
-        read_study(file)
-
-
-def test_a_folder_of_data_that_does_not_exist_is_refused(folder):
-    file = write_study(folder, {"members": {"a": MOS}, "recipe": "ptb", "options": {"data": "x"}})
-    with pytest.raises(ConfigurationError, match=r"yaml:\d+: option data: x: no such folder"):
-        read_study(file)
-
-
 def test_options_of_a_recipe_from_the_environment_are_refused(folder, monkeypatch):
     file = write_study(folder, {"members": {"a": MOS}, "recipe": "ptb"})
     monkeypatch.setenv("HIGHRANK_SET", "lr=3")
@@ -91,108 +79,6 @@ def test_options_of_a_recipe_from_the_environment_are_refused(folder, monkeypatc
 
 
 MOS = {"conf": "mos"}
-
-
-@pytest.mark.parametrize(
-    ("tree", "message"),
-    [
-        (
-            {"members": {"a_lr_1": MOS, "a": MOS | {"grid": {"lr": [1]}}}},
-            r"layers.yaml:\d+: members.a: a second member named a_lr_1",
-        ),
-        ({"members": {"a": MOS | {"gird": {}}}}, r"yaml:\d+: members.a.gird: unknown key; did you"),
-        (
-            {"members": {"a": MOS}, "seed": [1]},
-            r"yaml:\d+: seed: unknown key; did you mean",
-        ),
-        ({"members": {"a": "mos"}}, r"yaml:\d+: members.a: expected options, such as `conf: NAME`"),
-        (
-            {"members": {"a": MOS | {"match": "mos"}}},
-            r"match: expected options, such as `to: NAME`",
-        ),
-        ({"members": {"a": MOS}, "seeds": [1, 1]}, "a seed is listed twice"),
-        ({"members": {"a": MOS}, "seeds": []}, r"yaml:\d+: seeds: List should have at least 1"),
-        ({"members": {"a": MOS}, "seeds": [-1]}, r"yaml:\d+: seeds.0: Input should be greater"),
-        ({"members": {"a": MOS}, "seeds": [2**32]}, r"yaml:\d+: seeds.0: Input should be less"),
-        ({"members": {"a": MOS | {"seeds": []}}}, r"a.seeds: List should have at least 1"),
-        (
-            {"members": {"a": MOS}, "set": {"seed": 4}},
-            "members.a: the seed is an option; list seeds",
-        ),
-        (
-            {"members": {"a": MOS | {"set": {"lr": 1}, "grid": {"train.lr": [2]}}}},
-            r"yaml:\d+: members.a: lr is in two of set, grid and list",
-        ),
-        (
-            {"members": {"a": MOS | {"list": [{"lr": 1}], "grid": {"lr": [2]}}}},
-            "members.a: lr is in two of set, grid and list",
-        ),
-        (
-            {"members": {"a": MOS}, "set": {"lr": 1, "train.lr": 2}},
-            r"yaml:\d+: set: lr and train.lr are one option",
-        ),
-        ({"members": {"a{lr.x}": MOS | {"grid": {"lr": [1]}}}}, "unknown option 'str' object"),
-        ({"members": {"a": MOS}, "options": {"conf": "mos"}}, "option conf of run.sh: the study"),
-        ({"members": {}}, "members: expected at least one member"),
-        ({"members": {"a/b": MOS}}, "'a/b' is not a valid member name"),
-        ({"members": {"a_{k}": MOS | {"grid": {"lr": [1]}}}}, "unknown option 'k'; known: lr"),
-        (
-            {"members": {"a": MOS | {"set": {"lr": None}}}},
-            'set.lr: must be text, .*; write "null", with the quotes, to remove an option',
-        ),
-        ({"members": {"a": MOS | {"grid": {"lr": []}}}}, "members.a.grid.lr: no values"),
-        ({"members": {"a": MOS}, "recipe": "ptbb"}, "neither a recipe nor .*; did you mean 'ptb'"),
-    ],
-)
-def test_invalid_studies_are_refused(folder, tree, message):
-    with pytest.raises(ConfigurationError, match=message):
-        read(folder, **tree)
-
-
-@pytest.mark.parametrize(
-    ("members", "message"),
-    [
-        ({"a": {"conf": "moss"}}, "no such configuration; did you mean 'mos'"),
-        (
-            {"a": {"conf": "conf/mos.yaml"}},
-            r"layers.yaml: a: conf conf/mos.yaml: expected the name",
-        ),
-        ({"a": MOS, "b": MOS}, "b-1 and a-1 are one run"),
-        ({"a": MOS | {"grid": {"lr": [1, 1.0]}}}, "a_lr_1.0-1 and a_lr_1-1 are one run"),
-        (
-            {"a": MOS | {"grid": {"max_epok": [1]}}},
-            r"a_max_epok_1: --set train.max_epok=1: train.max_epok: fairseq-train has no",
-        ),
-    ],
-)
-def test_members_that_cannot_be_run_are_refused(folder, members, message):
-    study = read(folder, members=members, seeds=[1])
-    with pytest.raises(ConfigurationError, match=message):
-        prepare(study, folder / "exp")
-
-
-def test_an_option_that_fairseq_lacks_is_refused_in_every_block_of_it(folder):
-    members = {"a": {"conf": "small/mos", "set": {"evaluate.eval_streamz": 3}}}
-    with pytest.raises(ConfigurationError, match=r"fairseq-eval-lm has no .* mean 'eval_streams'"):
-        prepare(read(folder, members=members, recipe="ptb"), folder / "exp")
-
-
-def test_a_configuration_is_the_one_that_the_recipe_reads(folder):
-    members, recipe = {"a": MOS}, "ptb"
-    with pytest.raises(ConfigurationError, match=r"no such configuration; there are: .*small/mos"):
-        prepare(read(folder, members=members, recipe=recipe), folder / "exp")
-    study = read(folder, members=members, recipe=recipe, options={"scale": "small"})
-    assert prepare(study, folder / "exp")[0].settings.train["head_components"] == 4
-
-
-def test_a_baseline_that_is_not_a_member_is_refused(folder):
-    with pytest.raises(ConfigurationError, match=r"layers.yaml:\d+: baseline: .* 'mos'\?"):
-        read(folder, members={"mos": {"conf": "mos"}}, baseline="moss")
-
-
-def test_a_missing_study_is_refused(folder):
-    with pytest.raises(ConfigurationError, match=r"layer.yaml: no such study.* 'layers'\?"):
-        read_study(folder / "layer.yaml")
 
 
 def test_a_control_takes_the_size_of_its_dictionary(folder, monkeypatch):
@@ -210,8 +96,70 @@ def test_a_control_takes_the_size_of_its_dictionary(folder, monkeypatch):
     assert asked == [500]
 
 
-def test_a_control_with_another_dictionary_is_refused(folder):
-    match = {"conf": "yang2018/mos", "match": {"to": "small/softmax"}}
-    study = read(folder, members={"a": match}, recipe="ptb")
-    with pytest.raises(ConfigurationError, match=r"yaml: a: match: the dictionaries differ: 10,0"):
-        prepare(study, folder / "exp")
+def of(name="a", **changes):
+    return {"members": {name: MOS | changes}}
+
+
+PTB = {"recipe": "ptb"}
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"members": {"a_lr_1": MOS, "a": MOS | {"grid": {"lr": [1]}}}},
+         r"layers.yaml:\d+: members.a: a second member named a_lr_1"),
+        (of(gird={}), r"yaml:\d+: members.a.gird: unknown key; did you"),
+        (of() | {"seed": [1]}, r"yaml:\d+: seed: unknown key; did you mean"),
+        ({"members": {"a": "mos"}}, r"yaml:\d+: members.a: expected options, such as `conf: NAME`"),
+        (of(match="mos"), r"match: expected options, such as `to: NAME`"),
+        (of() | {"seeds": [1, 1]}, "a seed is listed twice"),
+        (of() | {"seeds": []}, r"yaml:\d+: seeds: List should have at least 1"),
+        (of() | {"seeds": [-1]}, r"yaml:\d+: seeds.0: Input should be greater"),
+        (of() | {"seeds": [2**32]}, r"yaml:\d+: seeds.0: Input should be less"),
+        (of(seeds=[]), r"a.seeds: List should have at least 1"),
+        (of() | {"set": {"seed": 4}}, "members.a: the seed is an option; list seeds"),
+        (of(set={"lr": 1}, grid={"train.lr": [2]}),
+         r"yaml:\d+: members.a: lr is in two of set, grid and list"),
+        (of(list=[{"lr": 1}], grid={"lr": [2]}), "members.a: lr is in two of set, grid and list"),
+        (of() | {"set": {"lr": 1, "train.lr": 2}},
+         r"yaml:\d+: set: lr and train.lr are one option"),
+        (of("a{lr.x}", grid={"lr": [1]}), "unknown option 'str' object"),
+        (of() | {"options": {"conf": "mos"}}, "option conf of run.sh: the study"),
+        ({"members": {}}, "members: expected at least one member"),
+        (of("a/b"), "'a/b' is not a valid member name"),
+        (of("a_{k}", grid={"lr": [1]}), "unknown option 'k'; known: lr"),
+        (of(set={"lr": None}),
+         'set.lr: must be text, .*; write "null", with the quotes, to remove an option'),
+        (of(grid={"lr": []}), "members.a.grid.lr: no values"),
+        (of() | {"recipe": "ptbb"}, "neither a recipe nor .*; did you mean 'ptb'"),
+        (of() | PTB | {"options": {"dta": "x"}}, r"yaml:\d+: option dta: .*mean 'data'\?"),
+        (of() | PTB | {"options": {"data": "x"}}, r"yaml:\d+: option data: x: no such folder"),
+        (of("mos") | {"baseline": "moss"}, r"layers.yaml:\d+: baseline: .* 'mos'\?"),
+        # members that cannot be run
+        (of(conf="moss"), "no such configuration; did you mean 'mos'"),
+        (of(conf="conf/mos.yaml"), r"layers.yaml: a: conf conf/mos.yaml: expected the name"),
+        ({"members": {"a": MOS, "b": MOS}}, "b-1 and a-1 are one run"),
+        (of(grid={"lr": [1, 1.0]}), "a_lr_1.0-1 and a_lr_1-1 are one run"),
+        (of(grid={"max_epok": [1]}),
+         r"a_max_epok_1: --set train.max_epok=1: train.max_epok: fairseq-train has no"),
+        (of(conf="small/mos", set={"evaluate.eval_streamz": 3}) | PTB,
+         r"fairseq-eval-lm has no .* mean 'eval_streams'"),
+        (of() | PTB, r"no such configuration; there are: .*small/mos"),
+        (of(conf="yang2018/mos", match={"to": "small/softmax"}) | PTB,
+         r"yaml: a: match: the dictionaries differ: 10,0"),
+    ],
+)  # fmt: skip
+def test_invalid_studies_are_refused(folder, tree, message):
+    with pytest.raises(ConfigurationError, match=message):
+        prepare(read(folder, **tree), folder / "exp")
+
+
+def test_a_missing_study_is_refused(folder):
+    write_study(folder, of())
+    with pytest.raises(ConfigurationError, match=r"layer.yaml: no such study.* 'layers'\?"):
+        read_study(folder / "layer.yaml")
+
+
+def test_a_configuration_is_the_one_that_the_recipe_reads(folder):
+    study = read(folder, **of(), **PTB, options={"scale": "small"})
+    assert prepare(study, folder / "exp")[0].settings.train["head_components"] == 4
