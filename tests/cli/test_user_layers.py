@@ -9,7 +9,6 @@ import pytest
 import torch
 import yaml
 
-from highrank_plugins.measures import all_measures
 from tests.fairseq_cli import REPOSITORY, attempt, run
 from tests.models.test_hydra import config
 from tests.recipes.running import TEXT
@@ -123,20 +122,6 @@ def test_yaml_trains_a_users_layer_and_the_checkpoint_holds_its_default(home, tm
     assert (model["head_pointwise"], model["head_arcsinh_c"]) == ("arcsinh", 30.0)
 
 
-def test_every_measure_runs(cooled, home, tmp_path):
-    (tmp_path / "pairs.txt").write_text("der die 3\ndie das 1\nder das 2\nein eine 5\n")
-    names = [
-        n for n, kind in all_measures().items() if kind.command(n).startswith("highrank analyse")
-    ]
-    assert len(names) > 6
-    for name in names:
-        output = tmp_path / f"{name}.json"
-        options = {"word_similarity": ["--pairs", tmp_path / "pairs.txt"], "kld": ["--pairs", 50]}
-        words = [cooled, home / "data-bin", *options.get(name, []), "--output", output]
-        highrank(home, "analyse", name.replace("_", "-"), *words)
-        assert "versions" in json.loads(output.read_text())
-
-
 def test_a_users_layer_is_collected_and_described(cooled, home, tmp_path):
     card = ["--output", tmp_path / "card.html", "--json", tmp_path / "card.json"]
     highrank(home, "analyse", "card", cooled, "--data", home / "data-bin", "--tokens", 40, *card)
@@ -180,25 +165,17 @@ def test_dynamic_evaluation_and_cache_score_a_users_layer(stream_data, home, tmp
 
 
 @pytest.mark.parametrize(
-    ("layer", "impl"), [("--pointwise=arcsinh", "fused"), ("--head=cooled", "naive")]
+    ("words", "shown"),
+    [
+        ("bench loss --pointwise=arcsinh --impl fused", "| fused |"),
+        ("bench loss --head=cooled --impl naive", "| naive |"),
+        ("bench loss --pointwise=arcsinh --impl naive --profile", "asinh"),
+        ("list archs", "| `arcsinh` | `softmax` | `arcsinh` |"),
+    ],
 )
-def test_the_loss_of_a_users_layer_is_timed(layer, impl, home):
-    sizes = ["--tokens", 20, "--classes", 50, "--repeats", 1, "--impl", impl]
-    assert f"| {impl} |" in highrank(
-        home, "bench", "loss", "--preset", "softmax_ptb", layer, *sizes
-    )
-
-
-def test_the_loss_of_a_users_layer_is_profiled(home):
-    words = ["--impl", "naive", "--repeats", "1", "--user-dir", "my_layers", "--profile"]
-    shown = highrank(
-        home, "bench", "loss", "--preset", "softmax_ptb", "--pointwise", "arcsinh", *words
-    )
-    assert "asinh" in shown
-
-
-def test_architectures_are_listed(home):
-    assert "| `arcsinh` | `softmax` | `arcsinh` |" in highrank(home, "list", "archs")
+def test_a_users_layer_is_timed_and_listed(words, shown, home):
+    sizes = "--preset softmax_ptb --tokens 20 --classes 50 --repeats 1".split()
+    assert shown in highrank(home, *words.split(), *(sizes if "bench" in words else ()))
 
 
 def test_without_its_user_dir_every_command_asks_for_it(cooled, home, tmp_path):

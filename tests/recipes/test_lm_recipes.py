@@ -105,27 +105,6 @@ def test_bits_of_text8_are_per_character(text8):
     assert 0 < metrics["test_bits"] < math.log2(31)
 
 
-def test_counts_that_differ_from_the_published_ones_are_refused(tmp_path):
-    data = made.wikitext2(tmp_path / "data")
-    changes = {"corpus.other_text": "false"}
-    result, run_dir = start(
-        tmp_path, "wikitext2", "yang2018/mos", data, "--stop-stage", 1, **changes
-    )
-    assert result.returncode == 2
-    assert "expected 2088628, found" in result.stderr
-    assert not (run_dir / "text").exists()
-
-
-def test_a_wrong_archive_is_refused(tmp_path):
-    download = tmp_path / "exp" / "wikitext2" / "download"
-    download.mkdir(parents=True)
-    (download / "wikitext-2-v1.zip").write_bytes(b"x" * 4475746)
-    result, run_dir = start(tmp_path, "wikitext2", "yang2018/mos", None, "--stop-stage", 1)
-    assert result.returncode == 2
-    assert re.search(r"its sha256 is [0-9a-f]{64} but should be 92675f1d", result.stderr)
-    assert not (run_dir / "corpus").exists()
-
-
 def test_an_archive_that_was_placed_by_hand_is_recorded_and_unpacked(tmp_path):
     download = tmp_path / "exp" / "ptb" / "download"
     download.mkdir(parents=True)

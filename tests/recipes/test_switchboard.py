@@ -147,13 +147,6 @@ def test_the_error_about_a_bad_corpus_names_the_given_file(start, tmp_path):
     assert not start.text.exists()
 
 
-def test_an_unknown_dialogue_option_is_named(start):
-    write_pickle(start.data)
-    result = start("--data", start.data, "--set", "dialogues.contxt=3")
-    assert result.returncode == 2
-    assert "dialogues.contxt: unknown key; did you mean 'context'?" in (result.stderr)
-
-
 @pytest.mark.parametrize("conf", ["softmax", "moc", "mos"])
 def test_configurations_differ_in_the_head_alone(conf):
     folder = RECIPES / NAME / "conf"
