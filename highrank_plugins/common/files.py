@@ -18,6 +18,7 @@ from highrank_plugins.common.user_error import UserError
 
 _BLOCK = 8 << 20
 MOST_JSON = 64 << 20  # bytes of a JSON file; none of ours has a tenth of it
+KEPT = "; the previous contents are kept"
 _NO_SPACE = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -222,18 +223,12 @@ def names_full_disk(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = _NO_SPACE.get(error.errno or 0)
-        if reason is None or error.strerror != os.strerror(error.errno or 0):
+        if error.errno not in _NO_SPACE or error.strerror != os.strerror(error.errno):
             raise
-        raise OSError(
-            error.errno,
-            f"{reason}: {size(shutil.disk_usage(folder).free)} are free. Free some space and run "
-            "the same command again",
-            str(folder),
-        ) from None
+        raise _explained(error, str(folder), ending="") from None
 
 
-def _explained(error: OSError, target: str, expected_bytes: int = 0) -> OSError:
+def _explained(error: OSError, target: str, expected_bytes: int = 0, ending: str = KEPT) -> OSError:
     """Return the error in words that say what to do, with the name of the file."""
     reason = _NO_SPACE.get(error.errno or 0)
     if reason is None:
@@ -242,7 +237,7 @@ def _explained(error: OSError, target: str, expected_bytes: int = 0) -> OSError:
     return OSError(
         error.errno,
         f"{reason}: {size(free_space(target)[0])} are free{needed}. Free some space and run the "
-        "same command again; the previous contents are kept",
+        f"same command again{ending}",
         target,
     )
 

@@ -30,7 +30,8 @@ class Range(NamedTuple):
 
     def problem(self, value: float) -> str | None:
         """Return what is wrong with a value, or None."""
-        if self._holds(value):
+        above = value > self.low if self.above_low else value >= self.low
+        if above and (value < self.high if self.below_high else value <= self.high):
             return None
         if math.isinf(self.high):
             bound = "greater than" if self.above_low else "at least"
@@ -38,10 +39,6 @@ class Range(NamedTuple):
         brackets = "([" [not self.above_low], ")]"[not self.below_high]  # fmt: skip
         interval = f"{brackets[0]}{self.low:g}, {self.high:g}{brackets[1]}"
         return f"must lie in {interval}, got {value:g}"
-
-    def _holds(self, value: float) -> bool:
-        above = value > self.low if self.above_low else value >= self.low
-        return above and (value < self.high if self.below_high else value <= self.high)
 
 
 # −1 stands for "off" or "as another option says" where fairseq uses it so
@@ -93,16 +90,11 @@ _COPIES = {
     "batch_size_valid": "batch_size",
     "max_tokens_valid": "max_tokens",
     "encoder_hidden_size": "encoder_embed_dim",
-    **dict.fromkeys(
-        (
-            "decoder_hidden_size",
-            "decoder_last_hidden_size",
-            "decoder_out_embed_dim",
-            "decoder_input_dim",
-            "decoder_output_dim",
-        ),
-        "decoder_embed_dim",
-    ),
+    "decoder_hidden_size": "decoder_embed_dim",
+    "decoder_last_hidden_size": "decoder_embed_dim",
+    "decoder_out_embed_dim": "decoder_embed_dim",
+    "decoder_input_dim": "decoder_embed_dim",
+    "decoder_output_dim": "decoder_embed_dim",
     "decoder_embed_dim": "encoder_embed_dim",
     "decoder_ffn_embed_dim": "encoder_ffn_embed_dim",
 }

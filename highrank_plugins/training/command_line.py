@@ -95,12 +95,17 @@ def write_recipe_files(
     variables = {
         "measures": configuration.measures,
         "text_measures": [name for name in configuration.measures if find_measure(name).of_a_split],
-        "training_key": _training_key(configuration, launch),
+        # the text of all options that a training run depends on
+        "training_key": "\n".join(
+            [yaml.safe_dump(configuration.train).rstrip(), *(launch.batch if launch else ())]
+        ),
         "other_nodes": "by hand" if launch and launch.by_hand else "",
         **more,
     }
     lines = ["# shellcheck shell=bash disable=SC2034", *_settings(configuration)]
-    lines += [f"{name}={_assigned(value)}" for name, value in variables.items()]
+    for name, value in variables.items():
+        word = shlex.quote(value) if isinstance(value, str) else f"({shlex.join(value)})"
+        lines.append(f"{name}={word}")
     settings = folder / "settings.sh"
     blocks = [folder / f"{block}.sh" for block in (*PROGRAMS, *measure_names())]
     earlier = [path for path in blocks if os.path.lexists(path)]
@@ -134,16 +139,6 @@ def _settings(configuration: Configuration) -> Iterator[str]:
         for name, value in options.items():
             yield f"    [{block}.{name}]={shlex.quote(str(value))}"
     yield ")"
-
-
-def _assigned(value: str | Sequence[str]) -> str:
-    return shlex.quote(value) if isinstance(value, str) else f"({shlex.join(value)})"
-
-
-def _training_key(configuration: Configuration, launch: Launch | None) -> str:
-    """Return the text of all options that a training run depends on."""
-    lines = [yaml.safe_dump(configuration.train).rstrip()]
-    return "\n".join([*lines, *(launch.batch if launch is not None else ())])
 
 
 def launched(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,17 +38,12 @@ def main(words: Sequence[str] | None = None) -> None:
         gpus = torch.cuda.device_count()
     line = [*options.command, *distributed_flags(place, gpus, options.command)]
     print(f"+ {shlex.join(line)}", flush=True)
-    train(line)
-
-
-def train(line: list[str]) -> None:
-    """Run fairseq-train with our models and workarounds, whatever --user-dir it has."""
     defer_statistics()
     from fairseq_cli.train import cli_main
 
     import highrank_plugins
 
-    highrank_plugins.register()
+    highrank_plugins.register()  # our models and workarounds, whatever --user-dir there is
     sys.argv = line
     cli_main()
 
