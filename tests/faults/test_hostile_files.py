@@ -90,16 +90,7 @@ ARCHIVE = {
 YAML = {
     "configure": ["highrank", "train", "configure", "{file}", "--output", "out.yaml"],
     "fetch": ["highrank", "data", "fetch", "{file}", "out", "--offline"],
-    "clean-texts": [
-        "highrank",
-        "data",
-        "clean-texts",
-        "{file}",
-        ".",
-        "out",
-        "--languages",
-        "en,de",
-    ],
+    "clean-texts": ["highrank", *"data clean-texts {file} . out --languages en,de".split()],
     "study": ["highrank", "study", "{file}", "--dry-run"],
     "match": ["highrank", "match", "{file}", "--to", "{file}"],
 }

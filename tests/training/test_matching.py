@@ -91,36 +91,35 @@ def test_widths_are_copied_from_the_other_model():
 
 def test_a_separate_vocabulary_matrix_gets_the_width_of_the_features():
     wide = {"separate_embeddings": True, "head_embed_dim": 80, "decoder_last_hidden_size": 80}
-    start = {**options("small/softmax"), **wide}
+    softmax = options("small/softmax")
     with invented_data({}, 100) as data:
-        match = solve(start, options("small/softmax"), "parameters", data)
+        match = solve({**softmax, **wide}, softmax, "parameters", data)
     assert match.options["head_embed_dim"] == match.options["decoder_last_hidden_size"] < 80
     assert abs(match.deviation("parameters")) <= 0.005
 
 
-def test_a_transformer_gets_a_width_that_its_heads_divide():
-    softmax = {**TRANSFORMER, "arch": "transformer", "encoder_embed_dim": 48}
-    softmax = {name: value for name, value in softmax.items() if name != "head_components"}
-    softmax["decoder_embed_dim"] = 48
-    with invented_data(TRANSFORMER, 500) as data:
-        match = solve(TRANSFORMER, softmax, "parameters", data)
-    assert abs(match.deviation("parameters")) <= 0.005
-    assert match.options["decoder_embed_dim"] % 4 == 0
+STATED = {n: v for n, v in TRANSFORMER.items() if not n.endswith("attention_heads")}
 
 
-def test_heads_that_only_the_architecture_states_divide_the_width_too():
-    stated = {n: v for n, v in TRANSFORMER.items() if not n.endswith("attention_heads")}
-    known = {**stated, "arch": "transformer_mos_wmt_en_de_big"}  # 16 heads
-    softmax = {**known, "arch": "transformer_softmax_wmt_en_de_big", "encoder_embed_dim": 128}
-    softmax = {n: v for n, v in softmax.items() if n != "head_components"}
-    softmax["decoder_embed_dim"] = 128
+@pytest.mark.parametrize(
+    ("known", "arch", "width", "heads"),
+    [
+        (TRANSFORMER, "transformer", 48, 4),
+        # only the architecture states its heads
+        ({**STATED, "arch": "transformer_mos_wmt_en_de_big"}, "transformer_softmax_wmt_en_de_big",
+         128, 16),
+    ],
+)  # fmt: skip
+def test_a_transformer_gets_a_width_that_its_heads_divide(known, arch, width, heads):
+    softmax = {**known, "arch": arch, "encoder_embed_dim": width, "decoder_embed_dim": width}
+    del softmax["head_components"]
     with invented_data(known, 500) as data:
         match = solve(known, softmax, "parameters", data)
-        assert match.options["decoder_embed_dim"] % 16 == 0
-        softmax["encoder_embed_dim"] = softmax["decoder_embed_dim"] = 32
-        known["encoder_attention_heads"] = 5
+        assert abs(match.deviation("parameters")) <= 0.005
+        assert match.options["decoder_embed_dim"] % heads == 0
+        narrow = {"encoder_embed_dim": 32, "decoder_embed_dim": 32}
         with pytest.raises(ValueError, match=r"fairseq refuses the sizes of .*: embed_dim must be"):
-            solve(known, softmax, "width", data)
+            solve({**known, "encoder_attention_heads": 5}, softmax | narrow, "width", data)
 
 
 @pytest.mark.parametrize(
