@@ -1,4 +1,4 @@
-"""Hold a lock file in another process: locks of one process do not exclude each other."""
+"""Hold a lock in another process: locks of one process do not exclude each other."""
 
 import subprocess
 import sys
@@ -7,21 +7,27 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _HOLD = """
-import fcntl, sys
-file = open(sys.argv[1], "ab")
-fcntl.lockf(file, fcntl.LOCK_EX)
-print(flush=True)
-input()
+import sys
+from pathlib import Path
+from highrank_plugins.common.folders import held_alone, locked, log_folder, whole_folder
+path = Path(sys.argv[1])
+with {context} as held:
+    {block}
+    print("held", flush=True)
+    sys.stdin.read()
 """
 
 
 @contextmanager
-def held_elsewhere(lock: Path) -> Iterator[None]:
-    """Hold a lock, made if need be, while the context lasts."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    words = [sys.executable, "-c", _HOLD, str(lock)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+def held_elsewhere(
+    path: Path, context: str = "held_alone(path)", block: str = "pass"
+) -> Iterator[subprocess.Popen[str]]:
+    """Hold a lock of common/folders.py, made if need be, while the context lasts."""
+    words = [sys.executable, "-c", _HOLD.format(context=context, block=block), str(path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as other:
         assert other.stdout is not None
-        other.stdout.readline()
-        yield
-        other.communicate(b"\n")
+        assert other.stdout.readline() == "held\n"
+        yield other
+        if other.poll() is None:
+            other.communicate("")

@@ -1,8 +1,6 @@
 """Test common/folders.py; tests/hooks/test_save_dir_lock.py has the lock of training runs."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from highrank_plugins.common import folders
 from highrank_plugins.common.files import write_text
 from highrank_plugins.common.folders import NEW, new_files, new_folder, refuse_mixture, whole_folder
 from highrank_plugins.common.user_error import UserError
+from tests.held_lock import held_elsewhere
 
 
 def test_a_new_folder_appears_when_it_is_complete(tmp_path):
@@ -98,26 +97,13 @@ def test_the_folder_of_the_input_is_refused_as_output(tmp_path):
     assert (tmp_path / "train.en").read_text() == "a\n"
 
 
-HOLD = """
-import sys
-from pathlib import Path
-from highrank_plugins.common.folders import whole_folder
-with whole_folder(Path(sys.argv[1])) as new:
-    (new / "train.en").touch()
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
 @pytest.fixture
 def other(tmp_path):
     """Start another command that writes into a folder."""
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", HOLD, str(tmp_path / "out")]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdout.readline() == "held\n"
+    with held_elsewhere(
+        tmp_path / "out", "whole_folder(path)", "(held / 'train.en').touch()"
+    ) as process:
         yield process
-        process.kill()
 
 
 def test_a_second_command_is_refused_and_the_first_named(tmp_path, other):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import namedtuple
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.training.launch import supervise
 from highrank_plugins.training.launch.plan import Plan, check_machine
 from highrank_plugins.training.launch.supervise import LocalRanks
+from tests.held_lock import held_elsewhere
 from tests.training.launch.trainings import command
 
 HIGHRANK = Path(sys.executable).parent / "highrank"
@@ -114,52 +116,28 @@ def test_a_link_in_place_of_a_log_is_refused_before_anything_starts(tmp_path):
     assert not (tmp_path / "victim").exists()
 
 
-HOLD = """
-import sys
-from pathlib import Path
-from highrank_plugins.common.folders import log_folder
-from highrank_plugins.common.processes import python
-with log_folder(Path(sys.argv[1], "logs"), Path(sys.argv[1], "a"), sys.argv[2] == "2"):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def launched(tmp_path):
-    """Start a launcher on one node or two, which holds the folder of its logs."""
-    held = []
-
-    def start(nodes: int) -> subprocess.Popen[str]:
-        command, pipe = [sys.executable, "-c", HOLD, str(tmp_path), str(nodes)], subprocess.PIPE
-        held.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
-        assert held[-1].stdout.readline() == "held\n"
-        return held[-1]
-
-    yield start
-    for process in held:
-        process.communicate("")
-        assert process.returncode == 0
+def launched(folder: Path, nodes: int) -> AbstractContextManager[subprocess.Popen[str]]:
+    """Hold the folder of a launcher's logs, on one node or two."""
+    return held_elsewhere(folder, f"log_folder(path / 'logs', path / 'a', {nodes == 2})")
 
 
 @pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize(("first", "second"), [(1, 1), (1, 2), (2, 1)])
-def test_two_launches_at_once_share_no_logs(tmp_path, launched, first, second):
-    process, logs = launched(first), tmp_path / "logs"
-    (logs / "finished").touch()
-    words = ("fairseq-train", "data", "--save-dir", str(tmp_path / "a"))
-    message = rf"--log-dir {logs} is in use by another highrank launch \(process {process.pid} on "
-    with pytest.raises(UserError, match=message):
-        supervise.launch(Plan(words, logs, second, gpus=False, rendezvous=NOWHERE), print)
+def test_two_launches_at_once_share_no_logs(tmp_path, first, second):
+    logs, words = tmp_path / "logs", ("fairseq-train", "--save-dir", str(tmp_path / "a"))
+    plan = Plan(words, logs, second, gpus=False, rendezvous=NOWHERE)
+    with launched(tmp_path, first) as process:
+        (logs / "finished").touch()
+        message = rf"--log-dir {logs} is in use by another highrank launch \(process {process.pid}"
+        with pytest.raises(UserError, match=message):
+            supervise.launch(plan, print)
     assert {path.name for path in logs.iterdir()} == {"finished", "launch.lock"}
 
 
-def test_the_nodes_of_a_training_run_share_their_logs(tmp_path, launched):
-    launched(2)
-    launched(2)
+def test_the_nodes_of_a_training_run_share_their_logs(tmp_path):
     other, message = tmp_path / "b", r"another training run, whose --save-dir is .*/a: choose"
-    with pytest.raises(UserError, match=message), log_folder(tmp_path / "logs", other, True):
-        raise AssertionError
+    with launched(tmp_path, 2), launched(tmp_path, 2), pytest.raises(UserError, match=message):
+        log_folder(tmp_path / "logs", other, True).__enter__()
 
 
 def test_logs_of_another_training_run_are_refused_and_those_of_a_moved_one_are_not(tmp_path):
