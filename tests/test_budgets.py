@@ -20,27 +20,27 @@ BUDGETS: dict[str, int] = {
     "analysis": 1351,
     "benchmarks": 1461,
     "cli": 2958,
-    "common": 2692,
+    "common": 2700,
     "compat": 485,
     "criterions": 193,
     "data": 2130,
     "evaluation": 290,
-    "heads": 2495,
-    "hooks": 2848,
+    "heads": 2542,
+    "hooks": 2897,
     "inference": 1532,
-    "losses": 4961,
+    "losses": 4978,
     "measures": 1606,
     "models": 1900,
     "optim": 319,
     "reports": 2083,
-    "results": 2513,
+    "results": 2515,
     "studies": 1104,
     "tasks": 597,
     "top": 63,
     "training": 2550,
     "trunks": 351,
 }
-LINES_OF_TESTS = 42715
+LINES_OF_TESTS = 42920
 
 
 @pytest.fixture(scope="module")

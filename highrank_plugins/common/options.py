@@ -140,6 +140,8 @@ def check_ranges(options: Mapping[str, Any]) -> None:
         problems["best_checkpoint_metric"] = f"{metric}: says nothing of quality; take loss"
     if options.get("disable_validation") and options.get("patience", -1) > 0:
         problems["patience"] = "counts validations: remove --disable-validation"
+    if options.get("lm_weight") and not options.get("lm_path"):
+        problems["lm_weight"] = "has no effect without --lm-path"
     if found := reversed_flag(options):
         problems.setdefault(*found)
     for copy, original in _COPIES.items():

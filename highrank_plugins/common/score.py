@@ -20,19 +20,19 @@ class Score:
     signature: str
 
 
-# words in the names of metrics, ours and fairseq's; the last known word of a name counts
+# words in the names of metrics, ours and fairseq's; two that contradict each other say nothing
 _LOWER = """loss nll ppl perplexity bits bpc bpw err error errors wer uer cer ter eer mse rmse mae
     kl kld"""
 _HIGHER = """bleu sacrebleu bleurt chrf meteor nist rouge rougel rougelsum cider spice sari comet
-    bertscore top similarity accuracy acc correct f1 mcc em match auc auroc auprc precision recall
+    bertscore similarity accuracy acc correct f1 mcc em match auc auroc auprc precision recall
     map mrr ndcg iou miou pearson spearman kendall correlation kappa uas las psnr ssim"""
 _BETTER = dict.fromkeys(_LOWER.split(), -1) | dict.fromkeys(_HIGHER.split(), 1)
 # of wav2vec's code book, and our divergence between contexts: high is not worse
 _VARIETY = re.compile("(code|prob)_perplexity|(train|valid|test)_kld")
 # words after which a name says nothing: a negated or inverted number, a difference, a place
 _TURNED = set(
-    """neg negative inv inverse minus reduction gap diff difference delta improvement gain
-    change ratio at""".split()
+    """no not non self neg negative inv inverse minus reduction gap diff difference delta
+    improvement gain change ratio at""".split()
 )
 NO_QUALITY = """wps ups wpb bsz num_updates lr gnorm clip loss_scale train_wall gb_free wall epoch
     total n_total ntokens nsentences sample_size""".split()  # what fairseq logs besides quality
@@ -44,7 +44,10 @@ def direction(metric: str) -> int:
     words = re.findall("f1|[a-z]+", name)
     if _VARIETY.fullmatch(name) or _TURNED.intersection(words) or name.startswith("1-"):
         return 0
-    return next((_BETTER[word] for word in reversed(words) if word in _BETTER), 0)
+    if name.endswith("loss"):
+        return -1
+    signs = {_BETTER[word] for word in words if word in _BETTER} or {int("top" in words)}
+    return signs.pop() if len(signs) == 1 else 0
 
 
 def criterion(options: Mapping[str, Any]) -> tuple[str, int]:
@@ -153,7 +156,10 @@ def require_joined(hypotheses: Sequence[str], references: Sequence[str]) -> None
                 "--post-process sentencepiece or subword_nmt, and --tokenizer moses for Moses' "
                 "tokens; remove other marks; and score against raw references"
             )
-
+        if theirs > max(2 * ours, least):
+            logger.warning(
+                "%d of %d references have %r, %d of the translations: score against raw references",
+                theirs, len(references), sides[1][0][0][:40], ours)  # fmt: skip
     _find_marks(hypotheses, references)
     lost = sum(not line.strip() for line in hypotheses)
     letters = [len("".join("".join(side).split())) for side in (hypotheses, references)]

@@ -8,13 +8,18 @@ All rules follow the method resolution order, so that mixins count, too.
 from __future__ import annotations
 
 import inspect
+import random
+import sys
 from collections.abc import Callable, Iterable, Set
 from typing import Any, ClassVar, Generic, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from highrank_plugins.common.names import did_you_mean, layer_name
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.losses.own_layers import is_ours
+from highrank_plugins.losses.trial import OF_LAYER
 
 T = TypeVar("T", bound=type)
 PLAIN = (bool, int, float, str)  # types of an option's value
@@ -197,7 +202,7 @@ class Registry(Generic[T]):
                 raise ValueError(
                     unknown_name_message(f"option of {self.kind} {name!r}", option, own)
                 )
-        return cls(*args, **options)
+        return built_with_whole_state(lambda: cls(*args, **options))
 
     def options(self, name: str) -> dict[str, Any]:
         """Return the options of one class with their defaults.
@@ -296,3 +301,45 @@ def follow_function(cls: type, origin: type) -> None:
 
 def _owner(cls: type, name: str) -> type:
     return next(c for c in cls.__mro__ if name in vars(c))
+
+
+def built_with_whole_state(build: Callable[[], Any]) -> Any:
+    """Return a new layer; one of a user's must have its whole function in its state dictionary.
+
+    Random numbers that a constructor keeps elsewhere would be others in each program.
+    """
+    layer = build()
+    if is_ours(layer):
+        return layer
+    state = {name: value.clone() for name, value in layer.state_dict().items()}
+    numpy: Any = sys.modules.get("numpy")
+    pythons, numpys = random.getstate(), numpy and numpy.random.get_state()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        other = build()
+        other.load_state_dict(state)
+        x = torch.randn(4, getattr(layer, "feature_dim", 8))
+        try:
+            values = [_in_use(one, x) for one in (layer, other)]
+        except OF_LAYER:  # the first loss says what is wrong
+            values = []
+    random.setstate(pythons)
+    if numpy:
+        numpy.random.set_state(numpys)
+    if values and not torch.allclose(values[0], values[1], equal_nan=True):
+        raise UserError(
+            f"{type(layer).__name__}: built twice, with one state dictionary, it computes two "
+            "functions, so a checkpoint would not hold the layer; keep what its constructor draws "
+            "in an nn.Parameter or a buffer (self.register_buffer)"
+        )
+    return layer
+
+
+def _in_use(layer: Any, x: Tensor) -> Tensor:
+    """Return what a layer computes when it is not training, from one seed."""
+    was = layer.training
+    try:
+        torch.manual_seed(0)
+        parameters = [p.dtype for p in layer.parameters() if p.is_floating_point()]
+        return layer.eval()(x.to(parameters[0] if parameters else x.dtype))
+    finally:
+        layer.train(was)

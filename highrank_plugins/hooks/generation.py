@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from fairseq import utils
 from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from fairseq.sequence_scorer import SequenceScorer
@@ -36,6 +37,8 @@ from highrank_plugins.hooks.evaluation import count
 
 # messages of torch for a CPU, for a GPU, and of the GPU's matrix libraries
 _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
+# values of --post-process that join at a blank → the mark that their words have
+_MARKS = {"sentencepiece": "▁", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
 _SIZES = {"sentences": "nsentences", "tokens": "ntokens"}
 
 
@@ -82,6 +85,23 @@ def training_remedy(cfg: Any) -> str:
     return (
         f"{first}.{chunk} --checkpoint-activations stores fewer activations. Then run the "
         "same command again: it resumes from the last checkpoint"
+    )
+
+
+@replaces(utils, "post_process_prediction")
+def join(
+    stock: Callable, hypo_tokens: Any, src_str: str, alignment: Any, align_dict: Any,
+    tgt_dict: Any, remove_bpe: str | None = None, *rest: Any, **options: Any,
+) -> Any:  # fmt: skip
+    """Return a translation whose pieces are joined, if the dictionary has any."""
+    mark = _MARKS.get(remove_bpe or "")
+    if mark and not any(mark in word for word in tgt_dict.symbols[tgt_dict.nspecial :]):
+        raise UserError(
+            f"--post-process {remove_bpe}: no word of the dictionary has {mark!r}, so it would "
+            "glue words together; leave it out, or name what split the text"
+        )
+    return stock(
+        hypo_tokens, src_str, alignment, align_dict, tgt_dict, remove_bpe, *rest, **options
     )
 
 

@@ -19,7 +19,7 @@ empty hypothesis of score -inf and a warning, and refuse the option. Delete when
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from omegaconf import OmegaConf
 from highrank_plugins.common import text_lines
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.score import is_piece
 from highrank_plugins.common.text_lines import MAX_PIECES, TextRules, check_texts, decode_line
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.commands import write_output
@@ -119,7 +120,30 @@ def encode_sentence(stock: Callable, hub: Any, sentence: str) -> torch.Tensor:
 @replaces(GeneratorHubInterface, "binarize")
 def binarise(stock: Callable, hub: Any, sentence: str) -> torch.Tensor:
     """Return the numbers of a sentence."""
-    return stock(hub, text_lines.require_unreserved(sentence))
+    sentence = text_lines.require_unreserved(sentence)
+    _check_known([sentence], hub.src_dict, hub.bpe is None)
+    return stock(hub, sentence)
+
+
+def _check_known(lines: Sequence[str], dictionary: Dictionary, are_whole: bool) -> None:
+    """Refuse whole words where a model knows pieces, and say if most words are unknown to it."""
+    words = [word for line in lines for word in line.split() if word != "▁"]
+    unknown = [word for word in words if dictionary.index(word) == dictionary.unk()]
+    if not unknown:
+        return
+    known = dictionary.symbols[dictionary.nspecial :][:1000]
+    has_pieces = 10 * sum(map(is_piece, known)) > len(known)
+    if are_whole and has_pieces and not any(map(is_piece, words)):
+        raise UserError(
+            f"the model knows pieces of words, not {unknown[0]!r}: split text as the training text "
+            "was (--bpe sentencepiece --sentencepiece-model FILE, or --bpe subword_nmt --bpe-codes "
+            "FILE; in Python bpe=…)"
+        )
+    if 2 * len(unknown) > len(words):
+        logger.warning(
+            f"{len(unknown):,} of {len(words):,} words or pieces are unknown to the model, such as "
+            f"{unknown[0]!r}: was the training text split and tokenised in the same way?"
+        )
 
 
 @replaces(interactive, "main")
@@ -160,12 +184,17 @@ def make_batches(
 ) -> Iterator[Any]:
     """Yield batches of lines; those that were skipped come last, without a length."""
 
+    read: list[str] = []
+
     def encoded(line: str) -> str:
-        return text_lines.require_unreserved(encode_fn(line))
+        read.append(text_lines.require_unreserved(encode_fn(line)))
+        return read[-1]
 
     lines = lines if cfg.generation.constraints else [line.strip() for line in lines]
     done: set[int] = set()
     for batch in stock(lines, cfg, task, max_positions, encoded):
+        _check_known(read, task.source_dictionary, getattr(cfg.bpe, "_name", None) is None)
+        read.clear()
         done.update(batch.ids.tolist())
         yield batch
     for index in sorted(set(range(len(lines))) - done):

@@ -154,6 +154,13 @@ def compare_records(
                 f"{', '.join(there)}"
             )
     require_comparable(metric, list(zip(paths, records, strict=True)))
+    for name, runs in systems.items():
+        without = [run.path for run in runs if run.record["metrics"].get(metric) is None]
+        if 0 < len(without) < len(runs):
+            raise ValueError(
+                f"{without[0]}: no {metric}, which other runs of {name} have; evaluate it, or "
+                "leave it out and say so: a seed that has no score has none by chance"
+            )
     control = _baseline(baseline, systems)
     of_systems = {name: [run.record for run in of] for name, of in systems.items()}
     differences = provenance_notes(of_systems)

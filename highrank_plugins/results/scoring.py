@@ -133,12 +133,7 @@ def compare(
     distinct_names([*baselines, system])
     systems = {}
     for path in baselines:
-        systems[str(path)] = lines = read_lines(path)
-        if len(lines) != len(references):
-            raise ScoreError(
-                f"{path}: {len(lines)} lines for {len(references)} references; it must hold "
-                "translations of the same set, one line per sentence"
-            )
+        systems[str(path)] = read_hypotheses(path, len(references))
     systems[str(system)] = hypotheses
     bleu = BLEU(tokenize=bleu_tokens(references, tokens))
     return asdict(paired_bleu(systems, [references], test, samples, bleu))

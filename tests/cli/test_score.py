@@ -97,6 +97,11 @@ def test_other_systems_are_compared_with_the_first(folder, test, sign):
     assert baseline["p_value"] is None and 0 < ours["p_value"] <= 1
     assert sign in paired["signature"]
     assert "given twice" in score(folder, *words, "--against", "other").stderr
+    lines = (folder / "third").read_text().splitlines()
+    generated = [f"D-{n}\t-0.5\t{line}\n" for n, line in enumerate(lines)]
+    (folder / "third").write_text("".join(reversed(generated)))  # as fairseq-generate prints
+    assert score(folder, *words).returncode == 0
+    assert json.loads((folder / "paired.json").read_text())["scores"][0] == baseline
 
 
 def test_the_table_shows_the_papers_scores_next_to_ours(tmp_path):

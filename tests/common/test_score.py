@@ -46,3 +46,17 @@ def test_speed_and_counts_choose_no_checkpoint(metric, maximise):
 def test_patience_needs_validations():
     with pytest.raises(WrongNumbers, match="--patience counts validations"):
         check_ranges({"patience": 1, "disable_validation": True})
+
+
+def test_a_language_model_has_a_path():
+    with pytest.raises(WrongNumbers, match="--lm-weight has no effect without --lm-path"):
+        check_ranges({"lm_weight": 0.5, "lm_path": None})
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [("error_top_5", -1), ("wer_top1", -1), ("top_5", 1), ("acc_top_1", 1),
+     ("loss_acc", 0), ("no_match", 0), ("self_bleu", 0)],
+)  # fmt: skip
+def test_words_that_contradict_each_other_say_nothing(metric, expected):
+    assert direction(metric) == expected

@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.common.text_lines import TextError, fold
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.pieces import code_encoder as encoder_of_codes
 from highrank_plugins.data.pieces import encoder
 from highrank_plugins.models.transformer import TransformerHeadModel
-from tests.fairseq_cli import run
+from tests.fairseq_cli import attempt, run
 from tests.trainings import last, train
 
 BLANKS = [chr(c) for c in range(sys.maxunicode) if chr(c).isspace() and chr(c) != "\n"]
@@ -94,6 +95,29 @@ def test_interactive_and_the_hub_split_text_as_preparation_does(model, tmp_path,
     for bad, reason in {"\ufeffa b": "byte order mark", "a\0b": "NUL", "\udcff": "UTF-8"}.items():
         with pytest.raises(TextError, match=reason):
             hub.translate([bad])
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_words_that_are_not_split_are_refused_and_unknown_pieces_said(model, tmp_path, whole):
+    folder, _ = model
+    (tmp_path / "lines").write_text("zanzibar quetzal\n" if whole else "Ж Щ Ю Я Ъ Ы\n")
+    words = [*options_of(folder / "published"), "--path", "published.pt", "--max-len-b", 2]
+    if whole:
+        words[words.index("--bpe") : words.index("--bpe") + 4] = []
+    done = attempt("interactive", *words, "--input", tmp_path / "lines", folder=folder)
+    said = "knows pieces of words, not 'zanzibar'" if whole else "are unknown to the model"
+    assert done.code == (2 if whole else 0) and said in done.output
+    assert "Traceback" not in done.output
+
+
+def test_a_model_of_pieces_takes_whole_words_from_python_in_pieces_only(model, monkeypatch):
+    folder, _ = model
+    monkeypatch.chdir(folder)
+    hub = TransformerHeadModel.from_pretrained(
+        ".", "published.pt", "published", source_lang="de", target_lang="en"
+    )
+    with pytest.raises(UserError, match="the model knows pieces of words, not 'zanzibar'"):
+        hub.encode("zanzibar quetzal")
 
 
 def test_an_empty_sentence_with_constraints_stays_empty(model, tmp_path):

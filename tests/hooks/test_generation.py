@@ -282,3 +282,9 @@ def test_scoring_names_its_batch(data, language_model, monkeypatch):
     words = [data / "lm", "--path", language_model, "--task", "language_modeling", "--cpu"]
     with pytest.raises(UserError, match=r"in scoring: a batch of .*or --softmax-batch"):
         eval_lm.main(config("eval_lm", *words, "--tokens-per-sample", 16))
+
+
+@pytest.mark.parametrize("symbol", ["sentencepiece", "wordpiece"])
+def test_words_are_not_glued_together(data, translator, symbol):
+    with pytest.raises(UserError, match=f"--post-process {symbol}: no word of the dictionary has"):
+        translate(data, "--path", translator, "--post-process", symbol)

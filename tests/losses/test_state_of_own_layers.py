@@ -238,3 +238,43 @@ def test_a_parametrised_function_of_ours_learns():
     right = torch.autograd.grad(plain(head, x), list(names.values()))
     for a, b in zip(found, right, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+class Noisy(Pointwise):
+    """Add normal numbers, which torch draws by 16: another number of tokens has others."""
+
+    def apply_to(self, z, tensors):
+        return z + 0.1 * torch.randn_like(z)
+
+
+@pytest.mark.parametrize("impl", ["auto", "chunked", "reference"])
+@pytest.mark.parametrize("structure", [Softmax, MixtureOfSoftmaxes])
+def test_normal_noise_is_no_fault(structure, impl):
+    for classes in (23, 32, 1000):
+        head = structure(classes, F, pointwise=Noisy()).double()
+        x, target = features(), torch.zeros(len(features()), dtype=torch.int64)
+        assert head.nll(x, target, impl=impl, reduction="mean").loss.isfinite()
+
+
+class NoisyClipped(Noisy):
+    def apply_to(self, z, tensors):
+        return ClipBackward.apply(super().apply_to(z, tensors))
+
+
+def test_noise_hides_no_fault():
+    head = Softmax(M, F, pointwise=NoisyClipped()).double()
+    with pytest.raises(UserError, match="norm of the gradient"):
+        loss(head, features(), impl="chunked")
+
+
+def test_smoothing_needs_every_class():
+    class Banned(Plain):
+        def chunk_logits(self, x, tensors, random_state):
+            z = super().chunk_logits(x, tensors, random_state)
+            return z.index_fill(-1, torch.tensor([0]), -math.inf)
+
+    head, x = Banned().double(), features()
+    target = torch.ones(len(x), dtype=torch.int64)
+    assert head.nll(x, target).loss.isfinite().all()
+    with pytest.raises(UserError, match="label smoothing needs every class to be possible"):
+        head.nll(x, target, label_smoothing=0.1)

@@ -296,3 +296,11 @@ def test_saved_translations_are_compared_by_bootstrap(tmp_path):
     (tmp_path / "mos-0").mkdir()
     path = write(tmp_path / "mos-0" / "results.json", 1.0, 0, metrics={"sacrebleu": 20.0})
     assert f" | –, {mos.paired[1]:.2g} | " in compare(*paths, path).output  # by seed
+
+
+def test_a_seed_without_the_score_is_not_left_out(records):
+    change(records[2], metrics={"valid_perplexity": 105.0})
+    done = compare(*records)
+    assert done.exit_code == 2
+    assert "mos-3.json: no test_perplexity, which other runs of mos have" in done.output
+    assert compare(*records, "--metric", "valid_perplexity").exit_code == 0
