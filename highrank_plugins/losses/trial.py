@@ -30,7 +30,6 @@ from highrank_plugins.losses.plan import LossOutput, LossPlan
 
 T = TypeVar("T")
 Compute = Callable[[str, LossPlan], LossOutput]  # the loss of a plan by an implementation
-
 # tokens of a trial, by their numbers in a chunk: a neighbour further away goes unseen
 FEWEST, MOST, NUMBERS = 4, 48, 2**20
 # largest error of values and, relative to their norms, of gradients
@@ -82,8 +81,6 @@ class Trial:
             ignored=None, weight=None, reduction="none", memory=None, random_state=masks,
         )  # fmt: skip
 
-    # -- runs ------------------------------------------------------------------------------------
-
     def run(self, function: Callable[[], T], start: list[Tensor] | None = None) -> T:
         """Return a function's result, as if it were the first call."""
         self.state.restore()
@@ -100,8 +97,6 @@ class Trial:
     def require(self, kept: bool, message: str, module: Any = None) -> None:
         if not kept:
             raise UserError(f"{self.title if module is None else title(module)}: {message}")
-
-    # -- the layer -------------------------------------------------------------------------------
 
     def check_layer(self) -> None:
         """Find values and gradients by plain autograd."""
@@ -250,8 +245,8 @@ class Trial:
         with _Still():
             fixed = self.reference().loss if self.draws else loss
             if not self.draws or self._same_for_other_numbers(fixed):
-                half, end = self.tokens // 2, self.tokens
-                cuts = sorted({0, half + self.tokens // 8, end - max(2, self.tokens // 8), end})
+                eighth, end = self.tokens // 8, self.tokens
+                cuts = sorted({0, end // 2 + eighth, end - max(2, eighth), end})
                 for a, b in pairwise(cuts):
                     masks = _Cut(plan.random_state.rows(a, b))
                     part = self.reference(
@@ -259,8 +254,8 @@ class Trial:
                     )
                     parts.append((a, b, part.loss - fixed[a:b] + loss[a:b]))
         if not parts:
-            others = torch.cat((x[:1] / 2, x[1:2], x[2:] / 2))
-            parts.append((1, 2, self.reference(features=others).loss[1:2]))
+            others = self.reference(features=torch.cat((x[:1] / 2, x[1:2], x[2:] / 2)))
+            parts.append((1, 2, others.loss[1:2]))
         self.require(
             all(self.same(part, loss[a:b]) for a, b, part in parts),
             "the loss of a token depends on the other tokens of its chunk (as with BatchNorm); "
@@ -277,13 +272,12 @@ class Trial:
 
     def _same_for_other_numbers(self, loss: Tensor) -> bool:
         """Whether the loss depends on no random numbers but the masks that were drawn."""
-        return self.same(self.run(self._after_others).loss, loss)
 
-    def _after_others(self) -> LossOutput:
-        torch.rand(1)
-        return self.compute("reference", self.plan)
+        def after_others() -> LossOutput:
+            torch.rand(1)
+            return self.compute("reference", self.plan)
 
-    # -- the implementation ----------------------------------------------------------------------
+        return self.same(self.run(after_others).loss, loss)
 
     def difference(self, impl: str, reduction: str) -> str | None:
         """Return how an implementation differs from plain autograd; None if it does not."""
@@ -297,8 +291,8 @@ class Trial:
     def _difference(self, impl: str, reduction: str) -> str | None:
         # random numbers of its own go by the chunk
         most = None if self.draws else max(2, 2 * self.tokens // 3)
-        plan = replace(self.plan, reduction=reduction, most=most)
-        upstream, loss, nll = self.upstream, self.values.loss, self.values.nll
+        plan, upstream = replace(self.plan, reduction=reduction, most=most), self.upstream
+        loss, nll = self.values.loss, self.values.nll
         if reduction == "sum":
             plan.weight, upstream = upstream, upstream.new_ones(())
             loss, nll = (loss * self.upstream.to(loss.dtype)).sum(), nll.sum()
@@ -316,8 +310,8 @@ class Trial:
         for name, right in self.gradients.items():
             norm, error = _norm(right), gradients[name].sub_(right)
             if not _norm(error) <= self.tolerance * (norm + 1e-3 * self.largest):
-                found = _norm(error + right) / SCALE
-                return f"the norm of the gradient of {name} is {found:.6g}, not {norm / SCALE:.6g}"
+                was, is_now = norm / SCALE, _norm(error + right) / SCALE
+                return f"the norm of the gradient of {name} is {is_now:.6g}, not {was:.6g}"
         return None
 
 
