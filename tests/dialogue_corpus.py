@@ -1,11 +1,9 @@
 """Fifty invented dialogues in the layout of Zhao et al. 2017, always the same."""
 
 import json
-import pickle
 import random
 from pathlib import Path
 
-PICKLE = "full_swda_clean_42da_sentiment_dialog_corpus.p"
 SIZES = {"train": 40, "valid": 5, "test": 5}
 THINGS = "garden boat piano kitchen bicycle greenhouse".split()
 COLOURS = "red green old small new".split()
@@ -33,16 +31,8 @@ def _text(draw: random.Random, templates: list[str], thing: str) -> str:
     return draw.choice(templates).format(thing=thing, colour=draw.choice(COLOURS))
 
 
-def write_pickle(folder: Path, dialogues: dict | None = None) -> Path:
-    """Write the corpus as Python 2 pickled it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / PICKLE
-    path.write_bytes(pickle.dumps(dialogues or corpus(), protocol=2))
-    return path
-
-
 def write_json_lines(folder: Path, dialogues: dict | None = None) -> Path:
-    """Write the same as a line of JSON per dialogue; return the folder."""
+    """Write a line of JSON per dialogue; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, each in (dialogues or corpus()).items():
         text = "".join(json.dumps(dialogue) + "\n" for dialogue in each)

@@ -18,16 +18,16 @@ TESTS = Path(__file__).parent
 # lines of Python today; each may only fall
 BUDGETS: dict[str, int] = {
     "analysis": 1351,
-    "benchmarks": 1461,
-    "cli": 2958,
+    "benchmarks": 1407,
+    "cli": 2957,
     "common": 2700,
     "compat": 485,
     "criterions": 193,
-    "data": 2130,
+    "data": 1986,
     "evaluation": 290,
     "heads": 2542,
-    "hooks": 2897,
-    "inference": 1532,
+    "hooks": 2836,
+    "inference": 1404,
     "losses": 4972,
     "measures": 1606,
     "models": 1900,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2550,
     "trunks": 351,
 }
-LINES_OF_TESTS = 42920
+LINES_OF_TESTS = 41639
 
 
 @pytest.fixture(scope="module")

@@ -75,15 +75,13 @@ class Training:
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """Estimate a training run with the speed of one device.
-
-    `memory`: weights, gradients, Adam's moments and activations, in bytes; None where it cannot be
-    read, or where a batch of another size was measured.
-    """
+    """Estimate a training run with the speed of one device."""
 
     training: Training
     parameters: int
     tokens_per_second: float
+    # bytes of weights, gradients, Adam's moments and activations; None where it cannot be read, or
+    # where a batch of another size was measured
     memory: int | None
     machine: str
 
@@ -104,10 +102,13 @@ def run_estimates(
 ) -> list[CostEstimate]:
     """Measure a step of each training run on random words; print and skip failures.
 
-    Args:
-        batch: tokens of that step instead of `max_tokens`; its memory is then not reported.
-        changes: `device` and `dtype`.
+    `batch` are the tokens of that step instead of `max_tokens`; its memory is then not reported.
+    `changes` are `device` and `dtype`.
     """
+    import torch
+
+    from highrank_plugins.benchmarks.models import parameters
+
     cases = {training: changed(training.case(batch), dict(changes)) for training in trainings}
     estimates = []
     for training, case in cases.items():
@@ -117,10 +118,10 @@ def run_estimates(
         except MeasurementFailed as error:
             echo(f"{training.name}: failed: {error}")
             continue
-        count, each = _size(training.arch, case)
-        memory = found["memory"]
+        count, memory = parameters(training.arch, case), found["memory"]
         if memory is not None:
-            memory = memory + count * each if batch in (None, training.max_tokens) else None
+            weights = count * getattr(torch, case.dtype).itemsize
+            memory = memory + weights if batch in (None, training.max_tokens) else None
         speed = case.work() / median(found["seconds"])
         estimates.append(CostEstimate(training, count, speed, memory, found["machine"]))
         echo(f"{training.name}: {formatting.short(speed)} tokens/s")
@@ -129,23 +130,10 @@ def run_estimates(
     return estimates
 
 
-def _size(arch: str, case: ModelCase) -> tuple[int, int]:
-    """Return the number of parameters, and the bytes of each."""
-    import torch
-
-    from highrank_plugins.benchmarks.models import parameters
-
-    return parameters(arch, case), getattr(torch, case.dtype).itemsize
-
-
 def estimates_table(
     estimates: list[CostEstimate], devices: int, efficiency: float, price: float | None
 ) -> str:
-    """Return Markdown, one line per training.
-
-    Args:
-        price: of an hour of one device; None leaves the costs out.
-    """
+    """Return Markdown, one line per training; without a price of an hour, it has no costs."""
     heading = ["configuration", "parameters", "tokens/s", "GiB", "updates", "tokens per update"]
     heading += ["device hours", f"hours on {devices}", *(["cost"] if price is not None else [])]
     rows = []

@@ -34,23 +34,18 @@ def use(device: str, threads: int) -> None:
 
 def alternate(steps: Sequence[Step], device: str, repeats: int) -> list[list[float]]:
     """Return seconds of each step, one after the other, after a warm-up of one each."""
+    import torch
+
     timings: list[list[float]] = [[] for _ in steps]
     for turn in range(repeats + 1):
         for step, seconds in zip(steps, timings, strict=True):
-            elapsed = _timed(step, device)
+            start = time.perf_counter()
+            step()
+            if device.startswith("cuda"):
+                torch.cuda.synchronize()
             if turn:
-                seconds.append(elapsed)
+                seconds.append(time.perf_counter() - start)
     return timings
-
-
-def _timed(step: Step, device: str) -> float:
-    import torch
-
-    start = time.perf_counter()
-    step()
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def return_free_memory() -> None:
@@ -74,19 +69,18 @@ def peak_memory(step: Step, device: str) -> int | None:
         step()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    status = Path("/proc/self/status")
+
+    def kibibytes(name: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
     try:
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     except OSError:
         return None
-    before = _kibibytes(status, "VmRSS")
+    before = kibibytes("VmRSS")
     step()
-    return 1024 * (_kibibytes(status, "VmHWM") - before)
-
-
-def _kibibytes(status: Path, name: str) -> int:
-    line = next(line for line in status.read_text().splitlines() if line.startswith(name))
-    return int(line.split()[1])
+    return 1024 * (kibibytes("VmHWM") - before)
 
 
 class MeasurementFailed(RuntimeError):
@@ -107,12 +101,9 @@ def measure(
     baseline: str | None = None,
     baseline_case: Case | None = None,
 ) -> dict[str, Any]:
-    """Return what `child.measured` finds in a new process.
+    """Return what `child.measured` finds in a new process; 0 `threads` leaves torch its choice.
 
-    Args:
-        threads: of torch; 0 leaves its choice.
-        baseline_case: the baseline's, if it has another batch; its time is scaled to as many
-            tokens.
+    `baseline_case` is the baseline's, if it has another batch; its time is scaled to our tokens.
     """
     request = {
         "kind": kind, "case": asdict(case), "implementation": implementation, "baseline": baseline,
@@ -148,10 +139,8 @@ def largest_batch(
 ) -> Any:
     """Return `case` with the largest batch that fits into `limit` bytes.
 
-    A loss has a multiple of 64 tokens, a model any number of sentences or streams.
-
-    Args:
-        say: receives a line for each batch that is tried; a large one takes minutes.
+    A loss has a multiple of 64 tokens, a model any number of sentences or streams. `say` receives a
+    line for each batch that is tried, since a large one takes minutes.
     """
     field, step = ("tokens", STEP) if isinstance(case, LossCase) else ("sentences", 1)
     most = MOST // (case.work() // getattr(case, field))

@@ -28,11 +28,8 @@ CLIP_NORM = 0.25
 def model_step(kind: str, spec: str, case: ModelCase) -> Step:
     """Return one training step (forward, backward, update) or one batch of beam search.
 
-    A language model is updated by SGD with clipped gradients, a translator by Adam.
-
-    Args:
-        kind: "train" or "generate".
-        spec: an arch, and options of it after the first space.
+    A language model is updated by SGD with clipped gradients, a translator by Adam. `kind` is
+    "train" or "generate"; `spec` an arch, and options of it after the first space.
     """
     torch.manual_seed(1)
     dictionary = _dictionary(case.classes)

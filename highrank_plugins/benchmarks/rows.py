@@ -45,13 +45,7 @@ class Row:
     def of(
         cls, names: tuple[str, str, str], tokens: int, measured: Mapping[str, Any], **made: str
     ) -> Row:
-        """Return a row from what a process has measured.
-
-        Args:
-            names: case, implementation and baseline.
-            measured: seconds of each repetition, and the other values of `child.measured`.
-            made: revision and command.
-        """
+        """Return a row from what `child.measured` found; `made` are revision and command."""
         case, implementation, baseline = names
         seconds = measured["seconds"]
         median = statistics.median(seconds)
@@ -123,17 +117,11 @@ def table(rows: list[Row]) -> str:
             f"{row.over_baseline:.2f}",
             "-" if row.memory is None else f"{row.memory / 2**20:,.0f}",
         ]
-        if naive:
-            cells += _against(row, naive.get(row.case))
-        lines.append(cells)
+        if own := naive.get(row.case):
+            memory = f"1/{own.memory / row.memory:.1f}" if row.memory and own.memory else "-"
+            cells += [f"{row.over_baseline / own.over_baseline:.2f}", memory]
+        lines.append([*cells, *["-"] * (len(headings) - len(cells))])
     return formatting.table(headings, lines)
-
-
-def _against(row: Row, naive: Row | None) -> list[str]:
-    if naive is None:
-        return ["-", "-"]
-    memory = f"1/{naive.memory / row.memory:.1f}" if row.memory and naive.memory else "-"
-    return [f"{row.over_baseline / naive.over_baseline:.2f}", memory]
 
 
 def check_outputs(csv: Path | None, plot: Path | None) -> None:
@@ -147,11 +135,7 @@ def check_outputs(csv: Path | None, plot: Path | None) -> None:
 
 
 def plot(rows: list[Row], size: Callable[[Row], int], label: str, path: Path) -> None:
-    """Plot time and memory of each implementation against a size, with logarithmic axes.
-
-    Args:
-        size: what is on the x axis, called `label`.
-    """
+    """Plot time and memory of each implementation against a size called `label`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")

@@ -29,14 +29,9 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Measure implementations of cases, print each, and write them to a CSV file.
+    """Measure implementations of cases, print each, and write them to a CSV file."""
 
-    Attributes:
-        kind: of `case.KINDS`.
-        settings: within a limit of memory, a model's baseline gets its largest batch, too.
-    """
-
-    kind: str
+    kind: str  # of `case.KINDS`
     settings: BenchSettings
     echo: Echo
 
@@ -45,19 +40,26 @@ class Benchmark:
         rows: list[Row] = []
         failed = 0
         for name, case, implementations, baseline in subjects:
-            whole = isinstance(case, LossCase)  # the floor has the batch of each loss
+            own = None
             try:
-                own = None if whole else self._sized(name, case, baseline)
+                if isinstance(case, ModelCase):  # the floor has the batch of each loss
+                    own = self._sized(name, case, baseline)
             except MeasurementFailed as error:
-                failed += self._say_failed(name, baseline, error)
+                failed += 1
+                self.echo(f"{name}: {baseline} failed: {error}")
                 continue
-            for implementation in implementations:
+            for tried in implementations:
                 try:
-                    rows.append(self._row((name, implementation, baseline), case, own))
+                    row = self._row((name, tried, baseline), case, own)
                 except MeasurementFailed as error:
-                    failed += self._say_failed(name, implementation, error)
+                    failed += 1
+                    self.echo(f"{name}: {tried} failed: {error}")
                     continue
-                self._keep(rows)
+                rows.append(row)
+                time = f"{row.milliseconds:,.1f} ms, {row.over_baseline:.2f} × {row.baseline}"
+                self.echo(f"{row.case}: {row.implementation} {time}")
+                if self.settings.csv is not None:  # at once: the next row may take an hour
+                    write_csv(rows, self.settings.csv)
         if not rows:
             raise CaseError("nothing could be measured; see the reasons above")
         self.echo(f"\n{rows[0].machine}\n\n{table(rows)}")
@@ -82,18 +84,6 @@ class Benchmark:
             lambda text: self.echo(f"{name}: {text}"),
         )  # fmt: skip
 
-    def _keep(self, rows: list[Row]) -> None:
-        """Print the last row, and write the file at once: the next row may take an hour."""
-        last = rows[-1]
-        time = f"{last.milliseconds:,.1f} ms, {last.over_baseline:.2f} × {last.baseline}"
-        self.echo(f"{last.case}: {last.implementation} {time}")
-        if self.settings.csv is not None:
-            write_csv(rows, self.settings.csv)
-
-    def _say_failed(self, name: str, implementation: str, error: MeasurementFailed) -> int:
-        self.echo(f"{name}: {implementation} failed: {error}")
-        return 1
-
 
 def run_losses(
     names: list[str],
@@ -105,10 +95,8 @@ def run_losses(
 ) -> int:
     """Measure every case with every implementation that can do it; return how many failed.
 
-    Args:
-        changes: values that replace those of the presets.
-        grid: several values of some sizes; every combination is a case.
-        chart: the file of --plot.
+    `changes` replace values of the presets. `grid` has several values of some sizes; every
+    combination is a case. `chart` is the file of --plot.
     """
     check_outputs(benchmark.settings.csv, chart)
     if chart is not None and sum(len(values) > 1 for values in grid.values()) > 1:

@@ -14,8 +14,7 @@ from highrank_plugins.training.blocks import BlockOptions, option
 
 if TYPE_CHECKING:
     from highrank_plugins.common.formatting import Figure
-    from highrank_plugins.inference.collector import Collector
-    from highrank_plugins.inference.processes import Processes
+    from highrank_plugins.inference.collector import Collector, Processes
     from highrank_plugins.measures.base import Measure, TextMeasure, WeightMeasure
 
 Checkpoint = Annotated[Path, "Language or translation model, fairseq's or ours."]
@@ -161,7 +160,7 @@ def _along_a_text(
     other: Path | None = None,
 ) -> None:
     """Measure along a text; processes other than the first print nothing."""
-    from highrank_plugins.inference.processes import started
+    from highrank_plugins.inference.collector import started
 
     with started() as processes:
         measure = kind(**_from_text(kind, options))

@@ -4,7 +4,6 @@ import gzip
 import http.client
 import os
 import re
-import shutil
 import ssl
 import time
 import urllib.error
@@ -22,7 +21,7 @@ from highrank_plugins.common.progress import bar_options
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.archives import largest_size
 
-# seconds before each retry; attempts that received something do not count
+# seconds before each retry; attempts that brought the file forward do not count
 PAUSES = (1, 2, 4, 8)
 TIMEOUT = 60
 BLOCK = 1 << 18
@@ -56,48 +55,65 @@ def fetch(
 ) -> str:
     """Ensure that `output` is the file at `url`; download it if it is missing.
 
-    An interrupted download is resumed: its first bytes are in `output`.part. A file that was put
-    at `output` by hand is checked in the same way. `ledger` records an unpublished checksum, and is
-    compared with it later. The answer is a line that says what was done.
+    An interrupted download of a file with a published checksum is resumed: its first bytes are in
+    `output`.part. A file that was put at `output` by hand is checked in the same way. `ledger`
+    records an unpublished checksum, and is compared with it later. The answer is a line that says
+    what was done.
     """
-    there = output.exists()
+    there = is_whole = output.exists()
     path = output if there else output.with_name(f"{output.name}.part")
-    sums = {"sha256": sha256, "md5": md5}
-    sure = True
+    published = {name: value for name, value in (("sha256", sha256), ("md5", md5)) if value}
     if not there:
-        sure = _fetch(url, path, output, size, any(sums.values()))
-    found = path.stat().st_size
-    if size is not None and found != size:
+        try:
+            is_whole = _download(url, path, size, resumes=bool(published))
+        except _NotFetched as error:
+            again = ""
+            if published and (have := path.stat().st_size):
+                again = f"run this again to resume from the {have:,} bytes in {path}, or "
+            else:
+                path.unlink()
+            raise UserError(
+                f"{error}; {again}get the file in another way (a browser, another machine) from "
+                f"{url} and put it at {output}"
+            ) from None
+    if size is not None and (found := path.stat().st_size) != size:
         raise ChecksumError(
             f"{path}: has {found:,} bytes but should have {size:,}: it is truncated, or a "
             "different file; delete it and fetch it again"
         )
-    recorded = {} if any(sums.values()) or ledger is None else read_ledger(ledger)
-    key = os.path.relpath(output, output.parent if ledger is None else ledger.parent)
-    if not any(sums.values()) and key not in recorded:
-        _check_content(path, output, sure)
-    said = _check(path, key, sums, recorded, ledger)
+    for algorithm, value in published.items():
+        check_sum(path, value, algorithm)
+    said = f"its {' and '.join(published)} is the published one"
+    if not published:
+        said = _compare_or_record(path, output, ledger, is_whole)
     if not there:  # write only if needed: an existing file may be on a read-only disk
         os.replace(path, output)
     return f"{output}: {'already present' if there else 'fetched'}, {said}"
 
 
-def _fetch(url: str, part: Path, output: Path, size: int | None, checked: bool) -> bool:
-    """Download a file, or say where to put it by hand."""
-    try:
-        return _download(url, part, size, checked)
-    except _NotFetched as error:
-        have = part.stat().st_size
-        if not have:
-            part.unlink()
-        again = f"run this again to resume from the {have:,} bytes in {part}, or " if have else ""
-        raise UserError(
-            f"{error}; {again}get the file in another way (a browser, another machine) from {url} "
-            f"and put it at {output}"
-        ) from None
+def _compare_or_record(path: Path, output: Path, ledger: Path | None, is_whole: bool) -> str:
+    """Compare a file without a published checksum with what the ledger has, or record it."""
+    recorded = {} if ledger is None else read_ledger(ledger)
+    key = os.path.relpath(output, output.parent if ledger is None else ledger.parent)
+    if key not in recorded:
+        _check_content(path, output, is_whole)
+    if ledger is None:
+        return "its sha256 was not checked"
+    found = checksum(path)
+    if recorded.get(key, found) != found:
+        raise ChecksumError(
+            f"{path}: its sha256 is {found} but was {recorded[key]} when {ledger} was written: "
+            "the file is damaged or a different one; delete it and fetch it again. If the "
+            f"earlier file was the wrong one, delete its line in {ledger}"
+        )
+    if key in recorded:
+        return f"its sha256 equals the one in {ledger}"
+    lines = [f"{value}  {name}\n" for name, value in {**recorded, key: found}.items()]
+    write_text(ledger, "".join(lines))
+    return f"no sha256 is published; it was recorded in {ledger} and will be compared later"
 
 
-def _check_content(path: Path, output: Path, sure: bool) -> None:
+def _check_content(path: Path, output: Path, is_whole: bool) -> None:
     """Check the content of a file without a published checksum, before its own is recorded."""
     with path.open("rb") as file:
         start = file.read(512)
@@ -109,7 +125,7 @@ def _check_content(path: Path, output: Path, sure: bool) -> None:
         problem = f"it is not a {kind} file"
     elif b"<!doctype html" in text or b"<html" in text:
         problem = "it is a web page (a login?)"
-    elif not sure:
+    elif not is_whole:
         problem = "the server did not state its length, so it may be truncated"
     elif kind is not None and (damage := _damage(path, kind)):
         problem = f"it is a damaged {kind} ({damage})"
@@ -141,72 +157,40 @@ def _damage(path: Path, kind: str) -> str | None:
     return None
 
 
-def _check(
-    path: Path,
-    key: str,
-    sums: dict[str, str | None],
-    recorded: dict[str, str],
-    ledger: Path | None,
-) -> str:
-    """Compare a file with published checksums, or else with the recorded one; say which."""
-    published = {algorithm: value for algorithm, value in sums.items() if value is not None}
-    for algorithm, value in published.items():
-        check_sum(path, value, algorithm)
-    if published:
-        return f"its {' and '.join(published)} is the published one"
-    if ledger is None:
-        return "its sha256 was not checked"
-    found = checksum(path)
-    if recorded.get(key, found) != found:
-        raise ChecksumError(
-            f"{path}: its sha256 is {found} but was {recorded[key]} when {ledger} was written: "
-            "the file is damaged or a different one; delete it and fetch it again. If the "
-            f"earlier file was the wrong one, delete its line in {ledger}"
-        )
-    if key in recorded:
-        return f"its sha256 equals the one in {ledger}"
-    lines = [f"{value}  {name}\n" for name, value in {**recorded, key: found}.items()]
-    write_text(ledger, "".join(lines))
-    return f"no sha256 is published; it was recorded in {ledger} and will be compared later"
-
-
-def _download(url: str, part: Path, size: int | None, checked: bool) -> bool:
+def _download(url: str, part: Path, size: int | None, resumes: bool) -> bool:
     """Download a file into `part`; return whether its length is known, so that it is whole.
 
-    `part` holds the beginning of the file, and only the rest is requested, if the server
-    still has the same version of the file: its ETag or date is in `part`.version. A server that
-    cannot send a part sends the whole file. Without a published checksum (`checked`), a file of
-    unknown version is requested whole. A file that is longer than `size` is refused.
+    If `resumes`, only what follows the bytes in `part` is requested; a checksum shows later whether
+    they belong together. A server that cannot send a part sends the whole file.
     """
-    busy = f"{part}: another process is downloading it; wait until it ends"
+    busy, failures = f"{part}: another process is downloading it; wait until it ends", 0
     with held_alone(part, busy, mode="ab") as file:
-        source = _local_path(url)
-        if source is not None:
-            if not source.is_file():
-                raise _NotFetched(f"{source}: no such file")
-            with source.open("rb") as original:
-                file.truncate(0)
-                shutil.copyfileobj(original, file, BLOCK)
-            return True
-        version = part.with_name(f"{part.name}.version")
-        if version.is_symlink():
-            version.unlink()  # the content of the file it points to would be sent to the server
-        failures = 0
+        url = _with_scheme(url)
         while True:
-            if not checked and not version.exists():
+            if not resumes:
                 file.truncate(0)
             before = _size(file)
             try:
-                sure = _transfer(url, file, version, size)
+                return _transfer(url, file, size) or size is not None
             except _PASSING as error:
-                failures = failures + 1 if _size(file) <= before else 1
+                failures = 1 if resumes and _size(file) > before else failures + 1
                 code = error.code if isinstance(error, urllib.error.HTTPError) else 500
                 if (code < 500 and code not in _BUSY) or failures > len(PAUSES):
                     raise _NotFetched(f"{url}: {_reason(error)}") from None
                 time.sleep(PAUSES[failures - 1])
-            else:
-                version.unlink(missing_ok=True)
-                return sure or size is not None
+
+
+def _with_scheme(url: str) -> str:
+    """Return a URL; that of a local file, if it is one or a bare path."""
+    parts = urlsplit(url)
+    if parts.scheme in ("http", "https"):
+        return url
+    if parts.scheme not in ("", "file"):
+        raise _NotFetched(f"{url}: expected http://, https://, file:// or a path")
+    path = Path(unquote(parts.path) if parts.scheme else url)
+    if not path.is_file():
+        raise _NotFetched(f"{path}: no such file")
+    return path.absolute().as_uri()
 
 
 def _reason(error: Exception) -> str:
@@ -217,33 +201,17 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _local_path(url: str) -> Path | None:
-    """Return the path that a URL of a local file, or a bare path, names; None for HTTP."""
-    parts = urlsplit(url)
-    if parts.scheme in ("http", "https"):
-        return None
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    if parts.scheme:
-        raise _NotFetched(f"{url}: expected http://, https://, file:// or a path")
-    return Path(url)
-
-
 def _size(file: IO[bytes]) -> int:
     file.flush()
     return os.fstat(file.fileno()).st_size
 
 
-def _transfer(url: str, file: IO[bytes], version: Path, size: int | None) -> bool:
+def _transfer(url: str, file: IO[bytes], size: int | None) -> bool:
     """Receive the rest of a file; return whether its length is known."""
     have = _size(file)
     headers = {"Range": f"bytes={have}-"} if have else {}
-    known = version.read_text(encoding="utf-8") if have and version.exists() else None
-    if known:
-        headers["If-Range"] = known
-    request = urllib.request.Request(url, headers=headers)
     try:
-        answer = urllib.request.urlopen(request, timeout=TIMEOUT)
+        answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), None, TIMEOUT)
     except urllib.error.HTTPError as error:
         # 416: the server has nothing beyond what we already have
         if error.code != 416 or not have:
@@ -253,7 +221,6 @@ def _transfer(url: str, file: IO[bytes], version: Path, size: int | None) -> boo
         file.truncate(0)
         raise _Interrupted("FILE.part is not the beginning of this file") from None
     with answer:
-        _check_form(answer, is_compressed=Path(file.name).stem.endswith((".gz", ".tgz")))
         start = 0  # of an answer that ignores the range
         if have and answer.status == 206:
             match = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))
@@ -262,45 +229,25 @@ def _transfer(url: str, file: IO[bytes], version: Path, size: int | None) -> boo
             file.truncate(0)
         if start not in (0, have):
             raise _Interrupted(f"the server did not continue at byte {have}")
-        found = _version_of(answer)
-        if found:
-            version.write_text(found, encoding="utf-8")
-        else:
-            version.unlink(missing_ok=True)
-        if start and known and found not in (None, known):  # some servers ignore If-Range
-            file.truncate(0)
-            raise _Interrupted(f"{url} has changed since its beginning was downloaded")
         return _receive(answer, file, start, size)
-
-
-def _check_form(answer: http.client.HTTPResponse, is_compressed: bool) -> None:
-    """Refuse an answer whose bytes are not those of the file, or cannot be counted.
-
-    Some servers call it an encoding that the file itself is compressed.
-    """
-    encoding, length = (answer.headers.get(f"Content-{name}") for name in ("Encoding", "Length"))
-    if encoding not in (None, "identity") and not is_compressed:
-        raise _NotFetched(f"{answer.url}: the server sends the file in the encoding {encoding!r}")
-    if length is not None and not length.isdecimal():
-        raise _NotFetched(f"{answer.url}: the server states a length of {length!r}")
-
-
-def _version_of(answer: http.client.HTTPResponse) -> str | None:
-    """Return what identifies this version of the file, if the server says it.
-
-    If-Range takes no weak ETag (RFC 9110, 13.1.5).
-    """
-    tag = answer.headers.get("ETag", "")
-    return tag if tag.startswith('"') else answer.headers.get("Last-Modified")
 
 
 def _receive(
     answer: http.client.HTTPResponse, file: IO[bytes], start: int, size: int | None
 ) -> bool:
-    """Append a response, which begins at byte `start`; return whether it stated its length."""
+    """Append a response, which begins at byte `start`; return whether it stated its length.
+
+    Refuse a response whose bytes are not those of the file, or cannot be counted.
+    """
     from tqdm import tqdm
 
-    length = answer.headers.get("Content-Length")
+    encoding, length = (answer.headers.get(f"Content-{name}") for name in ("Encoding", "Length"))
+    # some servers call it an encoding that the file itself is compressed
+    is_compressed = Path(file.name).stem.endswith((".gz", ".tgz"))
+    if encoding not in (None, "identity") and not is_compressed:
+        raise _NotFetched(f"{answer.url}: the server sends the file in the encoding {encoding!r}")
+    if length is not None and not length.isdecimal():
+        raise _NotFetched(f"{answer.url}: the server states a length of {length!r}")
     total = None if length is None else start + int(length)
     most = total if size is None else size
     if size is not None and total is not None and total > size:

@@ -8,11 +8,10 @@ import re
 import unicodedata
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import zip_longest
+from itertools import chain, repeat, zip_longest
 from pathlib import Path
 
 from highrank_plugins.common.files import write_json
@@ -199,15 +198,15 @@ def prepare_texts(
         ("valid", texts.valid, texts.valid_pairs),
         ("test", texts.test, texts.test_pairs),
     ):
-        with _Files(output, part, languages) as files:
-            found = sum(_copy(folder, names, files) for names in pairs)
-        _check_size(folder, part, found, wanted)
+        copied = (pair for names in pairs for pair in _copied(folder, names))
+        _check_size(folder, part, _write(copied, output, part, languages), wanted)
     cleaner = Cleaner(rules)
     report: dict[str, dict[str, int]] = {}
-    with _Files(output, "train", languages) as files:
-        for names in texts.train:
-            report[names[0]] = _clean(folder, names, cleaner, files)
-            yield _say(names[0], report[names[0]])
+    for mode, names in zip(chain("w", repeat("a")), texts.train, strict=False):
+        before = cleaner.counts.copy()
+        _write(_cleaned(folder, names, cleaner), output, "train", languages, mode)
+        report[names[0]] = dict(cleaner.counts - before)
+        yield _say(names[0], report[names[0]])
     if not cleaner.counts[KEPT]:
         raise UserError(
             f"{folder}: cleaning has left no sentence pair of the training text: "
@@ -233,43 +232,41 @@ def _check_size(folder: Path, part: str, found: int, wanted: int | None, share: 
         )
 
 
-class _Files(ExitStack):
-    """Hold the source and the target file of a part, open for writing."""
+def _write(
+    pairs: Iterable[tuple[str, str]],
+    folder: Path,
+    part: str,
+    languages: tuple[str, str],
+    mode: str = "w",
+) -> int:
+    """Write the source and the target file of a part; return the number of pairs."""
+    number, paths = 0, [folder / f"{part}.{language}" for language in languages]
+    source, target = (path.open(mode, encoding="utf-8", newline="\n") for path in paths)
+    with source, target:
+        for left, right in pairs:
+            source.write(f"{left}\n")
+            target.write(f"{right}\n")
+            number += 1
+    return number
 
-    def __init__(self, folder: Path, part: str, languages: tuple[str, str]) -> None:
-        super().__init__()
-        paths = [folder / f"{part}.{language}" for language in languages]
-        opened = (path.open("w", encoding="utf-8", newline="\n") for path in paths)
-        self._files = [self.enter_context(file) for file in opened]
 
-    def write(self, pair: tuple[str, str]) -> None:
-        for file, line in zip(self._files, pair, strict=True):
-            file.write(f"{line}\n")
-
-
-def _copy(folder: Path, names: list[str], files: _Files) -> int:
-    """Return the number of pairs."""
+def _copied(folder: Path, names: list[str]) -> Iterator[tuple[str, str]]:
     paths = [find_text(folder, name) for name in names]
-    number = 0
     for number, pair in enumerate(read_pairs(*paths), 1):  # in a .sgm file, it counts segments
         lines = [fold(decode_line(p, number, line)) for p, line in zip(paths, pair, strict=True)]
         if not all(lines):
             path = paths[lines.index("")]
             raise TextError(f"{path}:{number}: the sentence is empty; it would have no translation")
-        files.write((lines[0], lines[1]))
-    return number
+        yield lines[0], lines[1]
 
 
-def _clean(folder: Path, names: list[str], cleaner: Cleaner, files: _Files) -> dict[str, int]:
-    """Return counts of this pair of files."""
-    before = cleaner.counts.copy()
+def _cleaned(folder: Path, names: list[str], cleaner: Cleaner) -> Iterator[tuple[str, str]]:
     for pair in read_pairs(*(find_text(folder, name) for name in names)):
         if cleaner.counts[KEPT] == cleaner.rules.limit:
             break
         kept = cleaner(pair)
         if kept:
-            files.write(kept)
-    return dict(cleaner.counts - before)
+            yield kept
 
 
 def _say(name: str, counts: dict[str, int]) -> str:

@@ -91,30 +91,29 @@ def check_options(trainer: Any, path: str, state: dict[str, Any]) -> None:
     if _per_update(saved) != _per_update(current):
         refused |= _differences(saved, current, _SIZES)
     before = state.get("extra_state", {}).get(HASHES, {})
-    changed_sets = [name for name, now in trainer.data_hashes.items() if _differ(before, name, now)]
+    changed_sets = [
+        name
+        for name, now in trainer.data_hashes.items()
+        if any(a and b and a != b for a, b in zip(before.get(name, ()), now, strict=False))
+    ]
     if changed_sets:
         names = [block["task"].get("data") for block in (saved, current)]
         sentences = f"{names[1]} with other sentences in {' and '.join(changed_sets)}"
         refused["data"] = (f"{names[0]} then", sentences)
     if refused:
-        _refuse(cfg, path, refused)
+        text = f"that training run had other options: {_listed(refused)}"
+        new_phase = cfg.reset_optimizer or cfg.reset_lr_scheduler or cfg.reset_dataloader
+        if not (new_phase or getattr(cfg, "allow_changed_options", False)):
+            raise UserError(
+                f"{text}. Choose another --save-dir, or give the same options. To continue that "
+                "run with these options, add --allow-changed-options"
+            )
+        logger.warning("%s: %s", path, text)
     changed = dict(_differences(saved, current, _WARNED))
     if not refused and _world(saved) != _world(current):
         changed["distributed_world_size"] = (_world(saved), _world(current))
     if changed:
         logger.warning("%s: options have changed: %s", path, _listed(changed))
-
-
-def _refuse(cfg: Any, path: str, refused: _Options) -> None:
-    text = f"that training run had other options: {_listed(refused)}"
-    new_phase = cfg.reset_optimizer or cfg.reset_lr_scheduler or cfg.reset_dataloader
-    if new_phase or getattr(cfg, "allow_changed_options", False):
-        logger.warning("%s: %s", path, text)
-        return
-    raise UserError(
-        f"{text}. Choose another --save-dir, or give the same options. To continue that run "
-        "with these options, add --allow-changed-options"
-    )
 
 
 def _listed(differences: dict[str, tuple[Any, Any]]) -> str:
@@ -189,8 +188,3 @@ def _hashes(folders: list[str], pattern: str) -> list[str | None]:
             if fnmatch(name, pattern):
                 sums.update(f"{ledger[name]}  {name}\n".encode())
     return [sizes.hexdigest() if has_sizes else None, sums.hexdigest() if has_sums else None]
-
-
-def _differ(before: dict[str, list[str | None]], name: str, now: list[str | None]) -> bool:
-    pairs = zip(before.get(name, ()), now, strict=False)
-    return any(None not in both and both[0] != both[1] for both in pairs)

@@ -106,9 +106,12 @@ def add_function_options(state: dict[str, Any], model: Any) -> None:
 
 @replaces(checkpoint_utils, "load_checkpoint_to_cpu")
 def load_checkpoint_to_cpu(stock: Callable, path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Load a checkpoint that `check_checkpoint` and whoever asked (`shown_to`) accept."""
+    """Load a safe, whole checkpoint that whoever asked (`shown_to`) accepts; run nothing in it."""
     if not PathManager.path_requires_pathmanager(path):
-        check_checkpoint(path)
+        check_archive(path)
+        state = _load_safely(path)
+        _check_config(path, state)
+        check_sizes_and_paths(path, state)
     state = stock(path, *args, **kwargs)
     warn_without_hash(str(path), state)
     for observe in _observers:
@@ -124,14 +127,6 @@ def shown_to(observe: Callable[[str, dict[str, Any]], None]) -> Iterator[None]:
         yield
     finally:
         _observers.pop()
-
-
-def check_checkpoint(path: str) -> None:
-    """Read a checkpoint without running anything from it."""
-    check_archive(path)
-    state = _load_safely(path)
-    _check_config(path, state)
-    check_sizes_and_paths(path, state)
 
 
 def _load_safely(path: str) -> dict[str, Any]:

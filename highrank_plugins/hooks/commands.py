@@ -115,8 +115,13 @@ def eval_str_list(stock: Callable, text: Any, kind: type = float) -> Any:
 @replaces(argparse.ArgumentParser, "parse_known_args")
 def parse_known_args(stock: Callable, parser: Any, args: Any = None, namespace: Any = None) -> Any:
     """Parse as argparse does, but let fairseq's first parse finish when --help is given."""
-    words = sys.argv[1:] if args is None else list(args)
-    if not _is_first_of_fairseq(parser) or not _HELP & set(words) or _lacks_arch(parser, words):
+    words, options = sys.argv[1:] if args is None else list(args), parser._option_string_actions
+    is_fairseqs = parser.add_help and "--user-dir" in options
+    is_first = is_fairseqs and parser not in _parsed
+    if is_fairseqs:
+        _parsed.add(parser)
+    has_arch = any(word in ("-a", "--arch") or word.startswith("--arch=") for word in words)
+    if not is_first or not _HELP & set(words) or ("--arch" in options and not has_arch):
         return stock(parser, args, namespace)
     required = [action for action in parser._actions if action.required]
     for action in required:
@@ -128,42 +133,22 @@ def parse_known_args(stock: Callable, parser: Any, args: Any = None, namespace: 
             action.required = True
 
 
-def _is_first_of_fairseq(parser: Any) -> bool:
-    if not parser.add_help or "--user-dir" not in parser._option_string_actions:
-        return False
-    first = parser not in _parsed
-    _parsed.add(parser)
-    return first
-
-
-def _lacks_arch(parser: Any, words: list[str]) -> bool:
-    given = any(word in ("-a", "--arch") or word.startswith("--arch=") for word in words)
-    return "--arch" in parser._option_string_actions and not given
-
-
 @replaces(argparse.ArgumentParser, "error")
 def error(stock: Callable, parser: Any, message: str) -> Any:
     """End as argparse does; a parser of fairseq's says in one line what was probably meant."""
-    if "--user-dir" not in parser._option_string_actions:
-        return stock(parser, message)
-    suggestions = _suggestions(parser, message)
-    return parser.exit(2, f"{parser.prog}: error: {_choices_cut(message)}{suggestions}\n")
-
-
-def _suggestions(parser: argparse.ArgumentParser, message: str) -> str:
     actions = parser._option_string_actions
+    if "--user-dir" not in actions:
+        return stock(parser, message)
+    meant = ""
     if message.startswith("unrecognized arguments:"):
         words = re.findall(r"--[\w-]+", message)
-        return "".join(did_you_mean(word, list(actions)) for word in words)
-    found = re.match(r"argument (--[\w-]+).*?: invalid choice: '([^']*)'", message)
-    choices = actions[found[1]].choices if found and found[1] in actions else None
-    return did_you_mean(found[2], list(choices)) if found and choices else ""
-
-
-def _choices_cut(message: str) -> str:
-    """Remove a list of choices that is too long to read."""
+        meant = "".join(did_you_mean(word, list(actions)) for word in words)
+    elif found := re.match(r"argument (--[\w-]+).*?: invalid choice: '([^']*)'", message):
+        meant = did_you_mean(found[2], list(actions[found[1]].choices or ()))
     head, sep, choices = message.partition(" (choose from ")
-    return head if sep and choices.count(",") > 30 else message
+    if sep and choices.count(",") > 30:  # too long to read
+        message = head
+    return parser.exit(2, f"{parser.prog}: error: {message}{meant}\n")
 
 
 def is_command() -> bool:

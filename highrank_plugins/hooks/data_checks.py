@@ -11,13 +11,12 @@ with exit code 0; a truncated file ends in errors that name none. Why: fairseq m
 checks nothing in them. What we do: check that both files are there, that `.idx` agrees with itself
 and with `.bin`, and that the dictionary has all numbers. `sha256sums` of `highrank data binarise`
 are compared, which notices any change; a folder that was being replaced is refused. The first
-process of each machine reads each file once. The folders of `bin1:bin2` must have the words of one
+process of each machine reads them. The folders of `bin1:bin2` must have the words of one
 dictionary: fairseq reads that of the first alone. Counts lie from 0 to 2⁶³ − 1. Raw text and remote
 paths are left alone. Delete when: fairseq stores checksums and compares them.
 """
 
 import functools
-import hashlib
 import logging
 import os
 import re
@@ -48,7 +47,6 @@ _MAGIC = indexed_dataset.MMapIndexedDataset.Index._HDR_MAGIC
 _OTHERS = (b"TNTIDX\x00\x00", b"HUFFIDX")
 _TYPES = indexed_dataset._code_to_dtype
 _HEADER = len(_MAGIC) + 8 + 1 + 8
-_BLOCK = 1 << 20  # numbers checked at a time
 _UNREADABLE = (
     AssertionError, EOFError, LookupError, MemoryError, OSError, OverflowError, RuntimeError,
     TypeError, ValueError, struct.error,
@@ -116,14 +114,11 @@ def check_data(cfg: Any, data: str) -> None:
     for folder in folders:
         if not os.path.isdir(folder):
             raise UserError(f"DATA {folder}: no such directory. {_WANTED}")
-    task = getattr(cfg, "_name", None) or getattr(cfg, "task", None)
-    if task == "translation":
-        _check_translation(cfg, folders[0])
-    elif task in _LANGUAGE_MODELS and not os.path.isfile(os.path.join(folders[0], "dict.txt")):
-        raise UserError(f"DATA {folders[0]}: it has no dict.txt of a language model. {_WANTED}")
-
-
-def _check_translation(cfg: Any, folder: str) -> None:
+    task, folder = getattr(cfg, "_name", None) or getattr(cfg, "task", None), folders[0]
+    if task in _LANGUAGE_MODELS and not os.path.isfile(os.path.join(folder, "dict.txt")):
+        raise UserError(f"DATA {folder}: it has no dict.txt of a language model. {_WANTED}")
+    if task != "translation":
+        return
     languages = {"--source-lang": cfg.source_lang, "--target-lang": cfg.target_lang}
     if None in languages.values() and None in data_utils.infer_language_pair(folder):
         raise UserError(
@@ -256,7 +251,7 @@ def _check_split(path: str, num_words: int | None, *versions: tuple[int, ...]) -
     _compare_with_sums(index)
     with index.open("rb") as file:
         header = file.read(_HEADER)
-    total = digest = None
+    total = None
     if header.startswith(_MAGIC):
         version, code = int.from_bytes(header[9:17], "little"), header[17:18]
         if len(header) < _HEADER or version != 1 or code[0] not in _TYPES:
@@ -265,57 +260,43 @@ def _check_split(path: str, num_words: int | None, *versions: tuple[int, ...]) -
         total = _check_sizes(index, data, dtype, count, num_words is not None)
     elif not header.startswith(_OTHERS):
         raise _damaged(index, "it does not begin like an index of fairseq")
-    if total is not None and num_words is not None:
-        digest = _check_numbers(data, dtype, total, num_words)
-    _compare_with_sums(data, digest)
+    if total and num_words is not None:
+        numbers = np.memmap(data, dtype, "r")
+        most, least = numbers.max(), numbers.min()
+        if not 0 <= least <= most < num_words:
+            wrong = most if most >= num_words else least
+            said = f"it holds the word number {wrong}, but the dictionary has {num_words}"
+            raise _damaged(data, f"{said} words; either file may be damaged")
+    _compare_with_sums(data)
 
 
 def _check_sizes(index: Path, data: Path, dtype: np.dtype, count: int, has_words: bool) -> int:
     """Return the sum of the sizes; pointers and the length of .bin follow from them."""
-    size = index.stat().st_size
+    size, total = index.stat().st_size, 0
     if size != _HEADER + 12 * count:
         raise _damaged(index, f"it has {size} bytes, but declares {count} sentences")
-    smallest, total = (1 if has_words else 0), 0
-    with index.open("rb") as sizes_file, index.open("rb") as pointers_file:
-        sizes_file.seek(_HEADER)
-        pointers_file.seek(_HEADER + 4 * count)
-        for first in range(0, count, _BLOCK):
-            many = min(_BLOCK, count - first)
-            sizes = np.fromfile(sizes_file, np.int32, many).astype(np.int64)
-            pointers = np.fromfile(pointers_file, np.int64, many)
-            ends = total + sizes.cumsum()
-            wrong = (sizes < smallest) | (pointers != (ends - sizes) * dtype.itemsize)
-            if wrong.any():
-                place = int(wrong.argmax())
-                said = f"sentence {first + place} has {sizes[place]} numbers at byte"
-                after = "which does not follow the previous sentence"
-                raise _damaged(index, f"{said} {pointers[place]}, {after}")
-            total = int(ends[-1])
+    if count:
+        sizes = np.memmap(index, np.int32, "r", _HEADER, count)
+        pointers = np.memmap(index, np.int64, "r", _HEADER + 4 * count, count)
+        ends = np.cumsum(sizes, dtype=np.int64)
+        wrong = (sizes < has_words) | (pointers != (ends - sizes) * dtype.itemsize)
+        if wrong.any():
+            place = int(wrong.argmax())
+            raise _damaged(
+                index,
+                f"sentence {place} has {sizes[place]} numbers at byte {pointers[place]}, which "
+                "does not follow the previous sentence",
+            )
+        total = int(ends[-1])
     size, declared = data.stat().st_size, total * dtype.itemsize
     if size != declared:
         raise _damaged(data, f"{index.name} declares {declared} bytes, but it has {size}")
     return total
 
 
-def _check_numbers(data: Path, dtype: np.dtype, total: int, num_words: int) -> str | None:
-    """Return the checksum of a file, if it has to be compared; each number must be a word's."""
-    digest, hashed = hashlib.sha256(), data.name in _sums(data.parent)
-    with data.open("rb") as file:
-        for first in range(0, total, _BLOCK):
-            numbers = np.fromfile(file, dtype, min(_BLOCK, total - first))
-            if hashed:
-                digest.update(numbers)
-            most, least = numbers.max(), numbers.min()
-            if not 0 <= least <= most < num_words:
-                wrong = most if most >= num_words else least
-                said = f"it holds the word number {wrong}, but the dictionary has {num_words}"
-                raise _damaged(data, f"{said} words; either file may be damaged")
-    return digest.hexdigest() if hashed else None
-
-
-def _compare_with_sums(path: Path, found: str | None = None) -> None:
+def _compare_with_sums(path: Path) -> None:
     sums = _sums(path.parent)
-    if path.name in sums and (found or checksum(path)) != sums[path.name]:
+    if path.name in sums and checksum(path) != sums[path.name]:
         raise UserError(
             f"{path} is damaged, or was written after {path.with_name(SUMS)}, which records "
             f"another sha256; {_AGAIN}. If the file is right, delete {SUMS}"

@@ -101,7 +101,17 @@ def meet(cfg: Any) -> Store:
     """Compare expectations with the other processes, and return the store that they used."""
     group = cfg.distributed_training
     rank, world = group.distributed_rank, group.distributed_world_size
-    note = {"host": socket.gethostname(), "world_size": world, **_device(cfg, rank)}
+    host, device, problem = socket.gethostname(), None, None
+    if not cfg.common.cpu and torch.cuda.is_available():
+        index, count = group.device_id, torch.cuda.device_count()
+        if 0 <= index < count:
+            device = str(torch.cuda.get_device_properties(index).uuid)
+        else:
+            problem = (
+                f"rank {rank} on {host} should use --device-id {index}, but sees {count} GPUs: "
+                "start one process per GPU"
+            )
+    note = {"host": host, "world_size": world, "device": device, "problem": problem}
     timeout = timedelta(seconds=float(os.environ.get("HIGHRANK_RENDEZVOUS_TIMEOUT", "300")))
     store = _reach(group, timeout)
     notes = _exchange(store, rank, note, timeout)
@@ -117,21 +127,6 @@ def meet(cfg: Any) -> Store:
         places = ", ".join(f"{r}: {n['host']} {n['device'] or 'cpu'}" for r, n in enumerate(notes))
         logger.info("all %d processes have met (%s)", world, places)
     return store
-
-
-def _device(cfg: Any, rank: int) -> Note:
-    """Return the identity of this process's GPU, or why it cannot have it; None without a GPU."""
-    device = problem = None
-    if not cfg.common.cpu and torch.cuda.is_available():
-        index, count = cfg.distributed_training.device_id, torch.cuda.device_count()
-        if 0 <= index < count:
-            device = str(torch.cuda.get_device_properties(index).uuid)
-        else:
-            problem = (
-                f"rank {rank} on {socket.gethostname()} should use --device-id {index}, but sees "
-                f"{count} GPUs: start one process per GPU"
-            )
-    return {"device": device, "problem": problem}
 
 
 def _reach(group: Any, timeout: timedelta) -> Store:

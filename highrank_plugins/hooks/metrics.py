@@ -22,7 +22,7 @@ import math
 import resource
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from numbers import Number
 from pathlib import Path
@@ -167,16 +167,13 @@ def drop_later_lines(path: Path, updates: int) -> None:
         logger.info("The numbers of an earlier training run are kept in %s", earlier)
         path.rename(earlier)
         return
-    kept = [line for line in lines if _updates_of(line) <= updates]
+    kept = []
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError):  # an interruption has cut it
+            if float(json.loads(line)["num_updates"]) <= updates:
+                kept.append(line)
     if kept != lines:
         write_text(path, "".join(f"{line}\n" for line in kept))
-
-
-def _updates_of(line: str) -> float:
-    try:
-        return float(json.loads(line)["num_updates"])
-    except (ValueError, KeyError, TypeError):
-        return math.inf
 
 
 class Trackio:
@@ -210,25 +207,20 @@ def _allowed(config: Any) -> Any:
     return {key: _allowed(val) for key, val in config.items() if not str(key).startswith("_")}
 
 
+@cache
 def _trackio(project: str) -> Trackio | None:
+    """Return the tracker; say once whether there is one."""
     try:
         import trackio
     except ImportError:
-        _say(
-            logging.WARNING,
+        logger.warning(
             f"--wandb-project {project}: neither wandb nor trackio is installed, so nothing is "
             "tracked. Install one (pip install wandb, or this package with its extra `track`), "
-            "or read metrics.jsonl in --save-dir.",
+            "or read metrics.jsonl in --save-dir."
         )
         return None
-    _say(
-        logging.INFO,
+    logger.info(
         f"--wandb-project {project}: wandb is not installed; tracking with trackio on this "
-        f"machine. View it with: trackio show --project {project}",
+        f"machine. View it with: trackio show --project {project}"
     )
     return Trackio(trackio)
-
-
-@cache
-def _say(level: int, text: str) -> None:
-    logger.log(level, text)

@@ -126,10 +126,9 @@ class HighrankTrainer(Trainer):
                            "weights", path)  # fmt: skip
 
     def _refuse_not_finite(self, filename: str) -> None:
-        states = getattr(self.optimizer.optimizer, "state", {}).values()
         moments = {
             f"{key} of parameter {place}": value
-            for place, state in enumerate(states)
+            for place, state in enumerate(getattr(self.optimizer.optimizer, "state", {}).values())
             for key, value in state.items()
             if isinstance(value, torch.Tensor) and value.is_floating_point()
         }

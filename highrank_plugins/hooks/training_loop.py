@@ -183,7 +183,14 @@ def leave_if_asked(cfg: Any, trainer: Any, epoch_itr: Any, is_saved: bool) -> No
 
     Every process must call it after the same update.
     """
-    if not stop_request.listening() or not _anybody_asked(trainer):
+    if not stop_request.listening():
+        return
+    asked = stop_request.asked()
+    if trainer.data_parallel_world_size > 1:
+        votes = torch.tensor([float(asked)], device=trainer.device)
+        distributed_utils.all_reduce(votes, group=trainer.data_parallel_process_group)
+        asked = votes.item() > 0
+    if not asked:
         return
     if not is_saved:
         checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
@@ -193,15 +200,6 @@ def leave_if_asked(cfg: Any, trainer: Any, epoch_itr: Any, is_saved: bool) -> No
     updates = trainer.get_num_updates()
     logger.info("stopping after update %d; run the same command to resume", updates)
     stop_request.leave()
-
-
-def _anybody_asked(trainer: Any) -> bool:
-    asked = stop_request.asked()
-    if trainer.data_parallel_world_size == 1:
-        return asked
-    votes = torch.tensor([float(asked)], device=trainer.device)
-    distributed_utils.all_reduce(votes, group=trainer.data_parallel_process_group)
-    return votes.item() > 0
 
 
 @replaces(checkpoint_utils, "load_checkpoint")

@@ -1,9 +1,12 @@
-"""Run `highrank evaluate dynamic` and `cache`: point by point, on one checkpoint, resumable."""
+"""Run `highrank evaluate dynamic` and `cache`: point by point, on one checkpoint, resumable.
+
+Settings may be chosen among several points on one text, for the use on another.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import torch
 from torch import Tensor
 
 import highrank_plugins
+from highrank_plugins.analysis.predictions import perplexity_of
 from highrank_plugins.common.files import write_json
 from highrank_plugins.common.provenance import git_state, hardware, versions
 from highrank_plugins.evaluation.dynamic_evaluation import (
@@ -31,38 +35,25 @@ from highrank_plugins.inference.streaming_model import (
     digest_of_file,
     digest_of_tokens,
 )
-from highrank_plugins.inference.tuning import (
-    EvaluatePoints,
-    Outcome,
-    Point,
-    Search,
-    describe,
-    options_named,
-    points_of,
-    tune_and_evaluate,
-)
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
 
 Grid = Mapping[str, Sequence[float]]  # option, without --, → the values to try
+Point = dict[str, float]  # option, without --, → its value
+Search = tuple[str, int | None]  # where points are compared: a split, or its first tokens
 Say = Callable[[str], object]
 STATISTICS = "gradient statistics"
 CHUNK = 256  # tokens per forward pass of the cache; does not change the result
+_OPTIONS = {"lamb": "lambda"}  # lambda is a keyword
 
 
 @dataclass(frozen=True)
 class Run:
-    """Describe an evaluation, whatever its kind.
-
-    Attributes:
-        checkpoint, data: see `StreamingModel.open`.
-        kind: "dynamic" or "cache".
-        command: the typed command, for the record.
-    """
+    """Describe an evaluation, whatever its kind."""
 
     checkpoint: Path
     data: str
-    kind: str
-    command: str
+    kind: str  # "dynamic" or "cache"
+    command: str  # as it was typed, for the record
     settings: AdaptiveSettings
 
     @property
@@ -71,38 +62,89 @@ class Run:
         settings = self.settings
         if not settings.grid and settings.grid_tokens is not None:
             raise ValueError("--grid-tokens has no effect without --grid; add --grid or remove it")
-        return Search(settings.grid_split, settings.grid_tokens) if settings.grid else None
+        return (settings.grid_split, settings.grid_tokens) if settings.grid else None
 
 
-def run_dynamic_evaluation(run: Run, values: Grid, options: DynamicSettings, echo: Say) -> None:
-    """Evaluate and write the record; the values are those of lr, eps and lambda."""
-    points = _checked(values, run, partial(_adaptation, options=options))
-    named = {name.replace("_", "-"): value for name, value in options.model_dump().items()}
-    evaluation = Evaluation(run, values, named, more_splits=[options.train_split])
-    evaluator = DynamicEvaluator(evaluation, options)
-    mean_squares = evaluator.gather()
-    tensors = {"tensors": len(mean_squares), "segments": evaluator.statistics.segments}
-    evaluation.finish(evaluator.outcomes, points, echo, statistics=tensors)
+@dataclass(frozen=True)
+class Outcome:
+    """Hold the score of a text at one point."""
+
+    point: Point
+    tokens: int
+    nll: float | None  # sum over the tokens, in nats; None where the evaluation failed
+    problem: str = ""  # why it failed
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """Return perplexity, and nats per token."""
+        mean = None if self.nll is None else self.nll / self.tokens
+        return {"perplexity": None if mean is None else perplexity_of(mean), "nll": mean}
+
+    def plain(self) -> dict[str, Any]:
+        """Return the outcome for a record."""
+        problem = {"problem": self.problem} if self.problem else {}
+        return {**self.point, **self.metrics, "tokens": self.tokens, **problem}
+
+    def __str__(self) -> str:
+        result = self.problem or f"perplexity {self.metrics['perplexity']:.2f}"
+        return f"{describe(self.point)}: {result}"
 
 
-def run_cache_evaluation(run: Run, values: Grid, echo: Say) -> None:
-    """Evaluate and write the record; the values are those of theta, lambda and window."""
-    points = _checked(values, run, _cache)
-    evaluation = Evaluation(run, values, {})
-    evaluation.finish(CacheEvaluator(evaluation).outcomes, points, echo)
+# (split, number of tokens or None for all, points) → an outcome for each point
+EvaluatePoints = Callable[[str, int | None, Sequence[Point]], list[Outcome]]
 
 
-def _checked(values: Grid, run: Run, check: Callable[[Point], object]) -> list[Point]:
-    """Return every combination, and refuse bad ones before anything is computed."""
-    points = points_of(values, run.search)
-    with options_named():
+def describe(point: Mapping[str, float]) -> str:
+    """Return `lr 0.002, lambda 0.02`."""
+    return ", ".join(f"{name} {value}" for name, value in point.items())
+
+
+def points_of(values: Grid, search: Search | None, check: Callable[[Point], object]) -> list[Point]:
+    """Return every combination, and refuse bad ones, by the option's name."""
+    points = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+    if search is None and len(points) > 1:
+        raise ValueError(
+            f"{len(points)} combinations of values: add --grid to choose among them on the "
+            "validation split, or give one of each"
+        )
+    try:
         for point in points:
             check(point)
+    except ValueError as error:
+        name, _, rest = str(error).partition(" ")
+        raise ValueError(f"--{_OPTIONS.get(name, name)} {rest}") from None
     return points
 
 
+def tune_and_evaluate(
+    evaluate: EvaluatePoints,
+    points: Sequence[Point],
+    split: str,
+    search: Search | None,
+    echo: Say,
+) -> tuple[Outcome, list[Outcome]]:
+    """Return the outcome on `split` at the best point of `search`, and the outcomes of the search.
+
+    `echo` receives a line for each result.
+    """
+    tried, best = [], points[0]
+    if search is not None:
+        tried = evaluate(*search, points)
+        for outcome in tried:
+            echo(f"{search[0]}, {outcome}")
+        scored = [(outcome.nll, outcome) for outcome in tried if outcome.nll is not None]
+        if not scored:
+            raise FloatingPointError(f"the evaluation failed at every point: {tried[0]}")
+        best = min(scored, key=lambda pair: pair[0])[1].point
+    (outcome,) = evaluate(split, None, [best])
+    if outcome.nll is None:
+        raise FloatingPointError(str(outcome))
+    echo(f"{split}, {outcome} over {outcome.tokens:,} tokens")
+    return outcome, tried
+
+
 class Evaluation:
-    """Hold a run with its model and its saved progress loaded.
+    """Hold a run with its model and its saved progress loaded, and score texts at points.
 
     Args:
         values: the values to try.
@@ -113,7 +155,7 @@ class Evaluation:
     def __init__(
         self, run: Run, values: Grid, options: Mapping[str, Any], more_splits: Sequence[str] = ()
     ) -> None:
-        self.run, self.values, self.options = run, values, options
+        self.run, self.named = run, options
         self.model = StreamingModel.open(run.checkpoint, run.data, run.settings.device)
         self.checkpoint = digest_of_file(run.checkpoint)
         output = run.settings.output
@@ -121,51 +163,39 @@ class Evaluation:
         state = run.settings.state or beside.with_name(f"{beside.name}.state")
         for file in (state, output or state):
             file.parent.mkdir(parents=True, exist_ok=True)
-        seconds = run.settings.save_seconds
-        self.saved = SavedProgress(state, self._identity(more_splits), seconds)
-
-    def _identity(self, more_splits: Sequence[str]) -> dict[str, Any]:
-        split, search = self.run.settings.split, self.run.search
-        chosen = [search.split] if search else []
-        texts = dict.fromkeys([split, *chosen, *more_splits])
-        return {
+        split, search = run.settings.split, run.search
+        texts = dict.fromkeys([split, *(search or ())[:1], *more_splits])
+        identity = {
             "checkpoint": self.checkpoint,
             **{f"text of {s}": digest_of_tokens(self.model.text(s)) for s in texts},
             "--split": split,
-            "--grid": [search.split, search.tokens] if search else False,
-            **{f"--{name}": list(value) for name, value in self.values.items()},
-            **{f"--{name}": value for name, value in self.options.items()},
+            "--grid": list(search) if search else False,
+            **{f"--{name}": list(value) for name, value in values.items()},
+            **{f"--{name}": value for name, value in options.items()},
             "--device": str(self.model.device),
             "torch": str(torch.__version__),
             "highrank_plugins": highrank_plugins.__version__,
         }
+        self.saved = SavedProgress(state, identity, run.settings.save_seconds)
 
-    def finish(
-        self, evaluate: EvaluatePoints, points: Sequence[Point], echo: Say, **more: Any
-    ) -> None:
+    def outcomes(self, split: str, tokens: int | None, points: Sequence[Point]) -> list[Outcome]:
+        """Score a split, or the first `tokens` of it, at each point."""
+        raise NotImplementedError
+
+    def finish(self, points: Sequence[Point], echo: Say, **more: Any) -> None:
         """Evaluate the points, write the record with `more` entries, and delete the progress."""
-        settings, search = self.run.settings, self.run.search
+        run, split, search = self.run, self.run.settings.split, self.run.search
         try:
-            outcome, tried = tune_and_evaluate(evaluate, points, settings.split, search, echo)
+            outcome, tried = tune_and_evaluate(self.outcomes, points, split, search, echo)
         except FloatingPointError:
             self.saved.remove()  # the search cannot be resumed after this error
             raise
-        grid = search and {
-            "split": search.split,
-            "points": [tried_one.plain() for tried_one in tried],
-        }
-        if settings.output is not None:
-            write_json(settings.output, {**self._record(outcome), "grid": grid, **more})
-        self.saved.remove()
-
-    def _record(self, outcome: Outcome) -> dict[str, Any]:
-        run, split = self.run, self.run.settings.split
-        return {
+        record = {
             "metrics": outcome.metrics,
             "tokens": outcome.tokens,
             "signature": f"split:{split}|tokens:{outcome.tokens}|eval:{run.kind}",
             "point": outcome.point,
-            "options": {"split": split, **self.options},
+            "options": {"split": split, **self.named},
             "checkpoint": {
                 "file": str(run.checkpoint),
                 "sha256_begins": self.checkpoint,
@@ -175,14 +205,36 @@ class Evaluation:
             "versions": versions(),
             "git": git_state(),
             "hardware": hardware(),
+            "grid": search and {"split": search[0], "points": [one.plain() for one in tried]},
         }
+        if run.settings.output is not None:
+            write_json(run.settings.output, record | more)
+        self.saved.remove()
+
+    def _keep(self, name: str, done: dict[str, Any]) -> None:
+        self.saved.progress[name] = done | {"state": None, "extra_state": None}
+        self.saved.save()
 
 
-class DynamicEvaluator:
+def _name(split: str, tokens: int | None, points: str) -> str:
+    return f"{split}{'' if tokens is None else f' to {tokens}'}, {points}"
+
+
+def run_dynamic_evaluation(run: Run, values: Grid, options: DynamicSettings, echo: Say) -> None:
+    """Evaluate and write the record; the values are those of lr, eps and lambda."""
+    points = points_of(values, run.search, lambda point: _adaptation(point, options))
+    evaluation = DynamicEvaluator(run, values, options)
+    mean_squares = evaluation.gather()
+    tensors = {"tensors": len(mean_squares), "segments": evaluation.statistics.segments}
+    evaluation.finish(points, echo, statistics=tensors)
+
+
+class DynamicEvaluator(Evaluation):
     """Evaluate one checkpoint at many points; each starts from the trained weights."""
 
-    def __init__(self, evaluation: Evaluation, options: DynamicSettings) -> None:
-        self.model, self.saved = evaluation.model, evaluation.saved
+    def __init__(self, run: Run, values: Grid, options: DynamicSettings) -> None:
+        named = {name.replace("_", "-"): value for name, value in options.model_dump().items()}
+        super().__init__(run, values, named, more_splits=[options.train_split])
         self.options = options
         self.parameters = self.model.parameters()
         self.start = [p.detach().clone() for p in self.parameters]
@@ -209,19 +261,16 @@ class DynamicEvaluator:
         return self.mean_squares
 
     def outcomes(self, split: str, tokens: int | None, points: Sequence[Point]) -> list[Outcome]:
-        """Score a split, or the first `tokens` of it, at each point."""
         return [self._outcome(split, tokens, point) for point in points]
 
     def _outcome(self, split: str, tokens: int | None, point: Point) -> Outcome:
-        name = f"{split}{'' if tokens is None else f' to {tokens}'}, {describe(point)}"
+        name = _name(split, tokens, describe(point))
         progress = self.saved.progress
         if "problem" not in progress.get(name, {}):
             try:
-                done = self._evaluate(name, split, tokens, point)
-                progress[name] = done | {"state": None, "extra_state": None}
+                self._keep(name, self._evaluate(name, split, tokens, point))
             except FloatingPointError as error:
-                progress[name] = {"problem": str(error), "nll": [None], "tokens": 0}
-            self.saved.save()
+                self._keep(name, {"problem": str(error), "nll": [None], "tokens": 0})
         found = progress[name]
         return Outcome(point, found["tokens"], found["nll"][0], found.get("problem", ""))
 
@@ -254,16 +303,18 @@ def _copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
         tensor.copy_(value)
 
 
-class CacheEvaluator:
+def run_cache_evaluation(run: Run, values: Grid, echo: Say) -> None:
+    """Evaluate and write the record; the values are those of theta, lambda and window."""
+    points = points_of(values, run.search, _cache)
+    CacheEvaluator(run, values, {}).finish(points, echo)
+
+
+class CacheEvaluator(Evaluation):
     """Evaluate one checkpoint at many points: the model runs once, every point has a cache."""
 
-    def __init__(self, evaluation: Evaluation) -> None:
-        self.model, self.saved = evaluation.model, evaluation.saved
-
     def outcomes(self, split: str, tokens: int | None, points: Sequence[Point]) -> list[Outcome]:
-        """Score a split, or the first `tokens` of it, at each point."""
         chosen = describe(points[0]) if len(points) == 1 else f"{len(points)} caches"
-        name = f"{split}{'' if tokens is None else f' to {tokens}'}, {chosen}"
+        name = _name(split, tokens, chosen)
         caches = [_cache(point) for point in points]
 
         def begin(left: Iterator[Any], state: Any, extra_state: Any) -> Iterator[SegmentResult]:
@@ -276,8 +327,7 @@ class CacheEvaluator:
 
         segments = self.model.segments(split, CHUNK, tokens=tokens)
         done = evaluate_segments(name, segments, self.saved, begin)
-        self.saved.progress[name] = done | {"state": None, "extra_state": None}
-        self.saved.save()
+        self._keep(name, done)
         sums = zip(points, done["nll"], strict=True)
         return [Outcome(point, done["tokens"], nll) for point, nll in sums]
 

@@ -31,22 +31,15 @@ _NOT_EXTRA = ("model", "cfg", "args", "last_optimizer_state")  # large, or kept 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """Hold a loaded checkpoint, in evaluation mode and so without dropout.
-
-    Attributes:
-        arch, task_name: names in its configuration.
-        config: all blocks of its options.
-        extra: other contents of the file, without the optimizer's state.
-        task: None without data.
-    """
+    """Hold a loaded checkpoint, in evaluation mode and so without dropout."""
 
     path: Path
     arch: str
     task_name: str
-    config: Any
-    extra: Mapping[str, Any]
+    config: Any  # all blocks of its options
+    extra: Mapping[str, Any]  # other contents of the file, without the optimizer's state
     model: Any
-    task: Any
+    task: Any  # None without data
 
     @property
     def dictionary(self) -> Any:
@@ -79,10 +72,8 @@ def load_model(
 ) -> LoadedModel:
     """Read a checkpoint of any model that fairseq or this package has.
 
-    Args:
-        data: directory of fairseq-preprocess; without it words are unknown.
-        device: default the CPU.
-        dtype: of the parameters, and so of the whole computation.
+    Without `data`, the directory of fairseq-preprocess, words are unknown. `dtype` is that of the
+    parameters, and so of the whole computation; the default device is the CPU.
     """
     try:
         state = checkpoint_utils.load_checkpoint_to_cpu(str(path), {"data": data or ""})
@@ -90,8 +81,9 @@ def load_model(
     except KeyError as error:  # fairseq upgrades old formats
         raise ValueError(f"{path} is not a training checkpoint: it lacks {error}") from None
     config = configuration_of(state)
+    task = None
     if data is None:
-        model, task = model_without_words(path, config, parameters), None
+        model = model_without_words(path, config, parameters)
     else:
         model, task = _with_words(path, state)
     model.prepare_for_inference_(config)  # refuses heads that the checkpoint lacks
@@ -119,12 +111,7 @@ def _with_words(path: Path, state: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def model_without_words(path: Path, config: Any, parameters: dict[str, Tensor]) -> Any:
-    """Return a checkpoint's model, built on dictionaries with a word for each row of `parameters`.
-
-    Args:
-        path: for error messages.
-        config: all blocks of the checkpoint's options.
-    """
+    """Return a checkpoint's model, built on dictionaries with a word for each row of parameters."""
     with ReasonsOf(str(path)):
         model = build_model(config.model, _NoTask(path, parameters), from_checkpoint=True)
         model.load_state_dict(parameters, strict=True, model_cfg=config.model)

@@ -15,7 +15,6 @@ from highrank_plugins.common.names import layer_name
 from highrank_plugins.inference.collector import Collector
 from highrank_plugins.inference.saved_progress import SavedProgress
 from highrank_plugins.inference.streaming_model import digest_of_file
-from highrank_plugins.measures.base import Block
 
 QUANTITIES = ("log_probs", "logits", "features", "targets")
 DESCRIPTION = "collection.json"
@@ -76,16 +75,13 @@ def _fill(collector: Collector, arrays: Arrays, saved: SavedProgress) -> None:
         start += 1
         for name, array in arrays.items():
             rows = slice(block.first, block.first + len(block.target))
-            array[rows] = _value(block, name).cpu().numpy()
+            value = block.target if name == "targets" else getattr(block, name)
+            array[rows] = value.cpu().numpy()
         if start == collector.share.stop or saved.is_due():
             for array in arrays.values():
                 array.flush()  # write the numbers before the marker that says so
             saved.progress = {"batch": start, "state": state}
             saved.save()
-
-
-def _value(block: Block, name: str) -> Tensor:
-    return block.target if name == "targets" else getattr(block, name)
 
 
 def _shapes(collector: Collector, what: Sequence[str]) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -101,14 +97,11 @@ def _shapes(collector: Collector, what: Sequence[str]) -> dict[str, tuple[tuple[
             f"--what logits: {layer_name(head)} mixes the probabilities of several logit "
             "vectors and has no single one; leave logits out"
         )
-    widths = {"features": (head.feature_dim,), "targets": ()}
-    return {
-        name: (
-            (rows, *widths.get(name, (head.num_classes,))),
-            "int64" if name == "targets" else _dtype(collector),
-        )
-        for name in what
+    kinds = {
+        "features": ((rows, head.feature_dim), _dtype(collector)),
+        "targets": ((rows,), "int64"),
     }
+    return {name: kinds.get(name, ((rows, head.num_classes), _dtype(collector))) for name in what}
 
 
 def _dtype(collector: Collector) -> str:
@@ -129,11 +122,7 @@ def _identity(collector: Collector, what: Sequence[str]) -> dict[str, Any]:
 
 
 def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
-    """Whether this collection is complete already.
-
-    Raises:
-        ValueError: the folder holds something else.
-    """
+    """Whether this collection is complete already; refuse a folder that holds something else."""
     if not folder.exists() or not any(folder.iterdir()):
         return False
     if not (folder / DESCRIPTION).exists():

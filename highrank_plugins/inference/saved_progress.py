@@ -19,23 +19,29 @@ from highrank_plugins.inference.streaming_model import FairseqBatch, Segments
 class SavedProgress:
     """Keep a dictionary `progress` of plain values and tensors, and write it to a file.
 
-    Args:
-        path: the file. It is read if it exists.
-        identity: plain values by name; another evaluation has other ones.
-        seconds: how often `save_if_due` writes; 0: whenever it is called.
-        option: the option that names another file, for messages.
+    An existing file is read. Another evaluation has another `identity`, plain values by name; it
+    may be written to the file that `option` names.
     """
 
     def __init__(
         self, path: Path, identity: dict[str, Any], seconds: float, option: str = "--state"
     ) -> None:
-        self.path, self.identity, self.seconds, self.option = path, identity, seconds, option
+        self.path, self.identity, self.seconds = path, identity, seconds
         self.progress: dict[str, Any] = {}
         self._saved_at = time.monotonic()
-        if path.exists():
-            stored = _load(path, option)
-            self._check_identity(stored["identity"])
-            self.progress = stored["progress"]
+        if not path.exists():
+            return
+        stored = _load(path, option)
+        before, self.progress = stored["identity"], stored["progress"]
+        if changes := "; ".join(
+            f"{name}: {before.get(name)} there, {identity.get(name)} now"
+            for name in dict.fromkeys([*before, *identity])
+            if before.get(name) != identity.get(name)
+        ):
+            raise ValueError(
+                f"{path} is the progress of another evaluation ({changes}). Resume that one, "
+                f"name another file by {option}, or delete this one"
+            )
 
     def save(self) -> None:
         """Write the file, all or nothing: a kill leaves the old one or the new one."""
@@ -55,19 +61,6 @@ class SavedProgress:
     def remove(self) -> None:
         """Delete the file: the evaluation is over."""
         self.path.unlink(missing_ok=True)
-
-    def _check_identity(self, stored: dict[str, Any]) -> None:
-        names = dict.fromkeys([*stored, *self.identity])
-        different = [n for n in names if stored.get(n) != self.identity.get(n)]
-        if different:
-            changes = "; ".join(
-                f"{name}: {stored.get(name)} there, {self.identity.get(name)} now"
-                for name in different
-            )
-            raise ValueError(
-                f"{self.path} is the progress of another evaluation ({changes}). Resume that one, "
-                f"name another file by {self.option}, or delete this one"
-            )
 
 
 def _load(path: Path, option: str) -> dict[str, Any]:
@@ -92,19 +85,12 @@ Begin = Callable[[Iterator[FairseqBatch], Any, Any], Iterator["SegmentResult"]]
 
 
 class SegmentResult(NamedTuple):
-    """Hold the result of one segment, and what the next one needs.
+    """Hold the result of one segment, and what the next one needs."""
 
-    Attributes:
-        nll: Sum over the segment in nats, by each of the models.
-        tokens: Number of tokens of the segment.
-        state: Recurrent state after the segment, nested lists of tensors.
-        extra_state: Any other tensors that the next segment needs, as nested lists.
-    """
-
-    nll: list[float]
+    nll: list[float]  # sums over the segment in nats, by each of the models
     tokens: int
-    state: Any
-    extra_state: Any
+    state: Any  # the recurrent one after the segment, nested lists of tensors
+    extra_state: Any  # any other tensors that the next segment needs
 
 
 def evaluate_segments(
@@ -112,13 +98,9 @@ def evaluate_segments(
 ) -> dict[str, Any]:
     """Evaluate all segments that an earlier process has not evaluated.
 
-    Args:
-        name: Name of the evaluation in the file and on the progress bar.
-        saved: Keeps the result under `name`, and is written periodically.
-        begin: Called once. Both states are None at the start of the text.
-    Returns:
-        `nll` (sums) and `tokens` of the whole text, and the last `state`, `extra_state` and
-        `position` (number of segments).
+    `begin` is called once; both states are None at the start of the text. `saved` keeps the result
+    under `name`: `nll` (sums) and `tokens` of the text so far, and the last `state`, `extra_state`
+    and `position` (number of segments).
     """
     progress = saved.progress.get(name, START)
     steps = begin(
@@ -131,8 +113,14 @@ def evaluate_segments(
     )
     with bar:
         for step in steps:
-            progress = _after(progress, step)
-            saved.progress[name] = progress
+            before = progress["nll"] or [0.0] * len(step.nll)
+            saved.progress[name] = progress = {
+                "position": progress["position"] + 1,
+                "nll": [a + b for a, b in zip(before, step.nll, strict=True)],
+                "tokens": progress["tokens"] + step.tokens,
+                "state": step.state,
+                "extra_state": step.extra_state,
+            }
             saved.save_if_due()
             bar.set_postfix(ppl=f"{perplexity(progress):.2f}", refresh=False)
             bar.update()
@@ -142,14 +130,3 @@ def evaluate_segments(
 def perplexity(progress: dict[str, Any]) -> float:
     """Return the perplexity of the best of the models, so far."""
     return perplexity_of(min(progress["nll"]) / progress["tokens"])
-
-
-def _after(progress: dict[str, Any], step: SegmentResult) -> dict[str, Any]:
-    before = progress["nll"] or [0.0] * len(step.nll)
-    return {
-        "position": progress["position"] + 1,
-        "nll": [a + b for a, b in zip(before, step.nll, strict=True)],
-        "tokens": progress["tokens"] + step.tokens,
-        "state": step.state,
-        "extra_state": step.extra_state,
-    }

@@ -17,7 +17,7 @@ from fairseq.models import (
 from torch import Tensor, nn
 
 from highrank_plugins.common.checksums import checksum
-from highrank_plugins.inference.loading import LoadedModel, load_model, pick_device
+from highrank_plugins.inference.loading import load_model, pick_device
 from highrank_plugins.tasks.carried_state import map_tensors
 from highrank_plugins.tasks.streams import Chunk, SplitTokens, Streams, chunk_plan
 
@@ -50,12 +50,7 @@ class Observed(NamedTuple):
 
 
 class StreamingModel:
-    """Hold a model in evaluation mode, without dropout, that passes on its recurrent state.
-
-    Args:
-        model, task: of a `LoadedModel`; the model carries a state, the task is
-            `bptt_language_modeling`.
-    """
+    """Hold a model in evaluation mode, without dropout, that passes on its recurrent state."""
 
     def __init__(self, model: Any, task: Any, arch: str, device: torch.device) -> None:
         self.model, self.task, self.arch, self.device = model, task, arch, device
@@ -63,16 +58,26 @@ class StreamingModel:
 
     @classmethod
     def open(cls, checkpoint: Path, data: str, device: str | None = None) -> Self:
-        """Open the model of a checkpoint.
+        """Open the model of a checkpoint, if it has a state and its task carries that.
 
-        Args:
-            data: the directory of fairseq-preprocess.
-            device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one.
+        `data` is the directory of fairseq-preprocess, `device` "cpu", "cuda" or "cuda:N"; None: a
+        GPU if there is one.
         """
         chosen = pick_device(device)
         loaded = load_model(checkpoint, data, chosen)
-        _check_kind(loaded)
-        return cls(loaded.model, loaded.task, loaded.arch, chosen)
+        arch, task = loaded.arch, loaded.task_name
+        model = ARCH_MODEL_REGISTRY.get(arch, MODEL_REGISTRY.get(arch))
+        if not hasattr(model, "bptt_features"):
+            raise ValueError(
+                f"{checkpoint}: --arch {arch} has no recurrent state to carry along a text; this "
+                "evaluation is for awd_lstm_lm_<head> (docs/reference/archs.md)"
+            )
+        if task != TASK:
+            raise ValueError(
+                f"{checkpoint} was trained with --task {task}, whose lines or blocks do not "
+                f"continue each other; this evaluation is for --task {TASK}"
+            )
+        return cls(loaded.model, loaded.task, arch, chosen)
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the trainable parameters; a tied matrix counts once."""
@@ -123,22 +128,6 @@ def digest_of_file(path: Path) -> str:
     return checksum(path)[:16]
 
 
-def _check_kind(loaded: LoadedModel) -> None:
-    """Refuse models without a state to carry, and tasks that do not carry it."""
-    path, arch, task = loaded.path, loaded.arch, loaded.task_name
-    model = ARCH_MODEL_REGISTRY.get(arch, MODEL_REGISTRY.get(arch))
-    if not hasattr(model, "bptt_features"):
-        raise ValueError(
-            f"{path}: --arch {arch} has no recurrent state to carry along a text; this evaluation "
-            "is for awd_lstm_lm_<head> (docs/reference/archs.md)"
-        )
-    if task != TASK:
-        raise ValueError(
-            f"{path} was trained with --task {task}, whose lines or blocks do not continue each "
-            f"other; this evaluation is for --task {TASK}"
-        )
-
-
 class TextStep(NamedTuple):
     """Hold features [n, F] after a batch, the words [n] that they predict, and the state."""
 
@@ -182,10 +171,8 @@ class StreamText:
 class SentenceText:
     """Read sentences, or a language model's blocks, each on its own, with given targets.
 
-    Args:
-        model: encoder and decoder, or a language model, of fairseq or of ours.
-        task: of its training run; says how a language model's text is cut into blocks.
-        size: tokens of a batch, with padding; a longer sentence is a batch.
+    The task of the training run cuts a language model's text into blocks. `size` are the tokens of
+    a batch, with padding; a longer sentence is a batch.
     """
 
     def __init__(self, model: Any, task: Any, split: str, size: int) -> None:

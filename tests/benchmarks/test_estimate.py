@@ -11,32 +11,30 @@ from highrank_plugins.training.configuration import load
 from tests.benchmarks.test_bench import bench
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-TINY = [f"encoder_{size}" for size in ("layers=1", "embed_dim=8", "ffn_embed_dim=8")] + [
-    f"decoder_{size}" for size in ("layers=1", "embed_dim=8", "ffn_embed_dim=8")
-]
+SIZES = ("layers=1", "embed_dim=8", "ffn_embed_dim=8")
+TINY = [f"{side}_{size}" for side in ("encoder", "decoder") for size in SIZES]
 
 
 def training(conf: str, *changes: str, devices: int = 1) -> Training:
     return Training.of(conf, load(RECIPES / conf, list(changes)), devices)
 
 
-def test_the_mixtape_papers_run_is_read_from_its_configuration():
-    ours = training("wmt14_en_de/conf/yang2019/mixtape.yaml", devices=8)
-    assert (ours.updates, ours.tokens, ours.classes) == (300_000, 32_768, 32_000)
-    assert ours.arch == "transformer_mixtape_wmt_en_de_big"
-    assert ours.case(None).work() == 157 * 26
+@pytest.mark.parametrize(
+    ("conf", "changes", "devices", "expected"),
+    [
+        ("yang2019/mixtape", [], 8, (4096, 32_768, 157 * 26)),
+        ("big/mixtape", [], 32, (1024, 32_768, 39 * 26)),
+        # without effective tokens every device adds its batch
+        ("small/softmax", ["update_freq=3"], 4, (1024, 4 * 1024 * 3, 39 * 26)),
+    ],
+)
+def test_a_run_is_read_from_its_configuration(conf, changes, devices, expected):
+    ours = training(f"wmt14_en_de/conf/{conf}.yaml", *changes, devices=devices)
+    assert (ours.max_tokens, ours.tokens, ours.case(None).work()) == expected
     assert ours.case(520).work() == 520
-
-
-def test_a_batch_is_the_share_of_one_of_many_devices():
-    ours = training("wmt14_en_de/conf/big/mixtape.yaml", devices=32)
-    assert (ours.max_tokens, ours.tokens) == (1024, 32_768)
-    assert ours.case(None).work() == 39 * 26
-
-
-def test_without_effective_tokens_every_device_adds_its_batch():
-    ours = training("wmt14_en_de/conf/small/softmax.yaml", "update_freq=3", devices=4)
-    assert ours.tokens == 4 * 1024 * 3
+    if "yang" in conf:
+        assert (ours.updates, ours.classes) == (300_000, 32_000)
+        assert ours.arch == "transformer_mixtape_wmt_en_de_big"
 
 
 def test_parameters_are_counted_layer_by_layer():
@@ -89,9 +87,7 @@ def test_a_step_is_measured():
 
 def test_layers_of_a_user_dir_are_measured(tmp_path):
     file = tmp_path / "own.yaml"
-    file.write_text(
-        "data: {vocab_size: 100}\n"
-        "train: {arch: transformer_own, user_dir: my_layers, max_tokens: 50, max_update: 3}\n"
-    )
+    train = "{arch: transformer_own, user_dir: my_layers, max_tokens: 50, max_update: 3}"
+    file.write_text(f"data: {{vocab_size: 100}}\ntrain: {train}\n")
     case = Training.of("own", load(file), devices=1).case(None)
     assert case.user_dir == "my_layers" and "user" not in case.shape

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from highrank_plugins.benchmarks import child, measuring
-from highrank_plugins.benchmarks.case import ModelCase, presets
+from highrank_plugins.benchmarks.case import LossCase, ModelCase, presets
 from highrank_plugins.benchmarks.models import model_step, parameters
 
 SIZES = "--decoder-embed-dim 8 --decoder-hidden-size 12 --decoder-last-hidden-size 10"
 SOFTMAX = "awd_lstm_lm_softmax_ptb --decoder-embed-dim 8 --decoder-hidden-size 12"
 WRONG = "--head-components 3"
+LOSS = LossCase("mos", tokens=64, dim=16, classes=500)
 CASE = ModelCase(60, sentences=2, length=5, task="bptt_language_modeling", baseline=SOFTMAX)
 
 
@@ -60,12 +61,28 @@ def test_a_mistake_in_options_is_shown_without_the_name_of_its_class(monkeypatch
         child.main()
 
 
-def test_the_largest_batch_may_have_any_number_of_streams(monkeypatch):
-    monkeypatch.setattr(measuring, "peak", lambda kind, case, *_: 100 * case.sentences)
-    found = measuring.largest_batch("train", CASE, SOFTMAX, limit=1_350, threads=1)
-    assert found.sentences == 13 and found.length == 5
-    with pytest.raises(measuring.MeasurementFailed, match="is too little for one sentence"):
-        measuring.largest_batch("train", CASE, SOFTMAX, limit=99, threads=1)
+@pytest.mark.parametrize(
+    ("case", "each", "limit", "found", "smallest"),
+    [
+        (CASE, 100, 1_350, {"sentences": 13}, "one sentence or stream"),
+        (
+            LossCase("mos", tokens=64, dim=16, classes=500),
+            100,
+            70_000,
+            {"tokens": 640},
+            "64 tokens",
+        ),
+    ],
+)
+def test_the_largest_batch_stays_below_the_limit(monkeypatch, case, each, limit, found, smallest):
+    (field,), said = found, []
+    monkeypatch.setattr(measuring, "peak", lambda kind, case, *_: each * getattr(case, field))
+    arguments = ("loss" if field == "tokens" else "train", case, SOFTMAX)
+    assert measuring.largest_batch(*arguments, limit, 1, said.append) == replace(case, **found)
+    assert f"{SOFTMAX}: {found[field]:,} {field} fit" in said
+    assert any(line.endswith(" do not fit") for line in said)
+    with pytest.raises(measuring.MeasurementFailed, match=f"--within.*little for {smallest}"):
+        measuring.largest_batch(*arguments, limit=99, threads=1)
 
 
 # of the resolved configurations, as the papers print them

@@ -49,16 +49,12 @@ def assert_is_the_loss(implementation, case):
         torch.testing.assert_close(ours, theirs, **close)
 
 
-@pytest.mark.parametrize("implementation", ["naive", "gathered"])
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_eager_code_computes_the_loss(case, implementation):
-    assert_is_the_loss(implementation, case)
+EAGER = [(name, case) for name in ("naive", "gathered") for case in CASES]
+CAPTURED = [("compiled", MOS_GSS), ("gathered_compiled", MIXTAPE)]
 
 
-@pytest.mark.parametrize(
-    ("implementation", "case"), [("compiled", MOS_GSS), ("gathered_compiled", MIXTAPE)], ids=str
-)
-def test_torch_captures_the_whole_loss(implementation, case, monkeypatch):
+@pytest.mark.parametrize(("implementation", "case"), EAGER + CAPTURED, ids=str)
+def test_eager_and_captured_code_computes_the_loss(implementation, case, monkeypatch):
     """Leave out inductor, which takes long."""
     monkeypatch.setattr(implementations, "COMPILER", "aot_eager")
     assert_is_the_loss(implementation, case)
@@ -114,16 +110,8 @@ def test_naive_code_uses_the_heads_own_log_probabilities():
 def test_a_new_head_describes_itself():
     assert TOY.layer().products(TOY.tokens) == [(24, 16, 50)]
     assert available("liger", TOY) == "plain softmax only"
-
-
-@toy
-@pytest.mark.parametrize("impl", ["fused", "cpp", "triton"])
-def test_implementations_are_left_out_for_a_layer_without_a_fused_loss(impl):
-    assert available(impl, TOY) == "residual has no fused loss"
-    assert available(impl, replace(TOY, head="softmax")) is None
-
-
-@toy
-def test_a_mistyped_layer_gets_a_suggestion():
+    for impl in ("fused", "cpp", "triton"):
+        assert available(impl, TOY) == "residual has no fused loss"
+        assert available(impl, replace(TOY, head="softmax")) is None
     with pytest.raises(CaseError, match="did you mean 'residual'"):
         LossCase("resdual", tokens=24, dim=16, classes=50).layer()

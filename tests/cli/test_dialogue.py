@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.cli.test_highrank import called
-from tests.dialogue_corpus import write_pickle, write_references
+from tests.dialogue_corpus import write_json_lines, write_references
 
 GENERATED = [
     "S-1\t<other> x",
@@ -33,10 +33,10 @@ def score(folder, *words):
 
 
 def test_the_commands_write_text_and_count_it(tmp_path):
-    corpus = write_pickle(tmp_path / "corpus")
-    references = write_references(corpus.parent)
-    files = called("data", "dialogue-text", "corpus", cwd=corpus.parent.parent)
-    assert files.stdout == f"corpus/{corpus.name}\ncorpus/{references.name}\n"
+    write_references(write_json_lines(tmp_path / "corpus"))
+    files = called("data", "dialogue-text", "corpus", cwd=tmp_path).stdout.splitlines()
+    names = ["train.jsonl", "valid.jsonl", "test.jsonl", "test_multi_ref.json"]
+    assert files == [f"corpus/{name}" for name in names]
     result = called("data", "dialogue-text", "corpus", ".", "--context", "2", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     count = len((tmp_path / "test1.context").read_text().splitlines())
@@ -47,7 +47,7 @@ def test_the_commands_write_text_and_count_it(tmp_path):
 def test_a_missing_corpus_is_refused(command, tmp_path):
     result = called("data", *command, cwd=tmp_path)
     assert result.returncode == 2
-    assert result.stderr.startswith("highrank: . has no corpus: put full_swda_clean_42da")
+    assert result.stderr.startswith("highrank: . has no corpus: put train.jsonl, valid.jsonl")
 
 
 def test_the_command_scores_responses(folder):

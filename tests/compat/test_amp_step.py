@@ -46,8 +46,3 @@ def test_an_update_does_not_depend_on_the_loss_scale(scale):
 
 def test_an_overflow_skips_the_update():
     assert torch.equal(updated(128, torch.tensor([1.0, torch.inf, 3.0])), torch.zeros(3))
-
-
-def test_stock_divides_twice(stock):
-    stock(AMPOptimizer, "step")
-    torch.testing.assert_close(updated(128), -GRADIENT / 128)

@@ -55,9 +55,3 @@ def hypotheses(data, translator, capsys) -> int:
 
 def test_generate_translates_every_sentence(data, translator, capsys):
     assert hypotheses(data, translator, capsys) == SIZES["test"]
-
-
-def test_stock_generate_loses_sentences(data, translator, capsys, stock):
-    stock(generate, "main")  # hooks/scored_samples.py refuses
-    stock(data_utils, "batch_by_size")
-    assert hypotheses(data, translator, capsys) < SIZES["test"]

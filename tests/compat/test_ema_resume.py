@@ -1,7 +1,6 @@
 """Test compat/ema_resume.py."""
 
 import torch
-from fairseq.trainer import Trainer
 
 from tests.compat.conftest import run_training, translation_options
 
@@ -30,13 +29,6 @@ def test_resumed_averages_equal_uninterrupted_ones(data, tmp_path):
     assert not same(unbroken["model"], unbroken["extra_state"]["ema"])
     for averages in ("ema", "ema_fp32_params"):
         assert same(unbroken["extra_state"][averages], resumed["extra_state"][averages])
-
-
-def test_stock_averages_differ_after_a_resume(data, tmp_path, stock):
-    stock(Trainer, "load_checkpoint")
-    unbroken, resumed = train_in_two_ways(data, tmp_path)
-    assert same(unbroken["model"], resumed["model"])
-    assert not same(unbroken["extra_state"]["ema"], resumed["extra_state"]["ema"])
 
 
 def test_averages_start_from_the_weights_of_a_checkpoint(data, translator, tmp_path):

@@ -32,14 +32,23 @@ def test_blocks_of_the_right_length_are_scored(data, language_model):
     assert evaluate(data, language_model, "--tokens-per-sample", 16)["perplexity"] > 1.5
 
 
-def test_blocks_that_are_too_long_are_refused(data, language_model):
-    with pytest.raises(ValueError, match=r"--tokens-per-sample \(now 1024\) to at most 16"):
-        evaluate(data, language_model)
-
-
-def test_a_single_block_that_is_too_long_is_refused(data, language_model):
-    with pytest.raises(ValueError, match="blocks are longer"):
-        evaluate(data, language_model, "--tokens-per-sample", 17)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], r"--tokens-per-sample \(now 1024\) to at most 16"),
+        (["--tokens-per-sample", 17], "blocks are longer"),
+        *(
+            (["--tokens-per-sample", 16, "--post-process", name],
+             f"--post-process {name} would join nothing here")
+            for name in ("letter", "subword_nmt", "@@ ")
+        ),
+    ],
+)  # fmt: skip
+def test_options_that_leave_words_out_or_join_none_are_refused(
+    data, language_model, words, message
+):
+    with pytest.raises(UserError, match=message):
+        evaluate(data, language_model, *words)
 
 
 def test_a_checkpoint_of_streams_needs_its_task(data, language_model, tmp_path):
@@ -48,11 +57,6 @@ def test_a_checkpoint_of_streams_needs_its_task(data, language_model, tmp_path):
     torch.save(state, tmp_path / "streams.pt")
     with pytest.raises(ValueError, match="add --task bptt_language_modeling"):
         evaluate(data, tmp_path / "streams.pt", "--tokens-per-sample", 16)
-
-
-def test_stock_evaluates_nothing(data, language_model, stock):
-    stock(LanguageModelingTask, "eval_lm_dataloader")
-    assert evaluate(data, language_model)["perplexity"] == 1
 
 
 def test_an_empty_split_is_refused(data, language_model):
@@ -65,12 +69,6 @@ def test_nan_scores_are_refused(data, language_model, tmp_path):
     broken = with_weights(language_model, tmp_path, lambda weight: weight.fill_(math.nan))
     with pytest.raises(FloatingPointError, match="infinite or NaN"):
         evaluate(data, broken, "--tokens-per-sample", 16)
-
-
-def test_stock_reports_nan(data, language_model, tmp_path, stock):
-    stock(SequenceScorer, "generate")
-    broken = with_weights(language_model, tmp_path, lambda weight: weight.fill_(math.nan))
-    assert math.isnan(evaluate(data, broken, "--tokens-per-sample", 16)["perplexity"])
 
 
 class ForgetsAWord(torch.nn.Module):
@@ -91,34 +89,20 @@ class Vocabulary:
         return 2
 
 
-def score(target: list[int]):
+@pytest.mark.parametrize("target", [[4, 5, 2], [4, 6, 1, 1]])
+def test_infinite_scores_are_refused_and_padding_is_ignored(target):
     tokens = torch.tensor([target])
     sample = {"id": torch.tensor([41]), "net_input": {"src_tokens": tokens}, "target": tokens}
-    return SequenceScorer(Vocabulary()).generate([ForgetsAWord()], sample)
-
-
-def test_infinite_scores_are_refused():
+    scorer = SequenceScorer(Vocabulary())
+    if 5 not in target:
+        found = scorer.generate([ForgetsAWord()], sample)
+        assert found[0][0]["positional_scores"].tolist() == [-1, -1]
+        return
     with pytest.raises(FloatingPointError, match=r"1 of 3 .*\[41\]"):
-        score([4, 5, 2])
+        scorer.generate([ForgetsAWord()], sample)
 
 
-def test_finite_scores_pass_and_padding_is_ignored():
-    assert score([4, 6, 1, 1])[0][0]["positional_scores"].tolist() == [-1, -1]
-
-
-def test_stock_returns_infinite_scores(stock):
-    stock(SequenceScorer, "generate")
-    assert score([4, 5, 2])[0][0]["positional_scores"].tolist() == [-1, -math.inf, -1]
-
-
-@pytest.mark.parametrize("name", ["sentencepiece", "letter", "subword_nmt", "@@ "])
-def test_a_name_that_would_join_nothing_is_refused(data, language_model, name):
-    with pytest.raises(UserError, match=f"--post-process {name} would join nothing here"):
-        evaluate(data, language_model, "--tokens-per-sample", 16, "--post-process", name)
-
-
-@pytest.mark.parametrize("context", [0, 4])
-@pytest.mark.parametrize("name", ["subword_nmt", "@@ "])
+@pytest.mark.parametrize(("name", "context"), [("subword_nmt", 0), ("@@ ", 4)])
 def test_means_are_per_word_where_pieces_are_joined(
     data, language_model, monkeypatch, caplog, name, context
 ):

@@ -22,10 +22,6 @@ def test_a_run_prints_no_warnings(data, tmp_path):
     assert warnings_of_a_training(data, tmp_path, filtered=True) == []
 
 
-def test_stock_prints_many_warnings(data, tmp_path):
-    assert len(warnings_of_a_training(data, tmp_path, filtered=False)) >= 6
-
-
 def test_other_warnings_are_shown():
     importlib.reload(harmless_warnings)
     with pytest.warns(UserWarning, match="the loss is odd"):

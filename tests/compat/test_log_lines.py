@@ -33,6 +33,7 @@ SOURCES = {
 def level(monkeypatch):
     root = logging.getLogger()
     before = root.level
+    root.setLevel(logging.INFO)
     yield root.setLevel
     root.setLevel(before)
 
@@ -44,55 +45,40 @@ def shown(name: str, message: object) -> str | None:
     return record.getMessage() if logger.filter(record) else None
 
 
+OPTIONS = OmegaConf.create({"common": {"seed": 1}})
+PREPROCESS = "fairseq_cli.preprocess"
+
+
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "message", "said"),
     [
-        ("fairseq_cli.train", nn.Linear(2, 2)),
-        ("fairseq_cli.train", "task: TranslationTask"),
-        ("fairseq_cli.train", "training on 1 devices (GPUs/TPUs)"),
-        ("fairseq_cli.train", "max tokens per device = 8 and max sentences per device = None"),
-        ("fairseq.trainer", "detected shared parameter: a <- b"),
-        ("fairseq.trainer", "Saving checkpoint to /home/somebody/checkpoint_best.pt"),
-        ("fairseq.tasks.fairseq_task", "can_reuse_epoch_itr = True"),
-        ("fairseq.distributed.utils", "distributed init (rank 0): file:///tmp/store-0"),
-        ("fairseq.utils", "--user-dir=/home/somebody/a has already been imported."),
-        ("fairseq.data.iterators", "grouped total_num_itrs = 9"),
+        ("fairseq_cli.train", nn.Linear(2, 2), None),
+        ("fairseq_cli.train", "task: TranslationTask", None),
+        ("fairseq_cli.train", "training on 1 devices (GPUs/TPUs)", None),
+        ("fairseq_cli.train", "max tokens per device = 8 and max sentences per device = 9", None),
+        ("fairseq.trainer", "detected shared parameter: a <- b", None),
+        ("fairseq.trainer", "Saving checkpoint to /home/somebody/checkpoint_best.pt", None),
+        ("fairseq.tasks.fairseq_task", "can_reuse_epoch_itr = True", None),
+        ("fairseq.distributed.utils", "distributed init (rank 0): file:///tmp/store-0", None),
+        ("fairseq.utils", "--user-dir=/home/somebody/a has already been imported.", None),
+        ("fairseq.data.iterators", "grouped total_num_itrs = 9", None),
+        ("fairseq_cli.train", OPTIONS, NOTE),
+        (PREPROCESS, Namespace(seed=1), NOTE),
+        (PREPROCESS, "[None] Dictionary: 9 types", "Dictionary: 9 types"),
+        (PREPROCESS, "[en] Dictionary: 9 types", "[en] Dictionary: 9 types"),
+        ("fairseq_cli.train", "training on 2 devices (GPUs/TPUs)", ...),
+        ("fairseq_cli.train", "num. shared model params: 12 (num. trained: 12)", ...),
+        ("fairseq.checkpoint_utils", "Saved a.pt (writing took 0.06590998100000434 seconds)",
+         "Saved a.pt (written in 0.0 s)"),
     ],
-)
-def test_developer_lines_are_left_out(level, name, message):
-    level(logging.INFO)
-    assert shown(name, message) is None
+)  # fmt: skip
+def test_developer_lines_are_left_out_or_shortened(level, name, message, said):
+    assert shown(name, message) == (message if said is ... else said)
     level(logging.DEBUG)
     assert shown(name, message) == str(message)
 
 
-def test_options_are_replaced_by_a_note(level):
-    level(logging.INFO)
-    assert shown("fairseq_cli.train", OmegaConf.create({"common": {"seed": 1}})) == NOTE
-    level(logging.DEBUG)
-    assert "seed" in shown("fairseq_cli.train", OmegaConf.create({"common": {"seed": 1}}))
-
-
-def test_preprocessing_prints_neither_options_nor_none_as_a_language(level):
-    level(logging.INFO)
-    assert shown("fairseq_cli.preprocess", Namespace(seed=1)) == NOTE
-    assert shown("fairseq_cli.preprocess", "[None] Dictionary: 9 types") == "Dictionary: 9 types"
-    assert shown("fairseq_cli.preprocess", "[en] Dictionary: 9 types") == "[en] Dictionary: 9 types"
-    source = inspect.getsource(preprocess)
-    assert "logger.info(args)" in source and '"[{}] Dictionary: {} types"' in source
-
-
-@pytest.mark.parametrize(
-    "message",
-    ["training on 2 devices (GPUs/TPUs)", "num. shared model params: 12 (num. trained: 12)"],
-)
-def test_other_lines_are_kept(level, message):
-    level(logging.INFO)
-    assert shown("fairseq_cli.train", message) == message
-
-
 def test_warnings_are_kept(level):
-    level(logging.INFO)
     logger = logging.getLogger("fairseq.trainer")
     record = logger.makeRecord("", logging.WARNING, "file", 1, "begin training epoch 1", (), None)
     assert logger.filter(record)
@@ -108,48 +94,35 @@ def test_fairseq_still_logs_the_lines_that_are_left_out(name):
         assert re.sub(r" \d$", "", word) in source
 
 
-def test_seconds_are_rounded(level):
-    level(logging.INFO)
-    said = shown(
-        "fairseq.checkpoint_utils", "Saved a.pt (writing took 0.06590998100000434 seconds)"
-    )
-    assert said == "Saved a.pt (written in 0.0 s)"
-    assert "(writing took " in inspect.getsource(checkpoint_utils)
+def test_fairseq_still_logs_what_is_changed():
+    for module, text in (
+        (wav2vec2_classification, "basicConfig(level=logging.DEBUG)"),
+        (checkpoint_utils, "(writing took "),
+        (preprocess, "logger.info(args)"),
+        (preprocess, '"[{}] Dictionary: {} types"'),
+    ):
+        assert text in inspect.getsource(module)
 
 
-@pytest.fixture
-def root():
-    logger = logging.getLogger()
-    before = logger.level
-    yield logger
-    logger.setLevel(before)
-
-
-def test_fairseq_still_sets_the_debug_level():
-    assert "basicConfig(level=logging.DEBUG)" in inspect.getsource(wav2vec2_classification)
-
-
-def test_the_debug_level_becomes_info(root, monkeypatch):
+@pytest.mark.parametrize(
+    ("before", "chosen", "after"),
+    [
+        (logging.DEBUG, None, logging.INFO),
+        (logging.DEBUG, "warning", logging.WARNING),
+        (logging.ERROR, None, logging.ERROR),
+    ],
+)
+def test_the_debug_level_becomes_that_of_the_environment(level, monkeypatch, before, chosen, after):
     monkeypatch.delenv("LOGLEVEL", raising=False)
-    root.setLevel(logging.DEBUG)
+    if chosen:
+        monkeypatch.setenv("LOGLEVEL", chosen)
+    level(before)
     importlib.reload(log_lines)
-    assert root.level == logging.INFO
+    assert logging.getLogger().level == after
 
 
-def test_the_environment_decides_the_level(root, monkeypatch):
-    monkeypatch.setenv("LOGLEVEL", "warning")
-    root.setLevel(logging.DEBUG)
-    importlib.reload(log_lines)
-    assert root.level == logging.WARNING
-
-
-def test_other_levels_are_kept(root):
-    root.setLevel(logging.ERROR)
-    importlib.reload(log_lines)
-    assert root.level == logging.ERROR
-
-
-def test_lines_have_the_format_of_the_tools(root):
+def test_lines_have_the_format_of_the_tools():
+    root = logging.getLogger()
     handler, own = logging.StreamHandler(), logging.StreamHandler()
     handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
     own.setFormatter(logging.Formatter("%(message)s"))
@@ -177,15 +150,11 @@ def terminal():
 
 
 def test_the_bar_is_cleared_before_a_line(terminal):
-    stream, _ = terminal
+    stream, handler = terminal
+    importlib.reload(log_lines)  # again
+    assert [type(known).__name__ for known in handler.filters] == ["ClearBars"]
     with tqdm(total=3, desc="epoch", file=stream, ncols=40) as bar:
         bar.refresh()
         assert stream.getvalue().rpartition("\r")[2].startswith("epoch")
         logging.getLogger("highrank").warning("something happened")
         assert "\rsomething happened\n" in stream.getvalue()
-
-
-def test_importing_again_adds_no_second_filter(terminal):
-    _, handler = terminal
-    importlib.reload(log_lines)
-    assert [type(known).__name__ for known in handler.filters] == ["ClearBars"]

@@ -14,11 +14,9 @@ class Server(ThreadingHTTPServer):
 
     Attributes:
         ranges: whether it sends the rest of a file that is asked for.
-        compares: whether it heeds If-Range.
         die_after: numbers of bytes after which an answer ends early, one answer each.
         statuses: codes to answer with instead, one answer each.
         asked: the Range of each request.
-        version: its ETag, if it has one.
         lengths: whether it says how long an answer is.
         headers: what else it sends before an answer.
     """
@@ -26,8 +24,6 @@ class Server(ThreadingHTTPServer):
     def __init__(self, content: bytes) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.content, self.ranges, self.lengths = content, True, True
-        self.version: str | None = None
-        self.compares = True
         self.die_after: list[int] = []
         self.statuses: list[int] = []
         self.asked: list[str | None] = []
@@ -45,9 +41,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(self.server.statuses.pop(0))
             return
         whole = self.server.content
-        known = self.headers.get("If-Range") in (None, self.server.version)
-        known = known or not self.server.compares
-        rest = asked and self.server.ranges and known
+        rest = asked and self.server.ranges
         start = int(re.match(r"bytes=(\d+)-", asked)[1]) if rest else 0
         if start >= len(whole) and start:
             self.send_response(416)
@@ -58,8 +52,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(whole) - 1}/{len(whole)}")
-        if self.server.version:
-            self.send_header("ETag", self.server.version)
         if self.server.lengths:
             self.send_header("Content-Length", str(len(whole) - start))
         for name, value in self.server.headers.items():

@@ -18,11 +18,11 @@ FILES = {"top.txt": b"one\n", "folder/below.txt": b"two\n" * 100_000}
 def write_tar(path, files=FILES, more=(), mode="w:gz"):
     with tarfile.open(path, mode) as tar:
         for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-        for member in more:
-            tar.addfile(member)
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+        for entry in more:
+            tar.addfile(entry)
     return path
 
 
@@ -62,13 +62,6 @@ def test_all_files_are_extracted(tmp_path, folder, name, write):
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_empty_folders_are_made(tmp_path, folder):
-    member = tarfile.TarInfo("empty")
-    member.type = tarfile.DIRTYPE
-    extract(write_tar(tmp_path / "a.tar.gz", more=[member]), folder)
-    assert (folder / "empty").is_dir()
-
-
 def test_a_single_compressed_file_is_extracted(tmp_path, folder):
     (tmp_path / "train.txt.gz").write_bytes(gzip.compress(b"a b\n"))
     extract(tmp_path / "train.txt.gz", folder)
@@ -82,51 +75,54 @@ def test_an_existing_folder_is_left_alone(tmp_path, folder):
     assert list(folder.iterdir()) == []
 
 
-def link(kind, target="/etc/passwd"):
-    member = tarfile.TarInfo("link")
-    member.type, member.linkname = kind, target
-    return member
+def member(kind, target="", **headers):
+    found = tarfile.TarInfo("link")
+    found.type, found.linkname, found.pax_headers = kind, target, headers
+    return found
 
 
-def device():
-    member = tarfile.TarInfo("null")
-    member.type = tarfile.CHRTYPE
-    return member
+def link_in_zip(path):
+    found = zipfile.ZipInfo("link")
+    found.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(path, "w") as zipped:
+        zipped.writestr(found, "/etc/passwd")
+    return path
 
 
-HOSTILE = {
-    "absolute": lambda p: write_tar(p, {"/tmp/evil": b"x"}),
-    "above": lambda p: write_tar(p, {"a/../../evil": b"x"}),
-    "symbolic link": lambda p: write_tar(p, more=[link(tarfile.SYMTYPE)]),
-    "link inside": lambda p: write_tar(p, more=[link(tarfile.SYMTYPE, "top.txt")]),
-    "hard link": lambda p: write_tar(p, more=[link(tarfile.LNKTYPE, "top.txt")]),
-    "device": lambda p: write_tar(p, more=[device()]),
-}
+def encrypted_zip(path):
+    """Set the flag of an encrypted file."""
+    content = bytearray(write_zip(path, {"a": b"x"}).read_bytes())
+    content[content.index(b"PK\1\2") + 8] |= 1
+    path.write_bytes(content)
+    return path
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_tar_archives_are_refused(tmp_path, folder, kind):
-    archive = HOSTILE[kind](tmp_path / "a.tar.gz")
-    with pytest.raises(UserError, match=r"a\.tar\.gz: refused, since"):
-        extract(archive, folder)
+OUTSIDE, KIND = "would lie outside of the folder", "link is a link, a device or a sparse"
+SPARSE = {"GNU.sparse.major": "0", "GNU.sparse.minor": "1", "GNU.sparse.map": "0,0",
+          "GNU.sparse.size": str(8 << 30)}  # fmt: skip
+HOSTILE = [
+    *((write, {name: b"x"}, OUTSIDE) for write in (write_tar, write_zip)
+      for name in ("/tmp/evil", "../evil", "a/../../evil")),
+    *((write_tar, [member(*kind)], KIND)
+      for kind in ((tarfile.SYMTYPE, "/etc/passwd"), (tarfile.SYMTYPE, "top.txt"),
+                   (tarfile.LNKTYPE, "top.txt"), (tarfile.CHRTYPE,))),
+    (write_tar, [member(tarfile.REGTYPE, **SPARSE)], KIND),
+    (link_in_zip, None, KIND),
+    (encrypted_zip, None, "a is encrypted"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("write", "content", "message"), HOSTILE)
+def test_hostile_archives_are_refused(tmp_path, folder, write, content, message):
+    path = tmp_path / ("a.tar.gz" if write is write_tar else "a.zip")
+    if isinstance(content, list):
+        write(path, FILES, content)
+    else:
+        write(path, *([content] if content else []))
+    with pytest.raises(UserError, match=rf"{path.name}: .*{message}"):
+        extract(path, folder)
     assert list(folder.parent.iterdir()) == []
     assert not (tmp_path / "evil").exists()
-
-
-@pytest.mark.parametrize("name", ["/tmp/evil", "../evil", "a/../../evil"])
-def test_names_in_zip_archives_that_lead_outside_are_refused(tmp_path, folder, name):
-    with pytest.raises(UserError, match="would lie outside of the folder"):
-        extract(write_zip(tmp_path / "a.zip", {name: b"x"}), folder)
-    assert list(folder.parent.iterdir()) == []
-
-
-def test_links_in_zip_archives_are_refused(tmp_path, folder):
-    member = zipfile.ZipInfo("link")
-    member.external_attr = (stat.S_IFLNK | 0o777) << 16
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as zipped:
-        zipped.writestr(member, "/etc/passwd")
-    with pytest.raises(UserError, match="link is a link, a device or a sparse"):
-        extract(tmp_path / "a.zip", folder)
 
 
 @pytest.mark.parametrize(
@@ -176,12 +172,8 @@ def test_other_kinds_of_files_are_refused(tmp_path, folder):
     (tmp_path / "a.rar").write_bytes(b"x")
     with pytest.raises(UserError, match=r"expected a name that ends with \.tar\.gz"):
         extract(tmp_path / "a.rar", folder)
-
-
-def test_a_missing_archive_raises_file_not_found(tmp_path, folder):
     with pytest.raises(FileNotFoundError):
         extract(tmp_path / "a.zip", folder)
-    assert list(folder.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -211,22 +203,6 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, folder, monkey
         with pytest.raises(UserError, match=r"unpacks to more than .* 200 times its size"):
             extract(tmp_path / name, folder)
         assert not folder.exists() and list(folder.parent.iterdir()) == []
-
-
-def test_a_name_of_megabytes_is_refused(tmp_path, folder):
-    write_tar(tmp_path / "a.tgz", {"a" * (2 << 20): b""})
-    with pytest.raises(UserError, match="a header of 2,"):
-        extract(tmp_path / "a.tgz", folder)
-
-
-def test_a_sparse_file_is_refused(tmp_path, folder):
-    member = tarfile.TarInfo("sparse")
-    member.pax_headers = {"GNU.sparse.major": "0", "GNU.sparse.minor": "1",
-                          "GNU.sparse.map": "0,0", "GNU.sparse.size": str(8 << 30)}  # fmt: skip
-    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
-        tar.addfile(member)
-    with pytest.raises(UserError, match="sparse file"):
-        extract(tmp_path / "a.tar", folder)
 
 
 def test_an_unknown_compression_method_counts_as_damage(tmp_path, folder):

@@ -15,12 +15,10 @@ from highrank_plugins.data.dialogue import (
     write_parallel,
 )
 from tests.dialogue_corpus import (
-    PICKLE,
     SIZES,
     corpus,
     references,
     write_json_lines,
-    write_pickle,
     write_references,
 )
 
@@ -36,7 +34,7 @@ def lines(path):
 @pytest.fixture
 def small(tmp_path):
     """Write a corpus of three times the same dialogue."""
-    write_pickle(tmp_path, {split: [DIALOGUE] for split in ("train", "valid", "test")})
+    write_json_lines(tmp_path, {split: [DIALOGUE] for split in ("train", "valid", "test")})
     return tmp_path
 
 
@@ -51,24 +49,24 @@ def test_every_utterance_but_the_first_is_a_response(small):
     ]
 
 
+def ledger_of(folder, name):
+    ledger = json.loads((folder / "counts.json").read_text())
+    assert ledger[f"{name}.response"] == ledger[f"{name}.context"]
+    entry = ledger[f"{name}.context"]
+    left_out = {reason: count["sentences"] for reason, count in entry["left out"].items()}
+    return entry["in"]["sentences"], entry["out"]["sentences"], left_out
+
+
 def test_utterances_that_are_left_out_are_counted(tmp_path):
     dialogue = {"utts": [("A", " ", []), *DIALOGUE["utts"], ("B", "", [])]}
-    write_pickle(tmp_path, {split: [dialogue, DIALOGUE] for split in ("train", "valid", "test")})
+    write_json_lines(
+        tmp_path, {split: [dialogue, DIALOGUE] for split in ("train", "valid", "test")}
+    )
     counts = write_parallel(tmp_path, tmp_path, context=2)
     assert counts["train"] == Counts(6, 6)
-    ledger = json.loads((tmp_path / "counts.json").read_text())
-    assert (
-        ledger["train.response"]
-        == ledger["test1.context"]
-        == {
-            "in": {"sentences": 10},
-            "out": {"sentences": 6},
-            "left out": {
-                "without words": {"sentences": 2},
-                "first of its dialogue": {"sentences": 2},
-            },
-        }
-    )
+    left_out = {"without words": 2, "first of its dialogue": 2}
+    for name in ("train", "test1"):
+        assert ledger_of(tmp_path, name) == (10, 6, left_out)
 
 
 def test_without_references_the_response_is_the_only_reference(small):
@@ -87,16 +85,7 @@ def test_references_become_a_test_set(small):
     }
     write_references(small, [{**entry, "context": entry["context"][:1]}, entry])
     counts = write_parallel(small, small, context=9)
-    ledger = json.loads((small / "counts.json").read_text())
-    assert (
-        ledger["test1.response"]
-        == ledger["test1.context"]
-        == {
-            "in": {"sentences": 2},
-            "out": {"sentences": 1},
-            "left out": {"context without words": {"sentences": 1}},
-        }
-    )
+    assert ledger_of(small, "test1") == (2, 1, {"context without words": 1})
     assert counts["test1"] == Counts(1, 2)
     assert counts["test"] == Counts(3, 3)
     assert lines(small / "test1.context") == ["<self> who ' s there : you ? <other> me"]
@@ -122,7 +111,7 @@ def test_the_invented_corpus_has_the_expected_counts(tmp_path):
 
 def test_a_split_without_responses_is_refused(tmp_path):
     dialogues = corpus() | {"valid": [{"utts": [("A", "hello", [])]}]}
-    write_pickle(tmp_path, dialogues)
+    write_json_lines(tmp_path, dialogues)
     with pytest.raises(ValueError, match="valid has no utterance that responds"):
         write_parallel(tmp_path, tmp_path, context=3)
 
@@ -155,46 +144,32 @@ def test_references_must_be_a_list(content, tmp_path):
         read_references(path)
 
 
-def test_both_forms_give_the_same_corpus(tmp_path):
-    write_pickle(tmp_path / "a")
-    write_json_lines(tmp_path / "b")
-    write_json_lines(tmp_path / "c" / "json_data")
+def test_a_corpus_may_lie_in_json_data(tmp_path):
+    write_json_lines(tmp_path / "a")
+    write_json_lines(tmp_path / "b" / "json_data")
     first = read_corpus(tmp_path / "a")
     assert {split: len(dialogues) for split, dialogues in first.items()} == SIZES
     assert read_corpus(tmp_path / "b") == first
-    assert read_corpus(tmp_path / "c") == first
     speaker, text, _ = corpus()["valid"][1]["utts"][2]
     assert first["valid"][1][2] == Utterance(speaker, words_of(text))
-
-
-def test_words_are_split_and_lowercased():
-    assert words_of("Uh-huh, I  don't\tKnow.") == "uh - huh , i don ' t know .".split()
-    assert words_of(" \n") == []
-
-
-def test_an_utterance_may_have_no_words(tmp_path):
-    dialogues = corpus()
-    dialogues["test"][0]["utts"] = [("A", " ", []), ("B", "yes", [])]
-    write_pickle(tmp_path, dialogues)
-    assert read_corpus(tmp_path)["test"][0] == [Utterance("A", []), Utterance("B", ["yes"])]
 
 
 @pytest.mark.parametrize(
     ("utterances", "message"),
     [
-        ([], r"test\[3\]: a dialogue without utterances"),
-        ([("A", "", [])], r"test\[3\]: a dialogue without utterances"),
-        (None, r"test\[3\]: a dialogue must be a dictionary with a list 'utts'"),
-        ([("A", "x", []), ("C", "y", [])], r"test\[3\]: utts\[1\]: an utterance must be"),
-        ([("A", 5, [])], r"test\[3\]: utts\[0\]: an utterance must be"),
-        (["AB"], r"test\[3\]: utts\[0\]: an utterance must be"),
+        ([], r"test\.jsonl:4: a dialogue without utterances"),
+        ([("A", "", [])], r"test\.jsonl:4: a dialogue without utterances"),
+        (None, r"test\.jsonl:4: a dialogue must be a dictionary with a list 'utts'"),
+        ([("A", "x", []), ("C", "y", [])], r"test\.jsonl:4: utts\[1\]: an utterance must be"),
+        ([("A", 5, [])], r"test\.jsonl:4: utts\[0\]: an utterance must be"),
+        (["AB"], r"test\.jsonl:4: utts\[0\]: an utterance must be"),
     ],
 )
 def test_malformed_dialogues_are_named(utterances, message, tmp_path):
     dialogues = corpus()
     dialogues["test"][3]["utts"] = utterances
-    path = write_pickle(tmp_path, dialogues)
-    with pytest.raises(UserError, match=f"{path}: {message}"):
+    write_json_lines(tmp_path, dialogues)
+    with pytest.raises(UserError, match=message):
         read_corpus(tmp_path)
 
 
@@ -214,22 +189,8 @@ def test_bad_json_lines_are_named_by_their_number(tmp_path):
         read_corpus(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("splits", "message"),
-    [
-        *(({"other": 1, **some}, "the split 'train' is missing or empty")
-          for some in ({"train": [], "valid": [], "test": []}, {"test": 1}, {})),
-        (["train"], "holds a list"),
-    ],
-)  # fmt: skip
-def test_pickles_without_splits_are_refused(splits, message, tmp_path):
-    path = write_pickle(tmp_path, splits)
-    with pytest.raises(UserError, match=f"{path}: {message}"):
-        read_corpus(tmp_path)
-
-
 def test_missing_files_are_named(tmp_path):
-    message = f"{tmp_path} has no corpus: put {PICKLE} there, or train.jsonl, valid.jsonl"
+    message = f"{tmp_path} has no corpus: put train.jsonl, valid.jsonl"
     with pytest.raises(UserError, match=message):
         read_corpus(tmp_path)
     write_json_lines(tmp_path)

@@ -71,10 +71,17 @@ def test_sentences_of_equal_lengths_are_told_apart_by_checksums(
         run_training(folder, used_dir, *more)
 
 
-def test_another_validation_set_gives_a_warning(data, used_dir, caplog):
-    words = ["--max-update", "3", "--valid-subset", "test", "--ignore-unused-valid-subsets"]
-    run_training(data, used_dir, *translation_options(), *words)
-    assert "--valid-subset was valid, is now test" in caplog.text
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--valid-subset", "test", "--ignore-unused-valid-subsets"],
+         "--valid-subset was valid, is now test"),
+        (["--best-checkpoint-metric", "ppl"], "--best-checkpoint-metric was loss, is now ppl"),
+    ],
+)  # fmt: skip
+def test_another_validation_gives_a_warning(data, used_dir, caplog, words, said):
+    run_training(data, used_dir, *translation_options(**{"--max-update": 3}), *words)
+    assert said in caplog.text
 
 
 LEGITIMATE = {
@@ -99,9 +106,3 @@ def test_a_run_with_legitimate_changes_resumes(data, used_dir, words, caplog):
 def test_a_named_checkpoint_allows_any_options(data, used_dir, tmp_path):
     words = ["--finetune-from-model", used_dir / "checkpoint_last.pt", "--lr", "0.5"]
     assert run_training(data, tmp_path / "other", *translation_options(), *words)
-
-
-def test_another_best_checkpoint_metric_gives_a_warning(data, used_dir, caplog):
-    words = ["--max-update", "3", "--best-checkpoint-metric", "ppl"]
-    run_training(data, used_dir, *translation_options(), *words)
-    assert "--best-checkpoint-metric was loss, is now ppl" in caplog.text

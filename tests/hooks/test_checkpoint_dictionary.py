@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fairseq import checkpoint_utils, tasks
-from fairseq.sequence_generator import SequenceGenerator
-from fairseq.tasks import FairseqTask
+from fairseq import tasks
 from fairseq_cli import eval_lm, generate, interactive, validate
 
 from highrank_plugins.common.user_error import UserError
@@ -56,27 +54,18 @@ def run_generate(data, path, *options):
     return generate.main(config("generation", data, "--path", path, *CPU, *options))
 
 
-def test_generation_and_interactive_translation_compare_dictionaries(other_data, translator):
+def test_commands_compare_dictionaries(other_data, translator):
     folder, message = other_data
-    with pytest.raises(ValueError, match=message):
-        run_generate(folder, translator)
-    with pytest.raises(ValueError, match=message):
-        interactive.main(
-            config("interactive_generation", folder, "--path", translator, *CPU, "-s", "xx")
-        )
-
-
-def test_stock_generates_with_another_dictionary(other_data, translator, stock):
-    stock(FairseqTask, "load_state_dict")
-    run_generate(other_data[0], translator)
-
-
-def test_validation_compares_dictionaries(other_data, translator):
-    folder, message = other_data
+    typed = config("interactive_generation", folder, "--path", translator, *CPU, "-s", "xx")
     line = [folder, "--task", "translation", "--path", translator, *CPU, "--max-tokens", 60]
-    args = config("validation", *line)
-    with pytest.raises(ValueError, match=message):
-        validate.main(args, override_args=Namespace(data=str(folder)))
+    overrides = Namespace(data=str(folder))
+    for command in (
+        lambda: run_generate(folder, translator),
+        lambda: interactive.main(typed),
+        lambda: validate.main(config("validation", *line), override_args=overrides),
+    ):
+        with pytest.raises(ValueError, match=message):
+            command()
 
 
 def test_evaluation_of_a_language_model_compares_dictionaries(other_text, language_model):
@@ -96,14 +85,10 @@ def test_training_compares_dictionaries(option, other_data, translator, tmp_path
 def test_analysis_compares_dictionaries(other_text, language_model, data):
     with pytest.raises(ValueError, match=f"{language_model}: {MESSAGE.format('target')}"):
         load_model(language_model, str(other_text))
-    load_model(language_model, str(data / "lm"))
-
-
-def test_counts_do_not_matter(data, language_model, tmp_path):
-    folder = swapped(data / "lm", tmp_path / "other")
-    words = [line.split()[0] for line in (folder / "dict.txt").read_text().splitlines()]
-    (folder / "dict.txt").write_text("".join(f"{word} 1\n" for word in words))
-    load_model(language_model, str(folder))
+    shutil.copy(data / "lm" / "dict.txt", other_text)
+    words = [line.split()[0] for line in (other_text / "dict.txt").read_text().splitlines()]
+    (other_text / "dict.txt").write_text("".join(f"{word} 1\n" for word in words))
+    load_model(language_model, str(other_text))  # counts do not matter
 
 
 def test_a_checkpoint_without_hashes_loads_with_one_warning(
@@ -132,42 +117,26 @@ def test_a_checkpoint_of_fairseq_0_10_is_read_with_a_warning(
     assert [text[:20] for text in caplog.messages if "no hash of its" in text] == [str(path)[:20]]
 
 
-def test_each_checkpoint_holds_the_hashes(data, translator, language_model):
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(translator))["task_state"]
-    assert state["dictionaries"].keys() == {"source", "target"}
-
-
 def test_a_model_of_the_other_direction_is_refused(data, translator):
     task = tasks.setup_task(config("generation", data, "--path", translator, *CPU).task)
     state = torch.load(translator)["task_state"]
     task.load_state_dict(state)
     assert state["languages"] == ["xx", "yy"]
+    assert state["dictionaries"].keys() == {"source", "target"}
     task.cfg.source_lang, task.cfg.target_lang = "yy", "xx"
     with pytest.raises(UserError, match="-s yy -t xx: the model translates xx to yy"):
         task.load_state_dict(state | {"dictionaries": task.state_dict()["dictionaries"]})
 
 
-def test_a_language_model_of_other_words_is_refused(data, other_text, translator, tmp_path):
+def test_another_model_is_refused_as_a_language_model(data, other_text, translator, tmp_path):
     run_training(other_text, tmp_path / "lm", *LANGUAGE_MODEL)
     folder = swapped(data, tmp_path / "both")
     shutil.copy(other_text / "dict.txt", folder / "dict.txt")
-    fusion = ["--lm-path", tmp_path / "lm" / "checkpoint_last.pt", "--lm-weight", 0.1]
+    fusion = ["--lm-weight", 0.1, "--lm-path"]
     with pytest.raises(ValueError, match="--lm-path: the dictionary of the language model"):
-        run_generate(folder, translator, *fusion)
-
-
-def test_a_translation_model_is_refused_as_a_language_model(data, translator):
+        run_generate(folder, translator, *fusion, tmp_path / "lm" / "checkpoint_last.pt")
     with pytest.raises(ValueError, match="--lm-path: this checkpoint has an encoder"):
-        run_generate(data, translator, "--lm-path", translator, "--lm-weight", 0.1)
-
-
-def test_stock_fuses_a_language_model_of_other_words(data, other_text, translator, tmp_path, stock):
-    stock(SequenceGenerator, "__init__")
-    run_training(other_text, tmp_path / "lm", *LANGUAGE_MODEL)
-    folder = swapped(data, tmp_path / "both")
-    shutil.copy(other_text / "dict.txt", folder / "dict.txt")
-    fusion = ["--lm-path", tmp_path / "lm" / "checkpoint_last.pt", "--lm-weight", 0.1]
-    run_generate(folder, translator, *fusion)
+        run_generate(data, translator, *fusion, translator)
 
 
 def test_streams_of_another_dictionary_are_neither_finetuned_nor_resumed(tmp_path):
@@ -175,8 +144,7 @@ def test_streams_of_another_dictionary_are_neither_finetuned_nor_resumed(tmp_pat
     train_streams(data, tmp_path / "old", "--max-update", 2)
     path = last(tmp_path / "old")
     swap_words(data / "dict.txt")
-    starts = ["--finetune-from-model"], ["--reset-dataloader", "--restore-file"], ["--restore-file"]
-    for words in starts:
+    for words in ["--finetune-from-model"], ["--reset-dataloader", "--restore-file"]:
         where = [data, "--arch", "awd_lstm_lm_softmax", "--save-dir", tmp_path / "new"]
         done = attempt("train", *where, *SHAPE, *LOSS, *STREAMS, "--max-update", 3, *words, path)
         assert done.code == 2

@@ -31,39 +31,23 @@ def translate(data, *options):
     return generate.main(config("generation", data, *more, *options))
 
 
-def test_nan_is_an_error(data, broken):
-    with pytest.raises(FloatingPointError, match=r"--path.*NaN"):
-        translate(data, "--path", broken)
+def test_nan_is_an_error(data, broken, translator):
+    for path in broken, f"{translator}:{broken}":
+        with pytest.raises(FloatingPointError, match=r"--path.*NaN"):
+            translate(data, "--path", path)
+    assert translate(data, "--path", translator) is not None
 
 
-def test_nan_in_an_ensemble_is_an_error(data, broken, translator):
-    with pytest.raises(FloatingPointError, match="NaN"):
-        translate(data, "--path", f"{translator}:{broken}")
-
-
-@pytest.fixture
-def one_nan(monkeypatch):
-    """Make every model give NaN to class 5, as a mixture may."""
+def test_one_nan_is_an_error(data, translator, monkeypatch):
+    """Every model gives NaN to class 5, as a mixture may."""
     sound = FairseqDecoder.get_normalized_probs
 
     def probabilities(decoder, *args, **kwargs):
         return sound(decoder, *args, **kwargs).index_fill(-1, torch.tensor(5), torch.nan)
 
     monkeypatch.setattr(FairseqDecoder, "get_normalized_probs", probabilities)
-
-
-def test_one_nan_is_an_error(data, translator, one_nan):
     with pytest.raises(FloatingPointError, match=r"--path.*NaN"):
         translate(data, "--path", translator)
-
-
-def test_stock_translates_nan(data, translator, one_nan, stock):
-    stock(EnsembleModel, "forward_decoder")
-    assert translate(data, "--path", translator) is not None
-
-
-def test_models_without_nan_translate(data, translator):
-    assert translate(data, "--path", translator) is not None
 
 
 class Fused(torch.nn.Module):
@@ -107,10 +91,9 @@ def normalised(monkeypatch) -> list[torch.Tensor]:
     return seen
 
 
-def hypotheses_of(built, models=None, **options) -> list[dict]:
+def hypotheses_of(built, models, **options) -> list[dict]:
     """Return all hypotheses of a batch."""
     search = Namespace(beam=3, max_len_a=0, max_len_b=8, **options)
-    models = models or [built.model.eval()]
     generator = built.task.build_generator(models, search)
     hypotheses = built.task.inference_step(generator, models, built.batch())
     return [h for sentence in hypotheses for h in sentence]
@@ -123,37 +106,27 @@ def assert_same(ours: list[dict], theirs: list[dict]) -> None:
         torch.testing.assert_close(a["positional_scores"], b["positional_scores"])
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_hypotheses_are_the_same_without_a_second_softmax(head, mt_data, stock, normalised):
+@pytest.mark.parametrize(
+    ("head", "others", "options"),
+    [
+        *((head, [], {}) for head in HEADS),
+        ("mos", ["transformer"], {}),  # fairseq's model needs its only log_softmax
+        ("mixtape", [], {"temperature": 0.5}),
+    ],
+)
+def test_hypotheses_are_those_of_fairseq_with_fewer_softmaxes(
+    head, others, options, mt_data, stock, normalised
+):
     built = build(mt_data, f"transformer_{head}_tiny")
-    found = hypotheses_of(built)
-    assert not normalised
+    models = [built.model.eval()]
+    models += [build(mt_data, arch, "--criterion", "cross_entropy").model.eval() for arch in others]
+    found, steps = hypotheses_of(built, models, **options), len(normalised)
+    assert (steps > 0) is bool(others or options)
+    if options:
+        assert all((divided.exp().sum(-1) < 0.9).all() for divided in normalised)
     stock(EnsembleModel, "forward_decoder")
-    assert_same(found, hypotheses_of(built))
-    assert normalised
-
-
-def test_an_ensemble_with_a_stock_model_is_normalised(mt_data, stock, normalised):
-    """One model of ours and one of fairseq's, which needs its only log_softmax."""
-    built = build(mt_data, "transformer_mos_tiny")
-    other = build(mt_data, "transformer", "--criterion", "cross_entropy").model.eval()
-    models = [built.model.eval(), other]
-    found = hypotheses_of(built, models)
-    steps = len(normalised)
-    assert steps > 0
-    stock(EnsembleModel, "forward_decoder")
-    assert_same(found, hypotheses_of(built, models))
-    assert len(normalised) == 3 * steps
-
-
-def test_a_temperature_needs_the_second_softmax(mt_data, stock, normalised):
-    built = build(mt_data, "transformer_mixtape_tiny")
-    found = hypotheses_of(built, temperature=0.5)
-    for divided in normalised:
-        assert (divided.exp().sum(-1) < 0.9).all()
-    assert normalised
-    stock(EnsembleModel, "forward_decoder")
-    assert_same(found, hypotheses_of(built, temperature=0.5))
+    assert_same(found, hypotheses_of(built, models, **options))
+    assert len(normalised) == 3 * steps if others else len(normalised) > steps
 
 
 def test_the_mark_is_removed_after_the_step(mt_data):
@@ -187,27 +160,32 @@ def python():
     raise MemoryError
 
 
+def another():
+    raise RuntimeError("shapes differ")
+
+
 @pytest.fixture
 def short(monkeypatch):
-    """Make a function fail from its n-th call on."""
+    """Make the loss fail from its n-th batch of a kind (training or not) on, some times."""
 
-    def patch(owner, name, fail, number):
-        real, calls = getattr(owner, name), []
+    def patch(fail, number=1, training=True, times=9):
+        real, calls = CrossEntropyCriterion.forward, []
 
-        def failing(*args, **kwargs):
-            calls.append(1)
-            if len(calls) >= number:
-                fail()
-            return real(*args, **kwargs)
+        def forward(criterion, model, sample, reduce=True):
+            if model.training is training:
+                calls.append(1)
+                if number <= len(calls) < number + times:
+                    fail()
+            return real(criterion, model, sample, reduce)
 
-        monkeypatch.setattr(owner, name, failing)
+        monkeypatch.setattr(CrossEntropyCriterion, "forward", forward)
 
     return patch
 
 
 @pytest.mark.parametrize("fail", [cuda, cublas, cpu, python])
 def test_a_run_names_the_batch_and_what_to_lower(data, tmp_path, short, fail):
-    short(CrossEntropyCriterion, "forward", fail, 3)
+    short(fail, 3)
     options = translation_options(**{"--max-update": 9, "--update-freq": 2, "--max-tokens": 40})
     with pytest.raises(UserError) as raised:
         run_training(data, tmp_path, *options)
@@ -218,60 +196,42 @@ def test_a_run_names_the_batch_and_what_to_lower(data, tmp_path, short, fail):
     assert (tmp_path / "crash.pt").exists() == (fail is python)  # fairseq's, of unknown errors
 
 
-def test_the_memory_option_of_our_losses_is_named(data, tmp_path, short):
-    short(CrossEntropyCriterion, "forward", cuda, 1)
-    options = translation_options(**{"--arch": "transformer_mos", "--head-loss-memory": 64})
-    with pytest.raises(UserError, match=r"--head-loss-memory MIB \(now 64\) bounds"):
-        run_training(data, tmp_path, *options)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"--arch": "transformer_mos", "--head-loss-memory": 64},
+         r"--head-loss-memory MIB \(now 64\) bounds"),
+        ({"--batch-size": 4, "--max-tokens": None},
+         r"a batch of 4 sentences.*--batch-size \(now 4\)"),
+    ],
+)  # fmt: skip
+def test_the_options_to_lower_are_named(data, tmp_path, short, options, message):
+    short(cuda)
+    words = translation_options(**options)
+    if "None" in words:
+        place = words.index("None")
+        del words[place - 1 : place + 1]
+    with pytest.raises(UserError, match=message):
+        run_training(data, tmp_path, *words)
 
 
-def test_batches_of_sentences_are_named(data, tmp_path, short):
-    short(CrossEntropyCriterion, "forward", cuda, 1)
-    options = translation_options(**{"--batch-size": 4})
-    del options[options.index("--max-tokens") : options.index("--max-tokens") + 2]
-    with pytest.raises(UserError, match=r"a batch of 4 sentences.*--batch-size \(now 4\)"):
-        run_training(data, tmp_path, *options)
-
-
-def test_a_validation_is_retried_first(data, tmp_path, monkeypatch, caplog):
-    real, calls = CrossEntropyCriterion.forward, []
-
-    def once(criterion, model, sample, reduce=True):
-        if not model.training:
-            calls.append(1)
-            if len(calls) == 1:
-                cuda()
-        return real(criterion, model, sample, reduce)
-
-    monkeypatch.setattr(CrossEntropyCriterion, "forward", once)
+def test_a_validation_is_retried_first_and_then_names_its_batch(data, tmp_path, short, caplog):
+    short(cuda, training=False, times=1)
     run_training(data, tmp_path / "one", *translation_options(**{"--max-update": 1}))
     assert "retrying batch" in caplog.text
-
-
-def test_a_validation_names_its_batch(data, tmp_path, monkeypatch):
-    real = CrossEntropyCriterion.forward
-
-    def never(criterion, model, sample, reduce=True):
-        if not model.training:
-            cuda()
-        return real(criterion, model, sample, reduce)
-
-    monkeypatch.setattr(CrossEntropyCriterion, "forward", never)
+    short(cuda, training=False)
     with pytest.raises(UserError, match=r"in a validation: a batch.*--max-tokens-valid"):
         run_training(data, tmp_path, *translation_options(**{"--max-update": 1}))
 
 
 def test_other_errors_are_left_alone(data, tmp_path, short):
-    def fail():
-        raise RuntimeError("shapes differ")
-
-    short(CrossEntropyCriterion, "forward", fail, 1)
+    short(another)
     with pytest.raises(RuntimeError, match=r"^shapes differ$"):
         run_training(data, tmp_path, *translation_options())
 
 
-def test_generation_names_its_batch(data, translator, short):
-    short(SequenceGenerator, "_generate", cuda, 1)
+def test_generation_names_its_batch(data, translator, monkeypatch):
+    monkeypatch.setattr(SequenceGenerator, "_generate", lambda *_, **__: cuda())
     words = [data, "--path", translator, "--batch-size", 3, "--cpu"]
     with pytest.raises(UserError, match=r"in generation: a batch of 3 sent.*or --beam"):
         generate.main(config("generation", *words))

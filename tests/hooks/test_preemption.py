@@ -21,61 +21,33 @@ from tests.training.launch.trainings import command
 from tests.trainings import last, parameters, same
 
 PACKAGE = Path(stop_request.__file__).parents[1]
-CFG = SimpleNamespace(checkpoint="where to save")
-
-
-@pytest.fixture
-def saved(monkeypatch):
-    """Return what was saved."""
-    seen = []
-    monkeypatch.setattr(checkpoint_utils, "save_checkpoint", lambda *given: seen.append(given))
-    return seen
-
-
-@pytest.fixture
-def trainer():
-    return SimpleNamespace(data_parallel_world_size=1, get_num_updates=lambda: 7)
-
-
-def request(monkeypatch, listening=True, asked=True):
-    monkeypatch.setattr(stop_request, "listening", lambda: listening)
-    monkeypatch.setattr(stop_request, "asked", lambda: asked)
-    monkeypatch.delenv(stop_request.DIRECTORY, raising=False)
-
-
-def test_a_process_that_is_asked_to_stop_saves_and_ends_with_code_75(monkeypatch, saved, trainer):
-    request(monkeypatch)
-    with pytest.raises(SystemExit) as ended:
-        leave_if_asked(CFG, trainer, "epoch", is_saved=False)
-    assert ended.value.code == stop_request.REQUEUE
-    assert saved == [("where to save", trainer, "epoch", None)]
-
-
-def test_a_checkpoint_of_this_update_is_not_written_twice(monkeypatch, saved, trainer):
-    request(monkeypatch)
-    with pytest.raises(SystemExit):
-        leave_if_asked(CFG, trainer, "epoch", is_saved=True)
-    assert saved == []
-
-
-@pytest.mark.parametrize(("listening", "asked"), [(True, False), (False, True)])
-def test_processes_that_are_not_asked_to_stop_continue(
-    monkeypatch, saved, trainer, listening, asked
-):
-    request(monkeypatch, listening, asked)
-    leave_if_asked(CFG, trainer, "epoch", is_saved=False)
-    assert saved == []
 
 
 @pytest.mark.parametrize(
-    "numbers",
+    ("listening", "asked", "is_saved", "saves"),
     [
-        (signal.SIGINT, signal.SIGTERM),
-        # its handler is that of SIGTERM
-        pytest.param((signal.SIGHUP,), marks=pytest.mark.long),
+        (True, True, False, 1),
+        (True, True, True, 0),
+        (True, False, False, 0),
+        (False, True, False, 0),
     ],
 )
-def test_the_stock_command_saves_and_resumes(mt_data, tmp_path, numbers):
+def test_a_process_that_is_asked_to_stop_saves_and_ends_with_code_75(
+    monkeypatch, listening, asked, is_saved, saves
+):
+    saved, cfg = [], SimpleNamespace(checkpoint="where to save")
+    trainer = SimpleNamespace(data_parallel_world_size=1, get_num_updates=lambda: 7)
+    monkeypatch.setattr(checkpoint_utils, "save_checkpoint", lambda *given: saved.append(given))
+    monkeypatch.setattr(stop_request, "listening", lambda: listening)
+    monkeypatch.setattr(stop_request, "asked", lambda: asked)
+    monkeypatch.delenv(stop_request.DIRECTORY, raising=False)
+    with pytest.raises(SystemExit) if listening and asked else nullcontext() as ended:
+        leave_if_asked(cfg, trainer, "epoch", is_saved)
+    assert ended is None or ended.value.code == stop_request.REQUEUE
+    assert saved == [("where to save", trainer, "epoch", None)] * saves
+
+
+def test_the_stock_command_saves_and_resumes(mt_data, tmp_path):
     def words(save_dir):
         return [*command(mt_data, save_dir), "--cpu"]
 
@@ -84,18 +56,14 @@ def test_the_stock_command_saves_and_resumes(mt_data, tmp_path, numbers):
         [Path(sys.executable).parent / program, *stopped, "--user-dir", PACKAGE],
         stdout=(tmp_path / "log").open("w"), stderr=subprocess.STDOUT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # not that of nohup
     )  # fmt: skip
     while "num_updates=7," not in (tmp_path / "log").read_text():
         assert training.poll() is None, (tmp_path / "log").read_text()
         time.sleep(0.05)
-    for number in numbers:
+    for number in (signal.SIGINT, signal.SIGTERM):
         training.send_signal(number)
     assert training.wait(20) == stop_request.REQUEUE
     assert "stopping after update" in (tmp_path / "log").read_text()
-    if numbers == (signal.SIGHUP,):
-        assert last(tmp_path / "stopped").exists()
-        return
     run("train", *stopped)
     run("train", *words(tmp_path / "whole")[1:])
     assert same(parameters(last(tmp_path / "stopped")), parameters(last(tmp_path / "whole")))
@@ -134,18 +102,14 @@ def test_signals_are_handled_only_while_training():
     def handlers():
         return [signal.getsignal(number) for number in stop_request.SIGNALS]
 
-    before, seen = handlers(), []
+    before = handlers()
+    assert set(stop_request.SIGNALS) == {signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP}
     assert before[0] == signal.SIG_DFL
-
-    def epoch(*_):
-        seen.append(stop_request.listening() and handlers())
-        signal.raise_signal(signal.SIGTERM)
-        seen.append(stop_request.asked())
-
     with stop_request.handlers_restored():
         stop_request.listen_unprepared()
-        epoch()
-    assert seen[0] != before and seen[1] is True
+        assert stop_request.listening() and handlers() != before
+        signal.raise_signal(signal.SIGTERM)
+        assert stop_request.asked()
     assert handlers() == before and not stop_request.listening() and not stop_request.asked()
 
 
@@ -198,20 +162,10 @@ def test_an_interrupt_that_plain_torchrun_passes_on_is_a_request(
 
 
 def test_existing_signal_handlers_are_kept():
-    mine = signal.signal(signal.SIGTERM, lambda *_: None)
-    try:
+    with stop_request.handlers_restored():
+        signal.signal(signal.SIGTERM, print)
         stop_request.listen_unprepared()
-        assert not stop_request.listening()
-    finally:
-        signal.signal(signal.SIGTERM, mine)
-
-
-def test_an_ignored_hangup_stays_ignored():
-    before = [signal.getsignal(number) for number in stop_request.SIGNALS]
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
+        assert not stop_request.listening() and signal.getsignal(signal.SIGTERM) is print
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # by nohup
         stop_request.handle(lambda *_: None)
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    finally:
-        for number, handler in zip(stop_request.SIGNALS, before, strict=True):
-            signal.signal(number, handler)

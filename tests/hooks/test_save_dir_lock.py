@@ -1,4 +1,4 @@
-"""Test hooks/save_dir_lock.py."""
+"""One training run in a --save-dir, whose files it does not touch before it trains."""
 
 import os
 import subprocess
@@ -33,19 +33,15 @@ def other(tmp_path):
         process.kill()
 
 
-def test_the_second_run_is_refused_and_the_first_named(data, tmp_path, other):
-    message = (
-        rf"in use by another training run \(process {other.pid} on .*choose another --save-dir"
-    )
-    with pytest.raises(UserError, match=message):
-        run_training(data, tmp_path, *translation_options(**{"--max-update": 1}))
+def test_the_second_run_is_refused_and_a_killed_one_leaves_no_lock(data, tmp_path, other):
+    words = translation_options(**{"--max-update": 1})
+    name = rf"process {other.pid} on .*choose another --save-dir"
+    with pytest.raises(UserError, match=rf"in use by another training run \({name}"):
+        run_training(data, tmp_path, *words)
     assert [path.name for path in tmp_path.iterdir()] == ["training.lock"]
-
-
-def test_a_killed_run_leaves_no_lock(data, tmp_path, other):
     other.kill()
     other.wait()
-    run_training(data, tmp_path, *translation_options(**{"--max-update": 1}))
+    run_training(data, tmp_path, *words)
     assert (tmp_path / "checkpoint_last.pt").exists()
 
 
@@ -82,19 +78,12 @@ def test_a_pipe_in_place_of_the_lock_is_refused(tmp_path):
         pass
 
 
-REFUSED = translation_options(**{"--arch": "transformer_mos", "--head-components": 0})
-
-
-def test_a_refused_run_leaves_no_folder(data, tmp_path):
-    with pytest.raises(UserError, match="--head-components must be at least 1"):
-        run_training(data, tmp_path / "new" / "exp", *REFUSED)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_refused_run_leaves_a_folder_as_it_was(data, tmp_path):
+@pytest.mark.parametrize("name", ["new/exp", "."])
+def test_a_refused_run_leaves_a_folder_as_it_was(data, tmp_path, name):
     (tmp_path / "notes").touch()
+    words = translation_options(**{"--arch": "transformer_mos", "--head-components": 0})
     with pytest.raises(UserError, match="--head-components must be at least 1"):
-        run_training(data, tmp_path, *REFUSED)
+        run_training(data, tmp_path / name, *words)
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 

@@ -72,14 +72,6 @@ def test_lines_end_at_line_feeds_and_are_utf8(monkeypatch, tmp_path, source):
     assert list(interactive.buffered_read(name, 2)) == [["\tgrün\u2028 \x85\rx", ""], ["\x0cÿ"]]
 
 
-def test_stock_accepts_invalid_bytes_and_splits_at_carriage_returns(monkeypatch, tmp_path, stock):
-    stock(interactive, "buffered_read")
-    typed(monkeypatch, b"gr\xffn\n")
-    assert list(interactive.buffered_read("-", 1)) == [["gr\udcffn"]]
-    (tmp_path / "file").write_bytes(b"one\rline\n")
-    assert len(list(interactive.buffered_read(str(tmp_path / "file"), 1))) == 2
-
-
 @pytest.mark.parametrize("bad", [b"x\xff", b"x\0"])
 def test_bytes_that_are_not_text_are_refused(monkeypatch, bad):
     typed(monkeypatch, b"one\n" + bad + b"\n")

@@ -1,8 +1,15 @@
-"""Test hooks/training_events.py."""
+"""Listeners are told what happens, and whoever watches sees signs of life."""
 
+import os
+import re
+import signal
+import subprocess
 import sys
+import time
 from difflib import get_close_matches
 from inspect import signature
+from itertools import groupby
+from pathlib import Path
 
 import pytest
 from fairseq.models import BaseFairseqModel
@@ -11,14 +18,16 @@ from fairseq.optim import FairseqOptimizer
 from fairseq.optim.adam import Adam
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
-from fairseq.trainer import Trainer
-from fairseq_cli import train as training
 from torch.optim import Optimizer
 
 import highrank_plugins
+from highrank_plugins.common import heartbeat
 from highrank_plugins.common.training_listener import TrainingListener
+from highrank_plugins.hooks import trainer, training_loop
 from tests.compat.conftest import run_training, translation_options
+from tests.free_port import free_port
 from tests.hooks.conftest import listen
+from tests.training.launch.trainings import command
 
 EVENTS = ("before_epoch", "before_validation", "after_epoch", "before_save")
 NAMES = {name for name in vars(TrainingListener) if not name.startswith("_")}
@@ -51,20 +60,17 @@ def test_two_epochs_send_all_events_in_order(data, tmp_path, told):
     assert losses[1] == state["extra_state"]["val_loss"]
 
 
-def test_a_validation_within_an_epoch_does_not_end_the_epoch(data, tmp_path, told):
-    run(data, tmp_path, **{"--validate-interval-updates": 1, "--max-epoch": 1})
-    names = [name for name, *_ in told]
-    assert names.count("before_validation") > 1
-    assert names.count("after_epoch") == 1
-
-
-def test_a_score_to_maximise_is_sent_as_its_negative(data, tmp_path, told, monkeypatch):
+def test_a_validation_within_an_epoch_does_not_end_the_epoch(data, tmp_path, told, monkeypatch):
+    """A score to maximise is sent as its negative."""
     monkeypatch.setattr(
         "highrank_plugins.common.options.NO_QUALITY", ()
     )  # for a score that is not 0
-    changed = {"--best-checkpoint-metric": "bsz", "--max-epoch": 1}
-    options = [*translation_options(**({"--max-update": 0} | changed))]
+    changed = {"--validate-interval-updates": 1, "--max-epoch": 1, "--max-update": 0}
+    options = translation_options(**changed, **{"--best-checkpoint-metric": "bsz"})
     state = run_training(data, tmp_path, *options, "--maximize-best-checkpoint-metric")
+    names = [name for name, *_ in told]
+    assert names.count("before_validation") > 1
+    assert names.count("after_epoch") == 1
     assert ("after_epoch", -state["extra_state"]["val_loss"]) in told
 
 
@@ -113,62 +119,97 @@ def test_a_model_is_told_the_number_of_each_update(data, tmp_path, monitor):
     assert monitor.told == expected
 
 
-def test_stock_sends_no_events(data, tmp_path, told, monitor, stock):
-    stock(Trainer, "begin_epoch")
-    stock(Trainer, "begin_valid_epoch")
-    stock(training, "validate")
-    stock(Trainer, "consolidate_optimizer")
-    stock(Trainer, "train_step")
-    run(data, tmp_path)
-    assert told == [] and monitor.told == []
+def looks_like_event(name: str) -> bool:
+    starts = ("begin_", "before_", "after_", "check_saved_")
+    return name.startswith(starts) or bool(get_close_matches(name, NAMES, n=1, cutoff=0.8))
 
 
-def classes(package: str) -> list[type]:
-    """Return every class of the package that is imported."""
-    modules = [module for name, module in sys.modules.items() if name.startswith(package)]
-    values = [value for module in modules for value in vars(module).values()]
-    return [cls for cls in values if isinstance(cls, type) and cls.__module__.startswith(package)]
-
-
-def events_of(cls: type) -> set[str]:
-    """Return names in the body of a class that are events, or look like one."""
-    own = {name for name in vars(cls) if not name.startswith("_")}
-    return {
-        name
-        for name in own
-        if name.startswith(("begin_", "before_", "after_", "check_saved_"))
-        or get_close_matches(name, NAMES, n=1, cutoff=0.8)
-    }
-
-
-def test_methods_named_like_events_belong_to_listeners():
+def test_methods_named_like_events_belong_to_listeners_and_take_what_they_are_told():
+    for name in ("befor_save", "before_saving", "after_epochs", "begin_update"):
+        assert looks_like_event(name) and name not in NAMES
     highrank_plugins.register()
-    listeners = set()
-    for cls in classes("highrank_plugins."):
-        if issubclass(cls, TrainingListener):
-            listeners.add(cls.__name__)
-            assert events_of(cls) <= NAMES, f"{cls.__name__} overrides what is never called"
-        else:
-            deaf = set(vars(cls)) & NAMES - {"finished", "monitor"}  # other words elsewhere
-            assert not deaf, f"{cls.__name__} listens and is never told"
-    assert {"AveragedSGD", "BPTTLanguageModelingTask", "HeadModel", "HeadMonitor"} <= listeners
+    modules = [module for name, module in sys.modules.items() if "highrank_plugins." in name]
+    values = {id(value): value for module in modules for value in vars(module).values()}.values()
+    classes = {value for value in values if isinstance(value, type)}
+    found = {cls for cls in classes if cls.__module__.startswith("highrank_plugins.")}
+    listeners = {cls for cls in found if issubclass(cls, TrainingListener)}
+    names = {cls.__name__ for cls in listeners}
+    assert {"AveragedSGD", "BPTTLanguageModelingTask", "HeadModel", "HeadMonitor"} <= names
+    for cls in found - listeners:
+        deaf = set(vars(cls)) & NAMES - {"finished", "monitor"}  # other words elsewhere
+        assert not deaf, f"{cls.__name__} listens and is never told"
+    for cls in listeners:
+        for name, own in vars(cls).items():
+            if name in NAMES and callable(own):
+                expected = signature(getattr(TrainingListener, name))
+                assert [*signature(own).parameters] == [*expected.parameters]
+            elif not name.startswith("_") and looks_like_event(name):
+                assert name in NAMES, f"{cls.__name__}.{name} is never called"
+    for cls in (FairseqTask, BaseFairseqModel, FairseqOptimizer, Optimizer):
+        assert not NAMES & set(dir(cls)), "an event would shadow a method"
 
 
-@pytest.mark.parametrize("name", ["befor_save", "before_saving", "after_epochs", "begin_update"])
-def test_a_misspelt_event_is_found(name):
-    misspelt = type("Misspelt", (TrainingListener,), {name: lambda self: None})
-    assert not events_of(misspelt) <= NAMES
+PACKAGE = Path(heartbeat.__file__).parents[1]
+STALL = 5
 
 
-@pytest.mark.parametrize("cls", [FairseqTask, BaseFairseqModel, FairseqOptimizer, Optimizer])
-def test_event_names_do_not_shadow_methods_of_listeners(cls):
-    assert not NAMES & set(dir(cls))
+@pytest.fixture
+def beats(monkeypatch):
+    """Record the beats of this process: phase and number of updates, None where not told."""
+    seen = []
+
+    def beat(phase=None, updates=None):
+        seen.append((phase, updates))
+
+    for module in (trainer, training_loop):
+        monkeypatch.setattr(module, "beat", beat)
+    return seen
 
 
-def test_listeners_accept_all_events():
-    highrank_plugins.register()
-    for cls in classes("highrank_plugins."):
-        for name in NAMES & set(vars(cls)) if issubclass(cls, TrainingListener) else ():
-            expected, own = getattr(TrainingListener, name), getattr(cls, name)
-            if callable(expected):
-                assert [*signature(own).parameters] == [*signature(expected).parameters]
+def test_each_phase_of_two_epochs_shows_signs_of_life(data, tmp_path, beats):
+    changed = {"--max-update": 0, "--max-epoch": 2}
+    state = run_training(data, tmp_path, *translation_options(**changed))
+    phases = [phase for phase, _ in groupby(phase for phase, _ in beats if phase is not None)]
+    epoch = ["training", "validating", "training", "saving", "training"]
+    between = "preparing an epoch"  # also of the epoch that is not trained any more
+    assert phases == [*epoch, between, *epoch, between, "ending"]
+    updates = [updates for _, updates in beats if updates is not None]
+    last = state["last_optimizer_state"]["state"][0]["step"]
+    assert updates == list(range(1, int(last) + 1))
+
+
+def test_batches_and_sums_are_signs_of_life(data, tmp_path, beats):
+    run_training(data, tmp_path, *translation_options(**{"--max-update": 1}))
+    validation = beats[beats.index(("validating", None)) :]
+    within = validation[1 : validation.index(("training", None))]
+    assert within
+    assert set(within) == {(None, None)}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_stopped_process_ends_the_others_of_torchrun(mt_data, tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    torchrun += ["--master-port", str(free_port())]
+    script = Path(sys.executable).with_name("fairseq-train")
+    words = [*command(mt_data, tmp_path / "two", 100_000)[1:], "--distributed-world-size", "2"]
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        training = subprocess.Popen(
+            [*torchrun, str(script), *words, "--cpu", "--user-dir", str(PACKAGE)],
+            stdout=file, stderr=file, env=os.environ | {"HIGHRANK_STALL_TIMEOUT": str(STALL)},
+        )  # fmt: skip
+    try:
+        while "num_updates=5," not in log.read_text():
+            assert training.poll() is None, log.read_text()
+            time.sleep(0.1)
+        children = Path(f"/proc/{training.pid}/task/{training.pid}/children").read_text().split()
+        stopped = int(children[-1])
+        os.kill(stopped, signal.SIGSTOP)
+        assert training.wait(STALL + 90) not in (0, 75)  # torchrun gives the others 30 s
+    finally:
+        training.kill()
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    (line,) = [line for line in log.read_text().splitlines() if "has made no progress" in line]
+    assert f"a signal has stopped rank 1 (process {stopped}) (SIGSTOP or SIGTSTP)" in line
+    assert re.search(r"^rank 0 .*for \d+ s, (training|validating|saving) after update \d+:", line)

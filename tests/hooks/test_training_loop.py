@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 from fairseq import checkpoint_utils
-from fairseq.trainer import Trainer
 from fairseq_cli import train as training
 
 from highrank_plugins.common.user_error import UserError
@@ -22,21 +21,11 @@ def updates(state: dict) -> int:
 
 def test_repeating_a_finished_run_changes_nothing(data, tmp_path):
     run_training(data, tmp_path, *translation_options())
-    before = (tmp_path / "checkpoint_last.pt").read_bytes()
+    before = last(tmp_path).read_bytes()
     assert updates(run_training(data, tmp_path, *translation_options())) == 2
-    assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
-
-
-def test_a_higher_max_update_resumes_a_finished_run(data, tmp_path):
-    run_training(data, tmp_path, *translation_options())
+    assert last(tmp_path).read_bytes() == before
     further = run_training(data, tmp_path, *translation_options(**{"--max-update": 3}))
     assert updates(further) == 3
-
-
-def test_stock_takes_one_more_update(data, tmp_path, stock):
-    stock(training, "train")
-    run_training(data, tmp_path, *translation_options())
-    assert updates(run_training(data, tmp_path, *translation_options())) == 3
 
 
 @pytest.mark.parametrize(
@@ -127,12 +116,6 @@ def test_what_cannot_choose_a_checkpoint_is_refused_before_training(
         train(data, tmp_path, metric, *more)
     assert not last(tmp_path).exists()
     assert not (tmp_path / METRICS).exists()
-
-
-def test_the_first_validation_looks_again(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(Trainer, "highrank_metric", "seen", raising=False)
-    with pytest.raises(UserError, match="blue: a validation computes loss"):
-        train(data, tmp_path, "blue")
 
 
 def test_looking_changes_no_number(data, tmp_path):

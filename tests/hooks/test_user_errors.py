@@ -13,11 +13,13 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils
 from omegaconf import OmegaConf
 
+import highrank_plugins
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import WrongNumbers
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.hooks.commands import print_uncaught  # applies all repairs
+from highrank_plugins.models import head_options
 
 CFG = OmegaConf.structured(FairseqConfig())
 THEIRS = {"__name__": "fairseq_cli.train"}
@@ -76,16 +78,20 @@ def test_a_program_that_calls_fairseq_gets_the_exception():
 
 
 def test_a_defect_keeps_its_traceback(monkeypatch):
+    def train_step(cfg):  # an error of an update, whose options have worked
+        return {}["word"]
+
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train", "--lr", "0.1"])
-    for error in ValueError("a defect"), AssertionError("ours"):
-        with pytest.raises(type(error)) as raised:
-            utils.call_main(CFG, raises(error))
+    monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train", "--cfg", "word"])
+    for main in raises(ValueError("a defect")), raises(AssertionError("ours")), train_step:
+        with pytest.raises((ValueError, AssertionError, KeyError)) as raised:
+            utils.call_main(CFG, main)
         print_uncaught(raised.type, raised.value, raised.tb)
     monkeypatch.setattr("sys.argv", ["train.py"])
     print_uncaught(UserError, UserError("in a program"), None)
     shown = sys.stderr.getvalue()
-    assert "ValueError: a defect\n" in shown and "AssertionError: ours\n" in shown
+    for said in "ValueError: a defect", "AssertionError: ours", "KeyError: 'word'":
+        assert f"{said}\n" in shown
     assert "UserError: in a program\n" in shown
 
 
@@ -114,61 +120,20 @@ def test_an_error_names_the_option_that_led_to_it(words, code, said, tmp_path, m
     assert shown == f"fairseq-train: error: {said}; correct the option, or leave it out\n"
 
 
-def test_an_error_of_an_update_keeps_its_traceback(monkeypatch):
-    def train_step(cfg):
-        return {}[cfg]
-
-    monkeypatch.setattr("sys.stderr", io.StringIO())
-    monkeypatch.setattr("sys.argv", ["fairseq-train", "--cfg", "word"])
-    with pytest.raises(KeyError) as raised:
-        train_step("word")
-    print_uncaught(raised.type, raised.value, raised.tb)
-    assert "KeyError: 'word'\n" in sys.stderr.getvalue()
-
-
-def test_training_needs_an_architecture():
-    parser = options.get_training_parser()
-    with pytest.raises(UserError, match="--arch is missing"):
-        options.parse_args_and_arch(parser, input_args=["data"])
-
-
-def test_validation_needs_a_task():
-    parser = options.get_validation_parser()
-    with pytest.raises(UserError, match="--task is missing: add the task of the training run"):
-        options.parse_args_and_arch(parser, ["data", "--path", "model.pt"])
-
-
-@pytest.mark.parametrize("option", ["--dropout", "--clip-norm"])
-@pytest.mark.parametrize("known", [False, True])
-def test_an_option_that_is_not_a_number_is_refused(option, known):
-    parser, words = options.get_training_parser(), ["data", "--arch", "transformer", option, "nan"]
-    with pytest.raises(UserError, match=f"^{option} nan: expected a finite number"):
-        options.parse_args_and_arch(parser, input_args=words, parse_known=known)
-
-
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
 def test_no_option_of_any_layer_takes_a_number_that_is_not_finite(number):
-    import highrank_plugins
-    from highrank_plugins.models import head_options
-
     highrank_plugins.register()
+    rates, tried = head_options.rate_options(), set()
     layers = [(name, "identity") for name in head_names()]
-    layers += [("softmax", name) for name in pointwise_names()]
-    tried = set()
-    for head, pointwise in layers:
-        pairs = zip(head_options.AXES, (head, pointwise), strict=True)
-        defaults = {}
-        for axis, name in pairs:
-            defaults |= head_options.Choice(axis, name).defaults()
-        names = {name for name, default in defaults.items() if type(default) is float}
-        names |= {name for name, own in head_options.rate_options().items() if own == pointwise}
-        names.add("head_z_loss")
-        words = ["--head", head, "--head-pointwise", pointwise]
+    for head, pointwise in layers + [("softmax", name) for name in pointwise_names()]:
+        names = {name for name, own in rates.items() if own == pointwise} | {"head_z_loss"}
+        for axis, name in zip(head_options.AXES, (head, pointwise), strict=True):
+            defaults = head_options.Choice(axis, name).defaults()
+            names |= {name for name, default in defaults.items() if type(default) is float}
+        words = ["data", "--arch", "transformer_mos", "--head", head, "--head-pointwise", pointwise]
         words += [f"{flag(name)}={number}" for name in names]
         with pytest.raises(WrongNumbers) as refused:
-            options.parse_args_and_arch(
-                options.get_training_parser(), ["data", "--arch", "transformer_mos", *words]
-            )
+            options.parse_args_and_arch(options.get_training_parser(), words)
         assert refused.value.problems == dict.fromkeys(names, f"{number}: expected a finite number")
         tried |= names
     assert {"head_context_scale", "head_gss_c", "head_plif_lr", "head_softcap_cap"} <= tried
@@ -245,6 +210,8 @@ def test_no_option_of_fairseq_takes_a_number_that_is_not_finite(number):
         ("--optimizer sgd --momentum 1.5", "--momentum must lie in [0, 1), got 1.5"),
         ("--lr -1 --max-update -5",
          "--max-update must be at least 0, got -5; --lr must be at least 0, got -1"),
+        ("--dropout nan", "--dropout nan: expected a finite number"),
+        ("--clip-norm nan", "--clip-norm nan: expected a finite number"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("known", [False, True])
@@ -256,13 +223,19 @@ def test_an_option_out_of_range_is_refused(words, message, known):
 
 
 @pytest.mark.parametrize(
-    "words", ["--beam 0", "--temperature 0", "--sampling-topp 2", "--nbest 0", "--nbest 6"]
-)
-def test_a_generation_option_out_of_range_is_refused(words):
-    with pytest.raises(UserError, match=f"^{words.split()[0]} must "):
-        options.parse_args_and_arch(
-            options.get_generation_parser(), ["data", "--path", "model.pt", *words.split()]
-        )
+    ("command", "words", "message"),
+    [
+        *(("generation", f"--path model.pt {words}", f"{words.split()[0]} must ")
+          for words in ("--beam 0", "--temperature 0", "--sampling-topp 2", "--nbest 0",
+                        "--nbest 6")),
+        ("training", "", "--arch is missing"),
+        ("validation", "--path model.pt", "--task is missing: add the task of the training run"),
+    ],
+)  # fmt: skip
+def test_an_option_of_a_command_is_missing_or_out_of_range(command, words, message):
+    parser = getattr(options, f"get_{command}_parser")()
+    with pytest.raises(UserError, match=f"^{message}"):
+        options.parse_args_and_arch(parser, ["data", *words.split()])
 
 
 @pytest.mark.parametrize(
@@ -275,16 +248,14 @@ def test_a_hydra_option_out_of_range_is_refused(change, option):
 
 
 def test_the_defaults_of_all_commands_are_within_their_ranges():
-    import highrank_plugins
-
     highrank_plugins.register()
-    for get, words in (
-        (options.get_training_parser, ["--arch", "transformer_mixtape", "--clip-norm", "inf"]),
-        (options.get_training_parser, ["--arch", "awd_lstm_lm_mos_ptb", "--task",
-                                       "bptt_language_modeling", "--optimizer", "nt_asgd"]),
-        (options.get_generation_parser, ["--path", "model.pt"]),
-        (options.get_interactive_generation_parser, ["--path", "model.pt"]),
-        (options.get_eval_lm_parser, ["--path", "model.pt"]),
-        (options.get_validation_parser, ["--path", "model.pt", "--task", "translation"]),
+    for command, words in (
+        ("training", "--arch transformer_mixtape --clip-norm inf"),
+        ("training", "--arch awd_lstm_lm_mos_ptb --task bptt_language_modeling "
+                     "--optimizer nt_asgd"),
+        *((name, "--path model.pt")
+          for name in ("generation", "interactive_generation", "eval_lm")),
+        ("validation", "--path model.pt --task translation"),
     ):  # fmt: skip
-        options.parse_args_and_arch(get(), ["data", *words])
+        parser = getattr(options, f"get_{command}_parser")()
+        options.parse_args_and_arch(parser, ["data", *words.split()])

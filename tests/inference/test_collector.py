@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from highrank_plugins.inference.collector import Collector
-from highrank_plugins.inference.processes import Processes
+from highrank_plugins.inference.collector import Collector, Processes
 from tests.inference.checkpoints import FEW_KNOTS, write_checkpoint
 from tests.models import small
 from tests.tasks.built import build
@@ -112,13 +111,10 @@ def test_a_checkpoint_trained_on_lines_carries_no_state(lm_data, tmp_path):
     torch.testing.assert_close(found, torch.cat(log_probs), rtol=1e-4, atol=1e-4)
 
 
-def test_a_missing_dictionary_is_explained(mt_data, tmp_path):
-    path = write_checkpoint(tmp_path / "a.pt", small.build(mt_data, "transformer", *STOCK))
+def test_other_words_and_layers_are_refused(mt_data, lm_data, stream_data, tmp_path):
+    translator = write_checkpoint(tmp_path / "t.pt", small.build(mt_data, "transformer", *STOCK))
     with pytest.raises(OSError, match=r"dict\.en\.txt: no such file. A checkpoint holds no words"):
-        Collector.open(path, str(tmp_path), "valid")
-
-
-def test_another_dictionary_is_refused(mt_data, lm_data, stream_data, tmp_path):
+        Collector.open(translator, str(tmp_path), "valid")
     path = write_checkpoint(tmp_path / "a.pt", small.build(lm_data, "transformer_lm", *STOCK))
     with pytest.raises(ValueError, match=r"a\.pt: the target dictionary"):
         Collector.open(path, str(stream_data), "valid")
@@ -127,14 +123,10 @@ def test_another_dictionary_is_refused(mt_data, lm_data, stream_data, tmp_path):
     torch.save(state, path)
     with pytest.raises(ValueError, match=r"a\.pt does not fit .* size mismatch"):
         Collector.open(path, str(stream_data), "valid")
-
-
-def test_an_adaptive_softmax_is_refused(lm_data, tmp_path):
-    words = """--criterion adaptive_loss --adaptive-softmax-cutoff 20,50
-        --ddp-backend legacy_ddp""".split()
-    path = write_checkpoint(tmp_path / "a.pt", small.build(lm_data, "transformer_lm", *words))
+    words = "--criterion adaptive_loss --adaptive-softmax-cutoff 20,50 --ddp-backend legacy_ddp"
+    built = small.build(lm_data, "transformer_lm", *words.split())
     with pytest.raises(ValueError, match=r"a\.pt: an adaptive softmax has no whole matrix"):
-        Collector.open(path, str(lm_data), "valid")
+        Collector.open(write_checkpoint(path, built), str(lm_data), "valid")
 
 
 def test_nan_is_reported_with_its_token(lm_data, tmp_path):

@@ -117,30 +117,26 @@ def test_every_head_learns_from_what_it_scores(token, stream_data, tmp_path):
     assert all(name.endswith("pointwise.out_bias") for name in still)  # it moves all logits alike
 
 
-def test_other_kinds_of_models_and_tasks_are_refused(stream_data, tmp_path):
-    stock = write_checkpoint(tmp_path / "a.pt", small.build(stream_data, "transformer_lm"))
-    with pytest.raises(ValueError, match=r"a\.pt: --arch transformer_lm has no recurrent state"):
-        StreamingModel.open(stock, str(stream_data))
-    lines = write_checkpoint(tmp_path / "b.pt", small.build(stream_data, "awd_lstm_lm_softmax"))
-    with pytest.raises(ValueError, match=r"b\.pt was trained with --task language_modeling"):
-        StreamingModel.open(lines, str(stream_data))
-
-
-def test_missing_files_and_devices_are_named(mos, stream_data, tmp_path):
-    with pytest.raises(OSError, match=r"none\.pt"):
-        StreamingModel.open(tmp_path / "none.pt", str(stream_data))
-    with pytest.raises(ValueError, match="split 'nothing' is missing"):
-        mos.segments("nothing", 5)
-    with pytest.raises(ValueError, match="--device tpu: torch sees no such device"):
-        StreamingModel.open(tmp_path / "none.pt", str(stream_data), "tpu")
-
-
-def test_another_dictionary_is_refused(stream_data, tmp_path):
-    path = write_checkpoint(tmp_path / "a.pt", build(stream_data))
+def test_other_models_tasks_and_words_are_refused(mos, stream_data, tmp_path):
+    files = {
+        "a": write_checkpoint(tmp_path / "a.pt", small.build(stream_data, "transformer_lm")),
+        "b": write_checkpoint(tmp_path / "b.pt", small.build(stream_data, "awd_lstm_lm_softmax")),
+        "c": write_checkpoint(tmp_path / "c.pt", build(stream_data)),
+    }
     folder = tmp_path / "text"
     folder.mkdir()
     write_text(folder)
     for text in folder.glob("*.txt"):
         text.write_text(text.read_text().replace("house", "horse"))
-    with pytest.raises(ValueError, match="is not the dictionary"):
-        StreamingModel.open(path, str(binarise(folder)))
+    other, none = binarise(folder), tmp_path / "none.pt"
+    for path, data, device, message in (
+        (files["a"], stream_data, None, r"a\.pt: --arch transformer_lm has no recurrent state"),
+        (files["b"], stream_data, None, r"b\.pt was trained with --task language_modeling"),
+        (files["c"], other, None, "is not the dictionary"),
+        (none, stream_data, "tpu", "--device tpu: torch sees no such device"),
+        (none, stream_data, None, r"none\.pt"),
+    ):
+        with pytest.raises((ValueError, OSError), match=message):
+            StreamingModel.open(path, str(data), device)
+    with pytest.raises(ValueError, match="split 'nothing' is missing"):
+        mos.segments("nothing", 5)

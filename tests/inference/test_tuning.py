@@ -2,16 +2,11 @@
 
 import pytest
 
-from highrank_plugins.inference.tuning import (
-    Outcome,
-    Search,
-    options_named,
-    points_of,
-    tune_and_evaluate,
-)
+from highrank_plugins.inference.adaptive_evaluation import Outcome, points_of, tune_and_evaluate
 
 VALUES = {"lr": [0.1, 0.2], "lambda": [0.0, 0.5]}
-POINTS = points_of(VALUES, Search("valid"))
+VALID = ("valid", None)
+POINTS = points_of(VALUES, VALID, str)
 
 
 def evaluate_with(best, asked, broken=()):
@@ -40,38 +35,30 @@ def test_points_are_all_combinations_in_order():
         {"lr": 0.2, "lambda": 0.0},
         {"lr": 0.2, "lambda": 0.5},
     ]
-
-
-def test_several_values_need_a_search():
     with pytest.raises(ValueError, match="4 combinations of values: add --grid"):
-        points_of(VALUES, None)
-    assert points_of({"lr": [0.1]}, None) == [{"lr": 0.1}]
+        points_of(VALUES, None, str)
+    assert points_of({"lr": [0.1]}, None, str) == [{"lr": 0.1}]
 
 
 def test_the_best_point_of_the_search_is_used():
     asked, said = [], []
     evaluate = evaluate_with(POINTS[2], asked)
-    outcome, tried = tune_and_evaluate(evaluate, POINTS, "test", Search("valid", 30), said.append)
+    outcome, tried = tune_and_evaluate(evaluate, POINTS, "test", ("valid", 30), said.append)
     assert asked == [("valid", 30, POINTS), ("test", None, [POINTS[2]])]
     assert outcome.point == POINTS[2]
     assert outcome.metrics == {"perplexity": 1.0, "nll": 0.0}
     assert [o.point for o in tried] == POINTS
     assert said[0] == "valid, lr 0.1, lambda 0.0: perplexity 1.11"
     assert said[-1] == "test, lr 0.2, lambda 0.0: perplexity 1.00 over 10 tokens"
-
-
-def test_without_a_search_nothing_else_is_scored():
-    asked = []
-    evaluate = evaluate_with(POINTS[0], asked)
+    asked.clear()
     _, tried = tune_and_evaluate(evaluate, POINTS[1:2], "test", None, str)
-    assert asked == [("test", None, [POINTS[1]])]
-    assert tried == []
+    assert asked == [("test", None, [POINTS[1]])] and tried == []
 
 
 def test_failing_points_are_skipped():
     said = []
     evaluate = evaluate_with(POINTS[2], [], broken=[POINTS[2]])
-    outcome, tried = tune_and_evaluate(evaluate, POINTS, "test", Search("valid"), said.append)
+    outcome, tried = tune_and_evaluate(evaluate, POINTS, "test", VALID, said.append)
     assert outcome.point == POINTS[0]
     assert tried[2].plain() == {
         **POINTS[2],
@@ -83,14 +70,17 @@ def test_failing_points_are_skipped():
     assert "valid, lr 0.2, lambda 0.0: NaN" in said
 
 
-@pytest.mark.parametrize("search", [None, Search("valid")])
+@pytest.mark.parametrize("search", [None, VALID])
 def test_failure_at_every_point_is_an_error(search):
     evaluate = evaluate_with(POINTS[0], [], broken=POINTS)
     with pytest.raises(FloatingPointError, match=r"lr 0.1, lambda 0.0: NaN"):
         tune_and_evaluate(evaluate, POINTS[:1], "test", search, str)
 
 
-def test_errors_name_the_option():
-    for name, option in (("lamb", "--lambda"), ("window", "--window")):
-        with pytest.raises(ValueError, match=f"^{option} must be 1$"), options_named():
-            raise ValueError(f"{name} must be 1")
+@pytest.mark.parametrize(("name", "option"), [("lamb", "--lambda"), ("window", "--window")])
+def test_errors_name_the_option(name, option):
+    def check(point):
+        raise ValueError(f"{name} must be 1")
+
+    with pytest.raises(ValueError, match=f"^{option} must be 1$"):
+        points_of(VALUES, VALID, check)

@@ -1,12 +1,11 @@
 """The recipe for dialogues: fifty invented ones from the corpus to the scores; bad corpora."""
 
 import json
-import os
 
 import pytest
 
 from highrank_plugins.training.configuration import load
-from tests.dialogue_corpus import PICKLE, corpus, write_json_lines, write_pickle, write_references
+from tests.dialogue_corpus import corpus, write_json_lines, write_references
 from tests.recipes.running import RECIPES, accept, recipe, run, stages_done
 
 NAME = "switchboard"
@@ -42,7 +41,7 @@ def start(tmp_path):
 def whole(tmp_path_factory):
     """Run the recipe, and return the output and its folder."""
     folder = tmp_path_factory.mktemp("whole run")  # a space in every path
-    write_pickle(folder / "data")
+    write_json_lines(folder / "data")
     write_references(folder / "data")
 
     def whole(*changes: str):
@@ -98,9 +97,8 @@ class TestWholeRun:
         assert stages_done(changed) == [5, 6]
 
 
-@pytest.mark.parametrize("form", [write_pickle, write_json_lines])
-def test_both_forms_of_the_corpus_are_accepted(form, start):
-    form(start.data)
+def test_a_corpus_with_and_without_references_is_accepted(start):
+    write_json_lines(start.data)
     result = start("--data", start.data)
     assert result.returncode == 0, result.stderr
     assert stages_done(result) == [0, 1]
@@ -119,31 +117,15 @@ def test_a_corpus_is_required(start):
     start.data.mkdir()
     result = start("--data", start.data)
     assert result.returncode == 2
-    assert f"highrank: {start.data} has no corpus: put {PICKLE} there" in result.stderr
+    assert f"highrank: {start.data} has no corpus: put train.jsonl, valid.jsonl" in result.stderr
     assert "configuration mos" not in result.stderr  # before its slow check
 
 
-class Hostile:
-    """Create a folder when it is unpickled."""
-
-    def __init__(self, folder):
-        self.folder = str(folder)
-
-    def __reduce__(self):
-        return os.mkdir, (self.folder,)
-
-
-def test_the_error_about_a_bad_corpus_names_the_given_file(start, tmp_path):
-    path = write_pickle(start.data, corpus() | {"valid": [Hostile(tmp_path / "made")]})
+def test_the_error_about_a_bad_corpus_names_the_given_file(start):
+    write_json_lines(start.data, corpus() | {"valid": [{"utts": []}]})
     result = start("--data", start.data)
     assert result.returncode == 2
-    assert f"highrank: {path} is refused: not a pickle of plain values" in result.stderr
-    assert not (tmp_path / "made").exists()
-
-    write_pickle(start.data, corpus() | {"valid": [{"utts": []}]})
-    result = start("--data", start.data)
-    assert result.returncode == 2
-    assert f"{path}: valid[0]: a dialogue without utterances" in result.stderr
+    assert f"{start.data / 'valid.jsonl'}:1: a dialogue without utterances" in result.stderr
     assert not start.text.exists()
 
 

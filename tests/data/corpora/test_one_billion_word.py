@@ -84,24 +84,15 @@ def test_several_processes_write_the_same_files(data, output, tmp_path):
     assert files(tmp_path / "two") == files(output)
 
 
-def test_counts_are_reported(data, tmp_path):
-    said = prepare(data, tmp_path / "out")
+def test_the_folder_inside_the_archive_may_be_given_directly(data, output, tmp_path):
+    said = prepare(data / ARCHIVE, tmp_path / "out")
+    assert files(tmp_path / "out") == files(output)
     words = lower_text(data, HELDOUT, 0, 10).split()
-    kept = {row.split()[0] for row in (tmp_path / "out" / "dict.txt").read_text().splitlines()}
+    kept = {row.split()[0] for row in (output / "dict.txt").read_text().splitlines()}
     share = sum(word not in kept for word in words) / (len(words) + 20)
     assert said[0] == f"valid: 20 lines, {len(words) + 20} tokens with </s>, {share:.2%} <unk>"
     assert said[2].startswith("train, 3 shards: 180 lines")
     assert said[3].endswith("of which 12 are kept")
-
-
-def test_the_folder_inside_the_archive_may_be_given_directly(data, output, tmp_path):
-    prepare(data / ARCHIVE, tmp_path / "out")
-    assert files(tmp_path / "out") == files(output)
-
-
-def test_all_shards_are_required(data, tmp_path):
-    with pytest.raises(UserError, match="files: expected 99, found 3"):
-        prepare(data, tmp_path / "out", CorpusOptions())
 
 
 @pytest.mark.parametrize(
@@ -128,6 +119,10 @@ def test_bad_text_in_a_shard_is_named(tmp_path, workers):
         prepare(data, tmp_path / "out", CorpusOptions(other_text=True, workers=workers))
 
 
-def test_options_of_other_corpora_are_refused(data, tmp_path):
-    with pytest.raises(UserError, match="one_billion_word does not support --max-train-lines"):
-        prepare(data, tmp_path, CorpusOptions(other_text=True, max_train_lines=5))
+def test_other_options_and_missing_shards_are_refused(data, tmp_path):
+    for options, message in (
+        ({"other_text": True, "max_train_lines": 5}, "does not support --max-train-lines"),
+        ({}, "files: expected 99, found 3"),
+    ):
+        with pytest.raises(UserError, match=message):
+            prepare(data, tmp_path / "out", CorpusOptions(**options))

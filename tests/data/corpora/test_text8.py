@@ -51,30 +51,19 @@ def test_the_dictionary_is_sorted_by_count(tmp_path, data):
     assert rows[0][0] == "_"
 
 
-def test_a_wrong_length_is_refused(tmp_path, data):
-    with pytest.raises(UserError, match="characters: expected 100000000, found 4000"):
-        prepare(data, tmp_path / "out", CorpusOptions())
-
-
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "options", "message"),
     [
-        ("abc\n" * 20, "has the byte 0x0a, but text8 has only a to z"),
-        ("ab" * 40 + "zzzz", "test has 'z', which does not occur in train"),
-        ("abc", "too short: nothing is left for valid"),
+        ("abc\n" * 20, OTHER, "has the byte 0x0a, but text8 has only a to z"),
+        ("ab" * 40 + "zzzz", OTHER, "test has 'z', which does not occur in train"),
+        ("abc", OTHER, "too short: nothing is left for valid"),
+        ("abc", CorpusOptions(), "characters: expected 100000000, found 3"),
+        ("abc", CorpusOptions(other_text=True, vocab_size=5), "does not support --vocab-size"),
+        (None, OTHER, r"text8 does not exist: put the file text8 of text8\.zi"),
     ],
 )
-def test_invalid_text_is_refused(tmp_path, text, message):
-    (tmp_path / "text8").write_text(text)
+def test_invalid_text_and_options_are_refused(tmp_path, text, options, message):
+    if text is not None:
+        (tmp_path / "text8").write_text(text)
     with pytest.raises(UserError, match=message):
-        prepare(tmp_path, tmp_path / "out")
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"text8 does not exist: put the file text8 of text8\.zi"):
-        prepare(tmp_path, tmp_path / "out")
-
-
-def test_options_of_other_corpora_are_refused(tmp_path, data):
-    with pytest.raises(UserError, match="text8 does not support --vocab-size"):
-        prepare(data, tmp_path / "out", CorpusOptions(other_text=True, vocab_size=5))
+        prepare(tmp_path, tmp_path / "out", options)

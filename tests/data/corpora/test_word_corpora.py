@@ -11,7 +11,7 @@ from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
 from highrank_plugins.data.corpora import word_corpora as module
-from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words
+from highrank_plugins.data.corpora.word_corpora import read_words
 from tests.data.corpora import made
 from tests.fairseq_cli import run
 
@@ -28,40 +28,26 @@ def tokens_as_awd_lstm_counts(path):
         return [word for line in file for word in [*line.split(), "<eos>"]]
 
 
-def test_words_are_written_unchanged(tmp_path):
-    data = made.ptb(tmp_path / "data")
-    prepare("ptb", data, tmp_path / "out")
-    for split, count in made.LINES.items():
-        lines = (tmp_path / "out" / f"{split}.txt").read_text().splitlines()
-        given = (data / f"ptb.{split}.txt").read_text().splitlines()
-        assert lines == [line.strip() for line in given]
-        assert len(lines) == count
-
-
-def test_counts_are_reported(tmp_path):
-    data = made.ptb(tmp_path / "data")
-    tokens = tokens_as_awd_lstm_counts(data / "ptb.train.txt")
+@pytest.mark.parametrize(
+    "name",
+    ["{}.txt", "ptb.{}.txt", "data/ptb.{}.txt", "simple-examples/data/ptb.{}.txt", "{}.txt.gz"],
+)
+def test_words_of_every_layout_are_written_unchanged_and_counted(tmp_path, name):
+    data = made.ptb(tmp_path / "data", name.removesuffix(".gz"))
+    given = {split: (data / name.removesuffix(".gz").format(split)) for split in made.LINES}
+    tokens = tokens_as_awd_lstm_counts(given["train"])
+    texts = {split: path.read_text().splitlines() for split, path in given.items()}
+    for path in given.values() if name.endswith(".gz") else ():
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
     share = tokens.count("<unk>") / len(tokens)
     assert prepare("ptb", data, tmp_path / "out")[0] == (
         f"train: 120 lines, {len(tokens)} tokens with </s>, {len(set(tokens))} types, "
         f"{share:.2%} <unk>"
     )
-
-
-@pytest.mark.parametrize(
-    "name", ["{}.txt", "ptb.{}.txt", "data/ptb.{}.txt", "simple-examples/data/ptb.{}.txt"]
-)
-def test_every_published_layout_is_accepted(tmp_path, name):
-    prepare("ptb", made.ptb(tmp_path / "data", name), tmp_path / "out")
-    assert (tmp_path / "out" / "test.txt").exists()
-
-
-def test_compressed_files_are_read(tmp_path):
-    data = made.ptb(tmp_path / "data", "{}.txt")
-    for path in list(data.iterdir()):
-        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-        path.unlink()
-    assert len(prepare("ptb", data, tmp_path / "out")) == 3
+    for split, count in made.LINES.items():
+        lines = (tmp_path / "out" / f"{split}.txt").read_text().splitlines()
+        assert lines == [line.strip() for line in texts[split]] and len(lines) == count
 
 
 def test_the_published_words_and_their_order_are_required(tmp_path, monkeypatch):
@@ -143,20 +129,22 @@ def test_a_small_vocabulary_replaces_rare_words(tmp_path):
     assert len(test.splitlines()) == made.LINES["test"]
 
 
-def test_a_missing_split_is_named(tmp_path):
+def test_missing_corpora_files_and_folders_are_named(tmp_path):
     data = made.ptb(tmp_path / "data")
     (data / "ptb.valid.txt").unlink()
-    with pytest.raises(UserError, match=r"neither .*ptb\.valid\.txt nor .*\.gz exists"):
-        prepare("ptb", data, tmp_path / "out")
-
-
-def test_a_folder_without_text_is_refused(tmp_path):
-    tmp_path.joinpath("data").mkdir()
-    with pytest.raises(UserError, match="no training text; put the files there") as refused:
-        prepare("wikitext2", tmp_path / "data", tmp_path / "out")
-    assert "wiki.{train,valid,test}.tokens" in str(refused.value)
-    with pytest.raises(UserError, match="nowhere: no such folder"):
-        prepare("ptb", tmp_path / "nowhere", tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    for name, folder, message in (
+        ("ptb", "data", r"neither .*ptb\.valid\.txt nor .*\.gz exists"),
+        (
+            "wikitext2",
+            "empty",
+            r"no training text; put the files there.*wiki\.\{train,valid,test\}",
+        ),
+        ("ptb", "nowhere", "nowhere: no such folder"),
+        ("ptp", "data", "no corpus 'ptp'; did you mean 'ptb'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            prepare(name, tmp_path / folder, tmp_path / "out")
 
 
 def test_a_word_that_cannot_be_predicted_is_refused(tmp_path):
@@ -178,11 +166,6 @@ def test_a_word_that_cannot_be_predicted_is_refused(tmp_path):
 def test_numbers_below_one_are_refused(options, message):
     with pytest.raises(UserError, match=message):
         CorpusOptions(**options)
-
-
-def test_an_unknown_corpus_gets_a_suggestion(tmp_path):
-    with pytest.raises(UserError, match="no corpus 'ptp'; did you mean 'ptb'"):
-        prepare("ptp", tmp_path, tmp_path)
 
 
 def test_lines_are_split_into_words(tmp_path):
@@ -213,11 +196,3 @@ def test_invalid_words_are_refused(tmp_path, content, message):
     path.write_bytes(content)
     with pytest.raises(TextError, match=message):
         list(read_words(path))
-
-
-def test_words_and_lines_are_counted():
-    counts = WordCounts().add([["b", "a", "<unk>"], [], ["a", "c", "<unk>", "<unk>"]])
-    assert (counts.lines, counts.tokens, counts.types) == (3, 10, 5)
-    assert counts.most_frequent(10) == ["a", "b", "c"]
-    assert counts.most_frequent(2) == ["a", "b"]
-    assert counts.report("x") == "x: 3 lines, 10 tokens with </s>, 5 types, 30.00% <unk>"

@@ -1,0 +1,179 @@
+"""Binarised data that is missing, damaged or of other words is refused, by name."""
+
+import logging
+import shutil
+import struct
+from argparse import Namespace
+
+import pytest
+from fairseq import tasks
+from fairseq.data import Dictionary, data_utils
+
+from highrank_plugins.common.checksums import write_sums
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.hooks.data_checks import check_data, splits_of
+from tests.compat.conftest import config, run_training, translation_options
+
+SPLIT = "train.xx-yy.xx"
+
+
+@pytest.fixture
+def folder(data, tmp_path):
+    """Return binarised data to damage, without checksums."""
+    shutil.copytree(data, tmp_path / "bin", ignore=shutil.ignore_patterns("lm"))
+    return tmp_path / "bin"
+
+
+def load(folder):
+    """Read dictionary and training text as tasks do; return the text."""
+    dictionary = Dictionary.load(str(folder / "dict.xx.txt"))
+    dataset = data_utils.load_indexed_dataset(str(folder / SPLIT), dictionary)
+    return [dataset[index].tolist() for index in range(len(dataset))]
+
+
+def change(path, place: int, value: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[place : place + len(value)] = value
+    path.write_bytes(content)
+
+
+def test_data_without_checksums_is_loaded_with_one_message(folder, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    shutil.copy(folder / "dict.xx.txt", tmp_path / "dict.xx.txt")
+    Dictionary.load(str(tmp_path / "dict.xx.txt"))  # a dictionary alone needs none
+    sums = shutil.copytree(folder, tmp_path / "sums")
+    write_sums(sums)
+    load(sums)
+    assert "sha256sums" not in caplog.text
+    load(folder)
+    load(folder)
+    assert caplog.text.count("has no sha256sums") == 1
+
+
+DAMAGE = [
+    ("bin", 2, b"\xff\xff", "it holds the word number 65535, but the dict"),
+    ("bin", None, 100, r".*idx declares \d+ bytes, but it has 100"),
+    ("bin", None, 0, ".* it has 0"),
+    ("idx", None, 0, "it does not begin like an index"),
+    ("idx", None, 20, "its header"),
+    ("idx", None, 300, "it has 300 bytes, but declares 62 sentences"),
+    ("idx", 0, b"X", "it does not begin"),
+    ("idx", 17, b"\x7f", "its header"),
+    ("idx", 18, struct.pack("<Q", 1 << 60), "it has .* declares 1152921504"),
+    ("idx", 26, struct.pack("<i", 0), "sentence 0 has 0 numbers"),
+    ("idx", 26, struct.pack("<i", -5), "sentence 0 has -5 numbers"),
+    ("idx", 26 + 4 * 62 + 8, b"\x03", "sentence 1 has .* at byte"),
+    ("idx", ..., b"TNTIDX\0\0" + bytes(8), r".*fairseq cannot read it \(AssertionError"),
+    ("idx", ..., b"HUFFIDX\0\0", r".*\.vocab, .*missing"),
+]
+
+
+@pytest.mark.parametrize("suffix, place, value, message", DAMAGE)
+@pytest.mark.parametrize("sums", [False, True])
+def test_a_damaged_file_is_named(folder, suffix, place, value, message, sums):
+    path = folder / f"{SPLIT}.{suffix}"
+    if sums:
+        write_sums(folder)
+        message += "|or was written after"
+    if place is ...:
+        path.write_bytes(value)
+    elif place is None:
+        path.write_bytes(path.read_bytes()[:value])
+    else:
+        change(path, place, value)
+    refusal = rf"{SPLIT}\.{suffix} is damaged[:,] ({message}).*; copy it again"
+    with pytest.raises(UserError, match=refusal):
+        load(folder)
+
+
+def test_a_changed_word_is_detected_by_its_checksum(folder):
+    text = load(folder)
+    write_sums(folder)
+    content = (folder / f"{SPLIT}.bin").read_bytes()
+    change(folder / f"{SPLIT}.bin", 0, content[4:6])
+    with pytest.raises(ValueError, match=r"xx\.bin is damaged, or was written after .*sha256sums"):
+        load(folder)
+    (folder / "sha256sums").unlink()
+    assert load(folder) != text
+    write_sums(folder)
+    change(folder / "dict.xx.txt", 0, b"X")
+    with pytest.raises(ValueError, match=r"dict\.xx\.txt is damaged, or was written after"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (b"", b"sch\xf6n 3\n", r"byte \d+ is not UTF-8; copy it again"),
+        (b"\xef\xbb\xbf", b"", "1:1: byte order mark"),
+        *((b"", b"word %s\n" % count, ".*word") for count in (b"-3", b"9" * 27, b"x", b"")),
+    ],
+)
+def test_a_bad_dictionary_is_refused(folder, before, after, message):
+    path = folder / "dict.xx.txt"
+    path.write_bytes(before + path.read_bytes() + after)
+    with pytest.raises(UserError, match=rf"dict\.xx\.txt: {message}"):
+        load(folder)
+
+
+def swap_two_words(dictionary) -> None:
+    first, second, *others = dictionary.read_text().splitlines(keepends=True)
+    dictionary.write_text("".join([second, first, *others]))
+
+
+def test_a_folder_that_is_binarised_again_after_its_dictionary_was_read_is_refused(folder):
+    dictionary = Dictionary.load(str(folder / "dict.xx.txt"))
+    data_utils.load_indexed_dataset(str(folder / SPLIT), dictionary)
+    swap_two_words(folder / "dict.xx.txt")
+    with pytest.raises(UserError, match=f"{folder} was binarised with .*dict.xx.txt, whose words"):
+        data_utils.load_indexed_dataset(str(folder / SPLIT), dictionary)
+
+
+def test_a_second_folder_with_another_dictionary_is_refused_at_the_start(folder, tmp_path):
+    second = shutil.copytree(folder, tmp_path / "second")
+    options = config("training", f"{folder}:{second}", "--arch", "transformer").task
+    tasks.setup_task(options)
+    swap_two_words(second / "dict.yy.txt")
+    with pytest.raises(UserError, match=f"{second} was binarised with .*dict.yy.txt, whose words"):
+        tasks.setup_task(options)
+
+
+@pytest.mark.parametrize("missing", ["xx.bin", "yy.bin", "yy.idx", "yy.*"])
+def test_a_missing_file_is_named(folder, missing):
+    for path in folder.glob(f"train.xx-yy.{missing}"):
+        path.unlink()
+    with pytest.raises(
+        FileNotFoundError, match=rf"{missing[:2]}\.(bin|idx) is missing, although train"
+    ):
+        run_training(folder, folder / "save", *translation_options())
+
+
+def options(task, source=None, target=None):
+    return Namespace(task=task, source_lang=source, target_lang=target)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "place", "message"),
+    [
+        (options("translation"), "{0}:{0}/other", r"DATA .*other: no such directory\. Give the"),
+        (options("translation"), "{0}/..", "no sentence pairs, such as train"),
+        (options("translation", "xx", "fr"), "{0}",
+         r"--target-lang fr: .* dict.fr.txt.* of xx, yy\."),
+        (options("language_modeling"), "{0}", r"no dict\.txt"),
+        (options("bptt_language_modeling"), "{0}", r"no dict\.txt"),
+    ],
+)  # fmt: skip
+def test_missing_data_are_named(folder, chosen, place, message):
+    for complete in options("translation"), options("translation", "xx", "yy"), options("other"):
+        check_data(complete, str(folder))
+    with pytest.raises(UserError, match=message):
+        check_data(chosen, place.format(folder))
+
+
+def test_a_missing_split_names_the_others(folder):
+    task = tasks.setup_task(config("training", folder, "--arch", "transformer").task)
+    for name in ("test.idx", "valid1.en-de.de.idx", "dict.txt", "preprocess.log"):
+        (folder / name).touch()
+    assert splits_of(str(folder)) == ["test", "train", "valid", "valid1"]
+    with pytest.raises(UserError, match=r"split dev is missing in .*\. It has test, train"):
+        task.load_dataset("dev")

@@ -1,0 +1,274 @@
+"""Processes that do not belong together say so, all and in time; a flipped bit is noticed."""
+
+import logging
+import os
+import re
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.distributed import utils as distributed_utils
+from fairseq.trainer import Trainer
+from torch import nn
+from torch.distributed import destroy_process_group, init_process_group
+
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.hooks import distributed
+from highrank_plugins.hooks.distributed import (
+    bit_sum,
+    compare_ranks,
+    disagreement,
+    refuse_lone_ranks,
+)
+from tests.fairseq_cli import FORKS, _run, attempt
+from tests.free_port import free_address
+from tests.trainings import NARROW, OUR_LOSS, TRANSLATION
+
+TIMEOUT = 6
+MODEL = ["--arch", "transformer_softmax_tiny", *TRANSLATION, *NARROW, *OUR_LOSS]
+
+
+def note(**changes):
+    return {"host": "a", "world_size": 2, "device": None, "problem": None} | changes
+
+
+def train_with(environment: dict[str, str], argv: list[str], log: str, flipped: int | None) -> None:
+    """Train; a bit changes after update `flipped`."""
+    os.environ.update(environment)
+    stock = Trainer.train_step
+
+    def train_step(trainer, samples, raise_oom=False):
+        if trainer.get_num_updates() == flipped:
+            flip(trainer.get_model().decoder.layers[0].fc2.weight, 2, 20)
+        return stock(trainer, samples, raise_oom)
+
+    Trainer.train_step = train_step
+    _run("train", argv, log, os.devnull)
+
+
+def start(data: Path, folder: Path, *flags: object, flipped: int | None = None, **environment: str):
+    """Start a process that trains, with what a launcher gives it."""
+    log = folder / f"{len(list(folder.glob('*.log')))}.log"
+    log.touch()
+    plugins = ["--user-dir", Path(distributed.__file__).parents[1]]
+    words = ["fairseq-train", data, "--save-dir", folder / "save", *MODEL, *flags, *plugins]
+    limit = {"HIGHRANK_RENDEZVOUS_TIMEOUT": str(TIMEOUT)} | environment
+    args = (limit, [str(word) for word in words], str(log), flipped)
+    child = FORKS.Process(target=train_with, args=args)
+    child.start()
+    return child, log
+
+
+def group(address: str, rank: int, world_size: int, updates: int = 1) -> list[object]:
+    return [
+        *("--distributed-world-size", world_size, "--distributed-rank", rank, "--device-id", 0),
+        *("--distributed-init-method", address, "--distributed-no-spawn"),
+        *("--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp", "--max-update", updates),
+    ]
+
+
+def refused(children, message: str, folder: Path) -> None:
+    for child, log in children:
+        child.join(120)
+        assert child.exitcode == 2
+        assert message in log.read_text(), log.read_text()[-2000:]
+    assert not (folder / "save" / "checkpoint_last.pt").exists()
+
+
+def together(target, *args: tuple) -> None:
+    """Run a function in several processes at once."""
+    children = [FORKS.Process(target=target, args=each) for each in args]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+        child.kill()
+
+
+def test_a_missing_process_ends_the_others_in_time(mt_data, tmp_path):
+    address, began = free_address(), time.monotonic()
+    folders = [tmp_path / str(rank) for rank in (0, 1)]
+    for folder in folders:
+        folder.mkdir()
+    children = [
+        start(mt_data, folder, *group(address, rank, 3)) for rank, folder in enumerate(folders)
+    ]
+    refused(children[:1], "2/3 clients joined.): fewer were started", folders[0])
+    children[1][0].join(120)
+    assert children[1][0].exitcode == 2
+    assert time.monotonic() - began < TIMEOUT + 60
+
+
+def test_another_world_size_is_reported_to_all_before_the_time_limit(mt_data, tmp_path):
+    address, longer = free_address(), {"HIGHRANK_RENDEZVOUS_TIMEOUT": "300"}
+    ranks = [group(address, rank, 2 + rank) for rank in (0, 1)]
+    children = [start(mt_data, tmp_path, *rank, **longer) for rank in ranks]
+    refused(children, "processes disagree on --distributed-world-size: [2, 3]", tmp_path)
+
+
+def test_a_process_that_would_train_alone_refuses_to(mt_data, tmp_path):
+    torchrun = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
+    child = start(mt_data, tmp_path, "--max-update", 1, **torchrun)
+    refused([child], "2 processes were started together, and each would train alone", tmp_path)
+
+
+class Slow(logging.Handler):
+    """Delay rank 0, which logs that all have met, so that it comes last."""
+
+    def emit(self, record):
+        time.sleep(2 if "processes have met" in record.getMessage() else 0)
+
+
+def join(address: str, rank: int, log: str) -> None:
+    torch.set_num_threads(1)
+    logging.getLogger("highrank_plugins").setLevel(logging.INFO)
+    logging.getLogger("highrank_plugins").addHandler(Slow())
+    cfg = FairseqConfig()
+    cfg.common.cpu = True
+    cfg.distributed_training.distributed_init_method = address
+    cfg.distributed_training.distributed_rank = rank
+    cfg.distributed_training.distributed_world_size = 2
+    cfg.distributed_training.distributed_backend = "gloo"
+    distributed_utils.distributed_init(cfg)
+    total = torch.ones(1)
+    torch.distributed.all_reduce(total)
+    Path(log).write_text(f"{total.item():.0f}")
+    destroy_process_group()
+
+
+def test_a_slow_first_process_leaves_no_other_behind(tmp_path):
+    address, logs = free_address(), [tmp_path / str(rank) for rank in (0, 1)]
+    together(join, *((address, rank, str(log)) for rank, log in enumerate(logs)))
+    assert [log.read_text() for log in logs if log.exists()] == ["2", "2"]
+
+
+SPAWNED = {"distributed_init_method": "tcp://localhost:17", "distributed_no_spawn": False}
+NODES = {"distributed_init_method": "tcp://node1:17", "distributed_no_spawn": False}
+
+
+@pytest.mark.parametrize(
+    ("world", "options", "alone"),
+    [
+        (1, {}, True),
+        (2, {}, True),
+        (4, {}, False),
+        (4, SPAWNED, True),  # each process starts four of its own
+        (16, NODES, False),  # each starts the processes of a node
+    ],
+)
+def test_four_processes_train_one_model_or_none(monkeypatch, world, options, alone):
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    cfg = FairseqConfig()
+    cfg.distributed_training.distributed_no_spawn = True
+    for name, value in (options | {"distributed_world_size": world}).items():
+        setattr(cfg.distributed_training, name, value)
+    said = r"4 processes were started together.*OMPI_COMM_WORLD_SIZE=4\): start `highrank launch`"
+    with pytest.raises(UserError, match=said) if alone else nullcontext():
+        refuse_lone_ranks(cfg)
+
+
+@pytest.mark.parametrize(
+    ("notes", "message"),
+    [
+        ([note(), note()], None),
+        ([note(device="x"), note(device="y")], None),
+        ([note(device="x"), note(device="x", host="b")], None),
+        ([note(device="x"), note(device="y"), note(device="x")], "ranks 0 and 2 are both on GPU x"),
+        ([note(), note(world_size=4)], r"disagree on --distributed-world-size: \[2, 4\]"),
+        ([note(), note(problem="sees 1 GPUs")], "sees 1 GPUs"),
+        ([note(device="x"), note(host="b")], "rank 1 on b sees no GPU, but others do"),
+    ],
+)
+def test_disagreements_between_processes_are_reported(notes, message):
+    found = disagreement(notes)
+    assert (found is None) if message is None else re.search(message, found)
+
+
+def flip(tensor: torch.Tensor, element: int, bit: int = 0) -> None:
+    """Change one bit of an element."""
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    with torch.no_grad():
+        tensor.view(-1).view(bits)[element] ^= 1 << bit
+
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_any_bit_changes_the_sum(dtype):
+    tensor = torch.randn(5, 7, generator=torch.Generator().manual_seed(1)).to(dtype)
+    before = bit_sum(tensor)
+    for element in range(tensor.numel()):
+        for bit in range(8 * tensor.element_size() - 1):  # the sign's mask is no int8
+            flip(tensor, element, bit)
+            assert bit_sum(tensor) != before
+            flip(tensor, element, bit)
+    assert bit_sum(tensor) == before
+
+
+def test_order_changes_the_digest_and_chunks_do_not(monkeypatch):
+    tensor = torch.arange(10.0)
+    whole = bit_sum(tensor)
+    assert bit_sum(tensor.flip(0)) != whole
+    monkeypatch.setattr(distributed, "CHUNK", 3)
+    assert bit_sum(tensor) == whole
+    assert bit_sum(tensor.view(2, 5).t().contiguous().t()) == whole
+
+
+def compare(rank: int, address: str, world: int, flipped: int | None, log: str) -> None:
+    init_process_group("gloo", init_method=address, rank=rank, world_size=world)
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    if rank == flipped:
+        flip(model[1].weight, 5)
+    try:
+        compare_ranks(model, None, 8)
+        Path(log).write_text("equal")
+    except RuntimeError as error:
+        Path(log).write_text(str(error))
+    destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("world", "flipped", "message"),
+    [
+        (2, None, "equal"),
+        (2, 1, "--check-ranks: after update 8 all ranks from 0 to 1 do not agree in 1.weight."),
+        (3, 1, "--check-ranks: after update 8 rank 1 of 3 differs from the others in 1.weight."),
+    ],
+)
+def test_one_changed_bit_is_reported_by_all(tmp_path, world, flipped, message):
+    address, logs = free_address(), [tmp_path / str(rank) for rank in range(world)]
+    together(compare, *((n, address, world, flipped, str(log)) for n, log in enumerate(logs)))
+    assert all(log.read_text().startswith(message) for log in logs)
+
+
+@pytest.mark.parametrize("flipped", [3, 99])
+def test_a_run_ends_at_the_check_after_a_flipped_bit(mt_data, tmp_path, flipped):
+    address = free_address()
+    ranks = [[*group(address, rank, 2, 6), "--check-ranks", 2] for rank in (0, 1)]
+    children = [
+        start(mt_data, tmp_path, *ranks[0]),
+        start(mt_data, tmp_path, *ranks[1], flipped=flipped),
+    ]
+    message = "after update 4 all ranks from 0 to 1 do not agree in decoder.layers.0.fc2.weight"
+    for child, log in children:
+        child.join(240)
+        assert child.exitcode == (flipped < 6), log.read_text()[-2000:]
+        assert (message in log.read_text()) == (flipped < 6)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--check-ranks -1", "--check-ranks must be at least 0, got -1"),
+        ("--check-ranks 2 --ddp-backend slowmo --cpu --max-update 1",
+         "--check-ranks: with --ddp-backend slowmo"),
+    ],
+)  # fmt: skip
+def test_incomparable_runs_are_refused(mt_data, tmp_path, words, message):
+    done = attempt("train", mt_data, "--save-dir", tmp_path, *MODEL, *words.split())
+    assert done.code != 0 and message in done.output
