@@ -127,16 +127,6 @@ def test_a_file_that_a_record_cannot_read_is_named(tmp_path, option, text, messa
     assert done.exit_code == 2 and f"{option}: {message}" in done.output
 
 
-def test_a_measure_that_is_not_finite_is_named(tmp_path):
-    """The file has null in place of NaN."""
-    for split in ("test", "valid"):
-        text = "Evaluated 40 tokens in 9.5s\nLoss (base 2): 5.8000, Perplexity: 55.72\n"
-        (tmp_path / f"{split}.log").write_text(text)
-    (tmp_path / "retention.json").write_text(json.dumps({"whole": None, "tokens": 40}))
-    with pytest.raises(ValueError, match="test_retention is None, not a finite number"):
-        read_scores(tmp_path, finetuned=False)
-
-
 def test_a_table_without_a_baseline_says_so(tmp_path):
     stats = {"train": {"updates": 1, "words_per_second": 1}, "hardware": {"cores": 1}}
     record = {"metrics": {"sacrebleu": 1.0}, **stats, "versions": {"torch": "2"}, "git": None}
@@ -158,8 +148,8 @@ def test_published_scores_need_a_record(tmp_path):
     assert done.exit_code == 2 and "results.json: not a record of a run" in done.output
 
 
-def test_measures_of_both_splits_become_scores_of_a_record(tmp_path):
-    """Put them into the folder of the evaluation, and into `valid` below it."""
+def test_measures_of_both_splits_become_finite_scores_of_a_record(tmp_path):
+    """Put them into the folder of the evaluation, and into `valid` below it; null is NaN."""
     for split in ("test", "valid"):
         text = "INFO:fairseq_cli.eval_lm:Evaluated 40 tokens in 9.5s (8687.99 tokens/s)\n"
         text += "INFO:fairseq_cli.eval_lm:Loss (base 2): 5.8000, Perplexity: 55.72\n"
@@ -170,3 +160,6 @@ def test_measures_of_both_splits_become_scores_of_a_record(tmp_path):
         (folder / "kld.json").write_text(json.dumps(found))
     scores = read_scores(tmp_path, finetuned=False)
     assert (scores["test_kld"].value, scores["valid_kld"].value) == (4.5, 3.5)
+    (tmp_path / "retention.json").write_text(json.dumps({"whole": None, "tokens": 40}))
+    with pytest.raises(ValueError, match="test_retention is None, not a finite number"):
+        read_scores(tmp_path, finetuned=False)

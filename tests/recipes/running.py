@@ -2,7 +2,11 @@
 
 import os
 import shutil
+import signal
 import subprocess
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from highrank_plugins.training.configuration import load
@@ -43,6 +47,21 @@ def recipe(name: str, *arguments: object, settings: list[str] | None = None) -> 
 
 def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+
+
+def kill_when(command: list[str], written: Callable[[], Path], seconds: float = 0) -> None:
+    """Send SIGKILL to a recipe and its children `seconds` after a file or folder exists."""
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        while process.poll() is None and not written().exists():
+            time.sleep(0.01)
+        time.sleep(seconds)
+        log.seek(0)
+        assert process.poll() is None, log.read()[-3000:]
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def stages_done(result: subprocess.CompletedProcess[str]) -> list[int]:

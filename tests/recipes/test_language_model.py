@@ -2,15 +2,11 @@
 evaluated in every way, and repeated."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import time
 
 import pytest
 
-from tests.recipes.running import recipe, run, stages_done
+from tests.recipes.running import kill_when, recipe, run, stages_done
 from tests.stream_corpus import write_text
 
 pytestmark = [
@@ -71,17 +67,8 @@ def run_dir(folder):
 
 @pytest.fixture(scope="module")
 def killed(start, run_dir):
-    """Send SIGKILL to the recipe and all its children when the first checkpoint exists."""
-    with (run_dir.parents[3] / "killed.log").open("w+") as log:
-        process = subprocess.Popen(
-            start, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        while process.poll() is None and not (run_dir / "train" / "checkpoint_last.pt").exists():
-            time.sleep(0.05)
-        log.seek(0)
-        assert process.poll() is None, log.read()[-3000:]
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    """Kill the recipe when the first checkpoint exists."""
+    kill_when(start, lambda: run_dir / "train" / "checkpoint_last.pt")
 
 
 @pytest.fixture(scope="module")

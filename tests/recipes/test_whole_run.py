@@ -1,17 +1,13 @@
 """A recipe from raw text to its score: killed in training, resumed, repeated, changed."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import time
 
 import pytest
 import torch
 
 import highrank_plugins
-from tests.recipes.running import overrides, raw_text, recipe, run, stages_done
+from tests.recipes.running import kill_when, overrides, raw_text, recipe, run, stages_done
 from tests.trainings import parameters
 
 highrank_plugins.register()  # admits the plain classes that fairseq stores
@@ -48,17 +44,8 @@ def run_dir(folder):
 
 @pytest.fixture(scope="module")
 def killed(start, run_dir):
-    """Send SIGKILL to the recipe and all its children when the first checkpoint exists."""
-    log = run_dir.parents[2] / "killed.log"
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            start(), stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        while process.poll() is None and not (run_dir / "train" / "checkpoint_last.pt").exists():
-            time.sleep(0.05)
-        assert process.poll() is None, log.read_text()[-3000:]
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    """Kill the recipe when the first checkpoint exists."""
+    kill_when(start(), lambda: run_dir / "train" / "checkpoint_last.pt")
 
 
 @pytest.fixture(scope="module")

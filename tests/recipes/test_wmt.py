@@ -5,11 +5,10 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 
 import pytest
 
-from tests.recipes.running import SMALL, accept, raw_text, recipe, run, stages_done
+from tests.recipes.running import SMALL, accept, kill_when, raw_text, recipe, run, stages_done
 from tests.recipes.wmt_corpus import publish
 
 NAME, CONF = "wmt14_en_de", "small/mixtape"
@@ -114,17 +113,6 @@ def test_moses_tokens_and_subword_nmt_pieces_become_text_again(tmp_path, corpus)
     assert " ." not in translations
 
 
-def kill_in(command: list[str], part, seconds: float = 0.3) -> None:
-    """Send SIGKILL to the recipe and its children `seconds` after a stage has begun to write."""
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
-    while process.poll() is None and not part().exists():
-        time.sleep(0.01)
-    time.sleep(seconds)
-    assert process.poll() is None
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 def kill_at_the_end(command: list[str], name: str, folder) -> None:
     """Send SIGKILL to the recipe and its children when a stage's NAME.part is complete."""
     folder.mkdir(exist_ok=True)
@@ -144,11 +132,12 @@ class TestKilled:
 
     def test_a_kill_in_any_stage_of_the_data_changes_nothing(self, finished, corpus, tmp_path):
         for name in ("corpus", "text", "pieces", "data-bin"):
-            kill_in(
+            kill_when(
                 start(tmp_path, corpus, "--stop-stage", 2),
                 lambda name=name: next(
                     (tmp_path / "exp" / NAME).glob(f"prepared-*/{name}.part"), tmp_path / "no"
                 ),
+                seconds=0.3,
             )
             assert not (prepared(tmp_path) / name).exists()
             kill_at_the_end(start(tmp_path, corpus, "--stop-stage", 2), name, tmp_path / "bin")
@@ -171,7 +160,7 @@ class TestKilled:
             shutil.rmtree(run_dir / name)
         (run_dir / "results.json").unlink()
         for name in stages:
-            kill_in(start(folder, corpus), lambda name=name: run_dir / f"{name}.part")
+            kill_when(start(folder, corpus), lambda name=name: run_dir / f"{name}.part", 0.3)
             assert not (run_dir / name).exists()
             kill_at_the_end(start(folder, corpus), name, tmp_path / "bin")
             assert not (run_dir / name).exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+LAST_LINE = "3 passed, 1 skipped in 9.0s"
 FAKE_PYTEST = """#!/bin/sh
 echo "pytest $*" >>calls
 echo "$FAKE_LAST_LINE"
@@ -42,19 +43,12 @@ def run(tmp_path):
     for path in tools.iterdir():
         path.chmod(0o755)
 
-    def run(
-        *arguments,
-        last_line="3 passed, 1 skipped in 9.0s",
-        status=0,
-        script="scripts/test.sh",
-        **fakes,
-    ):
+    def run(*words, last_line=LAST_LINE, status=0, script="scripts/test.sh", **fakes):
         environment = {"FAKE_LAST_LINE": last_line, "FAKE_STATUS": str(status), **fakes}
-        command = ["bash", script, *arguments]
-        environment = {**os.environ, **environment}
         return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
+            ["bash", script, *words], cwd=tmp_path, env={**os.environ, **environment},
+            capture_output=True, text=True,
+        )  # fmt: skip
 
     run.calls = lambda: (tmp_path / "calls").read_text().splitlines()
     return run
@@ -78,23 +72,18 @@ def test_the_script_runs_every_check_and_all_tests(run, script):
     assert all(f"\n{name} " in result.stdout for name in ("mypy", "pytest", "total"))
 
 
-def test_failures_and_errors_are_summed(run):
-    result = run(last_line="2 failed, 1 passed, 4 xfailed, 3 errors in 1.0s", status=1)
-    assert result.returncode == 1
-    assert last_line(result) == "5 passed, 5 failed, 0 skipped"
-
-
-def test_a_crash_without_counts_is_a_failure(run):
-    result = run(last_line="Segmentation fault", status=139)
-    assert result.returncode == 1
-    assert last_line(result) == "4 passed, 1 failed, 0 skipped"
-
-
-@pytest.mark.parametrize("tool", ["mypy", "shellcheck"])
-def test_a_failed_check_does_not_stop_the_tests(run, tool):
-    result = run(**{f"FAKE_{tool}": "1"})
-    assert result.returncode == 1
-    assert last_line(result) == "6 passed, 1 failed, 1 skipped"
+@pytest.mark.parametrize(
+    ("last", "status", "fakes", "sums"),
+    [
+        ("2 failed, 1 passed, 4 xfailed, 3 errors in 1.0s", 1, {}, "5 passed, 5 failed, 0 skipped"),
+        ("Segmentation fault", 139, {}, "4 passed, 1 failed, 0 skipped"),
+        (LAST_LINE, 0, {"FAKE_mypy": "1"}, "6 passed, 1 failed, 1 skipped"),
+        (LAST_LINE, 0, {"FAKE_shellcheck": "1"}, "6 passed, 1 failed, 1 skipped"),
+    ],
+)
+def test_failures_of_checks_and_tests_are_summed(run, last, status, fakes, sums):
+    result = run(last_line=last, status=status, **fakes)
+    assert result.returncode == 1 and last_line(result) == sums
 
 
 @pytest.mark.parametrize(
