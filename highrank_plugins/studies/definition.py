@@ -126,11 +126,17 @@ def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
         ) from None
     recipe = recipe_folder(settings.recipe, file.parent)
     known = script_options(recipe)
-    words = {
-        name: as_word(value) if known.get(name) else _word(value, below)
-        for of, below in ((settings.options, file.parent), (options or {}, Path()))
-        for name, value in of.items()
-    }
+    words = {}
+    for of, below in ((settings.options, file.parent), (options or {}, Path())):
+        for name, value in of.items():
+            words[name] = as_word(value)
+            if (
+                value
+                and isinstance(value, str)
+                and not known.get(name)
+                and (below / value).exists()
+            ):
+                words[name] = str((below / value).resolve())
     _check_recipe_options(words, recipe, known, tree)
     members = _members(settings, tree)
     systems = [member.system for member in members]
@@ -207,13 +213,6 @@ def _explain(tree: Tree, problem: Any) -> str:
     if path == ("members",):
         message = "expected at least one member, such as `softmax: {conf: small/softmax}`"
     return f"{tree.place(path)}: {'.'.join(path)}: {message}"
-
-
-def _word(value: Any, below: Path) -> str:
-    """Return a value as a word; a path that exists becomes absolute."""
-    if isinstance(value, str) and value and (below / value).exists():
-        return str((below / value).resolve())
-    return as_word(value)
 
 
 def as_word(value: Any) -> str:

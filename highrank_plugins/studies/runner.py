@@ -246,7 +246,10 @@ def _start(member: PreparedMember, environment: Environment, logs: Path) -> _Run
 def _ended(one: _Running) -> str:
     """Record how a recipe ended, and return it."""
     member, code = one.member, one.process.returncode
-    what = _failure(code, one.log, one.begin)
+    with one.log.open("rb") as file:
+        file.seek(max(one.begin, file.seek(0, os.SEEK_END) - _TAIL))
+        tail = file.read().decode(errors="replace")
+    what = f"failed with exit code {code}" if code else f"has written no {RESULTS}"
     if code == 0 and member.record.is_file():
         try:
             member.metrics()
@@ -255,16 +258,9 @@ def _ended(one: _Running) -> str:
         else:
             write_text(member.note("done"), member.name + "\n")
             return member.problem() or "done"
+    elif code == stop_request.REQUEUE:
+        what = "stopped; run the same command to resume it"
+    elif _DIVERGED.search(tail):
+        what = DIVERGED
     write_text(member.note("failed"), what + "\n")
     return what
-
-
-def _failure(code: int, log: Path, begin: int) -> str:
-    if code == stop_request.REQUEUE:
-        return "stopped; run the same command to resume it"
-    with log.open("rb") as file:
-        file.seek(max(begin, file.seek(0, os.SEEK_END) - _TAIL))
-        tail = file.read().decode(errors="replace")
-    if _DIVERGED.search(tail):
-        return DIVERGED
-    return f"failed with exit code {code}" if code else f"has written no {RESULTS}"
