@@ -169,7 +169,7 @@ def test_a_killed_evaluation_resumes_with_the_same_result(
 def test_an_evaluation_resumes_after_a_real_kill(call, trained, stream_data, tmp_path):
     words = ["evaluate", "dynamic", trained, stream_data, *STEP, "--bptt", 2, "--save-seconds", 0]
     words += ["--split", "train", "--output", tmp_path / "killed.json"]
-    child = FORKS.Process(target=lambda: invoke(words))
+    child = FORKS.Process(target=invoke, args=(words,))
     child.start()
     state, patience = tmp_path / "killed.json.state", time.monotonic() + 60
     while not state.exists() and time.monotonic() < patience:
