@@ -7,13 +7,14 @@ holds one chunk of tokens at a time. `fused` also writes its gradients out; `cpp
 
 from __future__ import annotations
 
+from highrank_plugins.losses.chunking import ChunkResults
 from highrank_plugins.losses.nll import (
     IMPLEMENTATIONS,
     check_implementation,
     compute_nll,
     implementation_here,
 )
-from highrank_plugins.losses.plan import ChunkResults, LossOutput, LossPlan
+from highrank_plugins.losses.plan import LossOutput, LossPlan
 
 __all__ = [
     "IMPLEMENTATIONS",

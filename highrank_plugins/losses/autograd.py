@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,15 +24,6 @@ DOUBLE_BACKWARD = (
     "this loss is differentiable once; for gradients of gradients (create_graph=True) use "
     "impl='reference' (--head-loss reference)"
 )
-
-
-def once_differentiable_nll(chunked: Any, inputs: tuple[Tensor, ...]) -> LossOutput:
-    """Return the loss of a batch, with gradients for those inputs that need them."""
-    if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
-        with torch.no_grad():
-            return chunked.gradients([False] * len(inputs), inputs, None)[0]
-    function = _SumLoss if chunked.plan.reduction == "sum" else _TokenLoss
-    return LossOutput(*function.apply(chunked, *inputs))
 
 
 @contextmanager
@@ -70,22 +62,6 @@ def set_generators(states: list[Tensor]) -> None:
         torch.cuda.set_rng_state(state)
 
 
-def add_product_to(total: Tensor, grad: Tensor, rows: Tensor, is_first: bool) -> None:
-    """Add grad^T @ rows to `total`, which has their dtype or is wider.
-
-    The first product overwrites `total`, whose content is arbitrary until then.
-    """
-    if rows.dtype == total.dtype:
-        torch.addmm(total, grad.t(), rows, beta=float(not is_first), out=total)
-    elif total.dtype == torch.float32 and products_add_in_float32(total.device):
-        if is_first:
-            torch.mm(grad.t(), rows, out_dtype=total.dtype, out=total)
-        else:
-            torch.addmm(total, grad.t(), rows, out_dtype=total.dtype, out=total)
-    else:
-        (total.copy_ if is_first else total.add_)(grad.t() @ rows)
-
-
 def products_add_in_float32(device: torch.device) -> bool:
     """Whether a product of half-precision matrices can be added to float32: from sm_80 on."""
     if device.type == "cuda":
@@ -104,9 +80,21 @@ class GradientSum:
         (self.total.copy_ if self.is_empty else self.total.add_)(grad)
         self.is_empty = False
 
-    def add_product(self, grad: Tensor, rows: Tensor) -> None:
-        """Add grad^T @ rows."""
-        add_product_to(self.total, grad, rows, self.is_empty)
+    def add_product(self, grad: Tensor, rows: Tensor, kept: Tensor | None = None) -> None:
+        """Add grad^T @ rows, whose dtype is that of the sum or narrower; to rows `kept` of it."""
+        total = self.total
+        if kept is not None:
+            if self.is_empty:
+                total.zero_()
+            total.index_add_(0, kept, (grad.t() @ rows).to(total.dtype))
+        elif rows.dtype == total.dtype:
+            torch.addmm(total, grad.t(), rows, beta=float(not self.is_empty), out=total)
+        elif total.dtype != torch.float32 or not products_add_in_float32(total.device):
+            self.add(grad.t() @ rows)
+        elif self.is_empty:
+            torch.mm(grad.t(), rows, out_dtype=total.dtype, out=total)
+        else:
+            torch.addmm(total, grad.t(), rows, out_dtype=total.dtype, out=total)
         self.is_empty = False
 
     def finish(self) -> None:
@@ -166,21 +154,30 @@ class _Linear(torch.autograd.Function):
         return (None,) * 5
 
 
+def once_differentiable_nll(batch: Any, inputs: tuple[Tensor, ...]) -> LossOutput:
+    """Return the loss of a `runner.Runner`, with gradients for those inputs that need them."""
+    if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
+        with torch.no_grad():
+            return batch.gradients([False] * len(inputs), inputs, None)[0]
+    function = _SumLoss if batch.plan.reduction == "sum" else _TokenLoss
+    return LossOutput(*function.apply(batch, *inputs))
+
+
 class _SumLoss(torch.autograd.Function):
     """Sum the loss, with its gradients computed in the forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, chunked: Any, *inputs: Tensor) -> tuple[Tensor | None, ...]:
+    def forward(ctx: Any, batch: Any, *inputs: Tensor) -> tuple[Tensor | None, ...]:
         needed = list(ctx.needs_input_grad[1:])
-        values, sums = chunked.gradients(needed, inputs, 1.0)
-        if chunked.scale > 1:
-            finite = torch.stack([s.isfinite().all() for s in sums if s is not None])
+        values, ctx.sums = batch.gradients(needed, inputs, 1.0)
+        if batch.scale > 1:
+            finite = torch.stack([s.isfinite().all() for s in ctx.sums if s is not None])
             if not bool(finite.all()):  # synchronises with a GPU once
-                chunked.scale = 1.0  # no loss scaler could undo this overflow
-                values, sums = chunked.gradients(needed, inputs, 1.0)
-        ctx.scale, ctx.dtypes = chunked.scale, [t.dtype for t in inputs]
-        ctx.sums = sums
-        return _only_loss_differentiable(ctx, values)
+                batch.scale = 1.0  # no loss scaler could undo this overflow
+                values, ctx.sums = batch.gradients(needed, inputs, 1.0)
+        ctx.scale, ctx.dtypes = batch.scale, [t.dtype for t in inputs]
+        ctx.mark_non_differentiable(*(t for t in values[1:] if t is not None))
+        return tuple(values)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
@@ -196,8 +193,7 @@ class _SumLoss(torch.autograd.Function):
             sums = [None if s is None else s.clone() for s in sums]
         else:
             ctx.sums = None
-        is_one = factor.device.type == "cpu" and bool(factor == 1)  # a GPU would synchronise
-        by = None if is_one else factor
+        by = None if factor.is_cpu and bool(factor == 1) else factor  # a GPU would synchronise
         # one by one, so that the gradients do not exist twice
         return None, *(_scaled(sums.pop(0), by, dtype) for dtype in ctx.dtypes)
 
@@ -206,15 +202,18 @@ class _TokenLoss(torch.autograd.Function):
     """Return the loss per token; the backward pass computes each chunk again."""
 
     @staticmethod
-    def forward(ctx: Any, chunked: Any, *inputs: Tensor) -> tuple[Tensor | None, ...]:
-        chunked.plan = chunked.plan.with_own_copies()  # the caller may refill its buffers
-        ctx.chunked = chunked
+    def forward(ctx: Any, batch: Any, *inputs: Tensor) -> tuple[Tensor | None, ...]:
+        plan = batch.plan
+        weight = None if plan.weight is None else plan.weight.clone()
+        # the caller may refill its buffers
+        batch.plan = plan = replace(plan, target=plan.target.clone(), weight=weight)
+        ctx.batch = batch
         # our layers draw their random numbers before the loss is cut into chunks
-        ctx.random = generators(inputs[0]) if chunked.plan.own else []
+        ctx.random = generators(inputs[0]) if plan.own else []
         ctx.save_for_backward(*inputs)
-        return _only_loss_differentiable(
-            ctx, chunked.gradients([False] * len(inputs), inputs, None)[0]
-        )
+        values, _ = batch.gradients([False] * len(inputs), inputs, None)
+        ctx.mark_non_differentiable(*(t for t in values[1:] if t is not None))
+        return tuple(values)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
@@ -222,16 +221,9 @@ class _TokenLoss(torch.autograd.Function):
         inputs = ctx.saved_tensors
         now = generators(inputs[0]) if ctx.random else []
         set_generators(ctx.random)  # the masks of the forward pass
-        _, sums = ctx.chunked.gradients(list(ctx.needs_input_grad[1:]), inputs, upstream)
+        _, sums = ctx.batch.gradients(list(ctx.needs_input_grad[1:]), inputs, upstream)
         set_generators(now)
-        return None, *(
-            None if s is None else s.to(t.dtype) for s, t in zip(sums, inputs, strict=True)
-        )
-
-
-def _only_loss_differentiable(ctx: Any, values: LossOutput) -> tuple[Tensor | None, ...]:
-    ctx.mark_non_differentiable(*(t for t in values[1:] if t is not None))
-    return tuple(values)
+        return None, *(_scaled(s, None, t.dtype) for s, t in zip(sums, inputs, strict=True))
 
 
 def _scaled(total: Tensor | None, factor: Tensor | None, dtype: torch.dtype) -> Tensor | None:

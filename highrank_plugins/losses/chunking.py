@@ -1,14 +1,16 @@
-"""Cut a batch into chunks of tokens."""
+"""Cut a batch into chunks of tokens, and join their results."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.losses.plan import Scores
 
 # Smallest and largest bytes of a chunk. On a CPU its working set should stay near the cache while
 # its products stay large. Above 32 MiB the C library also returns memory after every batch and
@@ -38,13 +40,9 @@ def chunk_ranges(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def tokens_within(
-    features: Tensor,
-    floats_per_token: int,
-    memory: int | None,
-    matrix: tuple[int, int] = (0, 0),
-    most: int = 0,
-    width: int | None = None,
-) -> int:
+    features: Tensor, floats_per_token: int, memory: int | None, matrix: tuple[int, int] = (0, 0),
+    most: int = 0, width: int | None = None,
+) -> int:  # fmt: skip
     """Return how many tokens a chunk may have within `memory` bytes, or the device's default.
 
     `matrix` is the shape (M, D), `width` the bytes per number. Without a limit a chunk has at most
@@ -81,3 +79,35 @@ def cache_sized_blocks(
     """Yield ranges of rows for passes of torch's operations, of `BLOCK_MEMORY` each."""
     memory = BLOCK_MEMORY.get(device.type, BLOCK_MEMORY["cuda"])
     return chunk_ranges(0, rows, max(1, memory // (4 * max(1, floats_per_row))))
+
+
+class ChunkResults:
+    """Collect the results [n, …] of chunks in tensors of all N tokens.
+
+    Small tensors that outlive the large ones of their chunk would fragment the heap: on a CPU, a
+    list of them kept up to N × M numbers resident.
+    """
+
+    def __init__(self, tokens: int, parts: Iterable[Iterable[Tensor | None]]) -> None:
+        self.columns: list[Any] = []  # Tensor or None
+        start = 0
+        for part in parts:
+            given = [None if t is None else t.detach() for t in part]
+            stop = start + next(len(t) for t in given if t is not None)
+            if not self.columns:
+                is_all = stop == tokens
+                self.columns = (
+                    given
+                    if is_all
+                    else [None if t is None else t.new_empty(tokens, *t.shape[1:]) for t in given]
+                )
+            for column, t in zip(self.columns, given, strict=True):
+                if t is not None and column is not t:
+                    column[start:stop] = t
+            start = stop
+
+
+def concatenate(parts: Iterable[Scores]) -> Scores:
+    """Join the scores of runs of tokens, one after the other."""
+    columns: list[Any] = [None if c[0] is None else torch.cat(c) for c in zip(*parts, strict=True)]
+    return Scores(*columns)

@@ -9,18 +9,40 @@ Suffixes of tensors are their shapes, see `heads.base`; N is a chunk here.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.autograd import add_product_to
+from highrank_plugins.losses.autograd import GradientSum
 from highrank_plugins.losses.chunking import tokens_within
 from highrank_plugins.losses.kernels.torch import Kernels, copy_unless_same
-from highrank_plugins.losses.plan import ChunkedHead, LossPlan, Named, Scores
+from highrank_plugins.losses.plan import AnyHead, LossPlan, Named, Scores
 
 # Rows of chunks on a GPU start at multiples of this many numbers; Triton knows of no others.
 ROW_MULTIPLE = 16
+
+
+class LossChunk(NamedTuple):
+    """Hold what a loss reads of N tokens, and memory for the gradients of that."""
+
+    given: Named  # what `token_inputs` returned, each [N, ...]
+    target_N: Tensor  # int64, in range
+    scale_N: Tensor | None  # factor of each token's loss, 0 where ignored; None: scores only
+    grads: Named  # memory for the gradients of `given`; empty without `scale_N`
+    start: int  # number of the first token in the batch
+
+    def rows(self, a: int, b: int) -> LossChunk:
+        """Return the tokens a..b−1 of the chunk."""
+        if b - a == len(self.target_N):
+            return self
+        return LossChunk(
+            {name: t[a:b] for name, t in self.given.items()},
+            self.target_N[a:b],
+            None if self.scale_N is None else self.scale_N[a:b],
+            {name: t[a:b] for name, t in self.grads.items()},
+            self.start + a,
+        )
 
 
 class FusedLoss:
@@ -29,17 +51,15 @@ class FusedLoss:
     Args:
         plan: the batch.
         tensors: what `head.tensors()` returns, detached.
-        sums: zeros, at least float32, for those `tensors` that the fused loss itself reads and
-            whose gradient is wanted; gradients are added to them. Those of `overwrites` hold
-            anything, and are written whole.
+        sums: memory, at least float32, for the gradients of those `tensors` that are wanted and
+            that the fused loss itself reads. It is written whole, except that of the bias and of
+            pointwise functions: this holds zeros, to which gradients are added.
         kernels: which elementwise passes.
         compute: dtype of matrix products.
     """
 
-    # names of the tensors read here and not in `head.token_inputs`, apart from pointwise ones
-    reads: ClassVar[tuple[str, ...]] = ("weight", "bias")
-    # names of the tensors whose gradients are written whole, by the first chunk or at the end
-    overwrites: ClassVar[tuple[str, ...]] = ()
+    # first words of the names of the tensors that are read here, and not in `head.token_inputs`
+    reads: ClassVar[tuple[str, ...]] = ("weight", "bias", "pointwise")
     # whether a block may have several chunks
     joins_chunks: ClassVar[bool] = True
     # whether a thread of compiled kernels holds all components of a class
@@ -48,49 +68,34 @@ class FusedLoss:
     applies_function_to_components: ClassVar[bool] = False
 
     def __init__(
-        self,
-        plan: LossPlan,
-        tensors: Named,
-        sums: Named,
-        kernels: type[Kernels],
+        self, plan: LossPlan, tensors: Named, sums: Named, kernels: type[Kernels],
         compute: torch.dtype,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.plan, self.sums, self.compute = plan, sums, compute
         self.kernels = kernels(plan, tensors, sums, compute)
         self.weight = tensors["weight"].to(self.compute)
+        self.weight_sum = GradientSum(sums["weight"]) if "weight" in sums else None
         self._buffers: dict[str, Tensor] = {}
         bias = tensors.get("bias")
         self.bias = None if bias is None else self.buffer("bias", len(bias)).copy_(bias)
         self.bias_of_pass = self.bias if self.kernels.adds_bias else None
         self.bias_of_product = None if self.kernels.adds_bias else self.bias
-        self._begun: set[str] = set()
         self.prepare(tensors)
 
     def prepare(self, tensors: Named) -> None:
         """Compute what all chunks of a batch share."""
 
     @classmethod
-    def reads_tensor(cls, name: str) -> bool:
-        """Whether the tensor `name` is read here, and not by `head.token_inputs`."""
-        return name in cls.reads or name.startswith("pointwise.")
-
-    @classmethod
-    def floats_per_token(cls, head: ChunkedHead) -> int:
+    def floats_per_token(cls, head: AnyHead) -> int:
         """Return how many numbers a chunk of `head` holds per token."""
         raise NotImplementedError
 
     def chunk_tokens(self) -> int:
         """Return how many tokens a chunk may have."""
         plan, floats = self.plan, self.floats_per_token(self.plan.head)
-        logits = plan.features.size(0) * plan.head.num_classes
-        return plan.most or tokens_within(
-            plan.features,
-            floats,
-            plan.memory,
-            matrix=(self.weight.size(0), self.weight.size(1)),
-            most=logits // max(1, floats),
-            width=self.kernels.bytes_per_logit,
-        )
+        most = plan.features.size(0) * plan.head.num_classes // max(1, floats)
+        matrix, width = (self.weight.size(0), self.weight.size(1)), self.kernels.bytes_per_logit
+        return plan.most or tokens_within(plan.features, floats, plan.memory, matrix, most, width)
 
     def token_inputs(
         self, features: Tensor, target: Tensor, tensors: Named, random_state: Any
@@ -98,23 +103,8 @@ class FusedLoss:
         """Return what a chunk needs of each token, computed through autograd."""
         return self.plan.head.token_inputs(features, tensors, random_state)
 
-    def chunk(
-        self,
-        local: dict[str, Tensor],
-        target_N: Tensor,
-        scale_N: Tensor | None,
-        random_state: Any,
-        out: dict[str, Tensor],
-    ) -> Scores:
-        """Return the scores of N tokens, and write the gradients of `local` into `out`.
-
-        Args:
-            local: what `head.token_inputs` returned, each [N, ...].
-            target_N: int64, in range.
-            scale_N: factor of each token's loss, 0 where ignored; None: scores only.
-            random_state: noise of these tokens.
-            out: memory for them, of the same shapes and dtypes; empty without `scale_N`.
-        """
+    def chunk(self, chunk: LossChunk) -> Scores:
+        """Return the scores of N tokens, and write their gradients."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -144,13 +134,9 @@ class FusedLoss:
         return kept[:size].view(*outer, stride)[..., :width]
 
     def product(
-        self,
-        rows: Tensor,
-        weight: Tensor,
-        out: Tensor,
-        bias: Tensor | None = None,
+        self, rows: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None = None,
         adds: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Write rows @ weight^T (+ bias) into `out`, or add the product to what `out` holds.
 
         Products are in the compute dtype, `out` and `bias` in that of chunks.
@@ -171,53 +157,27 @@ class FusedLoss:
         return self.buffer("narrow", *like.shape, dtype=self.compute)
 
     def backward_products(
-        self,
-        name: str,
-        grad: Tensor,
-        rows: Tensor,
-        weight: Tensor,
-        factor: Tensor | None,
-        out: Tensor,
-        filtered: bool = True,
-    ) -> None:
-        """Add grad^T @ (factor rows) to sums[name], and write factor (grad @ weight) into `out`.
+        self, total: GradientSum | None, grad: Tensor, rows: Tensor, weight: Tensor,
+        factor: Tensor, out: Tensor, filtered: bool = True,
+    ) -> None:  # fmt: skip
+        """Add grad^T @ (factor rows) to `total`, and write factor (grad @ weight) into `out`.
 
-        `rows` and `weight` are in the compute dtype. Classes that the filter leaves out of `grad`
-        [n, M] take part in neither product.
+        `rows` and `weight` are in the compute dtype. The factor is 1 if the passes apply it.
+        Classes that the filter leaves out of `grad` [n, M] take part in neither product.
         """
         if grad.dtype != self.compute:
             grad = self._narrow_buffer(grad).copy_(grad)
-        rows, total = rows_times(rows, factor), self.sums.get(name)
+        factor_n1 = None if self.kernels.applies_factor else factor.unsqueeze(-1)
+        scaled = rows if factor_n1 is None else (rows * factor_n1).to(rows.dtype)
         kept = kept_columns(grad) if filtered and self.plan.filter_gradients else None
         if kept is not None and len(kept) < grad.size(1):
             grad, weight = grad[:, kept], weight[kept]
             if total is not None:
-                if self.is_first(name):
-                    total.zero_()
-                total.index_add_(0, kept, (grad.t() @ rows).to(total.dtype))
+                total.add_product(grad, scaled, kept)
         elif total is not None:
-            add_product_to(total, grad, rows, self.is_first(name))
-        own = out if out.dtype == self.compute else None
-        copy_unless_same(rows_times_(torch.mm(grad, weight, out=own), factor), out)
-
-    def is_first(self, name: str) -> bool:
-        """Whether the sum `name`, one of `overwrites` or a part of one, is used first."""
-        if name in self._begun:
-            return False
-        self._begun.add(name)
-        return True
-
-
-def rows_times(rows: Tensor, factor: Tensor | None) -> Tensor:
-    """Return rows [n, ...] times factor [n], in the dtype of rows; None is 1."""
-    if factor is None:
-        return rows
-    return (rows * factor.view(-1, *([1] * (rows.dim() - 1)))).to(rows.dtype)
-
-
-def rows_times_(rows: Tensor, factor: Tensor | None) -> Tensor:
-    """Multiply rows [n, ...] by factor [n] in place; None is 1."""
-    return rows if factor is None else rows.mul_(factor.view(-1, *([1] * (rows.dim() - 1))))
+            total.add_product(grad, scaled)
+        found = torch.mm(grad, weight, out=out if out.dtype == self.compute else None)
+        copy_unless_same(found if factor_n1 is None else found.mul_(factor_n1), out)
 
 
 def kept_columns(grad: Tensor) -> Tensor:

@@ -2,51 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.fused import FusedLoss
-from highrank_plugins.losses.kernels.torch import MixtureBlock
-from highrank_plugins.losses.plan import Scores, concatenate
+from highrank_plugins.losses.chunking import concatenate
+from highrank_plugins.losses.fused import FusedLoss, LossChunk
+from highrank_plugins.losses.plan import AnyHead, MixtureBlock, Scores
 
 
 class FusedMixture(FusedLoss):
     """Compute lse_k [log π_k + log_softmax(f(W h_k + b))].
 
-    `local["contexts"]` is h [N, K, D], `local["log_prior"]` log π [N, K], normalised. Gradients:
+    `given["contexts"]` is h [N, K, D], `given["log_prior"]` log π [N, K], normalised. Gradients:
     see `Kernels.mixture_pass`. The posterior of the components, constant along a row of
     logits, is applied in the products where the kernels have not applied it.
     """
 
-    overwrites: ClassVar[tuple[str, ...]] = ("weight",)
     holds_components = True
     applies_function_to_components = True
 
     @classmethod
-    def floats_per_token(cls, head: Any) -> int:
+    def floats_per_token(cls, head: AnyHead) -> int:
         return head.components * head.num_classes
 
-    def chunk(
-        self,
-        local: dict[str, Tensor],
-        target_N: Tensor,
-        scale_N: Tensor | None,
-        random_state: Any,
-        out: dict[str, Tensor],
-    ) -> Scores:
-        contexts_NKD = local["contexts"].to(self.compute)
-        log_prior_NK = local["log_prior"].to(self.kernels.wide).contiguous()
-        tokens, components, size = contexts_NKD.shape
-        rows = contexts_NKD.reshape(tokens * components, size)
-        grad = self.buffer("logits", tokens * components, self.weight.size(0))
+    def chunk(self, chunk: LossChunk) -> Scores:
+        contexts_NKD = chunk.given["contexts"].to(self.compute)
+        log_prior_NK = chunk.given["log_prior"].to(self.kernels.wide).contiguous()
+        rows = contexts_NKD.flatten(0, 1)
+        grad = self.buffer("logits", len(rows), self.weight.size(0))
         self.product(rows, self.weight, grad, self.bias_of_product)
         block = MixtureBlock(
-            logits_NKM=grad.unflatten(0, (tokens, components)),
+            logits_NKM=grad.unflatten(0, log_prior_NK.shape),
             log_prior_NK=log_prior_NK,
-            target_N=target_N,
-            scale_N=scale_N,
+            target_N=chunk.target_N,
+            scale_N=chunk.scale_N,
             factor_NK=torch.empty_like(log_prior_NK),
             grad_prior_NK=torch.empty_like(log_prior_NK),
         )
@@ -58,15 +47,16 @@ class FusedMixture(FusedLoss):
                 lambda which: self._logits(contexts_NKD[part][which]),
             )
 
-        blocks = self.kernels.row_blocks(tokens, self.floats_per_token(self.plan.head))
-        scores = Scores(*concatenate(scores_of(slice(a, b)) for a, b in blocks))
-        if scale_N is None:
+        floats = self.floats_per_token(self.plan.head)
+        blocks = self.kernels.row_blocks(len(contexts_NKD), floats)
+        scores = concatenate(scores_of(slice(a, b)) for a, b in blocks)
+        if chunk.scale_N is None:
             return scores
-        factor = None if self.kernels.applies_factor else block.factor_NK.view(-1)
+        factor = block.factor_NK.view(-1)
         self.kernels.add_bias_gradient(grad, factor)
-        grad_rows = out["contexts"].view(rows.shape)
-        self.backward_products("weight", grad, rows, self.weight, factor, grad_rows)
-        out["log_prior"].copy_(block.grad_prior_NK)
+        out = chunk.grads["contexts"].view(rows.shape)
+        self.backward_products(self.weight_sum, grad, rows, self.weight, factor, out)
+        chunk.grads["log_prior"].copy_(block.grad_prior_NK)
         return scores
 
     def _logits(self, contexts_NKD: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from highrank_plugins.losses.kernels.cpp import build as cpp
 from highrank_plugins.losses.kernels.cpp.passes import CppKernels
 from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.own_layers import is_ours
-from highrank_plugins.losses.plan import ChunkedHead, LossOutput, LossPlan
+from highrank_plugins.losses.plan import AnyHead, LossOutput, LossPlan
 from highrank_plugins.losses.reference import reference_nll
 from highrank_plugins.losses.runner import run
 
@@ -35,8 +35,7 @@ def compute_nll(
 ) -> LossOutput:
     """Return `Head.nll` of flat features [N, F]; `leading` is the shape of target and result."""
     if torch.compiler.is_compiling():  # a loss with its own gradients must not be traced
-        eager = torch.compiler.disable(compute_nll)
-        return eager(plan, leading, reduction, impl, ignore_index)
+        return torch.compiler.disable(compute_nll)(plan, leading, reduction, impl, ignore_index)
     plan.own, plan.falls_back = not is_ours(plan.head), impl == "auto"
     check_arguments(plan, leading, reduction)
     chosen = implementation_for(impl, plan.head, plan.features, plan.filter_gradients)
@@ -97,9 +96,8 @@ def check_arguments(plan: LossPlan, leading: torch.Size, reduction: str) -> None
             f"{plan.memory}"
         )
     device = plan.features.device
-    for name, tensor in (("target", plan.target), ("weight", plan.weight)):
-        if tensor is None:
-            continue
+    weights = {} if plan.weight is None else {"weight": plan.weight}
+    for name, tensor in {"target": plan.target, **weights}.items():
         if not isinstance(tensor, Tensor):
             raise ValueError(f"{name}: expected a tensor, got {type(tensor).__name__}")
         if tensor.device != device:
@@ -107,15 +105,11 @@ def check_arguments(plan: LossPlan, leading: torch.Size, reduction: str) -> None
                 f"{name}: expected a tensor on {device}, where features are, got one on "
                 f"{tensor.device}; move it (.to(features.device))"
             )
-    if plan.weight is not None and plan.weight.shape != leading:
-        raise ValueError(
-            f"weight: expected the shape of target {tuple(leading)}, got {tuple(plan.weight.shape)}"
-        )
-    if plan.target.shape != leading:
-        raise ValueError(
-            f"target: expected shape {tuple(leading)}, that of features without the last "
-            f"dimension, got {tuple(plan.target.shape)}"
-        )
+        if tensor.shape != leading:
+            raise ValueError(
+                f"{name}: expected shape {tuple(leading)}, that of features without the last "
+                f"dimension, got {tuple(tensor.shape)}"
+            )
     if plan.target.dtype != torch.int64:
         raise ValueError(f"target: expected dtype torch.int64, got {plan.target.dtype}")
 
@@ -142,8 +136,7 @@ def flat_target(
     Ignored tokens get the largest class of the other tokens. Class 0 would not do: a bias of −∞
     may give it probability 0.
     """
-    flat = target.reshape(-1)
-    ignored = None
+    flat, ignored = target.reshape(-1), None
     if ignore_index is not None:
         ignored = flat == ignore_index
         flat = flat.masked_fill(ignored, 0)
@@ -163,32 +156,30 @@ def flat_target(
 # -- the implementation ----------------------------------------------------------------------
 
 
-def implementation_for(impl: str, head: ChunkedHead, features: Tensor, filtered: bool) -> str:
+def implementation_for(impl: str, head: AnyHead, features: Tensor, filtered: bool) -> str:
     """Return the implementation that computes the loss of a head; the log names the choice once."""
     check_choice("impl", impl, ("auto", *IMPLEMENTATIONS))
-    _check_fused(impl, head)
     chosen = impl
     if impl == "auto":
         chosen = _auto(head, features)
         message = "The loss of %s is computed by %r (--head-loss auto)."
         _log_once(logging.INFO, layer_name(head), chosen, message)
-    _check_filtered(filtered, chosen)
+    _check_fused(chosen, head, filtered)
     return chosen
 
 
 def check_implementation(
-    impl: str, head: ChunkedHead, device: torch.device, filtered: bool = False
+    impl: str, head: AnyHead, device: torch.device, filtered: bool = False
 ) -> None:
     """Check that an implementation can compute the loss of a head on a device.
 
     Args:
         filtered: whether gradients are filtered.
     """
-    _check_fused(impl, head)
+    _check_fused("chunked" if impl == "auto" and head.fused is None else impl, head, filtered)
     kernels_of(impl, device)
     if impl == "triton":
         triton.check_components(head)
-    _check_filtered(filtered, "chunked" if impl == "auto" and head.fused is None else impl)
 
 
 def implementation_here(impl: str, device: torch.device) -> str:
@@ -222,7 +213,7 @@ def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
         raise ValueError(f"{name}: unknown {value!r}{hint}; known: {', '.join(known)}")
 
 
-def _check_fused(impl: str, head: ChunkedHead) -> None:
+def _check_fused(impl: str, head: AnyHead, filtered: bool) -> None:
     if impl in FUSED and head.fused is None:
         kind = layer_name(head)
         if type(head).fused is not None:
@@ -230,17 +221,14 @@ def _check_fused(impl: str, head: ChunkedHead) -> None:
         raise ValueError(
             f"impl: {kind} has no fused loss; use impl='chunked' (--head-loss chunked)"
         )
-
-
-def _check_filtered(filtered: bool, chosen: str) -> None:
-    if filtered and chosen not in ("auto", *FUSED):
+    if filtered and impl not in ("auto", *FUSED):
         raise ValueError(
-            f"filter_gradients (--head-loss-filter): implementation {chosen!r} computes every "
+            f"filter_gradients (--head-loss-filter): implementation {impl!r} computes every "
             f"gradient; use impl= (--head-loss) {' or '.join(FUSED)}"
         )
 
 
-def _auto(head: ChunkedHead, features: Tensor) -> str:
+def _auto(head: AnyHead, features: Tensor) -> str:
     if head.fused is None:
         return "chunked"
     if cpp.auto_takes(head, features):

@@ -7,7 +7,7 @@ alike. `contract` checks the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from inspect import unwrap
@@ -36,19 +36,18 @@ OUR_CODE = tuple(str(Path(file).parent) for file in (torch.__file__, Path(__file
 
 def is_ours(module: Any) -> bool:
     """Whether a layer and its parts are this package's classes, and nobody changed them."""
-    parts: Iterable[nn.Module] = module.modules()
-    return all(is_unchanged(part) for part in parts)
+    return all(map(is_unchanged, module.modules()))
 
 
 def is_unchanged(module: nn.Module) -> bool:
     """Whether a module is of this package's classes or a plain part of them, as it was made."""
     cls: Any = type(module)  # to mypy a class of modules has no hash
-    return (
-        _is_our_class(cls)
-        and all(held.get(name) is function for held, name, function in _methods(cls))
-        and not has_own_methods(vars(module), cls)
-        and not has_own_hooks(module)
-    )
+    if not _is_our_class(cls):
+        return False
+    for held, name, function in _methods(cls):  # of each loss, so quicker than all(…)
+        if held.get(name) is not function:
+            return False
+    return not has_own_methods(vars(module), cls) and not has_own_hooks(module)
 
 
 @cache
@@ -58,7 +57,7 @@ def _methods(cls: type) -> list[tuple[Mapping[str, Any], str, Any]]:
     Another function may take its place in each of them.
     """
     found: list[tuple[Mapping[str, Any], str, Any]] = []
-    for name in METHODS:
+    for name in (name for name in METHODS if hasattr(cls, name)):
         for c in cls.__mro__:
             found.append((vars(c), name, vars(c).get(name)))
             if name in vars(c):
@@ -83,10 +82,10 @@ def is_our_function(function: Any) -> bool:
 
 def has_own_methods(attributes: Mapping[str, Any], cls: type) -> bool:
     """Whether attributes of an instance take the place of methods of its class."""
-    return any(
-        callable(value) and not isinstance(value, type) and hasattr(cls, name)
-        for name, value in attributes.items()
-    )
+    for name, value in attributes.items():
+        if callable(value) and not isinstance(value, type) and hasattr(cls, name):
+            return True
+    return False
 
 
 def is_distributed(module: nn.Module) -> bool:
@@ -108,10 +107,7 @@ def _comes_from(thing: Any, *packages: str) -> bool:
 
 def inputs_of(plan: LossPlan) -> Named:
     """Return the tensors of a layer and, of an own one, all parameters that these leave out."""
-    tensors = plan.head.tensors()
-    if not plan.own:
-        return tensors
-    named = plan.head.named_parameters()
+    tensors, named = plan.head.tensors(), plan.head.named_parameters() if plan.own else ()
     return tensors | {n + RAW: p for n, p in named if tensors.get(n) is not p}
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
+
+Named = dict[str, Tensor]  # name of a head's tensor → the tensor, or a value that belongs to it
+AnyHead = Any  # a highrank_plugins.heads.Head
 
 
 class LossOutput(NamedTuple):
@@ -58,7 +60,7 @@ class ClassWeights(NamedTuple):
 class LossPlan:
     """Describe one call of `Head.nll`, flattened: N tokens, F features, M classes."""
 
-    head: ChunkedHead
+    head: AnyHead
     features: Tensor  # [N, F]
     target: Tensor  # [N] int64, all in range: ignored tokens get any class
     weight: Tensor | None  # [N]
@@ -96,11 +98,6 @@ class LossPlan:
         total = self.target_weight + self.head.num_classes * self.smoothing_weight
         return ClassWeights(total, self.target_weight, self.smoothing_weight, self.z_loss)
 
-    def with_own_copies(self) -> LossPlan:
-        """Copy the plan with its targets and weights, so that nobody else can change them."""
-        weight = None if self.weight is None else self.weight.clone()
-        return replace(self, target=self.target.clone(), weight=weight)
-
     def output(self, scores: Scores, start: int, stop: int) -> LossOutput:
         """Return loss and scores [n] of the tokens start..stop−1; 0 (or False) where ignored."""
         nll, smooth_sum, correct, entropy, square_norm = scores
@@ -121,38 +118,6 @@ class LossPlan:
         return values.masked_fill(self.ignored[start:stop], 0)
 
 
-class ChunkResults:
-    """Collect the results [n, …] of chunks in tensors of all N tokens.
-
-    Small tensors that outlive the large ones of their chunk would fragment the heap: on a CPU, a
-    list of them kept up to N × M numbers resident.
-    """
-
-    def __init__(self, tokens: int, parts: Iterable[Iterable[Tensor | None]]) -> None:
-        self.columns: list[Any] = []  # Tensor or None
-        start = 0
-        for part in parts:
-            given = [None if t is None else t.detach() for t in part]
-            stop = start + next(len(t) for t in given if t is not None)
-            if not self.columns:
-                self.columns = [
-                    None if t is None else t.new_empty(tokens, *t.shape[1:]) for t in given
-                ]
-            for column, t in zip(self.columns, given, strict=True):
-                if t is not None:
-                    column[start:stop] = t
-            start = stop
-
-
-def concatenate(parts: Iterable[tuple[Tensor | None, ...]]) -> list[Any]:
-    """Join the tensors of each column, one after the other; None stays None."""
-    columns = zip(*parts, strict=True)
-    return [None if column[0] is None else torch.cat(column) for column in columns]
-
-
-Named = dict[str, Tensor]  # name of a head's tensor → the tensor, or a value that belongs to it
-
-
 class KernelFunction(NamedTuple):
     """Identify an f that compiled kernels know: a family of functions, and its parameters.
 
@@ -170,35 +135,60 @@ class KernelFunction(NamedTuple):
     tables: tuple[str, ...] = ()  # names of `Pointwise.tensors`, all of one length
 
 
-class ChunkedHead(Protocol):
-    """Describe a head to the losses."""
+# -- what kernels get of a chunk ------------------------------------------------------------------
 
-    num_classes: int
 
-    def named_parameters(self) -> Iterator[tuple[str, Tensor]]: ...
+class SoftmaxBlock(NamedTuple):
+    """Hold a block of tokens with one softmax each, whose gradient is written in place.
 
-    def tensors(self) -> Named: ...
+    The gradient of a row, times f', is described by `ClassWeights`.
+    """
 
-    def chunk_log_probs(self, features: Tensor, tensors: Named, random_state: Any) -> Tensor: ...
+    logits_NM: Tensor  # becomes its gradient
+    target_N: Tensor
+    factor_N: Tensor | None  # the tokens' scale; None: scores only, and the logits are lost
+    weights: ClassWeights
 
-    def chunk_nll(
-        self,
-        features: Tensor,
-        target: Tensor,
-        tensors: Named,
-        random_state: Any,
-        smooth: bool,
-    ) -> tuple[Tensor, Tensor | None]: ...
+    def rows(self, a: int, b: int) -> SoftmaxBlock:
+        """Return the tokens a..b−1."""
+        factor_N = None if self.factor_N is None else self.factor_N[a:b]
+        return SoftmaxBlock(self.logits_NM[a:b], self.target_N[a:b], factor_N, self.weights)
 
-    def chunk_log_norms(self, features: Tensor, tensors: Named, random_state: Any) -> Tensor: ...
 
-    def floats_per_token(self) -> int: ...
+class MixtureBlock(NamedTuple):
+    """Hold a block of tokens of a Mixture of Softmaxes; gradients are written in place."""
 
-    # where there is a fused loss:
+    logits_NKM: Tensor  # becomes its gradient
+    log_prior_NK: Tensor  # log π, normalised
+    target_N: Tensor
+    scale_N: Tensor | None  # factor of each token's loss; None: scores only
+    factor_NK: Tensor  # becomes the factor that the gradient of the logits still lacks
+    grad_prior_NK: Tensor  # becomes the gradient of log π
 
-    fused: Any  # type[highrank_plugins.losses.fused.FusedLoss], or None without one
-    pointwise: Any
+    def tokens(self, which: slice | Tensor) -> MixtureBlock:
+        """Return some of the tokens: views for a slice, copies for indices."""
+        parts: list[Any] = [None if t is None else t[which] for t in self]
+        return MixtureBlock(*parts)
 
-    def token_floats(self) -> int: ...
 
-    def token_inputs(self, features: Tensor, tensors: Named, random_state: Any) -> Named: ...
+class GateProduct(NamedTuple):
+    """Hold what a tree's gate logits are: inputs · weights, plus what is in their place."""
+
+    inputs_JNC: Tensor
+    weights_SC: Tensor
+    adds: bool  # whether the gates' memory holds a summand; else it holds anything
+
+
+class TreeBlock(NamedTuple):
+    """Hold the leaves and gates of a block of Mixtape's tokens, which become their gradients."""
+
+    leaves_NKS: Tensor
+    gates_JNS: Tensor  # logits
+    product: GateProduct | None  # the gate logits, if and only if `computes_gates`
+
+    def rows(self, a: int, b: int) -> TreeBlock:
+        """Return the tokens a..b−1."""
+        product = self.product
+        if product is not None:
+            product = product._replace(inputs_JNC=product.inputs_JNC[:, a:b])
+        return TreeBlock(self.leaves_NKS[a:b], self.gates_JNS[:, a:b], product)

@@ -21,7 +21,6 @@ runs the same way: autograd then computes the scores of a chunk, see `AutogradLo
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,13 +33,13 @@ from highrank_plugins.losses.autograd import (
     inner_graph,
     once_differentiable_nll,
 )
-from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
-from highrank_plugins.losses.fused import FusedLoss
+from highrank_plugins.losses.chunking import ChunkResults, chunk_ranges
+from highrank_plugins.losses.fused import FusedLoss, LossChunk
 from highrank_plugins.losses.kernels import triton
 from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.own_layers import call_bound, inputs_of
-from highrank_plugins.losses.plan import ChunkResults, LossOutput, LossPlan, Named, Scores
-from highrank_plugins.losses.reference import scores_of_log_probs, square_norms
+from highrank_plugins.losses.plan import LossOutput, LossPlan, Named
+from highrank_plugins.losses.reference import AutogradLoss
 
 # A power of two on the logits' gradients in float16. They exist before a trainer scales the loss,
 # and 2e-8 would become 0. It is fairseq's initial --fp16 loss scale, and gives the range of a stock
@@ -74,7 +73,8 @@ def autocast_dtype(features: Tensor) -> torch.dtype | None:
 def autocast(features: Tensor, enabled: bool) -> AbstractContextManager[None]:
     """Turn autocast on or off, without a cache, which would keep graphs across chunks."""
     device = features.device.type
-    if not torch.amp.is_autocast_available(device):
+    is_on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    if not (enabled or is_on):
         return nullcontext()
     dtype = torch.get_autocast_dtype(device)
     return torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False)
@@ -114,48 +114,39 @@ class Runner:
     def _run(
         self, needed: list[bool], inputs: tuple[Tensor, ...], upstream: Tensor | float | None
     ) -> tuple[LossOutput, list[Tensor | None]]:
-        plan, scale = self.plan, None
-        if upstream is not None:  # factor [N] of the gradient of each token; 0 where ignored
+        plan, tokens, scale_N = self.plan, self.plan.features.size(0), None
+        named = dict(zip(self.names, (t.detach() for t in inputs), strict=True))
+        if upstream is not None:  # factor of the gradient of each token; 0 where ignored
             wide = torch.promote_types(self.compute, torch.float32)
-            scale = torch.full_like(plan.target, self.scale, dtype=wide) * upstream
+            scale_N = torch.full_like(plan.target, self.scale, dtype=wide) * upstream
             if plan.weight is not None:
-                scale = scale * plan.weight.to(wide)
-            scale = plan.blank(scale.to(wide), 0, len(scale))
-        every = zip(self.names, inputs, needed, strict=True)
-        sums = {n: self._sum(n, t) for n, t, need in every if need}
-        own = {n: s for n, s in sums.items() if self.fused.reads_tensor(n)}
-        small = {n: GradientSum(s) for n, s in sums.items() if n not in own}
-        given = dict(zip(self.names, (t.detach() for t in inputs), strict=True))
+                scale_N = scale_N * plan.weight.to(wide)
+            scale_N = plan.blank(scale_N.to(wide), 0, tokens)
+        sums = {}  # at least float32, but for features, of which no token's is a sum over chunks
+        for name, t in (pair for pair, need in zip(named.items(), needed, strict=True) if need):
+            wide = torch.promote_types(t.dtype, torch.float32)
+            adds = name == "bias" or name.startswith("pointwise.")  # see `FusedLoss`
+            dtype = t.dtype if name == FEATURES else wide
+            make = torch.zeros if adds else torch.empty
+            sums[name] = make(t.shape, dtype=dtype, device=t.device)
+        read = {n: s for n, s in sums.items() if n.partition(".")[0] in self.fused.reads}
+        small = {n: GradientSum(s) for n, s in sums.items() if n not in read}
         on_device = torch.cuda.device_of(plan.features)  # where Triton's kernels start
         with torch.no_grad(), autocast(plan.features, enabled=False), on_device:
-            loss = self.fused(plan, given, own, self.kernels, self.compute)
+            loss = self.fused(plan, named, read, self.kernels, self.compute)
             blocks = self._blocks(loss)
-            parts = (
-                part for a, b in blocks for part in self._block(loss, a, b, given, small, scale)
-            )
-            output = LossOutput(*ChunkResults(plan.features.size(0), parts).columns)
-            if scale is not None:
+            parts = (p for a, b in blocks for p in self._block(loss, a, b, named, small, scale_N))
+            output = LossOutput(*ChunkResults(tokens, parts).columns)
+            if scale_N is not None:
                 loss.finish()
                 for name, gradients in small.items():
                     if name != FEATURES:  # each block finishes that of its features
                         gradients.finish()
-        return output if plan.reduction == "none" else output.map(torch.sum), [
-            sums.get(n) for n in self.names
-        ]
-
-    def _sum(self, name: str, given: Tensor) -> Tensor:
-        """Return memory for the gradient of an input; zeros if chunks add to it.
-
-        It is at least float32, except that of features, of which no token's is a sum over chunks.
-        """
-        adds = self.fused.reads_tensor(name) and name not in self.fused.overwrites
-        wide = torch.promote_types(given.dtype, torch.float32)
-        dtype = given.dtype if name == FEATURES else wide
-        return (torch.zeros if adds else torch.empty)(given.shape, dtype=dtype, device=given.device)
+        output = output if plan.reduction == "none" else output.map(torch.sum)
+        return output, [sums.get(n) for n in self.names]
 
     def _blocks(self, loss: FusedLoss) -> list[tuple[int, int]]:
-        size = loss.chunk_tokens()
-        x = self.plan.features
+        size, x = loss.chunk_tokens(), self.plan.features
         budget = INPUT_MEMORY.get(x.device.type, INPUT_MEMORY["cuda"]) * loss.joins_chunks
         inputs = self.plan.head.token_floats() * max(x.element_size(), 4)
         least = 2 if budget and x.size(0) > MANY_CHUNKS * size else 1
@@ -165,101 +156,44 @@ class Runner:
         return list(chunk_ranges(0, x.size(0), size))
 
     def _block(
-        self,
-        loss: FusedLoss,
-        start: int,
-        stop: int,
-        inputs: Named,
-        sums: dict[str, GradientSum],
-        scale: Tensor | None,
-    ) -> list[LossOutput]:
+        self, loss: FusedLoss, start: int, stop: int, inputs: Named,
+        sums: dict[str, GradientSum], scale_N: Tensor | None,
+    ) -> list[LossOutput]:  # fmt: skip
         """Run autograd as far as `token_inputs`, then chunks, then go back through autograd."""
         plan = self.plan
         if FEATURES in sums:
             sums = {**sums, FEATURES: GradientSum(sums[FEATURES].total[start:stop])}
-        leaves = {n: t.detach().requires_grad_(n in sums) for n, t in inputs.items()}
-        x = inputs[FEATURES][start:stop].detach().requires_grad_(FEATURES in sums)
-        leaves[FEATURES] = x
+        leaves = {**inputs, FEATURES: inputs[FEATURES][start:stop]}
+        leaves.update({n: leaves[n].detach().requires_grad_() for n in sums})
+        x, target_N = leaves[FEATURES], plan.target[start:stop]
         tensors = {n: t for n, t in leaves.items() if n != FEATURES}
         if sums and loss.joins_chunks:
             tensors = SummedTensors(tensors, x, sums, self.compute)
-        with inner_graph(bool(sums)), autocast(x, self.autocast):
-            random_state, target = plan.random_state.rows(start, stop), plan.target[start:stop]
+        graph = inner_graph() if sums else nullcontext()
+        with graph, autocast(x, self.autocast):
+            state = plan.random_state.rows(start, stop)
             local = call_bound(
-                plan, tensors, lambda own: loss.token_inputs(x, target, own, random_state)
+                plan, tensors, lambda own: loss.token_inputs(x, target_N, own, state)
             )
         given = {name: t.detach() for name, t in local.items()}
-        grads = {} if scale is None else {n: torch.empty_like(t) for n, t in given.items()}
-        parts = []
-        for a, b in chunk_ranges(start, stop, loss.chunk_tokens()):
-            rows = slice(a - start, b - start)
-            scores = loss.chunk(
-                {name: t[rows] for name, t in given.items()},
-                plan.target[a:b],
-                None if scale is None else scale[a:b],
-                plan.random_state.rows(a, b),
-                {name: grad[rows] for name, grad in grads.items()},
-            )
-            parts.append(plan.output(scores, a, b))
+        grads = {} if scale_N is None else {n: torch.empty_like(t) for n, t in given.items()}
+        scales = None if scale_N is None else scale_N[start:stop]
+        block = LossChunk(given, target_N, scales, grads, start)
+        size = loss.chunk_tokens() if loss.joins_chunks else stop - start
+        parts = [
+            plan.output(loss.chunk(block.rows(a, b)), start + a, start + b)
+            for a, b in chunk_ranges(0, stop - start, size)
+        ]
         outputs = [n for n in grads if local[n].requires_grad]
         # keep edges, so that autograd can free the contexts when it no longer needs them
         edges = [get_gradient_edge(local[n]) for n in outputs]
-        del local, given
+        del local, given, block
         if outputs:
-            upstream = [grads.pop(n) for n in outputs]
-            found = torch.autograd.grad(
-                edges, [leaves[n] for n in sums], upstream, allow_unused=True
-            )
+            upstream, wanted = [grads.pop(n) for n in outputs], [leaves[n] for n in sums]
+            found = torch.autograd.grad(edges, wanted, upstream, allow_unused=True)
             for total, grad in zip(sums.values(), found, strict=True):
                 if grad is not None:
                     total.add(grad)
         if FEATURES in sums:
             sums[FEATURES].finish()
         return parts
-
-
-class AutogradLoss(FusedLoss):
-    """Compute the scores of a chunk by autograd, for any head; `token_inputs` are the scores."""
-
-    joins_chunks = False
-
-    @classmethod
-    def reads_tensor(cls, name: str) -> bool:
-        return False
-
-    def __init__(self, plan: LossPlan, *_: Any) -> None:
-        self.plan = plan
-        self.weights = (plan.target_weight, plan.smoothing_weight, 1.0, 1.0, plan.z_loss)
-
-    def chunk_tokens(self) -> int:
-        plan = self.plan
-        return plan.most or tokens_within(plan.features, plan.head.floats_per_token(), plan.memory)
-
-    def token_inputs(
-        self, features: Tensor, target: Tensor, tensors: dict[str, Tensor], random_state: Any
-    ) -> dict[str, Tensor]:
-        plan = self.plan
-        if plan.accuracy or plan.entropy:
-            scores = scores_of_log_probs(plan, features, target, tensors, random_state)
-        else:
-            nll, smooth = plan.head.chunk_nll(features, target, tensors, random_state, plan.smooth)
-            square_norm = square_norms(plan, features, tensors, random_state)
-            scores = Scores(nll, smooth, square_norm_N=square_norm)
-        return {name: s for name, s in scores._asdict().items() if s is not None}
-
-    def chunk(
-        self,
-        local: dict[str, Tensor],
-        target_N: Tensor,
-        scale_N: Tensor | None,
-        random_state: Any,
-        out: dict[str, Tensor],
-    ) -> Scores:
-        scores = Scores(**local)
-        for name, weight in zip(Scores._fields, self.weights, strict=True):
-            if scale_N is not None and name in out and out[name].is_floating_point():
-                torch.mul(scale_N, weight, out=out[name])
-        return scores
-
-    def finish(self) -> None:
-        pass

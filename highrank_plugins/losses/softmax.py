@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 import torch
-from torch import Tensor
 
-from highrank_plugins.losses.fused import FusedLoss
-from highrank_plugins.losses.kernels.torch import SoftmaxBlock
-from highrank_plugins.losses.plan import ChunkedHead, Scores, concatenate
+from highrank_plugins.losses.chunking import concatenate
+from highrank_plugins.losses.fused import FusedLoss, LossChunk
+from highrank_plugins.losses.plan import AnyHead, Named, Scores, SoftmaxBlock
 
 
 class FusedLogits(FusedLoss):
-    """Compute log_softmax(f(W h + b)); `local["contexts"]` is h [N, D].
+    """Compute log_softmax(f(W h + b)); `given["contexts"]` is h [N, D].
 
     Three matrix products and one pass. What is constant over classes (the token's factor) or over
     tokens (the smoothing's −ε_i) is applied to the narrow sides of the products.
     """
 
-    overwrites: ClassVar[tuple[str, ...]] = ("weight",)
-
-    def prepare(self, tensors: dict[str, Tensor]) -> None:
+    def prepare(self, tensors: Named) -> None:
         plan, kernels = self.plan, self.kernels
         self.class_weights = plan.class_weights
         identity = plan.head.pointwise.is_identity
@@ -34,39 +29,25 @@ class FusedLogits(FusedLoss):
             self.scale_sum = self.weight_sum_D.new_zeros(())
 
     @classmethod
-    def floats_per_token(cls, head: ChunkedHead) -> int:
+    def floats_per_token(cls, head: AnyHead) -> int:
         return head.num_classes
 
-    def chunk(
-        self,
-        local: dict[str, Tensor],
-        target_N: Tensor,
-        scale_N: Tensor | None,
-        random_state: Any,
-        out: dict[str, Tensor],
-    ) -> Scores:
-        contexts_ND = local["contexts"].to(self.compute)
+    def chunk(self, chunk: LossChunk) -> Scores:
+        contexts_ND, scale_N = chunk.given["contexts"].to(self.compute), chunk.scale_N
         logits_NM = self.buffer("logits", contexts_ND.size(0), self.weight.size(0))
         self.product(contexts_ND, self.weight, logits_NM, self.bias_of_product)
-        parts = (
-            self.kernels.softmax_pass(
-                SoftmaxBlock(
-                    logits_NM[a:b],
-                    target_N[a:b],
-                    None if scale_N is None else scale_N[a:b],
-                    self.class_weights,
-                ),
-                self.bias_of_pass,
-            )
+        block = SoftmaxBlock(logits_NM, chunk.target_N, scale_N, self.class_weights)
+        scores = concatenate(
+            self.kernels.softmax_pass(block.rows(a, b), self.bias_of_pass)
             for a, b in self.kernels.row_blocks(*logits_NM.shape)
         )
-        scores = Scores(*concatenate(parts))
         if scale_N is None:
             return scores
-        factor_N = None if self.kernels.applies_factor else scale_N
-        self.kernels.add_bias_gradient(logits_NM, factor_N)
-        grad_ND = out["contexts"]
-        self.backward_products("weight", logits_NM, contexts_ND, self.weight, factor_N, grad_ND)
+        grad_ND = chunk.grads["contexts"]
+        self.kernels.add_bias_gradient(logits_NM, scale_N)
+        self.backward_products(
+            self.weight_sum, logits_NM, contexts_ND, self.weight, scale_N, grad_ND
+        )
         if self.folds_smoothing:
             share_N = scale_N * self.plan.smoothing_weight
             constant_ND = torch.outer(share_N, self.weight_sum_D)

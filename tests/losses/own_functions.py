@@ -1,8 +1,10 @@
 """Pointwise functions of one's own, that keep the contract of the losses or break it."""
 
+from typing import ClassVar
+
 import torch
 from torch import nn
-from torch.nn.functional import softplus
+from torch.nn.functional import dropout, softplus
 
 from highrank_plugins.heads.pointwise import (
     PLIF,
@@ -24,68 +26,39 @@ def parameter(value=1.3):
     return nn.Parameter(torch.tensor(value))
 
 
-class ReadsSelf(Pointwise):
+class WithParts(Pointwise):
+    """Have the parameter w, and what `parts` makes: buffers where it is a tensor without graph."""
+
+    parts: ClassVar[dict] = {"w": parameter}
+
     def __init__(self):
         super().__init__()
-        self.w = parameter()
-
-    def apply_to(self, z, tensors):
-        return z * self.w
-
-
-class ReadsTensors(ReadsSelf):
-    def apply_to(self, z, tensors):
-        return z * tensors["w"]
+        for name, make in self.parts.items():
+            made = make()
+            if isinstance(made, torch.Tensor) and not made.requires_grad:
+                self.register_buffer(name, made)
+            else:
+                setattr(self, name, made)
 
 
-class ReadsBoth(ReadsSelf):
-    def apply_to(self, z, tensors):
-        return z * self.w + tensors["w"] * z.sin()
+def own(apply, base=WithParts, **members):
+    """Return a class with this `apply_to`."""
+    return type("Own", (base,), {"apply_to": apply, **members})
 
 
-class ReadsThroughHelper(ReadsSelf):
-    def apply_to(self, z, tensors):
-        return self.helper(z)
-
-    def helper(self, z):
-        return z * softplus(self.w)
+def named(**classes):
+    for name, cls in classes.items():
+        cls.__name__ = cls.__qualname__ = name
+    return classes
 
 
-class PreparesOther(ReadsSelf):
-    """`tensors` has the name of a parameter for another value."""
-
-    def tensors(self):
-        return {"w": 2 * self.w}
-
-    def apply_to(self, z, tensors):
-        return z * tensors["w"] + self.w * z.cos()
-
-
-class Network(Pointwise):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1))
-
-    def apply_to(self, z, tensors):
-        return z + self.net(z.unsqueeze(-1)).squeeze(-1)
-
-
-class Buffered(ReadsSelf):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("scale", torch.tensor(0.7))
-
-    def apply_to(self, z, tensors):
-        return self.scale * z * self.w
-
-
-class PerClass(Pointwise):
-    def __init__(self):
-        super().__init__()
-        self.w = nn.Parameter(torch.rand(CLASSES) + 0.5)
-
-    def apply_to(self, z, tensors):
-        return z * self.w
+ReadsSelf = own(lambda self, z, tensors: z * self.w)
+ReadsBoth = own(lambda self, z, tensors: z * self.w + tensors["w"] * z.sin())
+Dropped = own(lambda self, z, tensors: dropout(z, 0.3) * self.w)
+PerClass = own(lambda self, z, tensors: z * self.w,
+               parts={"w": lambda: nn.Parameter(torch.rand(CLASSES) + 0.5)})  # fmt: skip
+Normed = own(lambda self, z, tensors: self.norm(z.reshape(-1, 1)).reshape(z.shape),
+             parts={"norm": lambda: nn.BatchNorm1d(1, affine=False)})  # fmt: skip
 
 
 class Tied(Pointwise):
@@ -97,50 +70,6 @@ class Tied(Pointwise):
         return z * self.a + tensors["b"] * z.sin()
 
 
-class Dropped(ReadsSelf):
-    def apply_to(self, z, tensors):
-        return nn.functional.dropout(z, 0.3) * self.w
-
-
-class InPlace(ReadsSelf):
-    def apply_to(self, z, tensors):
-        return z.add_(self.w * z.sin())
-
-
-class InPlaceTanh(Pointwise):
-    def apply_to(self, z, tensors):
-        return z.tanh_()
-
-
-class Column(Pointwise):
-    def apply_to(self, z, tensors):
-        return z.sum(-1, keepdim=True)
-
-
-class Half(Pointwise):
-    def apply_to(self, z, tensors):
-        return z.half().tanh()
-
-
-class Normed(Pointwise):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(1, affine=False)
-
-    def apply_to(self, z, tensors):
-        return self.norm(z.reshape(-1, 1)).reshape(z.shape)
-
-
-class AcrossClasses(Pointwise):
-    def apply_to(self, z, tensors):
-        return z - z.amax(-1, keepdim=True) + z.std(-1, keepdim=True)
-
-
-class NotANumber(Pointwise):
-    def apply_to(self, z, tensors):
-        return (z - 100).log()
-
-
 class Counts(Pointwise):
     calls = 0
 
@@ -149,54 +78,13 @@ class Counts(Pointwise):
         return z * self.calls
 
 
-class OwnGenerator(Pointwise):
-    def __init__(self):
-        super().__init__()
-        self.generator = torch.Generator().manual_seed(1)
-
-    def apply_to(self, z, tensors):
-        return z * (1 + torch.rand((), generator=self.generator, dtype=z.dtype))
-
-
-class WrongName(ReadsSelf):
-    def apply_to(self, z, tensors):
-        return z * tensors["weight"]
-
-
-class NoParameter(Pointwise):
-    def __init__(self):
-        super().__init__()
-        self.w = torch.ones((), dtype=torch.float64, requires_grad=True)
-
-    def apply_to(self, z, tensors):
-        return z * self.w
-
-
-class Unread(ReadsSelf):
-    def apply_to(self, z, tensors):
-        return z.sin() + z
-
-
-class ForwardOnly(GeneralizedSigSoftmax):
-    def forward(self, z):
-        return 2 * z
-
-
-def subclass(base, **options):
-    class Own(base):
-        def apply_to(self, z, tensors):
-            return super().apply_to(z, tensors) + 0.5 * z.sin()
-
-    return Own(**options)
-
-
 class SineMixin:
     def apply_to(self, z, tensors):
         return super().apply_to(z, tensors) + 0.5 * z.sin()
 
 
-class MixedIn(SineMixin, SigSoftmax):
-    pass
+def subclass(base):
+    return type("Own", (SineMixin, base), {})
 
 
 class NarrowCells(PLIF):
@@ -212,20 +100,50 @@ class SharedGenerator(GeneralizedSigSoftmax):
         return "own"
 
 
+def network():
+    return nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1))
+
+
+def seeded_noise(self, z, tensors):
+    return z * (1 + torch.rand((), generator=self.generator, dtype=z.dtype))
+
+
 RIGHT_FUNCTIONS = [
-    ReadsSelf, ReadsTensors, ReadsBoth, ReadsThroughHelper, PreparesOther, Network, Buffered, Tied,
-    Dropped, Unread, MixedIn, SharedGenerator,
-    *(lambda base=base: subclass(base) for base in (
-        Identity, GeneralizedSigSoftmax, SigSoftmax, Softcap, SigmoidCap, MultiMax)),
-    lambda: subclass(PLIF, knots=40),
+    ReadsSelf, ReadsBoth, Tied, Dropped, SharedGenerator,
+    own(lambda self, z, tensors: z * tensors["w"]),
+    own(lambda self, z, tensors: self.helper(z), helper=lambda self, z: z * softplus(self.w)),
+    # `tensors` has the name of a parameter for another value
+    own(lambda self, z, tensors: z * tensors["w"] + self.w * z.cos(),
+        tensors=lambda self: {"w": 2 * self.w}),
+    own(lambda self, z, tensors: z + self.net(z.unsqueeze(-1)).squeeze(-1), parts={"net": network}),
+    own(lambda self, z, tensors: self.scale * z * self.w,
+        parts={"w": parameter, "scale": lambda: torch.tensor(0.7)}),
+    own(lambda self, z, tensors: z.sin() + z),  # does not read w
+    *map(subclass, (Identity, GeneralizedSigSoftmax, SigSoftmax, Softcap, SigmoidCap, MultiMax)),
+    lambda: subclass(PLIF)(knots=40),
     lambda: NarrowCells(knots=40),
-    lambda: subclass(GeneralizedSigSoftmax, learn=True),
+    lambda: subclass(GeneralizedSigSoftmax)(learn=True),
 ]  # fmt: skip
-REFUSED_FUNCTIONS = {
-    InPlace: "in place", InPlaceTanh: "in place", Column: "same shape and dtype",
-    Half: "same shape and dtype", Normed: "elementwise", AcrossClasses: "elementwise",
-    NotANumber: "add up to nan", Counts: "keep no state",
-    OwnGenerator: "default generator", WrongName: "'weight'",
-    NoParameter: "no parameter of the layer",
-    ForwardOnly: "which the loss calls",
+NO_PARTS = {"parts": {}}
+REFUSED = {
+    "InPlace": (own(lambda self, z, tensors: z.add_(self.w * z.sin())), "in place"),
+    "InPlaceTanh": (own(lambda self, z, tensors: z.tanh_(), **NO_PARTS), "in place"),
+    "Column": (own(lambda self, z, tensors: z.sum(-1, keepdim=True), **NO_PARTS),
+               "same shape and dtype"),
+    "Half": (own(lambda self, z, tensors: z.half().tanh(), **NO_PARTS), "same shape and dtype"),
+    "Normed": (Normed, "elementwise"),
+    "AcrossClasses": (own(lambda self, z, tensors: z - z.amax(-1, True) + z.std(-1, keepdim=True),
+                          **NO_PARTS), "elementwise"),
+    "NotANumber": (own(lambda self, z, tensors: (z - 100).log(), **NO_PARTS), "add up to nan"),
+    "Counts": (Counts, "keep no state"),
+    "OwnGenerator": (own(seeded_noise, parts={
+        "generator": lambda: torch.Generator().manual_seed(1)}), "default generator"),
+    "WrongName": (own(lambda self, z, tensors: z * tensors["weight"]), "'weight'"),
+    "NoParameter": (own(lambda self, z, tensors: z * self.w, parts={
+        "w": lambda: torch.ones((), dtype=torch.float64, requires_grad=True)}),
+        "no parameter of the layer"),
+    "ForwardOnly": (type("ForwardOnly", (GeneralizedSigSoftmax,),
+                         {"forward": lambda self, z: 2 * z}), "which the loss calls"),
 }  # fmt: skip
+named(**{name: cls for name, (cls, _) in REFUSED.items()})
+REFUSED_FUNCTIONS = dict(REFUSED.values())

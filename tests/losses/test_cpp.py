@@ -12,7 +12,7 @@ from highrank_plugins.losses import nll as choice
 from highrank_plugins.losses.kernels.compiled import KernelInput
 from highrank_plugins.losses.kernels.cpp import build as cpp
 from highrank_plugins.losses.kernels.cpp.passes import softmax
-from highrank_plugins.losses.plan import ClassWeights, KernelFunction, Scores
+from highrank_plugins.losses.plan import ClassWeights, KernelFunction, Scores, SoftmaxBlock
 from highrank_plugins.losses.softmax import FusedLogits
 from tests.heads.cases import MOS, SOFTMAX, STRUCTURES, make_features
 from tests.losses.implementations import (
@@ -139,8 +139,8 @@ def pairs(first, target, function):
     """Return the gradients [n, 2] that replace logits (first, 0), and their nll [n]."""
     values = torch.stack((first, torch.zeros_like(first)), -1)
     nll, target = torch.empty_like(first), torch.full_like(first, target, dtype=torch.long)
-    given, factor = KernelInput(values, None, function, None), torch.ones_like(first)
-    softmax(given, target, factor, ClassWeights(), Scores(nll), None)
+    block = SoftmaxBlock(values, target, torch.ones_like(first), ClassWeights())
+    softmax(KernelInput(values, None, function, None), block, Scores(nll))
     return values, nll
 
 
@@ -164,11 +164,10 @@ def test_the_logarithm_is_exact_in_float32():
 @needs_compiler
 def test_a_tensor_that_a_kernel_would_misread_is_refused():
     target, nll = torch.zeros(3, dtype=torch.long), torch.empty(3)
-    scores = Scores(nll)
     for values in (torch.zeros(3, 4).double(), torch.zeros(4, 3).t()):
         given = KernelInput(values, None, KernelFunction("identity"), None)
         with pytest.raises(TypeError, match="a kernel needs a tensor on the CPU with contiguous"):
-            softmax(given, target, None, ClassWeights(), scores, None)
+            softmax(given, SoftmaxBlock(values, target, None, ClassWeights()), Scores(nll))
 
 
 @needs_compiler

@@ -88,6 +88,12 @@ def test_products_add_in_float32_only_where_the_gpu_can(monkeypatch):
     assert not autograd.products_add_in_float32(torch.device("cpu"))
 
 
+def add_product(total, grad, rows, is_first):
+    gradients = autograd.GradientSum(total)
+    gradients.is_empty = is_first
+    gradients.add_product(grad, rows)
+
+
 @pytest.mark.parametrize("is_first", [False, True])
 def test_all_ways_of_adding_a_product_agree(monkeypatch, is_first):
     """Compare all ways of adding; those with `out_dtype` are replaced by their definition."""
@@ -105,12 +111,12 @@ def test_all_ways_of_adding_a_product_agree(monkeypatch, is_first):
         return out.copy_(total + a.to(out_dtype) @ b.to(out_dtype))
 
     wide, two_steps, one_step = before.clone(), before.clone(), before.clone()
-    autograd.add_product_to(wide, grad.float(), rows.float(), is_first)
-    autograd.add_product_to(two_steps, grad, rows, is_first)
+    add_product(wide, grad.float(), rows.float(), is_first)
+    add_product(two_steps, grad, rows, is_first)
     monkeypatch.setattr(autograd, "products_add_in_float32", lambda device: True)
     monkeypatch.setattr(torch, "mm", mm)
     monkeypatch.setattr(torch, "addmm", addmm)
-    autograd.add_product_to(one_step, grad, rows, is_first)
+    add_product(one_step, grad, rows, is_first)
     torch.testing.assert_close(wide, want)
     torch.testing.assert_close(one_step, want)
     torch.testing.assert_close(two_steps, want, rtol=2e-2, atol=2e-2)
@@ -123,7 +129,7 @@ def test_gradients_of_float64_parameters_are_added_in_two_steps(compute):
         total = torch.empty(5, 4, dtype=torch.float64)
         grad, rows = torch.empty(9, 5, dtype=compute), torch.empty(9, 4, dtype=compute)
     for is_first in (True, False):
-        autograd.add_product_to(total, grad, rows, is_first)
+        add_product(total, grad, rows, is_first)
 
 
 # MiB above parameters and features. The sums of gradients, in float32, are 144 and 204 of them, the

@@ -5,7 +5,7 @@ import torch
 
 from highrank_plugins.heads import build_pointwise
 from highrank_plugins.losses import chunking, mixtape, runner
-from highrank_plugins.losses.kernels import triton
+from highrank_plugins.losses.kernels.compiled import FAMILIES
 from tests.heads.cases import CASES, STRUCTURES, make_features
 from tests.losses.implementations import (
     CLASSES,
@@ -54,7 +54,7 @@ def every_head():
     for impl in ONCE:
         for case in CASES:
             function = build_pointwise(case.pointwise, **case.pointwise_options).kernel_function
-            by_torch = function is None or function.family not in triton.FAMILIES
+            by_torch = function is None or function.family not in FAMILIES
             slow = impl == "triton" and case.pointwise != "plif" and by_torch
             # its kernel is the softmax's
             slow |= impl == "triton" and str(case).startswith(("moc-multimax", "mixtape-multimax"))

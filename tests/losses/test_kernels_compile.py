@@ -93,6 +93,7 @@ def test_the_cases_combine_every_two_choices():
 
 
 @pytest.mark.triton
+@pytest.mark.long
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_kernels_compile_without_spills(capability, tmp_path):
     compiled(tmp_path, capability, [case for at, case in pairs() if at == capability])
@@ -110,7 +111,22 @@ COVERING = [
 ]  # fmt: skip
 
 
+without_oldest = pytest.mark.skipif(
+    not OLDEST.is_dir(), reason="needs requirements/triton_oldest.txt, apart"
+)
+
+
 @pytest.mark.triton
+@pytest.mark.parametrize("path", ["", pytest.param(OLDEST, marks=without_oldest)], ids=str)
+def test_a_kernel_compiles_with_each_triton(path, tmp_path):
+    """Try one without loops over components; all others are long."""
+    case = ("softmax", 5001, "bfloat16", 0.0, [32], {})
+    (kernel,) = compiled(tmp_path, 90, [case], path=path)
+    assert kernel["kernel"] == "softmax_kernel"
+
+
+@pytest.mark.triton
+@pytest.mark.long
 def test_every_kernel_compiles_twice_at_most(tmp_path):
     found = compiled(tmp_path, 90, COVERING, "--accuracy")
     assert {kernel["kernel"] for kernel in found} == {
@@ -122,7 +138,8 @@ def test_every_kernel_compiles_twice_at_most(tmp_path):
     assert max(kinds.values()) <= 2
 
 
-@pytest.mark.skipif(not OLDEST.is_dir(), reason="needs requirements/triton_oldest.txt, apart")
+@pytest.mark.long
+@without_oldest
 def test_every_kernel_compiles_with_the_oldest_triton(tmp_path):
     """It is the oldest that setup.py promises; trees of gates may spill registers."""
     least = re.search(r'"triton>=(.+?)"', (ROOT / "setup.py").read_text(encoding="utf-8"))[1]
@@ -163,6 +180,7 @@ def assert_as_recorded(found):
 
 
 @pytest.mark.triton
+@pytest.mark.long
 def test_instructions_per_logit_are_as_recorded(tmp_path):
     wmt = (32768, "bfloat16", 0.1, [64])
     found = compiled(

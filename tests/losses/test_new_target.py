@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from highrank_plugins.losses.kernels.torch import Kernels, MixtureBlock, SoftmaxBlock
-from highrank_plugins.losses.plan import LossPlan, Scores
+from highrank_plugins.losses.kernels.torch import Kernels
+from highrank_plugins.losses.plan import LossPlan, MixtureBlock, Scores, SoftmaxBlock
 from highrank_plugins.losses.runner import run
 from tests.heads.cases import STRUCTURES, make_features
 from tests.losses.implementations import CLASSES, TARGET, TOKENS, memory_for

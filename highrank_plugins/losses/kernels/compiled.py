@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from highrank_plugins.losses.chunking import chunk_ranges
-from highrank_plugins.losses.kernels.torch import Kernels, SoftmaxBlock, copy_unless_same
+from highrank_plugins.losses.kernels.torch import Kernels, copy_unless_same
 from highrank_plugins.losses.own_layers import same_form
-from highrank_plugins.losses.plan import KernelFunction, Scores
+from highrank_plugins.losses.plan import KernelFunction, LossPlan, Named, Scores, SoftmaxBlock
 
+# functions that the kernels compute, see `KernelFunction`; function.cpp has the same order
+FAMILIES = ("identity", "gss", "logistic", "multimax", "plif")
 IDENTITY = KernelFunction("identity")
 
 
@@ -22,14 +24,28 @@ class CompiledKernels(Kernels):
     torch computes any other function, and the last step of its gradient.
     """
 
-    families: ClassVar[tuple[str, ...]]  # functions that the kernels know, see `KernelFunction`
+    rotates_leaves = False
 
-    def __init__(self, *batch: Any) -> None:
-        super().__init__(*batch)
+    def __init__(self, plan: LossPlan, tensors: Named, sums: Named, compute: torch.dtype) -> None:
+        super().__init__(plan, tensors, sums, compute)
         self.applies_factor = True
-        function = self.plan.head.pointwise.kernel_function
-        known = function is not None and function.family in self.families
-        self.function = function if known else None
+        function = plan.head.pointwise.kernel_function
+        self.function: KernelFunction | None = function if self.knows(function) else None
+        names = () if self.function is None else self.function.tables
+        self.table_names = [f"pointwise.{name}" for name in names]
+        tables = [tensors[name].to(self.wide) for name in self.table_names]
+        self.pairs = torch.stack(tables, -1) if tables else None  # [length, 2]
+        self.sums_tables = any(name in sums for name in self.table_names)
+
+    def knows(self, function: KernelFunction | None) -> bool:
+        """Whether the kernels compute this function of the layer."""
+        return function is not None and function.family in FAMILIES
+
+    def add_table_gradients(self, total: Tensor) -> None:
+        """Add the gradients [length, 2] of f's learned tables."""
+        for name, gradient in zip(self.table_names, total.unbind(-1), strict=True):
+            if name in self.sums:
+                self.sums[name].add_(gradient)
 
     def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
         """Yield all rows at once, or the blocks that torch's part of the work wants."""
@@ -41,13 +57,11 @@ class CompiledKernels(Kernels):
         """Return scores and write the gradient, see `Kernels.softmax_pass`."""
         given = KernelInput.of(self, block.logits_NM, bias_M)
         scores = empty_scores(self, block.logits_NM)
-        self.run_softmax(given, block._replace(target_N=block.target_N.contiguous()), scores)
+        target_N = block.target_N.contiguous()
+        self.run_softmax(given, block._replace(logits_NM=given.values, target_N=target_N), scores)
         if block.factor_N is not None:
             given.write_gradient(block.logits_NM)
         return scores
-
-    def leaf_order(self, components: int) -> list[int]:
-        return list(range(components))
 
     def run_softmax(self, given: KernelInput, block: SoftmaxBlock, scores: Scores) -> None:
         """Fill the scores of the values; with a factor the values become their gradient."""
@@ -85,11 +99,9 @@ class KernelInput(NamedTuple):
 
 def empty_scores(kernels: Kernels, rows: Tensor) -> Scores:
     """Return unwritten scores, one for each of the rows."""
-    plan, wide = kernels.plan, kernels.wide
+    plan, dtypes = kernels.plan, {"correct_N": torch.bool}
     wanted = (True, plan.smooth, plan.accuracy, plan.entropy, plan.z_loss > 0)
-    dtypes = (wide, wide, torch.bool, wide, wide)
-    empty: list[Any] = [
-        rows.new_empty(len(rows), dtype=dtype) if want else None
-        for want, dtype in zip(wanted, dtypes, strict=True)
-    ]
-    return Scores(*empty)
+    names = (name for name, want in zip(Scores._fields, wanted, strict=True) if want)
+    return Scores(
+        **{n: rows.new_empty(len(rows), dtype=dtypes.get(n, kernels.wide)) for n in names}
+    )

@@ -6,61 +6,23 @@ Suffixes of tensors are their shapes, see `heads.base`; N is a block of a chunk 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from highrank_plugins.losses.chunking import cache_sized_blocks
-from highrank_plugins.losses.kernels import sigmoid_tree
-from highrank_plugins.losses.plan import ClassWeights, LossPlan, Named, Scores
+from highrank_plugins.losses.plan import (
+    LossPlan,
+    MixtureBlock,
+    Named,
+    Scores,
+    SoftmaxBlock,
+    TreeBlock,
+)
 
 # indices of tokens of a block → their logits [n, K, M], in memory of their own
 RecomputeLogits = Callable[[Tensor], Tensor]
-
-
-class SoftmaxBlock(NamedTuple):
-    """Hold a block of tokens with one softmax each, whose gradient is written in place.
-
-    The gradient of a row, times f', is described by `ClassWeights`.
-    """
-
-    logits_NM: Tensor  # becomes its gradient
-    target_N: Tensor
-    factor_N: Tensor | None  # the tokens' scale; None: scores only, and the logits are lost
-    weights: ClassWeights
-
-
-class MixtureBlock(NamedTuple):
-    """Hold a block of tokens of a Mixture of Softmaxes; gradients are written in place."""
-
-    logits_NKM: Tensor  # becomes its gradient
-    log_prior_NK: Tensor  # log π, normalised
-    target_N: Tensor
-    scale_N: Tensor | None  # factor of each token's loss; None: scores only
-    factor_NK: Tensor  # becomes the factor that the gradient of the logits still lacks
-    grad_prior_NK: Tensor  # becomes the gradient of log π
-
-    def tokens(self, which: slice | Tensor) -> MixtureBlock:
-        """Return some of the tokens: views for a slice, copies for indices."""
-        parts: list[Any] = [None if t is None else t[which] for t in self]
-        return MixtureBlock(*parts)
-
-
-class GateProduct(NamedTuple):
-    """Hold what a tree's gate logits are: inputs · weights, plus what is in their place."""
-
-    inputs_JNC: Tensor
-    weights_SC: Tensor
-    adds: bool  # whether the gates' memory holds a summand; else it holds anything
-
-
-class TreeBlock(NamedTuple):
-    """Hold the leaves and gates of a block of Mixtape's tokens, which become their gradients."""
-
-    leaves_NKS: Tensor
-    gates_JNS: Tensor  # logits
-    product: GateProduct | None  # the gate logits, if and only if `computes_gates`
 
 
 class Kernels:
@@ -78,6 +40,8 @@ class Kernels:
     adds_bias: ClassVar[bool] = False
     # whether rows of chunks are padded on every device, see `FusedLoss.buffer`
     pads_rows: ClassVar[bool] = False
+    # whether `tree_backward` leaves the gradient of leaf j + 1 at j, and that of leaf 0 at the end
+    rotates_leaves: ClassVar[bool] = True
     # whether trees take a `GateProduct` instead of gate logits
     computes_gates: bool = False
 
@@ -203,24 +167,52 @@ class Kernels:
     def tree_forward(self, tree: TreeBlock, out_NS: Tensor) -> None:
         """Write Σ_j π_j leaf_j into `out`, π being the sigmoid tree over K − 1 gate logits.
 
-        Leaves and gates hold afterwards what `tree_backward` needs.
+        The tree is that of `heads.mixtape`, the reference: inner node i < K has gate i − 1 and the
+        children 2i and 2i + 1, and its value is the lerp of theirs. Leaves and gates hold
+        afterwards what `tree_backward` needs. Here a gate holds σ, and leaf p the difference of the
+        children of the inner node whose place is p in order from left to right.
         """
-        sigmoid_tree.tree_forward(tree.leaves_NKS.unbind(1), tree.gates_JNS.unbind(), out_NS)
+        leaves, gates = tree.leaves_NKS.unbind(1), tree.gates_JNS.unbind()
+        if not gates:
+            out_NS.copy_(leaves[0])
+        values, half, step = list(leaves), len(leaves) // 2, 1
+        while half:  # the nodes of one level, from the leaves up
+            for i in range(half):
+                left, right = values[2 * i : 2 * i + 2]
+                gate = gates[half - 1 + i].sigmoid_()
+                # lerp, because right + σ (left − right) loses digits for a saturated gate
+                values[i] = torch.lerp(right, left, gate, out=out_NS if half == 1 else None)
+                torch.sub(left, right, out=leaves[(2 * i + 1) * step - 1])
+            half, step = half // 2, 2 * step
 
     def tree_backward(self, tree: TreeBlock, grad_NS: Tensor) -> None:
-        """Turn leaves and gates into their gradients, given the gradient of `out`."""
-        sigmoid_tree.tree_backward(grad_NS, tree.leaves_NKS.unbind(1), tree.gates_JNS.unbind())
+        """Turn leaves and gates into their gradients, given the gradient of `out`.
 
-    def leaf_order(self, components: int) -> list[int]:
-        """Return which leaf's gradient each slot holds after `tree_backward`."""
-        return sigmoid_tree.slots_of_leaves(components)
+        Here j holds the gradient of leaf j + 1, and the last place that of leaf 0. The gradient of
+        a left child takes the place of its parent's; that of the root is the last place. The
+        gradient of a right child takes the place of the difference.
+        """
+        leaves, gates = tree.leaves_NKS.unbind(1), tree.gates_JNS.unbind()
+        if not gates:
+            leaves[0].copy_(grad_NS)
+        grads = {1: grad_NS}
+        for node, gate in enumerate(gates, 1):
+            level = node.bit_length()
+            place = (2 * node + 1 - 2**level) * (len(leaves) >> level) - 1
+            above, apart = grads[node], leaves[place]
+            left = torch.mul(above, gate, out=leaves[-1] if node == 1 else None)
+            apart.mul_(left)
+            torch.addcmul(apart, apart, gate, value=-1, out=gate)  # g (left − right) σ (1 − σ)
+            torch.sub(above, left, out=apart)
+            grads[2 * node] = left if node == 1 else above.copy_(left)
+            grads[2 * node + 1] = apart
 
-    def add_bias_gradient(self, grad_NM: Tensor, factor_N: Tensor | None) -> None:
-        """Add Σ_n factor_n grad_n to the gradient of the bias, in the wide dtype."""
+    def add_bias_gradient(self, grad_NM: Tensor, factor_N: Tensor) -> None:
+        """Add Σ_n grad_n, times the factor of rows unless it is applied, to that of the bias."""
         total = self.sums.get("bias")
         if total is None:
             return
-        if factor_N is None:
+        if self.applies_factor:
             total.add_(grad_NM.sum(0, dtype=total.dtype))
         else:
             total.addmv_(grad_NM.t(), factor_N)

@@ -29,7 +29,8 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.plan import ChunkedHead
+from highrank_plugins.losses.kernels.compiled import FAMILIES
+from highrank_plugins.losses.plan import AnyHead
 
 logger = logging.getLogger(__name__)
 
@@ -257,10 +258,6 @@ def _load(path: Path) -> ctypes.CDLL:
     return loaded
 
 
-# functions that the kernels compute, see `KernelFunction`; function.cpp has the same order
-FAMILIES = ("identity", "gss", "logistic", "multimax", "plif")
-
-logger = logging.getLogger(__name__)
 _logged: set[str] = set()
 
 
@@ -278,7 +275,7 @@ def check_available(device: torch.device) -> None:
         )
 
 
-def auto_takes(head: ChunkedHead, features: Tensor) -> bool:
+def auto_takes(head: AnyHead, features: Tensor) -> bool:
     """Whether `auto` takes these kernels: on a CPU where they exist and know the function.
 
     float64 is left to torch, since the kernels compute its elementary functions one at a time.

@@ -16,12 +16,10 @@ from torch import Tensor
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.kernels.triton.tiles import COMPONENTS
-from highrank_plugins.losses.plan import ChunkedHead
+from highrank_plugins.losses.plan import AnyHead
 
 logger = logging.getLogger(__name__)
 
-# functions that the kernels compute, see `KernelFunction`
-FAMILIES = ("identity", "gss", "logistic", "multimax", "plif")
 INSTEAD = "or choose impl='fused' (--head-loss fused)"
 LEAST_CAPABILITY = (7, 0)
 _ruled_out: set[type] = set()
@@ -58,7 +56,7 @@ def check_available(device: torch.device) -> None:
         )
 
 
-def check_components(head: ChunkedHead) -> None:
+def check_components(head: AnyHead) -> None:
     """Check that a thread can hold the components of a head, see `tiles.COMPONENTS`."""
     if head.fused is None or not head.fused.holds_components:
         return
@@ -72,7 +70,7 @@ def check_components(head: ChunkedHead) -> None:
         )
 
 
-def auto_takes(head: ChunkedHead, features: Tensor) -> bool:
+def auto_takes(head: AnyHead, features: Tensor) -> bool:
     """Whether `auto` takes these kernels: on CUDA, unless one of this class did not compile."""
     if features.device.type != "cuda" or type(head) in _ruled_out:
         return False
@@ -85,7 +83,7 @@ def auto_takes(head: ChunkedHead, features: Tensor) -> bool:
     return True
 
 
-def rule_out(head: ChunkedHead, error: CannotCompile) -> None:
+def rule_out(head: AnyHead, error: CannotCompile) -> None:
     """Take these kernels from `auto` for layers of this class, and say why."""
     _ruled_out.add(type(head))
     _warn_once(str(error))

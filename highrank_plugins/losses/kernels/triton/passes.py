@@ -16,14 +16,8 @@ from triton.errors import TritonError
 
 from highrank_plugins.losses.kernels import triton as kernels
 from highrank_plugins.losses.kernels.compiled import CompiledKernels, KernelInput, empty_scores
-from highrank_plugins.losses.kernels.torch import (
-    MixtureBlock,
-    RecomputeLogits,
-    SoftmaxBlock,
-    TreeBlock,
-    write_posterior,
-)
-from highrank_plugins.losses.kernels.triton import FAMILIES, check_components, tiles
+from highrank_plugins.losses.kernels.torch import RecomputeLogits, write_posterior
+from highrank_plugins.losses.kernels.triton import check_components, tiles
 from highrank_plugins.losses.kernels.triton.learned import CellSums, LearnedNumbers
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
 from highrank_plugins.losses.kernels.triton.softmax import gradient_kernel, softmax_kernel
@@ -35,7 +29,16 @@ from highrank_plugins.losses.kernels.triton.tiles import (
     tree_tile,
 )
 from highrank_plugins.losses.kernels.triton.tree import tree_backward_kernel, tree_forward_kernel
-from highrank_plugins.losses.plan import ClassWeights, LossPlan, Named, Scores
+from highrank_plugins.losses.plan import (
+    ClassWeights,
+    KernelFunction,
+    LossPlan,
+    MixtureBlock,
+    Named,
+    Scores,
+    SoftmaxBlock,
+    TreeBlock,
+)
 
 WIDE = {torch.float32: tl.float32, torch.float64: tl.float64}
 # those whose products run on tensor cores
@@ -47,53 +50,43 @@ class TritonKernels(CompiledKernels):
     """Run kernels on chunks in the compute dtype; a chunk is read twice and written once."""
 
     pads_rows = True
-    families = FAMILIES
 
-    def __init__(self, plan: LossPlan, tensors: Named, *others: Any) -> None:
-        super().__init__(plan, tensors, *others)
-        check_components(plan.head)
-        self.chunk_dtype = self.compute
+    def __init__(self, plan: LossPlan, tensors: Named, sums: Named, compute: torch.dtype) -> None:
+        super().__init__(plan, tensors, sums, compute)
+        head = plan.head
+        check_components(head)
+        self.chunk_dtype = compute
         self.computes_gates = (
-            self.compute in GATED_DTYPES
-            and multiplies_quickly(self.plan.features.device)
-            and getattr(self.plan.head, "components", 1) <= tiles.GATED_COMPONENTS
-            and getattr(self.plan.head, "frequent", 0) % tiles.GATED_CLASSES == 0
-            and getattr(self.plan.head, "gate_dim", 0) <= tiles.GATED_HIDDEN
+            compute in GATED_DTYPES
+            and multiplies_quickly(plan.features.device)
+            and getattr(head, "components", 1) <= tiles.GATED_COMPONENTS
+            and getattr(head, "frequent", 0) % tiles.GATED_CLASSES == 0
+            and getattr(head, "gate_dim", 0) <= tiles.GATED_HIDDEN
         )
-        if self._crowds_registers():
-            self.function = None  # torch computes f
-        tables = () if self.function is None else self.function.tables
-        self.table_names = [f"pointwise.{name}" for name in tables]
-        self.tables = NO_NUMBERS
-        if self.function is not None and tables:
-            pairs = torch.stack([tensors[name].to(self.wide) for name in self.table_names], -1)
-            wanted = any(name in self.sums for name in self.table_names)
-            if self.function.family == "plif":
-                self.tables = CellSums(pairs, wanted, *self.function.numbers)
-            else:
-                self.tables = LearnedNumbers(pairs, wanted)
+        if self.pairs is not None and self.function is not None and self.function.family == "plif":
+            self.tables: LearnedNumbers = CellSums(
+                self.pairs, self.sums_tables, *self.function.numbers
+            )
+        else:
+            self.tables = LearnedNumbers(self.pairs, self.sums_tables)
 
-    def _crowds_registers(self) -> bool:
-        """Whether a thread cannot hold all components and the gradients of f's numbers."""
+    def knows(self, function: KernelFunction | None) -> bool:
         head = self.plan.head
-        return (
-            self.function is not None
-            and bool(self.function.tables)
+        # whether a thread cannot hold all components and the gradients of f's numbers
+        is_crowded = (
+            function is not None
+            and bool(function.tables)
             and head.fused.applies_function_to_components
             and getattr(head, "components", 1) > tiles.LEARNED_COMPONENTS
         )
+        return super().knows(function) and not is_crowded  # else torch computes f
 
     def finish(self) -> None:
         if self.tables.totals is not None:
-            for i, name in enumerate(self.table_names):
-                if name in self.sums:
-                    self.sums[name].add_(self.tables.totals[:, i])
+            self.add_table_gradients(self.tables.totals)
 
     def run_softmax(self, given: KernelInput, block: SoftmaxBlock, scores: Scores) -> None:
-        _softmax(
-            given, given.values, block.target_N, block.factor_N, block.weights, scores, None,
-            self.tables,
-        )  # fmt: skip
+        self._softmax(given, block, scores, None)
 
     def mixture_pass(
         self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
@@ -105,13 +98,16 @@ class TritonKernels(CompiledKernels):
         works in the log domain: nothing underflows, and the mixture is never stored.
         """
         plan, scale_N = self.plan, block.scale_N
-        target_N, log_prior_NK = block.target_N.contiguous(), block.log_prior_NK.contiguous()
+        block = block._replace(
+            target_N=block.target_N.contiguous(), log_prior_NK=block.log_prior_NK.contiguous()
+        )
+        log_prior_NK = block.log_prior_NK
         given = KernelInput.of(self, block.logits_NKM, bias_M)
         rows = given.values.flatten(0, 1)
         nll_NK = torch.empty_like(log_prior_NK)
         norms_NK2 = log_prior_NK.new_empty(*log_prior_NK.shape, 2)
-        only_nll = Scores(nll_NK)
-        _softmax(given, rows, target_N, None, PLAIN, only_nll, norms_NK2, self.tables)
+        plain = SoftmaxBlock(rows, block.target_N, None, PLAIN)
+        self._softmax(given, plain, Scores(nll_NK), norms_NK2)
         log_norm_NK = norms_NK2.sum(-1) if plan.z_loss else None
         joint_NK = log_prior_NK - nll_NK
         log_likelihood_N = joint_NK.logsumexp(-1)
@@ -121,10 +117,7 @@ class TritonKernels(CompiledKernels):
         )
         smoothed = scale_N is not None and plan.smooth
         if plan.smooth or plan.accuracy or plan.entropy:
-            _mixture(
-                given, target_N, norms_NK2, log_prior_NK, scale_N if smoothed else None,
-                plan.class_weights, scores, block.grad_prior_NK if smoothed else None, self.tables,
-            )  # fmt: skip
+            self._mixture(given, block, norms_NK2, scores, smoothed)
         if scale_N is not None:
             scale_N1 = scale_N.unsqueeze(-1)
             if smoothed:
@@ -134,8 +127,8 @@ class TritonKernels(CompiledKernels):
                 norm_weight = None
                 if log_norm_NK is not None:
                     norm_weight = 2 * plan.z_loss * scale_N1 * log_norm_NK
-                factor_NK = block.factor_NK
-                _gradient(given, rows, target_N, norms_NK2, factor_NK, norm_weight, self.tables)
+                target_N, factor_NK = block.target_N, block.factor_NK
+                self._gradient(given, target_N, norms_NK2, factor_NK, norm_weight)
             given.write_gradient(block.logits_NKM)
         return scores
 
@@ -165,8 +158,82 @@ class TritonKernels(CompiledKernels):
             ROWS=tile.rows, COLUMNS=tile.columns, SPAN=tile.span, num_warps=tile.warps,
         )  # fmt: skip
 
+    def _softmax(
+        self, given: KernelInput, block: SoftmaxBlock, scores: Scores, norms: Tensor | None
+    ) -> None:
+        """Fill the scores of values [rows, M]; with a factor [rows], values become their gradient.
 
-NO_NUMBERS = LearnedNumbers()
+        A target counts for rows / N rows.
+        """
+        values, target_N, factor, weights = block
+        rows, classes = values.shape
+        if rows == 0:
+            return
+        tile = softmax_tile(classes, self.tables.crowded and factor is not None)
+        nll, *others = scores
+        found = self.tables.sums(_grid(rows, tile)[0], factor, weights.z)
+        launch(
+            softmax_kernel, _grid(rows, tile),
+            values, values.stride(0), given.bias_M, target_N, factor,
+            nll, norms, *others, self.tables.pairs, found, rows, classes, _width(given, values),
+            rows // len(target_N), self._constant(given), *weights,
+            ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
+        )  # fmt: skip
+        self.tables.add(found)
+
+    def _gradient(
+        self, given: KernelInput, target_N: Tensor, norms: Tensor, factor: Tensor,
+        norm_weight: Tensor | None,
+    ) -> None:  # fmt: skip
+        """Turn values [N, K, M] into their gradient, given their log-sum-exp [N, K, 2].
+
+        With z-loss `norm_weight` [N, K] is another factor of P.
+        """
+        values = given.values.flatten(0, 1)
+        rows, classes = values.shape
+        if rows == 0:
+            return
+        tile = softmax_tile(classes, self.tables.crowded)
+        found = self.tables.sums(_grid(rows, tile)[0], factor, norm_weight)
+        launch(
+            gradient_kernel, _grid(rows, tile),
+            values, values.stride(0), target_N, factor, norm_weight, norms, self.tables.pairs,
+            found, rows, classes, _width(given, values), rows // len(target_N),
+            self._constant(given), ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
+        )  # fmt: skip
+        self.tables.add(found)
+
+    def _mixture(
+        self, given: KernelInput, block: MixtureBlock, norms: Tensor, scores: Scores, smoothed: bool
+    ) -> None:
+        """Fill in the scores of the mixture of values [N, K, M]; if `smoothed` also the gradient.
+
+        Of log π it is divided by the factor.
+        """
+        tokens, components, classes = given.values.shape
+        if tokens == 0:
+            return
+        weights, tables = self.plan.class_weights, self.tables
+        factor_N, share_NK = (block.scale_N, block.grad_prior_NK) if smoothed else (None, None)
+        found = tables.sums(tokens, factor_N, components * weights.z)
+        tile = mixture_tile(components, classes, 0 if found is None else tables.numbers_per_column)
+        launch(
+            mixture_kernel, (tokens,),
+            given.values, given.values.stride(0), given.values.stride(1),
+            norms, block.log_prior_NK, block.target_N, factor_N,
+            scores.smooth_sum_N, share_NK, scores.correct_N, scores.entropy_N, tables.pairs, found,
+            classes, _width(given, given.values.flatten(0, 1)), components, self._constant(given),
+            weights.target, weights.smoothing, weights.z,
+            COLUMNS=tile.columns, num_warps=tile.warps,
+        )  # fmt: skip
+        tables.add(found)
+
+    def _constant(self, given: KernelInput) -> tuple[str | float, ...]:
+        """Return f as a kernel takes it: family, numbers and, for PLIF, the number of cells."""
+        family, numbers, _ = given.function
+        pairs = self.tables.pairs
+        cells = (len(pairs) - 1,) if family == "plif" and pairs is not None else ()
+        return (family, *numbers, *cells)
 
 
 def multiplies_quickly(device: torch.device) -> bool:
@@ -190,99 +257,6 @@ def launch(kernel: Any, grid: tuple[int, ...], values: Tensor, *others: Any, **t
             f"impl: 'triton' {triton.__version__} cannot compile {kernel.fn.__name__} ({why}); "
             f"install a C compiler, or name it in CC, or install another triton, {kernels.INSTEAD}"
         ) from error
-
-
-def _softmax(
-    given: KernelInput,
-    values: Tensor,
-    target_N: Tensor,
-    factor: Tensor | None,
-    weights: ClassWeights,
-    scores: Scores,
-    norms: Tensor | None,
-    tables: LearnedNumbers,
-) -> None:
-    """Fill the scores of values [rows, M]; with `factor` [rows], values become their gradient.
-
-    A target counts for rows / N rows.
-    """
-    rows, classes = values.shape
-    if rows == 0:
-        return
-    tile = softmax_tile(classes, tables.crowded and factor is not None)
-    nll, *others = scores
-    found = tables.sums(_grid(rows, tile)[0], factor, weights.z)
-    launch(
-        softmax_kernel, _grid(rows, tile),
-        values, values.stride(0), given.bias_M, target_N, factor,
-        nll, norms, *others, tables.pairs, found, rows, classes, _width(given, values),
-        rows // len(target_N), _constant(given, tables), *weights,
-        ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
-    )  # fmt: skip
-    tables.add(found)
-
-
-def _gradient(
-    given: KernelInput,
-    values: Tensor,
-    target_N: Tensor,
-    norms: Tensor,
-    factor: Tensor,
-    norm_weight: Tensor | None,
-    tables: LearnedNumbers,
-) -> None:
-    """Turn values [rows, M] into their gradient, given their log-sum-exp [rows, 2].
-
-    With z-loss `norm_weight` [rows] is another factor of P.
-    """
-    rows, classes = values.shape
-    if rows == 0:
-        return
-    tile = softmax_tile(classes, tables.crowded)
-    found = tables.sums(_grid(rows, tile)[0], factor, norm_weight)
-    launch(
-        gradient_kernel, _grid(rows, tile),
-        values, values.stride(0), target_N, factor, norm_weight, norms, tables.pairs, found,
-        rows, classes, _width(given, values), rows // len(target_N), _constant(given, tables),
-        ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
-    )  # fmt: skip
-    tables.add(found)
-
-
-def _mixture(
-    given: KernelInput,
-    target_N: Tensor,
-    norms_NK2: Tensor,
-    log_prior_NK: Tensor,
-    factor_N: Tensor | None,
-    weights: ClassWeights,
-    scores: Scores,
-    share_NK: Tensor | None,
-    tables: LearnedNumbers,
-) -> None:
-    """Fill in the scores of the mixture of values [N, K, M]; with `share` also the gradient."""
-    tokens, components, classes = given.values.shape
-    if tokens == 0:
-        return
-    found = tables.sums(tokens, factor_N, components * weights.z)
-    tile = mixture_tile(components, classes, 0 if found is None else tables.numbers_per_column)
-    launch(
-        mixture_kernel, (tokens,),
-        given.values, given.values.stride(0), given.values.stride(1),
-        norms_NK2, log_prior_NK, target_N, factor_N,
-        scores.smooth_sum_N, share_NK, scores.correct_N, scores.entropy_N, tables.pairs, found,
-        classes, _width(given, given.values.flatten(0, 1)), components, _constant(given, tables),
-        weights.target, weights.smoothing, weights.z,
-        COLUMNS=tile.columns, num_warps=tile.warps,
-    )  # fmt: skip
-    tables.add(found)
-
-
-def _constant(given: KernelInput, tables: LearnedNumbers) -> tuple[str | float, ...]:
-    """Return f as a kernel takes it: family, numbers and, for PLIF, the number of cells."""
-    family, numbers, _ = given.function
-    cells = (len(tables.pairs) - 1,) if family == "plif" and tables.pairs is not None else ()
-    return (family, *numbers, *cells)
 
 
 def _width(given: KernelInput, values: Tensor) -> int | None:

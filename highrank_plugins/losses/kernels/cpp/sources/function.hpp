@@ -20,7 +20,7 @@ struct Function {
     virtual void pull_back(T* grad, int64_t classes, const T* kept, double* sums) const = 0;
 };
 
-// f by its family, a place in FAMILIES (kernels/cpp/__init__.py); tables lie in pairs [length, 2].
+// f by its family, a place in FAMILIES (kernels/compiled.py); tables lie in pairs [length, 2].
 template <class T>
 std::unique_ptr<Function<T>> function_of(
     int family, const double* numbers, const T* tables, int64_t length
