@@ -65,7 +65,11 @@ def word_similarity(
         return Similarity(None, 0, missing)
     first, second, scores = zip(*known, strict=True)
     cosines = cosine_similarity(_rows(vectors, rows, first), _rows(vectors, rows, second))
-    spearman = _spearman(cosines, torch.tensor(scores, dtype=torch.float64))
+    judged, spearman = torch.tensor(scores, dtype=torch.float64), None
+    if cosines.unique().numel() > 1 and judged.unique().numel() > 1:
+        from scipy.stats import spearmanr
+
+        spearman = float(spearmanr(cosines.numpy(), judged.numpy()).statistic)
     return Similarity(spearman, len(known), missing)
 
 
@@ -79,11 +83,3 @@ def _rows(vectors: Tensor, vocabulary: Mapping[str, int], words: Sequence[str]) 
         if not norm > 0:
             raise ValueError(f"the vector of {word!r} has norm {norm}, so it has no direction")
     return rows
-
-
-def _spearman(x: Tensor, y: Tensor) -> float | None:
-    if len(x) < 2 or x.unique().numel() == 1 or y.unique().numel() == 1:
-        return None
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(x.numpy(), y.numpy()).statistic)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
@@ -182,29 +183,6 @@ def paired_bleu(
     from sacrebleu.metrics import BLEU
     from sacrebleu.significance import PairedTest
 
-    _check(systems, references, test)
-    for lines in systems.values():
-        for reference in references:
-            require_joined(lines, reference)
-    named = [(name, list(lines)) for name, lines in systems.items()]
-    signatures, table = PairedTest(
-        named,
-        {"score": metric or BLEU(tokenize=bleu_tokens(references[0]))},
-        [list(lines) for lines in references],
-        test_type=TESTS[test],
-        n_samples=samples,
-    )()
-    ((name, signature),) = signatures.items()
-    scores = []
-    for (system, lines), result in zip(named, table[name], strict=True):
-        same = result.p_value is not None and lines == named[0][1]
-        scores.append(PairedScore(system, float(result.score), 1.0 if same else result.p_value))
-    return PairedScores(scores, str(signature))
-
-
-def _check(
-    systems: Mapping[str, Sequence[str]], references: Sequence[Sequence[str]], test: str
-) -> None:
     if test not in TESTS:
         raise ValueError(f"test: expected one of {', '.join(TESTS)}, got {test!r}")
     if len(systems) < 2:
@@ -213,3 +191,18 @@ def _check(
     lengths |= {f"reference {i}": len(lines) for i, lines in enumerate(references)}
     if len(set(lengths.values())) != 1 or not references:
         raise ValueError(f"systems and references must have the same number of lines: {lengths}")
+    for lines, reference in product(systems.values(), references):
+        require_joined(lines, reference)
+    named = [(name, list(lines)) for name, lines in systems.items()]
+    signatures, table = PairedTest(
+        named,
+        {"score": metric or BLEU(tokenize=bleu_tokens(references[0]))},
+        [list(lines) for lines in references],
+        test_type=TESTS[test],
+        n_samples=samples,
+    )()
+    ((name, signature),), scores = signatures.items(), []
+    for (system, lines), result in zip(named, table[name], strict=True):
+        same = result.p_value is not None and lines == named[0][1]
+        scores.append(PairedScore(system, float(result.score), 1.0 if same else result.p_value))
+    return PairedScores(scores, str(signature))

@@ -45,7 +45,9 @@ def unargmaxable(
         given = contexts.detach().double().cpu()
         given = given if bound is None else given.clamp(-bound, bound)
         for part in given.split(_batch(wide)):
-            left[_strict_winners(part @ wide.t() + offsets)] = False
+            logits = part @ wide.t() + offsets
+            top, rounding = logits.topk(2), ROUNDING * logits.abs().amax(1)
+            left[top.indices[top.values[:, 0] - top.values[:, 1] > rounding, 0]] = False
     walked = [
         _walk(wide, offsets, classes, bound)
         for classes in left.nonzero().flatten().split(_batch(wide))
@@ -113,13 +115,6 @@ def _walk(weight: Tensor, offsets: Tensor, classes: Tensor, bound: float | None)
     return classes
 
 
-def _strict_winners(logits: Tensor) -> Tensor:
-    """Return classes that exceed all others in some row of logits [n, M] by more than rounding."""
-    top = logits.topk(2)
-    rounding = ROUNDING * logits.abs().amax(1)
-    return top.indices[top.values[:, 0] - top.values[:, 1] > rounding, 0]
-
-
 def argmax_margin(weight: Tensor, offsets: Tensor, c: int, bound: float | None = None) -> float:
     r"""Return how far class c can exceed all others: positive if it can win, else ≤ `NOISE`.
 
@@ -136,11 +131,12 @@ def argmax_margin(weight: Tensor, offsets: Tensor, c: int, bound: float | None =
     others = torch.arange(len(weight)) != c
     rows, gaps = weight[c] - weight[others], offsets[c] - offsets[others]
     longest = rows.norm(dim=1).max()
-    gaps = gaps / _scale(gaps.abs().max() if bound is None else longest)
+    largest = gaps.abs().max() if bound is None else longest
+    gaps = gaps / (float(largest) or 1.0)  # all rows, or all biases, may be the same
     limits = [(-1.0, 1.0)] * rows.size(1) + [(0.0, 1.0)]
     if bound is not None:
         limits = [(-bound, bound)] * rows.size(1) + [(1.0, 1.0)]
-    rows = rows / _scale(longest)
+    rows = rows / (float(longest) or 1.0)
     result = linprog(
         np.append(np.zeros(len(limits)), -1.0),
         A_ub=np.column_stack([-rows.numpy(), -gaps.numpy(), np.ones(len(rows))]),
@@ -151,7 +147,3 @@ def argmax_margin(weight: Tensor, offsets: Tensor, c: int, bound: float | None =
     if result.x is None:
         raise FloatingPointError(f"class {c}: the solver HiGHS found no answer: {result.message}")
     return float(result.x[-1])
-
-
-def _scale(largest: Tensor) -> float:
-    return float(largest) or 1.0  # all rows, or all biases, are the same

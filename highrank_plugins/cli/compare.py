@@ -122,7 +122,8 @@ def _compared(
 ) -> "Compared":
     """Compare records, and name the other runs of their studies that have none."""
     from highrank_plugins.results.comparison import compare_records
-    from highrank_plugins.results.record import DIVERGED, UNFAIR, study_problems
+    from highrank_plugins.results.record import DIVERGED, UNFAIR
+    from highrank_plugins.results.results_table import study_problems
 
     problems = study_problems(records)
     diverged = [run.rpartition("-")[0] for run, why in problems.items() if why == DIVERGED]

@@ -144,16 +144,33 @@ class ComponentMeasure(base.TextMeasure):
 
     def figures(self, result: Components) -> list[Figure]:
         found: list[Figure] = []
-        if result.prior is not None:
-            found.append(_prior_figure(result.prior))
+        if (use := result.prior) is not None:
+            labels = [str(k) for k in range(1, len(use.mean_prior) + 1)]
+            columns = {"mean πₖ": use.mean_prior, "share on top": use.top_share}
+            groups = {
+                name: dict(zip(labels, column.tolist(), strict=True))
+                for name, column in columns.items()
+            }
+            found.append(Bars(groups, "Use of the components", ("component k", "share")))
         if result.gates is not None:
             largest = {f"{g.first:,}–{g.last - 1:,}": g.largest for g in result.gates}
             axes = "words by frequency", "mean largest π"
             found.append(Bars.of(largest, "Gates", axes))
         if result.curve is not None:
-            found.append(_curve_figure(self.words.head, result.curve))
-        if result.slopes is not None:
-            found.append(_slope_figure(self.words.head))
+            z, _ = result.curve
+            ends = (z[0], z[-1])
+            name = POINTWISE.name_of(self.words.head.pointwise)
+            series: dict[str, Any] = {name: result.curve, "identity": (ends, ends)}
+            axes = "z", "f(z) − f(0)"
+            found.append(Lines(series, "Pointwise function", axes, dashed=("identity",)))
+        slopes = self.words.head.pointwise.slopes()
+        if result.slopes is not None and slopes is not None:
+            top = min(STEEPEST, float(slopes.max()))
+            edges = torch.linspace(0, top, BINS + 1, dtype=torch.float64)
+            counts = torch.histogram(slopes.double().clamp(max=top).cpu(), edges).hist.tolist()
+            starts = (f"{edge:.2f}" for edge in edges.tolist())
+            cells = dict(zip(starts, counts, strict=False))
+            found.append(Bars.of(cells, "Slopes", ("slope from", "number of cells")))
         return found
 
     def rows(self, result: Components) -> base.Rows:
@@ -176,15 +193,30 @@ class ComponentMeasure(base.TextMeasure):
 
     @classmethod
     def monitor(cls, batch: base.MonitoredBatch) -> base.Snapshot:
-        snapshot = base.Snapshot()
-        slopes = batch.head.pointwise.slopes()
+        snapshot, head = base.Snapshot(), batch.head
+        slopes = head.pointwise.slopes()
         if slopes is not None:
-            found = slope_statistics(batch.head.pointwise)._asdict()
+            found = slope_statistics(head.pointwise)._asdict()
             snapshot.scalars |= {f"slope_{name}": value for name, value in found.items()}
             snapshot.histograms["slopes"] = slopes
-        if batch.features is not None and batch.target is not None:
-            _monitor_weights(batch, snapshot)
-            _monitor_gates(batch, snapshot)
+        tensors = head.tensors()
+        some = batch.some(MONITORED_TOKENS if head.weights_by_class else sys.maxsize)
+        weights = None if some is None else head.log_weights(*some, tensors)
+        if weights is not None and weights.size(1) > 1:
+            use = component_use(weights)
+            snapshot.component_use = use.mean_prior
+            snapshot.scalars |= {
+                "component_entropy": use.entropy,
+                "component_entropy_overall": use.overall_entropy,
+                "component_least": len(use.mean_prior) * float(use.mean_prior.min()),
+            }
+        some, gates = batch.some(MONITORED_TOKENS), _gates_of_nothing(head)
+        if some is None or gates is None:
+            return snapshot
+        for group in gate_sharpness(head, some[0]):
+            name = "frequent" if group.first < gates.size(-1) - 1 else "rare"
+            snapshot.scalars[f"gate_entropy_{name}"] = group.entropy
+            snapshot.scalars[f"gate_largest_{name}"] = group.largest
         return snapshot
 
 
@@ -216,70 +248,14 @@ def _curve(head: Head) -> tuple[list[float], list[float]] | None:
 
 def _absent(head: Head, prior: bool, gates: bool) -> dict[str, str]:
     kind = f"{HEADS.name_of(head)} with pointwise function {POINTWISE.name_of(head.pointwise)}"
+    no_prior = "Head.log_weights of the layer returns None"
+    if head.weights_by_class:
+        no_prior = "the weights of its components depend on the class"
+    elif type(head).log_weights is Head.log_weights:
+        no_prior = "the layer does not override Head.log_weights, as MoS and MoC do"
     reasons = {
-        "prior": None if prior else _no_prior(head),
+        "prior": None if prior else no_prior,
         "gates": None if gates else "it has no gates per class, as Mixtape has",
         "slopes": None if head.pointwise.slopes() is not None else "it has no slopes, as plif has",
     }
     return {name: f"{reason}; this is {kind}" for name, reason in reasons.items() if reason}
-
-
-def _no_prior(head: Head) -> str:
-    if head.weights_by_class:
-        return "the weights of its components depend on the class"
-    if type(head).log_weights is Head.log_weights:
-        return "the layer does not override Head.log_weights, as MoS and MoC do"
-    return "Head.log_weights of the layer returns None"
-
-
-def _prior_figure(use: ComponentUse) -> Bars:
-    labels = [str(k) for k in range(1, len(use.mean_prior) + 1)]
-    groups = {
-        "mean πₖ": dict(zip(labels, use.mean_prior.tolist(), strict=True)),
-        "share on top": dict(zip(labels, use.top_share.tolist(), strict=True)),
-    }
-    return Bars(groups, "Use of the components", ("component k", "share"))
-
-
-def _curve_figure(head: Head, curve: tuple[list[float], list[float]]) -> Lines:
-    name = POINTWISE.name_of(head.pointwise)
-    ends = (curve[0][0], curve[0][-1])
-    series: dict[str, Any] = {name: curve, "identity": (ends, ends)}
-    return Lines(series, "Pointwise function", ("z", "f(z) − f(0)"), dashed=("identity",))
-
-
-def _slope_figure(head: Head) -> Bars:
-    slopes = head.pointwise.slopes()
-    assert slopes is not None
-    top = min(STEEPEST, float(slopes.max()))
-    edges = torch.linspace(0, top, BINS + 1, dtype=torch.float64)
-    counts = torch.histogram(slopes.double().clamp(max=top).cpu(), edges).hist.tolist()
-    cells = {f"{edge:.2f}": count for edge, count in zip(edges.tolist(), counts, strict=False)}
-    return Bars.of(cells, "Slopes", ("slope from", "number of cells"))
-
-
-def _monitor_weights(batch: base.MonitoredBatch, snapshot: base.Snapshot) -> None:
-    """Measure the weights of components for the targets of a batch."""
-    head, tensors = batch.head, batch.head.tensors()
-    some = batch.some(MONITORED_TOKENS if head.weights_by_class else sys.maxsize)
-    weights = None if some is None else head.log_weights(*some, tensors)
-    if weights is None or weights.size(1) == 1:
-        return
-    use = component_use(weights)
-    snapshot.component_use = use.mean_prior
-    snapshot.scalars |= {
-        "component_entropy": use.entropy,
-        "component_entropy_overall": use.overall_entropy,
-        "component_least": len(use.mean_prior) * float(use.mean_prior.min()),
-    }
-
-
-def _monitor_gates(batch: base.MonitoredBatch, snapshot: base.Snapshot) -> None:
-    """Measure entropy and largest gate of frequent and of rare classes, if there are gates."""
-    some, gates = batch.some(MONITORED_TOKENS), _gates_of_nothing(batch.head)
-    if some is None or gates is None:
-        return
-    for group in gate_sharpness(batch.head, some[0]):
-        name = "frequent" if group.first < gates.size(-1) - 1 else "rare"
-        snapshot.scalars[f"gate_entropy_{name}"] = group.entropy
-        snapshot.scalars[f"gate_largest_{name}"] = group.largest

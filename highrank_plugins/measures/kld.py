@@ -105,7 +105,15 @@ class DivergenceMeasure(base.TextMeasure):
         self, parts: Sequence[_Part], other: DivergenceMeasure, its_parts: Sequence[_Part]
     ) -> Divergences:
         own, its = _joined(parts), _joined(its_parts)
-        self._check_same(other, own.target, its.target)
+        if self.words.dictionary != other.words.dictionary:
+            raise ValueError(
+                "the two checkpoints have different dictionaries: their classes are different words"
+            )
+        if not torch.equal(own.target.cpu(), its.target.cpu()):
+            raise ValueError(
+                "the two checkpoints read different contexts of the split and cannot be matched: "
+                "their --tokens-per-sample, --sample-break-mode or kind of model differ"
+            )
         p, q = self.words.head, other.words.head
         every = torch.arange(len(own.target))
         matched = _mean_of(p, own.features, every, q, its.features, every)
@@ -114,17 +122,6 @@ class DivergenceMeasure(base.TextMeasure):
             return Divergences(len(own.target), None, all_pairs, matched)
         sampled = self._sampled(p, own.features, q, its.features)
         return Divergences(len(own.target), sampled, None, matched)
-
-    def _check_same(self, other: DivergenceMeasure, words: Tensor, other_words: Tensor) -> None:
-        if self.words.dictionary != other.words.dictionary:
-            raise ValueError(
-                "the two checkpoints have different dictionaries: their classes are different words"
-            )
-        if not torch.equal(words.cpu(), other_words.cpu()):
-            raise ValueError(
-                "the two checkpoints read different contexts of the split and cannot be matched: "
-                "their --tokens-per-sample, --sample-break-mode or kind of model differ"
-            )
 
     def _sampled(self, p: Head, x: Tensor, q: Head, y: Tensor) -> Estimate:
         assert self.pairs != "all"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor
@@ -83,7 +83,11 @@ class PredictionMeasure(base.TextMeasure):
 
     def merge(self, parts: Sequence[list[Tensor]]) -> Predictions:
         target, nll, rank, entropy = (torch.cat(of) for of in zip(*parts, strict=True))
-        counts, counted = _counts(self.words.dictionary, target)
+        dictionary = self.words.dictionary
+        of_words, special = torch.tensor(dictionary.count), dictionary.nspecial
+        # equal counts of all words mean that they were not counted
+        has_counts = len(of_words[special:][of_words[special:] > 0].unique()) > 1
+        counts, counted = of_words[target], (target >= special) & has_counts
         rest = perplexity_by_band(nll[~counted], torch.zeros(int((~counted).sum())), [1])[0]
         return Predictions(
             tokens=len(target),
@@ -137,12 +141,3 @@ class PredictionMeasure(base.TextMeasure):
 
 def _name(band: Band) -> str:
     return f"{band.low:,}+" if band.high is None else f"{band.low:,}–{band.high - 1:,}"
-
-
-def _counts(dictionary: Any, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how often the word of each token was seen, and whether the dictionary knows that."""
-    counts = torch.tensor(dictionary.count)
-    words = counts[dictionary.nspecial :]
-    if len(words[words > 0].unique()) < 2:  # the words were not counted
-        return counts[target], torch.zeros_like(target, dtype=torch.bool)
-    return counts[target], target >= dictionary.nspecial

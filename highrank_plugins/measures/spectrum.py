@@ -11,7 +11,6 @@ import torch
 
 from highrank_plugins.analysis import spectrum as spectra
 from highrank_plugins.analysis.spectrum import (
-    Spectrum,
     effective_rank,
     spectral_decay,
     spectral_entropy,
@@ -83,7 +82,8 @@ class SpectrumMeasure(base.TextMeasure):
         self._dtype = dtype
         self._rows = spectra.SpectrumRows(dtype, self.method)
         self._nats = 0.0
-        self._impossible = _impossible_classes(words)
+        known = words.dictionary
+        self._impossible = [] if known is None else [known.bos(), known.pad()]  # in no text
 
     def observe(self, block: base.Block) -> None:
         log_probs = block.log_probs
@@ -107,7 +107,7 @@ class SpectrumMeasure(base.TextMeasure):
             press_rank=rank,
             effective_rank={f"{eps:g}": effective_rank(found.values, eps) for eps in EPSILONS},
             spectral_entropy=spectral_entropy(found.values),
-            spectral_decay=_decay(found, rank),
+            spectral_decay=spectral_decay(found.values, last=rank) if rank > 1 else None,
             impossible_nats=sum(nats for _, nats in parts) / found.shape[0],
             singular_values=found.values.tolist(),
         )
@@ -150,17 +150,6 @@ class SpectrumMeasure(base.TextMeasure):
         ]
 
 
-def _impossible_classes(words: base.Words) -> list[int]:
-    """Return the classes that no text has; none where words are unknown."""
-    if words.dictionary is None:
-        return []
-    return [words.dictionary.bos(), words.dictionary.pad()]
-
-
-def _decay(found: Spectrum, rank: int) -> float | None:
-    return spectral_decay(found.values, last=rank) if rank > 1 else None
-
-
 def decay_rows(entropy: float, decay: float | None, values: Sequence[float]) -> base.Rows:
     """Return the lines of a card's table about the decay of singular values."""
     power = "–" if decay is None else f"σᵢ² ∝ i^(−{short(decay)})"
@@ -176,7 +165,10 @@ def spectrum_figure(
 ) -> Lines:
     """Return singular values over the largest, with the Press tolerance, on two log axes."""
     largest = values[0]
-    places = _thinned(len(values))
+    count = len(values)
+    places = list(range(1, count + 1))
+    if count > POINTS:  # as many as are distinct on a log axis
+        places = sorted({round(count ** (i / (POINTS - 1))) for i in range(POINTS)})
     level = spectra.press_tolerance(largest, shape, getattr(torch, dtype)) / largest
     series: dict[str, Any] = {
         "singular values": (places, [values[i - 1] / largest for i in places]),
@@ -184,10 +176,3 @@ def spectrum_figure(
     }
     axes = "index i of the singular value", "σᵢ / σ₁"
     return Lines(series, title, axes, "loglog", dashed=("Press tolerance",))
-
-
-def _thinned(count: int) -> list[int]:
-    """Return numbers from 1 to `count`: all, or as many as are distinct on a log axis."""
-    if count <= POINTS:
-        return list(range(1, count + 1))
-    return sorted({round(count ** (i / (POINTS - 1))) for i in range(POINTS)})

@@ -1,18 +1,15 @@
 """Show records as tables: systems with their tests and costs, runs, papers, and correlations."""
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import mean
 
 from highrank_plugins.analysis.statistics import Summary, pearson
 from highrank_plugins.common.names import distinct_names
-from highrank_plugins.reports.tables import Cell, Table
-from highrank_plugins.results.comparison import (
-    Compared,
-    ComparedSystem,
-)
+from highrank_plugins.reports.tables import NOTHING, Cell, Table, number
+from highrank_plugins.results.comparison import Compared, ComparedSystem, Comparison
 from highrank_plugins.results.doubts import (
     Record,
     doubt_notes,
@@ -22,12 +19,21 @@ from highrank_plugins.results.doubts import (
 )
 from highrank_plugins.results.metrics import COSTS, Metric, metric_named
 from highrank_plugins.results.published import published_rows
-from highrank_plugins.results.record import RESULTS, configuration_of, load_record, read_records
-from highrank_plugins.results.results_table import metrics_of, numbers_of
+from highrank_plugins.results.record import RESULTS, load_record
+from highrank_plugins.results.results_table import (
+    metrics_of,
+    numbers_of,
+    read_records,
+)
 from highrank_plugins.results.verdicts import judge
 
 _TESTS = {"student": "Student's unpaired two-sided t-test", "welch": "Welch's two-sided t-test"}
-NOTHING = Cell("–", values=[""])
+# heading, name in CSV, field of a `Comparison`, and its format
+_TESTED = (
+    ("Hedges' g", "g", "effect", "+.1f"),
+    ("p", "p", "p_value", ".2g"),
+    ("p (Holm)", "p Holm", "holm", ".2g"),
+)
 _TIE = "not told from"
 # the last sentence of a table of single runs
 CLAIM = (
@@ -51,17 +57,10 @@ def comparison_tables(
     tables = [_tested(compared, timed)]
     if len(compared.metrics) > 1:
         others = list(map(metric_named, compared.metrics[1:]))
-        tables.append(
-            Table(
-                "Other metrics",
-                ["system", *(one.title for one in others)],
-                [
-                    [Cell(system.name), *(_summary(one, system) for one in others)]
-                    for system in compared.systems
-                ],
-                values=[["system"], *([f"{one.name} mean", f"{one.name} sd"] for one in others)],
-            )
-        )
+        headings = ["system", *(one.title for one in others)]
+        rows = [[Cell(of.name), *(_summary(one, of) for one in others)] for of in compared.systems]
+        values = [["system"], *map(_names, others)]
+        tables.append(Table("Other metrics", headings, rows, values=values))
     if paper is not None:
         tables.append(_verdicts(compared, *paper))
     return [*tables[:-1], replace(tables[-1], notes=[*tables[-1].notes, claim(compared)])]
@@ -94,29 +93,26 @@ def claim(compared: Compared) -> str:
 
 
 def _tested(compared: Compared, timed: bool) -> Table:
-    metric = metric_named(compared.metric)
+    metric, systems = metric_named(compared.metric), compared.systems
+    tests = [one.comparison for one in systems]
+    tested = sum(test is not None for test in tests)
     # heading, columns of CSV, and the cells of the systems
-    columns: list[tuple[str, list[str], list[Cell]]] = []
-
-    def add(heading: str, values: list[str], cell: Callable[[ComparedSystem], Cell]) -> None:
-        columns.append((heading, values, list(map(cell, compared.systems))))
-
-    add("system", ["system"], lambda one: Cell(one.name))
-    add("seeds", ["seeds"], partial(_count, metric))
-    names = [f"{metric.name} mean", f"{metric.name} sd"]
-    add(metric.title, names, lambda one: _summary(metric, one, _is_better(compared, metric, one)))
-    tested = sum(system.comparison is not None for system in compared.systems)
+    columns = [
+        ("system", ["system"], [Cell(one.name) for one in systems]),
+        ("seeds", ["seeds"], [number(one.count(metric.name), "d") for one in systems]),
+        (metric.title, _names(metric), [_summary(metric, one, compared.alpha) for one in systems]),
+    ]
     if tested:
-        add("difference [95 %]", ["difference", "low", "high"], partial(_difference, metric))
-        add("Hedges' g", ["g"], lambda one: _test(one, "effect", "+.1f"))
-        add("p", ["p"], lambda one: _test(one, "p_value", ".2g"))
-        add("p (Holm)", ["p Holm"], lambda one: _test(one, "holm", ".2g"))
-    if any(system.paired for system in compared.systems):
-        add("paired bootstrap, p", ["paired bootstrap p"], _paired)
-    for cost in COSTS:
-        shown = timed or cost.group != "timed"
-        if shown and any(system.cost(cost.name) is not None for system in compared.systems):
-            add(cost.title, [cost.name], partial(_cost, cost))
+        found = [NOTHING if test is None else _difference(metric, test) for test in tests]
+        columns.append(("difference [95 %]", ["difference", "low", "high"], found))
+    for heading, name, field, form in _TESTED if tested else ():
+        columns.append((heading, [name], [number(getattr(t, field, None), form) for t in tests]))
+    if any(system.paired for system in systems):
+        columns.append(("paired bootstrap, p", ["paired bootstrap p"], list(map(_paired, systems))))
+    for cost in filter(lambda cost: timed or cost.group != "timed", COSTS):
+        costs = [number(system.cost(cost.name), cost.format) for system in systems]
+        if any(cell is not NOTHING for cell in costs):
+            columns.append((cost.title, [cost.name], costs))
     notes = ["± is the sample standard deviation over seeds (n − 1 below)."]
     if tested:
         bold = f"Bold: significantly better at {compared.alpha:g} after the adjustment"
@@ -132,10 +128,24 @@ def _tested(compared: Compared, timed: bool) -> Table:
     return Table(title, headings, rows, [*notes, *compared.notes], values)
 
 
-def _is_better(compared: Compared, metric: Metric, system: ComparedSystem) -> bool:
-    found = system.comparison
-    significant = found is not None and found.holm < compared.alpha
-    return found is not None and significant and found.difference * metric.better > 0
+def _names(metric: Metric) -> list[str]:
+    return [f"{metric.name} mean", f"{metric.name} sd"]
+
+
+def _summary(metric: Metric, system: ComparedSystem, alpha: float = 0.0) -> Cell:
+    """Return mean and deviation, or one value; bold if better than the baseline at `alpha`."""
+    found, test = system.summary(metric.name), system.comparison
+    if not isinstance(found, Summary):
+        return number(found, metric.format)
+    bold = test is not None and test.holm < alpha and test.difference * metric.better > 0
+    text = f"{metric.shown(found.mean)} ± {metric.shown(found.sd)}"
+    return Cell(text, bold, [found.mean, found.sd])
+
+
+def _difference(metric: Metric, test: Comparison) -> Cell:
+    low, high = map(metric.shown, test.interval)
+    text = f"{test.difference:+{metric.format}} [{low}, {high}]"
+    return Cell(text, values=[test.difference, *test.interval])
 
 
 def _paired(system: ComparedSystem) -> Cell:
@@ -145,44 +155,6 @@ def _paired(system: ComparedSystem) -> Cell:
     found = [system.paired.get(seed) for seed in sorted(run.seed for run in system.runs)]
     text = ", ".join("–" if p is None else f"{p:.2g}" for p in found)
     return Cell(text, values=[", ".join("" if p is None else str(p) for p in found)])
-
-
-def _count(metric: Metric, system: ComparedSystem) -> Cell:
-    found = system.summary(metric.name)
-    count = found.n if isinstance(found, Summary) else int(found is not None)
-    return Cell(str(count), values=[count])
-
-
-def _summary(metric: Metric, system: ComparedSystem, bold: bool = False) -> Cell:
-    found = system.summary(metric.name)
-    if isinstance(found, Summary):
-        text = f"{metric.shown(found.mean)} ± {metric.shown(found.sd)}"
-        return Cell(text, bold, [found.mean, found.sd])
-    return NOTHING if found is None else Cell(metric.shown(found), bold, [found])
-
-
-def _difference(metric: Metric, system: ComparedSystem) -> Cell:
-    found = system.comparison
-    if found is None:
-        return NOTHING
-    low, high = map(metric.shown, found.interval)
-    text = f"{found.difference:+{metric.format}} [{low}, {high}]"
-    return Cell(text, values=[found.difference, *found.interval])
-
-
-def _test(system: ComparedSystem, name: str, form: str) -> Cell:
-    if system.comparison is None:
-        return NOTHING
-    value = getattr(system.comparison, name)
-    return Cell(format(value, form), values=[value])
-
-
-def _cost(metric: Metric, system: ComparedSystem) -> Cell:
-    return _number(metric, system.cost(metric.name))
-
-
-def _number(metric: Metric, value: float | None) -> Cell:
-    return NOTHING if value is None else Cell(metric.shown(value), values=[value])
 
 
 def _verdicts(compared: Compared, paper: str, task: str | None) -> Table:
@@ -205,17 +177,14 @@ def runs_table(paths: Sequence[Path]) -> Table:
     records = read_records(paths, ("config", "seeds", "git"))
     runs = dict(zip(distinct_names(paths, RESULTS), records, strict=True))
     scores = list(map(metric_named, metrics_of(records)))
-    costs = [
-        of
-        for of in map(metric_named, ("parameters", "seconds_per_epoch"))
-        if any(of.name in record["train"] for record in records)
-    ]
+    costs = [metric_named(name) for name in ("parameters", "seconds_per_epoch")]
+    costs = [of for of in costs if any(of.name in record["train"] for record in records)]
     costs += map(metric_named, ("updates", "words_per_second"))
     rows = [
         [
             Cell(run),
-            *(_number(of, record["metrics"].get(of.name)) for of in scores),
-            *(_number(of, record["train"].get(of.name)) for of in costs),
+            *(number(record["metrics"].get(of.name), of.format) for of in scores),
+            *(number(record["train"].get(of.name), of.format) for of in costs),
             Cell(str(record["hardware"]["cores"])),
             Cell(record["versions"]["torch"]),
             Cell(str((record["git"] or {}).get("revision") or "-")[:9]),
@@ -251,14 +220,14 @@ def correlation_table(
     names = distinct_names(records, RESULTS)
     models: dict[str, list[tuple[str, float, float]]] = {}
     for name, path, (a, b) in zip(names, records, numbers_of(records, x, y), strict=True):
-        models.setdefault(configuration_of(load_record(path)) or str(path), []).append((name, a, b))
-    points = {
-        ", ".join(name for name, _, _ in seeds): (
-            mean(s[1] for s in seeds),
-            mean(s[2] for s in seeds),
-        )
-        for seeds in models.values()
-    }
+        config = {of: dict(own or {}) for of, own in load_record(path).get("config", {}).items()}
+        config.get("train", {}).pop("seed", None)
+        model = json.dumps(config, sort_keys=True) if any(config.values()) else str(path)
+        models.setdefault(model, []).append((name, a, b))
+    points = {}
+    for seeds in models.values():
+        runs, xs, ys = zip(*seeds, strict=True)
+        points[", ".join(runs)] = mean(xs), mean(ys)
     low, high = within or (float("-inf"), float("inf"))
     points = {name: at for name, at in points.items() if low <= at[1] <= high}
     if len(points) < 3:
@@ -269,7 +238,7 @@ def correlation_table(
     found = pearson(*zip(*points.values(), strict=True))
     of = metric_named(x), metric_named(y)
     rows = [
-        [Cell(name), *(Cell(one.shown(n), values=[n]) for one, n in zip(of, at, strict=True))]
+        [Cell(name), number(at[0], of[0].format), number(at[1], of[1].format)]
         for name, at in points.items()
     ]
     note = (

@@ -70,6 +70,7 @@ def model_card(
     cfg = config["fairseq"]
     rows = [*_rows(config, parameters), *_scores(record)]
     task = cfg["task"]["_name"]
+    source, target = (cfg["task"].get(f"{side}_lang") for side in ("source", "target"))
     arch = cfg["model"].get("arch") or cfg["model"]["_name"]
     return _CARD.format(
         name=cell(name),
@@ -79,7 +80,7 @@ def model_card(
         tags=f"{_scalar(task)}, {_scalar(arch)}",
         task=_code(task),
         arch=_code(arch),
-        languages=_languages(cfg["task"]),
+        languages=f" from {_shown(source)} to {_shown(target)}" if source and target else "",
         rows="\n".join(f"| {cell(key)} | {cell(_shown(value))} |" for key, value in rows),
         version=config["versions"]["highrank_plugins"],
         command=_code(_command(name, cfg, piece_options)),
@@ -104,11 +105,6 @@ def _shown(value: object) -> str:
     """Return a value of the checkpoint's author, between backticks unless it is plain words."""
     text = str(value)
     return text if re.fullmatch(r"[\w.,:+() -]*", text) else f"`{_code(text)}`"
-
-
-def _languages(task: dict[str, Any]) -> str:
-    source, target = task.get("source_lang"), task.get("target_lang")
-    return f" from {_shown(source)} to {_shown(target)}" if source and target else ""
 
 
 def _rows(config: dict[str, Any], parameters: int) -> list[tuple[str, object]]:
@@ -141,30 +137,23 @@ def _scores(record: Mapping[str, Any] | None) -> Iterator[tuple[str, object]]:
 
 
 def _command(name: str, cfg: dict[str, Any], pieces: Sequence[tuple[str, str]]) -> str:
-    task = cfg["task"]
-    if _scores_only(task["_name"]):
-        words = f"fairseq-eval-lm DATA_BIN {_scoring(task)}"
+    task, kind = cfg["task"], cfg["task"]["_name"]
+    if _scores_only(kind):  # with the options that fairseq-eval-lm does not take from checkpoints
+        size = kind == "language_modeling"
+        length = ["--tokens-per-sample", str(task["tokens_per_sample"])] if size else []
+        words = f"fairseq-eval-lm DATA_BIN {shlex.join(['--task', kind, *length])}"
     else:
         sides = ("source", "target")
         languages = [str(task.get(f"{side}_lang") or f"{side.upper()}_LANGUAGE") for side in sides]
         pair = ["--source-lang", languages[0], "--target-lang", languages[1]]
         cut = [word for option in pieces for word in option]
         words = shlex.join(["fairseq-interactive", name, *pair, *cut])
-    return f"{words} --user-dir {_user_dir(cfg['common'])} --path {shlex.quote(f'{name}.pt')}"
-
-
-def _user_dir(common: dict[str, Any]) -> str:
-    """Return the name of the run's user-dir, a package that may register further layers."""
-    name = Path(common.get("user_dir") or "highrank_plugins").name
-    return "$(highrank user-dir)" if name == "highrank_plugins" else shlex.quote(name)
+    # the run's user-dir, a package that may register further layers
+    package = Path(cfg["common"].get("user_dir") or "highrank_plugins").name
+    ours = package == "highrank_plugins"
+    user_dir = "$(highrank user-dir)" if ours else shlex.quote(package)
+    return f"{words} --user-dir {user_dir} --path {shlex.quote(f'{name}.pt')}"
 
 
 def _scores_only(task: str) -> bool:
     return "language_modeling" in task
-
-
-def _scoring(task: dict[str, Any]) -> str:
-    """Return the options that fairseq-eval-lm does not take from the checkpoint."""
-    blocks = task["_name"] == "language_modeling"
-    length = ["--tokens-per-sample", str(task["tokens_per_sample"])] if blocks else []
-    return shlex.join(["--task", task["_name"], *length])

@@ -212,6 +212,8 @@ def _require_pieces(task: Mapping[str, Any], folder: Path, pieces: Path) -> None
 
 def _check_dictionaries(config: dict[str, Any], folder: Path) -> None:
     """Require the dictionaries in a folder that a checkpoint has hashes of."""
+    from fairseq.data import Dictionary
+
     saved, task = config["task_state"].get("dictionaries", {}), config["fairseq"]["task"]
     remedy = "Give the binarised data of that training run as --data"
     for side in [side for side in ("source", "target") if side in saved]:
@@ -226,19 +228,14 @@ def _check_dictionaries(config: dict[str, Any], folder: Path) -> None:
                 f"{remedy}"
             )
         is_part = side == "target" and (task.get("output_dictionary_size") or -1) > 0
-        if not is_part and saved[side] not in map(_digest, paths):
+        loaded = [Dictionary.load(str(path)) for path in ([] if is_part else paths)]
+        digests = [digest_of_words(d[index] for index in range(len(d))) for d in loaded]
+        if not is_part and saved[side] not in digests:
             named = folder / "dict.*.txt" if is_unknown else path
             raise ValueError(
                 f"{named} is not the {side} dictionary that the checkpoint was trained with: its "
                 f"words or their order differ. {remedy}"
             )
-
-
-def _digest(path: Path) -> str:
-    from fairseq.data import Dictionary
-
-    dictionary = Dictionary.load(str(path))
-    return digest_of_words(dictionary[index] for index in range(len(dictionary)))
 
 
 def _add_languages(task: dict[str, Any], data: Path) -> None:
@@ -310,12 +307,13 @@ def _read_config(path: Path) -> dict[str, Any]:
             f"{path} was not written by `highrank model export`: it lacks "
             f"{', '.join(sorted(missing))}"
         )
-    for key in ("training", "task_state", "fairseq", "sha256"):
-        _require_mapping(path, key, config[key])
-    for section in ("model", "task", "common"):
-        _require_mapping(path, f"fairseq.{section}", config["fairseq"].get(section))
-    for name, value in config["fairseq"].items():
-        if value is not None and name != "_name":
+    parts = {key: config[key] for key in ("training", "task_state", "fairseq", "sha256")}
+    for key, value in parts.items():
+        _require_mapping(path, key, value)
+    sections = {name: config["fairseq"].get(name) for name in ("model", "task", "common")}
+    sections |= {name: of for name, of in config["fairseq"].items() if of is not None}
+    for name, value in sections.items():
+        if name != "_name":
             _require_mapping(path, f"fairseq.{name}", value)
     for name, value in config["sha256"].items():
         if Path(name).name != name or not isinstance(value, str):

@@ -3,14 +3,14 @@
 import importlib.util
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from markupsafe import escape
 
-from highrank_plugins.common.formatting import Bars, Figure, Lines, Scatter
+from highrank_plugins.common.formatting import Figure, Lines, Scatter
 from highrank_plugins.reports.style import (
     COLOURS,
     STYLE,
@@ -76,21 +76,17 @@ def svg(figure: Figure) -> str:
         drawn = rendered(figure)
         drawn.set_size_inches(5, 3.2)
         drawn.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    found = _for_a_page(text.getvalue())
+    found = text.getvalue()
+    found = found[found.index("<svg") :]
+    found = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", found, flags=re.DOTALL)
+    found = re.sub(r' xmlns(:\w+)?="[^"]*"', "", found).replace("xlink:href", "href")
+    used = set(re.findall(r'(?:href="|url\()#([^")]+)', found))
+    found = re.sub(r' id="([^"]*)"', lambda own: own[0] if own[1] in used else "", found)
     for colour, variable in _PAGE_COLOURS.items():
         found = found.replace(colour, f"var({variable})")
     names = figure.series if isinstance(figure, Lines) else filter(None, figure.groups)
     said = f"{figure.title}; {figure.axes[1]} over {figure.axes[0]}: {', '.join(names)}"
     return found.replace("<svg ", f'<svg role="img" aria-label="{escape(said)}" ', 1)
-
-
-def _for_a_page(text: str) -> str:
-    """Return an SVG file as an element of a page, without unused ids."""
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
-    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
-    used = set(re.findall(r'(?:href="|url\()#([^")]+)', text))
-    return re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
 
 
 def draw(path: Path, *figures: Figure) -> None:
@@ -102,7 +98,7 @@ def draw(path: Path, *figures: Figure) -> None:
         drawn = Drawn(figsize=(6.5 * len(figures), 4.5), layout="constrained")
         plots = drawn.subplots(1, len(figures), squeeze=False)[0]
         fill(plots, figures)
-        _save(drawn, path)
+        save(drawn, path)
 
 
 def fill(plots: Sequence[Any], figures: Sequence[Figure]) -> None:
@@ -115,13 +111,23 @@ def fill(plots: Sequence[Any], figures: Sequence[Figure]) -> None:
                 if side.get_scale() == "log":
                     number_log_axis(side)
             labels = {name: _middle(figure.groups[name]) for name in figure.labelled}
-            place_labels(plot, labels, _obstacles(figure))
+            # labels cover no run, and none of the deviations around the means
+            obstacles = []
+            for runs in figure.groups.values():
+                obstacles += [(run, run) for run in runs]
+                if len(runs) > 1:
+                    x, y = _middle(runs)
+                    dx, dy = (stdev(values) for values in zip(*runs, strict=True))
+                    obstacles += [((x - dx, y), (x + dx, y)), ((x, y - dy), (x, y + dy))]
+            place_labels(plot, labels, obstacles)
 
 
 def rendered(figure: Figure) -> Any:
     """Return a figure as matplotlib's."""
-    drawn, plot = _figure(figure.title)
-    _draw_figure(plot, figure)
+    from matplotlib.figure import Figure as Drawn  # needs no display
+
+    drawn = Drawn(figsize=(7, 4.5), layout="constrained")
+    _draw_figure(drawn.subplots(), figure)
     return drawn
 
 
@@ -137,9 +143,20 @@ def _draw_figure(plot: Any, figure: Figure, by_layer: bool = False) -> None:
     elif isinstance(figure, Scatter):
         _draw_scatter(plot, figure)
     else:
-        _draw_bars(plot, figure)
-        several = len(figure.groups) > 1
-    _label(plot, figure.axes, figure.scale)
+        width, several = 0.8 / len(figure.groups), len(figure.groups) > 1
+        for number, (name, heights) in enumerate(figure.groups.items()):
+            middle = (number - (len(figure.groups) - 1) / 2) * width
+            places = [place + middle for place in range(len(heights))]
+            plot.bar(places, _finite(list(heights.values())), width, label=literal(name) or None)
+            shown = range(0, len(heights), -(-len(heights) // MOST_LABELS))
+            plot.set_xticks(shown, [literal(list(heights)[place]) for place in shown])
+        plot.tick_params("x", rotation=30)
+    plot.set_xlabel(literal(figure.axes[0]))
+    plot.set_ylabel(literal(figure.axes[1]))
+    if figure.scale in ("logx", "loglog"):
+        plot.set_xscale("log")
+    if figure.scale in ("log", "loglog"):
+        plot.set_yscale("log")
     if several:
         plot.legend()
 
@@ -175,17 +192,6 @@ def _draw_scatter(plot: Any, figure: Scatter) -> None:
         plot.plot(xs, ys, ":", color="#666666", linewidth=1.2, zorder=1)
 
 
-def _obstacles(figure: Scatter) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
-    """Yield obstacles that labels must not cover: runs, and the deviations around their means."""
-    for runs in figure.groups.values():
-        yield from ((run, run) for run in runs)
-        if len(runs) > 1:
-            x, y = _middle(runs)
-            dx, dy = (stdev(values) for values in zip(*runs, strict=True))
-            yield (x - dx, y), (x + dx, y)
-            yield (x, y - dy), (x, y + dy)
-
-
 def _middle(runs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     xs, ys = zip(*runs, strict=True)
     return mean(xs), mean(ys)
@@ -196,57 +202,8 @@ def _finite(values: Sequence[float]) -> list[float]:
     return [value if math.isfinite(value) else math.nan for value in values]
 
 
-def _draw_bars(plot: Any, figure: Bars) -> None:
-    width = 0.8 / len(figure.groups)
-    for number, (name, heights) in enumerate(figure.groups.items()):
-        middle = (number - (len(figure.groups) - 1) / 2) * width
-        places = [place + middle for place in range(len(heights))]
-        plot.bar(places, _finite(list(heights.values())), width, label=literal(name) or None)
-        shown = range(0, len(heights), -(-len(heights) // MOST_LABELS))
-        plot.set_xticks(shown, [literal(list(heights)[place]) for place in shown])
-    plot.tick_params("x", rotation=30)
-
-
-def maps(
-    path: Path, values: Mapping[str, Mapping[tuple[float, float], float]], axes: tuple[str, str]
-) -> None:
-    """Draw maps side by side, each by title: (x, y) → value."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5 * len(values), 4), layout="constrained")
-    for plot, (title, cells) in zip(
-        figure.subplots(1, len(values), squeeze=False)[0], values.items(), strict=True
-    ):
-        xs, ys = (sorted(set(of)) for of in zip(*cells, strict=True))
-        table = [[cells.get((x, y), float("nan")) for x in xs] for y in ys]
-        image = plot.imshow(table, origin="lower", aspect="auto")
-        plot.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
-        plot.set_yticks(range(len(ys)), [f"{y:g}" for y in ys])
-        plot.set_title(literal(title))
-        _label(plot, axes, "linear")
-        figure.colorbar(image, ax=plot)
-    _save(figure, path)
-
-
-def _figure(title: str) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure  # needs no display
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    plot = figure.subplots()
-    plot.set_title(literal(title))
-    return figure, plot
-
-
-def _label(plot: Any, axes: tuple[str, str], scale: str) -> None:
-    plot.set_xlabel(literal(axes[0]))
-    plot.set_ylabel(literal(axes[1]))
-    if scale in ("logx", "loglog"):
-        plot.set_xscale("log")
-    if scale in ("log", "loglog"):
-        plot.set_yscale("log")
-
-
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
+    """Write a figure of matplotlib whole, without a date."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.stem}.part{path.suffix}")
     dated = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}

@@ -61,18 +61,11 @@ def colour_of(system: str) -> str:
 
 def markers_of(systems: Sequence[str]) -> dict[str, str]:
     """Return a marker for each system: one for each variant, the layers' own first."""
-    variants = {system: _variant(system) for system in systems}
-    known = sorted({*variants.values()}, key=lambda variant: (variant != "", variant))
-    return {
-        system: _MARKERS[known.index(variant) % len(_MARKERS)]
-        for system, variant in variants.items()
-    }
-
-
-def _variant(system: str) -> str:
-    layer = layer_of(system)
-    rest = system.lower().replace(layer, "", 1)
-    return re.sub(r"[\d.]+", "", rest).strip("_-=+. ")  # option values do not matter
+    rest = {system: system.lower().replace(layer_of(system), "", 1) for system in systems}
+    # option values do not matter
+    variants = {name: re.sub(r"[\d.]+", "", text).strip("_-=+. ") for name, text in rest.items()}
+    order = sorted({*variants.values()}, key=lambda variant: (variant != "", variant))
+    return {name: _MARKERS[order.index(of) % len(_MARKERS)] for name, of in variants.items()}
 
 
 def place_labels(

@@ -5,7 +5,7 @@ import io
 import itertools
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from highrank_plugins.common import formatting
@@ -26,6 +26,14 @@ class Cell:
     text: str
     bold: bool = False
     values: Sequence[float | str] = ()
+
+
+NOTHING = Cell("–", values=[""])
+
+
+def number(value: float | None, form: str) -> Cell:
+    """Return a cell of a number, in a format; a dash if there is none."""
+    return NOTHING if value is None else Cell(format(value, form), values=[value])
 
 
 @dataclass(frozen=True)
@@ -55,24 +63,19 @@ def to_markdown(tables: Sequence[Table]) -> str:
 
 def to_latex(tables: Sequence[Table]) -> str:
     """Return tables of the package booktabs, notes as paragraphs."""
-    lines = []
+    lines: list[str] = []
     for table in tables:
-        lines.append(rf"\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}")
-        lines += [r"\toprule", _latex_row(map(_escaped, table.headings)), r"\midrule"]
-        for row in table.rows:
-            cells = (
-                rf"\textbf{{{_escaped(cell.text)}}}" if cell.bold else _escaped(cell.text)
-                for cell in row
-            )
-            lines.append(_latex_row(cells))
-        lines += [r"\bottomrule", r"\end{tabular}", ""]
+        head, *rows = map(_latex_row, [list(map(Cell, table.headings)), *table.rows])
+        lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}", r"\toprule", head]
+        lines += [r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""]
         for note in table.notes:
             lines += [_escaped(note), ""]
     return "\n".join(lines)
 
 
-def _latex_row(cells: Iterable[str]) -> str:
-    return " & ".join(cells) + r" \\"
+def _latex_row(cells: Sequence[Cell]) -> str:
+    texts = ((_escaped(cell.text), cell.bold) for cell in cells)
+    return " & ".join(rf"\textbf{{{text}}}" if bold else text for text, bold in texts) + r" \\"
 
 
 def _escaped(text: str) -> str:
@@ -150,18 +153,15 @@ class _Column:
     def __init__(self, table: Table, index: int, terminal: int):
         cells = [row[index].text for row in table.rows]
         self.index = index
-        self.numeric = index > 0 and not any(map(_is_text, cells))
+        # letters before any digit make a text
+        self.numeric = index > 0 and not any(re.match(r"[^\d]*[^\W\d_]", cell) for cell in cells)
         widest = max(map(len, cells), default=0)
         if not self.numeric:  # long text takes several lines
             words = (len(word) for cell in cells for word in cell.split())
             widest = min(widest, max(terminal // 3, *words, 0))
-        self.heading = _wrapped(table.headings[index], max(widest, 10))
+        heading = textwrap.wrap(table.headings[index], max(widest, 10), break_long_words=False)
+        self.heading = heading or [""]
         self.width = min(max(widest, *map(len, self.heading)), terminal - 2)
-
-
-def _is_text(cell: str) -> bool:
-    """Return whether a cell has letters before any digit, and is not a dash or empty."""
-    return bool(re.match(r"[^\d]*[^\W\d_]", cell))
 
 
 def _fitting(columns: Sequence[_Column], terminal: int) -> list[list[_Column]]:
@@ -178,10 +178,6 @@ def _fitting(columns: Sequence[_Column], terminal: int) -> list[list[_Column]]:
 
 def _width(columns: Sequence[_Column]) -> int:
     return sum(column.width + _PADDING for column in columns) - 1
-
-
-def _wrapped(heading: str, width: int) -> list[str]:
-    return textwrap.wrap(heading, width, break_long_words=False) or [""]
 
 
 FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {

@@ -1,7 +1,7 @@
 """Compare systems by the records of their runs: means, tests, effects, costs, differences."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
@@ -25,8 +25,8 @@ from highrank_plugins.results.doubts import (
     require_comparable,
     systems_below_floor,
 )
-from highrank_plugins.results.record import RESULTS, read_records
-from highrank_plugins.results.results_table import metrics_of
+from highrank_plugins.results.record import RESULTS
+from highrank_plugins.results.results_table import metrics_of, read_records
 from highrank_plugins.results.scoring import read_lines
 
 BASELINE = "softmax"
@@ -93,6 +93,14 @@ class ComparedSystem:
             return values[0] if values else None
         return summarise(values)
 
+    def count(self, metric: str) -> int:
+        """Return the number of runs with this metric."""
+        return (
+            self.given.n
+            if isinstance(self.given, Summary)
+            else len(self.given or self.values(metric))
+        )
+
     def cost(self, name: str) -> float | None:
         """Return the mean over the runs that have it."""
         found = [value for run in self.runs if (value := run.cost(name)) is not None]
@@ -130,7 +138,7 @@ def compare_records(
     columns: Sequence[str] | None = None,
     untested: Mapping[str, str] | None = None,
 ) -> Compared:
-    """Compare systems with a baseline; records are named after systems, see `_system_of`.
+    """Compare systems with a baseline; records are named after systems, see `_systems`.
 
     By default the metric is sacreBLEU, or else the test perplexity, the baseline is softmax, and
     all known metrics are `columns`. `untested` says why a system has no test. Models below the
@@ -138,14 +146,12 @@ def compare_records(
     """
     paths = list(paths)
     records = read_records(paths)
-    systems: dict[str, list[RecordedRun]] = {}
-    for path, record in zip(paths, records, strict=True):
-        systems.setdefault(_system_of(path, paths), []).append(RecordedRun(path, record))
-    _check_seeds(systems)
-    known = metrics_of(records) or list(records[0]["metrics"])  # a recipe may have its own
+    systems = _systems(paths, records)
+    known = metrics_of(records)
     if metric is None:
-        metric = next((name for name in _PREFERRED if name in known), known[0])
-    shown = list(dict.fromkeys([metric, *(metrics_of(records) if columns is None else columns)]))
+        own = known or list(records[0]["metrics"])  # a recipe may have its own
+        metric = next((name for name in _PREFERRED if name in own), own[0])
+    shown = list(dict.fromkeys([metric, *(known if columns is None else columns)]))
     there = dict.fromkeys(name for record in records for name in record["metrics"])
     for name in shown:
         if name not in there:
@@ -154,23 +160,21 @@ def compare_records(
                 f"{', '.join(there)}"
             )
     require_comparable(metric, list(zip(paths, records, strict=True)))
-    for name, runs in systems.items():
-        without = [run.path for run in runs if run.record["metrics"].get(metric) is None]
-        if 0 < len(without) < len(runs):
-            raise ValueError(
-                f"{without[0]}: no {metric}, which other runs of {name} have; evaluate it, or "
-                "leave it out and say so: a seed that has no score has none by chance"
-            )
-    control = _baseline(baseline, systems)
+    _require_scores(metric, systems)
+    if baseline is not None and baseline not in systems:
+        near = did_you_mean(baseline, systems)
+        raise ValueError(f"--baseline {baseline}: the systems are {', '.join(systems)}{near}")
+    control = baseline or (BASELINE if BASELINE in systems else None)
     of_systems = {name: [run.record for run in of] for name, of in systems.items()}
     differences = provenance_notes(of_systems)
     floor = dict.fromkeys(systems_below_floor(of_systems), "a model is below the floor")
     plain = [ComparedSystem(name, runs) for name, runs in systems.items()]
     compared = _tested(Compared(plain, shown, control, test, alpha), {**floor, **(untested or {})})
-    doubtful = [*_alike(plain, metric), *doubt_notes(of_systems, metric)]
+    alike = [one.name for one in plain if len(one.runs) > len({*one.values(metric)}) == 1]
+    said = f"All seeds have one score: {', '.join(alike)}. Check that their training differs."
+    doubtful = [*[said][: len(alike)], *doubt_notes(of_systems, metric)]
     causes = [f"a {of}" for of, why in (("difference", differences), ("doubt", doubtful)) if why]
-    notes = [*compared.notes, *doubtful, *differences]
-    return replace(compared, notes=notes, causes=causes)
+    return replace(compared, notes=[*compared.notes, *doubtful, *differences], causes=causes)
 
 
 def compare_values(texts: Sequence[str], metric: str | None, test: str, alpha: float) -> Compared:
@@ -199,38 +203,40 @@ def _given(text: str) -> ComparedSystem:
         ) from None
 
 
-def _system_of(path: Path, paths: Sequence[Path]) -> str:
-    """Return the system that a record's file or folder is named after."""
-    folder = path.absolute().parent.name
-    name = folder if path.name == RESULTS else path.stem
-    match = re.fullmatch(r"(.+)-\d+", name)
-    if path.name == RESULTS:
-        return match[1] if match else folder
-    if not match:
-        raise ValueError(f"{path}: expected a file named SYSTEM-SEED.json or {RESULTS}; rename it")
-    if [other.stem for other in paths].count(path.stem) > 1:
-        raise ValueError(f"{path}: another file is also called {match[0]}; each seed counts once")
-    return match[1]
-
-
-def _check_seeds(systems: Mapping[str, Sequence[RecordedRun]]) -> None:
-    """Refuse two runs of a system with one seed; a record may lack it."""
-    for name, runs in systems.items():
-        first: dict[int, Path] = {}
-        for run in filter(lambda run: run.record.get("seeds"), runs):
-            if first.setdefault(run.seed, run.path) != run.path:
+def _systems(paths: Sequence[Path], records: Sequence[Record]) -> dict[str, list[RecordedRun]]:
+    """Return the runs of each system, after which a record's file or folder is named."""
+    systems: dict[str, list[RecordedRun]] = {}
+    stems = [path.stem for path in paths]
+    for path, record in zip(paths, records, strict=True):
+        in_folder = path.name == RESULTS
+        name = path.absolute().parent.name if in_folder else path.stem
+        match = re.fullmatch(r"(.+)-\d+", name)
+        if not match and not in_folder:
+            raise ValueError(
+                f"{path}: expected a file named SYSTEM-SEED.json or {RESULTS}; rename it"
+            )
+        if not in_folder and stems.count(name) > 1:
+            raise ValueError(f"{path}: another file is also called {name}; each seed counts once")
+        run, system = RecordedRun(path, record), match[1] if match else name
+        for other in systems.setdefault(system, []):
+            if other.seed == run.seed and other.record.get("seeds") and record.get("seeds"):
                 raise ValueError(
-                    f"{run.path} and {first[run.seed]} are runs of {name} with seed {run.seed}; "
+                    f"{path} and {other.path} are runs of {system} with seed {run.seed}; "
                     "each seed counts once: leave one out, or name one after another system"
                 )
+        systems[system].append(run)
+    return systems
 
 
-def _baseline(name: str | None, systems: Mapping[str, object]) -> str | None:
-    if name is not None and name not in systems:
-        raise ValueError(
-            f"--baseline {name}: the systems are {', '.join(systems)}{did_you_mean(name, systems)}"
-        )
-    return name or (BASELINE if BASELINE in systems else None)
+def _require_scores(metric: str, systems: Mapping[str, Sequence[RecordedRun]]) -> None:
+    """Refuse a system of which only some runs have the metric."""
+    for name, runs in systems.items():
+        without = [run.path for run in runs if run.record["metrics"].get(metric) is None]
+        if 0 < len(without) < len(runs):
+            raise ValueError(
+                f"{without[0]}: no {metric}, which other runs of {name} have; evaluate it, or "
+                "leave it out and say so: a seed that has no score has none by chance"
+            )
 
 
 def _tested(compared: Compared, untested: Mapping[str, str]) -> Compared:
@@ -243,29 +249,28 @@ def _tested(compared: Compared, untested: Mapping[str, str]) -> Compared:
             f"--baseline: {', '.join(systems)}."
         )
         return replace(compared, notes=[note])
-    baseline = systems[control].values(metric)
     few = f"a test needs two seeds of a system and of {control}"
     equal = "neither runs nor baseline vary"
-    known = [untested[name] for name in systems if name in untested]
-    reasons: dict[str, list[str]] = {why: [] for why in [*known, few, equal]}
-    tested = []
+    base, reasons, tested = systems[control].values(metric), dict[str, str](), [systems[control]]
     for name, system in systems.items():
         values = system.values(metric)
         if name in untested:
-            reasons[untested[name]].append(name)
+            reasons[name] = untested[name]
         elif name == control or control in untested:
             continue
-        elif len(values) < 2 or len(baseline) < 2:
-            reasons[few].append(name)
-        elif len({*values}) == len({*baseline}) == 1:
-            reasons[equal].append(name)
+        elif len(values) < 2 or len(base) < 2:
+            reasons[name] = few
+        elif len({*values}) == len({*base}) == 1:
+            reasons[name] = equal
         else:
             tested.append(system)
-    notes = [f"Not tested, since {why}: {', '.join(of)}." for why, of in reasons.items() if of]
+    notes = []
+    for why in dict.fromkeys([*map(untested.get, systems), few, equal]):
+        if of := [name for name, reason in reasons.items() if reason == why]:
+            notes.append(f"Not tested, since {why}: {', '.join(of)}.")
     if control in untested:
         notes.append(f"Nothing is tested, since {control} is the baseline.")
-    done = _with_tests(compared, [systems[control], *tested]) if tested else []
-    systems |= {system.name: system for system in done}
+    systems |= {one.name: one for one in _with_tests(compared, tested)} if tested[1:] else {}
     unpaired = {*systems} if metric != BLEU or control in untested else {control, *untested}
     for name in systems.keys() - unpaired:
         found = _paired(systems[name].runs, systems[control].runs)
@@ -294,13 +299,6 @@ def _with_tests(compared: Compared, systems: Sequence[ComparedSystem]) -> list[C
         )
         tested.append(replace(one, comparison=test))
     return tested
-
-
-def _alike(systems: Sequence[ComparedSystem], metric: str) -> Iterator[str]:
-    """Yield which systems have one score with all of their seeds."""
-    alike = [one.name for one in systems if len(one.runs) > len({*one.values(metric)}) == 1]
-    if alike:
-        yield f"All seeds have one score: {', '.join(alike)}. Check that their training differs."
 
 
 def _paired(runs: Sequence[RecordedRun], baseline: Sequence[RecordedRun]) -> dict[int, float]:

@@ -133,13 +133,18 @@ def vocabulary(record: Record) -> dict[str, str]:
 
 def provenance_notes(systems: Mapping[str, Sequence[Record]]) -> list[str]:
     """Return a sentence for each difference of revision, text, signature, torch and machine."""
+    modified = [
+        name
+        for name, records in systems.items()
+        if any((record.get("git") or {}).get("modified") for record in records)
+    ]
     notes = [
         _difference(
             "Revisions of the code differ",
             systems,
             lambda record: str((record.get("git") or {}).get("revision") or "")[:9],
         ),
-        _changed_files(systems),
+        f"Files differed from the revision: {', '.join(modified)}." if modified else "",
         texts(systems),
         _difference(
             "Versions of torch differ",
@@ -155,7 +160,7 @@ def provenance_notes(systems: Mapping[str, Sequence[Record]]) -> list[str]:
         *incomparable(systems),
         *_settings(systems),
     ]
-    return [note for note in notes if note]
+    return list(filter(None, notes))
 
 
 def incomparable(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:
@@ -165,7 +170,8 @@ def incomparable(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:
     for source in dict.fromkeys(source for one in said for source in one):
         if len({one[source] for one in said if source in one}) > 1:
             what = f"Vocabularies differ, so perplexities do not compare ({source})"
-            yield _difference(what, systems, partial(_vocabulary, source))
+            value = partial(lambda of, one: vocabulary(one).get(of, ""), source)
+            yield _difference(what, systems, value)
     found: dict[str, set[str]] = {}
     for record in every:
         for metric in record["metrics"]:
@@ -173,14 +179,6 @@ def incomparable(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:
     for metric, different in found.items():
         if len(different) > 1:
             yield f"Signatures of {metric} differ: {'; '.join(sorted(different))}."
-
-
-def _vocabulary(source: str, record: Record) -> str:
-    return vocabulary(record).get(source, "")
-
-
-def _option(key: str, record: Record) -> str:
-    return str(flat_settings(record).get(key, "unset"))
 
 
 def doubt_notes(systems: Mapping[str, Sequence[Record]], metric: str = "") -> Iterator[str]:
@@ -243,20 +241,12 @@ def _preparation(record: Record) -> str:
     return json.dumps({name: config.get(name) or None for name in TEXT_BLOCKS}, sort_keys=True)
 
 
-def _changed_files(systems: Mapping[str, Sequence[Record]]) -> str:
-    names = [
-        name
-        for name, records in systems.items()
-        if any((record.get("git") or {}).get("modified") for record in records)
-    ]
-    return f"Files differed from the revision: {', '.join(names)}." if names else ""
-
-
 def _settings(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:
     """Yield what makes systems differ before any layer does, and runs that are not one system."""
     keys = {key for runs in systems.values() for run in runs for key in flat_settings(run)}
     for key in sorted(filter(re.compile(f"{STEPS}|{SCORING}").fullmatch, keys)):
-        yield _difference(f"{key} differs", systems, partial(_option, key))
+        value = partial(lambda of, one: str(flat_settings(one).get(of, "unset")), key)
+        yield _difference(f"{key} differs", systems, value)
     for name, records in systems.items():
         settings = [flat_settings(record) for record in records]
         keys = {key for one in settings for key in one if key != "train.seed"}

@@ -52,9 +52,9 @@ def read_ledger(
     ledger: Ledger = {"text": _text(text, data.parent / "text")}
     ledger["pieces"] = {part: _entry(text.get(part, out), out) for part, out in pieces.items()}
     before = pieces or text
-    ledger["data-bin"] = {
-        part: _entry(_matching(before, part) or out, out) for part, out in binarised.items()
-    }
+    for part, out in binarised.items():  # of the text `train.txt` comes `train`
+        took = before.get(part if "." in part else f"{part}.txt") or out
+        ledger.setdefault("data-bin", {})[part] = _entry(took, out)
     name = "train" if target is None else f"train.{target}"
     for stage, folder in (("train", training), ("finetune", finetuning)):
         if folder is not None and name in binarised:
@@ -71,26 +71,23 @@ def add_generated(ledger: Ledger, outputs: Sequence[Path], target: str) -> None:
 
     An output of fairseq-generate is named after its split. Tokens are those of all hypotheses.
     """
-    binarised = ledger.get("data-bin", {})
     found: dict[str, dict[str, Any]] = {}
     for output in outputs:
         numbers, tokens = count_hypotheses(output)
-        for part in binarised:
+        for part, counts in ledger.get("data-bin", {}).items():
             split, _, language = part.partition(".")
             if split != output.stem or language == target:
                 continue
-            source = binarised[part]["out"]
-            total = source["sentences"]
+            source, total = counts["out"], counts["out"]["sentences"]
             if numbers != set(range(total)):
                 raise ScoreError(
                     f"{output}: hypotheses of {len(numbers):,} sentences, expected one of each of "
                     f"the {total:,} of {part}; remove {output.parent} and run the stage again"
                 )
-            found[part] = _entry(source, source)
             made = {"sentences": total, "tokens": tokens}
-            found[f"{split}.{target}"] = _entry({"sentences": total}, made)
-    if found:
-        ledger["generate"] = found
+            found |= {part: _entry(source, source)}
+            found |= {f"{split}.{target}": _entry({"sentences": total}, made)}
+    ledger |= {"generate": found} if found else {}
 
 
 def add_measured(ledger: Ledger, folder: Path, target: str | None = None) -> None:
@@ -228,10 +225,16 @@ def _text(text: dict[str, Tally], folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _trained(text: Tally, data: Path, target: str | None, training: Path) -> dict[str, Any]:
-    """Return what an epoch trains on: all but the samples that fairseq skips."""
-    logs = [training / "train.log", training / "logs" / "rank0.log"]
-    match = next(filter(None, map(_skipped, filter(Path.is_file, logs))), None)
-    left_out, kept = {}, dict(text)
+    """Return what an epoch trains on: all but the samples that fairseq skips.
+
+    fairseq says the same of a validation set, and does not say of which set; it makes batches of
+    the training set first.
+    """
+    match, left_out, kept = None, dict[str, Tally](), dict(text)
+    for log in filter(Path.is_file, (training / "train.log", training / "logs" / "rank0.log")):
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            before = takewhile(lambda line: "begin validation on" not in line, lines)
+            match = match or next(filter(None, map(_SKIPPED.search, before)), None)
     if match is not None:
         skipped = int(match[1].replace(",", ""))
         tally = {"sentences": skipped}
@@ -240,30 +243,13 @@ def _trained(text: Tally, data: Path, target: str | None, training: Path) -> dic
             tally["tokens"] = tokens
         kept = {unit: text[unit] - number for unit, number in tally.items()}
         left_out["longer than the model's positions"] = tally
-    if _drops_last_batch(training):
-        return _entry(text, {}, {**left_out, "last batch": {}})
-    return _entry(text, kept, left_out)
-
-
-def _drops_last_batch(training: Path) -> bool:
-    """Whether an option of the training command drops the end of each epoch."""
     command = training / "command.sh"
     words = command.read_text(encoding="utf-8").split() if command.is_file() else []
     has_several_processes = (training / "logs" / "rank1.log").exists()
-    return "--skip-remainder-batch" in words or (
-        "--grouped-shuffling" in words and has_several_processes
-    )
-
-
-def _skipped(log: Path) -> re.Match[str] | None:
-    """Return the number of skipped training samples, and the limits of their lengths.
-
-    fairseq says the same of a validation set, and does not say of which set; it makes batches of
-    the training set first.
-    """
-    with log.open(encoding="utf-8", errors="replace") as lines:
-        before = takewhile(lambda line: "begin validation on" not in line, lines)
-        return next(filter(None, map(_SKIPPED.search, before)), None)
+    grouped = "--grouped-shuffling" in words and has_several_processes
+    if grouped or "--skip-remainder-batch" in words:  # these drop the end of each epoch
+        return _entry(text, {}, {**left_out, "last batch": {}})
+    return _entry(text, kept, left_out)
 
 
 def _tokens_beyond(data: Path, target: str, limits: str, skipped: int) -> int | None:
@@ -278,8 +264,3 @@ def _tokens_beyond(data: Path, target: str, limits: str, skipped: int) -> int | 
         return None
     is_long = (sizes[0] > numbers[0]) | (sizes[1] > numbers[1])
     return int(sizes[1][is_long].sum()) if is_long.sum() == skipped else None
-
-
-def _matching(parts: dict[str, Tally], part: str) -> Tally | None:
-    """Return the text of a binarised part: `train.txt` for `train`."""
-    return parts.get(part if "." in part else f"{part}.txt")

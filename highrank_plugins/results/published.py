@@ -128,7 +128,8 @@ def tolerance(entries: Sequence[Published], entry: Published, kind: str) -> floa
     printed = [
         other.deviations[kind] / other.scores[kind] for other in entries if kind in other.deviations
     ]
-    return DEVIATIONS * score * max(printed, default=SPREADS[_family(kind)])
+    family = next((name for name in SPREADS if name in kind), "BLEU")
+    return DEVIATIONS * score * max(printed, default=SPREADS[family])
 
 
 def _tolerance_of_rank(entries: Sequence[Published], entry: Published, kind: str) -> float:
@@ -141,11 +142,6 @@ def _tolerance_of_rank(entries: Sequence[Published], entry: Published, kind: str
         if "rank" in other.deviations and _layer(other) == layer
     ]
     return DEVIATIONS * entry.scores[kind] * max(printed, default=SPREADS["rank"])
-
-
-def _family(kind: str) -> str:
-    """Return the entry of `SPREADS` for a kind of score."""
-    return next((name for name in SPREADS if name in kind), "BLEU")
 
 
 def _layer(entry: Published) -> str:
@@ -185,7 +181,10 @@ def published_rows(
         for name, cells, source in [*own, *theirs]
         if not cells.keys().isdisjoint(columns)
     ]
-    notes = [*_without_tolerance(columns), *_errata(entries)] if everything else []
+    notes = [*_without_tolerance(columns)] if everything else []
+    for entry in entries if everything else ():
+        where = f"{entry.system} ({entry.source})"
+        notes += [f"{where}, {kind}: {what}." for kind, what in entry.errata.items()]
     return ["system", *columns, "source"], rows, [*notes, CLAIM]
 
 
@@ -245,12 +244,6 @@ def _without_tolerance(columns: Sequence[str]) -> Iterator[str]:
         found = [column for column in columns if column.startswith(names)]
         if found:
             yield f"Tolerance of {', '.join(found)}: {reason}."
-
-
-def _errata(entries: Sequence[Published]) -> Iterator[str]:
-    for entry in entries:
-        for kind, what in entry.errata.items():
-            yield f"{entry.system} ({entry.source}), {kind}: {what}."
 
 
 def _cell(kind: str, value: float, deviation: float | None = None) -> str:

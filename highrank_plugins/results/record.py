@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -14,7 +14,6 @@ from typing_extensions import TypedDict
 
 from highrank_plugins.common.files import read_json
 from highrank_plugins.common.formatting import CONTROL
-from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.provenance import git_state, hardware, versions
 from highrank_plugins.common.score import direction
 from highrank_plugins.results.doubts import doubts, impossible
@@ -105,9 +104,6 @@ _COMPLETE = (
 )  # fmt: skip
 # control characters in JSON, but for line feeds and tabs, and halves of characters
 _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\(?:u00|[bfr])|[\x7f-\x9f\ud800-\udfff]")
-
-
-_LABELS = {"seeds": None, "config": None, "command": None}  # what a copy may call itself
 
 
 class RecordedTraining(NamedTuple):
@@ -232,68 +228,3 @@ def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> d
     for wrong in filter(None, map(impossible, found, found.values())):
         raise ValueError(f"{path}: {wrong}; correct it or repeat the run")
     return dict(record)
-
-
-def read_records(
-    paths: Sequence[Path], run: Sequence[str] = ("config", "seeds")
-) -> list[dict[str, Any]]:
-    """Return the complete records of different runs: no two agree in all keys of `run`."""
-    records = [load_record(path, complete=True) for path in paths]
-    for index, record in enumerate(records):
-        for path, other in zip(paths[:index], records[:index], strict=True):
-            same = "config" in record and all(record.get(key) == other.get(key) for key in run)
-            if "wall_seconds" in record["train"] and record | _LABELS == other | _LABELS:
-                raise ValueError(
-                    f"{paths[index]} and {path} have the same numbers, even of time: one is a copy "
-                    "of the other; leave it out"
-                )
-            if same or path == paths[index]:
-                raise ValueError(
-                    f"{paths[index]} and {path} are of one configuration and seed; a run counts "
-                    "once: leave one out"
-                )
-    return records
-
-
-def configuration_of(record: Mapping[str, Any]) -> str:
-    """Return the configuration without the seed, as text; empty if the record has none."""
-    blocks = {name: dict(options or {}) for name, options in record.get("config", {}).items()}
-    blocks.get("train", {}).pop("seed", None)
-    return json.dumps(blocks, sort_keys=True) if any(blocks.values()) else ""
-
-
-def study_problems(paths: Sequence[Path]) -> dict[str, str]:
-    """Return why other runs of the studies of these records have none: SYSTEM-SEED → reason.
-
-    Runs of systems that have records, none of which is among these, are left out. A record outside
-    of a study's folder tells nothing.
-    """
-    found: dict[str, str] = {}
-    for folder in dict.fromkeys(path.parent.parent for path in paths if path.name == RESULTS):
-        file = folder / PROBLEMS
-        if file.is_file():
-            problems = read_json(file)
-            if not isinstance(problems, dict):
-                raise ValueError(f"{file}: not an object; run the study with --table to write it")
-            given = {_system(path) for path in paths if path.parent.parent == folder}
-            left_out = {_system(path) for path in folder.glob(f"*/{RESULTS}")} - given
-            found |= {
-                str(name): str(reason)
-                for name, reason in problems.items()
-                if name.rpartition("-")[0] not in left_out
-            }
-    return found
-
-
-def _system(record: Path) -> str:
-    """Return the system of `SYSTEM-SEED/results.json`."""
-    return record.parent.name.rpartition("-")[0]
-
-
-def metric_of(path: Path, metric: str) -> float:
-    """Return a number of a record."""
-    metrics = load_record(path)["metrics"]
-    if metric not in metrics:
-        near = did_you_mean(metric, list(metrics))
-        raise ValueError(f"{path} has no {metric}{near}; it has {', '.join(metrics)}")
-    return float(metrics[metric])

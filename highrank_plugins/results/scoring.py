@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -194,22 +193,15 @@ def sentence_bleu(hypothesis: Sequence[str], reference: Sequence[str]) -> list[f
     The smoothing is Chen and Cherry's (2014), with which dialogue systems were scored in
     2017. A perfect sentence has more than 1: with at least five words 1.333, 1.217, 1.154, 1.117.
     """
-    bleu, smoothing = _nltk()
-    weights = [(1 / order,) * order for order in ORDERS]  # the highest order sets the smoothing
-    return [
-        float(bleu([reference], hypothesis, weights=own, smoothing_function=smoothing))
-        for own in weights
-    ]
-
-
-@cache
-def _nltk() -> tuple[Any, Any]:
     try:
-        from nltk.translate.bleu_score import SmoothingFunction
-        from nltk.translate.bleu_score import sentence_bleu as bleu
+        from nltk.translate import bleu_score
     except ModuleNotFoundError:
         raise ValueError("BLEU of responses needs nltk: pip install nltk") from None
-    return bleu, SmoothingFunction().method7
+    smoothing = bleu_score.SmoothingFunction().method7
+    weights = [(1 / order,) * order for order in ORDERS]  # the highest order sets the smoothing
+    return [
+        float(bleu_score.sentence_bleu([reference], hypothesis, own, smoothing)) for own in weights
+    ]
 
 
 def precision_recall(hypotheses: Sentences, references: Sentences) -> "NDArray":

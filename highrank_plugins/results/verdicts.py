@@ -107,7 +107,8 @@ def _judge(
     settings = flat_settings(system.runs[0].record)
     if compared.metric.endswith(BEFORE):
         settings = _without_finetuning(settings)
-    candidates = [entry for entry in entries if _same_layer(entry, settings, task)]
+    layer = _layer(settings)
+    candidates = [one for one in entries if layer and layer == _layer(_conf(one, task))]
     with_score = [entry for entry in candidates if kind in entry.scores]
     with_score = with_score or [entry for entry in candidates if _kind_in(entry, kind)]
     if not with_score:
@@ -166,7 +167,7 @@ def _conf(entry: Published, task: str) -> dict[str, object]:
     if entry.conf is None or not (folder / f"{entry.conf}.yaml").is_file():
         return {}
     settings = flat_settings({"config": configuration.load(folder / f"{entry.conf}.yaml").blocks()})
-    return settings if _finetuned(entry) else _without_finetuning(settings)
+    return settings if "finetuned" in entry.system else _without_finetuning(settings)
 
 
 def _origin(entry: Published, task: str) -> str:
@@ -183,17 +184,8 @@ def _origin(entry: Published, task: str) -> str:
     return f"{entry.system}: settings of {entry.conf}: {'; '.join([*said, rest])}."
 
 
-def _finetuned(entry: Published) -> bool:
-    return "finetuned" in entry.system
-
-
 def _without_finetuning(settings: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in settings.items() if not name.startswith("finetune.")}
-
-
-def _same_layer(entry: Published, settings: Mapping[str, object], task: str) -> bool:
-    ours = _layer(settings)
-    return ours is not None and ours == _layer(_conf(entry, task))
 
 
 def _layer(settings: Mapping[str, object]) -> tuple[object, object] | None:
@@ -213,17 +205,23 @@ def _differences(
     """Yield differences from the paper, and from the configuration that repeats it, with groups."""
     shown = _kind_in(entry, kind)
     finetuned = len(_without_finetuning(settings)) < len(settings)
-    if shown in _FINETUNABLE and finetuned != _finetuned(entry):
+    theirs_is = "finetuned" in entry.system
+    if shown in _FINETUNABLE and finetuned != theirs_is:
         both = ("finetuned", "not finetuned")
         ours, other = both if finetuned else both[::-1]
         yield "steps", f"{ours} (paper: {other})"
-    if not _finetuned(entry):
+    if not theirs_is:
         settings = _without_finetuning(settings)
     theirs = _conf(entry, task)
     for name in sorted({*theirs, *settings}):
         group = next((group for group, of in _GROUPS.items() if re.fullmatch(of, name)), None)
         if group and settings.get(name) != theirs.get(name) and not _ASIDE.fullmatch(name):
-            ours, other = (_value(one.get(name)) for one in (settings, theirs))
+            values = [settings.get(name), theirs.get(name)]
+            said = ["unset" if value is None else str(value) for value in values]
+            ours, other = (  # true and false as in configurations
+                text.lower() if isinstance(value, bool) else text
+                for text, value in zip(said, values, strict=True)
+            )
             yield group, f"{name.removeprefix('train.')} {ours} ({entry.conf}: {other})"
     if shown != kind:
         ours, other = (KINDS[k].title if k in _BLEU else k for k in (kind, shown))
@@ -243,11 +241,6 @@ def _size(entry: Published, system: ComparedSystem) -> Iterator[tuple[str, str]]
     printed = None if "parameters" in entry.errata else entry.parameters  # a wrong one says nothing
     if parameters and printed and abs(parameters / printed - 1) > SIZES_DIFFER:
         yield "parameters", f"{parameters / 1e6:.2f} M (paper: {printed / 1e6:.2f} M)"
-
-
-def _value(value: object) -> str:
-    text = "unset" if value is None else str(value)
-    return text.lower() if isinstance(value, bool) else text
 
 
 def _test(ours: Summary | float, theirs: Summary | float, compared: Compared) -> tuple[str, str]:

@@ -37,7 +37,24 @@ def gss_grid(
             title: {(point["c"], point["k"]): point[name] for point in points}
             for name, title in titles.items()
         }
-        plots.maps(plot, maps, ("c", "k"))
+        _draw(plot, maps)
+
+
+def _draw(path: Path, maps: dict[str, dict[tuple[float, float], float]]) -> None:
+    """Draw maps side by side, each by title: (c, k) → value."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5 * len(maps), 4), layout="constrained")
+    drawn = figure.subplots(1, len(maps), squeeze=False)[0]
+    for plot, (title, cells) in zip(drawn, maps.items(), strict=True):
+        xs, ys = (sorted(set(of)) for of in zip(*cells, strict=True))
+        table = [[cells.get((x, y), float("nan")) for x in xs] for y in ys]
+        image = plot.imshow(table, origin="lower", aspect="auto")
+        plot.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
+        plot.set_yticks(range(len(ys)), [f"{y:g}" for y in ys])
+        plot.set(title=title, xlabel="c", ylabel="k")
+        figure.colorbar(image, ax=plot)
+    plots.save(figure, path)
 
 
 def _c_and_k(record: Path) -> dict[str, float]:

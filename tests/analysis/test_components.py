@@ -43,18 +43,6 @@ def test_the_prior_of_a_mixture_is_its_softmax(name):
     assert found.entropy == pytest.approx(expected.entropy)
 
 
-@pytest.mark.parametrize("name", ["softmax", "mixtape"])
-def test_heads_without_a_prior_are_refused(name):
-    head = build_head(name, num_classes=9, feature_dim=5)
-    with pytest.raises(ValueError, match=f"{name} has no prior"):
-        prior_use(head, torch.zeros(1, 5))
-
-
-def test_priors_that_do_not_sum_to_1_are_refused():
-    with pytest.raises(ValueError, match="log_prior, row 0: the probabilities sum to 3"):
-        component_use(torch.zeros(2, 3))
-
-
 def gates_of_one_token(head, g):
     """Return π [S + 1, K] by the products of the tree, class by class; K = 4."""
     gates = []
@@ -90,34 +78,11 @@ def test_classes_without_gates_of_their_own_share_one(frequent, groups):
     assert [group[:2] for group in gate_sharpness(head, features)] == groups
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "ends", "message"),
-    [
-        ("mos", {}, (), "needs gates per class, .* mos has none"),
-        ("mixtape", {"components": 1}, (), "as a Mixtape with K > 1 has"),
-        ("mixtape", {"frequent": 4}, (4,), r"within \(0, 4\), got \[4\]"),
-        ("mixtape", {"frequent": 4}, (2, 1), r"within \(0, 4\)"),
-    ],
-)
-def test_heads_and_ends_that_do_not_fit_are_refused(name, options, ends, message):
-    head, features = random_head(name, **options)
-    with pytest.raises(ValueError, match=message):
-        gate_sharpness(head, features, ends)
-
-
-def test_features_without_rows_are_refused():
-    head, _ = random_head("mixtape")
-    with pytest.raises(ValueError, match="features is empty"):
-        gate_sharpness(head, torch.zeros(0, 5, dtype=torch.float64))
-
-
 def test_slopes_are_summarised():
     plif = build_pointwise("plif", bound=2.0, knots=4)
     wanted = torch.tensor([1.0, 2.0, 3.0, 6.0])
     plif.slope_logits.data = wanted.expm1().log()
     assert slope_statistics(plif) == pytest.approx((3.0, math.sqrt(14 / 4), 1.0, 6.0), rel=1e-5)
-    with pytest.raises(ValueError, match="such as plif; sigsoftmax has no slopes"):
-        slope_statistics(build_pointwise("sigsoftmax"))
 
 
 def test_the_initial_slopes_have_the_published_spread():
@@ -138,9 +103,3 @@ def test_curves_go_through_the_origin_and_rise(name):
     assert f[3] == 0
     assert (f.diff() > 0).all()
     torch.testing.assert_close(f.diff(), function(z).detach().diff())
-
-
-@pytest.mark.parametrize(("low", "high", "points"), [(1, 1, 5), (2, 1, 5), (0, 1, 1)])
-def test_invalid_ranges_of_a_curve_are_refused(low, high, points):
-    with pytest.raises(ValueError, match="expected low < high and at least two points"):
-        pointwise_curve(build_pointwise("identity"), low, high, points)

@@ -6,7 +6,7 @@ import torch
 from highrank_plugins.analysis.retention import logit_gradient
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.random_state import ChunkRandomState
-from tests.heads.cases import CASES, CLASSES, MOS, SOFTMAX, make_features
+from tests.heads.cases import CASES, CLASSES, MOS, make_features
 
 TARGET = torch.tensor([[0, 3, 6, 2, 1], [5, 4, 6, 0, 2]])
 
@@ -27,13 +27,6 @@ def test_the_logit_gradient_gives_the_gradients_of_matrix_and_bias(case):
     torch.testing.assert_close(through, head.weight.grad, rtol=1e-9, atol=1e-12)
     if head.bias is not None:
         torch.testing.assert_close(gradient.sum((0, 1)), head.bias.grad, rtol=1e-9, atol=1e-12)
-
-
-def test_the_gradient_of_a_softmax_is_softmax_minus_one_hot():
-    head, features = SOFTMAX.build(), make_features(2, 5)
-    expected = head(features).exp().flatten(0, 1)
-    expected[torch.arange(10), TARGET.flatten()] -= 1
-    torch.testing.assert_close(logit_gradient(head, features, TARGET).squeeze(1), expected)
 
 
 def test_gradients_of_parameters_and_the_graph_are_left_alone():

@@ -48,19 +48,11 @@ def test_effective_rank_follows_its_definition():
     assert effective_rank(torch.zeros(3), 0.1) == 0
 
 
-@pytest.mark.parametrize("eps", [0.0, 1.0, -0.1, 2.0, float("nan")])
-def test_eps_must_lie_between_0_and_1(eps):
-    with pytest.raises(ValueError, match=r"eps must lie in \(0, 1\)"):
-        effective_rank(values(1.0), eps)
-
-
 def test_spectral_entropy_equals_values_computed_by_hand():
     assert spectral_entropy(torch.ones(7)) == pytest.approx(math.log(7), rel=1e-12)
     assert spectral_entropy(values(3.0, 0.0)) == 0
     expected = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     assert spectral_entropy(values(3.0, 1.0)) == pytest.approx(expected, rel=1e-12)
-    with pytest.raises(ValueError, match="all singular values are 0"):
-        spectral_entropy(torch.zeros(3))
 
 
 def test_decay_is_the_exponent_of_the_squares():
@@ -69,35 +61,3 @@ def test_decay_is_the_exponent_of_the_squares():
     bent = torch.cat([index[:50] ** -0.5, torch.zeros(50)])
     assert spectral_decay(bent, last=50) == pytest.approx(1.0, rel=1e-12)
     assert spectral_decay(torch.ones(4)) == pytest.approx(0, abs=1e-15)
-    with pytest.raises(ValueError, match="singular value 51 is 0"):
-        spectral_decay(bent)
-
-
-@pytest.mark.parametrize(("first", "last"), [(0, 3), (3, 3), (1, 5)])
-def test_invalid_ranges_of_the_decay_are_refused(first, last):
-    with pytest.raises(ValueError, match="1 ≤ first < last ≤ 4"):
-        spectral_decay(torch.ones(4), first, last)
-
-
-@pytest.mark.parametrize(
-    "bad", [values(), values(1.0, -1.0), values(float("nan")), torch.ones(2, 2)]
-)
-@pytest.mark.parametrize(
-    "measure",
-    [
-        lambda s: press_rank(s, (9, 9), torch.float32),
-        lambda s: effective_rank(s, 0.1),
-        spectral_entropy,
-        spectral_decay,
-    ],
-)
-def test_bad_singular_values_are_refused(measure, bad):
-    with pytest.raises(ValueError, match="singular_values: "):
-        measure(bad)
-
-
-def test_the_shape_and_the_dtype_must_fit():
-    with pytest.raises(ValueError, match=r"a matrix \(2, 9\) has 2 singular values, got 3"):
-        press_rank(torch.ones(3), (2, 9), torch.float32)
-    with pytest.raises(ValueError, match="dtype: expected a floating-point dtype"):
-        press_rank(torch.ones(3), (9, 9), torch.int64)

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from highrank_plugins.analysis.spectrum import Spectrum, press_rank, spectrum, triangle
+from highrank_plugins.analysis.spectrum import press_rank, spectrum, triangle
 from tests.largest_tensor import Largest
 
 ROWS, WIDTH = 83, 20
@@ -130,12 +130,6 @@ def test_a_planted_rank_is_found_at_the_edge_of_float32(method):
     assert spectrum(x.split(64)).press_rank() == width
 
 
-def test_log_probabilities_of_a_softmax_have_the_right_spectrum():
-    x = log_probs(400, 60, rank=7)
-    assert spectrum(x.split(50)).press_rank() == 7 + 1
-    assert spectrum(x.split(50), torch.float32).press_rank() == 7 + 1
-
-
 @pytest.mark.parametrize(("method", "numbers"), [("tsqr", 2 * WIDTH**2), ("gram", WIDTH**2)])
 def test_the_whole_matrix_is_never_in_memory(method, numbers):
     blocks = (matrix(20, seed=seed) for seed in range(100))
@@ -151,53 +145,3 @@ def test_a_large_block_is_exact_to_1e_10_of_the_largest():
     dense = torch.linalg.svdvals(x)
     error = (spectrum(x.split(700)).values - dense).abs().max() / dense[0]
     assert error < 1e-10
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("method", ["tsqr", "gram"])
-def test_entries_that_are_not_finite_are_named(bad, method):
-    x = matrix()
-    x[33, 4] = bad
-    with pytest.raises(ValueError, match=f"block 3, row 3: entry 4 is {bad}"):
-        spectrum(x.split(10), method=method)
-
-
-@pytest.mark.parametrize(
-    ("blocks", "message"),
-    [
-        ([], "no blocks"),
-        ([torch.zeros(0, 3)], "no rows"),
-        ([torch.zeros(1, 3)], "a single row always has rank 1"),
-        (
-            [torch.zeros(2, 3), torch.zeros(2, 4)],
-            "block 1 has 4 columns, .* have 3",
-        ),
-        ([torch.zeros(3)], r"block 0: expected floats \[n, M\], got torch.float32 of shape \(3,\)"),
-        ([torch.zeros(2, 3).long()], "block 0: expected floats .*int64"),
-        ([[1.0]], "block 0: expected floats .*list"),
-    ],
-)
-@pytest.mark.parametrize("method", ["tsqr", "gram"])
-def test_bad_blocks_are_refused(blocks, message, method):
-    with pytest.raises(ValueError, match=message):
-        spectrum(blocks, method=method)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dtype": torch.float16}, "dtype: expected"),
-        ({"method": "qr"}, "method: expected one of auto, tsqr, gram, got 'qr'"),
-        ({"merge_rows": 0}, "merge_rows must be at least 1"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        spectrum([matrix()], **options)
-
-
-def test_the_spectrum_records_how_it_was_computed():
-    found = spectrum([matrix()], dtype=torch.float32, method="tsqr")
-    assert isinstance(found, Spectrum)
-    assert (found.shape, found.dtype, found.method) == ((ROWS, WIDTH), torch.float32, "tsqr")
-    torch.testing.assert_close(found.values, torch.linalg.svdvals(matrix()), rtol=1e-4, atol=1e-4)

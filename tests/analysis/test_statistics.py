@@ -40,22 +40,6 @@ def test_runs_and_their_summaries_agree_with_scipy(test, equal):
         assert test(a, b) == pytest.approx(tuple(expected), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("a", "message"),
-    [
-        ([1.0], "at least two runs of each system, got 1"),
-        (Summary(1.0, 0.1, 1), "expected a summary of at least two runs"),
-        (Summary(1.0, -0.1, 3), "expected a summary"),
-        ([1.0, float("nan")], "a run is NaN"),
-        ([2.0, 2.0], "both systems have a standard deviation of 0"),
-    ],
-)
-@pytest.mark.parametrize("test", [student_t, welch_t, hedges_g])
-def test_bad_runs_are_refused(test, a, message):
-    with pytest.raises(ValueError, match=message):
-        test(a, [1.0, 1.0])
-
-
 @pytest.mark.parametrize("equal", [True, False])
 def test_confidence_intervals_equal_scipys(equal):
     from scipy.stats import ttest_ind
@@ -86,33 +70,12 @@ def test_holm_rejects_what_stepping_down_rejects(p_values, level):
     assert {i for i, p in enumerate(holm(p_values)) if p <= level} == rejected
 
 
-@pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan])
-def test_holm_refuses_values_that_are_not_probabilities(bad):
-    with pytest.raises(ValueError, match=r"p-values must lie in \[0, 1\]"):
-        holm([0.5, bad])
-
-
 def test_pearson_equals_values_computed_by_hand():
     found = pearson([1, 2, 3, 4], [2, 1, 4, 3])
     assert found.r == pytest.approx(0.6)
     assert found.n == 4
     t = 0.6 * math.sqrt(2 / (1 - 0.36))  # two degrees of freedom: P(|T| > t) has a closed form
     assert found.p_value == pytest.approx(1 - t / math.sqrt(2 + t * t))
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "message"),
-    [
-        ([1, 2], [1, 2], "three pairs or more, got 2 and 2"),
-        ([1, 2, 3], [1, 2], "got 3 and 2"),
-        ([1, 1, 1], [1, 2, 3], "a measure is constant"),
-        ([1, 2, 3], [2, 2, 2], "a measure is constant"),
-        ([1, 2, math.nan], [1, 2, 3], "NaN or infinite"),
-    ],
-)
-def test_pearson_refuses_bad_input(x, y, message):
-    with pytest.raises(ValueError, match=message):
-        pearson(x, y)
 
 
 WORDS = "the a cat dog sat ran on under over mat tree car by in old new red".split()
@@ -156,18 +119,3 @@ def test_another_metric_can_be_compared():
     found = paired_bleu({"a": BAD, "b": GOOD}, [REFERENCE], samples=20, metric=CHRF())
     expected = CHRF().corpus_score(GOOD, [REFERENCE]).score
     assert found.scores[1].score == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("systems", "references", "test", "message"),
-    [
-        ({"a": BAD}, [REFERENCE], "bootstrap", "a baseline and a system"),
-        ({"a": BAD, "b": GOOD[1:]}, [REFERENCE], "bootstrap", "'system b': 59"),
-        ({"a": BAD, "b": GOOD}, [REFERENCE[1:]], "bootstrap", "'reference 0': 59"),
-        ({"a": BAD, "b": GOOD}, [], "bootstrap", "same number of lines"),
-        ({"a": BAD, "b": GOOD}, [REFERENCE], "bs", "expected one of bootstrap, randomisation"),
-    ],
-)
-def test_bad_input_is_refused(systems, references, test, message):
-    with pytest.raises(ValueError, match=message):
-        paired_bleu(systems, references, test)

@@ -62,51 +62,11 @@ def test_numbers_follow_the_equations(statistic, normalise, lamb):
         torch.testing.assert_close(got, torch.from_numpy(want), rtol=1e-12, atol=1e-13)
 
 
-def test_only_a_large_lambda_takes_rates_to_their_bound():
-    mean_squares = statistics_of(make_parameters()).finish()
-    for lamb, bounded in ((0.05, False), (0.9, True)):
-        largest = max(rate.max().item() for rate in decay_rates(mean_squares, lamb))
-        assert (largest == 1 / lamb) == bounded
-
-
-def test_a_segment_is_scored_before_it_is_learnt_from():
-    losses, _ = evaluate(lr=0.5, eps=0.001, lamb=0.1)
-    fixed = static(make_parameters())
-    assert losses[0] == fixed[0]
-    assert all(abs(a - b) > 1e-3 for a, b in zip(losses[1:], fixed[1:], strict=True))
-
-
 def test_dynamic_evaluation_without_a_step_is_static():
     for lamb in (0, 0.3):  # nothing leaves the trained weights, so nothing returns
         losses, parameters = evaluate(lr=0, eps=0.001, lamb=lamb)
         assert losses == static(make_parameters())
         assert all(torch.equal(a, b) for a, b in zip(parameters, make_parameters(), strict=True))
-
-
-def test_dynamic_evaluation_learns():
-    parameters = make_parameters()
-    mean_squares = statistics_of(parameters).finish()
-    start = [p.detach().clone() for p in parameters]
-    scored = list(
-        dynamic_evaluation(
-            score_with(parameters),
-            parameters,
-            TEST[:1] * 6,
-            start,
-            mean_squares,
-            Adaptation(0.05, 1e-3, 0.01),
-        )
-    )
-    assert scored[-1].nll < scored[0].nll - 1
-
-
-def test_both_published_forms_agree_after_rescaling():
-    tensors, segments = len(make_parameters()), len(TRAIN)
-    lr, eps, lamb = 0.04, 0.003, 0.8
-    sums = evaluate(lr, eps, lamb, "sum", "sum")
-    means = evaluate(lr / segments**0.5, eps / segments**0.5, lamb / tensors, "rms", "mean")
-    assert sums[0] == pytest.approx(means[0], rel=1e-12)
-    torch.testing.assert_close(sums[1], means[1], rtol=1e-12, atol=1e-13)
 
 
 def test_rates_at_the_bound_restore_the_trained_weights():
@@ -159,11 +119,6 @@ def test_gradients_are_gathered_under_no_grad():
         assert statistics_of(make_parameters()).segments == len(TRAIN)
 
 
-def test_weights_that_diverge_are_reported():
-    with pytest.raises(FloatingPointError, match="lower --lr"):
-        evaluate(lr=1e308, eps=1e-3, lamb=0)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -175,14 +130,11 @@ def test_weights_that_diverge_are_reported():
         (lambda: GradientStatistics([]).finish(), "no gradient statistics"),
         (lambda: GradientStatistics([]).finish("mean"), "statistic must be rms or sum"),
         (lambda: decay_rates([torch.zeros(2)], 0.1), "all 0"),
+        (lambda: decay_rates([torch.tensor([1.0, float("nan")])], 0.1), "not finite"),
+        (lambda: evaluate(lr=1e308, eps=1e-3, lamb=0), "lower --lr"),
         (lambda: decay_rates([torch.ones(2)], 0.1, "rms"), "normalise must be mean or sum"),
     ],
 )
 def test_invalid_values_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, FloatingPointError), match=message):
         call()
-
-
-def test_statistics_that_are_not_finite_are_refused():
-    with pytest.raises(FloatingPointError, match="not finite"):
-        decay_rates([torch.tensor([1.0, float("nan")])], 0.1)

@@ -1,4 +1,4 @@
-"""A model goes into a folder without pickle and comes back the same."""
+"""A model goes into a folder without pickle and comes back the same; damaged ones do not."""
 
 import json
 import math
@@ -76,24 +76,17 @@ def test_the_folder_is_complete_and_reveals_no_paths(folder):
     assert "--source-lang en --target-lang de" in card
 
 
-def test_the_card_of_a_language_model_has_a_command_that_scores(lm_data, tmp_path):
-    train(lm_data, tmp_path, "transformer_lm_mos", 1)
-    run_card(export(tmp_path), lm_data)
-
-
-def test_the_card_of_a_model_of_streams_has_a_command_that_scores(stream_data, tmp_path):
-    train_streams(stream_data, tmp_path, "--max-update", 1)
-    run_card(export(tmp_path), stream_data)
-
-
-def export(save_dir):
-    export_model(last(save_dir), save_dir / "published", None, "MIT")
-    return save_dir / "published"
-
-
-def run_card(folder, data):
-    """Check that the scoring command of a card gives a perplexity."""
-    imported = folder.parent / "published.pt"
+@pytest.mark.parametrize("streams", [False, True])
+def test_the_card_of_a_language_model_has_a_command_that_scores(
+    lm_data, stream_data, tmp_path, streams
+):
+    data = stream_data if streams else lm_data
+    if streams:
+        train_streams(data, tmp_path, "--max-update", 1)
+    else:
+        train(data, tmp_path, "transformer_lm_mos", 1)
+    folder, imported = tmp_path / "published", tmp_path / "published.pt"
+    export_model(last(tmp_path), folder, None, "MIT")
     import_model(folder, imported)
     (line,) = re.findall("^fairseq-eval-lm .*", (folder / "README.md").read_text(), re.MULTILINE)
     line = line.replace("--user-dir $(highrank user-dir) ", "")  # `run` gives it
@@ -105,10 +98,8 @@ def run_card(folder, data):
 
 def test_languages_that_fairseq_inferred_are_in_the_card(checkpoint, joined_data, tmp_path):
     """A training run without --source-lang and --target-lang saves none."""
-    state = torch.load(checkpoint)
-    state["cfg"]["task"]["source_lang"] = state["cfg"]["task"]["target_lang"] = None
-    torch.save(state, tmp_path / "inferred.pt")
-    export_model(tmp_path / "inferred.pt", tmp_path / "out", joined_data, "MIT")
+    inferred = without_languages(checkpoint, tmp_path)
+    export_model(inferred, tmp_path / "out", joined_data, "MIT")
     card = (tmp_path / "out" / "README.md").read_text()
     assert "from en to de" in card and "--source-lang en --target-lang de" in card
     config = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -117,24 +108,13 @@ def test_languages_that_fairseq_inferred_are_in_the_card(checkpoint, joined_data
     (tmp_path / "words").mkdir()
     for side in ("en", "de"):
         shutil.copy(joined_data / f"dict.{side}.txt", tmp_path / "words")
-    export_model(tmp_path / "inferred.pt", tmp_path / "other", tmp_path / "words", "MIT")
+    export_model(inferred, tmp_path / "other", tmp_path / "words", "MIT")
     card = (tmp_path / "other" / "README.md").read_text()
     assert "--source-lang SOURCE_LANGUAGE --target-lang TARGET_LANGUAGE" in card
 
 
 def test_all_files_have_the_same_permissions(folder):
     assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
-
-
-def test_a_file_that_is_not_a_training_checkpoint_is_refused(tmp_path):
-    torch.save({"model": {"a": torch.zeros(1)}}, tmp_path / "weights.pt")
-    with pytest.raises(ValueError, match=r"weights\.pt is not a training checkpoint: it lacks"):
-        export_model(tmp_path / "weights.pt", tmp_path / "model", None, "MIT")
-
-
-def test_a_folder_that_exists_is_left_alone(checkpoint, folder):
-    with pytest.raises(FileExistsError, match="exists: give another --output"):
-        export_model(checkpoint, folder, None, "MIT")
 
 
 def test_with_a_file_of_pieces_the_card_translates_plain_text(checkpoint, joined_data, tmp_path):
@@ -155,28 +135,6 @@ def test_with_a_file_of_pieces_the_card_translates_plain_text(checkpoint, joined
         import_model(out, tmp_path / "back.pt")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "reason"),
-    [
-        ("a.model", b"\n\x0e", "is no model of SentencePiece"),
-        ("codes", b"#version: 0.2\n", "did not split the text of this model"),
-        ("codes", b"#version: 0.2\nq z</w>\n", "did not split the text of this model"),
-    ],
-)
-def test_other_pieces_are_refused(checkpoint, tmp_path, name, content, reason):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=reason):
-        export_model(checkpoint, tmp_path / "out", None, "MIT", pieces=tmp_path / name)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_file_that_does_not_define_pieces_is_refused(checkpoint, tmp_path):
-    (tmp_path / "notes.txt").write_text("text")
-    with pytest.raises(ValueError, match=r"--pieces .*notes\.txt is neither a model"):
-        export_model(checkpoint, tmp_path / "out", None, "MIT", pieces=tmp_path / "notes.txt")
-    assert not (tmp_path / "out").exists()
-
-
 def test_the_scores_of_a_record_are_in_the_card(checkpoint, tmp_path):
     record = tmp_path / "results.json"
     signatures = {"sacrebleu": "nrefs:1|tok:13a"}
@@ -184,6 +142,107 @@ def test_the_scores_of_a_record_are_in_the_card(checkpoint, tmp_path):
     export_model(checkpoint, tmp_path / "out", None, "MIT", results=record)
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| sacrebleu | 38.04 (nrefs:1, tok:13a) |" in card
+
+
+def swapped(joined_data, to, *names):
+    """Copy dictionaries with two words exchanged."""
+    for name in names:
+        lines = (joined_data / "dict.en.txt").read_text().splitlines(keepends=True)
+        (to / name).write_text("".join([lines[1], lines[0], *lines[2:]]))
+    return to
+
+
+def without_languages(checkpoint, to):
+    state = torch.load(checkpoint)
+    state["cfg"]["task"]["source_lang"] = state["cfg"]["task"]["target_lang"] = None
+    torch.save(state, to / "inferred.pt")
+    return to / "inferred.pt"
+
+
+def written(path, content):
+    path.write_bytes(content)
+    return path
+
+
+def linked(data, to, name):
+    """Copy data with a link to a private file."""
+    copy = shutil.copytree(data, to / "bin")
+    written(to / "secret", b"password 7")
+    (copy / name).symlink_to(to / "secret")
+    return copy
+
+
+def weights(to):
+    torch.save({"model": {"a": torch.zeros(1)}}, to / "weights.pt")
+    return to / "weights.pt"
+
+
+# what is wrong → options of export_model from (checkpoint, data, an empty folder), and the message
+EXPORTS = {
+    "no checkpoint": (lambda c, d, to: {"checkpoint": weights(to)}, r"weights\.pt is not a train"),
+    "no dictionary": (lambda c, d, to: {"data": to}, "run as --data"),
+    "another's dictionary": (
+        lambda c, d, to: {"data": swapped(d, to, "dict.txt")},
+        r"dict\.en\.txt is missing, the source dictionary",
+    ),
+    "one dictionary": (
+        lambda c, d, to: {"data": Path(shutil.copy(d / "dict.en.txt", to)).parent},
+        r"dict\.de\.txt is missing, the target dictionary",
+    ),
+    "other dictionaries": (
+        lambda c, d, to: {"data": swapped(d, to, "dict.en.txt", "dict.de.txt")},
+        "is not the source dictionary that the checkpoint",
+    ),
+    "other dictionaries of unknown languages": (
+        lambda c, d, to: {
+            "checkpoint": without_languages(c, to),
+            "data": swapped(d, to, "dict.txt", "dict.en.txt"),
+        },
+        "is not the source dictionary",
+    ),
+    "a broken model of pieces": (
+        lambda c, d, to: {"pieces": written(to / "a.model", b"\n\x0e")},
+        "is no model of SentencePiece",
+    ),
+    "no merges": (
+        lambda c, d, to: {"pieces": written(to / "codes", b"#version: 0.2\n")},
+        "did not split the text of this model",
+    ),
+    "other merges": (
+        lambda c, d, to: {"pieces": written(to / "codes", b"#version: 0.2\nq z</w>\n")},
+        "did not split the text of this model",
+    ),
+    "no pieces": (
+        lambda c, d, to: {"pieces": written(to / "notes.txt", b"text")},
+        r"--pieces .*notes\.txt is neither a model",
+    ),
+    "a linked dictionary": (
+        lambda c, d, to: {"data": linked(d, to, "dict.zz.txt")},
+        r"dict\.zz\.txt is a symbolic link",
+    ),
+    "linked pieces": (
+        lambda c, d, to: {"pieces": linked(d, to, "pieces.model") / "pieces.model"},
+        r"pieces\.model is a symbolic link",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), EXPORTS.values(), ids=EXPORTS)
+def test_what_is_not_fit_to_publish_is_refused(checkpoint, joined_data, tmp_path, change, message):
+    (tmp_path / "other").mkdir()
+    options = {"checkpoint": checkpoint, "data": joined_data, "licence": "MIT"}
+    options |= change(checkpoint, joined_data, tmp_path / "other")
+    with pytest.raises((ValueError, UserError), match=message):
+        export_model(folder=tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_dictionary_of_a_language_model_is_compared_too(lm_data, tmp_path):
+    train(lm_data, tmp_path, "transformer_lm_softmax", 1)
+    lines = (lm_data / "dict.txt").read_text().splitlines(keepends=True)
+    (tmp_path / "dict.txt").write_text("".join([lines[1], lines[0], *lines[2:]]))
+    with pytest.raises(ValueError, match=r"dict\.txt is not the source dictionary"):
+        export_model(last(tmp_path), tmp_path / "out", tmp_path, "MIT")
 
 
 def test_a_full_disk_is_reported(checkpoint, tmp_path, monkeypatch):
@@ -196,131 +255,98 @@ def test_a_full_disk_is_reported(checkpoint, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("linked", ["dict.zz.txt", "pieces.model"])
-def test_a_link_to_a_private_file_is_not_published(checkpoint, joined_data, tmp_path, linked):
-    data = shutil.copytree(joined_data, tmp_path / "bin")
-    (tmp_path / "secret").write_text("password 7")
-    (data / linked).symlink_to(tmp_path / "secret")
-    pieces = data / linked if linked == "pieces.model" else None
-    with pytest.raises(UserError, match=f"{linked} is a symbolic link"):
-        export_model(checkpoint, tmp_path / "out", data, "MIT", pieces=pieces)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_users_folder_named_part_is_left_alone(checkpoint, tmp_path):
+def test_what_exists_is_left_alone(checkpoint, folder, tmp_path):
+    with pytest.raises(FileExistsError, match="exists: give another --output"):
+        export_model(checkpoint, folder, None, "MIT")
     (tmp_path / "out.part").mkdir()
     (tmp_path / "out.part" / "thesis").touch()
     with pytest.raises(FileExistsError, match="it is in the way"):
         export_model(checkpoint, tmp_path / "out", None, "MIT")
     assert (tmp_path / "out.part" / "thesis").exists()
-
-
-def copy_with(folder: Path, to: Path, name: str, content: bytes) -> Path:
-    shutil.copytree(folder, to)
-    (to / name).write_bytes(content)
-    return to
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("config.json", b"{}", "not written by `highrank model export`"),
-        ("config.json", b'{"format": 99}', "format 99"),
-        ("config.json", b"[" * 100_000, "config.json was not written by `highrank model export`"),
-        ("config.json", b'{"format": 1}', "config.json .*: it lacks fairseq, sha256, task_state"),
-        ("config.json", b'{"format": 1, "dropout": NaN}', "config.json .* holds NaN"),
-        ("model.safetensors", b"short", "model.safetensors: its sha256 is"),
-    ],
-)
-def test_a_damaged_folder_is_refused(folder, tmp_path, name, content, message):
-    damaged = copy_with(folder, tmp_path / "copy", name, content)
-    with pytest.raises(ValueError, match=message):
-        import_model(damaged, tmp_path / "back.pt")
-    assert not (tmp_path / "back.pt").exists()
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "dict.en.txt"])
-def test_a_changed_bit_is_found_by_the_checksum(folder, tmp_path, name):
-    content = bytearray((folder / name).read_bytes())
-    content[-1] ^= 1
-    damaged = copy_with(folder, tmp_path / "copy", name, bytes(content))
-    with pytest.raises(ValueError, match=f"copy/{name}: its sha256 is .* but should be"):
-        import_model(damaged, tmp_path / "back.pt")
-    assert not (tmp_path / "back.pt").exists()
-
-
-def with_weights(folder: Path, to: Path, *saved: object) -> Path:
-    """Return a copy with other weights and their checksum: bytes, or what `save_file` takes."""
-    copy = copy_with(folder, to, "model.safetensors", saved[0] if len(saved) == 1 else b"")
-    if len(saved) > 1:
-        save_file(saved[0], copy / "model.safetensors", saved[1])
-    config = json.loads((folder / "config.json").read_text())
-    config["sha256"]["model.safetensors"] = checksum(copy / "model.safetensors")
-    (copy / "config.json").write_text(json.dumps(config))
-    return copy
-
-
-def test_options_that_ask_for_more_than_the_weights_have_are_refused(folder, tmp_path):
-    config = json.loads((folder / "config.json").read_text())
-    config["fairseq"]["model"]["decoder_layers"] = 10**9  # would be built for hours
-    damaged = copy_with(folder, tmp_path / "copy", "config.json", json.dumps(config).encode())
-    with pytest.raises(ValueError, match=r"copy is refused: .*decoder_layers 1000000000"):
-        import_model(damaged, tmp_path / "back.pt")
-
-
-@pytest.mark.parametrize(
-    ("dtype", "value", "message"),
-    [
-        (torch.float32, float("nan"), "infinite numbers or NaN"),
-        (torch.float32, float("inf"), "infinite numbers or NaN"),
-        (torch.int32, 1, "has dtype torch.int32; expected floating point"),
-    ],
-)
-def test_weights_that_are_not_finite_are_refused(folder, tmp_path, dtype, value, message):
-    tensors = load_file(folder / "model.safetensors")
-    name = next(iter(tensors))
-    tensors[name] = torch.full_like(tensors[name], value, dtype=dtype)
-    damaged = with_weights(folder, tmp_path / "copy", tensors, {"tied": "{}"})
-    with pytest.raises(ValueError, match=f"model.safetensors: {re.escape(name)} .*{message}"):
-        import_model(damaged, tmp_path / "back.pt")
-
-
-def test_truncated_weights_are_refused_with_their_checksum(folder, tmp_path):
-    damaged = with_weights(folder, tmp_path / "copy", b"short")
-    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
-        import_model(damaged, tmp_path / "back.pt")
-
-
-def test_a_list_of_tied_tensors_is_refused(folder, tmp_path):
-    tensors = load_file(folder / "model.safetensors")
-    damaged = with_weights(folder, tmp_path / "copy", tensors, {"tied": "[]"})
-    with pytest.raises(ValueError, match=r"model\.safetensors: tied must be a mapping, not list"):
-        import_model(damaged, tmp_path / "back.pt")
-
-
-def test_an_existing_checkpoint_is_left_alone(folder, tmp_path):
     (tmp_path / "mine.pt").write_text("mine")
     with pytest.raises(FileExistsError, match=r"mine\.pt exists: give another --output"):
         import_model(folder, tmp_path / "mine.pt")
     assert (tmp_path / "mine.pt").read_text() == "mine"
 
 
+def config_with(**changes):
+    """Return a change of the configuration; `model__X` is one of the model's options."""
+
+    def change(config):
+        for key, value in changes.items():
+            part, _, name = key.rpartition("__")
+            (config["fairseq"][part] if part else config)[name] = value
+        return json.dumps(config).encode()
+
+    return change
+
+
+def last_bit(content):
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+# file, its new content (bytes, or a function of its content or configuration), and the message
+IMPORTS = [
+    ("config.json", b"{}", "not written by `highrank model export`"),
+    ("config.json", b'{"format": 99}', "format 99"),
+    ("config.json", b"[" * 100_000, "config.json was not written by `highrank model export`"),
+    ("config.json", b'{"format": 1}', "config.json .*: it lacks fairseq, sha256, task_state"),
+    ("config.json", b'{"format": 1, "dropout": NaN}', "config.json .* holds NaN"),
+    ("model.safetensors", b"short", "model.safetensors: its sha256 is"),
+    ("model.safetensors", last_bit, "copy/model.safetensors: its sha256 is .* but should be"),
+    ("dict.en.txt", last_bit, "copy/dict.en.txt: its sha256 is .* but should be"),
+    # would be built for hours
+    ("", config_with(model__decoder_layers=10**9), "copy is refused: .*decoder_layers 1000000000"),
+    ("", config_with(training=[]), "training must be a mapping, not list"),
+    ("", config_with(task_state="x"), "task_state must be a mapping, not str"),
+    ("", config_with(fairseq=[]), "fairseq must be a mapping, not list"),
+    ("", config_with(fairseq={"model": 1}), "fairseq.model must be a mapping, not int"),
+    ("", config_with(sha256={"../x": "0"}), "sha256 must map files here to checksums"),
+    ("", config_with(sha256={}), "sha256 lacks model.safetensors; export the model again"),
+    ("", config_with(valid_loss="x"), "valid_loss must be a number or null"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), IMPORTS)
+def test_a_damaged_folder_is_refused(folder, tmp_path, name, content, message):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    path = copy / (name or "config.json")
+    if callable(content):
+        content = content(path.read_bytes() if name else json.loads(path.read_text()))
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        import_model(copy, tmp_path / "back.pt")
+    assert not (tmp_path / "back.pt").exists()
+
+
+def filled(value, dtype=torch.float32):
+    """Return a change of the first tensor, whose entries all become a value."""
+
+    def change(tensors):
+        name = next(iter(tensors))
+        return tensors | {name: torch.full_like(tensors[name], value, dtype=dtype)}
+
+    return change
+
+
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
+    ("change", "tied", "message"),
     [
-        ("training", [], "training must be a mapping, not list"),
-        ("task_state", "x", "task_state must be a mapping, not str"),
-        ("fairseq", [], "fairseq must be a mapping, not list"),
-        ("fairseq", {"model": 1}, "fairseq.model must be a mapping, not int"),
-        ("sha256", {"../x": "0"}, "sha256 must map files here to checksums"),
-        ("sha256", {}, "sha256 lacks model.safetensors; export the model again"),
-        ("valid_loss", "x", "valid_loss must be a number or null"),
+        (filled(math.nan), "{}", "safetensors: .* infinite numbers or NaN"),
+        (filled(math.inf), "{}", "safetensors: .* infinite numbers or NaN"),
+        (filled(1, torch.int32), "{}", "safetensors: .* has dtype torch.int32; expected floating"),
+        (dict, "[]", "safetensors: tied must be a mapping, not list"),
+        (None, "", "safetensors is damaged"),
     ],
 )
-def test_a_configuration_value_of_the_wrong_type_is_named_by_its_key(
-    folder, tmp_path, key, value, message
-):
-    config = json.loads((folder / "config.json").read_text()) | {key: value}
-    damaged = copy_with(folder, tmp_path / "copy", "config.json", json.dumps(config).encode())
-    with pytest.raises(ValueError, match=f"config.json: {message}"):
-        import_model(damaged, tmp_path / "back.pt")
+def test_bad_weights_are_refused_even_with_their_checksum(folder, tmp_path, change, tied, message):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    path, config = copy / "model.safetensors", json.loads((folder / "config.json").read_text())
+    if change is None:
+        path.write_bytes(b"short")
+    else:
+        save_file(change(load_file(path)), path, {"tied": tied})
+    config["sha256"][path.name] = checksum(path)
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message):
+        import_model(copy, tmp_path / "back.pt")

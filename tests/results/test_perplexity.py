@@ -2,7 +2,11 @@
 
 import pytest
 
-from highrank_plugins.results.perplexity import before_finetuning, read_eval_lm
+from highrank_plugins.results.perplexity import (
+    before_finetuning,
+    read_eval_lm,
+    response_perplexity,
+)
 from highrank_plugins.results.scoring import ScoreError
 
 LOG = """INFO:fairseq_cli.eval_lm:Evaluated 82,430 tokens in 9.5s (8687.99 tokens/s)
@@ -27,18 +31,17 @@ def test_the_signature_has_the_number_of_words_that_pieces_make(tmp_path):
     assert scores["test_bits"].signature == "tokens:82430|eval:static|words:61234"
 
 
-def test_a_part_of_the_text_is_refused(tmp_path):
-    log = tmp_path / "test.log"
-    log.write_text(f"{LOG}INFO: test: this is part 1 of 2. All parts together must score 9\n")
-    with pytest.raises(ScoreError, match="this is part 1 of 2; score the whole text"):
-        read_eval_lm(log, "test")
-
-
-def test_a_log_without_a_result_is_refused(tmp_path):
-    log = tmp_path / "test.log"
-    log.write_text(LOG.splitlines()[0])
-    with pytest.raises(ScoreError, match=r"test\.log: fairseq-eval-lm has printed no result"):
-        read_eval_lm(log, "test")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"{LOG}INFO: test: this is part 1 of 2. All parts", "part 1 of 2; score the whole text"),
+        (LOG.splitlines()[0], r"test\.log: fairseq-eval-lm has printed no result"),
+    ],
+)
+def test_a_log_without_a_result_for_the_whole_text_is_refused(tmp_path, text, message):
+    (tmp_path / "test.log").write_text(text)
+    with pytest.raises(ScoreError, match=message):
+        read_eval_lm(tmp_path / "test.log", "test")
 
 
 def test_the_perplexity_before_finetuning_is_read(tmp_path):
@@ -51,3 +54,37 @@ def test_the_perplexity_before_finetuning_is_read(tmp_path):
         "valid_perplexity_before_finetuning": 55.72,
         "test_perplexity_before_finetuning": 55.72,
     }
+
+
+RESPONSES = "oh yeah\nno\n"
+SCORED = ["T-1\tno", "P-1\t-1.0000 -3.0000", "H-0\t-2\toh yeah", "P-0\t-4.5 -0.5 -1.0"]
+
+
+@pytest.fixture
+def perplexity(tmp_path):
+    def perplexity(scored):
+        (tmp_path / "scored").write_text("\n".join(scored) + "\n")
+        (tmp_path / "responses").write_text(RESPONSES)
+        return response_perplexity(tmp_path / "scored", tmp_path / "responses")
+
+    return perplexity
+
+
+def test_the_perplexity_is_two_to_the_power_of_the_mean_loss(perplexity):
+    found = perplexity(SCORED)
+    assert (found.value, found.signature) == (4.0, "tokens:5")
+
+
+@pytest.mark.parametrize(
+    ("scored", "message"),
+    [
+        (SCORED[:2], "scored: scores 1 responses, .*responses has 2"),
+        ([*SCORED, "P-2\t-1.0"], "scored: scores 3 responses, .*responses has 2"),
+        ([*SCORED[:3], "P-0\t-4.5 -0.5"], "2 scores for the 2 words and the end of .*responses:1"),
+        (["P-1\t-1.0 nan", SCORED[3]], "a score is not finite"),
+        (["P-1\t-1.0 -inf", SCORED[3]], "a score is not finite"),
+    ],
+)
+def test_lost_and_broken_scores_are_errors(scored, message, perplexity):
+    with pytest.raises(ScoreError, match=message):
+        perplexity(scored)

@@ -1,11 +1,22 @@
-"""Hypotheses come back complete and in the order of the input; scores carry signatures."""
+"""Hypotheses come back complete, in the order of the input; BLEU of every kind by hand."""
 
 import random
 
 import pytest
 
 from highrank_plugins.common.text_lines import TextError
-from highrank_plugins.results.scoring import ScoreError, read_hypotheses, read_lines, score
+from highrank_plugins.results import scoring
+from highrank_plugins.results.scoring import (
+    ORDERS,
+    ScoreError,
+    compare,
+    dialogue_scores,
+    precision_recall,
+    read_hypotheses,
+    read_lines,
+    score,
+    sentence_bleu,
+)
 
 
 def generated(tmp_path, numbers, text="Satz"):
@@ -94,3 +105,104 @@ def test_scores_have_signatures():
 def test_numbers_of_sentences_must_agree(hypotheses):
     with pytest.raises(ScoreError):
         score(hypotheses, ["a", "b"] if hypotheses else [])
+
+
+REFERENCES = ["Eine Nord-Süd-Linie fährt hier sehr oft.", "Er liest 10 Bücher, sie nicht."]
+HYPOTHESES = ["Eine Nord-Süd-Bahn fährt hier sehr oft.", "Er liest 10 Bücher, sie nicht."]
+
+
+def test_the_parts_of_hyphenated_compounds_become_tokens():
+    assert scoring.split_compounds("die Nord-Süd-Linie - gut") == (
+        "die Nord ##AT##-##AT## Süd ##AT##-##AT## Linie - gut"
+    )
+    # what perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g' prints
+    assert scoring.split_compounds("Ex-U-Boot") == "Ex ##AT##-##AT## U-Boot"
+
+
+def test_splitting_gives_credit_for_parts():
+    sides = (
+        ["Eine Nord-Süd-Bahn fährt hier sehr oft."],
+        ["Eine Nord-Süd-Linie fährt hier sehr oft."],
+    )
+    scores = scoring.tokenised_scores(*sides, "de", compound_split=True)
+    plain, split = scores["bleu_tokenised"], scores["bleu_compound_split"]
+    assert 0 < plain.value < split.value < 100
+    assert "tok:none|smooth:none" in plain.signature
+    assert plain.signature.endswith("-de") and split.signature.endswith("-de|compounds:split")
+
+
+def test_tokenised_bleu_equals_the_value_computed_by_hand():
+    # n-grams of 7 and 4 tokens; the one wrong token is in 1, 2, 2 and 2 of them
+    scores = scoring.tokenised_scores(
+        ["a x c d e f .", "g h i j"], ["a b c d e f .", "g h i j"], "en"
+    )
+    expected = (10 / 11 * 7 / 9 * 5 / 7 * 3 / 5) ** 0.25 * 100
+    assert scores["bleu_tokenised"].value == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize("language", ["fr", "en", None])
+def test_only_german_compounds_are_split(language):
+    with pytest.raises(ScoreError, match="compounds are split for German only"):
+        scoring.check_compounds(language)
+
+
+def test_a_system_does_not_differ_from_itself(tmp_path):
+    baseline = tmp_path / "other.de"
+    baseline.write_text("".join(f"{line}\n" for line in HYPOTHESES))
+    paired = compare([baseline], tmp_path / "ours", HYPOTHESES, REFERENCES)
+    assert [s["p_value"] for s in paired["scores"]] == [None, 1.0]
+    baseline.write_text("one line\n")
+    with pytest.raises(ScoreError, match=r"other\.de: 1 lines for 2 references"):
+        compare([baseline], tmp_path / "ours", HYPOTHESES, REFERENCES)
+
+
+# hypothesis | reference → BLEU-1 to BLEU-4 of NLTK 3.10.4: sentence_bleu([reference], hypothesis,
+# weights=(1/N,) * N, smoothing_function=SmoothingFunction().method7)
+NLTK = {
+    "i like it a lot | i like it a lot": (
+        1.333333333333, 1.217161238900, 1.153887578189, 1.116747096418),
+    "yeah | yeah": (1.000000000000, 0.577350269190, 0.333333333333, 0.192450089730),
+    "oh yeah i know | i know what you mean yeah": (
+        0.505442216427, 0.384687438591, 0.253806647011, 0.177554155865),
+    "a b | c d": (0.0, 0.0, 0.0, 0.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sentences", NLTK)
+def test_sentence_bleu_equals_nltks_numbers(sentences):
+    hypothesis, reference = (text.split() for text in sentences.split(" | "))
+    assert sentence_bleu(hypothesis, reference) == pytest.approx(NLTK[sentences], abs=1e-11)
+
+
+def test_an_empty_response_scores_zero():
+    assert sentence_bleu([], ["yes"]) == [0.0] * 4
+
+
+def test_precision_and_recall_follow_their_definition():
+    hypotheses = [text.split() for text in ("oh yeah", "no", "well i do not know")]
+    references = [text.split() for text in ("yeah", "i do not think so")]
+    table = [[sentence_bleu(h, r) for r in references] for h in hypotheses]
+    for order in range(4):
+        each = [[cell[order] for cell in row] for row in table]
+        precision = sum(max(row) for row in each) / 3
+        recall = sum(max(row[j] for row in each) for j in range(2)) / 2
+        got = precision_recall(hypotheses, references)
+        assert got[:, order] == pytest.approx([precision, recall])
+        assert precision != recall
+
+
+def test_contexts_weigh_equally_whatever_their_number_of_references():
+    one = ([["yeah"]], [["yeah"]])
+    many = ([["no"]] * 4, [["yeah"], ["oh"], ["well"]])
+    scores = dialogue_scores([one, many])
+    assert list(scores) == [f"bleu{n}_{name}" for n in ORDERS for name in ("precision", "recall")]
+    assert scores["bleu1_precision"].value == 0.5
+    assert scores["bleu4_recall"].value == round(NLTK["yeah | yeah"][3] / 2, 4)
+    assert scores["bleu2_recall"].signature == (
+        "order:2|smooth:nltk-method7|contexts:2|hypotheses:5|references:4"
+    )
+
+
+def test_scoring_needs_a_context():
+    with pytest.raises(ScoreError, match="no contexts"):
+        dialogue_scores([])

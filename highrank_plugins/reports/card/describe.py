@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from torch import Tensor, nn
 
 from highrank_plugins.heads import Head, head_options, pointwise_options
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise.base import POINTWISE
-from highrank_plugins.reports.card.contents import Absent, CardOptions, Maybe, Part
 
 if TYPE_CHECKING:
     from highrank_plugins.inference.loading import LoadedModel
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Replace a value that is missing, and say why."""
+
+    reason: str
+
+
+Maybe: TypeAlias = T | Absent
 # options of the trunk that a card shows; fairseq stores hundreds
 _TRUNK = """encoder_layers encoder_embed_dim encoder_ffn_embed_dim encoder_attention_heads
     encoder_hidden_size encoder_normalize_before decoder_layers decoder_embed_dim
@@ -33,8 +44,8 @@ _TRAINING = {
 }
 
 
-def describe(loaded: LoadedModel, head: Maybe[Head]) -> CardOptions:
-    """Return what kind of model this is and how it was trained."""
+def describe(loaded: LoadedModel, head: Maybe[Head]) -> dict[str, Any]:
+    """Return options of head, trunk and training; `model` has all that fairseq stored."""
     from omegaconf import OmegaConf
 
     plain = OmegaConf.to_container(
@@ -44,9 +55,12 @@ def describe(loaded: LoadedModel, head: Maybe[Head]) -> CardOptions:
     stored = blocks["model"]  # a Namespace for stock models without a dataclass
     stored = vars(stored) if isinstance(stored, Namespace) else stored
     model = {name: value for name, value in sorted(stored.items()) if _is_said(value)}
-    said = head if isinstance(head, Absent) else describe_head(head)
-    trunk = {name: model[name] for name in _TRUNK if name in model}
-    return CardOptions(said, trunk, _training(loaded, blocks), model)
+    return {
+        "head": head if isinstance(head, Absent) else describe_head(head),
+        "trunk": {name: model[name] for name in _TRUNK if name in model},
+        "training": _training(loaded, blocks),
+        "model": model,
+    }
 
 
 def describe_head(head: Head) -> dict[str, Any]:
@@ -88,7 +102,7 @@ def _is_said(value: Any) -> bool:
     return isinstance(value, bool | int | float | str | list) and value not in ("", [])
 
 
-def parameter_parts(model: nn.Module, head: Maybe[Head]) -> list[Part]:
+def parameter_parts(model: nn.Module, head: Maybe[Head]) -> list[dict[str, Any]]:
     """Return the parts of the model by their first parameter; count a tied tensor once.
 
     The vocabulary matrix is a separate part, even if it is also an embedding; so is each
@@ -103,24 +117,20 @@ def parameter_parts(model: nn.Module, head: Maybe[Head]) -> list[Part]:
     grouped: dict[tuple[str, bool], list[tuple[list[str], Any]]] = {}
     for parameter in model.parameters():
         known = names[id(parameter)]
-        part = _part(known[0], of_head.get(parameter.data_ptr()))
+        side = known[0].split(".")[0] if "." in known[0] else "model"
+        part = f"{side}: {'embeddings' if 'embed' in known[0] else 'layers'}"
+        if (in_head := of_head.get(parameter.data_ptr())) is not None:
+            part = "vocabulary matrix W" if in_head == "weight" else f"head: {in_head}"
         grouped.setdefault((part, parameter.requires_grad), []).append((known, parameter))
-    return [_described(part, trained, tensors) for (part, trained), tensors in grouped.items()]
-
-
-def _part(name: str, in_head: str | None) -> str:
-    if in_head is not None:
-        return "vocabulary matrix W" if in_head == "weight" else f"head: {in_head}"
-    side = name.split(".")[0] if "." in name else "model"
-    return f"{side}: {'embeddings' if 'embed' in name else 'layers'}"
-
-
-def _described(part: str, trained: bool, tensors: list[tuple[list[str], Any]]) -> Part:
-    whole = sum(parameter.numel() for _, parameter in tensors)
-    if len(tensors) > 3:
-        return Part(part, [f"{len(tensors)} tensors"], whole, trained)
-    shown = [
-        f"{' = '.join(names)} [{' × '.join(map(str, parameter.shape))}]"
-        for names, parameter in tensors
-    ]
-    return Part(part, shown, whole, trained)
+    found = []
+    for (part, trained), tensors in grouped.items():
+        shown = [f"{' = '.join(of)} [{' × '.join(map(str, p.shape))}]" for of, p in tensors]
+        found.append(
+            {
+                "name": part,
+                "tensors": shown if len(tensors) <= 3 else [f"{len(tensors)} tensors"],
+                "parameters": sum(parameter.numel() for _, parameter in tensors),
+                "trained": trained,
+            }
+        )
+    return found

@@ -1,30 +1,28 @@
-"""Gather the contents of a checkpoint's card."""
+"""Gather the contents of a checkpoint's card: plain values, which become the page and its JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from highrank_plugins.analysis.predictions import target_ranks
+from highrank_plugins.common.formatting import Figure
 from highrank_plugins.heads import Head
 from highrank_plugins.measures import all_measures
-from highrank_plugins.measures.base import Block, Measure, TextMeasure, WeightMeasure, Words
-from highrank_plugins.reports.card.contents import (
-    Absent,
-    Card,
-    CardProvenance,
-    Guess,
-    Maybe,
-    Position,
-    Sample,
-    Section,
+from highrank_plugins.measures.base import (
+    Block,
+    CardTile,
+    Measure,
+    TextMeasure,
+    WeightMeasure,
 )
-from highrank_plugins.reports.card.describe import describe, parameter_parts
+from highrank_plugins.reports.card.describe import Absent, Maybe, describe, parameter_parts
 
 if TYPE_CHECKING:
     from highrank_plugins.inference.collector import Collector
@@ -40,12 +38,42 @@ _NUMBERED = (
 )
 
 
-class Measured(NamedTuple):
-    """Hold a measure, its result, and the number of tokens it has seen, if any."""
+class Section(NamedTuple):
+    """Hold a measure's result and what the page shows of it; `absent` says why there is none.
 
-    measure: Measure
+    tokens: number of measured tokens of the text, if any.
+    """
+
+    title: str
+    about: str
     result: Any
-    tokens: int | None
+    tokens: int | None = None
+    rows: Sequence[tuple[str, str]] = ()
+    tile: CardTile | None = None
+    figures: Sequence[Figure] = ()
+    absent: str | None = None
+
+
+@dataclass(frozen=True)
+class Card:
+    """Hold everything on a card; `sections` are those of the measures, by name."""
+
+    identity: dict[str, Any]
+    configuration: dict[str, Any]
+    parameters: list[dict[str, Any]]
+    sections: dict[str, Section]
+    samples: Maybe[list[dict[str, Any]]]
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """Return the results by measure, as `highrank analyse` writes them, or an `Absent` each."""
+        return {name: section.result for name, section in self.sections.items()}
+
+    def plain(self) -> dict[str, Any]:
+        """Return the contents of the JSON file: everything except the page's texts and figures."""
+        of = vars(self) | {"measures": self.results}
+        names = ("identity", "configuration", "parameters", "measures", SAMPLES)
+        return {name: of[name] for name in names}
 
 
 @torch.no_grad()
@@ -57,22 +85,37 @@ def make_card(path: Path, data: str | None, split: str, tokens: int, command: st
         tokens: number of tokens to take from the start of the split, at least 2.
         command: the command line, for the card's provenance.
     """
+    from highrank_plugins.common.provenance import versions
     from highrank_plugins.inference.loading import load_model
+    from highrank_plugins.inference.streaming_model import digest_of_file
 
     loaded = load_model(path, data)
     head = _attempt(lambda: loaded.head)
-    text = _text(loaded, head, data, split, tokens)
-    observer = text if isinstance(text, Absent) else SampleObserver(text)
-    found = _measure_all(loaded, head, text, observer)
-    failed = found.pop(SAMPLES, None)
-    pieces = observer if isinstance(observer, Absent) else _attempt(observer.samples)
+    text = (
+        head
+        if data is not None and isinstance(head, Absent)
+        else _text(loaded, data, split, tokens)
+    )
+    total = None if isinstance(text, Absent) else text.total
+    kinds = {name: kind for name, kind in sorted(all_measures().items()) if kind.on_card}
+    begun = {name: _begun(kind, loaded, head, text) for name, kind in kinds.items()}
+    samples = text if isinstance(text, Absent) else _along(text, begun)
     return Card(
-        identity=_identity(loaded, data, split, text, command),
+        identity={
+            "checkpoint": loaded.path.name,
+            "sha256": digest_of_file(loaded.path),
+            "arch": loaded.arch,
+            "words": "of the dictionary in the data" if data else _NUMBERED,
+            "data": data,
+            "split": split if data else None,
+            "tokens": total,
+            "command": command,
+            "versions": versions(),
+        },
         configuration=describe(loaded, head),
         parameters=parameter_parts(loaded.model, head),
-        results={n: f if isinstance(f, Absent) else f.result for n, f in sorted(found.items())},
-        sections={n: _section(n, f) for n, f in sorted(found.items())},
-        samples=failed if isinstance(failed, Absent) else pieces,
+        sections={name: _section(kind, begun[name], loaded, total) for name, kind in kinds.items()},
+        samples=samples,
     )
 
 
@@ -84,15 +127,11 @@ def _attempt(function: Callable[[], T]) -> Maybe[T]:
         return Absent(str(error))
 
 
-def _text(
-    loaded: LoadedModel, head: Maybe[Head], data: str | None, split: str, tokens: int
-) -> Maybe[Collector]:
+def _text(loaded: LoadedModel, data: str | None, split: str, tokens: int) -> Maybe[Collector]:
     from highrank_plugins.inference.collector import Collector
 
     if data is None:
         return Absent("it needs a text: without DATA only the weights are measured")
-    if isinstance(head, Absent):
-        return head
     text = Collector(loaded, split, tokens=tokens)
     if text.total < 2:
         raise ValueError(
@@ -101,203 +140,142 @@ def _text(
     return text
 
 
-def _measure_all(
-    loaded: LoadedModel,
-    head: Maybe[Head],
-    text: Maybe[Collector],
-    observer: Maybe[SampleObserver],
-) -> dict[str, Maybe[Measured]]:
-    """Return what each measure that belongs on a card has found, by name."""
-    kinds = {name: kind for name, kind in all_measures().items() if kind.on_card}
+def _begun(
+    kind: type[Measure], loaded: LoadedModel, head: Maybe[Head], text: Maybe[Collector]
+) -> Maybe[Measure]:
+    def begin() -> Measure:
+        measure = kind.for_card(loaded.words)
+        if isinstance(measure, TextMeasure):
+            measure.start(loaded.words)
+        return measure
+
     if isinstance(head, Absent):
-        return dict.fromkeys(kinds, head)
-    found: dict[str, Maybe[Measured]] = {}
-    shown: dict[str, TextMeasure] = {}
-    for name, kind in kinds.items():
-        if issubclass(kind, WeightMeasure):
-            found[name] = _attempt(partial(_of_weights, kind, loaded.words))
-        elif isinstance(text, Absent):
-            found[name] = text
-        elif issubclass(kind, TextMeasure):
-            begun = _attempt(partial(_started, kind, loaded.words))
-            if isinstance(begun, Absent):
-                found[name] = begun
-            else:
-                shown[name] = begun
-    if not isinstance(text, Absent) and not isinstance(observer, Absent):
-        found |= _along(text, shown, observer)
-    return found
+        return head
+    return text if isinstance(text, Absent) and issubclass(kind, TextMeasure) else _attempt(begin)
 
 
-def _of_weights(kind: type[WeightMeasure], words: Words) -> Measured:
-    measure = kind.for_card(words)
-    return Measured(measure, measure.measure(words), None)
+def _along(text: Collector, begun: dict[str, Maybe[Measure]]) -> Maybe[list[dict[str, Any]]]:
+    """Show the text to all observers at once, and return samples.
 
-
-def _started(kind: type[TextMeasure], words: Words) -> TextMeasure:
-    measure = kind.for_card(words)
-    measure.start(words)
-    return measure
-
-
-class Observer(Protocol):
-    """Receive the blocks of the text."""
-
-    def observe(self, block: Block) -> None:
-        """Observe the next tokens."""
-
-
-def _along(
-    text: Collector, measures: dict[str, TextMeasure], samples: SampleObserver
-) -> dict[str, Maybe[Measured]]:
-    """Show the text to all observers at once; if one fails, report why and continue without it."""
-    failed: dict[str, Maybe[Measured]] = {}
-    observers: dict[str, Observer] = {**measures, SAMPLES: samples}
+    If a measure fails, the reason takes its place, and the others continue without it.
+    """
+    samples = SampleObserver(text)
+    observers: dict[str, TextMeasure | SampleObserver] = {
+        name: one for name, one in begun.items() if isinstance(one, TextMeasure)
+    }
+    observers[SAMPLES] = samples
+    failed: dict[str, Absent] = {}
     for block in text.blocks("card"):
         for name, observer in observers.items():
-            limit = None if name == SAMPLES else measures[name].card_tokens
-            part = _beginning(block, limit)
-            if part is not None and name not in failed:
+            count = len(block.target)
+            if observer.card_tokens is not None:
+                count = min(count, observer.card_tokens - block.first)
+            if count > 0 and name not in failed:
+                part = block
+                if count < len(block.target):
+                    start = block.features[:count], block.target[:count]
+                    part = Block(block.head, *start, block.first)
                 outcome = _attempt(partial(observer.observe, part))
                 if isinstance(outcome, Absent):
                     failed[name] = outcome
-    done = {name: measure for name, measure in measures.items() if name not in failed}
-    return failed | {
-        name: _attempt(partial(_merged, measure, text.total)) for name, measure in done.items()
-    }
+    no_samples = failed.pop(SAMPLES, None)
+    begun |= failed
+    return no_samples or samples.samples()
 
 
-def _beginning(block: Block, limit: int | None) -> Block | None:
-    """Return the tokens of a block that are among the first N of the text, if any."""
-    if limit is None or block.first + len(block.target) <= limit:
-        return block
-    left = limit - block.first
-    if left <= 0:
-        return None
-    return Block(block.head, block.features[:left], block.target[:left], block.first)
-
-
-def _merged(measure: TextMeasure, total: int) -> Measured:
-    tokens = total if measure.card_tokens is None else min(total, measure.card_tokens)
-    return Measured(measure, measure.merge([measure.part()]), tokens)
-
-
-def _section(name: str, found: Maybe[Measured]) -> Section:
-    if isinstance(found, Absent):
-        kind = all_measures()[name]
-        return Section(kind.title, kind.about, None, [], None, [], found.reason)
-    measure, result = found.measure, found.result
-    return Section(
-        title=measure.title,
-        about=measure.about,
-        tokens=found.tokens,
-        rows=measure.rows(result),
-        tile=measure.tile(result),
-        figures=measure.figures(result),
-    )
-
-
-def _identity(
-    loaded: LoadedModel, data: str | None, split: str, text: Maybe[Collector], command: str
-) -> CardProvenance:
-    from highrank_plugins.common.provenance import versions
-    from highrank_plugins.inference.streaming_model import digest_of_file
-
-    return CardProvenance(
-        checkpoint=loaded.path.name,
-        sha256=digest_of_file(loaded.path),
-        arch=loaded.arch,
-        words="of the dictionary in the data" if data else _NUMBERED,
-        data=data,
-        split=split if data else None,
-        tokens=None if isinstance(text, Absent) else text.total,
-        command=command,
-        versions=versions(),
-    )
+def _section(
+    kind: type[Measure], measure: Maybe[Measure], loaded: LoadedModel, total: int | None
+) -> Section:
+    tokens, result = None, cast("Any", measure)
+    if isinstance(measure, TextMeasure):
+        tokens = min(filter(None, (total, measure.card_tokens)))
+        result = _attempt(lambda: measure.merge([measure.part()]))
+    elif isinstance(measure, WeightMeasure):
+        result = _attempt(lambda: measure.measure(loaded.words))
+    if isinstance(measure, Absent) or isinstance(result, Absent):
+        return Section(kind.title, kind.about, result, absent=result.reason)
+    rows, tile, figures = measure.rows(result), measure.tile(result), measure.figures(result)
+    return Section(kind.title, kind.about, result, tokens, rows, tile, figures)
 
 
 class Passage(NamedTuple):
-    """Mark tokens start ≤ i < stop as one sentence, block or text.
+    """Mark tokens start ≤ i < stop as one sentence, block or text; `source` is what it translates.
 
-    source: the ids it translates, if any.
+    Its words from `shown` on are predicted on the card.
     """
 
     start: int
     stop: int
     source: Tensor | None
+    shown: int
 
 
 class SampleObserver:
     """Pick a few pieces, spread evenly over a text, and the predictions along them."""
 
+    card_tokens = None
+
     def __init__(self, text: Collector) -> None:
-        self._words = text.loaded.words
-        self._task = text.loaded.task
-        self._pieces = _pieces(_passages(text))
+        self._words, self._task = text.loaded.words, text.loaded.task
+        self._passages = _passages(text)
         self._targets: list[int] = []
-        self._positions: dict[int, Position] = {}
+        self._positions: dict[int, dict[str, Any]] = {}
 
     def observe(self, block: Block) -> None:
         """Observe the next tokens."""
         self._targets += block.target.tolist()
-        for passage, start in self._pieces:
-            first, last = start, min(passage.stop, start + POSITIONS)
-            rows = [i - block.first for i in range(first, last)]
-            rows = [row for row in rows if 0 <= row < len(block.target)]
-            if rows:
-                self._positions |= self._predicted(block, rows)
+        for passage in self._passages:
+            wanted = range(passage.shown, min(passage.stop, passage.shown + POSITIONS))
+            rows = [i - block.first for i in wanted if 0 <= i - block.first < len(block.target)]
+            if not rows:
+                continue
+            log_probs, target = block.log_probs[rows], block.target[rows]
+            places = (target_ranks(log_probs, target) + 1).tolist()
+            best = log_probs.topk(min(TOP, log_probs.size(1)))
+            for i, (row, word) in enumerate(zip(rows, target.tolist(), strict=True)):
+                top = zip(best.indices[i].tolist(), best.values[i].exp().tolist(), strict=True)
+                self._positions[block.first + row] = {
+                    "word": self._words.word(word),
+                    "probability": float(log_probs[i, word].exp()),
+                    "place": places[i],
+                    "top": [{"word": self._words.word(w), "probability": p} for w, p in top],
+                }
 
-    def _predicted(self, block: Block, rows: list[int]) -> dict[int, Position]:
-        log_probs, target = block.log_probs[rows], block.target[rows]
-        places = (target_ranks(log_probs, target) + 1).tolist()
-        best = log_probs.topk(min(TOP, log_probs.size(1)))
-        found = {}
-        for i, (row, word) in enumerate(zip(rows, target.tolist(), strict=True)):
-            guesses = zip(best.indices[i].tolist(), best.values[i].exp().tolist(), strict=True)
-            top = [Guess(self._words.word(index), probability) for index, probability in guesses]
-            probability = float(log_probs[i, word].exp())
-            position = Position(self._words.word(word), probability, places[i], top)
-            found[block.first + row] = position
+    def samples(self) -> list[dict[str, Any]]:
+        """Return the pieces, once the whole text was observed, each with the words before it."""
+        found = []
+        for start, stop, source, shown in self._passages:
+            before = self._targets[max(start, shown - BEFORE) : shown]
+            positions = map(self._positions.get, range(shown, min(stop, shown + POSITIONS)))
+            words = [] if source is None else source.tolist()
+            said = " ".join(self._task.source_dictionary[index] for index in words)
+            found.append(
+                {
+                    "source": None if source is None else said,
+                    "before": " ".join(map(self._words.word, before)),
+                    "positions": list(filter(None, positions)),
+                }
+            )
         return found
-
-    def samples(self) -> list[Sample]:
-        """Return the pieces, once the whole text was observed."""
-        return [self._sample(passage, start) for passage, start in self._pieces]
-
-    def _sample(self, passage: Passage, start: int) -> Sample:
-        stop = min(passage.stop, start + POSITIONS)
-        source = None
-        if passage.source is not None:
-            dictionary = self._task.source_dictionary
-            source = " ".join(dictionary[index] for index in passage.source.tolist())
-        before = self._targets[max(passage.start, start - BEFORE) : start]
-        positions = [self._positions[row] for row in range(start, stop) if row in self._positions]
-        return Sample(source, " ".join(map(self._words.word, before)), positions)
-
-
-def _pieces(passages: list[Passage]) -> list[tuple[Passage, int]]:
-    """Return passages, and where the piece of each begins: in a translation, at its start."""
-    if len(passages) == 1:
-        (whole,) = passages
-        step = (whole.stop - whole.start) // (PASSAGES + 1)
-        starts = {whole.start + step * (i + 1) for i in range(PASSAGES)}
-        return [(whole, start) for start in sorted(starts)]
-    count = min(PASSAGES, len(passages))
-    chosen = [passages[i * len(passages) // count] for i in range(count)]
-    return [(p, p.start if p.source is not None else (p.start + p.stop) // 2) for p in chosen]
 
 
 def _passages(collector: Collector) -> list[Passage]:
+    """Return passages to show: from the start of a translation, from the middle of other text."""
     from highrank_plugins.inference.streaming_model import SentenceText
 
     text, rows = collector.text, collector.total
-    if not isinstance(text, SentenceText):
-        return [Passage(0, rows, None)]
     passages, start, index = [], 0, 0
-    translates = hasattr(text.model, "encoder")
-    while start < rows:
+    while isinstance(text, SentenceText) and start < rows:
         item = text.dataset[index]
         stop = min(rows, start + len(item["target"]))
-        passages.append(Passage(start, stop, item["source"] if translates else None))
+        if hasattr(text.model, "encoder"):
+            passages.append(Passage(start, stop, item["source"], start))
+        else:
+            passages.append(Passage(start, stop, None, (start + stop) // 2))
         start, index = stop, index + 1
-    return passages
+    if len(passages) < 2:
+        step, source = rows // (PASSAGES + 1), passages[0].source if passages else None
+        places = sorted({step * (i + 1) for i in range(PASSAGES)})
+        return [Passage(0, rows, source, place) for place in places]
+    count = min(PASSAGES, len(passages))
+    return [passages[i * len(passages) // count] for i in range(count)]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from highrank_plugins.common.formatting import Figure, percent
+from highrank_plugins.common.formatting import percent
 from highrank_plugins.reports import plots
-from highrank_plugins.reports.card.contents import Absent, Card
-
-TEMPLATE = "card.html"
+from highrank_plugins.reports.card.describe import Absent
+from highrank_plugins.reports.card.gather import Card
 
 
 def render(card: Card) -> str:
@@ -24,18 +22,15 @@ def render(card: Card) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"value": _value, "share": percent, "drawn": _drawn}
+    # matplotlib has already escaped the texts
+    drawn = {"drawn": lambda figure: Markup(plots.svg(figure))}
+    environment.filters |= {"value": _value, "share": percent, **drawn}
     environment.tests["absent"] = lambda thing: isinstance(thing, Absent)
-    return environment.get_template(TEMPLATE).render(
-        **{field.name: getattr(card, field.name) for field in fields(card)},
-        total=sum(part.parameters for part in card.parameters),
+    return environment.get_template("card.html").render(
+        **vars(card),
+        total=sum(part["parameters"] for part in card.parameters),
         with_figures=plots.is_available(),
     )
-
-
-def _drawn(figure: Figure) -> Markup:
-    # matplotlib has already escaped the texts
-    return Markup(plots.svg(figure))
 
 
 def _value(value: Any) -> str:

@@ -2,8 +2,7 @@
 
 from html.parser import HTMLParser
 
-from highrank_plugins.reports.card.contents import Card
-from highrank_plugins.reports.card.gather import make_card
+from highrank_plugins.reports.card.gather import Card, make_card
 from tests.inference.checkpoints import FEW_KNOTS, write_checkpoint
 from tests.models import small
 from tests.tasks.built import build

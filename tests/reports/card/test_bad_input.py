@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.measures import unargmaxable
-from highrank_plugins.reports.card.contents import Absent
+from highrank_plugins.reports.card.describe import Absent
 from highrank_plugins.reports.card.render import render
 from tests.reports.card.made import Page, card_of, checkpoint
 
@@ -88,7 +88,7 @@ def test_an_adaptive_softmax_has_a_card_without_a_head(lm_data, tmp_path):
         --ddp-backend legacy_ddp""".split()
     path, _ = checkpoint(tmp_path, "transformer_lm", lm_data, *words)
     card = card_of(path, lm_data)
-    absent = [*card.results.values(), card.samples, card.configuration.head]
+    absent = [*card.results.values(), card.samples, card.configuration["head"]]
     assert all(isinstance(thing, Absent) for thing in absent)
     assert all("adaptive softmax" in thing.reason for thing in absent)
     assert "adaptive softmax" in Page(render(card)).text and card.parameters

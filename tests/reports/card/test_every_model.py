@@ -8,7 +8,7 @@ import pytest
 from highrank_plugins.common.files import plain
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import TextMeasure
-from highrank_plugins.reports.card.contents import Absent
+from highrank_plugins.reports.card.describe import Absent
 from highrank_plugins.reports.card.render import render
 from tests.reports.card.made import Page, card_of, checkpoint
 
@@ -50,7 +50,7 @@ def test_the_page_is_complete_and_self_contained(made):
         assert set(page.links) <= {f"#{name}" for name in page.ids}
         assert "script" not in page.tags and not re.search(r"url\((?!#)|@import|https?:", html)
         assert page.tags.count("title") >= 1 and "viewport" in html
-        assert card.identity.arch in page.text
+        assert card.identity["arch"] in page.text
         assert "None" not in page.text and "nan" not in page.text.lower().split()
 
 
@@ -66,7 +66,7 @@ def test_every_measure_that_applies_is_on_the_card(made):
     assert (parts.slopes is not None) == ("plif" in arch)
     mixture = any(name in arch for name in ("mos", "moc", "mixtape"))
     assert results["unargmaxable"].applicable == (not mixture)
-    assert card.identity.tokens == results["predictions"].tokens == 100
+    assert card.identity["tokens"] == results["predictions"].tokens == 100
     assert not isinstance(card.samples, Absent)
 
 
@@ -74,7 +74,7 @@ def test_without_data_the_card_has_the_weights_and_reasons_for_the_rest(made):
     _, with_data, card = made
     assert card.results["saturation"] == with_data.results["saturation"]
     assert card.parameters == with_data.parameters
-    assert card.configuration.head == with_data.configuration.head
+    assert card.configuration["head"] == with_data.configuration["head"]
     for name, measure in all_measures().items():
         if measure.on_card and issubclass(measure, TextMeasure):
             assert "without DATA" in card.results[name].reason
@@ -91,7 +91,7 @@ def test_the_numbers_are_valid_json(made):
     for card in made[1:]:
         text = json.dumps(plain(card.plain()), allow_nan=False)
         again = json.loads(text)
-        assert again["identity"]["arch"] == card.identity.arch
+        assert again["identity"]["arch"] == card.identity["arch"]
         rank = again["measures"]["saturation"]["press_rank"]
         assert rank == card.results["saturation"].press_rank
     assert set(again["samples"]) == {"reason"}

@@ -88,8 +88,8 @@ def test_samples_are_excerpts_of_the_text_with_the_top_words(case):
     words = [built.task.target_dictionary[i] for i in target.tolist()]
     assert len(card.samples) == 3
     for sample in card.samples:
-        said = [position.word for position in sample.positions]
-        before = sample.before.split()
+        said = [position["word"] for position in sample["positions"]]
+        before = sample["before"].split()
         starts = [
             i
             for i in range(TOKENS)
@@ -97,19 +97,21 @@ def test_samples_are_excerpts_of_the_text_with_the_top_words(case):
         ]
         assert starts
         rows = [log_probs[starts[0] + i] for i in range(len(said))]
-        for row, position in zip(rows, sample.positions, strict=True):
-            assert position.top[0].probability == pytest.approx(row.max().exp().item(), rel=1e-3)
-            assert position.probability <= position.top[0].probability * 1.001
-            assert (position.place == 1) == (position.word == position.top[0].word)
+        for row, position in zip(rows, sample["positions"], strict=True):
+            assert position["top"][0]["probability"] == pytest.approx(
+                row.max().exp().item(), rel=1e-3
+            )
+            assert position["probability"] <= position["top"][0]["probability"] * 1.001
+            assert (position["place"] == 1) == (position["word"] == position["top"][0]["word"])
 
 
 def test_parameters_are_counted_once(case):
     card, built, _, _ = case
-    assert sum(part.parameters for part in card.parameters) == sum(
+    assert sum(part["parameters"] for part in card.parameters) == sum(
         p.numel() for p in built.model.parameters()
     )
-    (matrix,) = [part for part in card.parameters if part.name == "vocabulary matrix W"]
-    assert matrix.parameters == built.model.decoder.output_projection.weight.numel()
+    (matrix,) = [part for part in card.parameters if part["name"] == "vocabulary matrix W"]
+    assert matrix["parameters"] == built.model.decoder.output_projection.weight.numel()
 
 
 @pytest.mark.parametrize("arch", ["transformer_softmax", "transformer_lm_moc"])
