@@ -120,15 +120,22 @@ class SpectrumRows:
         if method == "auto":
             method = "gram" if dtype == torch.float32 else "tsqr"
         self._dtype, self._method, self._merge_rows = dtype, method, merge_rows
-        self._sum: _Gram | _Triangle | None = None
+        self._sum: Tensor | _Triangle | None = None
         self._rows, self._narrowest = 0, torch.float64
 
     def add(self, block: Tensor) -> None:
         """Add the rows of a block [n, M], which `checked_blocks` has passed."""
         if self._sum is None:
-            is_gram = self._method == "gram"
-            self._sum = _Gram(block) if is_gram else _Triangle(block, self._dtype, self._merge_rows)
-        self._sum.add(block)
+            if self._method == "gram":
+                self._sum = block.new_zeros(block.size(1), block.size(1), dtype=torch.float64)
+            else:
+                self._sum = _Triangle(block, self._dtype, self._merge_rows)
+        if isinstance(self._sum, _Triangle):
+            self._sum.add(block)
+        else:
+            for part in chunks(block, 2**24):
+                wide = part.double()
+                self._sum.addmm_(wide.t(), wide)
         self._rows += block.size(0)
         self._narrowest = max(self._narrowest, block.dtype, key=_resolution)
 
@@ -136,7 +143,7 @@ class SpectrumRows:
         """Return the contribution of these rows to the spectrum of the whole matrix."""
         if self._sum is None:
             raise ValueError("no rows: all blocks are empty")
-        matrix = self._sum.matrix()
+        matrix = self._sum if isinstance(self._sum, Tensor) else self._sum.matrix()
         return SpectrumPart(matrix, self._rows, self._dtype, self._method, self._narrowest)
 
 
@@ -147,21 +154,6 @@ def _collected(
     for block in checked_blocks(blocks):
         rows.add(block)
     return rows.part()
-
-
-class _Gram:
-    """Add up XᵀX over rows that arrive in blocks."""
-
-    def __init__(self, like: Tensor) -> None:
-        self._total = like.new_zeros(like.size(1), like.size(1), dtype=torch.float64)
-
-    def add(self, block: Tensor) -> None:
-        for part in chunks(block, 2**24):
-            wide = part.double()
-            self._total.addmm_(wide.t(), wide)
-
-    def matrix(self) -> Tensor:
-        return self._total
 
 
 class _Triangle:

@@ -58,13 +58,11 @@ def _frontier(groups: Groups, cheaper: int, better: int) -> list[str]:
     """Return the systems that no other one beats in both cost and quality, the cheapest first."""
     if better == 0 or len(groups) < 2:
         return []
-    means = {
-        name: tuple(sum(values) / len(values) for values in zip(*runs, strict=True))
-        for name, runs in groups.items()
-    }
-    order = sorted(means, key=lambda name: (-cheaper * means[name][0], -better * means[name][1]))
+    means = {name: [mean(of) for of in zip(*runs, strict=True)] for name, runs in groups.items()}
     best: list[str] = []
-    for name in order:
+    for name in sorted(
+        means, key=lambda name: (-cheaper * means[name][0], -better * means[name][1])
+    ):
         if not best or better * (means[name][1] - means[best[-1]][1]) > 0:
             best.append(name)
     return best

@@ -6,7 +6,7 @@ is opaque, so that a figure reads the same on a light and on a dark page.
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 Box: TypeAlias = tuple[float, float, float, float]  # left, low, right, high
@@ -95,7 +95,10 @@ def place_labels(
         )  # fmt: skip
         size = note.get_window_extent(renderer)
         box: Box = (x + 6, y + 3, x + 6 + size.width, y + 3 + size.height)
-        for a in _boxes(x, y, size.width, size.height):
+        for radius, (right, up) in itertools.product(_RADII, _DIRECTIONS):  # the nearest first
+            width = size.width if right < 0 else size.width / 2 if right == 0 else 0
+            left, low = x + radius * right - width, y + radius * up
+            a = left, low, left + size.width, low + size.height
             fits = inside.x0 <= a[0] and a[2] <= inside.x1 + 40 and a[3] <= inside.y1 + 8
             overlaps = (a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for b in taken)
             if fits and a[1] >= inside.y0 and not any(overlaps):
@@ -103,13 +106,6 @@ def place_labels(
                 break
         taken.append(box)
         note.set_position(((box[0] - x) * to_points, (box[1] - y) * to_points))
-
-
-def _boxes(x: float, y: float, width: float, height: float) -> Iterator[Box]:
-    """Yield places of a label around a point, the nearest first."""
-    for radius, (right, up) in itertools.product(_RADII, _DIRECTIONS):
-        left = x + radius * right - (width if right < 0 else width / 2 if right == 0 else 0)
-        yield left, y + radius * up, left + width, y + radius * up + height
 
 
 def number_log_axis(axis: Any) -> None:

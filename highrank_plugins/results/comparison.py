@@ -144,7 +144,6 @@ def compare_records(
     all known metrics are `columns`. `untested` says why a system has no test. Models below the
     floor have none, either.
     """
-    paths = list(paths)
     records = read_records(paths)
     systems = _systems(paths, records)
     known = metrics_of(records)

@@ -62,7 +62,15 @@ def read_ledger(
     ledger = {stage: parts for stage, parts in ledger.items() if parts}
     for stage, parts in ledger.items():
         for part, counts in parts.items():
-            _check(stage, part, counts)
+            for unit in counts["in"].keys() & counts["out"].keys():
+                took, gave = counts["in"][unit], counts["out"][unit]
+                left_out = sum(_by_reason(counts, unit).values())
+                if took - left_out != gave:
+                    raise ScoreError(
+                        f"{stage}: {part} has {gave:,} {unit}, expected {took - left_out:,} "
+                        f"({took:,} in, {left_out:,} left out); remove the folder and run the "
+                        "stage again"
+                    )
     return ledger
 
 
@@ -186,17 +194,6 @@ def _by_reason(counts: Mapping[str, Any], unit: str) -> Tally:
         for reason, tally in counts["left out"].items()
     }
     return {reason: tally[unit] for reason, tally in found.items() if unit in tally}
-
-
-def _check(stage: str, part: str, counts: Mapping[str, Any]) -> None:
-    for unit in counts["in"].keys() & counts["out"].keys():
-        took, gave = counts["in"][unit], counts["out"][unit]
-        left_out = sum(_by_reason(counts, unit).values())
-        if took - left_out != gave:
-            raise ScoreError(
-                f"{stage}: {part} has {gave:,} {unit}, expected {took - left_out:,} ({took:,} in, "
-                f"{left_out:,} left out); remove the folder and run the stage again"
-            )
 
 
 def _text(text: dict[str, Tally], folder: Path) -> dict[str, dict[str, Any]]:

@@ -63,6 +63,11 @@ def test_a_cache_of_weight_0_changes_nothing():
     assert torch.equal(got, log_probs.gather(1, target.unsqueeze(1)).squeeze(1))
 
 
+def test_a_theta_of_0_weighs_all_words_equally():
+    want = plain(*make_text(), theta=0.0, lamb=0.3, window=8)
+    torch.testing.assert_close(stream(NeuralCache(0.0, 0.3, 8), make_text(), [41]), want)
+
+
 def test_extreme_scores_stay_finite():
     hidden, target, log_probs = make_text()
     for theta in (1e4, -1e4):

@@ -144,11 +144,11 @@ def test_the_scores_of_a_record_are_in_the_card(checkpoint, tmp_path):
     assert "| sacrebleu | 38.04 (nrefs:1, tok:13a) |" in card
 
 
-def swapped(joined_data, to, *names):
-    """Copy dictionaries with two words exchanged."""
+def swapped(data, to, *names, source="dict.en.txt"):
+    """Copy a dictionary with two words exchanged."""
+    first, second, *rest = (data / source).read_text().splitlines(keepends=True)
     for name in names:
-        lines = (joined_data / "dict.en.txt").read_text().splitlines(keepends=True)
-        (to / name).write_text("".join([lines[1], lines[0], *lines[2:]]))
+        (to / name).write_text("".join([second, first, *rest]))
     return to
 
 
@@ -160,7 +160,7 @@ def without_languages(checkpoint, to):
 
 
 def written(path, content):
-    path.write_bytes(content)
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
     return path
 
 
@@ -172,14 +172,12 @@ def linked(data, to, name):
     return copy
 
 
-def weights(to):
-    torch.save({"model": {"a": torch.zeros(1)}}, to / "weights.pt")
-    return to / "weights.pt"
-
-
 # what is wrong → options of export_model from (checkpoint, data, an empty folder), and the message
 EXPORTS = {
-    "no checkpoint": (lambda c, d, to: {"checkpoint": weights(to)}, r"weights\.pt is not a train"),
+    "no checkpoint": (
+        lambda c, d, to: {"checkpoint": written(to / "a.pt", {"model": {"a": torch.zeros(1)}})},
+        r"a\.pt is not a training checkpoint: it lacks",
+    ),
     "no dictionary": (lambda c, d, to: {"data": to}, "run as --data"),
     "another's dictionary": (
         lambda c, d, to: {"data": swapped(d, to, "dict.txt")},
@@ -239,10 +237,9 @@ def test_what_is_not_fit_to_publish_is_refused(checkpoint, joined_data, tmp_path
 
 def test_the_dictionary_of_a_language_model_is_compared_too(lm_data, tmp_path):
     train(lm_data, tmp_path, "transformer_lm_softmax", 1)
-    lines = (lm_data / "dict.txt").read_text().splitlines(keepends=True)
-    (tmp_path / "dict.txt").write_text("".join([lines[1], lines[0], *lines[2:]]))
+    words = swapped(lm_data, tmp_path, "dict.txt", source="dict.txt")
     with pytest.raises(ValueError, match=r"dict\.txt is not the source dictionary"):
-        export_model(last(tmp_path), tmp_path / "out", tmp_path, "MIT")
+        export_model(last(tmp_path), tmp_path / "out", words, "MIT")
 
 
 def test_a_full_disk_is_reported(checkpoint, tmp_path, monkeypatch):
