@@ -167,12 +167,42 @@ def first_page(texts: Mapping[str, Any], pages: dict[str, str]) -> str:
 
 
 def cost(file: str, implementation: str) -> str:
-    """Return the time of a training step over the softmax's, from a file of benchmarks."""
+    """Return the time of a step over the softmax's, from a file of benchmarks."""
+    return f"{float(measured(file, implementation)['over_baseline']):.2f}"
+
+
+def measured(file: str, implementation: str, case: str | None = None) -> dict[str, str]:
+    """Return the row of an implementation in a file of benchmarks."""
     with (DOCS / "benchmarks" / f"{file}.csv").open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
-            if row["implementation"] == implementation:
-                return f"{float(row['over_baseline']):.2f}"
-    raise ValueError(f"docs/benchmarks/{file}.csv has no row {implementation!r}")
+            if row["implementation"] == implementation and case in (None, row["case"]):
+                return row
+    raise ValueError(f"docs/benchmarks/{file}.csv has no row {case or ''} {implementation!r}")
+
+
+def cost_table(texts: Mapping[str, Any]) -> str:
+    """Return what each layer costs, as docs/benchmarks.md shows it."""
+    rows = []
+    for row in texts["costs"]:
+        steps = [
+            cost(*row[kind]) if kind in row else "–" for kind in ("train", "lstm", "translate")
+        ]
+        if "loss" in row:
+            file, case = row["loss"]
+            ours, plain = (measured(file, impl, case) for impl in ("cpp", "naive"))
+            memory = float(plain["memory"]) / float(ours["memory"])
+            time = float(ours["over_baseline"]) / float(plain["over_baseline"])
+            loss = [f"1/{memory:.1f}", f"{time:.2f}"]
+        else:
+            loss = ["–", "–"]
+        if row["layer"] == "softmax":
+            steps = ["1"] * 3
+        rows.append([row["layer"], *steps, *loss])
+    headings = [
+        "layer", "training step, Transformer", "training step, AWD-LSTM", "beam search",
+        "memory of the loss", "time of the loss",
+    ]  # fmt: skip
+    return formatting.table(headings, rows)
 
 
 def study_page(name: str, of: Mapping[str, Any], pages: dict[str, str]) -> str:

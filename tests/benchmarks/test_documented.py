@@ -8,20 +8,23 @@ import pytest
 
 from highrank_plugins.benchmarks.rows import read_csv, table
 from highrank_plugins.common.formatting import table as table_of
+from highrank_plugins.common.yaml_tree import read_tree
+from scripts import results_pages
 
 DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [DOCS / "benchmarks.md", *(DOCS / "benchmarks").glob("*.md")]
+TEXT = "".join(page.read_text(encoding="utf-8") for page in PAGES)
 KERNELS = DOCS / "benchmarks" / "kernels_sm90.csv"
 FILES = sorted({*(DOCS / "benchmarks").glob("*.csv")} - {KERNELS})
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_each_table_is_printed_from_its_file(path):
-    assert table(read_csv(path)) in (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    assert table(read_csv(path)) in TEXT
 
 
 def test_every_table_has_a_file():
-    text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    assert FILES and text.count("| case | implementation | tokens |") == len(FILES)
+    assert FILES and TEXT.count("| case | implementation | tokens |") == len(FILES)
 
 
 def test_the_table_of_kernels_is_printed_from_its_file():
@@ -37,15 +40,14 @@ def test_the_table_of_kernels_is_printed_from_its_file():
         and (row["kernel"] != "gradient_kernel" or row["components"] == "9")
     ]
     heading = ["kernel", "K", "function", "registers", "instructions per logit"]
-    assert table_of(heading, shown) in (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    assert table_of(heading, shown) in TEXT
     assert all(row["spilled"] == "0" for row in rows)
 
 
 def test_the_table_of_generation_is_printed_from_its_file():
-    text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
     lines = (DOCS / "benchmarks" / "generate_processes.jsonl").read_text(encoding="utf-8")
     for row in map(json.loads, lines.splitlines()[:-1]):
-        assert f"| {row['one']} | {row['two']} | {row['ratio']} |" in text
+        assert f"| {row['one']} | {row['two']} | {row['ratio']} |" in TEXT
 
 
 @pytest.mark.parametrize("path", sorted((DOCS / "benchmarks").glob("data_path_*.jsonl")), ids=str)
@@ -56,3 +58,10 @@ def test_the_documented_data_costs_are_those_of_the_file(path):
         numbers = f"{row['seconds']} | {row['pairs_per_second']:,} | {row['mib']:,}"
         assert f"| {row['name']} | {numbers} |" in text
     assert f"**{total['ours_pairs_per_second']:,}** pairs/s" in text
+
+
+def test_the_first_table_is_computed_from_the_files():
+    texts = read_tree(results_pages.TEXTS).values
+    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    assert results_pages.cost_table(texts) in page
+    assert len(page.split()) < 900

@@ -77,7 +77,7 @@ def test_instructions_are_the_recorded_ones(kernel):
 
 def documented(presets, implementations):
     """Return rows of the table in the docs, and today's, as names and numbers."""
-    text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    text = (DOCS / "benchmarks" / "gpu.md").read_text(encoding="utf-8")
     for line in run_roofline(presets, implementations, "h200", {}).splitlines()[2:]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         start = f"| {cells[0]} | {cells[1]} | "
@@ -116,7 +116,7 @@ def test_a_small_chunk_lowers_the_peak_of_a_large_mixture():
 @pytest.mark.triton
 @pytest.mark.long
 def test_the_documented_chunks_are_reproduced():
-    text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    text = (DOCS / "benchmarks" / "gpu.md").read_text(encoding="utf-8")
     row = r"^\| (\d+)(?:, the default)? \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$"
     rows = re.findall(row, text, re.MULTILINE)
     assert len(rows) == 3
