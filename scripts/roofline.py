@@ -186,7 +186,7 @@ def estimate(name: str, case: LossCase, implementation: str, gpu: Gpu) -> Roofli
     """Return the model of one step, forward and backward, of a loss in bfloat16."""
     seconds = Seconds(gpu, case.pointwise)
     peak, gradients = peak_of(case, implementation, counted(seconds))
-    floor = sum(6 * a * b * c for a, b, c in case.layer().products(case.tokens))
+    floor = sum(6 * a * b * c for a, b, c in case.products())
     return RooflineEstimate(
         name, implementation, seconds.products, seconds.others, gpu.seconds(0, floor), peak,
         gradients,

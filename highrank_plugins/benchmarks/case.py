@@ -118,6 +118,24 @@ class LossCase:
         with torch.device("meta"):
             return self.build_head()
 
+    def products(self) -> list[tuple[int, int, int]]:
+        """Return (rows, inner, columns) of the matrix products of a forward pass."""
+        import torch
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        found = []
+
+        class Products(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # torch's
+                if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+                    left, right = args[-2:]
+                    found.append((*left.shape, right.shape[1]))
+                return func(*args, **(kwargs or {}))
+
+        with torch.no_grad(), torch.device("meta"), Products():
+            self.layer().log_probs(torch.empty(self.tokens, self.dim))
+        return found
+
 
 @dataclass(frozen=True)
 class ModelCase:

@@ -14,7 +14,7 @@ from highrank_plugins.benchmarks.case import LossCase
 from highrank_plugins.benchmarks.measuring import Step, alternate
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.naive import is_plain_softmax, naive_nll
-from highrank_plugins.heads.random_state import ChunkRandomState
+from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.losses.nll import FUSED
 
 Loss = Callable[[Head, Tensor, Tensor], Tensor]
@@ -102,9 +102,7 @@ def gathered_nll(head: Head, features: Tensor, target: Tensor, label_smoothing: 
     log-probability exists, unless the label smoothing of a MoS needs all of them.
     """
     smooth = label_smoothing > 0
-    nll_N, smooth_sum_N = head.chunk_nll(
-        features, target, head.tensors(), ChunkRandomState(), smooth
-    )
+    nll_N, smooth_sum_N = head.chunk_nll(features, target, head.tensors(), RandomState(), smooth)
     if smooth_sum_N is None:
         return nll_N.sum()
     share = label_smoothing / (head.num_classes - 1)
@@ -162,7 +160,7 @@ def gemm_floor_step(case: LossCase) -> Step:
         return kept[:elements]
 
     chosen = []
-    for rows, inner, columns in case.layer().products(case.tokens):
+    for rows, inner, columns in case.products():
         if 0 in (rows, inner, columns):
             continue
         piece = max(1, min(rows, PIECE // (columns * dtype.itemsize)))

@@ -1,14 +1,12 @@
 """Define what every output layer has in common.
 
-The name of a tensor may end in its shape, a letter for each dimension, as in `logits_NKM`:
+The name of a tensor may end in its shape, as in `logits_NKM`, here and in `losses/`:
 
     N tokens (n in texts: of a chunk)     M classes
     F feature size (the papers' d1)       S frequent classes, with gates of their own
     D embedding size (d)                  R = M − S rare classes
     K components                          G hidden units of a gate (d2)
     J = K − 1 gates                       C columns of the gates' product, G + 2 or G + 1
-
-`losses/` follows the same legend.
 """
 
 from __future__ import annotations
@@ -23,20 +21,21 @@ from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads.checks import (
     at_target,
     below_largest,
-    check_features,
     check_shared_weight,
+    flat_features,
     integer,
     mix,
     widen,
 )
 from highrank_plugins.heads.pointwise import Pointwise, build_pointwise
-from highrank_plugins.heads.prepared import PreparedTensors, named_tensors
-from highrank_plugins.heads.random_state import ChunkRandomState, RandomState
-from highrank_plugins.heads.registry import Layer, Registry, follow_function
+from highrank_plugins.heads.random_state import RandomState
+from highrank_plugins.heads.registry import Registry, follow_function, named_tensors
 from highrank_plugins.losses import ChunkResults, LossOutput, LossPlan, compute_nll
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.fused import FusedLoss
-from highrank_plugins.losses.own_layers import same_form
+from highrank_plugins.losses.kept_state import is_plain
+from highrank_plugins.losses.own_layers import is_ours, same_form
+from highrank_plugins.losses.plan import Named
 
 HEADS: Registry[type[Head]] = Registry(
     "head",
@@ -46,7 +45,7 @@ HEADS: Registry[type[Head]] = Registry(
 register_head = HEADS.register
 
 
-class Head(Layer):
+class Head(nn.Module):
     """Map features [..., F] to log-probabilities [..., M]: an output layer.
 
     A subclass implements `chunk_logits`, or else `chunk_log_probs`. Both take a run of n tokens and
@@ -62,17 +61,16 @@ class Head(Layer):
         pointwise: a pointwise function, or its name.
     """
 
-    needs = ("chunk_logits", "chunk_log_probs")
-    # the loss with its gradient written out, if any; needs `token_inputs`
-    fused: type[FusedLoss] | None = None
-    # whether the K softmaxes of `chunk_logits` are mixed, with the weights of `log_prior`
-    mixes: ClassVar[bool] = False
-    # whether the logits are W g + b, so that a linear function ranks the classes
-    linear_logits: ClassVar[bool] = False
-    # whether the weights of components depend on the class, as Mixtape's gates do
-    weights_by_class: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ("chunk_logits", "chunk_log_probs")  # one at least
+    option_help: ClassVar[dict[str, str]] = {}  # what each option does, for fairseq's commands
+    constants: tuple[str, ...] | None = None  # options of the function; see `Registry.constants`
+    no_options: tuple[str, ...] = ()  # arguments that models and programs set, not users
+    language_model_defaults: ClassVar[dict[str, Any]] = {}  # where they differ in language models
+    fused: type[FusedLoss] | None = None  # loss with its gradient written out, of `token_inputs`
+    mixes: ClassVar[bool] = False  # whether K softmaxes are mixed, by the weights of `log_prior`
+    linear_logits: ClassVar[bool] = False  # whether logits are W g + b, which ranks the classes
+    weights_by_class: ClassVar[bool] = False  # whether weights of components depend on the class
     retain_dropout = False  # apply dropout in evaluation, too, to sample from all masks
-
     weight: nn.Parameter
     bias: nn.Parameter | None
 
@@ -80,20 +78,11 @@ class Head(Layer):
         super().__init_subclass__(**options)
         follow_function(cls, Head)
 
-    @classmethod
-    def _has_own_log_probs(cls) -> bool:
-        """Whether everything follows from log P, because logits do not say it."""
-        return cls.chunk_log_probs is not Head.chunk_log_probs
-
     def __init__(
-        self,
-        num_classes: int,
-        feature_dim: int,
-        embed_dim: int | None = None,
-        weight: nn.Parameter | None = None,
-        bias: bool = True,
+        self, num_classes: int, feature_dim: int, embed_dim: int | None = None,
+        weight: nn.Parameter | None = None, bias: bool = True,
         pointwise: str | Pointwise = "identity",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.num_classes = integer("num_classes", num_classes)
         self.feature_dim = integer("feature_dim", feature_dim)
@@ -105,41 +94,39 @@ class Head(Layer):
         check_shared_weight(weight, (num_classes, self.embed_dim))
         self.weight = weight
         self.register_parameter("bias", nn.Parameter(torch.zeros(num_classes)) if bias else None)
-        self._prepared = PreparedTensors()
+        self._prepared: tuple[list[object], Named] | None = None  # of which state of parameters
 
     # -- what a structure defines ------------------------------------------------------------
 
     def check_sizes(self) -> None:
         """Raise ValueError if the structure cannot have these sizes; the constructor calls it."""
 
-    def chunk_logits(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
-    ) -> Tensor:
+    def chunk_logits(self, features: Tensor, tensors: Named, random_state: RandomState) -> Tensor:
         """Return logits z [n, M] of features [n, F], before the pointwise function.
 
         A head that `mixes` returns those of its K softmaxes [n, K, M].
         """
         raise NotImplementedError
 
-    def log_prior(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    def log_prior(self, features: Tensor, tensors: Named) -> Tensor:
         """Return log π [n, K], at least float32, of features [n, F]."""
         raise NotImplementedError
 
     def chunk_log_probs(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
+        self, features: Tensor, tensors: Named, random_state: RandomState
     ) -> Tensor:
         """Return log-probabilities [n, M], at least float32, of features [n, F]."""
-        priors = [self.log_prior(features, tensors)] if self.mixes else []
+        log_prior_NK = self.log_prior(features, tensors) if self.mixes else None
         log_probs = self._values(features, tensors, random_state).log_softmax(-1)
-        return mix(priors[0].unsqueeze(-1) + log_probs) if priors else log_probs
+        return log_probs if log_prior_NK is None else mix(log_prior_NK.unsqueeze(-1) + log_probs)
 
     def chunk_nll(
-        self, features: Tensor, target: Tensor, tensors: dict[str, Tensor],
-        random_state: ChunkRandomState, smooth: bool,
+        self, features: Tensor, target: Tensor, tensors: Named,
+        random_state: RandomState, smooth: bool,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Return −log P(target) [n] and, if `smooth`, Σ_x −log P(x) [n] of features [n, F]."""
         # Σ_x log P_x does not decompose over components
-        if self._has_own_log_probs() or (self.mixes and smooth):
+        if self._has_own_log_probs or (self.mixes and smooth):
             log_probs_NM = self.chunk_log_probs(features, tensors, random_state)
             return -at_target(target, log_probs_NM), -log_probs_NM.sum(-1) if smooth else None
         # nll = lse(f) − f_y and Σ_x −log P_x = M lse − Σ f: autograd keeps one [n, M]
@@ -151,7 +138,7 @@ class Head(Layer):
         return nll, self.num_classes * (log_norm - values.mean(-1)) if smooth else None
 
     def chunk_log_norms(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
+        self, features: Tensor, tensors: Named, random_state: RandomState
     ) -> Tensor:
         """Return the log-sum-exp of the values of each softmax [n, K], which `z_loss` squares."""
         if not self.has_log_norms:
@@ -159,19 +146,18 @@ class Head(Layer):
             raise ValueError(f"{title} has no chunk_log_norms; leave it out (--head-z-loss)")
         return self._values(features, tensors, random_state).logsumexp(-1, keepdim=not self.mixes)
 
-    def _values(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
-    ) -> Tensor:
-        """Return f(z) of `chunk_logits`, at least float32."""
+    def _values(self, features: Tensor, tensors: Named, random_state: RandomState) -> Tensor:
         return self.apply_pointwise(self.chunk_logits(features, tensors, random_state), tensors)
 
     def floats_per_token(self) -> int:
         """Return how many numbers a chunk holds per token at its widest; it sizes the chunks."""
         return 4 * self.num_classes
 
-    def token_inputs(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
-    ) -> dict[str, Tensor]:
+    def needs_sorted_classes(self) -> str | None:
+        """Return why class ids must be sorted by falling count, and how to do without, or None."""
+        return None
+
+    def token_inputs(self, features: Tensor, tensors: Named, random_state: RandomState) -> Named:
         """Return the inputs of `fused` per token, e.g. contexts [n, ...], of features [n, F]."""
         raise NotImplementedError
 
@@ -183,62 +169,77 @@ class Head(Layer):
         """Return dropout masks and a noise seed for features [*leading, F]."""
         return RandomState()
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Named:
         """Return the tensors of `chunk_logits`: parameters, or tensors prepared from them."""
         own = {n: t for n, t in named_tensors(self).items() if not n.startswith("pointwise.")}
         return own | {f"pointwise.{name}": t for name, t in self.pointwise.tensors().items()}
 
+    def _prepared_tensors(self) -> Named:
+        """Return `tensors()`; evaluation without gradients keeps them until a number changes.
+
+        Only writing through `parameter.data` goes unnoticed; call `eval()` after it.
+        """
+        changes = self.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
+        if changes or not is_ours(self):  # the tensors of others may follow from anything
+            return self.tensors()
+        state: list[object] = [tuple(filter(is_plain, vars(m).values())) for m in self.modules()]
+        for p in self.parameters():
+            state.append((p.data_ptr(), 0 if p.is_inference() else p._version, p.dtype))
+        if self._prepared is None or self._prepared[0] != state:
+            self._prepared = state, self.tensors()
+        return self._prepared[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_prepared": None}  # copies and pickles prepare their own
+
     # -- for measures --------------------------------------------------------------------------
+
+    @property
+    def _has_own_log_probs(self) -> bool:
+        """Whether everything follows from log P, because logits do not say it."""
+        return type(self).chunk_log_probs is not Head.chunk_log_probs
 
     @property
     def has_log_norms(self) -> bool:
         """Whether `chunk_log_norms` is known: from logits, or written out."""
-        return type(self).chunk_log_norms != Head.chunk_log_norms or not self._has_own_log_probs()
+        return type(self).chunk_log_norms != Head.chunk_log_norms or not self._has_own_log_probs
 
     @property
     def has_logits(self) -> bool:
         """Whether log P = log_softmax(f(z)) for one logit vector z, which `logits` returns."""
-        return not self.mixes and not self._has_own_log_probs()
+        return not self.mixes and not self._has_own_log_probs
 
     def logits(self, features: Tensor) -> Tensor | None:
         """Return f(z) [n, M] of features [n, F]; None without `has_logits`."""
         tensors = self.tensors()
-        return self._values(features, tensors, ChunkRandomState()) if self.has_logits else None
+        return self._values(features, tensors, RandomState()) if self.has_logits else None
 
-    def logit_vectors(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    def logit_vectors(self, features: Tensor, tensors: Named) -> Tensor:
         """Return the K logit vectors of each token [n, K, M], at least float32, before f.
 
         Without `chunk_logits` they are the log-probabilities, as one vector.
         """
-        if self._has_own_log_probs():
-            return self.chunk_log_probs(features, tensors, ChunkRandomState()).unsqueeze(1)
-        logits = widen(self.chunk_logits(features, tensors, ChunkRandomState()))
-        return logits if self.mixes else logits.unsqueeze(1)
+        own = self._has_own_log_probs
+        compute = self.chunk_log_probs if own else self.chunk_logits
+        z = widen(compute(features, tensors, RandomState()))
+        return z if self.mixes and not own else z.unsqueeze(1)
 
-    def nll_of_logits(
-        self, z: Tensor, target: Tensor, features: Tensor, tensors: dict[str, Tensor]
-    ) -> Tensor:
+    def nll_of_logits(self, z: Tensor, target: Tensor, features: Tensor, tensors: Named) -> Tensor:
         """Return −log P(target) [n], differentiable in z [n, K, M] of `logit_vectors`."""
-        if self._has_own_log_probs():
-            return -at_target(target, z.log_softmax(-1)).squeeze(1)
-        found_NK = at_target(target, self.apply_pointwise(z, tensors).log_softmax(-1))
-        if not self.mixes:
+        own = self._has_own_log_probs
+        values = z if own else self.apply_pointwise(z, tensors)
+        found_NK = at_target(target, values.log_softmax(-1))
+        if own or not self.mixes:
             return -found_NK.squeeze(1)
         return -mix(self.log_prior(features, tensors) + found_NK)
 
-    def log_weights(
-        self, features: Tensor, target: Tensor, tensors: dict[str, Tensor]
-    ) -> Tensor | None:
+    def log_weights(self, features: Tensor, target: Tensor, tensors: Named) -> Tensor | None:
         """Return log π [n, K], weights of components for the targets; None without components."""
         return None
 
-    def class_gates(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor | None:
+    def class_gates(self, features: Tensor, tensors: Named) -> Tensor | None:
         """Return π [n, K, S + 1] in float64: of each class below S, then of all others, if any."""
         return None
-
-    def products(self, tokens: int) -> list[tuple[int, int, int]]:
-        """Return (rows, inner, columns) of the matrix products of a forward pass."""
-        return [(tokens, self.embed_dim, self.num_classes)]
 
     # -- what users call ---------------------------------------------------------------------
 
@@ -269,32 +270,20 @@ class Head(Layer):
         """Yield log P [n, M] chunk by chunk; the whole batch if a graph is needed."""
         flat = self.flatten_features(features)
         random_state = self.sample_masks(features.shape[:-1], features)
-        tensors = self._prepared.of(self)
-        needs_graph = torch.is_grad_enabled() and (
-            features.requires_grad or any(t.requires_grad for t in tensors.values())
-        )
+        tensors = self._prepared_tensors()
         tokens = size = flat.size(0)
-        if not needs_graph:
+        needs_graph = any(t.requires_grad for t in (features, *tensors.values()))
+        if not (needs_graph and torch.is_grad_enabled()):
             size = tokens_within(flat, self.floats_per_token(), None, most=tokens)
         for start, stop in chunk_ranges(0, tokens, size):
             yield self.chunk_log_probs(flat[start:stop], tensors, random_state.rows(start, stop))
 
     def nll(
-        self,
-        features: Tensor,
-        target: Tensor,
-        *,
-        weight: Tensor | None = None,
-        label_smoothing: float = 0.0,
-        ignore_index: int | None = None,
-        reduction: str = "none",
-        impl: str = "auto",
-        memory: int | None = None,
-        accuracy: bool = False,
-        filter_gradients: bool = False,
-        entropy: bool = False,
-        z_loss: float = 0.0,
-    ) -> LossOutput:
+        self, features: Tensor, target: Tensor, *, weight: Tensor | None = None,
+        label_smoothing: float = 0.0, ignore_index: int | None = None, reduction: str = "none",
+        impl: str = "auto", memory: int | None = None, accuracy: bool = False,
+        filter_gradients: bool = False, entropy: bool = False, z_loss: float = 0.0,
+    ) -> LossOutput:  # fmt: skip
         """Return the negative log-likelihood of `target`, without holding N × M log-probabilities.
 
         loss = w [(1 − ε − ε_i) nll + ε_i Σ_x −log P_x + ζ Σ_k lse_k²] with ε_i = ε/(M − 1).
@@ -331,15 +320,14 @@ class Head(Layer):
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode as `nn.Module.train` does, and discard what was prepared for inference."""
-        self._prepared.forget()
+        self._prepared = None
         return super().train(mode)
 
     def flatten_features(self, features: Tensor) -> Tensor:
         """Reshape [..., F] to [N, F]; an error names both sizes, or both dtypes."""
-        check_features(features, self.feature_dim, self.named_parameters())
-        return features.reshape(-1, self.feature_dim)
+        return flat_features(features, self.feature_dim, self.named_parameters())
 
-    def apply_pointwise(self, logits: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    def apply_pointwise(self, logits: Tensor, tensors: Named) -> Tensor:
         """Return f of widened logits."""
         prefix = "pointwise."
         own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def check_features(
+def flat_features(
     features: Tensor, feature_dim: int, parameters: Iterable[tuple[str, Tensor]]
-) -> None:
-    """Refuse features of another size, not floating, or not of the parameters' dtype.
+) -> Tensor:
+    """Return features [N, F]; refuse those of another size, not floating, or of another dtype.
 
     Autocast allows any. Parameters of pointwise functions may have another dtype.
     """
@@ -28,14 +28,14 @@ def check_features(
         known = ", ".join(str(dtype) for dtype in FLOATS)
         raise ValueError(f"features: expected one of {known}, got {features.dtype}")
     device = features.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        return
-    for name, parameter in parameters:
+    casts = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    for name, parameter in () if casts else parameters:
         if parameter.dtype != features.dtype and not name.startswith("pointwise."):
             raise ValueError(
                 f"features are {features.dtype}, the parameter {name} is {parameter.dtype}: "
                 "convert one of them, or run under torch.autocast"
             )
+    return features.reshape(-1, feature_dim)
 
 
 def integer(name: str, value: int, least: int = 1) -> int:

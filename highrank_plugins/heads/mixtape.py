@@ -8,26 +8,28 @@ control: gates with as many parameters, whose K terms are divided by their sum.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from highrank_plugins.heads import mixtape_options
 from highrank_plugins.heads.base import register_head
 from highrank_plugins.heads.checks import integer, not_negative, probability, widen
 from highrank_plugins.heads.mixtures import Mixture
 from highrank_plugins.heads.pointwise import Pointwise
-from highrank_plugins.heads.random_state import (
-    ChunkRandomState,
-    RandomState,
-    sample_mask,
-    sample_noise_seed,
-)
+from highrank_plugins.heads.random_state import RandomState, sample_mask
 from highrank_plugins.losses.autograd import linear_of
 from highrank_plugins.losses.fused import FusedLoss
 from highrank_plugins.losses.mixtape import FusedMixtape
+from highrank_plugins.losses.plan import Named
+
+# whether U g, u·g and each frequent class have a bias
+GATE_BIASES = {
+    "paper": (False, False, True),
+    "full": (True, True, True),
+    "none": (False, False, False),
+}
 
 
 @register_head("mixtape")
@@ -45,14 +47,15 @@ class Mixtape(Mixture):
         components: K, a power of two for a tree.
         gates: "tree", or "softmax", which has no fused loss.
         context_scale: s, see `Mixture`.
-        frequent: S in [0, M]; class ids must be sorted by frequency. Default M // 2.
+        frequent: S in [0, M]; class ids must be sorted by frequency. Default: from the next two.
+        frequent_ratio: r in [0, 1]; S = r M, see `number_of_frequent`.
+        frequent_multiple: S is rounded to the nearest multiple of this number; 1: not rounded.
         gate_dim: G, the paper's d2.
         dropout: rate on the contexts h; locked_dropout: one mask for all time steps.
         gate_dropout: rate on tanh(U g).
         gate_noise: standard deviation of noise on the frequent gates' logits in training.
         gate_weight_norm: constant norm of every row of U; 0 leaves U free.
-        gate_hidden_bias, gate_shared_bias: biases of U g and u·g, which the paper lacks.
-        gate_class_bias: b_{x,k}, which the paper has.
+        gate_biases: "paper" (b_{x,k} alone), "full" (U g and u·g have biases, too) or "none".
         num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
     """
 
@@ -60,10 +63,22 @@ class Mixtape(Mixture):
     weights_by_class = True
     has_prior = False
     constants = ("context_scale", "gates", "gate_weight_norm")
-    set_by = mixtape_options.SET_BY
-    other_options = mixtape_options.OTHER_OPTIONS
+    no_options = ("locked_dropout", "frequent")
     language_model_defaults: ClassVar = {"frequent_ratio": 0.1}
-    option_help = mixtape_options.OPTION_HELP
+    option_help: ClassVar = Mixture.option_help | {
+        "frequent_ratio": "r: the r*V most frequent classes have gates of their own (0 to 1)",
+        "frequent_multiple": "round the number of these classes to the nearest multiple of N, "
+        "which GPUs compute faster, unless it is below N; 1: do not round. A checkpoint keeps its "
+        "number",
+        "gates": "tree of sigmoids, or a softmax as its control (any K; losses: reference, "
+        "chunked)",
+        "gate_biases": "biases of the gates: paper (of frequent classes), full (all) or none",
+        "gate_dim": "width d2 of the gates' hidden layer",
+        "gate_dropout": "dropout on the gates' hidden layer tanh(U g)",
+        "gate_noise": "sd of Gaussian noise on the frequent gates in training (slow on CPU if not "
+        "0)",
+        "gate_weight_norm": "normalise the rows of U to this constant length; 0: off",
+    }
 
     def __init__(
         self, num_classes: int, feature_dim: int, embed_dim: int | None = None,
@@ -73,8 +88,7 @@ class Mixtape(Mixture):
         frequent: int | None = None, gates: str = "tree", gate_dim: int = 64,
         dropout: float = 0.0, locked_dropout: bool = False,
         gate_dropout: float = 0.0, gate_noise: float = 0.0, gate_weight_norm: float = 0.0,
-        gate_hidden_bias: bool = False, gate_shared_bias: bool = False,
-        gate_class_bias: bool = True,
+        frequent_ratio: float = 0.5, frequent_multiple: int = 64, gate_biases: str = "paper",
     ) -> None:  # fmt: skip
         super().__init__(
             num_classes, feature_dim, embed_dim, weight, bias, pointwise,
@@ -85,37 +99,29 @@ class Mixtape(Mixture):
         self.gates = gates
         if gates != "tree":
             self.fused = None
-        elif not is_power_of_two(self.components):
+        elif self.components.bit_count() != 1:  # the tree would not be full
             raise ValueError(f"mixtape: components must be a power of two, got {components}")
-        half = num_classes // 2
-        self.frequent = integer("frequent", half if frequent is None else frequent, least=0)
+        if frequent is None:
+            frequent = number_of_frequent(frequent_ratio, frequent_multiple, num_classes)
+        self.frequent = integer("frequent", frequent, least=0)
         if self.frequent > num_classes:
             raise ValueError(f"mixtape: frequent must lie in [0, {num_classes}], got {frequent}")
         self.gate_dim = integer("gate_dim", gate_dim)
         self.gate_dropout = probability("gate_dropout", gate_dropout)
         self.gate_noise = not_negative("gate_noise", gate_noise)
         self.gate_weight_norm = not_negative("gate_weight_norm", gate_weight_norm)
-        self.gate_hidden_bias = bool(gate_hidden_bias)
-        self.gate_shared_bias = bool(gate_shared_bias)
-        self.gate_class_bias = bool(gate_class_bias)
-        self._make_gates()
-
-    def _make_gates(self) -> None:
-        gates = self.components - 1
-        if gates == 0:
-            return
-        self.gate_hidden = nn.Linear(
-            self.feature_dim, gates * self.gate_dim, bias=self.gate_hidden_bias
-        )
-        self.gate_shared = nn.Linear(self.feature_dim, gates, bias=self.gate_shared_bias)
-        embed = torch.empty(self.frequent, self.gate_dim).uniform_(-0.1, 0.1)
-        self.gate_embed = nn.Parameter(embed)
-        if self.gate_class_bias:
-            self.gate_bias = nn.Parameter(torch.zeros(self.frequent, gates))
-
-    @classmethod
-    def arguments(cls, options: dict[str, Any], num_classes: int) -> dict[str, Any]:
-        return mixtape_options.arguments(options, num_classes)
+        if gate_biases not in GATE_BIASES:
+            known = ", ".join(GATE_BIASES)
+            raise ValueError(f"mixtape: gate_biases: {gate_biases!r} is not one of {known}")
+        self.gate_biases = gate_biases
+        count, (of_hidden, of_shared, of_classes) = self.components - 1, GATE_BIASES[gate_biases]
+        if count:
+            self.gate_hidden = nn.Linear(self.feature_dim, count * self.gate_dim, bias=of_hidden)
+            self.gate_shared = nn.Linear(self.feature_dim, count, bias=of_shared)
+            embed = torch.empty(self.frequent, self.gate_dim).uniform_(-0.1, 0.1)
+            self.gate_embed = nn.Parameter(embed)
+            if of_classes:
+                self.gate_bias = nn.Parameter(torch.zeros(self.frequent, count))
 
     def needs_sorted_classes(self) -> str | None:
         if not self.frequent:
@@ -133,10 +139,11 @@ class Mixtape(Mixture):
                 leading, width, self.gate_dropout, self.locked_dropout, like
             )
         if self.training and self.gate_noise:
-            random_state.noise_sd, random_state.noise_seed = self.gate_noise, sample_noise_seed()
+            random_state.noise_sd = self.gate_noise
+            random_state.noise_seed = int(torch.randint(2**62, ()))
         return random_state
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Named:
         tensors = super().tensors()
         for name in tensors.keys() & {"bias", "gate_bias"}:  # added to widened logits
             tensors[name] = widen(tensors[name])
@@ -146,19 +153,17 @@ class Mixtape(Mixture):
             tensors["gate_hidden.weight"] = self.gate_weight_norm * normed
         return tensors
 
-    def token_inputs(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
-    ) -> dict[str, Tensor]:
+    def token_inputs(self, features: Tensor, tensors: Named, random_state: RandomState) -> Named:
         contexts_NKD = self.contexts(features, tensors, random_state)
         if self.components == 1:
             return {"contexts": contexts_NKD, "mixed": contexts_NKD.squeeze(1)}
         shared_NJ = widen(linear_of(features, tensors, "gate_shared"))  # u_k·g
+        mixed_ND = self._mixed(contexts_NKD, shared_NJ)
+        hidden = random_state.dropout("gate", linear_of(features, tensors, "gate_hidden").tanh())
+        hidden_NJG = hidden.unflatten(-1, (-1, self.gate_dim))  # tanh(U_k g)
         return {
-            "contexts": contexts_NKD,
-            "mixed": self._mixed(contexts_NKD, shared_NJ),
-            "shared": shared_NJ,
-            "hidden": self._gate_hidden(features, tensors, random_state),
-        }
+            "contexts": contexts_NKD, "mixed": mixed_ND, "shared": shared_NJ, "hidden": hidden_NJG,
+        }  # fmt: skip
 
     def _mixed(self, contexts_NKD: Tensor, shared_NJ: Tensor) -> Tensor:
         """Return the contexts' mixture for the rare classes [n, D], in the contexts' dtype.
@@ -177,41 +182,22 @@ class Mixtape(Mixture):
         low_NK = (probs_NK - high_NK).to(dtype)  # carries the whole gradient
         return torch.stack((high_NK, low_NK), 1).matmul(contexts_NKD).sum(1)
 
-    def _gate_hidden(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
-    ) -> Tensor:
-        """Return tanh(U_k g) [n, J, G]."""
-        hidden = linear_of(features, tensors, "gate_hidden")
-        return random_state.dropout("gate", hidden.tanh()).unflatten(-1, (-1, self.gate_dim))
-
-    def chunk_logits(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
-    ) -> Tensor:
+    def chunk_logits(self, features: Tensor, tensors: Named, random_state: RandomState) -> Tensor:
         inputs = self.token_inputs(features, tensors, random_state)
         # one split, because two slices would each pad their gradient to full size
-        weight_SD, weight_RD = tensors["weight"].split(self._split())
-        frequent_NS = self._frequent_logits(inputs, weight_SD, tensors, random_state)
+        split = [self.frequent, self.num_classes - self.frequent]
+        weight_SD, weight_RD = tensors["weight"].split(split)
+        leaves_NKS = widen(linear(inputs["contexts"], weight_SD))
+        frequent_NS = leaves_NKS.squeeze(1)
+        if "hidden" in inputs:
+            gates_NJS = self.class_gate_logits(inputs, tensors, random_state)
+            frequent_NS = self._mean(leaves_NKS, gates_NJS)
         rare_NR = widen(linear(inputs["mixed"], weight_RD))
         logits_NM = torch.cat((frequent_NS, rare_NR), -1)
         bias = tensors.get("bias")
         return logits_NM if bias is None else logits_NM.add_(bias)
 
-    def _frequent_logits(
-        self,
-        inputs: dict[str, Tensor],
-        weight_SD: Tensor,
-        tensors: dict[str, Tensor],
-        random_state: ChunkRandomState,
-    ) -> Tensor:
-        """Return Σ_k π_{x,k} h_k·w_x of the frequent classes [n, S], widened."""
-        leaves_NKS = widen(linear(inputs["contexts"], weight_SD))
-        if "hidden" not in inputs:
-            return leaves_NKS.squeeze(1)
-        return self._mean(leaves_NKS, self.class_gate_logits(inputs, tensors, random_state))
-
-    def class_gate_logits(
-        self, inputs: dict[str, Tensor], tensors: dict[str, Tensor], random_state: ChunkRandomState
-    ) -> Tensor:
+    def class_gate_logits(self, inputs: Named, tensors: Named, random_state: RandomState) -> Tensor:
         """Return l_{x,k} of the frequent classes [n, J, S], widened."""
         own_NJS = widen(linear(inputs["hidden"], tensors["gate_embed"]))
         gates_NJS = own_NJS.add_(inputs["shared"].unsqueeze(-1))
@@ -219,31 +205,24 @@ class Mixtape(Mixture):
             gates_NJS = gates_NJS.add_(tensors["gate_bias"].t())
         return random_state.add_noise(gates_NJS)
 
-    def _split(self) -> list[int]:
-        return [self.frequent, self.num_classes - self.frequent]
-
-    def logit_vectors(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        contexts_NKD = self.contexts(features, tensors, ChunkRandomState())
+    def logit_vectors(self, features: Tensor, tensors: Named) -> Tensor:
+        contexts_NKD = self.contexts(features, tensors, RandomState())
         return widen(linear(contexts_NKD, tensors["weight"]))
 
-    def nll_of_logits(
-        self, z: Tensor, target: Tensor, features: Tensor, tensors: dict[str, Tensor]
-    ) -> Tensor:
-        inputs = self.token_inputs(features, tensors, ChunkRandomState())
+    def nll_of_logits(self, z: Tensor, target: Tensor, features: Tensor, tensors: Named) -> Tensor:
+        inputs = self.token_inputs(features, tensors, RandomState())
         if self.components > 1:
-            own_NJS = self.class_gate_logits(inputs, tensors, ChunkRandomState())
+            own_NJS = self.class_gate_logits(inputs, tensors, RandomState())
             shared_NJ1 = inputs["shared"].unsqueeze(-1)
             rare_NJR = shared_NJ1.expand(-1, -1, self.num_classes - self.frequent)
             z = self._mean(z, torch.cat((own_NJS, rare_NJR), -1)).unsqueeze(1)
         bias = tensors.get("bias")
         return super().nll_of_logits(z if bias is None else z + bias, target, features, tensors)
 
-    def log_weights(
-        self, features: Tensor, target: Tensor, tensors: dict[str, Tensor]
-    ) -> Tensor | None:
+    def log_weights(self, features: Tensor, target: Tensor, tensors: Named) -> Tensor | None:
         if self.components == 1:
             return None
-        inputs = self.token_inputs(features, tensors, ChunkRandomState())
+        inputs = self.token_inputs(features, tensors, RandomState())
         logits_NJ = inputs["shared"]
         if self.frequent:
             row_N = target.clamp_max(self.frequent - 1)
@@ -254,11 +233,11 @@ class Mixtape(Mixture):
             logits_NJ = torch.where(target.unsqueeze(-1) < self.frequent, own_NJ, logits_NJ)
         return self._probabilities(logits_NJ.unsqueeze(-1).double()).squeeze(-1).log()
 
-    def class_gates(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor | None:
+    def class_gates(self, features: Tensor, tensors: Named) -> Tensor | None:
         if self.components == 1:
             return None
-        inputs = self.token_inputs(features, tensors, ChunkRandomState())
-        own_NJS = self.class_gate_logits(inputs, tensors, ChunkRandomState())
+        inputs = self.token_inputs(features, tensors, RandomState())
+        own_NJS = self.class_gate_logits(inputs, tensors, RandomState())
         return self._probabilities(
             torch.cat((own_NJS, inputs["shared"].unsqueeze(-1)), -1).double()
         )
@@ -277,20 +256,25 @@ class Mixtape(Mixture):
             [self._mean(leaf.view(1, -1, 1).expand(shape), gates_NJS) for leaf in leaves], 1
         )
 
-    def products(self, tokens: int) -> list[tuple[int, int, int]]:
-        n, k, f, d = tokens, self.components, self.feature_dim, self.embed_dim
-        gates, width = k - 1, self.gate_dim
-        own = [(n, f, gates * width), (n, f, gates), (n * gates, width, self.frequent)]
-        rare = (n, d, self.num_classes - self.frequent)
-        return [(n, f, k * d), *own, (n * k, d, self.frequent), rare]
-
     def floats_per_token(self) -> int:
         return 4 * self.num_classes + 6 * self.components * (self.frequent + self.embed_dim)
 
 
-def is_power_of_two(k: int) -> bool:
-    """Whether a tree with k leaves is full."""
-    return k > 0 and k & (k - 1) == 0
+def number_of_frequent(ratio: float, multiple: int, num_classes: int) -> int:
+    """Return S: int(ratio · M), rounded to the nearest multiple where that keeps its meaning.
+
+    A GPU loads 16 bytes at once only where rows start at multiples of 16 bytes. A number below
+    `multiple` stays, since rounding would change the share of classes too much; so does one that
+    would exceed M, and M itself.
+    """
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"frequent_ratio must lie in [0, 1], got {ratio}")
+    if multiple < 1:
+        raise ValueError(f"frequent_multiple must be at least 1, got {multiple}")
+    exact = int(ratio * num_classes)
+    rounded = (exact + multiple // 2) // multiple * multiple
+    keeps = exact < multiple or exact == num_classes or rounded > num_classes
+    return exact if keeps else rounded
 
 
 def sigmoid_tree(leaves_NKS: Tensor, gates_NJS: Tensor) -> Tensor:

@@ -11,9 +11,10 @@ from torch.nn.functional import linear
 from highrank_plugins.heads.base import Head, register_head
 from highrank_plugins.heads.checks import integer, positive, probability, widen
 from highrank_plugins.heads.pointwise import Pointwise
-from highrank_plugins.heads.random_state import ChunkRandomState, RandomState, sample_mask
+from highrank_plugins.heads.random_state import RandomState, sample_mask
 from highrank_plugins.losses.autograd import linear_of
 from highrank_plugins.losses.mos import FusedMixture
+from highrank_plugins.losses.plan import Named
 from highrank_plugins.losses.softmax import FusedLogits
 
 
@@ -36,8 +37,7 @@ class Mixture(Head):
     """
 
     constants: tuple[str, ...] | None = ("context_scale",)
-    # the trunk decides whether the mask is locked
-    set_by: ClassVar = {"locked_dropout": None}
+    no_options: tuple[str, ...] = ("locked_dropout",)
     option_help: ClassVar = {
         "components": "number of mixture components K; mixtape: a power of two",
         "context_scale": "s of the contexts h_k = s*tanh(A_k g + a_k); with shared embeddings the "
@@ -77,26 +77,17 @@ class Mixture(Head):
         copies = 2 if self.context_scale == 1 else 3
         return 2 * copies * self.components * self.embed_dim
 
-    def contexts(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
-    ) -> Tensor:
+    def contexts(self, features: Tensor, tensors: Named, random_state: RandomState) -> Tensor:
         """Return h [n, K, D] of features [n, F]."""
         h = linear_of(features, tensors, "latent").tanh()
         if self.context_scale != 1:
             h = self.context_scale * h
         return random_state.dropout("latent", h).unflatten(-1, (self.components, self.embed_dim))
 
-    def log_weights(
-        self, features: Tensor, target: Tensor, tensors: dict[str, Tensor]
-    ) -> Tensor | None:
+    def log_weights(self, features: Tensor, target: Tensor, tensors: Named) -> Tensor | None:
         return self.log_prior(features, tensors)
 
-    def _mixing_products(self, tokens: int) -> list[tuple[int, int, int]]:
-        """Return the products that make contexts and prior, see `Head.products`."""
-        contexts = (tokens, self.feature_dim, self.components * self.embed_dim)
-        return [contexts, (tokens, self.feature_dim, self.components)]
-
-    def log_prior(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    def log_prior(self, features: Tensor, tensors: Named) -> Tensor:
         return widen(linear_of(features, tensors, "prior")).log_softmax(-1)
 
 
@@ -111,23 +102,15 @@ class MixtureOfSoftmaxes(Mixture):
     fused = FusedMixture
     mixes = True
 
-    def token_inputs(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
-    ) -> dict[str, Tensor]:
+    def token_inputs(self, features: Tensor, tensors: Named, random_state: RandomState) -> Named:
         return {
             "contexts": self.contexts(features, tensors, random_state),
             "log_prior": self.log_prior(features, tensors),
         }
 
-    def chunk_logits(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
-    ) -> Tensor:
+    def chunk_logits(self, features: Tensor, tensors: Named, random_state: RandomState) -> Tensor:
         contexts_NKD = self.contexts(features, tensors, random_state)
         return linear(contexts_NKD, tensors["weight"], tensors.get("bias"))
-
-    def products(self, tokens: int) -> list[tuple[int, int, int]]:
-        softmaxes = (tokens * self.components, self.embed_dim, self.num_classes)
-        return [*self._mixing_products(tokens), softmaxes]
 
     def floats_per_token(self) -> int:
         return 4 * self.components * self.num_classes
@@ -142,23 +125,16 @@ class MixtureOfContexts(Mixture):
 
     fused = FusedLogits
 
-    def token_inputs(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
-    ) -> dict[str, Tensor]:
+    def token_inputs(self, features: Tensor, tensors: Named, random_state: RandomState) -> Named:
         prior_NK = self.log_prior(features, tensors).exp()
         contexts_NKD = self.contexts(features, tensors, random_state)
         # no matrix product, because autocast would run it in half precision
         mixed_ND = (prior_NK.unsqueeze(-1) * widen(contexts_NKD)).sum(1).to(contexts_NKD.dtype)
         return {"contexts": mixed_ND}
 
-    def chunk_logits(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
-    ) -> Tensor:
+    def chunk_logits(self, features: Tensor, tensors: Named, random_state: RandomState) -> Tensor:
         mixed_ND = self.token_inputs(features, tensors, random_state)["contexts"]
         return linear(mixed_ND, tensors["weight"], tensors.get("bias"))
-
-    def products(self, tokens: int) -> list[tuple[int, int, int]]:
-        return [*self._mixing_products(tokens), (tokens, self.embed_dim, self.num_classes)]
 
     def floats_per_token(self) -> int:
         return super().floats_per_token() + 4 * self.components * self.embed_dim

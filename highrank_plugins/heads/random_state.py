@@ -15,37 +15,30 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.common.dropout_masks import dropout_mask
+from highrank_plugins.losses.plan import Named
 
 NOISE_BLOCK = 64  # number of tokens that share a generator
 
 
 @dataclass
 class RandomState:
-    """Draw masks and noise of N tokens, in the order of the flattened batch.
+    """Draw masks and noise of tokens, in the order of the flattened batch.
 
-    `masks[name]` is [R, width] with entries 0 or 1/(1 − p); token n uses row n % R. R is N, or the
-    number of columns of a time-major batch when the mask is locked over time.
+    `masks[name]` is [R, width] with entries 0 or 1/(1 − p); token n uses row n % R. R is the number
+    of tokens, or of columns of a time-major batch when the mask is locked over time. Only the state
+    of a chunk, of the tokens start..stop−1, has noise.
     """
 
-    masks: dict[str, Tensor] = field(default_factory=dict)
-    noise_sd: float = 0.0
-    noise_seed: int = 0
-
-    def rows(self, start: int, stop: int) -> ChunkRandomState:
-        """Return the part that tokens start..stop−1 use."""
-        masks = {name: _rows(mask, start, stop) for name, mask in self.masks.items()}
-        return ChunkRandomState(masks, self.noise_sd, self.noise_seed, start, stop)
-
-
-@dataclass
-class ChunkRandomState:
-    """Hold masks and noise of a run of tokens."""
-
-    masks: dict[str, Tensor] = field(default_factory=dict)
+    masks: Named = field(default_factory=dict)
     noise_sd: float = 0.0
     noise_seed: int = 0
     start: int = 0
     stop: int = 0
+
+    def rows(self, start: int, stop: int) -> RandomState:
+        """Return the state of the tokens start..stop−1."""
+        masks = {name: _rows(mask, start, stop) for name, mask in self.masks.items()}
+        return RandomState(masks, self.noise_sd, self.noise_seed, start, stop)
 
     def dropout(self, name: str, x: Tensor) -> Tensor:
         """Return x [n, width] with the mask `name`, or x itself where no such mask was drawn."""
@@ -54,21 +47,16 @@ class ChunkRandomState:
 
     def add_noise(self, x: Tensor) -> Tensor:
         """Return x [n, J, S] plus Gaussian noise; x itself without noise."""
-        if not self._noisy():
+        if not self.noise_sd:
             return x
         # half precision gets the same numbers, rounded
         wide = torch.promote_types(x.dtype, torch.float32)
         noise_JNS = x.new_empty((x.size(1), x.size(0), x.size(2)), dtype=wide)
-        self.fill_with_noise(noise_JNS)
-        return x + noise_JNS.transpose(0, 1)
+        return x + noise_JNS.transpose(0, 1) if self.fill_with_noise(noise_JNS) else x
 
     def fill_with_noise(self, x_JNS: Tensor, first: int = 0) -> bool:
-        """Write the noise of n of these tokens into x [J, n, S]; return whether there is any.
-
-        Args:
-            first: number of the first of the tokens, here.
-        """
-        if not self._noisy():
+        """Write noise of n tokens, from `first` here, into x [J, n, S]; return whether it did."""
+        if not (self.noise_sd and self.start < self.stop):
             return False
         # device meta, where `scripts/roofline.py` runs losses, has no generator
         device = "cpu" if x_JNS.is_meta else x_JNS.device
@@ -87,19 +75,11 @@ class ChunkRandomState:
                     rows_NS.copy_(drawn[start - drawn_from : stop - drawn_from])
         return True
 
-    def _noisy(self) -> bool:
-        return bool(self.noise_sd) and self.start < self.stop
-
 
 def sample_mask(leading: torch.Size, width: int, p: float, locked: bool, like: Tensor) -> Tensor:
     """Return a dropout mask [R, width] of features [*leading, F]; a row per column when locked."""
     rows = math.prod(leading[1:]) if locked and len(leading) > 1 else math.prod(leading)
     return dropout_mask((rows, width), p, like)
-
-
-def sample_noise_seed() -> int:
-    """Return a seed from torch's default generator, which `torch.manual_seed` sets."""
-    return int(torch.randint(2**62, ()))
 
 
 def _rows(mask: Tensor, start: int, stop: int) -> Tensor:

@@ -11,7 +11,8 @@ import inspect
 import random
 import sys
 from collections.abc import Callable, Iterable, Set
-from typing import Any, ClassVar, Generic, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +32,9 @@ OF_LOG_PROBS = ("chunk_nll", "chunk_log_norms", "logits", "has_logits", *OF_LOGI
 OUTSIDE_FUSED = frozenset(
     (
         "logits", "has_logits", *OF_LOGITS, "fused", "linear_logits", "retain_dropout",
-        "registered_name", "contexts", "log_prior", "_gate_hidden", "tensors", "sample_masks",
-        "check_sizes", "floats_per_token", "token_floats", "products", "needs_sorted_classes",
-        "arguments", "set_by", "other_options", "language_model_defaults", "option_help",
+        "registered_name", "contexts", "log_prior", "tensors", "sample_masks",
+        "check_sizes", "floats_per_token", "token_floats", "needs_sorted_classes",
+        "no_options", "language_model_defaults", "option_help",
         "constants", "extra_repr", "train", "forward", "log_probs", "nll", "top_k",
     )
 )  # fmt: skip
@@ -50,36 +51,15 @@ def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {kind} {name!r}{did_you_mean(str(name), names)}; known: {listed}"
 
 
-class Layer(nn.Module):
-    """Say of a registered class what command lines and checkpoints read.
-
-    Each argument of the constructor is an option of the same name.
-    """
-
-    # methods of which a class has at least one; see `Registry.register`
-    needs: ClassVar[tuple[str, ...]] = ()
-    # what each option does, by its name, for the help of fairseq's commands
-    option_help: ClassVar[dict[str, str]] = {}
-    # options that change the function but no parameter; see `Registry.constants`
-    constants: tuple[str, ...] | None = None
-    # arguments that are not options, each with the option that sets it; None: the model sets it
-    set_by: ClassVar[dict[str, str | None]] = {}
-    # the options that set those arguments, with their defaults
-    other_options: ClassVar[dict[str, bool | int | float | str]] = {}
-    # the defaults of options that language models change
-    language_model_defaults: ClassVar[dict[str, bool | int | float | str]] = {}
-
-    @classmethod
-    def arguments(cls, options: dict[str, Any], num_classes: int) -> dict[str, Any]:
-        """Return the arguments in `set_by` that the values of `other_options` mean."""
-        return {}
-
-    def needs_sorted_classes(self) -> str | None:
-        """Return why class ids must be sorted by falling count, and how to do without.
-
-        None if any order serves.
-        """
-        return None
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return all parameters by name; parametrised ones as their parametrisation computes them."""
+    found: dict[str, Tensor] = {}
+    for path, parameter in module.named_parameters(remove_duplicate=False):
+        outer, parametrised, inner = path.partition("parametrizations.")
+        name = outer + inner.partition(".")[0] if parametrised else path
+        if name not in found:
+            found[name] = attrgetter(name)(module) if parametrised else parameter
+    return found
 
 
 class Registry(Generic[T]):
@@ -114,10 +94,11 @@ class Registry(Generic[T]):
         def add(cls: T) -> T:
             if name in self._classes:
                 raise UserError(f"{self.kind} {name!r} is already registered; choose another name")
-            self._check_base(name, cls)
+            if problem := self._problem(name, cls):
+                title = f"{self.kind} {name!r} of class {getattr(cls, '__name__', repr(cls))}"
+                raise UserError(f"{title}: {problem}")
             self._classes[name] = cls
             try:
-                self._check(name)
                 for listener in self._listeners:
                     listener()
             except ValueError:
@@ -128,37 +109,31 @@ class Registry(Generic[T]):
 
         return add
 
-    def _check(self, name: str) -> None:
-        cls = self._classes[name]
+    def _problem(self, name: str, cls: Any) -> str | None:
+        """Return why a class cannot be registered under a name; None if it can."""
+        base, constants = self.base(), getattr(cls, "constants", None)
+        needs = getattr(base, "needs", ())
+        if not (isinstance(cls, type) and issubclass(cls, base)):
+            kind = base.__name__
+            return f"it is not a {kind}; register a class that inherits from {kind}"
+        if needs and all(getattr(cls, n) is getattr(base, n) for n in needs):
+            return (
+                f"it has no {' and it has no '.join(needs)}, from which the loss is computed "
+                "(forward is not); write it"
+            )
         if not name.isidentifier():
-            raise UserError(
-                f"{self.title(name)}: a name has letters, digits and underscores, and begins with "
-                "a letter; choose another name"
+            return (
+                "a name has letters, digits and underscores, and begins with a letter; choose "
+                "another name"
             )
         if "name" in inspect.signature(cls).parameters:
-            raise UserError(
-                f"{self.title(name)}: the argument name of its constructor is the layer's own "
-                "name; call the argument otherwise"
+            return (
+                "the argument name of its constructor is the layer's own name; call the argument "
+                "otherwise"
             )
-        constants = getattr(cls, "constants", None)
         if isinstance(constants, str):
-            raise UserError(
-                f"{self.title(name)}: `constants` is text; write a tuple, ({constants!r},)"
-            )
-
-    def _check_base(self, name: str, cls: Any) -> None:
-        title = f"{self.kind} {name!r} of class {getattr(cls, '__name__', repr(cls))}"
-        if not (isinstance(cls, type) and issubclass(cls, self.base())):
-            base = self.base().__name__
-            raise UserError(
-                f"{title}: it is not a {base}; register a class that inherits from {base}"
-            )
-        needs = getattr(self.base(), "needs", ())
-        if needs and all(getattr(cls, n) is getattr(self.base(), n) for n in needs):
-            raise UserError(
-                f"{title}: it has no {' and it has no '.join(needs)}, from which the loss is "
-                "computed (forward is not); write it"
-            )
+            return f"`constants` is text; write a tuple, ({constants!r},)"
+        return None
 
     def listen(self, listener: Callable[[], object]) -> None:
         """Call `listener` now, and after each later registration."""
@@ -270,16 +245,10 @@ def reset_unless_kept(cls: type, names: Iterable[str], origin: type, harmless: S
     """
     for name in names:
         owner = _owner(cls, name)
+        own = {n for c in owner.__mro__ if c not in nn.Module.__mro__ for n in vars(c)} - harmless
         before = cls.__mro__[: cls.__mro__.index(owner)]
-        if any(_replaces(c, owner, harmless) for c in before):
+        if any(n in own and not n.startswith("__") for c in before for n in vars(c)):
             setattr(cls, name, getattr(origin, name))
-
-
-def _replaces(cls: type, owner: type, harmless: Set[str]) -> bool:
-    """Whether a class replaces a method of the layers above it that is not harmless."""
-    own = {name for c in owner.__mro__ if c not in nn.Module.__mro__ for name in vars(c)}
-    names = own & vars(cls).keys() - harmless
-    return any(not name.startswith("__") for name in names)
 
 
 def follow_function(cls: type, origin: type) -> None:
@@ -290,12 +259,12 @@ def follow_function(cls: type, origin: type) -> None:
     """
     reset_unless_kept(cls, ("fused", "linear_logits"), origin, OUTSIDE_FUSED)
     order, functions = cls.__mro__, {"chunk_log_probs", "chunk_logits"}
-    definers = [c for c in order if c is not origin and functions & vars(c).keys()]
-    if len(definers) < 2:
+    first, *others = [c for c in order if functions & vars(c).keys()]  # at least `origin`
+    if not set(others) - {origin}:
         return
-    for name in OF_LOG_PROBS if "chunk_log_probs" in vars(definers[0]) else OF_LOGITS:
+    for name in OF_LOG_PROBS if "chunk_log_probs" in vars(first) else OF_LOGITS:
         owner = _owner(cls, name)
-        if order.index(owner) > order.index(definers[0]) and owner not in origin.__mro__:
+        if order.index(owner) > order.index(first) and owner not in origin.__mro__:
             setattr(cls, name, vars(origin)[name])
 
 

@@ -6,7 +6,8 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from highrank_plugins.heads.base import Head, register_head
-from highrank_plugins.heads.random_state import ChunkRandomState
+from highrank_plugins.heads.random_state import RandomState
+from highrank_plugins.losses.plan import Named
 from highrank_plugins.losses.softmax import FusedLogits
 
 
@@ -28,12 +29,8 @@ class Softmax(Head):
                 "mixtape map features to embeddings of another size"
             )
 
-    def token_inputs(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
-    ) -> dict[str, Tensor]:
+    def token_inputs(self, features: Tensor, tensors: Named, random_state: RandomState) -> Named:
         return {"contexts": features}
 
-    def chunk_logits(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
-    ) -> Tensor:
+    def chunk_logits(self, features: Tensor, tensors: Named, random_state: RandomState) -> Tensor:
         return linear(features, tensors["weight"], tensors.get("bias"))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
 from highrank_plugins.common.names import flag
-from highrank_plugins.heads.tokens import tokens
+from highrank_plugins.heads import tokens
 from highrank_plugins.models.archs import TRUNKS, adaptive_options
 from highrank_plugins.models.awd_lstm_lm import DEFAULT, PRESETS, fill
 

@@ -13,8 +13,7 @@ from torch import nn
 
 from highrank_plugins.common.names import flag, layer_name
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import Head
-from highrank_plugins.heads.tokens import with_layer_of_arch
+from highrank_plugins.heads import Head, with_layer_of_arch
 from highrank_plugins.hooks.optimizers import set_own_rate
 from highrank_plugins.models.head_options import (
     AXES,
@@ -94,7 +93,14 @@ def head_from_options(
         tied: whether ``weight`` is also the embedding.
         locked_dropout: one mask on contexts for all time steps of time-major features.
     """
-    weight = _of_width(weight, cfg.head_embed_dim, tied)
+    width = cfg.head_embed_dim
+    if width is not None and width != weight.size(1):
+        if tied:
+            raise UserError(
+                f"--head-embed-dim {width}: the shared embeddings have width {weight.size(1)}; "
+                "leave it out, or do not share them (awd_lstm_lm: --separate-embeddings)"
+            )
+        weight = nn.Parameter(torch.randn(len(weight), width) * width**-0.5)
     common = {
         "num_classes": len(weight),
         "feature_dim": feature_dim,
@@ -103,7 +109,7 @@ def head_from_options(
         "bias": true_or_false("head_bias", cfg.head_bias),
     }
     structure, *others = _layers_of(vars(cfg))
-    if "locked_dropout" in structure.set_by:
+    if "locked_dropout" in structure.no_options:
         common["locked_dropout"] = locked_dropout
     parts = {layer.axis.attribute: layer.build(cfg) for layer in others}
     head = structure.build(cfg, **common, **parts)
@@ -113,11 +119,9 @@ def head_from_options(
         _set_rate(layer, part, cfg)
         for option in layer.axis.registry.hidden_options(part):
             logger.warning(
-                "%s has no attribute %s, so no checkpoint can compare this option: keep it as "
-                "self.%s, or list the options that change the function in `constants` of the class",
-                layer_name(part),
-                option,
-                option,
+                "%s has no attribute %s, so no checkpoint can compare this option: keep it under "
+                "its name, or list options that change the function in `constants` of the class",
+                *(layer_name(part), option),
             )
     return head
 
@@ -145,17 +149,6 @@ def _set_rate(layer: Choice, part: nn.Module, cfg: Namespace) -> None:
         what = f"the {trained.replace('_', ' ')} of {layer.name} do not train"
         raise UserError(f"{option}: {what}{' with ' * bool(frozen_by)}{', '.join(frozen_by)}")
     set_own_rate(parameter, lr)
-
-
-def _of_width(weight: nn.Parameter, embed_dim: int | None, tied: bool) -> nn.Parameter:
-    if embed_dim is None or embed_dim == weight.size(1):
-        return weight
-    if tied:
-        raise UserError(
-            f"--head-embed-dim {embed_dim}: the shared embeddings have width {weight.size(1)}; "
-            "leave it out, or do not share them (awd_lstm_lm: --separate-embeddings)"
-        )
-    return nn.Parameter(torch.randn(len(weight), embed_dim) * embed_dim**-0.5)
 
 
 def function_options(head: Head) -> dict:

@@ -119,31 +119,23 @@ def take_snapshot(
     for name, parameter in head.named_parameters():
         if not parameter.isfinite().all():
             raise ValueError(f"{name} of the head is not finite")
+    batch = MonitoredBatch(head)
+    if features is not None and target is not None:
+        # the tokens that count, in the head's dtype
+        flat, words = features.reshape(-1, features.size(-1)), target.reshape(-1)
+        counted = torch.ones_like(words, dtype=torch.bool)
+        if ignore_index is not None:
+            counted = words != ignore_index
+        flat = flat[counted].to(head.weight.dtype)
+        if not flat.isfinite().all():
+            raise ValueError("a feature is not finite")
+        batch = MonitoredBatch(head, flat, words[counted]) if len(flat) else batch
     # half precision under autocast would lose digits
     with torch.autocast(head.weight.device.type, enabled=False):
-        batch = _batch(head, features, target, ignore_index)
         snapshot = Snapshot()
         for measure in all_measures().values():
             snapshot.add(measure.monitor(batch))
     return snapshot
-
-
-def _batch(
-    head: Head, features: Optional[Tensor], target: Optional[Tensor], ignore_index: Optional[int]
-) -> MonitoredBatch:
-    """Return the tokens that count, in the head's dtype and without graph."""
-    if features is None or target is None:
-        return MonitoredBatch(head)
-    flat, words = features.detach().reshape(-1, features.size(-1)), target.reshape(-1)
-    if ignore_index is not None:
-        counted = words != ignore_index
-        flat, words = flat[counted], words[counted]
-    if not len(words):
-        return MonitoredBatch(head)
-    flat = flat.to(head.weight.dtype)
-    if not flat.isfinite().all():
-        raise ValueError("a feature is not finite")
-    return MonitoredBatch(head, flat, words)
 
 
 class CollapseWatch:

@@ -26,13 +26,6 @@ from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.heads.registry import PLAIN, Registry, unknown_name_message
 from highrank_plugins.losses import IMPLEMENTATIONS
 
-# what the presets of a trunk change, beside the defaults of the structures
-OF_PRESETS = {
-    "components": "mos and moc in awd_lstm_lm's presets 1b and text8 7",
-    "dropout": "mixtures in awd_lstm_lm's presets ptb and wt2 0.29",
-    "gss_k": "a softmax in awd_lstm_lm's preset wt2 3.0",
-}
-
 
 @dataclass
 class HeadOptions(FairseqDataclass):
@@ -107,13 +100,10 @@ class Choice:
 
     def __init__(self, axis: Axis, name: str) -> None:
         self.axis, self.name, self.cls = axis, name, axis.registry.find(name)
-        self.is_structure = axis.registry is HEADS
-        self.prefix = "head_" if self.is_structure else f"head_{name}_"
-        self.set_by = getattr(self.cls, "set_by", {})
+        self.prefix = "head_" if axis.registry is HEADS else f"head_{name}_"
+        self.no_options = set(getattr(self.cls, "no_options", ()))
         own = axis.registry.options(name)
-        self.arguments = {name: value for name, value in own.items() if name not in self.set_by}
-        # options that are no arguments themselves, but from which `cls.arguments` computes some
-        self.others = dict(getattr(self.cls, "other_options", {}))
+        self.arguments = {name: own[name] for name in own if name not in self.no_options}
         self.in_texts = getattr(self.cls, "language_model_defaults", {})
         trained = getattr(self.cls, "own_rate", None)
         self.rate = f"{self.prefix}lr" if trained else None
@@ -124,7 +114,7 @@ class Choice:
         A flag of fairseq can only switch on, so an option that is on by default takes true or
         false.
         """
-        own = self.arguments | self.others | (self.in_texts if language_model else {})
+        own = self.arguments | (self.in_texts if language_model else {})
         for name, default in own.items():
             if default is inspect.Parameter.empty:
                 found = "no default"
@@ -143,27 +133,19 @@ class Choice:
             for name, default in own.items()
         }
 
-    def help(self) -> dict[str, str]:
-        """Return ``{"head_…": text}`` of the options that the class describes."""
-        return {f"{self.prefix}{name}": text for name, text in self.cls.option_help.items()}
-
     def check(self) -> None:
         """Refuse a class whose constructor or texts do not fit the options that it declares."""
         registry, title = self.axis.registry, self.axis.registry.title(self.name)
         parameters = inspect.signature(self.cls).parameters
         passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-        if missing := sorted(set() if passes_on else registry.common - parameters.keys()):
+        taken = self.no_options if passes_on else self.no_options | registry.common
+        if missing := sorted(taken - parameters.keys()):
             raise UserError(
-                f"{title}: its constructor lacks {', '.join(missing)}, which every layer "
-                "takes; add each argument, and pass it to super().__init__"
-            )
-        if missing := sorted(self.set_by.keys() - parameters.keys()):
-            raise UserError(
-                f"{title}: its constructor lacks {', '.join(missing)}, which its `set_by` "
-                "lists; add each argument and pass it on, or write a `set_by` without it"
+                f"{title}: its constructor lacks {', '.join(missing)}, which layers of its kind "
+                "take; add each argument, and pass it to super().__init__"
             )
         of_bases = getattr(super(self.cls, self.cls), "option_help", {})
-        known = {*self.arguments, *self.others, *of_bases}
+        known = {*self.arguments, *of_bases}
         for option in vars(self.cls).get("option_help", {}):
             if option not in known:
                 message = unknown_name_message("option", option, known)
@@ -171,34 +153,22 @@ class Choice:
 
     def build(self, cfg: Namespace, **common: Any) -> Any:
         """Build the layer; an error names the user's option in place of the argument."""
-        own, others = self._values(cfg, self.arguments), self._values(cfg, self.others)
+        own = {}
+        for name, default in self.arguments.items():
+            option = self.prefix + name
+            if hasattr(cfg, option):
+                value = getattr(cfg, option)
+                own[name] = true_or_false(option, value) if isinstance(default, bool) else value
         try:
-            if self.others:
-                own |= self.cls.arguments(others, common["num_classes"])
             return self.axis.registry.build(self.name, **common, **own)
         except ValueError as error:
             message = str(error).removeprefix(f"{self.name}: ")
-            names = "|".join(map(re.escape, self._flags()))
-            if names:
-                message = re.sub(rf"\b({names})\b", lambda m: self._flags()[m[0]], message, count=1)
+            named = [*self.arguments, *(self.axis.registry.common & {"embed_dim"})]
+            if names := "|".join(map(re.escape, named)):
+                message = re.sub(
+                    rf"\b({names})\b", lambda m: flag(self.prefix + m[0]), message, count=1
+                )
             raise UserError(f"{flag(self.axis.option)} {self.name}: {message}") from None
-
-    def _flags(self) -> dict[str, str]:
-        """Map constructor arguments, and options in their place, to the command line's options."""
-        named = [*self.arguments, *self.others, *(self.axis.registry.common & {"embed_dim"})]
-        public = {name: name for name in named} | self.set_by
-        return {name: flag(self.prefix + option) for name, option in public.items() if option}
-
-    def _values(self, cfg: Namespace, defaults: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of options by their names in the constructor."""
-        named = {name: self.prefix + name for name in defaults}
-        return {
-            name: true_or_false(option, getattr(cfg, option))
-            if isinstance(defaults[name], bool)
-            else getattr(cfg, option)
-            for name, option in named.items()
-            if hasattr(cfg, option)
-        }
 
 
 def true_or_false(option: str, value: object) -> bool:
@@ -273,21 +243,21 @@ def _with_subclasses(config: type) -> Iterator[type]:
 def help_of(name: str) -> str:
     """Return the text of the first layer that describes an option, and the defaults.
 
-    They are the default of most layers, then those of the others, of language models and presets.
+    They are the default of most layers, then those of the others and of language models; presets
+    of `awd_lstm_lm` have their own (`highrank list archs`).
     """
     found: dict[str, list[str]] = {}
-    texts: dict[str, str] = {}
-    in_texts = set()
+    text, in_texts = None, set()
     for layer in layers():
-        texts = layer.help() | texts
+        argument = name.removeprefix(layer.prefix)
         if name in (own := layer.defaults()):
+            text = text or layer.cls.option_help.get(argument)
             found.setdefault(str(own[name]), []).append(layer.name)
-        in_texts.add(layer.in_texts.get(name.removeprefix(layer.prefix)))
+        in_texts.add(layer.in_texts.get(argument))
     (first, _), *others = sorted(found.items(), key=lambda item: -len(item[1]))
     parts = [first, *(f"{', '.join(names)} {value}" for value, names in others)]
     parts += [f"language models {value}" for value in sorted(in_texts - {None})]
-    parts += filter(None, [OF_PRESETS.get(name.removeprefix("head_"))])
-    text = texts.get(name) or f"of {', '.join(layers_with(name))}"
+    text = text or f"of {', '.join(layers_with(name))}"
     return f"{text} (default: {'; '.join(parts)})"
 
 

@@ -1,7 +1,6 @@
 """Give Transformers relative positions in self-attention, by the ``--rel-pos-…`` options."""
 
 from argparse import Namespace
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Optional
 
@@ -127,15 +126,10 @@ def attach_relative_positions(model: BaseFairseqModel, cfg: Namespace) -> None:
             raise UserError(f"--rel-pos-clip does not work with {flag(name)}; leave one out")
     if sides == ["encoder"] and not hasattr(model, "encoder"):
         raise UserError("--rel-pos-in encoder: a language model has a decoder only")
-    for attention in _self_attentions(model, sides):
-        RelativeSelfAttention.take_over(attention, cfg.rel_pos_clip)
-
-
-def _self_attentions(model: BaseFairseqModel, sides: list[str]) -> Iterator[MultiheadAttention]:
     for side in sides:
         layers = getattr(getattr(model, side, None), "layers", nn.ModuleList())
         # not the list itself, which drops random layers with layerdrop
         for module in layers.children():
             # BASE layers have no self-attention
             if hasattr(module, "self_attn"):
-                yield module.self_attn
+                RelativeSelfAttention.take_over(module.self_attn, cfg.rel_pos_clip)

@@ -88,8 +88,13 @@ class AveragedSGD(TrainingListener, ASGD):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            _sgd(group)
+        for group in self.param_groups:  # p ← p − lr (g + weight_decay p)
+            params = [p for p in group["params"] if p.grad is not None]
+            grads: list[Tensor] = [p.grad for p in params]
+            if params and group["weight_decay"]:
+                grads = list(torch._foreach_add(grads, params, alpha=group["weight_decay"]))
+            if params:
+                torch._foreach_add_(params, grads, alpha=-group["lr"])
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -110,7 +115,10 @@ class AveragedSGD(TrainingListener, ASGD):
                 "needs one per epoch: remove --disable-validation and --validate-after-updates, "
                 "set --validate-interval 1; or use --asgd-at-epoch without --nonmono-stop"
             )
-        if not self.averaging and self._is_time(epoch):
+        due = self.at_epoch is not None and epoch > self.at_epoch
+        if self.at_epoch is None:
+            due = non_monotone_trigger(self.losses, self.nonmono) is not None
+        if due and not self.averaging:
             self.averaging = True
             logger.info("averaging the weights from epoch %d on", epoch)
 
@@ -153,11 +161,6 @@ class AveragedSGD(TrainingListener, ASGD):
         self.losses = list(self.losses)
         self._exchange(averages=False)
 
-    def _is_time(self, epoch: int) -> bool:
-        if self.at_epoch is not None:
-            return epoch > self.at_epoch
-        return non_monotone_trigger(self.losses, self.nonmono) is not None
-
     @torch.no_grad()
     def _exchange(self, averages: bool) -> None:
         """Exchange parameters and `ax`, unless the parameters already hold the requested ones."""
@@ -165,20 +168,8 @@ class AveragedSGD(TrainingListener, ASGD):
             return
         for group in self.param_groups:
             for p in group["params"]:
-                if "ax" in self.state[p]:
-                    other = self.state[p]["ax"]
+                if (other := self.state[p].get("ax")) is not None:
                     held = p.clone()
                     p.copy_(other)
                     other.copy_(held)
         self.averages_in_model = averages
-
-
-def _sgd(group: dict) -> None:
-    """Apply p ← p − lr (g + weight_decay p)."""
-    params = [p for p in group["params"] if p.grad is not None]
-    grads: list[Tensor] = [p.grad for p in params]
-    if not params:
-        return
-    if group["weight_decay"]:
-        grads = list(torch._foreach_add(grads, params, alpha=group["weight_decay"]))
-    torch._foreach_add_(params, grads, alpha=-group["lr"])

@@ -190,7 +190,7 @@ def _without_finetuning(settings: Mapping[str, object]) -> dict[str, object]:
 
 def _layer(settings: Mapping[str, object]) -> tuple[object, object] | None:
     """Return structure and pointwise function, as training chooses them; None if unknown."""
-    from highrank_plugins.heads.tokens import tokens, with_layer_of_arch  # imports torch
+    from highrank_plugins.heads import tokens, with_layer_of_arch  # imports torch
 
     arch = f"_{settings.get('train.arch', '')}_"
     named = max((token for token in tokens() if f"_{token}_" in arch), key=len, default="")

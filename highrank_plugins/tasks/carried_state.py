@@ -74,19 +74,19 @@ def map_tensors(function: Callable[[Tensor], Any], state: Any) -> Any:
 
 def gather_streams(state: Any, count: int) -> Any:
     """Gather the state of all `count` streams, on the CPU. Every process must call it."""
-    return map_tensors(lambda t: _gather(t, count).cpu(), state)
-
-
-def _gather(tensor: Tensor, count: int) -> Tensor:
     if not torch.distributed.is_initialized():
-        return tensor
+        return map_tensors(Tensor.cpu, state)
     group = distributed.get_data_parallel_group()
     shares = np.array_split(np.arange(count), distributed.get_world_size(group))
-    own = pad(tensor, (0, 0, 0, len(shares[0]) - tensor.size(STREAMS)))  # all have one size
-    parts = [torch.empty_like(own) for _ in shares]
-    torch.distributed.all_gather(parts, own.contiguous(), group=group)
-    own_rows = zip(parts, map(len, shares), strict=True)
-    return torch.cat([part.narrow(STREAMS, 0, size) for part, size in own_rows], STREAMS)
+
+    def gather(tensor: Tensor) -> Tensor:
+        own = pad(tensor, (0, 0, 0, len(shares[0]) - tensor.size(STREAMS)))  # all have one size
+        parts = [torch.empty_like(own) for _ in shares]
+        torch.distributed.all_gather(parts, own.contiguous(), group=group)
+        rows = zip(parts, map(len, shares), strict=True)
+        return torch.cat([part.narrow(STREAMS, 0, size) for part, size in rows], STREAMS).cpu()
+
+    return map_tensors(gather, state)
 
 
 def streams_of(state: Any, rows: range) -> Any:

@@ -6,6 +6,7 @@ most one token. Shorter ones end with padding, which is not predicted.
 """
 
 from collections.abc import Collection, Iterator
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -42,17 +43,15 @@ def chunk_plan(
     """
     chunks, start = [], 0
     while start < total:
-        drawn = bptt if rng is None else _draw(rng, bptt, longest)
+        drawn = bptt
+        if rng is not None:
+            mean = bptt if rng.random_sample() < 0.95 else bptt / 2
+            drawn = max(5, int(rng.normal(mean, 5)))
+            drawn = drawn if longest is None else min(drawn, longest)
         length = min(drawn, total - start)
         chunks.append(Chunk(start, length, drawn))
         start += length
     return chunks
-
-
-def _draw(rng: np.random.RandomState, bptt: int, longest: int | None) -> int:
-    mean = bptt if rng.random_sample() < 0.95 else bptt / 2
-    length = max(5, int(rng.normal(mean, 5)))
-    return length if longest is None else min(length, longest)
 
 
 class SplitTokens(FairseqDataset):
@@ -145,20 +144,11 @@ class Streams(FairseqDataset):
         return batch
 
 
-class StateByModel:
-    """Hold the state of each model at the end of the last batch.
-
-    It is not a dictionary, since fairseq copies dictionaries when it moves a batch to a GPU.
-    """
-
-    def __init__(self) -> None:
-        self.states: dict = {}
-
-
 class ScoredStreams:
-    """Give all `batches` one `StateByModel`, at `net_input["carried"]`.
+    """Give all `batches` one object at `net_input["carried"]`: `states` of each model.
 
-    fairseq's scorer has no state: `TargetScores` reads and updates it.
+    fairseq's scorer has no state: `TargetScores` reads and updates it. It is no dictionary, since
+    fairseq copies dictionaries when it moves a batch to a GPU.
     """
 
     def __init__(self, batches: Collection[dict]) -> None:
@@ -168,7 +158,7 @@ class ScoredStreams:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[dict]:
-        carried = StateByModel()
+        carried = SimpleNamespace(states={})
         for batch in self.batches:
             batch["net_input"]["carried"] = carried
             yield batch

@@ -178,7 +178,9 @@ class AWDLSTM(nn.Module):
             raise ValueError(f"state: expected {len(self.layers)} layers, got {len(before)}")
         rates = self.rates if self.training else Rates()
         x = embed_words(self.embed.weight, tokens, rates.dropoute)
-        raw = locked_dropout(add_noise(x, rates.embed_noise), rates.dropouti)
+        if rates.embed_noise:
+            x = x + rates.embed_noise * torch.randn_like(x)
+        raw = locked_dropout(x, rates.dropouti)
         after: State = []
         for depth, (lstm, layer_state) in enumerate(zip(self.layers, before, strict=True)):
             if depth:
@@ -206,8 +208,3 @@ def embed_words(weight: Tensor, tokens: Tensor, p: float) -> Tensor:
     if not p:
         return rows
     return rows * embedding(tokens, dropout_mask((weight.size(0), 1), p, weight))
-
-
-def add_noise(x: Tensor, sd: float) -> Tensor:
-    """Add Gaussian noise to x, independent in every entry; return x itself for sd = 0."""
-    return x + sd * torch.randn_like(x) if sd else x

@@ -5,7 +5,7 @@ import torch
 
 from highrank_plugins.analysis.retention import logit_gradient
 from highrank_plugins.heads import Head
-from highrank_plugins.heads.random_state import ChunkRandomState
+from highrank_plugins.heads.random_state import RandomState
 from tests.heads.cases import CASES, CLASSES, MOS, make_features
 
 TARGET = torch.tensor([[0, 3, 6, 2, 1], [5, 4, 6, 0, 2]])
@@ -13,7 +13,7 @@ TARGET = torch.tensor([[0, 3, 6, 2, 1], [5, 4, 6, 0, 2]])
 
 def contexts_of(head, features):
     """Return h [n, K, D]."""
-    inputs = head.token_inputs(features.flatten(0, 1), head.tensors(), ChunkRandomState())
+    inputs = head.token_inputs(features.flatten(0, 1), head.tensors(), RandomState())
     return inputs["contexts"].view(TARGET.numel(), -1, head.embed_dim)
 
 

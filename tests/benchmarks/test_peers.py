@@ -108,7 +108,7 @@ def test_naive_code_uses_the_heads_own_log_probabilities():
 
 @toy
 def test_a_new_head_describes_itself():
-    assert TOY.layer().products(TOY.tokens) == [(24, 16, 50)]
+    assert TOY.products() == [(24, 16, 16), (24, 16, 50)]
     assert available("liger", TOY) == "plain softmax only"
     for impl in ("fused", "cpp", "triton"):
         assert available(impl, TOY) == "residual has no fused loss"

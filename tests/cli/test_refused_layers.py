@@ -41,12 +41,12 @@ def test_an_option_may_not_mean_two_things(argument, message, tmp_path):
         (
             " embed_dim=None, weight=None,",
             "",
-            f"{COOLED} its constructor lacks embed_dim, weight, which every layer takes; add each ",
+            f"{COOLED} its constructor lacks embed_dim, weight, which layers of its kind ",
         ),
         (
             "heads import Head, register_head",
             "heads import MixtureOfContexts as Head, register_head",
-            f"{COOLED} its constructor lacks locked_dropout, which its `set_by` lists; add each ",
+            f"{COOLED} its constructor lacks locked_dropout, which layers of its kind take",
         ),
         ('e("arcsinh")', 'e("lm")', r"layer 'lm': .*\(lstm_lm\); choose another name"),
         ('e("arcsinh")', "e(arcs)", "NameError: name 'arcs' is not defined"),

@@ -64,18 +64,6 @@ def test_evaluation_has_no_penalties(stream_data):
     assert_close(loss.data, log["nll_loss"])
 
 
-def test_each_penalty_is_added_separately(stream_data):
-    batch = build(stream_data).batches()[0]
-    parts = {}
-    for words in ((0, 0), (3, 0), (0, 5), (3, 5)):
-        options = ["--ar-alpha", words[0], "--tar-beta", words[1]]
-        parts[words] = losses(build(stream_data, *CERTAIN, *options), batch)[0].item()
-    plain = parts[0, 0]
-    assert parts[3, 0] > plain and parts[0, 5] > plain
-    both = parts[3, 0] + parts[0, 5] - plain
-    assert parts[3, 5] == pytest.approx(both, rel=1e-6)
-
-
 def test_ar_penalises_dropped_outputs_and_tar_raw_ones(stream_data):
     built = build(stream_data, "--dropout", 0.5)
     raw = torch.randn(6, 4, 8)

@@ -8,7 +8,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 )
 from torch.testing import assert_close
 
-from highrank_plugins.heads.tokens import tokens
+from highrank_plugins.heads import tokens
 from tests.models.small import build
 
 SETTINGS = {

@@ -104,12 +104,13 @@ VARIANTS = [
     _mixtape(frequent=1),
     _mixtape("gss", frequent=CLASSES),
     _mixtape(frequent=CLASSES, bias=False, gate_dim=5),
-    _mixtape(gate_hidden_bias=True),
-    _mixtape(gate_shared_bias=True),
-    _mixtape(gate_class_bias=False),
-    _mixtape(gate_hidden_bias=True, gate_shared_bias=True, components=8),
-    _mixtape(gate_hidden_bias=True, gate_shared_bias=True, gate_class_bias=False, frequent=0),
+    _mixtape(gate_biases="none"),
+    _mixtape(gate_biases="full"),
+    _mixtape(gate_biases="full", components=8),
+    _mixtape(gate_biases="full", frequent=0),
     _mixtape(gate_weight_norm=1.5),
+    _mixtape(gates="softmax", components=3),
+    _mixtape("gss", bias=False, gates="softmax", components=3),
     Case("mixtape", options={"gate_dim": 2}),
 ]
 CASES = PRODUCT + VARIANTS

@@ -19,9 +19,9 @@ from highrank_plugins.heads import (
     pointwise_options,
     register_head,
 )
+from highrank_plugins.heads import tokens as tokens_of_archs
 from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.heads.registry import Registry
-from highrank_plugins.heads.tokens import tokens as tokens_of_archs
 from tests.heads.cases import STRUCTURES, Case, make_features
 from tests.heads.toys import TOYS, toys  # noqa: F401  (a fixture)
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, memory_for, run

@@ -25,9 +25,9 @@ STRUCTURES = [
     ("mos", {"components": 1, "bias": False},
      {"weight": (M, F), "prior.weight": (1, F), "latent.weight": (F, F), "latent.bias": (F,)}),
     ("mixtape", MIXTAPE, OUTPUT | LATENT | GATES),
-    ("mixtape", {**MIXTAPE, "gate_hidden_bias": True, "gate_shared_bias": True},
+    ("mixtape", {**MIXTAPE, "gate_biases": "full"},
      OUTPUT | LATENT | GATES | {"gate_hidden.bias": (6,), "gate_shared.bias": (3,)}),
-    ("mixtape", {**MIXTAPE, "gate_class_bias": False, "bias": False},
+    ("mixtape", {**MIXTAPE, "gate_biases": "none", "bias": False},
      {"weight": (M, D)} | LATENT | {n: s for n, s in GATES.items() if n != "gate_bias"}),
     ("mixtape", {**MIXTAPE, "gate_weight_norm": 2.0}, OUTPUT | LATENT | GATES),
     ("mixtape", {**MIXTAPE, "frequent": 0},
@@ -55,7 +55,7 @@ HEAD_OPTIONS = {
     "mos": {"components": 15, **CONTEXTS},
     "mixtape": {"components": 4, "frequent": None, "gates": "tree", "gate_dim": 64, **CONTEXTS,
                 "gate_dropout": 0.0, "gate_noise": 0.0, "gate_weight_norm": 0.0,
-                "gate_hidden_bias": False, "gate_shared_bias": False, "gate_class_bias": True},
+                "frequent_ratio": 0.5, "frequent_multiple": 64, "gate_biases": "paper"},
 }  # fmt: skip
 POINTWISE_OPTIONS = {
     "identity": {},

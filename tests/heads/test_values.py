@@ -7,8 +7,19 @@ import pytest
 import torch
 
 from highrank_plugins.heads import head_names, pointwise_names
+from highrank_plugins.heads.mixtape import number_of_frequent
+from highrank_plugins.heads.naive import naive_nll
 from highrank_plugins.losses import chunking
-from tests.heads.cases import CASES, POINTWISE, STRUCTURES, arrays_of, make_features
+from tests.heads.cases import (
+    CASES,
+    MIXTAPE,
+    POINTWISE,
+    PRODUCT,
+    STRUCTURES,
+    Case,
+    arrays_of,
+    make_features,
+)
 from tests.losses.implementations import recorded_chunks
 
 
@@ -80,3 +91,52 @@ def test_softplus_does_not_turn_linear(x):
     with torch.no_grad():
         head.bias.add_(torch.linspace(0, x, len(head.bias)))
     check(case, head, make_features(3))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "classes", "multiple", "frequent"),
+    [
+        (0.1, 32768, 64, 3264),  # 3276
+        (0.1, 50257, 64, 5056),  # 5025
+        (0.1, 3000, 1, 300),
+        (0.1, 630, 64, 63),  # rounding would change the share too much
+        (0.1, 640, 64, 64),
+        (1.0, 10001, 64, 10001),  # all
+        (0.96, 100, 64, 96),  # 128 would be too many
+        (0.0, 10000, 64, 0),
+    ],
+)
+def test_the_number_of_frequent_classes_is_rounded(ratio, classes, multiple, frequent):
+    assert number_of_frequent(ratio, multiple, classes) == frequent
+
+
+SOFTMAX_GATES = Case("mixtape", options={"components": 3, "frequent": 3, "gates": "softmax"})
+
+
+def test_gates_are_probabilities():
+    head, features, target = SOFTMAX_GATES.build(), make_features(5), torch.tensor([4, 1, 4, 0, 6])
+    gates_NKS = head.class_gates(features, head.tensors())
+    assert gates_NKS.shape == (5, 3, 4)  # three frequent classes, and all others
+    torch.testing.assert_close(gates_NKS.sum(1), torch.ones(5, 4, dtype=torch.float64))
+    own = head.log_weights(features, target, head.tensors()).exp()
+    row = target.clamp_max(3)
+    torch.testing.assert_close(own, gates_NKS[torch.arange(5), :, row])
+
+
+@pytest.mark.parametrize("impl", ["fused", "cpp", "triton"])
+def test_fused_losses_are_refused(impl):
+    head = SOFTMAX_GATES.build()
+    with pytest.raises(ValueError, match="no fused loss; use impl='chunked'"):
+        head.nll(make_features(5), torch.arange(5), impl=impl)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(
+    "case", [*PRODUCT, MIXTAPE.with_options(components=8), SOFTMAX_GATES], ids=str
+)
+def test_naive_code_computes_the_same_loss(case, smoothing):
+    head, features, target = case.build(), make_features(5), torch.tensor([4, 1, 4, 0, 6])
+    want = head.nll(features, target, label_smoothing=smoothing, reduction="sum").loss
+    got = naive_nll(head, features, target, smoothing)
+    # MoS as its authors wrote it adds 1e-8 to each probability
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)

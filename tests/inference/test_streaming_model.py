@@ -9,7 +9,7 @@ from highrank_plugins.evaluation.dynamic_evaluation import (
     dynamic_evaluation,
     gather_statistics,
 )
-from highrank_plugins.heads.tokens import tokens
+from highrank_plugins.heads import tokens
 from highrank_plugins.inference.streaming_model import StreamingModel
 from tests.inference.checkpoints import FEW_KNOTS, RATES, write_checkpoint
 from tests.models import small

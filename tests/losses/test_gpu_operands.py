@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from highrank_plugins.benchmarks.case import LossCase
 from highrank_plugins.heads import build_head
-from highrank_plugins.heads.random_state import NOISE_BLOCK, ChunkRandomState
+from highrank_plugins.heads.random_state import NOISE_BLOCK, RandomState
 from highrank_plugins.losses import autograd, chunking
 from scripts.roofline import peak_of
 
@@ -170,7 +170,7 @@ def test_noise_exists_for_one_block_of_tokens(dtype):
                 sizes.append(result.numel())
             return result
 
-    state = ChunkRandomState(noise_sd=0.1, noise_seed=1, start=10, stop=10 + 5 * NOISE_BLOCK)
+    state = RandomState(noise_sd=0.1, noise_seed=1, start=10, stop=10 + 5 * NOISE_BLOCK)
     gates_NJS = torch.zeros(5 * NOISE_BLOCK, 3, 7, dtype=dtype)
     want = state.add_noise(gates_NJS)
     filled_JNS = torch.ones(3, 5 * NOISE_BLOCK, 7, dtype=dtype)
@@ -182,14 +182,14 @@ def test_noise_exists_for_one_block_of_tokens(dtype):
 
 
 def test_padded_rows_get_the_same_noise_as_whole_ones():
-    state = ChunkRandomState(noise_sd=0.1, noise_seed=1, start=0, stop=2 * NOISE_BLOCK)
+    state = RandomState(noise_sd=0.1, noise_seed=1, start=0, stop=2 * NOISE_BLOCK)
     whole, padded = torch.empty(3, 2 * NOISE_BLOCK, 7), torch.empty(3, 2 * NOISE_BLOCK, 8)[..., :7]
     assert state.fill_with_noise(whole) and state.fill_with_noise(padded)
     assert torch.equal(whole, padded)
 
 
 def test_a_part_of_the_tokens_gets_its_part_of_the_noise():
-    state = ChunkRandomState(noise_sd=0.1, noise_seed=1, start=10, stop=10 + 3 * NOISE_BLOCK)
+    state = RandomState(noise_sd=0.1, noise_seed=1, start=10, stop=10 + 3 * NOISE_BLOCK)
     whole, part = torch.empty(3, 3 * NOISE_BLOCK, 7), torch.empty(3, NOISE_BLOCK, 7)
     assert state.fill_with_noise(whole) and state.fill_with_noise(part, first=20)
     assert torch.equal(part, whole[:, 20 : 20 + NOISE_BLOCK])

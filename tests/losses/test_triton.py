@@ -53,7 +53,7 @@ def test_any_tile_gives_the_same_numbers(case, columns, size, monkeypatch):
     "case, tile",
     [
         (MIXTAPE.with_options(components=2, frequent=16), (64, 128, 4)),
-        (MIXTAPE.with_options(frequent=16, gate_class_bias=False, gate_dim=20), (64, 128, 4)),
+        (MIXTAPE.with_options(frequent=16, gate_biases="none", gate_dim=20), (64, 128, 4)),
         (MIXTAPE.with_options(frequent=32, gate_noise=0.7), (4, 32, 2)),
     ],
     ids=str,

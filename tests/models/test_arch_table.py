@@ -9,7 +9,7 @@ import pytest
 from fairseq.models import ARCH_MODEL_INV_REGISTRY
 
 import highrank_plugins
-from highrank_plugins.heads.tokens import tokens
+from highrank_plugins.heads import tokens
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "archs.md"
 

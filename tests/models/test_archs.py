@@ -13,16 +13,19 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from omegaconf import OmegaConf
 
-from highrank_plugins.heads.tokens import tokens
+from highrank_plugins.heads import tokens
 from highrank_plugins.models import archs
 from highrank_plugins.models.archs import ADAPTIVE_OFF, options_of
 from highrank_plugins.models.head_options import HeadOptions
+from highrank_plugins.models.lstm import LSTMHeadConfig
 from highrank_plugins.models.transformer import TransformerHeadConfig, TransformerLMHeadConfig
 
 CONFIGS = {
     "transformer": (TransformerConfig, TransformerHeadConfig),
     "transformer_lm": (TransformerLanguageModelConfig, TransformerLMHeadConfig),
+    "lstm": (None, LSTMHeadConfig),
 }
+LSTM_PRESETS = ["lstm", "lstm_luong_wmt_en_de", "lstm_wiseman_iwslt_de_en"]
 PRESETS = [(model, preset) for model in CONFIGS for preset in ARCH_MODEL_INV_REGISTRY[model]]
 TOKENS = """gss mixtape moc monotone_mlp mos mos_plif mos_sigsoftmax multimax plif sigmoid_cap
     sigsoftmax softcap softmax""".split()
@@ -35,12 +38,20 @@ OPTIONS = """head head_bias head_components head_context_scale head_dropout head
     head_sigmoid_cap_shift head_softcap_cap head_z_loss""".split()
 
 
+LSTM_OPTIONS = """adaptive_softmax_cutoff decoder_attention decoder_dropout_in decoder_dropout_out
+    decoder_embed_dim decoder_embed_path decoder_freeze_embed decoder_hidden_size decoder_layers
+    decoder_out_embed_dim dropout encoder_bidirectional encoder_dropout_in encoder_dropout_out
+    encoder_embed_dim encoder_embed_path encoder_freeze_embed encoder_hidden_size encoder_layers
+    share_all_embeddings share_decoder_input_output_embed""".split()
+
+
 def ours(model, token, preset):
     return f"{model}_{token}{preset.removeprefix(model)}"
 
 
 def stock_settings(model, preset):
-    settings = {name: default for name, _, default, _ in options_of(CONFIGS[model][0])}
+    stock = CONFIGS[model][0]
+    settings = {name: default for name, _, default, _ in options_of(stock)} if stock else {}
     chosen = Namespace()
     ARCH_CONFIG_REGISTRY[preset](chosen)
     return settings | vars(chosen)
@@ -59,7 +70,8 @@ def test_an_arch_equals_its_stock_preset_except_for_the_head(model, preset):
         ARCH_CONFIG_REGISTRY[ours(model, token, preset)](config)
         got = OmegaConf.to_container(config, enum_to_str=True)
         assert {n: got[n] for n in of_the_trunk} == {n: want[n] for n in of_the_trunk}
-        assert head.items() <= got.items()
+        bias = {"head_bias": "true"} if model == "lstm" else {}
+        assert (head | bias).items() <= got.items()
 
 
 def test_tokens_are_public():
@@ -67,10 +79,14 @@ def test_tokens_are_public():
     for model, preset in PRESETS:
         for token in TOKENS:
             assert ours(model, token, preset) in ARCH_MODEL_REGISTRY
+    names = {ours("lstm", token, preset) for token in TOKENS for preset in LSTM_PRESETS}
+    assert set(ARCH_MODEL_INV_REGISTRY["lstm_highrank"]) == names | {"lstm_highrank"}
 
 
 def test_options_are_public():
     assert sorted(set(HeadOptions.__dataclass_fields__) - {"_name"}) == OPTIONS
+    own = LSTMHeadConfig.__dataclass_fields__.keys() - HeadOptions.__dataclass_fields__.keys()
+    assert sorted(own) == LSTM_OPTIONS
 
 
 @pytest.mark.parametrize(("model", "ratio"), [("transformer", 0.5), ("transformer_lm", 0.1)])
@@ -102,3 +118,7 @@ def test_explicit_options_beat_the_preset():
     assert settings.decoder_layers == 3
     assert settings.encoder_normalize_before is False
     assert settings.decoder_normalize_before is True
+    settings = Namespace(decoder_hidden_size=77, head_bias="false")
+    ARCH_CONFIG_REGISTRY["lstm_mixtape_wiseman_iwslt_de_en"](settings)
+    assert (settings.decoder_hidden_size, settings.decoder_embed_dim) == (77, 256)
+    assert (settings.head_bias, settings.head_frequent_ratio) == ("false", 0.5)

@@ -10,7 +10,7 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY
 from omegaconf import OmegaConf
 
-from highrank_plugins.heads.tokens import tokens
+from highrank_plugins.heads import tokens
 from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel, AWDLSTMLanguageModelConfig
 from highrank_plugins.models.head_options import HeadOptions
 from tests.models.small import configure

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads.tokens import tokens
+from highrank_plugins.heads import tokens
 from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel
 from tests.models.small import build
 from tests.trainings import last, parameters, train
@@ -33,52 +33,6 @@ def mos(lm_data):
 def inputs_of(built):
     sample = built.batch()
     return sample["net_input"]["src_tokens"], sample["target"]
-
-
-def test_every_parameter_learns(built):
-    torch.manual_seed(0)
-    loss, _, _ = built.criterion(built.model.train(), built.batch())
-    loss.backward()
-    for name, parameter in built.model.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
-        # initial biases of 0 and gates make no exception
-        assert parameter.grad.abs().sum() > 0, name
-
-
-def test_the_loss_is_the_negative_log_probability_of_the_target(built):
-    words, target = inputs_of(built)
-    model, pad = built.model.eval(), built.task.target_dictionary.pad()
-    log_probs, _ = model(words)
-    want = -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1).masked_fill(target == pad, 0)
-    each = model(words, target=target, ignore_index=pad, reduction="none", accuracy=True)
-    torch.testing.assert_close(each.loss, want, rtol=1e-5, atol=1e-5)
-    assert torch.equal(each.correct, (log_probs.argmax(-1) == target) & (target != pad))
-    total = model(words, target=target, ignore_index=pad)
-    torch.testing.assert_close(total.loss, want.sum(), rtol=1e-5, atol=1e-4)
-    torch.testing.assert_close(total.nll, want.sum(), rtol=1e-5, atol=1e-4)
-
-
-def test_evaluation_is_deterministic_and_training_is_not(built):
-    words, _ = inputs_of(built)
-    first, again = built.model.train()(words)[0], built.model(words)[0]
-    assert not torch.allclose(first, again)
-    first, again = built.model.eval()(words)[0], built.model(words)[0]
-    assert torch.equal(first, again)
-
-
-def test_carrying_the_state_equals_one_long_pass(built):
-    words, target = inputs_of(built)
-    model = built.model.eval()
-    whole = model(words, target=target, reduction="none")
-    first = model(words[:, :7], target=target[:, :7], reduction="none")
-    second = model(words[:, 7:], state=first.state, target=target[:, 7:], reduction="none")
-    torch.testing.assert_close(torch.cat([first.nll, second.nll], 1), whole.nll)
-    torch.testing.assert_close(second.state, whole.state)
-    log_probs, extra = model(words[:, :7])
-    torch.testing.assert_close(extra["state"], first.state)
-    with_state = model(words[:, 7:], state=extra["state"])[0]
-    torch.testing.assert_close(torch.cat([log_probs, with_state], 1), model(words)[0])
 
 
 def test_the_embedding_is_the_vocabulary_matrix(built):
@@ -122,11 +76,6 @@ def test_one_matrix_does_not_start_from_two(layer, lm_data):
     shared.head.weight.data[3, 1] = 0
     separate.load_state_dict(shared.state_dict())
     assert torch.equal(separate.head.weight, separate.decoder.trunk.embed.weight)
-
-
-def test_shared_embeddings_have_one_width(lm_data):
-    with pytest.raises(UserError, match=r"--head-embed-dim 8: the shared .*--separate-embeddings"):
-        build(lm_data, "awd_lstm_lm_mos", "--head-embed-dim", "8")
 
 
 def test_continuations_have_the_scores_of_a_forward_pass(built):
@@ -208,26 +157,6 @@ def test_the_hub_scores_and_generates(lm_data, tmp_path):
     want = log_probs[0].gather(-1, torch.tensor(words).unsqueeze(-1)).squeeze(-1)
     torch.testing.assert_close(hub.score(sentence)["positional_scores"], want)
     assert hub.sample("der mann", beam=2).startswith("der mann ")
-
-
-@pytest.mark.parametrize(
-    ("token", "words", "message"),
-    [
-        ("mos", ["--wdrop", "1"], r"--wdrop must lie in \[0, 1\), got 1"),
-        ("mos", ["--dropouti", "-0.1"], "--dropouti must lie in"),
-        ("mos", ["--embed-noise", "-1"], "--embed-noise must not be negative"),
-        ("mos", ["--decoder-embed-dim", "0"], "--decoder-embed-dim must be at least 1, got 0"),
-        ("mos", ["--decoder-layers", "0"], "--decoder-layers must be at least 1, got 0"),
-        ("mos", ["--head-embed-dim", "8"], "--head-embed-dim 8: the shared embeddings .* 32"),
-        ("mos", ["--head", "gss"], "--head-pointwise gss"),
-        ("softmax", ["--decoder-last-hidden-size", "24"], "--head softmax: .*32.*24"),
-        ("softmax", ["--head-dropout", "0.1"], "--head-dropout: --head softmax .*no such option"),
-    ],
-    ids=str,
-)
-def test_invalid_values_are_refused(token, words, message, lm_data):
-    with pytest.raises(ValueError, match=message):
-        build(lm_data, f"awd_lstm_lm_{token}", *words)
 
 
 def test_retained_dropout_is_refused(mos):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from highrank_plugins.heads.tokens import tokens
+from highrank_plugins.heads import tokens
 from tests.fairseq_cli import run
 from tests.tiny_corpus import unigram_entropy, valid_losses
 from tests.trainings import last, parameters, same, train

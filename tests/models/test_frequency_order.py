@@ -6,65 +6,47 @@ from fairseq.data import Dictionary
 from highrank_plugins.models.head_from_options import require_sorted_by_count
 from tests.models.small import build
 
+PADDING = [("madeupword0000", 0), ("madeupword0001", 0)]
 
-def dictionary(counts, padding=0):
+
+def dictionary(words):
+    """Return a dictionary of words with counts; a number is the count of the next word."""
     made = Dictionary()
-    for i, count in enumerate(counts):
-        made.add_symbol(f"word{i}", count)
-    for i in range(padding):
-        made.add_symbol(f"madeupword{i:04d}", 0)
+    for i, word in enumerate(words):
+        made.add_symbol(*(word if isinstance(word, tuple) else (f"word{i}", word)))
     return made
 
 
-@pytest.mark.parametrize("counts", [[9, 5, 5, 1], [3], []], ids=str)
-def test_sorted_counts_pass(counts):
-    require_sorted_by_count(dictionary(counts, padding=2), "it matters")
+@pytest.mark.parametrize(
+    "words",
+    [[9, 5, 5, 1, *PADDING], [3, *PADDING], [*PADDING], [9, 5, *PADDING, ("<lang:de>", 1)]],
+    ids=str,
+)
+def test_sorted_counts_pass(words):
+    """The last symbol is a task's, which needs no count."""
+    require_sorted_by_count(dictionary(words), "it matters")
 
 
-def test_symbols_that_a_task_adds_need_no_count():
-    made = dictionary([9, 5], padding=2)
-    made.add_symbol("<lang:de>")
-    require_sorted_by_count(made, "it matters")
-
-
-def test_a_rising_count_is_named_with_its_line():
-    with pytest.raises(ValueError, match=r"line 3 \('word2'\) has 7, .*, but it matters.*sort"):
-        require_sorted_by_count(dictionary([9, 5, 7, 1]), "it matters")
-
-
-def test_a_reversed_dictionary_is_named_at_the_first_word_after_its_padding():
-    made = Dictionary()
-    for name, count in [("madeupword0001", 0), ("madeupword0000", 0), ("the", 3), ("a", 9)]:
-        made.add_symbol(name, count)
-    with pytest.raises(ValueError, match=r"line 3 \('the'\) has 3, the line before 0.*sort"):
-        require_sorted_by_count(made, "it matters")
-
-
-def test_padding_among_the_words_does_not_end_the_check():
-    made = dictionary([9, 5], padding=2)
-    made.add_symbol("late", 7)
-    with pytest.raises(ValueError, match=r"line 5 \('late'\) has 7, the line before 0"):
-        require_sorted_by_count(made, "it matters")
-
-
-def test_a_reversed_dictionary_of_constant_counts_is_refused():
-    made = Dictionary()
-    for name, count in [("madeupword0000", 0), ("the", 1), ("a", 1)]:
-        made.add_symbol(name, count)
-    with pytest.raises(ValueError, match=r"line 2 \('the'\) has 1"):
-        require_sorted_by_count(made, "it matters")
-
-
-def test_only_padding_of_count_0_is_left_out():
-    made = dictionary([9, 5])
-    made.add_symbol("madeupword0000", 7)
-    with pytest.raises(ValueError, match=r"line 3 \('madeupword0000'\) has 7"):
-        require_sorted_by_count(made, "it matters")
-
-
-def test_constant_counts_are_refused():
-    with pytest.raises(ValueError, match=r"(?s)all 3 counts are 1.*[Rr]ecount"):
-        require_sorted_by_count(dictionary([1, 1, 1]), "it matters")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([9, 5, 7, 1], r"line 3 \('word2'\) has 7, .*, but it matters.*sort"),
+        # reversed: named at the first word after its padding
+        (
+            [*PADDING[::-1], ("the", 3), ("a", 9)],
+            r"line 3 \('the'\) has 3, the line before 0.*sort",
+        ),
+        ([PADDING[0], ("the", 1), ("a", 1)], r"line 2 \('the'\) has 1"),
+        # padding among the words does not end the check, and only that of count 0 is left out
+        ([9, 5, *PADDING, ("late", 7)], r"line 5 \('late'\) has 7, the line before 0"),
+        ([9, 5, ("madeupword0000", 7)], r"line 3 \('madeupword0000'\) has 7"),
+        ([1, 1, 1], r"(?s)all 3 counts are 1.*[Rr]ecount"),
+    ],
+    ids=str,
+)
+def test_other_orders_are_refused(words, message):
+    with pytest.raises(ValueError, match=message):
+        require_sorted_by_count(dictionary(words), "it matters")
 
 
 @pytest.fixture

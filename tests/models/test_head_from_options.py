@@ -84,38 +84,6 @@ def test_shared_embeddings_are_one_parameter(trunk, joined_data):
     assert model.head.weight is model.encoder.embed_tokens.weight
 
 
-@pytest.mark.parametrize(
-    ("token", "words", "message"),
-    [
-        ("mixtape", ["--head-context-scale", "0"], r"--head-context-scale must be .* above 0"),
-        ("mixtape", ["--head-components", "3"], r"--head mixtape: --head-components .*got 3"),
-        ("mixtape", ["--head-frequent-ratio", "1.5"], r"--head-frequent-ratio.*\[0, 1\]"),
-        ("mixtape", ["--head-frequent-multiple", "0"], r"--head-frequent-multiple .*at least 1"),
-        ("mixtape", ["--head-gate-biases", "all"], "--head-gate-biases.*paper"),
-        ("mos", ["--head-bias", "yes"], "--head-bias.*true"),
-        ("mos", ["--head", "mtos"], "mos"),
-        ("mos", ["--head", "sigsoftmax"], "--head-pointwise sigsoftmax"),
-        ("mos", ["--head-components", "0"], "--head mos: --head-components must be at least 1"),
-        ("mos", ["--head-dropout", "1.5"], "--head mos: --head-dropout .*1.5"),
-        ("mixtape", ["--head-gate-dropout", "-1"], "--head mixtape: --head-gate-dropout .*-1"),
-        ("mixtape", ["--head-gate-noise", "-1"], "--head mixtape: --head-gate-noise .*-1"),
-        ("mixtape", ["--head-gate-dim", "0"], "--head mixtape: --head-gate-dim .*0"),
-        ("mos", ["--head-embed-dim", "0"], "--head-embed-dim must be at least 1, got 0"),
-        ("softmax", ["--head-embed-dim", "8"], r"--head softmax: --head-embed-dim .*32"),
-        ("mos", ["--head-loss-memory", "0"], "--head-loss-memory must be at least 1"),
-        ("gss", ["--head-gss-k", "0"], "--head-pointwise gss: --head-gss-k .*0"),
-        ("mos_plif", ["--head-plif-knots", "0"], "--head-pointwise plif: --head-plif-knots .*0"),
-        ("plif", ["--head-plif-lr", "0"], "--head-plif-lr must be above 0, got 0"),
-        ("plif", ["--head-plif-lr", "inf"], "--head-plif-lr inf: expected a finite"),
-        ("mos", ["--adaptive-softmax-cutoff", "[20]"], "--adaptive-softmax-cutoff"),
-    ],
-    ids=str,
-)
-def test_invalid_values_are_refused(trunk, token, words, message):
-    with pytest.raises(ValueError, match=message):
-        trunk(token, *words)
-
-
 SIZES = ["--encoder-embed-dim", "16", "--decoder-embed-dim", "16"]
 SHARED = ["--share-decoder-input-output-embed"]
 

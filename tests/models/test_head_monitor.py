@@ -8,7 +8,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from highrank_plugins.heads import build_head
-from highrank_plugins.models.head_monitor import HeadMonitor
+from highrank_plugins.models.head_monitor import CollapseWatch, HeadMonitor
 from tests.fairseq_cli import attempt, run
 from tests.free_port import free_address
 from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, parameters, same, train
@@ -182,3 +182,22 @@ def test_only_the_first_batch_of_an_update_is_measured():
         monitor.see(features, target, None)
     monitor.after_update(1, None)
     assert monitor.latest == one.latest
+
+
+HEALTHY = torch.tensor([0.5, 0.3, 0.2])
+DYING = torch.tensor([0.6, 0.399, 0.001])  # the last one has .3 % of an equal share
+
+
+@pytest.mark.parametrize(
+    ("window", "uses", "reported"),
+    [
+        (3, [DYING] * 5, [[], [], [2], [], []]),  # once, when the window is full
+        (2, [HEALTHY, DYING, DYING, DYING], [[], [], [2], []]),  # the mean of the window counts
+        (1, [torch.tensor([1 - x, x]) for x in (0.00501, 0.00499)], [[], [1]]),  # 1 % of 1/K
+        (1, [DYING, HEALTHY, DYING], [[2], [], [2]]),  # again after recovery
+        (1, [DYING, torch.tensor([0.999, 0.0005, 0.0005])], [[2], [1]]),  # each by itself
+    ],
+)
+def test_a_component_is_reported_once_it_has_collapsed(window, uses, reported):
+    watch = CollapseWatch(window)
+    assert [watch.see(use) for use in uses] == reported

@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from tests.fairseq_cli import REPOSITORY, run
+from tests.stream_corpus import train_streams
 from tests.trainings import (
     NARROW,
     NARROW_AWD,
@@ -55,14 +56,35 @@ def config(arch, task, shape, data, save_dir, head):
     }
 
 
+def run_yaml(settings, folder):
+    (folder / "training.yaml").write_text("# @package _group_\n" + yaml.safe_dump(settings))
+    where = ["--config-dir", folder, "--config-name", "training"]
+    run("hydra-train", *where, f"hydra.run.dir={folder}/run")
+
+
 @pytest.mark.parametrize("arch", CASES)
 def test_yaml_trains_what_the_command_line_trains(arch, request, tmp_path):
     task, shape, data, head = CASES[arch]
     data = request.getfixturevalue(data)
     settings = config(arch, task, shape, data, tmp_path / "yaml", head)
-    (tmp_path / "training.yaml").write_text("# @package _group_\n" + yaml.safe_dump(settings))
-    where = ["--config-dir", tmp_path, "--config-name", "training"]
-    run("hydra-train", *where, f"hydra.run.dir={tmp_path}/run")
-
+    run_yaml(settings, tmp_path)
     train(data, tmp_path / "line", arch, 4, "--label-smoothing", "0.1", *as_words(head))
+    assert same(parameters(last(tmp_path / "yaml")), parameters(last(tmp_path / "line")))
+
+
+def test_yaml_trains_on_streams_what_the_command_line_trains(stream_data, tmp_path):
+    shape = "--decoder-embed-dim 8 --decoder-hidden-size 12 --decoder-last-hidden-size 8".split()
+    rates = {"dropout": 0.2, "dropouti": 0.1, "dropouth": 0.1, "dropoute": 0.1, "wdrop": 0.2}
+    task = {"_name": "bptt_language_modeling", "bptt": 8}
+    model = {"head_components": 2, "decoder_layers": 2, **rates}
+    settings = config("awd_lstm_lm_mos", task, shape, stream_data, tmp_path / "yaml", model)
+    settings["common"]["seed"] = 5
+    run_yaml(settings | {
+        "criterion": {"_name": "bptt_cross_entropy", "ar_alpha": 2, "tar_beta": 1},
+        "optimizer": {"_name": "nt_asgd", "weight_decay": 1.2e-6, "asgd_at_epoch": 1},
+        "optimization": {"lr": [2.0], "clip_norm": 0.25, "max_epoch": 2},
+        "dataset": {"batch_size": 4, "num_workers": 0},
+    }, tmp_path)  # fmt: skip
+    options = ["--max-epoch", 2, "--asgd-at-epoch", 1, "--head-components", 2]
+    train_streams(stream_data, tmp_path / "line", *options, arch="awd_lstm_lm_mos")
     assert same(parameters(last(tmp_path / "yaml")), parameters(last(tmp_path / "line")))

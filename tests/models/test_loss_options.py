@@ -33,19 +33,6 @@ def test_the_z_loss_is_added_only_in_training(lm_data):
     torch.testing.assert_close((out.loss - out.nll)[0], penalty, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("value", "why"),
-    [
-        ("-1", "must be at least 0, got -1"),
-        ("inf", "inf: expected a finite number"),
-        ("nan", "nan: expected a"),
-    ],
-)
-def test_invalid_weights_of_the_z_loss_are_refused(value, why, lm_data):
-    with pytest.raises(UserError, match=f"--head-z-loss {why}"):
-        build(lm_data, "transformer_lm_mos", f"--head-z-loss={value}")
-
-
 @pytest.mark.triton
 def test_more_components_than_triton_supports_are_refused(lm_data, monkeypatch):
     monkeypatch.setattr(triton, "check_available", lambda device: None)

@@ -76,11 +76,6 @@ def test_half_precision_models_return_float32(mt_data):
     torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones_like(log_probs[..., 0]))
 
 
-def test_scalar_quantisation_is_refused(mt_data):
-    with pytest.raises(ValueError, match="--quant-noise-scalar has no effect on this output layer"):
-        build(mt_data, "transformer_mos_tiny", "--quant-noise-scalar", "0.5")
-
-
 @pytest.mark.parametrize("modules", [None, ["TransformerDecoder"], ["MixtureOfSoftmaxes"]])
 def test_retained_dropout_applies_to_the_head_too(modules, mt_data):
     model = build(mt_data, "transformer_mos_tiny", "--head-dropout", "0.5").model

@@ -1,13 +1,13 @@
-"""A softmax checkpoint of stock fairseq starts any head; that of another head is refused."""
+"""A softmax checkpoint of stock fairseq starts any head; others start their own model."""
 
 import pytest
 from omegaconf import OmegaConf
 
 from highrank_plugins.heads import build_head
 from highrank_plugins.models.warm_start import fill_new_parameters
-from tests.fairseq_cli import attempt
+from tests.fairseq_cli import attempt, run
 from tests.models.small import build
-from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, parameters, train
+from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, parameters, same, train
 
 PREFIX = "decoder.output_projection."
 HEADS = ["softmax", "mos", "mixtape", "mos_plif"]
@@ -160,3 +160,54 @@ def test_initial_values_fill_a_softmax_state(bias):
     assert filled == [f"{PREFIX}{n}" for n in ("latent.bias", "latent.weight", "prior.weight")]
     assert (state[f"{PREFIX}prior.weight"] == head.prior.weight).all()
     assert (state[f"{PREFIX}weight"] == softmax.weight).all()
+
+
+NEW = ("head_z_loss", "head_loss_filter", "head_monitor", "head_loss", "rel_pos_clip", "rel_pos_in")
+
+
+@pytest.mark.parametrize(
+    ("arch", "data"),
+    [
+        ("transformer_mixtape", "mt_data"),
+        ("transformer_lm_gss", "lm_data"),
+        ("lstm_mos", "mt_data"),
+        ("awd_lstm_lm_mos", "lm_data"),
+    ],
+)
+def test_options_that_a_checkpoint_lacks_have_their_defaults(arch, data, request):
+    built = build(request.getfixturevalue(data), arch)
+    stored = OmegaConf.to_container(built.cfg.model, resolve=True, enum_to_str=True)
+    older = OmegaConf.create({name: v for name, v in stored.items() if name not in NEW})
+    model = built.task.build_model(older)
+    assert older.head_monitor == 0 and older.head_loss == "auto"
+    model.load_state_dict(built.model.state_dict())
+    assert same(model.state_dict(), built.model.state_dict())
+
+
+DEEP = ["--encoder-layers", 3, "--decoder-layers", 3]
+TRUNKS = {
+    "transformer_mos_tiny": ("mt_data", ["--encoder-layers-to-keep", "2"]),
+    "transformer_highrank": ("mt_data", ["--encoder-layers-to-keep", "0,1"]),
+    "transformer_lm_mixtape": ("lm_data", []),
+}
+
+
+@pytest.mark.parametrize("arch", TRUNKS)
+def test_kept_layers_are_trained_and_loaded_again(arch, request, tmp_path):
+    data, encoder = TRUNKS[arch]
+    data = request.getfixturevalue(data)
+    deep = DEEP if encoder else DEEP[2:]
+    relative = ["--rel-pos-clip", 3]
+    train(data, tmp_path / "deep", arch, 1, *deep, *relative)
+    keep = [*encoder, "--decoder-layers-to-keep", "0,2", "--lr", 0]
+    start = ["--finetune-from-model", last(tmp_path / "deep")]
+    train(data, tmp_path / "kept", arch, 1, *deep, *relative, *keep, *start)
+
+    old, new = parameters(last(tmp_path / "deep")), parameters(last(tmp_path / "kept"))
+    layers = {name.split(".")[2] for name in new if name.startswith("decoder.layers.")}
+    assert layers == {"0", "1"}
+    for name in ("self_attn.relative.key_table", "fc1.weight"):
+        assert (new[f"decoder.layers.1.{name}"] == old[f"decoder.layers.2.{name}"]).all()
+    tool = ["generate"] if encoder else ["eval-lm", "--tokens-per-sample", 32]
+    where = [data, "--path", last(tmp_path / "kept"), "--num-workers", 0]
+    run(*tool, *where)

@@ -1,12 +1,15 @@
 """AveragedSGD against torch's SGD and ASGD; averages and raw weights change places unharmed."""
 
 import copy
+import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
-from highrank_plugins.optim.averaged_sgd import AveragedSGD
+from highrank_plugins.optim.averaged_sgd import AveragedSGD, non_monotone_trigger
 
 LRS = [0.3, 0.7, 0.2, 0.5, 0.9, 0.4]
 
@@ -72,19 +75,6 @@ def test_averaging_equals_torchs_from_the_first_step():
     assert equal(averages(ours, own), averages(theirs, others))
 
 
-def test_the_average_covers_all_steps_but_the_first():
-    ours, own, *_ = pair(asgd, at_epoch=0)
-    ours.before_epoch(1)
-    seen = []
-    for step, lr in enumerate(LRS):
-        take_steps(ours, own, [lr], seed=step)
-        seen.append([p.detach().clone() for p in own])
-        counted = seen if step == 0 else seen[1:]
-        mean = [torch.stack(values).mean(0) for values in zip(*counted, strict=True)]
-        for got, want in zip(averages(ours, own), mean, strict=True):
-            torch.testing.assert_close(got, want)
-
-
 def test_evaluation_on_averages_does_not_disturb_the_run():
     ours, own, theirs, others = pair(asgd, at_epoch=0)
     ours.before_epoch(1)
@@ -142,17 +132,6 @@ def test_averaging_begins_in_the_epoch_after_the_trigger():
     assert epochs_until_averaging(losses, nonmono=9) is None
 
 
-def test_the_history_of_losses_survives_a_resume_between_epochs():
-    first = AveragedSGD(parameters(), lr=1.0, nonmono=0)
-    for epoch, loss in ((1, 3.0), (2, 4.0)):
-        first.before_epoch(epoch)
-        first.after_epoch(loss)
-    second = AveragedSGD(parameters(), lr=1.0, nonmono=0)
-    second.load_state_dict(first.state_dict())
-    second.before_epoch(3)
-    assert second.averaging
-
-
 def test_a_missing_validation_is_an_error():
     optimizer = AveragedSGD(parameters(), lr=1.0)
     optimizer.before_epoch(4)  # a training run that starts again from here
@@ -171,3 +150,46 @@ def test_a_diverged_run_is_an_error(loss):
 def test_options_out_of_range_are_refused(option):
     with pytest.raises(ValueError, match=f"{option} must be at least 0, got -1"):
         AveragedSGD(parameters(), lr=1.0, **{option: -1})
+
+
+@pytest.mark.parametrize(
+    ("losses", "n", "epoch"),
+    [
+        ([], 5, None),
+        ([5, 4, 3, 2, 1], 2, None),
+        ([1, 2], 0, 2),  # worse than the only one before
+        ([1, 1], 0, None),  # equal is not worse
+        ([3, 9, 9, 9], 2, 4),  # epoch 4 is the first that may: n + 2
+        ([9, 3, 9, 9], 2, None),  # 9 is not above loss_1 = 9
+        ([9, 3, 8, 8, 8], 2, 5),  # 8 > min(9, 3)
+        ([9, 3, 8, 8, 8, 1, 1, 9], 2, 5),  # the first time counts
+        ([4, 1, 5, 3], 2, None),  # epochs 2 and 3 are the last two, and do not count
+        ([7, 6, 5, 4, 3, 2, 8], 5, 7),
+        ([7, 6, 5, 4, 3, 2, 7], 5, None),
+        ([7, 6, 5, 4, 3, 8], 5, None),  # before epoch n + 2
+    ],
+)
+def test_the_trigger_fires_at_the_expected_epoch(losses, n, epoch):
+    assert non_monotone_trigger(losses, n) == epoch
+
+
+@given(st.lists(st.integers(0, 6), max_size=20), st.integers(0, 5))
+def test_every_epoch_is_judged_by_what_came_before_it(losses, n):
+    fires = [
+        e
+        for e in range(1, len(losses) + 1)
+        if e - 1 > n and losses[e - 1] > min(losses[: e - 1 - n])
+    ]
+    assert non_monotone_trigger(losses, n) == (fires[0] if fires else None)
+
+
+def test_five_epochs_are_the_default():
+    losses = [1, *[2] * 9]
+    assert non_monotone_trigger(losses) == non_monotone_trigger(losses, 5) == 7
+
+
+def test_losses_that_the_trigger_cannot_judge_are_refused():
+    with pytest.raises(ValueError, match="at least 0, got -1"):
+        non_monotone_trigger([1.0], -1)
+    with pytest.raises(ValueError, match="epoch 2 is NaN"):
+        non_monotone_trigger([1.0, math.nan], 5)

@@ -153,16 +153,6 @@ def test_a_skipped_batch_is_an_error(stream_data):
         built.task.train_step(third, built.model, built.criterion, Optimizer(1.0), 1)
 
 
-def test_a_batch_may_be_computed_again(stream_data):
-    built = build(stream_data, *CERTAIN)
-    steps = built.batches()[:2]
-    losses = [
-        built.task.train_step(b, built.model, built.criterion, Optimizer(1.0), 0)[0].item()
-        for b in (*steps, steps[1])
-    ]
-    assert losses[1] == losses[2] != losses[0]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

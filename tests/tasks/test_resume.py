@@ -1,9 +1,11 @@
 """An interrupted training run continues as if it had not been interrupted."""
 
+import re
+
 import pytest
 import torch
 
-from tests.stream_corpus import train_streams
+from tests.stream_corpus import LINES, binarise, train_streams, write_text
 from tests.trainings import last, leaves
 
 # the validation after epoch 2 is what makes NT-ASGD switch here
@@ -74,3 +76,43 @@ def test_workers_and_buffers_do_not_change_the_order(unbroken, stream_data, tmp_
     words = ["--num-workers", 2, "--data-buffer-size", 3]
     train_streams(stream_data, tmp_path, *EPOCHS, *AVERAGING["et"], *words)
     check_same(end_of(tmp_path), unbroken("et")[0])
+
+
+EPOCHS_OF_SHARDS = ["--max-epoch", 3, "--asgd-at-epoch", 2]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """Write two folders of one dictionary; the second has only a training text."""
+    folders = []
+    for lines in (LINES, LINES | {"train": 60}):
+        folder = write_text(tmp_path_factory.mktemp("shard"), lines)
+        dictionary = ["--srcdict", folders[0] / "dict.txt"] if folders else []
+        folders.append(binarise(folder, *dictionary))
+    for path in (*folders[1].glob("valid.*"), *folders[1].glob("test.*")):
+        path.unlink()
+    return folders
+
+
+def test_each_epoch_uses_the_next_shard(shards, tmp_path):
+    done = train_streams(":".join(map(str, shards)), tmp_path, "--max-epoch", 3)
+    sizes = re.findall(r"train: ([\d,]+) tokens in 4 streams", done.output)
+    assert sizes[0] == sizes[2] != sizes[1]
+
+
+@pytest.fixture(scope="module")
+def unbroken_on_shards(shards, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unbroken")
+    train_streams(":".join(map(str, shards)), folder, *EPOCHS_OF_SHARDS)
+    return end_of(folder)
+
+
+@pytest.mark.parametrize("stop", [["--max-epoch", 1], ["--max-update", 25]])
+def test_a_resumed_run_on_shards_equals_an_uninterrupted_one(
+    shards, unbroken_on_shards, tmp_path, stop
+):
+    data = ":".join(map(str, shards))
+    train_streams(data, tmp_path, *EPOCHS_OF_SHARDS, *stop)
+    resumed = train_streams(data, tmp_path, *EPOCHS_OF_SHARDS)
+    assert "Loaded checkpoint" in resumed.output
+    check_same(end_of(tmp_path), unbroken_on_shards)

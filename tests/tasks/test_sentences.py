@@ -1,15 +1,10 @@
 """A model of streams scores and continues sentences; a text is not cut into sentences."""
 
 import pytest
-import torch
 
-import highrank_plugins
-from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel
 from tests.fairseq_cli import attempt, run
 from tests.stream_corpus import CERTAIN, train_streams
 from tests.trainings import last
-
-highrank_plugins.register()
 
 TASK = ["--task", "bptt_language_modeling"]
 SENTENCE = "the house eats small"
@@ -20,17 +15,6 @@ def trained(stream_data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     train_streams(stream_data, folder, *CERTAIN, "--max-update", 3)
     return last(folder)
-
-
-def test_the_hub_scores_and_generates(stream_data, trained):
-    hub = AWDLSTMLanguageModel.from_pretrained(
-        str(trained.parent), trained.name, str(stream_data)
-    ).eval()
-    *words, end = hub.encode(SENTENCE).tolist()
-    log_probs, _ = hub.models[0](torch.tensor([[end, *words[:-1]]]))
-    want = log_probs[0].gather(-1, torch.tensor(words).unsqueeze(-1)).squeeze(-1)
-    torch.testing.assert_close(hub.score(SENTENCE)["positional_scores"], want)
-    assert hub.sample(SENTENCE, beam=2, min_len=6).startswith(f"{SENTENCE} ")
 
 
 def test_typed_sentences_are_continued(stream_data, trained):

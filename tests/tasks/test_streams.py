@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.tasks.bptt_language_modeling import check_shares
+from highrank_plugins.tasks.carried_state import CarriedState
 from highrank_plugins.tasks.streams import Chunk, SplitTokens, Streams, chunk_plan
 
 DICTIONARY = Dictionary()
@@ -69,12 +70,6 @@ def test_processes_have_rows_of_their_own():
     assert torch.equal(torch.cat([p["target"] for p in parts]), whole["target"])
     assert torch.cat([p["id"] for p in parts]).tolist() == whole["id"].tolist() == list(range(6))
     assert {p["tokens_per_process"] for p in parts} == {whole["ntokens"] / 3}
-
-
-def test_the_padded_end_is_divided_among_processes_too():
-    parts = [streams(23, 6, shard, 3)[Chunk(2, 2, 4)] for shard in range(3)]
-    assert [p["ntokens"] for p in parts] == [4, 4, 3]
-    assert [p["tokens_per_process"] for p in parts] == [11 / 3] * 3
 
 
 @pytest.mark.parametrize("count, processes", [(60, 8), (7, 3), (6, 3)])
@@ -138,3 +133,22 @@ def test_lengths_have_the_distribution_of_the_paper():
     bounded = [c.drawn for c in chunk_plan(20_000, 70, np.random.RandomState(1), longest=72)]
     assert max(bounded) == 72
     assert min(c.drawn for c in chunk_plan(9_000, 6, np.random.RandomState(1))) == 5
+
+
+def compute(carried: CarriedState, position: int, length: int, value: float) -> None:
+    """Return a chunk of one stream, whose state is `value` after it."""
+    batch = {"position": position, "target": torch.zeros(1, length, dtype=torch.long)}
+    batch["net_input"] = {}
+    carried.give(batch)
+    carried.take(batch | {"next_state": [torch.full((1, 1), value)]})
+
+
+def test_a_new_epoch_forgets_the_end_of_the_previous_one():
+    carried = CarriedState()
+    for position, value in ((0, 1.0), (4, 2.0)):
+        compute(carried, position, 4, value)
+        carried.settle()
+    compute(carried, 0, 3, 7.0)
+    carried.settle()
+    assert carried.position == 3
+    assert carried.states[3][0].item() == 7.0

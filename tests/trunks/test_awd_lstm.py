@@ -1,7 +1,5 @@
 """Test values and state of the AWD-LSTM, and each rate: it acts in training only."""
 
-import copy
-
 import pytest
 import torch
 
@@ -131,45 +129,11 @@ def test_gradients_are_right_with_every_rate_on(tokens):
     assert torch.autograd.gradcheck(features, values)
 
 
-def test_copies_and_checkpoints_compute_the_same(tokens, tmp_path):
-    model = trunk(**RATES)
-    want = seeded(model, tokens).features
-    torch.save(model.state_dict(), tmp_path / "trunk.pt")
-    loaded = trunk(**RATES)
-    for parameter in loaded.parameters():
-        torch.nn.init.zeros_(parameter)
-    loaded.load_state_dict(torch.load(tmp_path / "trunk.pt", weights_only=True))
-    for other in (copy.deepcopy(model), loaded, model.float().double()):
-        assert torch.allclose(seeded(other, tokens).features, want, rtol=1e-5, atol=1e-5)
-
-
-def test_training_a_copy_does_not_change_the_original(tokens):
-    model = trunk(**RATES)
-    want = seeded(model, tokens).features
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter += 1
-    assert not torch.allclose(seeded(other, tokens).features, want)
-    assert torch.equal(seeded(model, tokens).features, want)
-
-
 def test_names_of_parameters_are_public():
     names = [name for name, _ in trunk().named_parameters()]
     own = ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
     assert names == ["embed.weight", *(f"layers.{i}.{name}" for i in range(3) for name in own)]
     assert list(trunk().state_dict()) == names
-
-
-def test_parameters_have_the_stated_sizes():
-    shapes = {name: tuple(p.shape) for name, p in trunk().named_parameters()}
-    assert shapes["layers.0.weight_ih_l0"] == (20, 4)
-    assert shapes["layers.1.weight_hh_l0"] == (20, 5)
-    assert shapes["layers.2.weight_ih_l0"] == (28, 5)
-    assert shapes["layers.2.weight_hh_l0"] == (28, 7)
-    assert trunk().feature_dim == 7
-    assert AWDLSTM(9, embed_dim=6, hidden_size=5).feature_dim == 6
-    assert [lstm.hidden_size for lstm in AWDLSTM(9, 6, 5, layers=1).layers] == [6]
 
 
 def test_half_precision_keeps_its_type(tokens):
@@ -187,17 +151,13 @@ def test_half_precision_keeps_its_type(tokens):
         ({"dropouti": -0.1}, r"dropouti must lie in \[0, 1\)"),
         ({"dropoute": float("nan")}, "dropoute .*nan"),
         ({"embed_noise": -1.0}, "embed_noise must not be negative"),
+        ({"dropoutl": 0.3}, "unexpected keyword argument 'dropoutl'"),
     ],
     ids=str,
 )
 def test_invalid_values_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         AWDLSTM(WORDS, **options)
-
-
-def test_an_unknown_rate_is_refused():
-    with pytest.raises(TypeError, match="dropoutl"):
-        AWDLSTM(WORDS, dropoutl=0.3)
 
 
 def test_tokens_and_states_that_do_not_fit_are_refused(tokens):

@@ -4,13 +4,12 @@ import math
 
 import pytest
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from highrank_plugins.trunks import RelativeAttention
-from tests.trunks.plain_attention import relative_attention
+from tests.trunks.plain import relative_attention
 
 BATCH, HEADS, DIM = 2, 3, 4
 # queries, keys, clip
@@ -70,32 +69,6 @@ def test_dropout_acts_on_both_sums_and_not_on_the_returned_weights():
     assert_close(want[1].sum(-1), torch.ones(BATCH, HEADS, 5).double())
 
 
-@pytest.mark.parametrize("clip", [1, 3, 16])
-def test_one_query_at_a_time_gives_the_same_result(clip):
-    layer, (q, k, v) = layer_of(clip), inputs(7, 7)
-    want, _ = layer(q, k, v, mask_of("causal", 7, 7))
-    steps = [
-        layer(q[..., t : t + 1, :], k[..., : t + 1, :], v[..., : t + 1, :])[0] for t in range(7)
-    ]
-    assert_close(torch.cat(steps, -2), want)
-
-
-def test_tables_of_zeros_give_torchs_attention():
-    layer, (q, k, v) = layer_of(2), inputs(6, 6)
-    with torch.no_grad():
-        layer.key_table.zero_()
-        layer.value_table.zero_()
-    want = scaled_dot_product_attention(q, k, v, is_causal=True)
-    assert_close(layer(q, k, v, mask_of("causal", 6, 6))[0], want)
-
-
-def test_order_matters_without_other_position_information():
-    layer, (_, k, v) = layer_of(2), inputs(1, 4)
-    same = k.mean(2, keepdim=True).expand(-1, -1, 4, -1)
-    _, weights = layer(same, same, v)
-    assert (weights.std(-1) > 1e-3).all()
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_as_exact_as_the_formula_in_half(dtype):
     layer, exact = layer_of(3, dim=16), inputs(20, 20, 16)
@@ -142,9 +115,5 @@ def test_tables_start_glorot_uniform():
 def test_sizes_below_one_are_refused(sizes, name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
         RelativeAttention(*sizes)
-
-
-def test_more_queries_than_keys_are_refused():
-    q, _, _ = inputs(3, 2)
     with pytest.raises(ValueError, match="as many queries as keys, got 3 and 2"):
-        layer_of(2)(q, *inputs(3, 2)[1:])
+        layer_of(2)(*inputs(3, 2))

@@ -6,18 +6,25 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from highrank_plugins.heads.checks import widen
-from highrank_plugins.heads.prepared import named_tensors
-from highrank_plugins.heads.registry import OUTSIDE_KERNELS, Layer, Registry, reset_unless_kept
+from highrank_plugins.heads.registry import (
+    OUTSIDE_KERNELS,
+    PLAIN,
+    Registry,
+    named_tensors,
+    reset_unless_kept,
+)
 from highrank_plugins.losses.own_layers import bound, is_ours, same_form
-from highrank_plugins.losses.plan import KernelFunction
+from highrank_plugins.losses.plan import KernelFunction, Named
 
 Pullback = Callable[[Tensor], Tensor]
 # z → f(z), and the map from the gradient of f(z) to the gradient of z (a vector-Jacobian product)
 VJP = Callable[[Tensor], tuple[Tensor, Pullback]]
+# family of kernel functions without tables → its VJP, from the numbers of the `KernelFunction`
+VJPS: dict[str, Callable[..., VJP]] = {}
 
 # attributes that hold for one f; a subclass with another f has the versions of `Pointwise`
 OF_FUNCTION = ("kernel_function", "prepare_vjp", "is_identity", "is_increasing", "slopes")
@@ -26,7 +33,7 @@ POINTWISE: Registry[type[Pointwise]] = Registry("pointwise function", base=lambd
 register_pointwise = POINTWISE.register
 
 
-class Pointwise(Layer):
+class Pointwise(nn.Module):
     """Apply a scalar function f to every logit before its softmax.
 
     A subclass implements `apply_to`. If it has parameters, `tensors` may return what `apply_to`
@@ -35,7 +42,10 @@ class Pointwise(Layer):
     `prepare_vjp` serves the fused losses, which write gradients out; its default uses autograd.
     """
 
-    needs = ("apply_to",)
+    needs: ClassVar[tuple[str, ...]] = ("apply_to",)
+    option_help: ClassVar[dict[str, str]] = {}  # what each option does, for fairseq's commands
+    # options that change the function but no parameter; see `Registry.constants`
+    constants: tuple[str, ...] | None = None
     is_identity: ClassVar[bool] = False
     # whether f(z) increases with z, whatever the parameters
     is_increasing: ClassVar[bool] = False
@@ -62,18 +72,16 @@ class Pointwise(Layer):
         """Return T, where [−T, T] is the interval on which plots draw f."""
         return 20.0
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Named:
         """Return what `apply_to` reads besides the logits. Default: the parameters, widened."""
         return {name: widen(tensor) for name, tensor in named_tensors(self).items()}
 
-    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    def apply_to(self, z: Tensor, tensors: Named) -> Tensor:
         """Return f(z) for logits of any shape, in their dtype; `tensors` come from `tensors()`."""
         raise NotImplementedError
 
-    def prepare_vjp(
-        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
-    ) -> VJP:
-        """Return f without a graph, see `VJP`.
+    def prepare_vjp(self, tensors: Named, sums: Named, dtype: torch.dtype) -> VJP:
+        """Return f without a graph, see `VJP`: of `VJPS`, or by autograd.
 
         Its results may overwrite the memory of its arguments, which the caller gives up.
 
@@ -82,6 +90,9 @@ class Pointwise(Layer):
             sums: where the pullback adds the gradients of those `tensors` that are wanted.
             dtype: of the logits, float32 or float64.
         """
+        known = self.kernel_function
+        if known is not None and known.family in VJPS:
+            return VJPS[known.family](*known.numbers)
         leaves = {name: t.detach().requires_grad_(name in sums) for name, t in tensors.items()}
         ours = is_ours(self)
 
@@ -110,6 +121,10 @@ class Pointwise(Layer):
         """Return f(z)."""
         return self.apply_to(z, self.tensors())
 
+    def extra_repr(self) -> str:
+        options = {n: v for n, v in vars(self).items() if n != "training" and isinstance(v, PLAIN)}
+        return ", ".join(f"{name}={value}" for name, value in options.items())
+
 
 def softplus(x: Tensor) -> Tensor:
     """Return log(1 + e^x) of any shape and floating dtype.
@@ -128,10 +143,8 @@ class Identity(Pointwise):
     is_identity: ClassVar[bool] = True
     kernel_function = KernelFunction("identity")
 
-    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    def apply_to(self, z: Tensor, tensors: Named) -> Tensor:
         return z
 
-    def prepare_vjp(
-        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
-    ) -> VJP:
-        return lambda z: (z, lambda grad: grad)
+
+VJPS["identity"] = lambda: lambda z: (z, lambda grad: grad)

@@ -8,13 +8,8 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.heads.checks import finite, positive
-from highrank_plugins.heads.pointwise.base import (
-    VJP,
-    Pointwise,
-    Pullback,
-    register_pointwise,
-)
-from highrank_plugins.losses.plan import KernelFunction
+from highrank_plugins.heads.pointwise.base import VJP, VJPS, Pointwise, Pullback, register_pointwise
+from highrank_plugins.losses.plan import KernelFunction, Named
 
 MOST_CAP = 1000  # the kernels' 2c σ(2z / c) − c loses digits of z in float32 as c grows
 
@@ -50,16 +45,8 @@ class SigmoidCap(Pointwise):
     def kernel_function(self) -> KernelFunction | None:
         return KernelFunction("logistic", (self.height, self.shift, self.scale, 0.0))
 
-    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    def apply_to(self, z: Tensor, tensors: Named) -> Tensor:
         return self.height * torch.sigmoid((z + self.shift) / self.scale)
-
-    def prepare_vjp(
-        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
-    ) -> VJP:
-        return logistic_vjp(self.height, self.shift, self.scale, 0.0)
-
-    def extra_repr(self) -> str:
-        return f"height={self.height}, shift={self.shift}, scale={self.scale}"
 
 
 @register_pointwise("softcap")
@@ -88,16 +75,8 @@ class Softcap(Pointwise):
         # 2c σ(2z / c) − c = c tanh(z / c)
         return KernelFunction("logistic", (2 * self.cap, 0.0, self.cap / 2, -self.cap))
 
-    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    def apply_to(self, z: Tensor, tensors: Named) -> Tensor:
         return self.cap * torch.tanh(z / self.cap)
-
-    def prepare_vjp(
-        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
-    ) -> VJP:
-        return logistic_vjp(2 * self.cap, 0.0, self.cap / 2, -self.cap)
-
-    def extra_repr(self) -> str:
-        return f"cap={self.cap}"
 
 
 def logistic_vjp(a: float, b: float, s: float, d: float) -> VJP:
@@ -115,3 +94,6 @@ def logistic_vjp(a: float, b: float, s: float, d: float) -> VJP:
         return values, pullback
 
     return evaluate
+
+
+VJPS["logistic"] = logistic_vjp

@@ -12,12 +12,13 @@ from torch.nn import functional as F
 from highrank_plugins.heads.checks import finite, positive
 from highrank_plugins.heads.pointwise.base import (
     VJP,
+    VJPS,
     Pointwise,
     Pullback,
     register_pointwise,
     softplus,
 )
-from highrank_plugins.losses.plan import KernelFunction
+from highrank_plugins.losses.plan import KernelFunction, Named
 
 
 @register_pointwise("gss")
@@ -59,31 +60,17 @@ class GeneralizedSigSoftmax(Pointwise):
 
     @property
     def kernel_function(self) -> KernelFunction | None:
-        return None if self.learn else KernelFunction("gss", self._numbers())
+        return None if self.learn else KernelFunction("gss", (float(self.c), self._k))
 
-    def _numbers(self) -> tuple[float, float]:
-        """Return c and k where they are no parameters."""
-        return float(self.c), self._k
-
-    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    def apply_to(self, z: Tensor, tensors: Named) -> Tensor:
         c: float | Tensor
         k: float | Tensor
         if self.learn:
             c, k = tensors["c"].to(z.dtype), tensors["log_k"].to(z.dtype).exp()
         else:
-            c, k = self._numbers()
+            c, k = float(self.c), self._k
         x = z - c
         return k * x + c - (k - 1) * softplus(x)
-
-    def prepare_vjp(
-        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
-    ) -> VJP:
-        return (
-            super().prepare_vjp(tensors, sums, dtype) if self.learn else gss_vjp(*self._numbers())
-        )
-
-    def extra_repr(self) -> str:
-        return "learn=True" if self.learn else f"c={self.c}, k={self._k}"
 
 
 @register_pointwise("sigsoftmax")
@@ -93,13 +80,8 @@ class SigSoftmax(Pointwise):
     is_increasing: ClassVar[bool] = True
     kernel_function = KernelFunction("gss", (0.0, 2.0))
 
-    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    def apply_to(self, z: Tensor, tensors: Named) -> Tensor:
         return 2 * z - softplus(z)
-
-    def prepare_vjp(
-        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
-    ) -> VJP:
-        return gss_vjp(0.0, 2.0)
 
 
 def gss_vjp(c: float, k: float) -> VJP:
@@ -121,3 +103,6 @@ def gss_vjp(c: float, k: float) -> VJP:
         return values, pullback
 
     return evaluate
+
+
+VJPS["gss"] = gss_vjp

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from highrank_plugins.heads.checks import integer, positive
 from highrank_plugins.heads.pointwise.base import Pointwise, register_pointwise, softplus
+from highrank_plugins.losses.plan import Named
 
 
 @register_pointwise("monotone_mlp")
@@ -44,7 +45,7 @@ class MonotoneMLP(Pointwise):
         self.out_logits = nn.Parameter(_inverse_softplus(height).expand(units).clone())
         self.out_bias = nn.Parameter(torch.tensor(-float(bound)))
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Named:
         own = super().tensors()
         return {
             "in_slopes": softplus(own["in_logits"]),
@@ -53,7 +54,7 @@ class MonotoneMLP(Pointwise):
             "out_bias": own["out_bias"],
         }
 
-    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    def apply_to(self, z: Tensor, tensors: Named) -> Tensor:
         u, b, v, b_out = (
             tensors[name].to(z.dtype) for name in ("in_slopes", "in_bias", "heights", "out_bias")
         )

@@ -14,7 +14,7 @@ from highrank_plugins.heads.pointwise.base import (
     Pullback,
     register_pointwise,
 )
-from highrank_plugins.losses.plan import KernelFunction
+from highrank_plugins.losses.plan import KernelFunction, Named
 
 
 @register_pointwise("multimax")
@@ -40,15 +40,13 @@ class MultiMax(Pointwise):
         self.thresholds = nn.Parameter(init_sd * torch.randn(4))
         self.strengths = nn.Parameter(init_sd * torch.randn(4))
 
-    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    def apply_to(self, z: Tensor, tensors: Named) -> Tensor:
         b1, d1, b2, d2 = tensors["thresholds"].to(z.dtype)
         t1, u1, t2, u2 = tensors["strengths"].to(z.dtype)
         linear = z + t1 * torch.relu(b1 - z) + u1 * torch.relu(z - d1)
         return linear + t2 * torch.relu(b2 - z) ** 2 + u2 * torch.relu(z - d2) ** 2
 
-    def prepare_vjp(
-        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
-    ) -> VJP:
+    def prepare_vjp(self, tensors: Named, sums: Named, dtype: torch.dtype) -> VJP:
         thresholds, strengths = (
             tensors[name].to(dtype).unbind() for name in ("thresholds", "strengths")
         )

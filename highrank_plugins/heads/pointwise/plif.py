@@ -16,7 +16,7 @@ from highrank_plugins.heads.pointwise.base import (
     register_pointwise,
     softplus,
 )
-from highrank_plugins.losses.plan import KernelFunction
+from highrank_plugins.losses.plan import KernelFunction, Named
 
 
 @register_pointwise("plif")
@@ -79,20 +79,18 @@ class PLIF(Pointwise):
     def domain(self) -> float:
         return self.bound
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Named:
         # float64, because in float32 the sum over 1e5 cells is off by 8e-6
         slopes = softplus(self.slope_logits.double())
         left = self.cell_width * (slopes.cumsum(0) - slopes)
         return {"slopes": slopes, "left": left}
 
-    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    def apply_to(self, z: Tensor, tensors: Named) -> Tensor:
         return _PiecewiseLinear.apply(
             z, tensors["slopes"], tensors["left"], self.bound, self.cell_width
         )
 
-    def prepare_vjp(
-        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
-    ) -> VJP:
+    def prepare_vjp(self, tensors: Named, sums: Named, dtype: torch.dtype) -> VJP:
         slopes, left = (tensors[name].to(dtype) for name in ("slopes", "left"))
 
         def evaluate(z: Tensor) -> tuple[Tensor, Pullback]:
@@ -111,9 +109,6 @@ class PLIF(Pointwise):
             return z, pullback
 
         return evaluate
-
-    def extra_repr(self) -> str:
-        return f"bound={self.bound}, knots={self.knots}"
 
 
 class _PiecewiseLinear(torch.autograd.Function):

@@ -26,6 +26,5 @@ def test_options_of_the_function_are_shown(name, options):
 
 
 def test_biases_of_gates_are_shown():
-    biases = {"gate_hidden_bias": True, "gate_shared_bias": True, "gate_class_bias": False}
-    head = build_head("mixtape", **SIZES, components=2, **biases)
-    assert {name: describe_head(head)[name] for name in biases} == biases
+    head = build_head("mixtape", **SIZES, components=2, gate_biases="full")
+    assert describe_head(head)["gate_biases"] == "full"

@@ -1,0 +1,96 @@
+"""Options of models out of range, or of another layer: refused by the name of the option."""
+
+import pytest
+
+from tests.models.small import build
+
+MT, LM, AWD, LSTM = ("transformer_{}_tiny", "transformer_lm_{}", "awd_lstm_lm_{}", "lstm_{}")
+CLIP = ["--rel-pos-clip", 3]
+
+
+@pytest.mark.parametrize(
+    ("trunk", "token", "words", "message"),
+    [
+        (MT, "mixtape", ["--head-context-scale", "0"], r"--head-context-scale must be .* above 0"),
+        (LM, "mixtape", ["--head-components", "3"], r"--head mixtape: --head-components .*got 3"),
+        (MT, "mixtape", ["--head-frequent-ratio", "1.5"], r"--head-frequent-ratio.*\[0, 1\]"),
+        (
+            LM,
+            "mixtape",
+            ["--head-frequent-multiple", "0"],
+            r"--head-frequent-multiple .*at least 1",
+        ),
+        (MT, "mixtape", ["--head-gate-biases", "all"], "--head-gate-biases.*paper"),
+        (LM, "mos", ["--head-bias", "yes"], "--head-bias.*true"),
+        (MT, "mos", ["--head", "mtos"], "mos"),
+        (LM, "mos", ["--head", "sigsoftmax"], "--head-pointwise sigsoftmax"),
+        (MT, "mos", ["--head-components", "0"], "--head mos: --head-components must be at least 1"),
+        (LM, "mos", ["--head-dropout", "1.5"], "--head mos: --head-dropout .*1.5"),
+        (MT, "mixtape", ["--head-gate-dropout", "-1"], "--head mixtape: --head-gate-dropout .*-1"),
+        (LM, "mixtape", ["--head-gate-noise", "-1"], "--head mixtape: --head-gate-noise .*-1"),
+        (MT, "mixtape", ["--head-gate-dim", "0"], "--head mixtape: --head-gate-dim .*0"),
+        (LM, "mos", ["--head-embed-dim", "0"], "--head-embed-dim must be at least 1, got 0"),
+        (MT, "softmax", ["--head-embed-dim", "8"], r"--head softmax: --head-embed-dim .*32"),
+        (LM, "mos", ["--head-loss-memory", "0"], "--head-loss-memory must be at least 1"),
+        (MT, "gss", ["--head-gss-k", "0"], "--head-pointwise gss: --head-gss-k .*0"),
+        (
+            LM,
+            "mos_plif",
+            ["--head-plif-knots", "0"],
+            "--head-pointwise plif: --head-plif-knots .*0",
+        ),
+        (MT, "plif", ["--head-plif-lr", "0"], "--head-plif-lr must be above 0, got 0"),
+        (LM, "plif", ["--head-plif-lr", "inf"], "--head-plif-lr inf: expected a finite"),
+        (
+            MT,
+            "mos",
+            ["--adaptive-softmax-cutoff", "[20]"],
+            "--adaptive-softmax-cutoff: a head needs",
+        ),
+        (LM, "mos", ["--head-z-loss=-1"], "--head-z-loss must be at least 0, got -1"),
+        (LM, "mos", ["--head-z-loss=inf"], "--head-z-loss inf: expected a finite number"),
+        (LM, "mos", ["--head-z-loss=nan"], "--head-z-loss nan: expected a"),
+        (
+            MT,
+            "mos",
+            ["--quant-noise-scalar", "0.5"],
+            "--quant-noise-scalar has no effect on this o",
+        ),
+        (MT, "mos", ["--rel-pos-clip", -1], "--rel-pos-clip must be at least 0"),
+        (MT, "mos", ["--rel-pos-in", "encoder"], "--rel-pos-in encoder needs --rel-pos-clip"),
+        (MT, "mos", [*CLIP, "--quant-noise-pq", 0.1], "does not work with --quant-noise-pq"),
+        (MT, "mos", [*CLIP, "--cross-self-attention"], "does not work with --cross-self-attention"),
+        (
+            LM,
+            "mos",
+            [*CLIP, "--rel-pos-in", "encoder"],
+            "--rel-pos-in encoder: a language model has",
+        ),
+        (
+            LSTM,
+            "mos",
+            ["--adaptive-softmax-cutoff", "10,20"],
+            "--adaptive-softmax-cutoff: a head n",
+        ),
+        (
+            LSTM,
+            "mos",
+            ["--share-all-embeddings", "--head-embed-dim", "8"],
+            "--share-all-embed|-dim 8",
+        ),
+        (LSTM, "mos", ["--encoder-layers", "2"], "--encoder-layers must match --decoder-layers"),
+        (AWD, "mos", ["--wdrop", "1"], r"--wdrop must lie in \[0, 1\), got 1"),
+        (AWD, "mos", ["--dropouti", "-0.1"], "--dropouti must lie in"),
+        (AWD, "mos", ["--embed-noise", "-1"], "--embed-noise must not be negative"),
+        (AWD, "mos", ["--decoder-embed-dim", "0"], "--decoder-embed-dim must be at least 1, got 0"),
+        (AWD, "mos", ["--decoder-layers", "0"], "--decoder-layers must be at least 1, got 0"),
+        (AWD, "mos", ["--head-embed-dim", "8"], "--head-embed-dim 8: the shared .*--separate-emb"),
+        (AWD, "softmax", ["--decoder-last-hidden-size", "24"], "--head softmax: .*32.*24"),
+        (AWD, "softmax", ["--head-dropout", "0.1"], "--head-dropout: --head softmax .*no such opt"),
+    ],
+    ids=str,
+)
+def test_invalid_values_are_refused(trunk, token, words, message, mt_data, lm_data):
+    data = lm_data if "_lm_" in trunk else mt_data
+    with pytest.raises(ValueError, match=message):
+        build(data, trunk.format(token), *words)
