@@ -80,12 +80,9 @@ def test_metrics_with_a_column_are_those_that_the_measures_compute(tmp_path):
 
 
 def test_the_signature_says_that_the_mean_is_over_all_pairs(tmp_path):
+    assert read_measures(tmp_path, "valid") == {}
     write(tmp_path, "kld", Divergences(40, None, 4.25, None))
     assert read_measures(tmp_path, "valid") == {"valid_kld": Score(4.25, "contexts:40|pairs:all")}
-
-
-def test_missing_measures_are_left_out(tmp_path):
-    assert read_measures(tmp_path, "test") == {}
 
 
 WITH_SCORES = [name for name, measure in all_measures().items() if "scores" in vars(measure)]

@@ -53,12 +53,6 @@ def test_only_changes_to_tracked_files_make_a_clone_modified(tmp_path, monkeypat
     assert record.git_state()["modified"] is True
 
 
-def test_a_record_survives_json(result, tmp_path):
-    files.write_json(tmp_path / "results.json", result)
-    assert json.loads((tmp_path / "results.json").read_text()) == result
-    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
-
-
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "results.json"
     files.write_json(path, {"old": 1})

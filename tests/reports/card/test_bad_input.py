@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged, diverged, of other layers, or without their data."""
+"""Checkpoints as fairseq-train writes them, damaged, diverged, or without their data."""
 
 import json
 
@@ -11,6 +11,7 @@ from highrank_plugins.measures import unargmaxable
 from highrank_plugins.reports.card.describe import Absent
 from highrank_plugins.reports.card.render import render
 from tests.reports.card.made import Page, card_of, checkpoint
+from tests.trainings import last, train
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +104,19 @@ def test_a_layer_too_large_for_linear_programs_says_what_to_run(softmax, mt_data
     monkeypatch.setattr(unargmaxable, "LARGEST", 10)
     card = card_of(softmax, mt_data)
     assert "`highrank analyse unargmaxable`" in card.results["unargmaxable"].reason
+
+
+@pytest.mark.parametrize("arch", ["transformer", "transformer_mixtape"])
+def test_a_trained_checkpoint_has_a_card(arch, mt_data, tmp_path):
+    criterion = ["--criterion", "cross_entropy"] if arch == "transformer" else []
+    train(mt_data, tmp_path / "save", arch, 3, *criterion)
+    page, numbers = tmp_path / "card.html", tmp_path / "card.json"
+    words = ["--data", mt_data, "--tokens", 50, "--output", page, "--json", numbers]
+    done = call(last(tmp_path / "save"), *words)
+    assert done.exit_code == 0, done.output
+    found = json.loads(numbers.read_text())
+    assert found["configuration"]["training"]["updates"] == 3
+    assert found["configuration"]["training"]["lr"] == [0.005]
+    assert found["configuration"]["trunk"]["decoder_embed_dim"] == 32
+    assert found["identity"]["arch"] == arch
+    assert arch in Page(page.read_text()).text
