@@ -48,6 +48,7 @@ eval_lm.eval_lm <- hooks.evaluation.score_text
 eval_lm.main <- hooks.evaluation.evaluate
 validate.main <- hooks.evaluation.evaluate
 generate.main <- hooks.evaluation.evaluate
+utils.post_process_prediction <- hooks.generation.join
 FairseqTask.inference_step <- hooks.generation.inference_step
 EnsembleModel.forward_decoder <- hooks.generation.forward_decoder
 SequenceGenerator.__init__ <- hooks.generation.init
