@@ -80,3 +80,9 @@ def test_the_example_predicts_after_it_is_saved_and_loaded(model, text, tmp_path
     torch.testing.assert_close(values, model.eval()(text)[0])
     after = (text[:, -1] + 1).remainder(7)
     assert (classes[:, 0] == after).all()
+
+
+def test_the_lines_of_the_page_on_layers_run():
+    page = PAGE.parents[1] / "reference" / "heads.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+    exec(code, {})
