@@ -132,8 +132,9 @@ class LossCase:
                     found.append((*left.shape, right.shape[1]))
                 return func(*args, **(kwargs or {}))
 
+        layer = self.layer()
         with torch.no_grad(), torch.device("meta"), Products():
-            self.layer().log_probs(torch.empty(self.tokens, self.dim))
+            layer.log_probs(torch.empty(self.tokens, self.dim))
         return found
 
 
