@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.autograd import generators, inner_graph, set_generators
-from highrank_plugins.losses.kept_state import KeptState, containers
+from highrank_plugins.losses.kept_state import KeptState, containers, moved_numbers
 from highrank_plugins.losses.own_layers import HOOKS, call_with, has_own_methods, title
 from highrank_plugins.losses.plan import LossPlan
 from highrank_plugins.losses.runner import autocast
@@ -35,7 +35,6 @@ from highrank_plugins.losses.trial import (
     Compute,
     NoLogProbs,
     Trial,
-    moved_numbers,
     said,
 )
 

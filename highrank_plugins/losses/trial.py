@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.autograd import generators, set_generators
-from highrank_plugins.losses.kept_state import PARAMETRISED, KeptState
+from highrank_plugins.losses.kept_state import PARAMETRISED, KeptState, moved_numbers
 from highrank_plugins.losses.own_layers import (
     calls,
     has_own_hooks,
@@ -28,6 +29,7 @@ from highrank_plugins.losses.own_layers import (
 )
 from highrank_plugins.losses.plan import LossOutput, LossPlan
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Compute = Callable[[str, LossPlan], LossOutput]  # the loss of a plan by an implementation
 # tokens of a trial, by their numbers in a chunk: a neighbour further away goes unseen
@@ -49,14 +51,6 @@ OF_LAYER = (
 
 class NoLogProbs(UserError):
     """Report log-probabilities that are NaN."""
-
-
-def moved_numbers(values: Tensor) -> Tensor:
-    """Return numbers made up to a tenth smaller by rows, of the same domain, none of them 0."""
-    share = 0.1 * torch.rand_like(values[(...,) + (slice(1),) * (values.dim() > 1)])
-    moved = values * (1 - share)
-    some_are_zero = moved.count_nonzero() < moved.numel()  # quicker than a mask of them
-    return torch.where(moved == 0, share, moved, out=moved) if some_are_zero else moved
 
 
 class Trial:
@@ -176,7 +170,13 @@ class Trial:
             return {}
         named = {"features": self.plan.features, **dict(self.head.named_parameters())}
         named = {name: t for name, t in named.items() if t.requires_grad}
-        for leaf in leaves(loss) if whole else ():
+        reached = leaves(loss) if whole else []
+        for name, t in named.items() if whole else ():
+            if not any(leaf is t for leaf in reached):
+                logger.warning(
+                    "%s: the loss has no gradient for %s, which does not learn: read it as it is, "
+                    "without .data, float() or no_grad", self.title, name)  # fmt: skip
+        for leaf in reached:
             self.require(
                 any(leaf is t for t in named.values()),
                 f"it reads a tensor {tuple(leaf.shape)} that requires a gradient, but is no "

@@ -278,3 +278,19 @@ def test_smoothing_needs_every_class():
     assert head.nll(x, target).loss.isfinite().all()
     with pytest.raises(UserError, match="label smoothing needs every class to be possible"):
         head.nll(x, target, label_smoothing=0.1)
+
+
+@pytest.mark.parametrize("way", ["data", "float", "unused", "right"])
+def test_a_parameter_that_does_not_learn_is_named(way, caplog):
+    class Tempered(Plain):
+        def __init__(self):
+            super().__init__()
+            self.t = nn.Parameter(torch.ones(()))
+
+        def chunk_logits(self, x, tensors, random_state):
+            factor = {"data": self.t.data, "float": float(self.t), "right": self.t}.get(way, 1.0)
+            return factor * super().chunk_logits(x, tensors, random_state)
+
+    loss(Tempered().double(), features())
+    said = [r.getMessage() for r in caplog.records if "does not learn" in r.getMessage()]
+    assert len(said) == (way != "right") and all("no gradient for t," in text for text in said)
