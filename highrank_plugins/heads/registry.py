@@ -278,7 +278,8 @@ def built_with_whole_state(build: Callable[[], Any]) -> Any:
     Random numbers that a constructor keeps elsewhere would be others in each program.
     """
     layer = build()
-    if is_ours(layer) or any(t.is_meta for t in layer.state_dict().values()):  # meta: no numbers
+    tensors = [torch.empty(0), *layer.state_dict().values()]
+    if is_ours(layer) or any(t.is_meta for t in tensors):  # device meta has no numbers
         return layer
     state = {name: value.clone() for name, value in layer.state_dict().items()}
     numpy: Any = sys.modules.get("numpy")
