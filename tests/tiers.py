@@ -17,7 +17,7 @@ import pytest
 
 FILE = Path(__file__).with_name("durations.json")
 FAST = 0.3  # seconds
-SHARE, LONGEST_CASE = 5.0, 10.0  # seconds of a function, of a case in the ordinary run
+SHARE, LONGEST_CASE = 3.0, 8.0  # seconds of a function, of a case in the ordinary run
 
 
 def function_of(nodeid: str) -> str:

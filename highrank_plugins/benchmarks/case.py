@@ -13,6 +13,7 @@ from pydantic import ConfigDict, TypeAdapter
 import highrank_plugins
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.training.blocks import BlockOptions, option
+from highrank_plugins.training.model_size import matrix_products
 
 if TYPE_CHECKING:
     from highrank_plugins.heads import Head
@@ -120,22 +121,7 @@ class LossCase:
 
     def products(self) -> list[tuple[int, int, int]]:
         """Return (rows, inner, columns) of the matrix products of a forward pass."""
-        import torch
-        from torch.utils._python_dispatch import TorchDispatchMode
-
-        found = []
-
-        class Products(TorchDispatchMode):
-            def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # torch's
-                if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
-                    left, right = args[-2:]
-                    found.append((*left.shape, right.shape[1]))
-                return func(*args, **(kwargs or {}))
-
-        layer = self.layer()
-        with torch.no_grad(), torch.device("meta"), Products():
-            layer.log_probs(torch.empty(self.tokens, self.dim))
-        return found
+        return matrix_products(self.layer(), self.tokens, self.dim)
 
 
 @dataclass(frozen=True)

@@ -120,9 +120,27 @@ def _compute(model: Any) -> int:
     tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
     apart = {id(tensor) for tensor in [*head.parameters(), *tables]}
     trunk = sum(p.numel() for p in model.parameters() if p.dim() > 1 and id(p) not in apart)
-    products = getattr(head, "products", None)  # a stock layer is one matrix
-    of_head = products(1) if products else [(1, *reversed(head.weight.shape))]
-    return 2 * (trunk + sum(math.prod(product) for product in of_head))
+    width = getattr(head, "feature_dim", head.weight.size(1))  # a stock layer is one matrix
+    return 2 * (trunk + sum(map(math.prod, matrix_products(head, 1, width))))
+
+
+def matrix_products(layer: Any, tokens: int, width: int) -> list[tuple[int, int, int]]:
+    """Return (rows, inner, columns) of the products of a forward pass of a layer on device meta."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    found: list[tuple[int, int, int]] = []
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # torch's
+            if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+                left, right = args[-2:]
+                found.append((*left.shape, right.shape[1]))
+            return func(*args, **(kwargs or {}))
+
+    with torch.no_grad(), torch.device("meta"), Products():
+        layer(torch.empty(tokens, width))
+    return found
 
 
 def check_space(options: Mapping[str, object], data: str, folder: Path) -> None:

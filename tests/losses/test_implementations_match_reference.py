@@ -6,6 +6,7 @@ import torch
 from highrank_plugins.heads import build_pointwise
 from highrank_plugins.losses import chunking, mixtape, runner
 from highrank_plugins.losses.kernels.compiled import FAMILIES
+from highrank_plugins.losses.nll import FUSED
 from tests.heads.cases import CASES, STRUCTURES, make_features
 from tests.losses.implementations import (
     CLASSES,
@@ -53,6 +54,8 @@ def every_head():
     """Return all cases; those that torch computes for Triton's kernels are long, but for one."""
     for impl in ONCE:
         for case in CASES:
+            if impl in FUSED and case.build(classes=CLASSES).fused is None:
+                continue
             function = build_pointwise(case.pointwise, **case.pointwise_options).kernel_function
             by_torch = function is None or function.family not in FAMILIES
             slow = impl == "triton" and case.pointwise != "plif" and by_torch
