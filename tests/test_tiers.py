@@ -26,7 +26,7 @@ MANY = ["many"] * 6
     [
         ([], ["quick", "slow", "new", "new", *MANY, "huge"]),
         (["--fast"], ["quick", "new", "new"]),
-        (["--sample"], ["quick", "slow", "new", "new", *MANY[:2]]),
+        (["--sample"], ["quick", "slow", "new", "new", *MANY[:1]]),
         (["--run-long"], ["quick", "slow", "marked", "new", "new", *MANY, "huge"]),
     ],
 )

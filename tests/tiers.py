@@ -5,7 +5,7 @@
 | `scripts/test.sh` | runs |
 |---|---|
 | `--fast` | functions that the file does not list |
-| (nothing) | of a function above 5 s as many spread cases as take 5 s; none above 10 s |
+| (nothing) | of a function above 3 s as many spread cases as take 3 s; none above 8 s |
 | `--all` | everything, with the tests marked long; writes the file |
 """
 
