@@ -14,6 +14,13 @@ from highrank_plugins.heads.pointwise import POINTWISE, register_pointwise
 M, F = 20, 6
 
 
+@pytest.fixture(autouse=True)
+def without_architectures(monkeypatch):
+    """Register no architectures of fairseq: other tests list them."""
+    for registry in (HEADS, POINTWISE):
+        monkeypatch.setattr(registry, "_listeners", [])
+
+
 def own(keep):
     """Return a structure whose constructor draws a projection, which `keep` stores."""
 
