@@ -54,7 +54,7 @@ def below_floor(record: Record) -> Iterator[str]:
         if kind == "bits" and record["metrics"].get(name.replace(kind, "perplexity"), 0) >= unigram:
             continue  # its perplexity says the same
         if name != UNIGRAM and _EVALUATED.match(name) and value >= floor < math.inf:
-            yield f"{name} is no better than counting words (unigram: {floor:g})"
+            yield f"{name} is not below that of a unigram model, {floor:g}"
         elif kind == "kld" and value < LEAST_KLD:
             yield f"{name} is below {LEAST_KLD}; that of equal predictions everywhere is 0"
         elif kind == "bleu" and not name.endswith(("precision", "recall")) and value < LEAST_BLEU:
@@ -184,7 +184,7 @@ def incomparable(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:
 def doubt_notes(systems: Mapping[str, Sequence[Record]], metric: str = "") -> Iterator[str]:
     """Yield each doubt about a score with the systems that it concerns.
 
-    If a table tests a perplexity (`metric`), one without that of counting words is a doubt, too.
+    If a table tests a perplexity (`metric`), one without that of a unigram model is a doubt, too.
     """
     found: dict[str, dict[str, None]] = {}
     every = with_unigrams(systems)
@@ -195,7 +195,7 @@ def doubt_notes(systems: Mapping[str, Sequence[Record]], metric: str = "") -> It
     lack = dict.fromkeys(name for name, record in every if UNIGRAM not in record["metrics"])
     if is_perplexity(metric) and lack:
         by = "" if len(lack) == len(systems) else f" of {', '.join(lack)}"
-        yield f"No record{by} says whether its model does better than counting words (the unigram)."
+        yield f"No record{by} says whether its model is better than a unigram model."
 
 
 def _difference(

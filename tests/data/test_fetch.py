@@ -54,7 +54,7 @@ def test_an_existing_file_may_be_on_a_read_only_disk(tmp_path, output, monkeypat
 
 @pytest.mark.parametrize("published", [SUM, None])
 def test_a_server_that_dies_midway_is_asked_for_the_rest(server, output, published):
-    """Without a checksum nothing would show that the rest is of another file."""
+    """Start again without a checksum, since nothing shows that the rest is of the same file."""
     server.die_after = [300_000, 100_000]
     fetch(server.url, output, sha256=published)
     rest = ["bytes=300000-", "bytes=400000-"] if published else [None, None]
