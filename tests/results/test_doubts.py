@@ -46,8 +46,8 @@ def test_a_claim_ends_the_last_table(records):
 @pytest.mark.parametrize(
     ("metrics", "doubt"),
     [
-        ({UNIGRAM: 128, "test_perplexity": 128}, "test_perplexity is not below that of a unigram model"),
-        ({UNIGRAM: 128, "valid_perplexity": 130}, "valid_perplexity is not below that of a unigram model"),
+        ({UNIGRAM: 128, "test_perplexity": 128}, "test_perplexity is not below that of"),
+        ({UNIGRAM: 128, "valid_perplexity": 130}, "valid_perplexity is not below that of"),
         ({UNIGRAM: 128, "test_bits": 7.01}, "test_bits is not below that of a unigram model, 7"),
         ({"test_kld": 0.009}, "test_kld is below 0.01"),
         *(({name: 4.9}, f"{name} is below 5") for name in ("sacrebleu", "BLEU", "test_bleu")),
