@@ -14,11 +14,18 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-__all__ = ["__version__", "register"]
+__all__ = ["__version__", "build_head", "register"]
 __version__ = "0.1.0"
 
 # In this order: the workarounds of compat must be in place before anything else uses fairseq.
 _PACKAGES = ("compat", "hooks", "models", "tasks", "criterions", "optim")
+
+
+def __getattr__(name: str) -> Any:
+    """Import `build_head` where it is asked for, since it loads torch."""
+    if name != "build_head":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.heads").build_head
 
 
 def register() -> None:

@@ -20,27 +20,27 @@ BUDGETS: dict[str, int] = {
     "analysis": 1324,
     "benchmarks": 1410,
     "cli": 2958,
-    "common": 2700,
+    "common": 2709,
     "compat": 485,
     "criterions": 193,
     "data": 1986,
     "evaluation": 290,
-    "heads": 2283,
+    "heads": 2352,
     "hooks": 2836,
     "inference": 1404,
-    "losses": 4678,
-    "measures": 1559,
+    "losses": 4680,
+    "measures": 1560,
     "models": 1847,
     "optim": 310,
     "reports": 1810,
     "results": 2446,
     "studies": 1099,
     "tasks": 587,
-    "top": 63,
+    "top": 70,
     "training": 2568,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40761
+LINES_OF_TESTS = 40829
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,14 @@ from pathlib import Path
 
 # name of an option here → its names in other toolkits
 _SYNONYMS = {
+    "num_classes": "vocab_size n_classes vocab num_embeddings n_vocab out_features",
+    "feature_dim": "hidden_size hidden hidden_dim in_features d_model",
+    "embed_dim": "embedding_dim embedding_size",
+    "components": "K k experts n_experts num_mixtures n_components",
+    "context_scale": "scale",
+    "pointwise": "activation function pointwise_options",
+    "ignore_index": "ignore_idx padding_idx pad_idx pad_token_id",
+    "label_smoothing": "smoothing",
     "lr": "learning_rate",
     "lr_scheduler": "scheduler",
     "max_epoch": "epochs num_epochs num_train_epochs",
@@ -44,9 +52,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     `--learning-rate` suggests `--lr`, and `learning_rate` suggests `lr`.
     """
     names = list(known)
-    meant = next((n for n, others in _SYNONYMS.items() if option_name(word) in others.split()), "")
-    meant = flag(meant) if word.startswith("--") else meant
-    matches = [meant] if meant in names else get_close_matches(word, names, n=1)
+    spelt = flag if word.startswith("--") else str
+    others = (spelt(n) for n, others in _SYNONYMS.items() if option_name(word) in others.split())
+    matches = [name for name in others if name in names] or get_close_matches(word, names, n=1)
+    matches = matches or get_close_matches(word.lower(), names, n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from highrank_plugins.heads.pointwise import (
     pointwise_options,
     register_pointwise,
 )
+from highrank_plugins.heads.registry import check_options, unknown_name_message
 from highrank_plugins.heads.softmax import Softmax
 
 __all__ = [
@@ -50,22 +52,42 @@ head_names = HEADS.names
 head_options = HEADS.options
 
 
-def build_head(name: str, **options: Any) -> Head:
+def build_head(name: str, *sizes: int, **options: Any) -> Head:
     """Build the output layer called `name`.
 
     Args:
-        name: a structure, see `head_names()`.
+        name: a structure, see `head_names()`, or a layer of an architecture: "mos_sigsoftmax".
         options: `num_classes`, `feature_dim`, `embed_dim`, `weight`, `bias`, `pointwise` (see
-            `Head`) and the structure's own, see `head_options(name)`.
+            `Head`), the structure's own, see `head_options`, and those of the pointwise function,
+            see `pointwise_options`.
     Raises:
         ValueError: unknown name or option (with the nearest match), or a value out of range.
     """
-    if name in POINTWISE.names():
+    if sizes:
+        raise TypeError(f"build_head({name!r}): name the sizes: num_classes=…, feature_dim=…")
+    if name not in (layers := tokens()):
+        raise ValueError(unknown_name_message("head", name, layers))
+    structure, function = layers[name]["head"], layers[name].get("head_pointwise")
+    if function and options.setdefault("pointwise", function) != function:
         raise ValueError(
-            f"{name!r} is a pointwise function, not a head: build_head('softmax', "
-            f"pointwise={name!r}), or any other structure with it"
+            f"pointwise: the head {name!r} has {function}; choose {structure!r} for another one"
         )
-    return HEADS.build(name, **options)
+    function = options.get("pointwise")
+    of_function = pointwise_options(function) if isinstance(function, str) else {}
+    own = head_options(structure)
+    check_options(f"head {name!r}", options, {*HEADS.common, *own, *of_function})
+    given = {n: options.pop(n) for n in of_function if n in options and n not in own}
+    if function and given:
+        options["pointwise"] = build_pointwise(function, **given)
+    head: Head = HEADS.build(structure, **options)
+    chosen = options.keys() & {"frequent", "frequent_ratio"}
+    if isinstance(head, Mixtape) and head.needs_sorted_classes() and not chosen:
+        warnings.warn(
+            f"mixtape: classes 0 to {head.frequent - 1} have gates of their own and must be the "
+            "most frequent ones; frequent= chooses how many (0: none)",
+            stacklevel=2,
+        )
+    return head
 
 
 def tokens() -> dict[str, dict[str, str]]:

@@ -22,6 +22,7 @@ from highrank_plugins.heads.checks import (
     at_target,
     below_largest,
     check_shared_weight,
+    checks_names,
     flat_features,
     integer,
     mix,
@@ -209,10 +210,12 @@ class Head(nn.Module):
         """Whether log P = log_softmax(f(z)) for one logit vector z, which `logits` returns."""
         return not self.mixes and not self._has_own_log_probs
 
-    def logits(self, features: Tensor) -> Tensor | None:
-        """Return f(z) [n, M] of features [n, F]; None without `has_logits`."""
-        tensors = self.tensors()
-        return self._values(features, tensors, RandomState()) if self.has_logits else None
+    def logits(self, features: Tensor) -> Tensor:
+        """Return f(z) [..., M] of features [..., F]; raise ValueError without `has_logits`."""
+        if not self.has_logits:
+            raise ValueError(f"{layer_name(self)} has no logits; head(features) has log P")
+        values = self._values(self.flatten_features(features), self.tensors(), RandomState())
+        return values.view(*features.shape[:-1], self.num_classes)
 
     def logit_vectors(self, features: Tensor, tensors: Named) -> Tensor:
         """Return the K logit vectors of each token [n, K, M], at least float32, before f.
@@ -243,8 +246,10 @@ class Head(nn.Module):
 
     # -- what users call ---------------------------------------------------------------------
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Return `log_probs`."""
+    def forward(self, features: Tensor, *others: object, **named: object) -> Tensor:
+        """Return `log_probs`; refuse a target, which `nll` takes."""
+        if others or named:
+            raise TypeError("head(features) is log P; the loss is head.nll(features, target)")
         return self.log_probs(features)
 
     def log_probs(self, features: Tensor) -> Tensor:
@@ -263,7 +268,7 @@ class Head(nn.Module):
         if not 1 <= k <= self.num_classes:
             raise ValueError(f"k: expected 1 to {self.num_classes} classes, got {k}")
         parts = (log_probs.topk(k) for log_probs in self._log_probs_of_chunks(features))
-        values, classes = ChunkResults(features.shape[:-1].numel(), parts).columns
+        values, classes = ChunkResults(len(self.flatten_features(features)), parts).columns
         return values.view(*features.shape[:-1], k), classes.view(*features.shape[:-1], k)
 
     def _log_probs_of_chunks(self, features: Tensor) -> Iterator[Tensor]:
@@ -278,6 +283,7 @@ class Head(nn.Module):
         for start, stop in chunk_ranges(0, tokens, size):
             yield self.chunk_log_probs(flat[start:stop], tensors, random_state.rows(start, stop))
 
+    @checks_names
     def nll(
         self, features: Tensor, target: Tensor, *, weight: Tensor | None = None,
         label_smoothing: float = 0.0, ignore_index: int | None = None, reduction: str = "none",

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from highrank_plugins.common.names import did_you_mean
+
+Call = TypeVar("Call", bound=Callable[..., Any])
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def checks_names(function: Call) -> Call:
+    """Return a method whose TypeError for an unknown argument names the nearest one."""
+    known = [*inspect.signature(function).parameters]
+
+    @wraps(function)
+    def call(*inputs: Any, **options: Any) -> Any:
+        for name in options:
+            if name not in known:
+                near = did_you_mean(name, known)
+                raise TypeError(f"{function.__name__} has no argument {name!r}{near}")
+        return function(*inputs, **options)
+
+    return call  # type: ignore[return-value]  # it has the same signature
 
 
 def flat_features(
@@ -19,6 +40,8 @@ def flat_features(
 
     Autocast allows any. Parameters of pointwise functions may have another dtype.
     """
+    if not isinstance(features, Tensor):
+        raise ValueError(f"features: expected a tensor, got {type(features).__name__}")
     if features.dim() == 0 or features.size(-1) != feature_dim:
         raise ValueError(
             f"features: expected size {feature_dim} (feature_dim) in the last dimension, got shape "
@@ -82,12 +105,15 @@ def finite(name: str, value: float) -> float:
 def check_shared_weight(weight: object, shape: tuple[int, int]) -> None:
     """Check that a vocabulary matrix can be shared."""
     if not isinstance(weight, nn.Parameter):
+        of = "; share its .weight" if isinstance(weight, nn.Module) else ""
         raise ValueError(
-            f"weight: expected a torch.nn.Parameter to share, got {type(weight).__name__}"
+            f"weight: expected a torch.nn.Parameter to share, got {type(weight).__name__}{of}"
         )
     if tuple(weight.shape) != shape:
+        fits = weight.dim() == 2 and len(weight) == shape[0]
         raise ValueError(
             f"weight: expected shape {shape} (num_classes, embed_dim), got {tuple(weight.shape)}"
+            + (f"; give embed_dim={weight.size(1)}" if fits else "")
         )
 
 

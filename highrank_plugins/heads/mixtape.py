@@ -101,6 +101,10 @@ class Mixtape(Mixture):
             self.fused = None
         elif self.components.bit_count() != 1:  # the tree would not be full
             raise ValueError(f"mixtape: components must be a power of two, got {components}")
+        if isinstance(frequent, float):
+            raise ValueError(
+                f"frequent: expected an integer, got {frequent}; frequent_ratio takes a share"
+            )
         if frequent is None:
             frequent = number_of_frequent(frequent_ratio, frequent_multiple, num_classes)
         self.frequent = integer("frequent", frequent, least=0)

@@ -51,6 +51,18 @@ def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {kind} {name!r}{did_you_mean(str(name), names)}; known: {listed}"
 
 
+def check_options(title: str, given: Iterable[str], known: Set[str]) -> None:
+    """Refuse an option that a class does not have."""
+    for option in given:
+        if option not in known:
+            moves = "; convert the built layer with .to()" if option in ("device", "dtype") else ""
+            names = sorted(known)
+            raise ValueError(
+                f"{option!r} is no option of the {title}{moves or did_you_mean(option, names)}; "
+                f"known: {', '.join(names) or 'none'}"
+            )
+
+
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return all parameters by name; parametrised ones as their parametrisation computes them."""
     found: dict[str, Tensor] = {}
@@ -168,16 +180,15 @@ class Registry(Generic[T]):
                 return name
         raise ValueError(f"{type(instance).__name__} is not registered as a {self.kind}")
 
-    def build(self, name: str, *args: Any, **options: Any) -> Any:
+    def build(self, name: str, **options: Any) -> Any:
         """Build an instance of the class called `name`."""
-        cls = self.find(name)
-        own = self.options(name)
-        for option in options:
-            if option not in own and option not in self.common:
-                raise ValueError(
-                    unknown_name_message(f"option of {self.kind} {name!r}", option, own)
-                )
-        return built_with_whole_state(lambda: cls(*args, **options))
+        cls, title = self.find(name), f"{self.kind} {name!r}"
+        check_options(title, options, {*self.options(name), *self.common})
+        parameters = inspect.signature(cls).parameters.values()
+        required = {p.name for p in parameters if p.default is p.empty}
+        if missing := sorted(required & self.common - options.keys()):
+            raise ValueError(f"{title}: give {' and '.join(missing)}")
+        return built_with_whole_state(lambda: cls(**options))
 
     def options(self, name: str) -> dict[str, Any]:
         """Return the options of one class with their defaults.

@@ -106,9 +106,11 @@ def check_arguments(plan: LossPlan, leading: torch.Size, reduction: str) -> None
                 f"{tensor.device}; move it (.to(features.device))"
             )
         if tensor.shape != leading:
+            by_class = name == "weight" and tensor.shape == (plan.head.num_classes,)
             raise ValueError(
                 f"{name}: expected shape {tuple(leading)}, that of features without the last "
                 f"dimension, got {tuple(tensor.shape)}"
+                + ("; a weight per class is weight[target]" if by_class else "")
             )
     if plan.target.dtype != torch.int64:
         raise ValueError(f"target: expected dtype torch.int64, got {plan.target.dtype}")

@@ -238,10 +238,11 @@ class Block:
         Raises:
             FloatingPointError: NaN; names the token.
         """
+        if not self.head.has_logits:
+            return None
         with torch.no_grad():
             logits = self.head.logits(self.features)
-        if logits is not None:
-            self.refuse_nan(logits, "logits")
+        self.refuse_nan(logits, "logits")
         return logits
 
     def refuse_nan(self, values: Tensor, name: str) -> None:

@@ -3,11 +3,13 @@
 import math
 import operator
 import re
+import warnings
 
 import pytest
 import torch
 from torch import nn
 
+import highrank_plugins
 from highrank_plugins.heads import build_head, build_pointwise, head_options, pointwise_options
 from tests.heads.cases import STRUCTURES, make_features
 
@@ -15,8 +17,7 @@ SIZES = {"num_classes": 10, "feature_dim": 4}
 
 HEADS = [
     # name, options, what the message says
-    ("mixtpae", {}, ["mixtpae", "did you mean 'mixtape'", "moc, mos, softmax"]),
-    ("gss", {}, ["gss", "softmax"]),
+    ("mixtpae", {}, ["mixtpae", "did you mean 'mixtape'", "mos_sigsoftmax"]),
     ("mixtape", {"freqent": 3}, ["freqent", "did you mean 'frequent'", "gate_dim"]),
     ("softmax", {"components": 3}, ["components", "softmax"]),
     ("softmax", {"embed_dim": 5}, ["embed_dim", "5", "4"]),
@@ -38,14 +39,27 @@ HEADS = [
     ("moc", {"components": 0}, ["components", "0"]),
     ("mos", {"components": -2}, ["components", "-2"]),
     ("mos", {"dropout": 1.5}, ["dropout", "[0, 1)", "1.5"]),
-    ("mos", {"weight": nn.Parameter(torch.zeros(10, 5))}, ["weight", "(10, 4)", "(10, 5)"]),
+    ("mos", {"weight": nn.Parameter(torch.zeros(10, 5))}, ["(10, 5); give embed_dim=5"]),
     ("moc", {"weight": nn.Parameter(torch.zeros(9, 4))}, ["weight", "(10, 4)", "(9, 4)"]),
-    ("mixtape", {"frequent": 0.5}, ["frequent", "integer", "0.5"]),
+    ("mixtape", {"frequent": 0.5}, ["frequent: expected an integer, got 0.5", "frequent_ratio"]),
     ("mixtape", {"frequent": True}, ["frequent", "integer", "True"]),
     ("mixtape", {"gate_dim": 2.5}, ["gate_dim", "integer", "2.5"]),
     ("mos", {"components": "4"}, ["components", "integer", "'4'"]),
     ("softmax", {"weight": torch.zeros(10, 4)}, ["weight", "Parameter", "Tensor"]),
-    ("gss", {}, ["'gss' is a pointwise function", "pointwise='gss'"]),
+    ("gss", {"pointwise": "plif"}, ["pointwise", "'gss' has gss", "choose 'softmax'"]),
+    ("gss", {"K": 2.0}, ["'K'", "did you mean 'k'"]),
+    ("MoS", {}, ["'MoS'", "did you mean 'mos'"]),
+    ("sigsoft", {}, ["did you mean 'sigsoftmax'"]),
+    ("softmax", {"vocab_size": 5}, ["did you mean 'num_classes'", "feature_dim", "weight"]),
+    ("softmax", {"hidden_size": 5}, ["did you mean 'feature_dim'"]),
+    ("mos", {"K": 4}, ["did you mean 'components'"]),
+    ("mos", {"scale": 4}, ["did you mean 'context_scale'"]),
+    ("mos", {"device": "cpu"}, ["'device'", ".to()"]),
+    ("mos", {"dtype": torch.float32}, ["'dtype'", ".to()"]),
+    ("mos", {"pointwise_options": {}}, ["did you mean 'pointwise'"]),
+    ("mos", {"pointwise": "gss", "knots": 3}, ["'knots'", "context_scale", "k, learn"]),
+    ("mos", {"pointwise": torch.tanh}, ["pointwise", "a name or an instance"]),
+    ("mos", {"weight": nn.Embedding(10, 4)}, ["weight", "got Embedding; share its .weight"]),
     ("softmax", {"num_classes": 0}, ["num_classes", "0"]),
     ("softmax", {"feature_dim": 0}, ["feature_dim", "0"]),
     ("mos", {"embed_dim": -3}, ["embed_dim", "-3"]),
@@ -100,6 +114,53 @@ def test_names_are_checked_by_option_listings_too():
 
 def test_options_of_a_built_pointwise_function_are_refused():
     check_message(["k", "built"], build_pointwise, build_pointwise("gss"), k=3.0)
+
+
+CALLS = [
+    # call of a head h with features F and targets T, what the message says
+    (lambda h, F, T: h(F, T), ["the loss is head.nll"]),
+    (lambda h, F, T: h(F, target=T), ["the loss is head.nll"]),
+    (lambda h, F, T: h(F.numpy()), ["features: expected a tensor, got ndarray"]),
+    (lambda h, F, T: h.nll(F.numpy(), T), ["features: expected a tensor, got ndarray"]),
+    (lambda h, F, T: h.top_k(F.numpy(), 2), ["features: expected a tensor, got ndarray"]),
+    (lambda h, F, T: h.logits(F), ["mos has no logits", "head(features)"]),
+    (lambda h, F, T: h.nll(F, T, smoothing=0.1), ["'smoothing'; did you mean 'label_smoothing'"]),
+    (lambda h, F, T: h.nll(F, T, padding_idx=1), ["did you mean 'ignore_index'"]),
+    (lambda h, F, T: h.nll(F, T, ignore_idx=1), ["did you mean 'ignore_index'"]),
+    (lambda h, F, T: h.nll(F, T, weight=torch.ones(10)), ["weight", "(10,)", "weight[target]"]),
+    (lambda h, F, T: build_head("mos", 10, 4), ["num_classes=…, feature_dim=…"]),
+    (lambda h, F, T: build_head("mos", feature_dim=4), ["head 'mos': give num_classes"]),
+    (lambda h, F, T: build_head("softmax"), ["give feature_dim and num_classes"]),
+]
+
+
+@pytest.mark.parametrize("call, words", CALLS, ids=lambda x: "" if callable(x) else "+".join(x))
+def test_near_misses_of_python_name_the_remedy(call, words):
+    head = build_head("mos", **SIZES, components=2)
+    with pytest.raises((ValueError, TypeError)) as error:
+        call(head, torch.randn(3, 4), torch.arange(3))
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_layers_of_architectures_and_options_of_functions_build():
+    capped = build_head("mos", **SIZES, components=2, pointwise="softcap", cap=15.0)
+    assert (capped.components, capped.pointwise.cap) == (2, 15.0)
+    both = build_head("mos_sigsoftmax", **SIZES, components=2)
+    assert (type(both), type(both.pointwise).__name__) == (type(capped), "SigSoftmax")
+    assert build_head("gss", **SIZES, k=2.0).pointwise.kernel_function.numbers[1] == 2.0
+    assert highrank_plugins.build_head is build_head
+    with pytest.raises(AttributeError, match="no attribute 'build_heads'"):
+        operator.attrgetter("build_heads")(highrank_plugins)
+
+
+def test_a_mixtape_without_a_number_of_frequent_classes_warns():
+    with pytest.warns(UserWarning, match=r"classes 0 to 4 have gates.*most\n?.* frequent"):
+        build_head("mixtape", **SIZES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build_head("mixtape", **SIZES, frequent=3)
+        build_head("mixtape", **SIZES, frequent_ratio=0.0)
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
