@@ -20,7 +20,7 @@ BUDGETS: dict[str, int] = {
     "analysis": 1324,
     "benchmarks": 1410,
     "cli": 2958,
-    "common": 2709,
+    "common": 2711,
     "compat": 485,
     "criterions": 193,
     "data": 1986,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2568,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40829
+LINES_OF_TESTS = 40831
 
 
 @pytest.fixture(scope="module")

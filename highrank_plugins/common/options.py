@@ -208,7 +208,8 @@ def blamed(error: BaseException, given: Mapping[str, str]) -> list[str]:
 
     A frame mentions the options whose names are in the statement that it runs, in the conditions
     around it, or in a variable of these. Of several, those count whose value is in the message.
-    Without a mention, those count as well. A long number in the message speaks for itself.
+    Without a mention, those count as well, or the numbers that are too large for 32 bits.
+    A long number in the message speaks for itself.
     """
     message = _plain(str(error))
     values = {name: _plain(option.partition(" ")[2]) for name, option in given.items()}
@@ -225,7 +226,8 @@ def blamed(error: BaseException, given: Mapping[str, str]) -> list[str]:
         texts = {name for name in given if _plain(name) in local.values()}
         if found := (names & given.keys() | same | texts) - (_PARTS - said):
             return [given[name] for name in given if name in (found & said or found)]
-    return [given[name] for name in given if name in said]
+    huge = {name for name, value in values.items() if value.isdigit() and int(value) >= 2**31}
+    return [given[name] for name in given if name in (said or huge)]
 
 
 def _plain(text: str) -> str:

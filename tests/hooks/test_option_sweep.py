@@ -133,6 +133,7 @@ def lines(request, tmp_path_factory):
         ("train", "--write-checkpoints-asynchronously", "asynchronously needs iopath"),
         ("train", f"--head-components {HUGE}", f"--head-components {HUGE}: "),
         ("train", f"--encoder-embed-dim {HUGE}", f"--encoder-embed-dim {HUGE}: "),
+        ("train", f"--decoder-hidden-size {HUGE}", f"--decoder-hidden-size {HUGE}: "),
         ("train", "--encoder-embed-dim 2", "--encoder-embed-dim 2: "),
         ("train", "--past-target", "leave out --self-target and --past-target"),
         ("train", "--output-dictionary-size 2", "--output-dictionary-size must be at least 4"),
@@ -142,6 +143,7 @@ def lines(request, tmp_path_factory):
 )  # fmt: skip
 def test_a_mistake_ends_with_one_line_that_names_it(command, words, said, lines, tmp_path):
     task = TEXT[0] if words.startswith(("--past", "--output-d")) else TRANSLATION
+    task = TEXT[1] if words.startswith("--decoder-hidden") else task
     line = lines(command, task, tmp_path)
     if command != "train":
         model = Path(line[line.index("--path") + 1]).read_bytes()
