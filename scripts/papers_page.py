@@ -1,4 +1,4 @@
-"""Print docs/papers.md: a row for each table and figure of the papers, with the command for it.
+"""Print docs/papers.md: a verdict on each table and figure of the papers, and the command for it.
 
     python scripts/papers_page.py > docs/papers.md
 
@@ -6,12 +6,10 @@ Numbers come from results/published.yaml, epochs from the recipes' configuration
 studies from their files, and what small repetitions found from docs/records.
 """
 
-import csv
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -21,9 +19,11 @@ from typing import Any
 from highrank_plugins.analysis.statistics import student_t
 from highrank_plugins.common.formatting import table
 from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.published import Published, paper_format, read_published, tolerance
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.training import configuration
+from scripts.results_pages import cost, system
 
 ROOT = Path(__file__).parents[1]
 SOURCE = re.compile(r"(\w+) et al\. (\d{4})")
@@ -32,25 +32,13 @@ KEYS = {
     "number", "title", "task", "confs", "options", "set", "seeds", "command", "kinds", "cells",
     "expected", "here", "verdict", "table", "order", "studies", "grid", "then", "timed",
 }  # fmt: skip
-HEADINGS = (
-    "table", "content", "command", "hours", "expected", "at a small scale", "small study",
-    "verdict",
-)  # fmt: skip
-NOT_RUN = "not run"
+VERDICTS = "same order", "other order", "not decided", "not run"
+HEADINGS = "paper", "tables", *VERDICTS, "hours"
+WORST = "other order", "not decided", "same order", "not run"  # which of several verdicts counts
 CORPORA = {
     "ptb": "Penn Treebank", "wikitext2": "WikiText-2", "one_billion_word": "One Billion Word",
 }  # fmt: skip
-NAMES = {
-    "mos": "MoS", "moc": "MoC", "mixtape": "Mixtape", "plif": "PLIF", "gss": "GSS",
-    "sigsoftmax": "SigSoftmax", "mos_scaled": "MoS, scale 4", "mos_plif": "MoS with PLIF",
-    "mixtape_scaled": "Mixtape, scale 4", "mixtape_r0.1": "Mixtape with r = 0.1",
-    "mos_sigsoftmax": "mixture of SigSoftmax", "mixtape_r1": "Mixtape with gates for all words",
-    **{f"mos_k{k}": f"MoS with K = {k}" for k in (2, 5, 10, 15)},
-    **{f"mos_dropoutl{p}": f"MoS with dropout {p}" for p in ("0", "0.05", "0.1", "0.2", "0.3")},
-}  # fmt: skip
-SIGNIFICANT, PER_UPDATE = 0.05, ("ms/batch (network)", "s/100 batches (network)")
-GPU_HOURS = "hours × GPUs"
-FORMS = {"test_perplexity": ".2f", "test_kld": ".2f", "sacrebleu": ".2f"}
+SIGNIFICANT = 0.05
 
 
 published = cache(read_published)
@@ -69,94 +57,93 @@ def training(task: str, conf: str) -> dict[str, Any]:
 
 
 def page() -> str:
-    """Return the page as Markdown."""
+    """Return the page as Markdown: a table of verdicts, then a fold for each table of a paper."""
     content = papers()
-    parts = [content["top"]]
+    sections, rows = [], []
     for key, paper in content["papers"].items():
-        rows = [row(key, entry) for entry in paper["tables"]]
-        parts.append(f"## {paper['name']}\n\n{table(HEADINGS, rows)}")
-    return "\n".join([*parts, content["bottom"]])
+        found = [verdict_of(entry) for entry in paper["tables"]]
+        counts = [sum(kind == one for one, _, _ in found) for kind in VERDICTS]
+        rows.append([paper["name"], *map(str, (len(found), *counts)), total_hours(paper["tables"])])
+        folds = map(partial(fold, key), paper["tables"], found)
+        sections.append(f"## {paper['name']}\n\n{''.join(folds)}")
+    verdicts = table(HEADINGS, rows)
+    return "\n".join(
+        [f"{content['top']}\n{verdicts}", content["legend"], *sections, content["bottom"]]
+    )
 
 
-def row(paper: str, entry: dict[str, Any]) -> list[str]:
-    """Return the cells of a table or figure."""
+def fold(paper: str, entry: dict[str, Any], found: tuple[str, str, str]) -> str:
+    """Return a table or figure: its verdict, under which its numbers and its command unfold."""
     unknown = entry.keys() - KEYS
     if unknown:
         raise ValueError(f"docs/papers.yaml: {entry['number']}: unknown key {sorted(unknown)}")
     trained = "confs" in entry
-    here, verdict = small_scale(entry)
+    _, verdict, here = found
     command = f"`{loop(entry)}`{entry.get('then', '')}" if trained else entry["command"]
-    return [
-        entry["number"],
-        entry["title"],
-        command,
-        hours(entry) if trained else "–",
-        expected(paper, entry),
-        "; ".join(filter(None, [here, times(entry), entry.get("here")])) or "–",
-        ", ".join(map(study, entry.get("studies", []))) or "–",
-        verdict or entry.get("verdict", NOT_RUN if trained else "–"),
-    ]
+    here = "; ".join(filter(None, [here, times(entry), entry.get("here")]))
+    lines = {
+        "here": here,
+        "studies": ", ".join(map(study, entry.get("studies", []))),
+        f"command, {hours(entry).replace(' (', ' hours (')}" if trained else "command": command,
+    }
+    listed = "\n".join(f"- **{name}:** {text}" for name, text in lines.items() if text)
+    title = f"<summary>{entry['number']}, {entry['title']}: {verdict}</summary>"
+    return f"<details>{title}\n\n{listed}\n\n{expected(paper, entry).strip()}\n\n</details>\n\n"
 
 
-def small_scale(entry: dict[str, Any]) -> tuple[str, str]:
-    """Return what the records of small studies say, and whether their order is the paper's.
+def verdict_of(entry: dict[str, Any]) -> tuple[str, str, str]:
+    """Return one of VERDICTS, the verdict in words, and what the records of small studies say.
 
     `order`, or each entry of a list, has the study, the metric, and the systems from the lowest to
     the highest score that the paper prints. Neighbours differ if Student's t-test over seeds gives
-    p < 0.05. With `equal` the paper finds no difference.
+    p < 0.05. With `equal` the paper finds no difference. Of several orders, the worst counts.
     """
     orders = entry.get("order", [])
     found = [in_order(one) for one in (orders if isinstance(orders, list) else [orders])]
-    return "; ".join(here for here, _ in found), "; ".join(verdict for _, verdict in found)
+    verdict = "; ".join(words for words, _ in found) or entry.get("verdict", "not run")
+    kind = next((kind for kind in WORST if kind in verdict), "not run")
+    return kind, verdict, "; ".join(here for _, here in found)
 
 
 def in_order(order: dict[str, Any]) -> tuple[str, str]:
-    """Return the scores of one study, and its verdict."""
+    """Return the verdict on one study, and its scores."""
     study, metric, systems = (order[key] for key in ("study", "metric", "systems"))
     runs = {system: scores_of(study, system, metric) for system in systems}
-    form = FORMS.get(metric, ",.0f")
-    shown = sorted(systems, key=lambda system: mean(runs[system]))
-    found = [f"{NAMES.get(name, name)} {mean(runs[name]):{form}}" for name in shown]
+    shown = metric_named(metric).shown
+    found = [
+        f"{name} {shown(mean(of))}"
+        for name, of in sorted(runs.items(), key=lambda one: mean(one[1]))
+    ]
     corpus = "Multi30k: " if study.startswith("multi30k") else ""
     tests = [
         (p_value(runs[a], runs[b]), mean(runs[a]) < mean(runs[b])) for a, b in pairwise(systems)
     ]
-    smallest = min(p for p, _ in tests)
+    smallest, largest = min(p for p, _ in tests), max(p for p, _ in tests)
     if order.get("equal"):
         found_one = smallest < SIGNIFICANT
-        verdict = f"{'a difference' if found_one else 'not decided'}, p = {smallest:.2g}"
+        words = "other order, the paper finds none" if found_one else "not decided"
+        verdict = f"{words}, p = {smallest:.2g}"
     elif any(p < SIGNIFICANT and not rises for p, rises in tests):
         verdict = "other order"
     elif all(p < SIGNIFICANT and rises for p, rises in tests):
-        verdict = f"same order, p ≤ {max(p for p, _ in tests):.2g}"
+        verdict = f"same order, p ≤ {largest:.2g}"
     else:
-        verdict = f"not decided, p up to {max(p for p, _ in tests):.2g}"
-    return corpus + ", ".join(found), verdict
+        verdict = f"not decided, p up to {largest:.2g}"
+    return verdict, corpus + ", ".join(found)
 
 
 def times(entry: dict[str, Any]) -> str:
-    """Return measured times of updates over those of a softmax.
-
-    `timed` has the CSV file of docs/benchmarks, what it measured, and the implementation of each
-    system. The times are those of a softmax in the same run.
-    """
+    """Return times of updates over a softmax's in the same run, from a file of docs/benchmarks."""
     if "timed" not in entry:
         return ""
-    with (ROOT / "docs" / "benchmarks" / entry["timed"]["file"]).open(encoding="utf-8") as file:
-        found = {row["implementation"]: float(row["over_baseline"]) for row in csv.DictReader(file)}
-    systems = entry["timed"]["systems"]
-    ratios = [f"{name}: {found[system]:.2f}" for name, system in systems.items()]
-    return f"{entry['timed']['what']}; {', '.join(ratios)}"
+    file, what, systems = (entry["timed"][key] for key in ("file", "what", "systems"))
+    ratios = [f"{name}: {cost(file, system)}" for name, system in systems.items()]
+    return f"{what}; {', '.join(ratios)}"
 
 
 def study(name: str) -> str:
-    """Return a study's file and its number of training runs.
-
-    Args:
-        name: `ptb/layers` for recipes/ptb/studies/layers.yaml.
-    """
-    task, _, stem = name.partition("/")
-    file = Path("recipes", task, "studies", f"{stem}.yaml")
+    """Return a study's file and its number of training runs; `ptb/layers` names the file."""
+    file = Path("recipes", *name.replace("/", "/studies/").split("/")).with_suffix(".yaml")
     return f"`{file}` ({len(read_study(ROOT / file).members)} runs)"
 
 
@@ -167,16 +154,9 @@ def p_value(a: list[float], b: list[float]) -> float:
     return student_t(a, b).p_value
 
 
-def scores_of(study: str, system: str, metric: str) -> list[float]:
-    """Return a metric of all seeds of a system.
-
-    Raises:
-        ValueError: the study has fewer than two records of it.
-    """
-    paths = sorted((ROOT / "docs" / "records" / study).glob(f"{system}-[0-9]*.json"))
-    if len(paths) < 2:
-        raise ValueError(f"docs/records/{study}: fewer than two records of {system}")
-    return [json.loads(path.read_text(encoding="utf-8"))["metrics"][metric] for path in paths]
+def scores_of(study: str, name: str, metric: str) -> list[float]:
+    """Return a metric of all seeds of a system."""
+    return system(study, name).values(metric)
 
 
 def loop(entry: dict[str, Any]) -> str:
@@ -216,8 +196,8 @@ def timed(task: str, conf: str) -> tuple[float, str] | None:
         for entry in published(task):
             if not entry.source.startswith(gpu_of):
                 continue
-            if entry.conf == conf and GPU_HOURS in entry.cells:
-                return entry.cells[GPU_HOURS], gpu
+            if entry.conf == conf and "hours × GPUs" in entry.cells:
+                return entry.cells["hours × GPUs"], gpu
             known = training(task, entry.conf or "") if "s/epoch" in entry.cells else {}
             if known and all(known.get(size) == train.get(size) for size in sizes):
                 return float(train["max_epoch"]) * entry.cells["s/epoch"] / 3600, gpu
@@ -225,51 +205,28 @@ def timed(task: str, conf: str) -> tuple[float, str] | None:
 
 
 def estimated(task: str, conf: str) -> tuple[float, str] | None:
-    """Return hours of a run, scaled from those of another run.
+    """Return hours of a run that no source times, by `untimed` of docs/papers.yaml.
 
-    The factor is the ratio of their updates' times, where Yang et al. 2019 print both and batches
-    are equal, or what `untimed` of docs/papers.yaml says.
-    """
-    return by_updates(task, conf) or by_size(task, conf)
-
-
-def by_updates(task: str, conf: str) -> tuple[float, str] | None:
-    """Return hours of a run, from a run with known hours and the times of updates of both."""
-    train = training(task, conf)
-    for kind in PER_UPDATE:
-        update = {e.conf: e.cells[kind] for e in published(task) if kind in e.cells}
-        for other in filter(None, update):
-            if conf not in update or conf == other:
-                continue
-            same = training(task, other)
-            found = timed(task, other) or by_size(task, other)
-            if found and same.get("batch_size") == train.get("batch_size"):
-                ratio = update[conf] / update[other] * length(train) / length(same)
-                return found[0] * ratio, found[1]
-    return None
-
-
-def by_size(task: str, conf: str) -> tuple[float, str] | None:
-    """Return hours of a run by what it reads, as `untimed` of docs/papers.yaml says.
-
-    They are those of the run `like`, times the ratios of `words`, `parameters`, `time` and of the
-    epochs or updates; or those of its batches, which a source times.
+    They are the hours of the run `like`, times the ratios of `words`, `parameters`, `time`, epochs
+    or updates, and of the printed times of `update`. With `batch`, a source times the run's own.
     """
     patterns = papers()["untimed"]
     entry = next((patterns[key] for key in patterns if fnmatchcase(f"{task}/{conf}", key)), None)
     if entry is None:
         return None
     train = training(task, conf)
+    kind = entry.get("update", "ms/batch (network)")
+    update = {e.conf: e.cells[kind] for e in published(task) if kind in e.cells}
     if "batch" in entry:
-        kind = PER_UPDATE[0]
-        update = next(e.cells[kind] for e in published(task) if e.conf == conf and kind in e.cells)
         batches = entry["words"] * length(train) / entry["batch"]
-        return batches * update / 1000 / 3600, entry["gpu"]
+        return batches * update[conf] / 1000 / 3600, entry["gpu"]
     other_task, _, other_conf = entry["like"].partition("/")
-    found = timed(other_task, other_conf)
+    found = timed(other_task, other_conf) or estimated(other_task, other_conf)
     if found is None:
         raise ValueError(f"docs/papers.yaml: untimed: no source times {entry['like']}")
     ratio = length(train) / length(training(other_task, other_conf))
+    if "update" in entry:
+        ratio *= update[conf] / update[other_conf]
     for kind in ("words", "parameters", "time"):
         own, other = entry.get(kind, (1, 1))
         ratio *= own / other
@@ -288,43 +245,60 @@ def hours(entry: dict[str, Any]) -> str:
         ValueError: the hours of a run follow from nothing.
     """
     task, confs = entry["task"], entry["confs"]
-    printed = [timed(task, conf) for conf in confs]
-    found = [time or estimated(task, conf) for time, conf in zip(printed, confs, strict=True)]
-    if None in found:
-        conf = confs[found.index(None)]
+    found = [run_hours(task, conf) for conf in confs]
+    mark = "" if all(timed(task, conf) for conf in confs) else "≈ "
+    total = sum(time for time, _ in found) * runs(entry)
+    return f"{mark}{total:,.0f} ({', '.join(sorted({gpu for _, gpu in found}))})"
+
+
+def run_hours(task: str, conf: str) -> tuple[float, str]:
+    found = timed(task, conf) or estimated(task, conf)
+    if found is None:
         raise ValueError(f"docs/papers.yaml: no source times {task}/{conf}; add it to `untimed`")
-    mark = "" if all(printed) else "≈ "
-    runs = entry.get("seeds", 1) * prod(map(len, entry.get("grid", {}).values()))
-    total = sum(time for time, _ in filter(None, found)) * runs
-    return f"{mark}{total:,.0f} ({', '.join(sorted({gpu for _, gpu in filter(None, found)}))})"
-
-
-def expected(paper: str, row: dict[str, Any]) -> str:
-    """Return the published scores of a row."""
-    if "expected" in row:
-        return str(row["expected"])
-    if "task" in row:
-        found = "; ".join(scores(paper, row, row["task"]))
-    else:
-        of_corpora = {name: "; ".join(scores(paper, row, task)) for task, name in CORPORA.items()}
-        found = ". ".join(f"{name}: {text}" for name, text in of_corpora.items() if text)
-    if not found:
-        raise ValueError(f"docs/papers.yaml: {paper}, {row['number']}: no published score")
     return found
 
 
-def scores(paper: str, row: dict[str, Any], task: str) -> Iterator[str]:
-    entries = published(task)
-    several = len(row.get("kinds", [])) > 1 or "cells" in row
-    for entry, kind in printed_cells(paper, row, task):
-        name = f"{entry.system}, {kind}" if several else entry.system
-        form = paper_format(kind)
-        text = f"{name}: {(entry.scores | entry.cells)[kind]:{form}}"
-        if limit := tolerance(entries, entry, kind):  # that of an exact number is 0
-            text += f" ± {limit:{'.2g' if kind in entry.cells else form}}"
-        if kind in entry.cells and kind in entry.errata:
-            text += f" ({entry.errata[kind]})"
-        yield text
+def runs(entry: dict[str, Any]) -> int:
+    """Return the number of training runs of each configuration of a row."""
+    return int(entry.get("seeds", 1) * prod(map(len, entry.get("grid", {}).values())))
+
+
+def total_hours(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the hours of a paper's training runs; rows that differ in measures share theirs."""
+    most: dict[tuple[str, str, bool], int] = {}
+    for entry in rows:
+        for conf in entry.get("confs", []):
+            run = (entry["task"], conf, "grid" in entry)
+            most[run] = max(most.get(run, 0), runs(entry))
+    return f"{sum(run_hours(task, conf)[0] * n for (task, conf, _), n in most.items()):,.0f}"
+
+
+def expected(paper: str, row: dict[str, Any]) -> str:
+    """Return the published scores of a row, as a table of systems and kinds of score."""
+    if "expected" in row:
+        return f"Published: {row['expected']}."
+    tasks = {row["task"]: ""} if "task" in row else CORPORA
+    kinds = [*row.get("kinds", []), *row.get("cells", [])]
+    found: dict[str, dict[str, str]] = {}
+    for task, corpus in tasks.items():
+        for entry, kind in printed_cells(paper, row, task):
+            system = f"{corpus}: {entry.system}" if corpus else entry.system
+            found.setdefault(system, {})[kind] = score(published(task), entry, kind)
+    if not found:
+        raise ValueError(f"docs/papers.yaml: {paper}, {row['number']}: no published score")
+    cells = ([system, *(of.get(kind, "–") for kind in kinds)] for system, of in found.items())
+    return table(["published", *kinds], cells)
+
+
+def score(entries: Sequence[Published], entry: Published, kind: str) -> str:
+    """Return a published number with its tolerance and its erratum."""
+    form = paper_format(kind)
+    text = f"{(entry.scores | entry.cells)[kind]:{form}}"
+    if limit := tolerance(entries, entry, kind):  # that of an exact number is 0
+        text += f" ± {limit:{'.2g' if kind in entry.cells else form}}"
+    if kind in entry.cells and kind in entry.errata:
+        text += f" ({entry.errata[kind]})"
+    return text
 
 
 def printed_cells(paper: str, row: dict[str, Any], task: str) -> Iterator[tuple[Published, str]]:

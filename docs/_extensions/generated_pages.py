@@ -26,32 +26,49 @@ def escaped(text: str) -> str:
     return "".join(parts).replace("|", "\\|") if "`" in text else "".join(parts)
 
 
-def commands_page() -> str:
-    """Return the page of all `highrank` commands."""
+def command_pages() -> dict[str, str]:
+    """Return the pages of `highrank` commands: one for each group, and the list of all."""
     import typer
 
     from highrank_plugins.cli import COMMANDS, app
 
     root = typer.main.get_command(app)
     context = root.make_context("highrank", ["doctor"], resilient_parsing=True)
+    pages, listed = {}, []
+    for name, (summary, _) in COMMANDS.items():
+        command = root.get_command(context, name)
+        inner = getattr(command, "commands", {})
+        commands = {f"highrank {name} {sub}": one for sub, one in inner.items()}
+        commands = commands or {f"highrank {name}": command}
+        sections = [part for key, one in commands.items() for part in command_section(key, one)]
+        parts = [f"# highrank {name}", *([summary, links(commands)] if inner else [])]
+        pages[f"commands/{name}"] = (
+            "\n\n".join([*parts, *(sections if inner else sections[1:])]) + "\n"
+        )
+        listed.append(
+            (f"[highrank {name}](commands/{name}.md)", escaped(summary), ", ".join(inner))
+        )
+    toc = "\n".join(pages)
     parts = [
         "# Commands",
         "This page is generated from the code. `highrank COMMAND --help` prints the same.",
+        table(("command", "what it does", "its commands"), listed).strip(),
+        f"```{{toctree}}\n:hidden:\n\n{toc}\n```",
     ]
-    for name, (summary, _) in COMMANDS.items():
-        command = root.get_command(context, name)
-        if not hasattr(command, "commands"):
-            parts += command_section(f"highrank {name}", command, "##")
-            continue
-        parts += [f"## highrank {name}", summary]
-        for inner, subcommand in command.commands.items():
-            parts += command_section(f"highrank {name} {inner}", subcommand, "###")
-    return "\n\n".join(parts) + "\n"
+    return {"commands": "\n\n".join(parts) + "\n", **pages}
 
 
-def command_section(name: str, command: Any, heading: str) -> Iterator[str]:
+def links(commands: dict[str, Any]) -> str:
+    """Return a list of links to the sections of commands."""
+    return "\n".join(
+        f"- [{name}](#{name.replace(' ', '-')}): {escaped((one.help or '').strip().split(chr(10))[0])}"
+        for name, one in commands.items()
+    )
+
+
+def command_section(name: str, command: Any) -> Iterator[str]:
     """Yield heading, help and options of a command."""
-    yield f"{heading} {name}"
+    yield f"## {name}"
     paragraphs = re.split(r"\n\s*\n", (command.help or "").replace("\b", "").strip())
     for paragraph in paragraphs:
         if paragraph.startswith("Example: "):
@@ -210,10 +227,10 @@ def write(app: Sphinx) -> None:
     from highrank_plugins.training.configuration import Configuration
 
     folder = Path(app.srcdir) / "reference" / "generated"
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "commands").mkdir(parents=True, exist_ok=True)
     schema = Configuration.model_json_schema()
     pages = {
-        "commands.md": commands_page(),
+        **{f"{name}.md": text for name, text in command_pages().items()},
         "options.md": options_page(),
         "configuration.md": configuration_page(schema),
         "configuration.schema.json": json.dumps(schema, indent=2) + "\n",

@@ -1,6 +1,8 @@
 // A table that is wider than its frame becomes one card for each row; nothing is cut.
 function arrangeTables() {
   let cut = 0;
+  const closed = [...document.querySelectorAll("article details:not([open])")];
+  closed.forEach((fold) => (fold.open = true)); // what is folded has no width
   for (const table of document.querySelectorAll("article table.docutils")) {
     const frame = table.parentElement;
     const isCut = () => table.getBoundingClientRect().width > frame.clientWidth + 1;
@@ -8,6 +10,7 @@ function arrangeTables() {
     if (isCut()) table.classList.add("cards");
     if (isCut()) cut += 1;
   }
+  closed.forEach((fold) => (fold.open = false));
   document.documentElement.dataset.cutTables = cut;
 }
 

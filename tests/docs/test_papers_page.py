@@ -1,8 +1,6 @@
 """docs/papers.md is what scripts/papers_page.py prints, and its configurations exist."""
 
 import re
-import subprocess
-import sys
 from statistics import mean
 
 import pytest
@@ -11,16 +9,21 @@ from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
 from highrank_plugins.results.published import FILE, read_published
 from highrank_plugins.training import configuration
 from scripts import papers_page
+from tests.docs.test_results_pages import different_lines
 from tests.recipes.running import RECIPES
 
 ROOT = RECIPES.parent
 
 
 def test_the_page_is_what_the_script_prints():
-    command = [sys.executable, ROOT / "scripts" / "papers_page.py"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    assert different_lines("papers.md", papers_page.page()) == []
+
+
+def test_the_first_screen_is_the_table_of_verdicts():
+    first = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    assert len([word for word in first.split() if re.search(r"\w", word)]) <= 250
+    rows = re.findall(r"\| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", first)
+    assert len(rows) == 5 and all(int(all_) == sum(map(int, each)) for all_, *each in rows)
 
 
 def test_every_configuration_of_a_command_exists():
@@ -88,7 +91,7 @@ def test_a_command_measures_what_it_is_expected_to_reproduce():
 
 def test_a_table_shows_the_scores_that_another_table_prints_first():
     row = {"number": "Table 7", "task": "ptb", "kinds": ["rank"]}
-    assert "MoS, K = 15: 9,981" in papers_page.expected("yang2018", row)
+    assert "| MoS, K = 15 | 9,981" in papers_page.expected("yang2018", row)
 
 
 def test_a_grid_is_a_run_for_each_of_its_values():
@@ -199,14 +202,17 @@ def test_every_pattern_of_untimed_runs_matches_a_run():
 
 def test_the_score_of_the_trained_system_is_expected_where_another_paper_quotes_it():
     row = {"number": "Table 1", "task": "wmt14_en_fr", "kinds": ["tokenised"]}
-    assert papers_page.expected("yang2019", row) == "Transformer big, softmax: 43.2 ± 0.6"
+    assert papers_page.expected("yang2019", row).endswith(
+        "| Transformer big, softmax | 43.2 ± 0.6 |\n"
+    )
 
 
 def test_scores_of_several_corpora_are_told_apart():
     row = {"number": "Table 13", "cells": ["slowdown (same batch)"]}
     text = papers_page.expected("yang2018", row)
-    assert text.startswith("Penn Treebank: MoS, K = 15, slowdown (same batch): 1.9; MoS, K = 5")
-    assert ". WikiText-2: MoS, K = 15, slowdown (same batch): 2.5. One Billion Word: " in text
+    for system in ("Penn Treebank: MoS, K = 15 | 1.9", "WikiText-2: MoS, K = 15 | 2.5"):
+        assert f"| {system} |" in text
+    assert "| One Billion Word: " in text
 
 
 @pytest.mark.parametrize(
@@ -222,14 +228,17 @@ def test_a_verdict_compares_orders(monkeypatch, systems, verdict):
     runs = {"mos": [1.0, 1.1, 1.2], "softmax": [2.0, 2.1, 2.2], "moc": [2.0, 2.2, 2.1]}
     monkeypatch.setattr(papers_page, "scores_of", lambda study, system, metric: runs[system])
     entry = {"order": {"study": "x", "metric": "test_perplexity", "systems": systems}}
-    here, found = papers_page.small_scale(entry)
-    assert here.startswith("MoS 1.10" if "mos" in systems else "softmax 2.10")
-    assert found.startswith(verdict)
+    kind, found, here = papers_page.verdict_of(entry)
+    assert here.startswith("mos 1.10" if "mos" in systems else "softmax 2.10")
+    assert found.startswith(verdict) and verdict.startswith(kind)
 
 
 @pytest.mark.parametrize(
     ("mos", "verdict"),
-    [([1.0, 1.1, 1.2], "a difference, p = "), ([2.0, 2.2, 2.1], "not decided, ")],
+    [
+        ([1.0, 1.1, 1.2], "other order, the paper finds none, p = "),
+        ([2.0, 2.2, 2.1], "not decided, "),
+    ],
 )
 def test_systems_that_a_paper_finds_equal_are_compared(monkeypatch, mos, verdict):
     runs = {"mos": mos, "softmax": [2.0, 2.1, 2.2]}
@@ -240,7 +249,7 @@ def test_systems_that_a_paper_finds_equal_are_compared(monkeypatch, mos, verdict
         "systems": ["mos", "softmax"],
         "equal": True,
     }
-    assert papers_page.small_scale({"order": order})[1].startswith(verdict)
+    assert papers_page.verdict_of({"order": order})[1].startswith(verdict)
 
 
 def test_rows_name_studies_with_their_runs():
