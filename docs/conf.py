@@ -20,10 +20,11 @@ extensions = [
     "sphinx.ext.napoleon",
     "api_docstrings",
     "generated_pages",
+    "mathml",
 ]
 exclude_patterns = ["records"]
 
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 nb_execution_mode = "force"  # pages with code cells are computed whenever the site is built
 nb_execution_raise_on_error = True
@@ -41,6 +42,7 @@ autodoc_member_order = "bysource"
 
 smartquotes = False  # --option must stay --option
 
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = "highrank_plugins"
 html_static_path = ["_static"]

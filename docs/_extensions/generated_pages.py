@@ -59,11 +59,10 @@ def command_pages() -> dict[str, str]:
 
 
 def links(commands: dict[str, Any]) -> str:
-    """Return a list of links to the sections of commands."""
-    return "\n".join(
-        f"- [{name}](#{name.replace(' ', '-')}): {escaped((one.help or '').strip().split(chr(10))[0])}"
-        for name, one in commands.items()
-    )
+    """Return a list of links to the sections of commands, each with what it does."""
+    first = {key: (one.help or "").strip().partition("\n\n")[0] for key, one in commands.items()}
+    lines = (f"- [{key}](#{key.replace(' ', '-')}): {escaped(said)}" for key, said in first.items())
+    return "\n".join(lines)
 
 
 def command_section(name: str, command: Any) -> Iterator[str]:

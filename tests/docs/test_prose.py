@@ -51,8 +51,8 @@ def sentences(page: Path) -> list[str]:
 
 
 def words(sentence: str) -> int:
-    """Return the number of words; a piece of code or a formula counts as one."""
-    plain = re.sub(r"`[^`]*`", "code", sentence)
+    """Return the number of words; a piece of code or an equation counts as one."""
+    plain = re.sub(r"`[^`]*`|\$+[^$]+\$+", "code", sentence)
     return len([word for word in plain.split() if re.search(r"[A-Za-z]{2}|code|\b[aI]\b", word)])
 
 

@@ -85,4 +85,9 @@ def test_the_example_predicts_after_it_is_saved_and_loaded(model, text, tmp_path
 def test_the_lines_of_the_page_on_layers_run():
     page = PAGE.parents[1] / "reference" / "heads.md"
     (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
-    exec(code, {})
+    names: dict[str, object] = {}
+    exec(code, names)
+    calls = re.findall(r"`(build_head\(.*?), …\)`", page.read_text())
+    assert len(calls) >= 11
+    for call in calls:
+        exec(f"{call}, num_classes=2_000, feature_dim=16)", names)
