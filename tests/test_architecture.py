@@ -228,7 +228,6 @@ ALONE = {
     "benchmarks/child.py": "the process that is measured, run by `python -m`",
     "heads/logit_head.py": "the name that structures of users inherit",
     "losses/mos.py": "a fused loss, as softmax.py and mixtape.py",
-    "studies/slurm.py": "the other way to run members, beside runner.py",
 }
 
 

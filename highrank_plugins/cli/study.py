@@ -124,7 +124,7 @@ def claim(folder: Path, file: Path) -> None:
 
 
 def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: int | None) -> None:
-    from highrank_plugins.studies.slurm import array_script
+    from highrank_plugins.studies.runner import array_script
     from highrank_plugins.training.launch.batch_job import submit
 
     arguments = sys.argv[1:] if sys.argv[1:2] == ["study"] else ["study", str(read.file)]

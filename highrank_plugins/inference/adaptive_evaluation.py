@@ -146,10 +146,8 @@ def tune_and_evaluate(
 class Evaluation:
     """Hold a run with its model and its saved progress loaded, and score texts at points.
 
-    Args:
-        values: the values to try.
-        options: all other options that change the result.
-        more_splits: splits besides `run`'s whose texts change the result.
+    `values` are those to try, `options` all others that change the result; the texts of
+    `more_splits` do, too.
     """
 
     def __init__(
@@ -229,6 +227,12 @@ def run_dynamic_evaluation(run: Run, values: Grid, options: DynamicSettings, ech
     evaluation.finish(points, echo, statistics=tensors)
 
 
+def run_cache_evaluation(run: Run, values: Grid, echo: Say) -> None:
+    """Evaluate and write the record; the values are those of theta, lambda and window."""
+    points = points_of(values, run.search, _cache)
+    CacheEvaluator(run, values, {}).finish(points, echo)
+
+
 class DynamicEvaluator(Evaluation):
     """Evaluate one checkpoint at many points; each starts from the trained weights."""
 
@@ -243,17 +247,16 @@ class DynamicEvaluator(Evaluation):
 
     def gather(self) -> list[Tensor]:
         """Return MS of the training text, which every point needs."""
-        options, sums = self.options, self.statistics.sums
-        segments = self.model.segments(
-            options.train_split, options.bptt, count=options.train_batch_size
-        )
+        options, sums, score = self.options, self.statistics.sums, self.model.score
+        split, streams = options.train_split, options.train_batch_size
+        segments = self.model.segments(split, options.bptt, count=streams)
 
         def begin(left: Iterator[Any], state: Any, extra_state: Any) -> Iterator[SegmentResult]:
             _copy(sums, extra_state or sums)
-            for scored in gather_statistics(
-                self.model.score, self.parameters, left, self.statistics, state
+            for nll, tokens, after in gather_statistics(
+                score, self.parameters, left, self.statistics, state
             ):
-                yield SegmentResult([scored.nll], scored.tokens, scored.state, sums)
+                yield SegmentResult([nll], tokens, after, sums)
 
         progress = evaluate_segments(STATISTICS, segments, self.saved, begin)
         self.statistics.segments = progress["position"]
@@ -261,18 +264,18 @@ class DynamicEvaluator(Evaluation):
         return self.mean_squares
 
     def outcomes(self, split: str, tokens: int | None, points: Sequence[Point]) -> list[Outcome]:
-        return [self._outcome(split, tokens, point) for point in points]
-
-    def _outcome(self, split: str, tokens: int | None, point: Point) -> Outcome:
-        name = _name(split, tokens, describe(point))
-        progress = self.saved.progress
-        if "problem" not in progress.get(name, {}):
-            try:
-                self._keep(name, self._evaluate(name, split, tokens, point))
-            except FloatingPointError as error:
-                self._keep(name, {"problem": str(error), "nll": [None], "tokens": 0})
-        found = progress[name]
-        return Outcome(point, found["tokens"], found["nll"][0], found.get("problem", ""))
+        outcomes, progress = [], self.saved.progress
+        for point in points:
+            name = _name(split, tokens, describe(point))
+            if "problem" not in progress.get(name, {}):
+                try:
+                    self._keep(name, self._evaluate(name, split, tokens, point))
+                except FloatingPointError as error:
+                    self._keep(name, {"problem": str(error), "nll": [None], "tokens": 0})
+            found = progress[name]
+            problem = found.get("problem", "")
+            outcomes.append(Outcome(point, found["tokens"], found["nll"][0], problem))
+        return outcomes
 
     def _evaluate(self, name: str, split: str, tokens: int | None, point: Point) -> dict[str, Any]:
         weights = [p.detach() for p in self.parameters]
@@ -303,12 +306,6 @@ def _copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
         tensor.copy_(value)
 
 
-def run_cache_evaluation(run: Run, values: Grid, echo: Say) -> None:
-    """Evaluate and write the record; the values are those of theta, lambda and window."""
-    points = points_of(values, run.search, _cache)
-    CacheEvaluator(run, values, {}).finish(points, echo)
-
-
 class CacheEvaluator(Evaluation):
     """Evaluate one checkpoint at many points: the model runs once, every point has a cache."""
 
@@ -321,25 +318,19 @@ class CacheEvaluator(Evaluation):
             for cache, (hidden, words) in zip(caches, extra_state or [], strict=bool(extra_state)):
                 cache.hidden, cache.words = (t.to(self.model.device) for t in (hidden, words))
             for batch in left:
-                step = self._step(batch, state, caches)
-                state = step.state
-                yield step
+                hidden, target, log_probs, state = self.model.observe(batch, state)
+                scores = [cache.log_probs(hidden, target, log_probs) for cache in caches]
+                nll = [-float(score.double().sum()) for score in scores]
+                if not all(map(math.isfinite, nll)):
+                    raise FloatingPointError(f"the loss of a segment is {nll}: the model is broken")
+                pairs = [[cache.hidden, cache.words] for cache in caches]
+                yield SegmentResult(nll, len(target), state, pairs)
 
         segments = self.model.segments(split, CHUNK, tokens=tokens)
         done = evaluate_segments(name, segments, self.saved, begin)
         self._keep(name, done)
         sums = zip(points, done["nll"], strict=True)
         return [Outcome(point, done["tokens"], nll) for point, nll in sums]
-
-    def _step(self, batch: Any, state: Any, caches: Sequence[NeuralCache]) -> SegmentResult:
-        hidden, target, log_probs, after = self.model.observe(batch, state)
-        scores = [cache.log_probs(hidden, target, log_probs) for cache in caches]
-        nll = [-float(score.double().sum()) for score in scores]
-        if not all(map(math.isfinite, nll)):
-            raise FloatingPointError(f"the loss of a segment is {nll}: the model is broken")
-        return SegmentResult(
-            nll, len(target), after, [[cache.hidden, cache.words] for cache in caches]
-        )
 
 
 def _cache(point: Point) -> NeuralCache:

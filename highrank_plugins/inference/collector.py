@@ -164,11 +164,6 @@ class Collector:
         parts = self.processes.gather([measure.part() for measure in measures])
         return None if parts is None else [list(own) for own in zip(*parts, strict=True)]
 
-    @property
-    def rows(self) -> range:
-        """Return the tokens of the text that this process has."""
-        return range(self.starts[self.share.start], self.starts[self.share.stop])
-
     def blocks(self, name: str = "collect") -> Iterator[Block]:
         """Yield this process's part of the text, in order, with a progress bar called `name`."""
         return (block for block, _ in self.steps(self.share.start, None, name))
@@ -181,8 +176,9 @@ class Collector:
         Raises:
             FloatingPointError: the model's features are NaN; names the token.
         """
-        if state is None:
-            state = self._state_before(start)
+        if state is None and isinstance(self.text, StreamText):  # the trunk alone runs up to it
+            for index in range(start):
+                state = self.text.step(index, state).state
         bar = tqdm(
             range(start, self.share.stop), name, unit="batch", disable=self.processes.rank > 0,
             **bar_options(),
@@ -194,14 +190,6 @@ class Collector:
             block = Block(self.head, features[kept], target[kept], first)
             block.refuse_nan(block.features, "features")
             yield block, state
-
-    def _state_before(self, start: int) -> Any:
-        """Return the state at a later part of a stream; the trunk alone runs through the rest."""
-        state = None
-        if isinstance(self.text, StreamText):
-            for index in range(start):
-                state = self.text.step(index, state).state
-        return state
 
 
 def _text(loaded: LoadedModel, split: str, tokens: int | None, rows: int) -> Text:

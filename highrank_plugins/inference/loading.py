@@ -82,23 +82,12 @@ def load_model(
         raise ValueError(f"{path} is not a training checkpoint: it lacks {error}") from None
     config = configuration_of(state)
     task = None
-    if data is None:
-        model = model_without_words(path, config, parameters)
-    else:
-        model, task = _with_words(path, state)
-    model.prepare_for_inference_(config)  # refuses heads that the checkpoint lacks
-    model.eval()
-    # some fairseq models store a Namespace
-    arch = getattr(config.model, "_name", None) or config.model.arch
-    extra = {name: value for name, value in state.items() if name not in _NOT_EXTRA}
-    model = model.to(device or torch.device("cpu"), dtype)
-    return LoadedModel(path, arch, config.task._name, config, extra, model, task)
-
-
-def _with_words(path: Path, state: dict[str, Any]) -> tuple[Any, Any]:
-    """Return model and task, with the dictionaries of the data that `state` names."""
     try:
-        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], state=state)
+        if data is None:
+            model = model_without_words(path, config, parameters)
+        else:
+            load = checkpoint_utils.load_model_ensemble_and_task
+            (model,), _, task = load([str(path)], state=state)
     except FileNotFoundError as error:
         name = str(error.filename or "")
         if not Path(name).name.startswith("dict."):
@@ -107,7 +96,13 @@ def _with_words(path: Path, state: dict[str, Any]) -> tuple[Any, Any]:
             f"{name}: no such file. A checkpoint holds no words: DATA must be the directory of "
             "fairseq-preprocess that it was trained on, or one with the same dictionaries"
         ) from None
-    return model, task
+    model.prepare_for_inference_(config)  # refuses heads that the checkpoint lacks
+    model.eval()
+    # some fairseq models store a Namespace
+    arch = getattr(config.model, "_name", None) or config.model.arch
+    extra = {name: value for name, value in state.items() if name not in _NOT_EXTRA}
+    model = model.to(device or torch.device("cpu"), dtype)
+    return LoadedModel(path, arch, config.task._name, config, extra, model, task)
 
 
 def model_without_words(path: Path, config: Any, parameters: dict[str, Tensor]) -> Any:
@@ -125,26 +120,17 @@ class _NoTask:
     """
 
     def __init__(self, path: Path, parameters: Mapping[str, Tensor]) -> None:
-        self.target_dictionary = _numbers(_rows(path, parameters, _TARGET))
-        self.source_dictionary = _numbers(_rows(path, parameters, _SOURCE))
+        self.target_dictionary, self.source_dictionary = Dictionary(), Dictionary()
         self.dictionary = self.target_dictionary
-
-
-def _rows(path: Path, parameters: Mapping[str, Tensor], names: tuple[str, ...]) -> int:
-    for name in names:
-        if name in parameters:
-            return len(parameters[name])
-    raise ValueError(
-        f"{path}: its parameters do not show the size of the vocabulary; give the directory of "
-        "fairseq-preprocess by --data"
-    )
-
-
-def _numbers(size: int) -> Any:
-    dictionary = Dictionary()
-    for index in range(len(dictionary), size):
-        dictionary.add_symbol(f"#{index}", n=size - index + 1)
-    return dictionary
+        for words, names in ((self.dictionary, _TARGET), (self.source_dictionary, _SOURCE)):
+            size = next((len(parameters[name]) for name in names if name in parameters), None)
+            if size is None:
+                raise ValueError(
+                    f"{path}: its parameters do not show the size of the vocabulary; give the "
+                    "directory of fairseq-preprocess by --data"
+                )
+            for index in range(len(words), size):
+                words.add_symbol(f"#{index}", n=size - index + 1)
 
 
 def head_of(model: Any, path: str) -> Head:

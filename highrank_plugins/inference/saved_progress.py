@@ -53,11 +53,6 @@ class SavedProgress:
         """Whether the file is older than `seconds`."""
         return time.monotonic() - self._saved_at >= self.seconds
 
-    def save_if_due(self) -> None:
-        """Write the file if it is older than `seconds`."""
-        if self.is_due():
-            self.save()
-
     def remove(self) -> None:
         """Delete the file: the evaluation is over."""
         self.path.unlink(missing_ok=True)
@@ -103,15 +98,11 @@ def evaluate_segments(
     and `position` (number of segments).
     """
     progress = saved.progress.get(name, START)
-    steps = begin(
-        segments.starting_at(progress["position"]), progress["state"], progress["extra_state"]
-    )
-    total = len(segments.chunks)
+    start = progress["position"]
+    steps = begin(segments.starting_at(start), progress["state"], progress["extra_state"])
     interval = 0.5 if sys.stderr.isatty() else 30  # seconds; a log needs fewer lines
-    bar = tqdm(
-        total=total, initial=progress["position"], desc=name, unit="segment", mininterval=interval
-    )
-    with bar:
+    total = len(segments.chunks)
+    with tqdm(None, name, total, initial=start, unit="segment", mininterval=interval) as bar:
         for step in steps:
             before = progress["nll"] or [0.0] * len(step.nll)
             saved.progress[name] = progress = {
@@ -121,7 +112,8 @@ def evaluate_segments(
                 "state": step.state,
                 "extra_state": step.extra_state,
             }
-            saved.save_if_due()
+            if saved.is_due():
+                saved.save()
             bar.set_postfix(ppl=f"{perplexity(progress):.2f}", refresh=False)
             bar.update()
     return progress

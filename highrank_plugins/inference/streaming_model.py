@@ -36,19 +36,6 @@ class Segments(NamedTuple):
         return (self.streams[chunk] for chunk in self.chunks[first:])
 
 
-class Observed(NamedTuple):
-    """Hold the model's output for T tokens of one stream.
-
-    `hidden` [T, F] are the last layer's outputs before dropout, `target` [T] the words after them,
-    `log_probs` [T] the logarithms of their probabilities; `state` is the one after them.
-    """
-
-    hidden: Tensor
-    target: Tensor
-    log_probs: Tensor
-    state: Any
-
-
 class StreamingModel:
     """Hold a model in evaluation mode, without dropout, that passes on its recurrent state."""
 
@@ -102,11 +89,15 @@ class StreamingModel:
         return out.loss, batch["ntokens"], map_tensors(Tensor.detach, out.state)
 
     @torch.no_grad()
-    def observe(self, batch: FairseqBatch, state: Any) -> Observed:
-        """Return outputs and scores of a batch of one stream, without gradients."""
+    def observe(self, batch: FairseqBatch, state: Any) -> tuple[Tensor, Tensor, Tensor, Any]:
+        """Return outputs and scores of a batch of T tokens of one stream, without gradients.
+
+        These are the last layer's outputs before dropout [T, F], the words [T] after them, their
+        log-probabilities [T], and the state.
+        """
         out = self._forward(batch, state, reduction="none")
         target = batch["target"][0].to(self.device)
-        return Observed(out.raw[:, 0], target, -out.nll[0], map_tensors(Tensor.detach, out.state))
+        return out.raw[:, 0], target, -out.nll[0], map_tensors(Tensor.detach, out.state)
 
     def _forward(self, batch: FairseqBatch, state: Any, reduction: str) -> Any:
         return self.model(
@@ -184,15 +175,10 @@ class SentenceText:
         self.device = next(model.parameters()).device
         task.load_dataset(split)
         self.dataset = task.dataset(split)
-        self.batches = self._cut(split, task, size)
-        self.counts: list[int] = []
-        self.digest = _digest(self._counted())
-
-    def _cut(self, split: str, task: Any, size: int) -> list[np.ndarray]:
         indices = np.arange(len(self.dataset))
         if not len(indices):
             raise ValueError(f"{split} is empty: its text has no tokens")
-        limits = utils.resolve_max_positions(task.max_positions(), self.model.max_positions())
+        limits = utils.resolve_max_positions(task.max_positions(), model.max_positions())
         _, ignored = self.dataset.filter_indices_by_size(indices, limits)
         if len(ignored):
             raise ValueError(
@@ -200,7 +186,9 @@ class SentenceText:
                 f"{limits} positions; the first is number {ignored[0]}. Remove them from the text"
             )
         longest = max(int(self.dataset.num_tokens(index)) for index in indices)
-        return self.dataset.batch_by_size(indices, max_tokens=max(size, longest))
+        self.batches = self.dataset.batch_by_size(indices, max_tokens=max(size, longest))
+        self.counts: list[int] = []
+        self.digest = _digest(self._counted())
 
     def _counted(self) -> Iterator[FairseqBatch]:
         for batch in map(self._collate, self.batches):

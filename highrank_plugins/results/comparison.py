@@ -95,11 +95,8 @@ class ComparedSystem:
 
     def count(self, metric: str) -> int:
         """Return the number of runs with this metric."""
-        return (
-            self.given.n
-            if isinstance(self.given, Summary)
-            else len(self.given or self.values(metric))
-        )
+        values = self.given or self.values(metric)
+        return values.n if isinstance(values, Summary) else len(values)
 
     def cost(self, name: str) -> float | None:
         """Return the mean over the runs that have it."""
@@ -243,11 +240,8 @@ def _tested(compared: Compared, untested: Mapping[str, str]) -> Compared:
     control, metric = compared.baseline, compared.metric
     systems = {system.name: system for system in compared.systems}
     if control is None:
-        note = (
-            f"Nothing is tested, since no system is named {BASELINE}. Choose the baseline with "
-            f"--baseline: {', '.join(systems)}."
-        )
-        return replace(compared, notes=[note])
+        note = f"Nothing is tested, since no system is named {BASELINE}. Choose the baseline with "
+        return replace(compared, notes=[f"{note}--baseline: {', '.join(systems)}."])
     few = f"a test needs two seeds of a system and of {control}"
     equal = "neither runs nor baseline vary"
     base, reasons, tested = systems[control].values(metric), dict[str, str](), [systems[control]]
@@ -291,11 +285,10 @@ def _with_tests(compared: Compared, systems: Sequence[ComparedSystem]) -> list[C
     control = summarise(runs[baseline.name])
     tested = [baseline]
     for one, p in zip(others, adjusted, strict=True):
-        own = summarise(runs[one.name])
+        own, raw = summarise(runs[one.name]), found[one.name].p_value
         interval = confidence_interval(own, control, compared.test == "student")
-        test = Comparison(
-            found[one.name].p_value, p, own.mean - control.mean, interval, hedges_g(own, control)
-        )
+        effect = hedges_g(own, control)
+        test = Comparison(raw, p, own.mean - control.mean, interval, effect)
         tested.append(replace(one, comparison=test))
     return tested
 

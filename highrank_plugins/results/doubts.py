@@ -133,30 +133,24 @@ def vocabulary(record: Record) -> dict[str, str]:
 
 def provenance_notes(systems: Mapping[str, Sequence[Record]]) -> list[str]:
     """Return a sentence for each difference of revision, text, signature, torch and machine."""
-    modified = [
-        name
-        for name, records in systems.items()
-        if any((record.get("git") or {}).get("modified") for record in records)
-    ]
+
+    def git(record: Record, what: str) -> Any:
+        return (record.get("git") or {}).get(what)
+
+    def difference(what: str, value: Callable[[Record], object]) -> str:
+        return _difference(what, systems, lambda record: str(value(record)))
+
+    modified = [name for name, of in systems.items() if any(git(one, "modified") for one in of)]
+    processor = "Systems were not run on one kind of processor, where one seed gives other numbers"
     notes = [
-        _difference(
-            "Revisions of the code differ",
-            systems,
-            lambda record: str((record.get("git") or {}).get("revision") or "")[:9],
-        ),
+        difference("Revisions of the code differ", lambda one: (git(one, "revision") or "")[:9]),
         f"Files differed from the revision: {', '.join(modified)}." if modified else "",
         texts(systems),
-        _difference(
-            "Versions of torch differ",
-            systems,
-            lambda record: str(record.get("versions", {}).get("torch", "")),
+        difference(
+            "Versions of torch differ", lambda one: one.get("versions", {}).get("torch", "")
         ),
-        _difference("Machines differ, so speeds do not compare", systems, _machine),
-        _difference(
-            "Systems were not run on one kind of processor, where one seed gives other numbers",
-            systems,
-            lambda record: machine_kind(record.get("hardware", {})),
-        ),
+        difference("Machines differ, so speeds do not compare", _machine),
+        difference(processor, lambda one: machine_kind(one.get("hardware", {}))),
         *incomparable(systems),
         *_settings(systems),
     ]

@@ -171,10 +171,9 @@ def describe(ledger: Ledger) -> list[str]:
             for unit, number in counts["out"].items():
                 took = counts["in"].get(unit, number)
                 if took != number or stage == "evaluate":
-                    left_out = [
-                        f"{reason} {count:,}" for reason, count in _by_reason(counts, unit).items()
-                    ]
-                    why = f"; left out: {', '.join(left_out)}" if left_out else ""
+                    reasons = _by_reason(counts, unit).items()
+                    left_out = ", ".join(f"{reason} {count:,}" for reason, count in reasons)
+                    why = f"; left out: {left_out}" if left_out else ""
                     lines.append(f"{stage}, {part}: {number:,} of {took:,} {unit}{why}")
             uncounted = [reason for reason, tally in counts["left out"].items() if tally == {}]
             lines += [f"{stage}, {part}: left out, not counted: {why}" for why in uncounted]
@@ -188,12 +187,9 @@ def _entry(
 
 
 def _by_reason(counts: Mapping[str, Any], unit: str) -> Tally:
-    """Return what was left out, in one unit. Records of earlier revisions count sentences only."""
-    found = {
-        reason: {"sentences": tally} if isinstance(tally, int) else tally
-        for reason, tally in counts["left out"].items()
-    }
-    return {reason: tally[unit] for reason, tally in found.items() if unit in tally}
+    """Return what was left out, in one unit."""
+    left_out = counts["left out"].items()
+    return {reason: tally[unit] for reason, tally in left_out if unit in tally}
 
 
 def _text(text: dict[str, Tally], folder: Path) -> dict[str, dict[str, Any]]:

@@ -74,9 +74,10 @@ def judge(compared: Compared, paper: str, task: str | None = None) -> list[Verdi
     `paper` is such as yang2019; `task` names a recipe (default: that of the records' commands).
     """
     task = task or _task(compared)
-    entries = [entry for entry in read_published(task) if paper in paper_keys(entry.source)]
+    published = [(entry, paper_keys(entry.source)) for entry in read_published(task)]
+    entries = [entry for entry, keys in published if paper in keys]
     if not entries:
-        known = sorted({key for entry in read_published(task) for key in paper_keys(entry.source)})
+        known = sorted({key for _, keys in published for key in keys})
         raise ValueError(
             f"--paper {paper}: no scores for {task}{did_you_mean(paper, known)}; there are: "
             f"{', '.join(known)}"
@@ -90,9 +91,8 @@ def judge(compared: Compared, paper: str, task: str | None = None) -> list[Verdi
 
 def _task(compared: Compared) -> str:
     tasks = read_tree(FILE).values
-    commands = {
-        str(run.record.get("command", "")) for system in compared.systems for run in system.runs
-    }
+    runs = (run for system in compared.systems for run in system.runs)
+    commands = {str(run.record.get("command", "")) for run in runs}
     found = {task for task in tasks for command in commands if f"/{task}/" in command}
     if len(found) != 1:
         raise ValueError(f"--paper: give --task with the recipe, one of {', '.join(tasks)}")
@@ -216,12 +216,10 @@ def _differences(
     for name in sorted({*theirs, *settings}):
         group = next((group for group, of in _GROUPS.items() if re.fullmatch(of, name)), None)
         if group and settings.get(name) != theirs.get(name) and not _ASIDE.fullmatch(name):
-            values = [settings.get(name), theirs.get(name)]
+            values = [one.get(name) for one in (settings, theirs)]
             said = ["unset" if value is None else str(value) for value in values]
-            ours, other = (  # true and false as in configurations
-                text.lower() if isinstance(value, bool) else text
-                for text, value in zip(said, values, strict=True)
-            )
+            bools = {"True": "true", "False": "false"}  # as in configurations
+            ours, other = (bools.get(text, text) for text in said)
             yield group, f"{name.removeprefix('train.')} {ours} ({entry.conf}: {other})"
     if shown != kind:
         ours, other = (KINDS[k].title if k in _BLEU else k for k in (kind, shown))

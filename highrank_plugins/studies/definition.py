@@ -3,18 +3,18 @@
 import itertools
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import AfterValidator, Field, PositiveInt, ValidationError
 
 import highrank_plugins
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import ConfigurationError, Tree, read_tree
+from highrank_plugins.training.blocks import BlockOptions
 from highrank_plugins.training.configuration import Scalar
 from highrank_plugins.training.launch.batch_job import check_characters
 
@@ -43,44 +43,40 @@ Changes = Annotated[Values, AfterValidator(_short)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as NumPy takes it
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class MatchSettings(_Settings):
+class MatchSettings(BlockOptions):
     """Hold the target that a member's sizes are solved for, as `highrank match` takes it."""
 
     to: str
     by: Literal["parameters", "compute", "width"] = "parameters"
     words: Annotated[int, Field(ge=5)] | None = None
     step: PositiveInt = 4
-    free: list[str] = []
+    free: list[str] = Field([])
 
 
-class MemberSettings(_Settings):
+class MemberSettings(BlockOptions):
     """Hold a configuration and how it varies: each entry of grid × variants is a system."""
 
     conf: str
-    set: Changes = {}  # as the recipe's --set takes them
-    grid: Annotated[dict[str, list[Scalar]], AfterValidator(_short)] = {}
+    set: Changes = Field({})  # as the recipe's --set takes them
+    grid: Annotated[dict[str, list[Scalar]], AfterValidator(_short)] = Field({})
     variants: list[Changes] = Field(default=[], alias="list")
     match: MatchSettings | None = None
     seeds: list[Seed] | None = Field(default=None, min_length=1)
 
 
-class StudySettings(_Settings):
+class StudySettings(BlockOptions):
     """Hold the contents of a file STUDY.yaml, to which paths are relative."""
 
     recipe: str  # a name, or the path of a folder with run.sh
-    options: Values = {}  # further ones of run.sh
-    set: Changes = {}  # over the configuration of every member
+    options: Values = Field({})  # further ones of run.sh
+    set: Changes = Field({})  # over the configuration of every member
     seeds: list[Seed] = Field(default=[1, 2, 3], min_length=1)
     metric: str | None = None
     baseline: str | None = None
     test: Literal["student", "welch"] = "student"
     threads: PositiveInt = 1  # cores that each member uses
     # options of sbatch; true gives an option without a value, false leaves it out
-    slurm: Annotated[Values, AfterValidator(_writable)] = {}
+    slurm: Annotated[Values, AfterValidator(_writable)] = Field({})
     members: dict[str, MemberSettings] = Field(min_length=1)
 
 
@@ -129,14 +125,9 @@ def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
     words = {}
     for of, below in ((settings.options, file.parent), (options or {}, Path())):
         for name, value in of.items():
-            words[name] = as_word(value)
-            if (
-                value
-                and isinstance(value, str)
-                and not known.get(name)
-                and (below / value).exists()
-            ):
-                words[name] = str((below / value).resolve())
+            path = below / value if value and isinstance(value, str) else None
+            is_path = path is not None and not known.get(name) and path.exists()
+            words[name] = str(path.resolve()) if path and is_path else as_word(value)
     _check_recipe_options(words, recipe, known, tree)
     members = _members(settings, tree)
     systems = [member.system for member in members]
@@ -150,12 +141,8 @@ def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
 
 def first_seeds(members: Sequence[Member], most: int) -> list[Member]:
     """Return the members with the first seeds of each system."""
-    seen: Counter[str] = Counter()
-    kept = []
-    for member in members:
-        seen[member.system] += 1
-        kept += [member] if seen[member.system] <= most else []
-    return kept
+    by_system = itertools.groupby(members, lambda member: member.system)
+    return [member for _, own in by_system for member in itertools.islice(own, most)]
 
 
 def recipe_folder(name: str, below: Path) -> Path:
@@ -203,7 +190,7 @@ def _explain(tree: Tree, problem: Any) -> str:
     path = tuple(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        blocks: dict[int, type[BaseModel]] = {1: StudySettings, 3: MemberSettings, 4: MatchSettings}
+        blocks: dict[int, Any] = {1: StudySettings, 3: MemberSettings, 4: MatchSettings}
         known = blocks[len(path)].model_fields if len(path) in blocks else ()
         message = f"unknown key{did_you_mean(path[-1], known)}"
     if problem["input"] is None:
@@ -221,12 +208,10 @@ def as_word(value: Any) -> str:
 
 
 def _members(settings: StudySettings, tree: Tree) -> list[Member]:
-    count = sum(
-        len(one.seeds or settings.seeds)
-        * len(one.variants or [{}])
-        * prod(map(len, one.grid.values()))
-        for one in settings.members.values()
-    )
+    count = 0
+    for one in settings.members.values():
+        systems = len(one.variants or [{}]) * prod(map(len, one.grid.values()))
+        count += systems * len(one.seeds or settings.seeds)
     if count > MOST_MEMBERS:
         raise ConfigurationError(
             f"{tree.place(('members',))}: {count:,} members, and a study has {MOST_MEMBERS:,} at "
@@ -257,7 +242,10 @@ def _members(settings: StudySettings, tree: Tree) -> list[Member]:
 
 
 def _systems(key: str, member: MemberSettings, place: str) -> Iterator[tuple[str, Values]]:
-    """Yield name and options of every system that a key of `members` stands for."""
+    """Yield name and options of every system that a key of `members` stands for.
+
+    The key has {option} to fill in, or is followed by all options and values.
+    """
     varied = {*member.grid}.union(*member.variants)
     twice = [name for name in varied if name in member.set] + [
         name for variant in member.variants for name in variant if name in member.grid
@@ -272,23 +260,18 @@ def _systems(key: str, member: MemberSettings, place: str) -> Iterator[tuple[str
     for variant in member.variants or [{}]:
         for values in itertools.product(*member.grid.values()):
             changes = variant | dict(zip(member.grid, values, strict=True))
-            name = _named(key, changes, place)
+            words = {name.replace(".", "_"): as_word(value) for name, value in changes.items()}
+            name = "_".join([key, *(f"{option}_{value}" for option, value in words.items())])
+            if "{" in key:
+                try:
+                    name = key.format_map(words)
+                except (KeyError, ValueError, AttributeError, TypeError) as error:
+                    raise ConfigurationError(
+                        f"{place}: members.{key}: unknown option {error}; known: "
+                        f"{', '.join(words) or 'none'}"
+                    ) from None
             if not _NAME.fullmatch(name):
                 raise ConfigurationError(
                     f"{place}: {name!r} is not a valid member name: use letters, digits and ._=+-"
                 )
             yield name, changes
-
-
-def _named(key: str, changes: Values, place: str) -> str:
-    """Return `key` with its {option} filled in, or followed by all options and values."""
-    words = {name.replace(".", "_"): as_word(value) for name, value in changes.items()}
-    if "{" in key:
-        try:
-            return key.format_map(words)
-        except (KeyError, ValueError, AttributeError, TypeError) as error:
-            raise ConfigurationError(
-                f"{place}: members.{key}: unknown option {error}; known: "
-                f"{', '.join(words) or 'none'}"
-            ) from None
-    return "_".join([key, *(f"{name}_{value}" for name, value in words.items())])

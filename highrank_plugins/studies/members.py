@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -46,7 +47,11 @@ _EXPONENT = re.compile(r"[+-]?\d+[eE][+-]?\d+")
 
 @dataclass(frozen=True)
 class PreparedMember:
-    """Hold a member that can be run: its key, the command of its recipe and the folder of that."""
+    """Hold a member that can be run: its key, the command of its recipe and the folder of that.
+
+    Files beside the folder are its notes: `done` exists once the recipe has completed, `failed`
+    says how its last run failed, `gpu` names the GPU of its last run.
+    """
 
     member: Member
     settings: Configuration
@@ -65,11 +70,7 @@ class PreparedMember:
         return self.run_dir / RESULTS
 
     def note(self, kind: str) -> Path:
-        """Return a file beside its folder.
-
-        `done` exists once the recipe has completed, `failed` says how its last run failed, `gpu`
-        names the GPU of its last run.
-        """
+        """Return a file beside its folder."""
         return self.run_dir.with_name(f"{self.key}.{kind}")
 
     def is_done(self) -> bool:
@@ -103,14 +104,13 @@ def member_key(study: Study, settings: Configuration) -> str:
 
     Equal keys give equal numbers on one machine. Names of members do not count, nor whether a
     number is written 1e-3 or 0.001. For the code of this package and of its recipes stands
-    `NUMERICS_VERSION`; a recipe of the user counts by its lines without comments.
+    `NUMERICS_VERSION`; a recipe of the user counts by its lines without comments. The recipe's own
+    keys cannot stand here: they have the inputs of each stage, which earlier stages write.
     """
     defaults = script_options(study.recipe)
-    files: dict[str, str] = {}
-    words: dict[str, str] = {}
-    for name, value in sorted(study.options.items()):
-        is_path = not defaults.get(name) and Path(value).exists()
-        (files if is_path else words)[name] = value
+    words = dict(study.options)
+    files = [n for n, at in words.items() if not defaults.get(n) and Path(at).exists()]
+    data = {name: files_digest(Path(words.pop(name))) for name in files}
     is_ours = study.recipe.parent == RECIPES
     script = "" if is_ours else (study.recipe / "run.sh").read_text(encoding="utf-8")
     user_dir = settings.train.get("user_dir")
@@ -122,7 +122,7 @@ def member_key(study: Study, settings: Configuration) -> str:
         "configuration": _read_numbers(settings.blocks()),
         "options": words,
         "threads": study.settings.threads,  # they change the order of sums
-        "data": {name: files_digest(Path(value)) for name, value in files.items()},
+        "data": data,
         "user_dir": files_digest(Path(str(user_dir)), "*.[ch]pp", "*.py") if user_dir else "",
         "versions": {name: version(name) for name in PACKAGES},
     }
@@ -156,10 +156,11 @@ def study_folder(study: Study, exp_dir: Path) -> Path:
 def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[PreparedMember]:
     """Return all members; sizes of matched controls are solved for once, and kept.
 
-    With `check_values`, fairseq's parsers check every option of every system, which takes seconds.
-    Otherwise the recipe of each member does.
+    fairseq's parsers, which take seconds to import, check the options of every system with
+    `check_values`, else those of a system with an option that no configuration of the recipe has.
+    The recipe of each member checks the others.
     """
-    _check_options(study)
+    known = set(_options_of(study.recipe))
     members: list[PreparedMember] = []
     names: dict[str, str] = {}
     for member in study.members:
@@ -167,7 +168,9 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
         changes = dict(member.changes) | _matched(study, member, conf, exp_dir)
         sets = _assignments(changes | {"seed": member.seed})
         settings = configuration.load(conf, sets)
-        if check_values and member.system not in {one.member.system for one in members}:
+        given = {name if "." in name else f"train.{name}" for name in member.changes}
+        is_new = member.system not in {one.member.system for one in members}
+        if is_new and (check_values or given - known):
             _check_values(study, member, conf, sets)
         key = member_key(study, settings)
         if (same := names.setdefault(key, member.name)) != member.name:  # 1 is 1.0
@@ -200,28 +203,6 @@ def _configuration_of(study: Study, member: Member) -> Path:
     if study.options.get("scale") == "small" and not path.is_file():
         return folder / "small" / path.name
     return path
-
-
-def _check_options(study: Study) -> None:
-    """Refuse an option that no configuration of the recipe has and that fairseq does not know.
-
-    fairseq, which takes seconds to import, is asked only about options that no file has.
-    """
-    given = {
-        name if "." in name else f"train.{name}": (member, value)
-        for member in study.members
-        for name, value in member.changes.items()
-    }
-    unknown = given.keys() - set(_options_of(study.recipe))
-    if not unknown:
-        return
-    from highrank_plugins.training.fairseq_options import PARSERS
-
-    for name in [name for name in given if name in unknown]:
-        if name.partition(".")[0] in PARSERS:  # the recipe checks others
-            member, value = given[name]
-            conf = _configuration_of(study, member)
-            _check_values(study, member, conf, [f"{name}={as_word(value)}"])
 
 
 def _check_values(study: Study, member: Member, conf: Path, sets: list[str]) -> None:
@@ -285,27 +266,24 @@ def find_configuration(recipe: Path, name: str) -> Path:
 
 def shared_dictionary_size(recipe: str, system: Configuration, reference: Configuration) -> int:
     """Return how many entries the dictionary of two configurations will have."""
-    sizes = [_dictionary_size(recipe, settings) for settings in (system, reference)]
+    sizes = []
+    for settings in (system, reference):
+        kept = (settings.corpus or {}).get("vocab_size")
+        size = _TYPES.get(recipe) if kept is None else int(kept) + _SPECIAL_WORDS
+        size = size if settings.data is None else settings.data.vocab_size
+        if size is None:
+            raise ConfigurationError(
+                f"{recipe}: the configuration does not state the number of words; give --words, "
+                "or --data with the binarised text, to highrank match, or `words` in `match` of a "
+                "study"
+            )
+        sizes.append(size)
     if sizes[0] != sizes[1]:
         raise ConfigurationError(
             f"the dictionaries differ: {sizes[0]:,} words, and {sizes[1]:,} in the model to match; "
             "choose configurations of one text, or give --words (`words` in a study)"
         )
     return sizes[0]
-
-
-def _dictionary_size(recipe: str, settings: Configuration) -> int:
-    corpus = settings.corpus or {}
-    if "vocab_size" in corpus:
-        return int(corpus["vocab_size"]) + _SPECIAL_WORDS
-    if settings.data is not None:
-        return settings.data.vocab_size
-    if recipe not in _TYPES:
-        raise ConfigurationError(
-            f"{recipe}: the configuration does not state the number of words; give --words, or "
-            "--data with the binarised text, to highrank match, or `words` in `match` of a study"
-        )
-    return _TYPES[recipe]
 
 
 def match_configurations(
@@ -323,9 +301,7 @@ def match_configurations(
     The dictionary has `words` entries, unless `data` has one.
     """
     options, target = system.options("train"), reference.options("train")
-    if data is not None:
-        return solve(options, target, by, data, free, step)
-    with invented_data(options, words) as folder:
+    with nullcontext(data) if data else invented_data(options, words) as folder:
         return solve(options, target, by, folder, free, step)
 
 

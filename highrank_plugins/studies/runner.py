@@ -1,8 +1,9 @@
-"""Run the members of a study, as many at a time as the machine has cores or GPUs."""
+"""Run the members of a study: here, one for each core or GPU, or as an array of SLURM's jobs."""
 
 import fcntl
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,7 +19,15 @@ from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.common.provenance import hardware, machine_kind
 from highrank_plugins.results.record import DIVERGED, RESULTS
+from highrank_plugins.studies.definition import Study, as_word
 from highrank_plugins.studies.members import PreparedMember
+from highrank_plugins.training.launch.batch_job import (
+    batch_script,
+    check_time_limit,
+    log_pattern,
+    parsed,
+    quoted,
+)
 
 _GPU = "CUDA_VISIBLE_DEVICES"
 _WAIT = 0.05  # seconds between two polls of the running members
@@ -27,6 +36,9 @@ _DIVERGED = re.compile(
     r"FloatingPointError|Minimum loss scale reached|\b(loss|gradient)s?\b.*\bnan\b", re.IGNORECASE
 )
 _TAIL = 20_000  # bytes at the end of a log that are searched for the reason of a failure
+GRACE = 180  # seconds before its time limit at which a task is warned
+# SLURM warns the script alone, and later ends every process of the task
+_REQUEUE = "if [[ -n $asked ]] && ((code > 0)); then requeue; fi"
 
 Environment = Mapping[str, str]
 
@@ -109,7 +121,7 @@ def run_members(
                         problem, waiting = error, []  # lets running members finish
                         continue
                     waiting.remove(startable[0])
-                    running.append(_start(startable[0], _take(free, elsewhere), logs))
+                    running.append(_start(startable[0], free, elsewhere, logs))
                     say(f"{running[-1].member.name}: started, log {running[-1].log}")
                     continue
                 for one in [one for one in running if one.process.poll() is not None]:
@@ -206,26 +218,26 @@ def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 def _in_use(run_dir: Path) -> bool:
     """Whether another process works in the folder of a run."""
     lock = run_dir / ".lock"
-    if not lock.is_file():
-        return False
-    with open_own(lock, "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as the flock of the recipes' shell
-        except BlockingIOError:
-            return True
+    if lock.is_file():
+        with open_own(lock, "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as the flock of the recipes
+            except BlockingIOError:
+                return True
     return False
 
 
-def _take(free: list[Environment], elsewhere: Sequence[PreparedMember]) -> Environment:
-    """Take one of the free environments; its GPU is not that of another process."""
-    notes = [member.note("gpu") for member in elsewhere]
+def _start(
+    member: PreparedMember,
+    free: list[Environment],
+    elsewhere: Sequence[PreparedMember],
+    logs: Path,
+) -> _Running:
+    """Start a member in one of the free environments, whose GPU no other process has."""
+    notes = [other.note("gpu") for other in elsewhere]
     used = [note.read_text() for note in notes if note.is_file()]
-    chosen = next((one for one in free if one.get(_GPU) not in used), free[0])
-    free.remove(chosen)
-    return chosen
-
-
-def _start(member: PreparedMember, environment: Environment, logs: Path) -> _Running:
+    environment = next((one for one in free if one.get(_GPU) not in used), free[0])
+    free.remove(environment)
     log = logs / f"{member.name}.log"
     member.note("failed").unlink(missing_ok=True)
     if _GPU in environment:
@@ -264,3 +276,47 @@ def _ended(one: _Running) -> str:
         what = DIVERGED
     write_text(member.note("failed"), what + "\n")
     return what
+
+
+def array_script(
+    study: Study,
+    members: Sequence[PreparedMember],
+    folder: Path,
+    command: Sequence[str],
+    jobs: int | None,
+) -> Path:
+    """Write the batch script for the members that are not done, and return it.
+
+    SLURM copies the script, with the names in it: another submission changes no waiting task.
+    A task that is preempted, or near its time limit, saves a checkpoint and is queued again.
+    `command` is that of the study, without --only, and `jobs` the most tasks at a time.
+    """
+    names = [member.name for member in members if not member.is_done()]
+    if not names:
+        raise ValueError("every member is done: there is nothing to submit")
+    given = {name.replace("_", "-"): value for name, value in study.settings.slurm.items()}
+    name = ""
+    try:
+        for name in given:
+            parsed(f"--{name}" if re.fullmatch("[a-z-]+", name) else "")
+        if "time" in given and "signal" not in given:
+            name = "time"
+            check_time_limit(as_word(given[name]), GRACE)
+    except ValueError as error:
+        raise ValueError(f"{study.file}: slurm: {name}: {error}") from None
+    options = {
+        "job-name": study.name,
+        "array": f"0-{len(names) - 1}" + (f"%{jobs}" if jobs else ""),
+        "cpus-per-task": study.settings.threads,
+        "output": f"{log_pattern(folder)}/logs/slurm-%A_%a.log",
+        "open-mode": "append",
+        "requeue": True,
+        "signal": f"B:USR1@{GRACE}",
+    } | given
+    words = {n: None if v is True else as_word(v) for n, v in options.items() if v is not False}
+    listed = f"members=({shlex.join(names)})"
+    run = f'TERM {shlex.join(command)} --only "${{members[SLURM_ARRAY_TASK_ID]}}"'
+    text = batch_script("study --slurm", quoted(words), listed, run, _REQUEUE)
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    write_text(folder / "array.sh", text)
+    return folder / "array.sh"

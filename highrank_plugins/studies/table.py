@@ -52,18 +52,22 @@ def _compare(
     plan: int | None,
 ) -> list[Table]:
     """Compare all members that are done; the others are named with their problems."""
-    logs = _logs(members, folder)
-    notes = [f"{name}: {problem}{logs[name]}." for name, problem in problems.items()]
-    usable = _link([member for member in members if member.name not in problems], folder)
+    found = [member for member in members if member.name not in problems]
+    notes = [
+        f"{member.name}: {problems[member.name]}{_log(member, folder)}."
+        for member in members
+        if member not in found
+    ]
+    usable = _link(found, folder)
     if not usable:
         rows = [[Cell(member.name), Cell("no record")] for member in members]
         return [Table(study.name, ["member", "result"], rows, notes)]
     settings = study.settings
     baseline, why = settings.baseline, "no baseline is named"
-    if baseline is not None and baseline not in {_system_of(path.parent.name) for path in usable}:
+    if baseline is not None and baseline not in {one.member.system for one in found}:
         why = f"the baseline {baseline} has no result"
         baseline = None
-    diverged = [_system_of(name) for name, problem in problems.items() if problem == DIVERGED]
+    diverged = [m.member.system for m in members if problems.get(m.name) == DIVERGED]
     systems = [member.member.system for member in members]
     untested = dict.fromkeys(systems, why_untested(members, problems, plan) or "")
     untested = {**dict.fromkeys(diverged, UNFAIR), **{k: why for k, why in untested.items() if why}}
@@ -89,22 +93,11 @@ def why_untested(
     return f"machines of several kinds ran seed {', '.join(mixed)}" if mixed else None
 
 
-def _logs(members: Sequence[PreparedMember], folder: Path) -> dict[str, str]:
-    """Return each member's log, seen from the study's folder.
-
-    It is that of training where another study has run the member.
-    """
-    found = {}
-    for member in members:
-        names = ("train/train.log", "train/logs/rank0.log")
-        logs = [folder / "logs" / f"{member.name}.log", *(member.run_dir / name for name in names)]
-        log = next((os.path.relpath(log, folder) for log in logs if log.is_file()), "")
-        found[member.name] = log and f"; log: {log}"
-    return found
-
-
-def _system_of(member: str) -> str:
-    return member.rpartition("-")[0]
+def _log(member: PreparedMember, folder: Path) -> str:
+    """Name a member's log, seen from the study's folder; the training's if another study ran it."""
+    names = ("train/train.log", "train/logs/rank0.log")
+    logs = [folder / "logs" / f"{member.name}.log", *(member.run_dir / name for name in names)]
+    return next((f"; log: {os.path.relpath(log, folder)}" for log in logs if log.is_file()), "")
 
 
 def _link(members: Sequence[PreparedMember], folder: Path) -> list[Path]:

@@ -18,13 +18,14 @@ def test_saved_progress_can_be_read_back(tmp_path):
     first = saved(tmp_path / "state")
     plain = {"position": 3, "nll": [0.1], "state": None}
     first.progress["test"] = {**plain, "extra_state": [torch.arange(3.0)]}
-    first.save_if_due()
+    assert first.is_due()
+    first.save()
     again = saved(tmp_path / "state").progress["test"]
     assert torch.equal(again.pop("extra_state")[0], torch.arange(3.0))
     assert again == plain
     first.remove()
     later = saved(tmp_path / "state", seconds=3600)
-    later.save_if_due()
+    assert not later.is_due()
     assert later.progress == {} and not later.path.exists()
 
 

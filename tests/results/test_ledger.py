@@ -279,11 +279,6 @@ def test_scores_of_part_of_a_text_are_refused(tmp_path):
         "evaluate, test: 1 of 1 sentences",
         "evaluate, test: 4 of 4 tokens",
     ]
-    ledger["text"]["train.txt"]["left out"] = {"after max_train_lines": 5}  # an earlier revision
-    assert describe(ledger)[:2] == [
-        "text, train.txt: 2 of 7 sentences; left out: after max_train_lines 5",
-        "text, train.txt: 3 of 9 tokens",
-    ]
     kinds = ("perplexity", "perplexity_before_finetuning", "dynamic_perplexity")
     for metric in map("test_{}".format, kinds):
         with pytest.raises(ScoreError, match=f"{metric}: 3 of 4 tokens of test were scored"):

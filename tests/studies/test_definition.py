@@ -141,7 +141,7 @@ PTB = {"recipe": "ptb"}
         ({"members": {"a": MOS, "b": MOS}}, "b-1 and a-1 are one run"),
         (of(grid={"lr": [1, 1.0]}), "a_lr_1.0-1 and a_lr_1-1 are one run"),
         (of(grid={"max_epok": [1]}),
-         r"a_max_epok_1: --set train.max_epok=1: train.max_epok: fairseq-train has no"),
+         r"a_max_epok_1: --set max_epok=1: train.max_epok: fairseq-train has no"),
         (of(conf="small/mos", set={"evaluate.eval_streamz": 3}) | PTB,
          r"fairseq-eval-lm has no .* mean 'eval_streams'"),
         (of() | PTB, r"no such configuration; there are: .*small/mos"),
