@@ -17,30 +17,30 @@ import pytest
 TESTS = Path(__file__).parent
 # lines of Python today; each may only fall
 BUDGETS: dict[str, int] = {
-    "analysis": 1324,
-    "benchmarks": 1410,
+    "analysis": 1322,
+    "benchmarks": 1394,
     "cli": 2958,
     "common": 2711,
     "compat": 485,
     "criterions": 193,
     "data": 1986,
-    "evaluation": 290,
+    "evaluation": 264,
     "heads": 2352,
     "hooks": 2836,
-    "inference": 1404,
+    "inference": 1318,
     "losses": 4680,
-    "measures": 1560,
+    "measures": 1478,
     "models": 1847,
     "optim": 310,
     "reports": 1810,
-    "results": 2446,
-    "studies": 1099,
+    "results": 2427,
+    "studies": 1032,
     "tasks": 587,
     "top": 70,
     "training": 2568,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40859
+LINES_OF_TESTS = 40846
 
 
 @pytest.fixture(scope="module")

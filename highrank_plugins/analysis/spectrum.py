@@ -65,8 +65,6 @@ def spectrum(
     Args:
         dtype: of the computation, float32 or float64.
         merge_rows: see `triangle`.
-    Raises:
-        ValueError: fewer than two rows, another width, entries that are not finite (named).
     """
     return whole_spectrum([_collected(blocks, dtype, method, merge_rows)])
 

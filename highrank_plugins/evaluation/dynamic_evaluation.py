@@ -54,8 +54,6 @@ class Adaptation:
         eps: ε > 0, added to MS.
         lamb: λ in [0, 1], the pull towards the trained weights.
         normalise: norm is the "mean" or the "sum" over tensors of mean(MS).
-    Raises:
-        ValueError: out of range; begins with the name.
     """
 
     lr: float
@@ -74,14 +72,7 @@ class Adaptation:
 
 
 class GradientStatistics:
-    """Sum g_b² of each parameter over training segments b.
-
-    Args:
-        parameters: give the shapes, dtypes and devices.
-    Attributes:
-        sums: the Σ_b g_b², as `parameters`.
-        segments: their number, n.
-    """
+    """Sum g_b² of each parameter over training segments b: `sums` of n `segments`."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.sums = [torch.zeros_like(p, requires_grad=False) for p in parameters]
@@ -94,11 +85,7 @@ class GradientStatistics:
         self.segments += 1
 
     def finish(self, statistic: str = "rms") -> list[Tensor]:
-        """Return MS: "rms" is sqrt(Σ_b g_b² / n), "sum" is sqrt(Σ_b g_b²).
-
-        Raises:
-            ValueError: no segment, or an unknown statistic.
-        """
+        """Return MS: "rms" is sqrt(Σ_b g_b² / n), "sum" is sqrt(Σ_b g_b²)."""
         _check_known("statistic", statistic, STATISTICS)
         if not self.segments:
             raise ValueError("no gradient statistics: the training text is empty")
@@ -111,12 +98,7 @@ def decay_rates(
 ) -> list[Tensor]:
     """Return R = min(MS / norm, 1/λ); without the bound for λ = 0.
 
-    Args:
-        mean_squares: MS.
-        normalise: norm is the "mean" or the "sum" over tensors of mean(MS).
-    Raises:
-        ValueError: unknown `normalise`, or all MS are 0.
-        FloatingPointError: MS are not finite.
+    The norm is the "mean" or the "sum" over tensors of mean(MS).
     """
     _check_known("normalise", normalise, NORMALISATIONS)
     means = torch.stack([ms.mean() for ms in mean_squares])
@@ -138,11 +120,7 @@ def gather_statistics(
     statistics: GradientStatistics,
     state: Any = None,
 ) -> Iterator[Scored]:
-    """Add the gradient of every training segment to `statistics`, and yield after each.
-
-    Raises:
-        FloatingPointError: a loss is not finite.
-    """
+    """Add the gradient of every training segment to `statistics`, and yield after each."""
     for segment in segments:
         scored, gradients = _gradients(score, parameters, segment, state)
         statistics.add(gradients)

@@ -26,8 +26,6 @@ class NeuralCache:
     Attributes:
         hidden, words: the pairs, [n, F] and int64 [n] with n ≤ window; None before the first piece.
             Set them to continue from another cache.
-    Raises:
-        ValueError: out of range; begins with the name.
     """
 
     def __init__(self, theta: float, lamb: float, window: int) -> None:
@@ -49,8 +47,6 @@ class NeuralCache:
             hidden: h_t, the last layer's outputs before dropout, [T, F], float32 or float64.
             target: the words after them, int64 [T].
             model_log_probs: log P_model(target), [T].
-        Raises:
-            ValueError: shapes that do not fit.
         """
         if hidden.dim() != 2 or not hidden.shape[:1] == target.shape == model_log_probs.shape:
             raise ValueError(

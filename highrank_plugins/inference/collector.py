@@ -75,10 +75,6 @@ class Collector:
         tokens: number of tokens to take from the start of the split; None: all.
         rows: number of tokens in memory at a time; with sentences, padding included.
         processes: each takes consecutive batches; together they cover the split in order.
-    Raises:
-        ValueError: the checkpoint has another output layer; the split has no tokens, or sentences
-            that are too long.
-        OSError: the split is missing.
     """
 
     def __init__(
@@ -125,8 +121,6 @@ class Collector:
             dtype: "float32", or "float64" for a model that computes in float64.
             device: "cpu", "cuda", "cuda:N"; None: a GPU if there is one.
             more: see the class.
-        Raises:
-            ValueError, OSError: see `load_model` and the class.
         """
         return cls(load_model(checkpoint, data, pick_device(device), DTYPES[dtype]), split, **more)
 
@@ -138,10 +132,7 @@ class Collector:
     def measure(self, measures: Sequence[TextMeasure]) -> list[Any] | None:
         """Return the results of several measures, from one pass over the text.
 
-        Returns:
-            None in processes other than the first.
-        Raises:
-            ValueError: a measure does not apply. FloatingPointError: NaN; names the token.
+        NaN is a FloatingPointError that names the token. Processes but the first get None.
         """
         parts = self.observe(measures)
         if parts is None:
@@ -149,13 +140,7 @@ class Collector:
         return [measure.merge(own) for measure, own in zip(measures, parts, strict=True)]
 
     def observe(self, measures: Sequence[TextMeasure]) -> list[list[Any]] | None:
-        """Show the text to several measures; return the parts of all processes, by measure.
-
-        Returns:
-            None in processes other than the first.
-        Raises:
-            ValueError, FloatingPointError: see `measure`.
-        """
+        """Show the text to several measures; return the parts of all processes, by measure."""
         for measure in measures:
             measure.start(self.loaded.words, self.dtype)
         for block in self.blocks(", ".join(MEASURES.name_of(measure) for measure in measures)):
@@ -171,10 +156,7 @@ class Collector:
     def steps(self, start: int, state: Any, name: str) -> Iterator[tuple[Block, Any]]:
         """Yield each block from batch number `start` on, with the state after it.
 
-        Args:
-            state: the state after batch `start` − 1; None if another process computed that batch.
-        Raises:
-            FloatingPointError: the model's features are NaN; names the token.
+        `state` is the one after batch `start` − 1; None if another process computed that batch.
         """
         if state is None and isinstance(self.text, StreamText):  # the trunk alone runs up to it
             for index in range(start):

@@ -36,9 +36,6 @@ def write_collection(
         save_seconds: seconds between two saves of this process's progress.
     Returns:
         the description.
-    Raises:
-        ValueError: an unknown quantity; logits of a layer with several vectors of them; a folder
-            with another collection. FloatingPointError: NaN; earlier rows are kept.
     """
     shapes = _shapes(collector, what)
     identity = _identity(collector, what)
@@ -97,15 +94,9 @@ def _shapes(collector: Collector, what: Sequence[str]) -> dict[str, tuple[tuple[
             f"--what logits: {layer_name(head)} mixes the probabilities of several logit "
             "vectors and has no single one; leave logits out"
         )
-    kinds = {
-        "features": ((rows, head.feature_dim), _dtype(collector)),
-        "targets": ((rows,), "int64"),
-    }
-    return {name: kinds.get(name, ((rows, head.num_classes), _dtype(collector))) for name in what}
-
-
-def _dtype(collector: Collector) -> str:
-    return str(collector.dtype).removeprefix("torch.")
+    dtype = str(collector.dtype).removeprefix("torch.")
+    kinds = {"features": ((rows, head.feature_dim), dtype), "targets": ((rows,), "int64")}
+    return {name: kinds.get(name, ((rows, head.num_classes), dtype)) for name in what}
 
 
 def _identity(collector: Collector, what: Sequence[str]) -> dict[str, Any]:
@@ -115,7 +106,7 @@ def _identity(collector: Collector, what: Sequence[str]) -> dict[str, Any]:
         "split": collector.split,
         "text": collector.text.digest,
         "tokens": collector.total,
-        "dtype": _dtype(collector),
+        "dtype": str(collector.dtype).removeprefix("torch."),
         "what": list(what),
         "processes": collector.processes.count,
     }
@@ -155,11 +146,7 @@ def _check_begun(part: Path, names: Iterable[str], count: int) -> None:
 
 
 def read_collection(folder: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a finished collection by name, as memory maps.
-
-    Raises:
-        ValueError: it was interrupted, or is not a collection. OSError: a file is missing.
-    """
+    """Return the arrays of a finished collection by name, as memory maps."""
     if not (folder / DESCRIPTION).exists():
         raise ValueError(
             f"{folder} holds no finished collection; run the same `highrank analyse collect` "

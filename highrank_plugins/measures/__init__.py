@@ -18,12 +18,7 @@ def measure_names() -> list[str]:
 
 
 def find_measure(name: str) -> "type[Measure]":
-    """Return the class of a measure.
-
-    Raises:
-        ValueError: the name is unknown; the message names the nearest. Or the module of this name
-            registers no measure of it.
-    """
+    """Return the class of a measure."""
     from highrank_plugins.measures.base import MEASURES
 
     if name in measure_names():

@@ -56,32 +56,24 @@ class Measure:
 
     @classmethod
     def for_card(cls, words: Words) -> Self:
-        """Return the measure with the options that a card takes.
-
-        Raises:
-            ValueError: it would take too long for a card, or does not apply to the layer.
-        """
+        """Return the measure with the options that a card takes; a ValueError is shown there."""
         return cls()
 
     @classmethod
     def scores(cls, found: Found, split: str) -> dict[str, Score]:
-        """Return the scores that a record keeps of a result.
+        """Return the scores that a record keeps of a result; names of metrics begin with `split`.
 
-        Args:
-            split: the measured split; names of metrics begin with it.
-        Raises:
-            KeyError, TypeError: `found` is not a result of this measure.
+        A KeyError or TypeError means that `found` is not a result of this measure.
         """
         return {}
 
     @classmethod
     def tokens_read(cls, found: Found) -> int | None:
-        """Return the number of tokens that a result covers; None if it reads no text.
+        """Return the number of tokens that a result covers, or contexts, which are one before each.
 
-        Raises:
-            KeyError, TypeError: see `scores`.
+        None if it reads no text.
         """
-        return None
+        return found.get("tokens", found.get("contexts"))
 
     def figures(self, result: Any) -> list[Figure]:
         """Return the figures of a result, the most informative first."""
@@ -109,31 +101,18 @@ class TextMeasure(Measure):
     """
 
     of_a_split = True
-    # the largest number of tokens that a card measures
-    card_tokens: ClassVar[int | None] = None
-    # whether a second checkpoint may be observed, too, and `compare` merges both
-    compares: ClassVar[bool] = False
-
-    @classmethod
-    def tokens_read(cls, found: Found) -> int | None:
-        return found.get("tokens")
+    card_tokens: ClassVar[int | None] = None  # the largest number of tokens that a card measures
+    compares: ClassVar[bool] = False  # whether `compare` merges what two checkpoints observe
 
     def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
-        """Prepare for a text.
+        """Prepare for a text; `dtype` is the precision in which the model computes.
 
-        Args:
-            dtype: precision in which the model computes.
-        Raises:
-            ValueError: it does not apply to this layer, or its options do not fit it.
+        A ValueError says that the measure or its options do not fit the layer.
         """
         self.words = words
 
     def observe(self, block: Block) -> None:
-        """Observe the next tokens.
-
-        Raises:
-            FloatingPointError: NaN; names the token.
-        """
+        """Observe the next tokens."""
         raise NotImplementedError
 
     def part(self) -> Any:
@@ -152,16 +131,11 @@ class TextMeasure(Measure):
 class WeightMeasure(Measure):
     """Measure the output layer alone, without a text."""
 
-    # whether the command takes several checkpoints of one training run, whose results
-    # `figures_of_many` draws
+    # whether the command takes checkpoints of one training run, which `figures_of_many` draws
     of_many: ClassVar[bool] = False
 
     def measure(self, words: Words) -> Any:
-        """Return the result, a dataclass.
-
-        Raises:
-            ValueError: it does not apply to this layer, or a parameter is not finite.
-        """
+        """Return the result, a dataclass; a ValueError says why the layer has none."""
         raise NotImplementedError
 
     def figures_of_many(self, found: Sequence[Found]) -> list[Figure]:
@@ -181,10 +155,6 @@ class AdaptiveEvaluation(Measure):
         return f"highrank evaluate {cls.kind}"
 
     @classmethod
-    def tokens_read(cls, found: Found) -> int | None:
-        return int(found["tokens"])
-
-    @classmethod
     def scores(cls, found: Found, split: str) -> dict[str, Score]:
         value, tokens = found["metrics"]["perplexity"], found["tokens"]
         signature = f"tokens:{tokens}|eval:{cls.kind}"
@@ -193,11 +163,7 @@ class AdaptiveEvaluation(Measure):
 
 @dataclass(frozen=True)
 class Words:
-    """Hold an output layer and the words of its classes.
-
-    Attributes:
-        dictionary: fairseq's; None for a checkpoint without its data.
-    """
+    """Hold an output layer and fairseq's dictionary of its classes; None for one without data."""
 
     head: Head
     dictionary: Any
@@ -219,11 +185,7 @@ class Block:
 
     @cached_property
     def log_probs(self) -> Tensor:
-        """Return log P of every class [n, M].
-
-        Raises:
-            FloatingPointError: NaN; names the token.
-        """
+        """Return log P of every class [n, M]."""
         with torch.no_grad():
             log_probs = self.head.log_probs(self.features)
         self.refuse_nan(log_probs, "log-probabilities")
@@ -231,13 +193,7 @@ class Block:
 
     @cached_property
     def logits(self) -> Tensor | None:
-        """Return f(z) [n, M], whose log_softmax `log_probs` is.
-
-        None where K logit vectors are mixed as probabilities.
-
-        Raises:
-            FloatingPointError: NaN; names the token.
-        """
+        """Return f(z) [n, M], whose log_softmax is `log_probs`; None if K vectors are mixed."""
         if not self.head.has_logits:
             return None
         with torch.no_grad():
@@ -246,11 +202,7 @@ class Block:
         return logits
 
     def refuse_nan(self, values: Tensor, name: str) -> None:
-        """Refuse NaN in values [n, …] of this block.
-
-        Raises:
-            FloatingPointError: NaN; names the token.
-        """
+        """Refuse NaN in values [n, …] of this block by a FloatingPointError."""
         broken = values.isnan().any(1)
         if broken.any():
             raise FloatingPointError(
@@ -262,14 +214,10 @@ class Block:
 
 @dataclass
 class Snapshot:
-    """Hold the measured numbers of a head in training, by name.
+    """Hold the measured numbers of a head in training; docs/howto/monitoring.md lists the names.
 
-    docs/howto/monitoring.md lists the names.
-
-    Attributes:
-        scalars: for a line of a log.
-        histograms: [n] each.
-        component_use: share of each component [K]; None with one component or without a batch.
+    `scalars` are for a line of a log, `histograms` [n] each. `component_use` is the share of each
+    component [K]; None with one component or without a batch.
     """
 
     scalars: dict[str, float] = field(default_factory=dict)
@@ -288,8 +236,7 @@ class Snapshot:
 class MonitoredBatch:
     """Hold a head at one update of its training run, and the counted tokens of a batch, if any.
 
-    Attributes:
-        features, target: [n, F] in the head's dtype, without graph, and [n]; None without a batch.
+    These are `features` [n, F] in the head's dtype, without graph, and `target` [n].
     """
 
     head: Head
@@ -302,10 +249,7 @@ class MonitoredBatch:
         return column_space(self.head.weight)
 
     def some(self, most: int) -> tuple[Tensor, Tensor] | None:
-        """Return up to `most` tokens, evenly spaced from first to last; None without a batch.
-
-        No random number is drawn.
-        """
+        """Return up to `most` tokens, evenly spaced, drawing nothing; None without a batch."""
         if self.features is None or self.target is None:
             return None
         count = len(self.target)

@@ -95,11 +95,7 @@ class DivergenceMeasure(base.TextMeasure):
 
     def merge(self, parts: Sequence[_Part]) -> Divergences:
         own = _joined(parts)
-        if own.sums is not None:
-            return Divergences(len(own.target), None, mean_kld_of_sums(own.sums, own.sums), None)
-        head = self.words.head
-        sampled = self._sampled(head, own.features, head, own.features)
-        return Divergences(len(own.target), sampled, None, None)
+        return self._divergences(own, self.words.head, own)
 
     def compare(
         self, parts: Sequence[_Part], other: DivergenceMeasure, its_parts: Sequence[_Part]
@@ -114,23 +110,22 @@ class DivergenceMeasure(base.TextMeasure):
                 "the two checkpoints read different contexts of the split and cannot be matched: "
                 "their --tokens-per-sample, --sample-break-mode or kind of model differ"
             )
-        p, q = self.words.head, other.words.head
         every = torch.arange(len(own.target))
+        p, q = self.words.head, other.words.head
         matched = _mean_of(p, own.features, every, q, its.features, every)
-        if own.sums is not None and its.sums is not None:
-            all_pairs = mean_kld_of_sums(own.sums, its.sums)
-            return Divergences(len(own.target), None, all_pairs, matched)
-        sampled = self._sampled(p, own.features, q, its.features)
-        return Divergences(len(own.target), sampled, None, matched)
+        return self._divergences(own, q, its, matched)
 
-    def _sampled(self, p: Head, x: Tensor, q: Head, y: Tensor) -> Estimate:
+    def _divergences(
+        self, own: _Part, q: Head, its: _Part, matched: Estimate | None = None
+    ) -> Divergences:
+        """Return the mean over all pairs of a context of each, or over drawn ones."""
+        x, y, count = own.features, its.features, len(own.target)
+        if own.sums is not None and its.sums is not None:
+            return Divergences(count, None, mean_kld_of_sums(own.sums, its.sums), matched)
         assert self.pairs != "all"
         first, second = drawn_pairs(len(x), len(y), self.pairs, self.seed)
-        return _mean_of(p, x, first, q, y, second)
-
-    @classmethod
-    def tokens_read(cls, found: base.Found) -> int:
-        return int(found["contexts"])  # one before each token
+        sampled = _mean_of(self.words.head, x, first, q, y, second)
+        return Divergences(count, sampled, None, matched)
 
     @classmethod
     def scores(cls, found: base.Found, split: str) -> dict[str, Score]:

@@ -113,20 +113,15 @@ class SpectrumMeasure(base.TextMeasure):
         )
 
     @classmethod
-    def tokens_read(cls, found: base.Found) -> int:
-        return int(found["contexts"])  # one before each token
-
-    @classmethod
     def scores(cls, found: base.Found, split: str) -> dict[str, Score]:
         matrix = f"contexts:{found['contexts']}|words:{found['words']}|dtype:{found['dtype']}"
         method = found["method"]
-        effective = {
-            f"{split}_effective_rank_{eps}": Score(rank, f"eps:{eps}|{matrix}|method:{method}")
-            for eps, rank in found["effective_rank"].items()
-        }
         return {
             f"{split}_rank": Score(found["press_rank"], f"press|{matrix}|method:{method}"),
-            **effective,
+            **{
+                f"{split}_effective_rank_{eps}": Score(rank, f"eps:{eps}|{matrix}|method:{method}")
+                for eps, rank in found["effective_rank"].items()
+            },
             f"{split}_impossible_nats": Score(found["impossible_nats"], matrix),
         }
 

@@ -62,10 +62,8 @@ class UnargmaxableMeasure(WeightMeasure):
     def measure(self, words: Words) -> Unargmaxable:
         head = words.head
         if not ranks_linearly(head):
-            reason = (
-                f"not applicable: the probabilities of {layer_name(head)} do not follow the "
-                "order of logits that are linear in the features"
-            )
+            why = "do not follow the order of logits that are linear in the features"
+            reason = f"not applicable: the probabilities of {layer_name(head)} {why}"
             return Unargmaxable(head.num_classes, None, False, reason, None, None)
         found = unargmaxable_classes(head, bound=self.bound, progress=bar).tolist()
         named = [words.word(index) for index in found]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from highrank_plugins.analysis.similarity import Similarity, read_word_pairs, word_similarity
 from highrank_plugins.common.formatting import Bars, Figure
@@ -60,40 +60,31 @@ class WordSimilarityMeasure(base.WeightMeasure):
     def scores(cls, found: base.Found, split: str) -> dict[str, Score]:
         """Return `similarity_<benchmark>` and `word_similarity`, their mean weighted by pairs."""
         del split  # rows of the vocabulary matrix belong to no split
-        benchmarks = found["benchmarks"]
-        names = distinct_names([Path(path) for path in benchmarks])
-        defined = {
-            name: values
-            for name, values in zip(names, benchmarks.values(), strict=True)
-            if values["spearman"] is not None
-        }
-        scores = {
-            f"similarity_{name}": Score(
-                values["spearman"], f"spearman|used:{values['used']}|missing:{values['missing']}"
-            )
-            for name, values in defined.items()
-        }
-        if defined:
-            used = sum(values["used"] for values in defined.values())
-            mean = sum(values["spearman"] * values["used"] for values in defined.values()) / used
-            signature = f"spearman|benchmarks:{len(defined)}|used:{used}"
-            scores["word_similarity"] = Score(mean, signature)
+        scores, total, used = dict[str, Score](), 0.0, 0
+        for name, values in _named(found["benchmarks"]).items():
+            rho, pairs = values["spearman"], values["used"]
+            if rho is not None:
+                signature = f"spearman|used:{pairs}|missing:{values['missing']}"
+                scores[f"similarity_{name}"] = Score(rho, signature)
+                total, used = total + rho * pairs, used + pairs
+        if scores:
+            signature = f"spearman|benchmarks:{len(scores)}|used:{used}"
+            scores["word_similarity"] = Score(total / used, signature)
         return scores
 
     def figures(self, result: Similarities) -> list[Figure]:
-        known = {
-            name: values.spearman
-            for name, values in self._named(result).items()
-            if values.spearman is not None
-        }
+        found = {name: values.spearman for name, values in _named(result.benchmarks).items()}
+        known = {name: rho for name, rho in found.items() if rho is not None}
         return [Bars.of(known, "Word similarity", ("benchmark", "Spearman's ρ"))]
 
     def rows(self, result: Similarities) -> base.Rows:
         return [
             (name, "–" if values.spearman is None else f"{values.spearman:.3f}")
-            for name, values in self._named(result).items()
+            for name, values in _named(result.benchmarks).items()
         ]
 
-    def _named(self, result: Similarities) -> dict[str, Similarity]:
-        names = distinct_names([Path(name) for name in result.benchmarks])
-        return dict(zip(names, result.benchmarks.values(), strict=True))
+
+def _named(benchmarks: dict[str, Any]) -> dict[str, Any]:
+    """Return correlations by names of files instead of paths."""
+    names = distinct_names([Path(path) for path in benchmarks])
+    return dict(zip(names, benchmarks.values(), strict=True))
