@@ -130,3 +130,15 @@ def recorded_chunks(head: nn.Module) -> Iterator[list[int]]:
         yield sizes
     for name, method in own.items():
         setattr(cls, name, method) if method else delattr(cls, name)
+
+
+def recorded_inputs(head: nn.Module, patch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of tokens of each call of `token_inputs`."""
+    sizes: list[int] = []
+    inputs = type(head).token_inputs
+    patch.setattr(
+        type(head),
+        "token_inputs",
+        lambda self, x, *rest: sizes.append(len(x)) or inputs(self, x, *rest),
+    )
+    return sizes

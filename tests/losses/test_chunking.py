@@ -1,15 +1,31 @@
-"""Test losses/chunking.py: the number of tokens in a chunk."""
+"""The number of tokens in a chunk, and blocks of several chunks."""
 
 import pytest
 import torch
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.losses import runner
+from highrank_plugins.losses import chunking, mixtape, runner
 from highrank_plugins.losses.chunking import tokens_within
-from tests.heads.cases import Case, make_features
-from tests.losses.implementations import run
+from tests.heads.cases import MOS, STRUCTURES, make_features
+from tests.losses.implementations import (
+    CLASSES,
+    FULL,
+    ONCE,
+    TARGET,
+    TOKENS,
+    UPSTREAM,
+    assert_same,
+    memory_for,
+    recorded_chunks,
+    recorded_inputs,
+    run,
+)
 
 MIB = 2**20
+WITH_KERNELS = [name for name in ONCE if name != "chunked"]
+
+every_structure = pytest.mark.parametrize("case", STRUCTURES, ids=str)
+every_reduction = pytest.mark.parametrize("reduction", ["none", "sum"])
 
 
 def features(tokens, dtype=torch.float32):
@@ -53,14 +69,9 @@ def test_on_a_gpu_a_large_vocabulary_still_gets_rows_for_fast_products(classes, 
 @pytest.mark.parametrize(("classes", "embed_dim"), [(64, 3), (8, 64)])
 def test_inputs_of_several_chunks_stay_within_the_limit_of_a_chunk(monkeypatch, classes, embed_dim):
     monkeypatch.setitem(runner.INPUT_MEMORY, "cpu", 2**28)
-    head = Case("mos", options={"components": 3}).build(classes=classes, embed_dim=embed_dim)
+    head = MOS.build(classes=classes, embed_dim=embed_dim)
     width = head.weight.element_size()
-    blocks, inputs = [], type(head).token_inputs
-    monkeypatch.setattr(
-        type(head),
-        "token_inputs",
-        lambda self, x, *rest: blocks.append(len(x)) or inputs(self, x, *rest),
-    )
+    blocks = recorded_inputs(head, monkeypatch)
     memory = 4 * 3 * classes * width  # of the logits of four tokens
     fitting = memory // (head.token_floats() * width)
     assert fitting >= 8 or fitting < 4  # two chunks and more, or not even the inputs of one
@@ -76,3 +87,57 @@ def test_chunks_stay_within_the_budget():
     too_few = r"--head-loss-memory\): 3999 bytes cannot hold one token, which takes 4000; .* 1 MiB"
     with pytest.raises(UserError, match=too_few):
         tokens_within(features(700), 1000, 3999)
+
+
+@every_reduction
+@pytest.mark.parametrize("impl", WITH_KERNELS)
+@every_structure
+def test_a_block_of_several_chunks_matches(case, impl, reduction, monkeypatch):
+    """Compute contexts of 35 tokens at once, and their logits in three chunks, as a GPU does.
+
+    Mixtape has the leaves of a chunk in three blocks.
+    """
+    head, features = case.build(classes=CLASSES), make_features(5 * TOKENS).requires_grad_()
+    options = {"reduction": reduction, "label_smoothing": 0.1}
+    if reduction == "none":
+        options["upstream"] = UPSTREAM.repeat(5)
+    want = run(head, features, TARGET.repeat(5), impl="reference", **options)
+
+    monkeypatch.setitem(chunking.DEFAULT_MEMORY, "cpu", (1, 1))  # the least tokens, 16
+    monkeypatch.setitem(mixtape.LEAF_BLOCKS, "cpu", 3)
+    monkeypatch.setitem(runner.INPUT_MEMORY, "cpu", 2**28)
+    blocks = recorded_inputs(head, monkeypatch)
+    got = run(head, features, TARGET.repeat(5), impl=impl, **options)
+    assert_same(got, want)
+    assert set(blocks) == {5 * TOKENS}
+
+
+@pytest.mark.parametrize("impl", WITH_KERNELS)
+@every_structure
+def test_a_filter_has_the_gradients_where_it_leaves_out_nothing_that_counts(case, impl):
+    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    with torch.no_grad():
+        head.bias[6:10] = -1e4  # the filter leaves out classes without probability
+    want = run(head, features, TARGET, impl="reference", reduction="sum")
+    for tokens in (3, TOKENS):
+        memory = memory_for(head, tokens, impl)
+        got = run(head, features, TARGET, impl=impl, reduction="sum", memory=memory,
+                  filter_gradients=True)  # fmt: skip
+        assert_same(got, want)
+
+
+@every_reduction
+@pytest.mark.parametrize("tokens", [1, 3, TOKENS])
+def test_chunks_have_the_requested_size(tokens, reduction):
+    head, features = MOS.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    with recorded_chunks(head) as sizes:
+        run(head, features, TARGET, reduction=reduction, impl="chunked",
+            memory=memory_for(head, tokens))  # fmt: skip
+    assert sizes and max(sizes) <= tokens
+    assert sum(sizes) == TOKENS * (2 if reduction == "none" else 1)  # "none" computes again
+
+
+def test_auto_matches_the_reference():
+    head, features = MOS.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    assert_same(run(head, features, TARGET, **FULL),
+                run(head, features, TARGET, impl="reference", **FULL))  # fmt: skip

@@ -13,13 +13,10 @@ from highrank_plugins.losses.kernels.compiled import KernelInput
 from highrank_plugins.losses.kernels.cpp import build as cpp
 from highrank_plugins.losses.kernels.cpp.passes import softmax
 from highrank_plugins.losses.plan import ClassWeights, KernelFunction, Scores, SoftmaxBlock
-from highrank_plugins.losses.softmax import FusedLogits
 from tests.heads.cases import MOS, SOFTMAX, STRUCTURES, make_features
 from tests.losses.implementations import (
     CLASSES,
     FULL,
-    IGNORED,
-    ONCE,
     TARGET,
     TOKENS,
     assert_same,
@@ -125,16 +122,6 @@ def test_auto_takes_cpp_for_float32_and_functions_that_it_knows(
     assert f"The loss of mos is computed by {impl!r}" in caplog.text
 
 
-@pytest.mark.parametrize("bias", [torch.randn(CLASSES, 2)[:, 0], torch.ones(1).expand(CLASSES)])
-@pytest.mark.parametrize("impl", ONCE)
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_a_bias_with_strides_is_read_correctly(case, impl, bias):
-    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
-    head.bias = torch.nn.Parameter(bias.double())
-    want = run(head, features, TARGET, impl="reference", reduction="sum")
-    assert_same(run(head, features, TARGET, impl=impl, reduction="sum"), want)
-
-
 def pairs(first, target, function):
     """Return the gradients [n, 2] that replace logits (first, 0), and their nll [n]."""
     values = torch.stack((first, torch.zeros_like(first)), -1)
@@ -180,30 +167,6 @@ def test_a_prior_counts_next_to_large_logits():
     assert out.loss.abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("impl", ONCE)
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_ignored_tokens_are_harmless_with_the_first_class_ruled_out(case, impl):
-    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
-    with torch.no_grad():
-        head.bias[0] = -torch.inf
-    target = TARGET.clamp(min=1)
-    options = {"ignore_index": IGNORED, "reduction": "sum"}
-    want = run(head, features, target, impl="reference", **options)
-    assert all(g.isfinite().all() for g in want.gradients.values())
-    assert_same(run(head, features, target, impl=impl, **options), want)
-
-
 def test_a_device_other_than_a_cpu_is_refused():
     with pytest.raises(ValueError, match="'cpp' needs a CPU, but the features are on cuda"):
         cpp.check_available(torch.device("cuda"))
-
-
-@pytest.mark.parametrize("impl", ONCE)
-def test_a_fused_loss_of_another_module_works_with_all_kernels(impl):
-    class Other(FusedLogits):
-        pass
-
-    head, features = SOFTMAX.build(), make_features(3).requires_grad_()
-    head.fused = Other
-    want = run(head, features, torch.arange(3), impl="reference", reduction="sum")
-    assert_same(run(head, features, torch.arange(3), impl=impl, reduction="sum"), want)

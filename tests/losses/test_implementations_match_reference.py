@@ -1,13 +1,15 @@
 """Every implementation against plain autograd in float64: values and every gradient, to 1e-9."""
 
+import itertools
+
 import pytest
 import torch
 
 from highrank_plugins.heads import build_pointwise
-from highrank_plugins.losses import chunking, mixtape, runner
+from highrank_plugins.losses import IMPLEMENTATIONS
 from highrank_plugins.losses.kernels.compiled import FAMILIES
 from highrank_plugins.losses.nll import FUSED
-from tests.heads.cases import CASES, STRUCTURES, make_features
+from tests.heads.cases import CASES, MIXTAPE, MOC, MOS, PRODUCT, SOFTMAX, STRUCTURES, make_features
 from tests.losses.implementations import (
     CLASSES,
     FULL,
@@ -17,9 +19,9 @@ from tests.losses.implementations import (
     TOKENS,
     UPSTREAM,
     WEIGHT,
+    Outcome,
     assert_same,
     memory_for,
-    recorded_chunks,
     run,
     some_of,
 )
@@ -30,6 +32,7 @@ CALLS = [
     {"label_smoothing": 0.1},
     {"weight": WEIGHT},
     {"ignore_index": IGNORED},
+    {"weight": WEIGHT, "ignore_index": IGNORED},
     {"accuracy": True},
     {"entropy": True},
     {"z_loss": 0.05},
@@ -37,13 +40,14 @@ CALLS = [
     FULL,
 ]
 
+every_structure = pytest.mark.parametrize("case", STRUCTURES, ids=str)
 every_implementation = pytest.mark.parametrize("impl", ONCE)
+every_reduction = pytest.mark.parametrize("reduction", ["none", "sum"])
 
 
-def compare(head, features, target, impl, **options):
+def compare(head, features, target, impl, chunks=CHUNKS, **options):
     want = run(head, features, target, impl="reference", **options)
-    assert want.gradients
-    for tokens in some_of(CHUNKS, impl):
+    for tokens in some_of(chunks, impl):
         memory = tokens and memory_for(head, tokens, impl)
         got = run(head, features, target, impl=impl, memory=memory, **options)
         assert_same(got, want)
@@ -66,7 +70,7 @@ def every_head():
             )
 
 
-@pytest.mark.parametrize("reduction", ["none", "sum"])
+@every_reduction
 @pytest.mark.parametrize("case, impl", list(every_head()))
 def test_every_head_matches(case, impl, reduction):
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
@@ -78,118 +82,239 @@ def test_every_head_matches(case, impl, reduction):
         assert {"weight", "features"} <= want.gradients.keys()
 
 
-@pytest.mark.parametrize("reduction", ["none", "sum"])
-@pytest.mark.parametrize("impl", [name for name in ONCE if name != "chunked"])
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_a_block_of_several_chunks_matches(case, impl, reduction, monkeypatch):
-    """Compute contexts of 35 tokens at once, and their logits in three chunks, as a GPU does.
-
-    Mixtape has the leaves of a chunk in three blocks.
-    """
-    head, features = case.build(classes=CLASSES), make_features(5 * TOKENS).requires_grad_()
-    options = {"reduction": reduction, "label_smoothing": 0.1}
-    if reduction == "none":
-        options["upstream"] = UPSTREAM.repeat(5)
-    want = run(head, features, TARGET.repeat(5), impl="reference", **options)
-
-    monkeypatch.setitem(chunking.DEFAULT_MEMORY, "cpu", (1, 1))  # the least tokens, 16
-    monkeypatch.setitem(mixtape.LEAF_BLOCKS, "cpu", 3)
-    monkeypatch.setitem(runner.INPUT_MEMORY, "cpu", 2**28)
-    blocks, inputs = [], type(head).token_inputs
-    monkeypatch.setattr(
-        type(head),
-        "token_inputs",
-        lambda self, x, *rest: blocks.append(len(x)) or inputs(self, x, *rest),
-    )
-    got = run(head, features, TARGET.repeat(5), impl=impl, **options)
-    assert_same(got, want)
-    assert set(blocks) == {5 * TOKENS}
-
-
-@pytest.fixture
-def new_memory_is_nan():
-    """Fill what `torch.empty` returns with NaN."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.mark.parametrize("filter_gradients", [False, True])
-@pytest.mark.parametrize("impl", [name for name in ONCE if name != "chunked"])
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_the_content_of_new_memory_does_not_matter(case, impl, filter_gradients, new_memory_is_nan):
-    """The first chunk writes the sums of gradients, whose memory held anything."""
-    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
-    with torch.no_grad():
-        head.bias[6:10] = -1e4  # the filter leaves out classes without probability
-    assert torch.empty(2).isnan().all()
-    want = run(head, features, TARGET, impl="reference", reduction="sum")
-    for tokens in (3, TOKENS):
-        memory = memory_for(head, tokens, impl)
-        got = run(head, features, TARGET, impl=impl, reduction="sum", memory=memory,
-                  filter_gradients=filter_gradients)  # fmt: skip
-        assert_same(got, want)
-
-
 @every_implementation
-@pytest.mark.parametrize("reduction", ["none", "sum"])
+@every_reduction
 @pytest.mark.parametrize("options", CALLS, ids=lambda options: "+".join(options) or "nothing")
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+@every_structure
 def test_every_option_matches(case, options, reduction, impl):
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
-    compare(head, features, TARGET, impl, reduction=reduction, **options)
+    assert compare(head, features, TARGET, impl, reduction=reduction, **options).gradients
 
 
-@every_implementation
-@pytest.mark.parametrize("reduction", ["none", "sum"])
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
-@pytest.mark.parametrize("leading", [(), (0,), (0, 3), (2, 3), (2, 1, 2)], ids=str)
-def test_any_shape_matches_even_an_empty_one(case, leading, reduction, impl):
-    head, features = case.build(classes=CLASSES), make_features(*leading).requires_grad_()
-    target = torch.arange(features[..., 0].numel()).reshape(leading)
-    upstream = make_features(*leading)[..., 0] if reduction == "none" else torch.tensor(1.3)
-    want = compare(head, features, target, impl, reduction=reduction, upstream=upstream,
-                   label_smoothing=0.1, accuracy=True)  # fmt: skip
-    assert want.values["loss"].shape == (leading if reduction == "none" else ())
-    assert want.gradients["features"].shape == features.shape
+# -- settings: what may be particular about a layer and its inputs -------------------------------
 
 
-@every_implementation
-@pytest.mark.parametrize("reduction", ["none", "sum"])
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_non_contiguous_input_matches(case, reduction, impl):
-    head = case.build(classes=CLASSES)
+def shaped(*leading):
+    def build(case):
+        features = make_features(*leading).requires_grad_()
+        target = torch.arange(features[..., 0].numel()).reshape(leading)
+        return case.build(classes=CLASSES), features, target, {"accuracy": True}
+
+    return build
+
+
+def transposed(case):
     features = make_features(3, 2).transpose(0, 1).requires_grad_()
-    target = TARGET[:6].view(3, 2).t()
-    weight = WEIGHT[:6].view(3, 2).t()
-    upstream = make_features(3, 2)[..., 0].t() if reduction == "none" else torch.tensor(-0.4)
+    target, weight = (t[:6].view(3, 2).t() for t in (TARGET, WEIGHT))
     assert not features.is_contiguous() and not target.is_contiguous()
-    compare(head, features, target, impl, reduction=reduction, weight=weight, upstream=upstream,
-            label_smoothing=0.1)  # fmt: skip
+    return case.build(classes=CLASSES), features, target, {"weight": weight}
+
+
+def every_second(case):
+    target, weight = torch.zeros(2 * TOKENS, dtype=torch.long), torch.ones(2 * TOKENS).double()
+    target[::2], weight[::2] = TARGET, torch.linspace(-1, 2, TOKENS)
+    features = make_features(TOKENS).requires_grad_()
+    return case.build(classes=CLASSES), features, target[::2], {"weight": weight[::2]}
+
+
+def with_bias(bias):
+    def build(case):
+        head = case.build(classes=CLASSES)
+        head.bias = torch.nn.Parameter(bias.double())
+        return head, make_features(TOKENS).requires_grad_(), TARGET, {}
+
+    return build
+
+
+def frozen(*names):
+    def build(case):
+        head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+        for name, tensor in {**dict(head.named_parameters()), "features": features}.items():
+            if name in names:
+                tensor.requires_grad_(False)
+        return head, features, TARGET, {}
+
+    return build
+
+
+def with_function(name, **options):
+    return lambda case: frozen("features")(case.with_pointwise(name, **options))
+
+
+def all_ignored(case):
+    return *shaped(3)(case)[:2], torch.full((3,), -100), {"ignore_index": -100}
+
+
+def first_class_ruled_out(case):
+    """Ignored tokens must not get it as a target."""
+    head, features, target, _ = frozen()(case)
+    with torch.no_grad():
+        head.bias[0] = -torch.inf
+    return head, features, target.clamp(min=1), {"ignore_index": IGNORED}
+
+
+SETTINGS = {
+    **{f"shape {leading}": shaped(*leading) for leading in [(), (0,), (0, 3), (2, 3), (2, 1, 2)]},
+    **{f"frozen {'+'.join(names)}": frozen(*names)
+       for n in (1, 2, 3) for names in itertools.combinations(("weight", "bias", "features"), n)},
+    "transposed": transposed,
+    "every second": every_second,
+    "bias with strides": with_bias(torch.randn(CLASSES, 2)[:, 0]),
+    "expanded bias": with_bias(torch.ones(1).expand(CLASSES)),
+    "frozen slopes": with_function("plif", freeze=True, knots=9),
+    "learned gss": with_function("gss", learn=True),
+    "all ignored": all_ignored,
+    "first class ruled out": first_class_ruled_out,
+}  # fmt: skip
 
 
 @every_implementation
-@pytest.mark.parametrize("reduction", ["none", "sum"])
-def test_a_batch_of_ignored_tokens_matches(reduction, impl):
-    head, features = STRUCTURES[2].build(classes=CLASSES), make_features(3).requires_grad_()
-    want = compare(head, features, torch.full((3,), -100), impl, reduction=reduction,
-                   ignore_index=-100, label_smoothing=0.1, upstream=torch.tensor(2.0))  # fmt: skip
-    assert not want.values["loss"].any() and not want.values["nll"].any()
-    assert all(not gradient.any() for gradient in want.gradients.values())
+@every_reduction
+@pytest.mark.parametrize("setting", SETTINGS)
+@every_structure
+def test_every_setting_matches(case, setting, reduction, impl):
+    head, features, target, options = SETTINGS[setting](case)
+    upstream = make_features(*target.shape)[..., 0] if reduction == "none" else torch.tensor(1.3)
+    smoothing = 0.0 if setting == "first class ruled out" else 0.1
+    want = compare(head, features, target, impl, [3, None], reduction=reduction, upstream=upstream,
+                   label_smoothing=smoothing, **options)  # fmt: skip
+    assert want.values["loss"].shape == (target.shape if reduction == "none" else ())
+    trained = {n for n, t in (*head.named_parameters(), ("features", features)) if t.requires_grad}
+    assert want.gradients.keys() == trained
+    if setting == "all ignored":
+        assert not any(t.any() for t in (*want.values.values(), *want.gradients.values()))
+    with torch.no_grad():
+        out = head.nll(features, target, impl=impl, reduction=reduction, label_smoothing=smoothing,
+                       **options)  # fmt: skip
+    assert not out.loss.requires_grad
+    torch.testing.assert_close(out.loss, want.values["loss"], rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("reduction", ["none", "sum"])
-@pytest.mark.parametrize("tokens", [1, 3, TOKENS])
-def test_chunks_have_the_requested_size(tokens, reduction):
-    head, features = STRUCTURES[2].build(classes=CLASSES), make_features(TOKENS).requires_grad_()
-    with recorded_chunks(head) as sizes:
-        run(head, features, TARGET, reduction=reduction, impl="chunked",
-            memory=memory_for(head, tokens))  # fmt: skip
-    assert sizes and max(sizes) <= tokens
-    assert sum(sizes) == TOKENS * (2 if reduction == "none" else 1)  # "none" computes again
+DROPPED = [
+    MOC.with_options(dropout=0.4),
+    MOS.with_options(dropout=0.4),
+    MOS.with_pointwise("plif", knots=20).with_options(dropout=0.4, locked_dropout=True),
+    MIXTAPE.with_options(dropout=0.4, locked_dropout=True),
+    MIXTAPE.with_options(gate_dropout=0.4),
+    MIXTAPE.with_options(gate_noise=0.7),
+    MIXTAPE.with_pointwise("gss").with_options(dropout=0.3, gate_dropout=0.2, gate_noise=0.1),
+]
+STEPS, COLUMNS = 45, 3  # more tokens than share one noise generator
 
 
-def test_auto_matches_the_reference():
-    head, features = STRUCTURES[2].build(classes=CLASSES), make_features(TOKENS).requires_grad_()
-    assert_same(run(head, features, TARGET, **FULL),
-                run(head, features, TARGET, impl="reference", **FULL))  # fmt: skip
+@pytest.mark.parametrize("impl, reduction", [
+    # Triton's "none" computes what "sum" does, and its interpreter is slow
+    pytest.param(i, r, marks=[pytest.mark.long] if (i, r) == ("triton", "none") else [])
+    for i in ONCE for r in ("none", "sum")
+])  # fmt: skip
+@pytest.mark.parametrize("case", DROPPED, ids=str)
+def test_the_same_seed_gives_the_same_loss(case, reduction, impl):
+    """Masks and noise depend on the seed alone, and are those of `forward`."""
+    steps = 4 if impl == "triton" else STEPS
+    target = (torch.arange(steps * COLUMNS) * 7 % CLASSES).view(steps, COLUMNS)
+    head, features = case.build(classes=CLASSES).train(), make_features(steps, COLUMNS)
+    upstream = make_features(steps, COLUMNS, seed=9)[..., 0]
+    options = {"reduction": reduction, "label_smoothing": 0.1,
+               "upstream": upstream if reduction == "none" else upstream[0, 0]}  # fmt: skip
+    features.requires_grad_()
+    sizes = [1, 5, 20, 64, steps * COLUMNS]
+    want = compare(head, features, target, impl, sizes, **options)
+    torch.manual_seed(0)
+    nll = -head(features).detach().gather(-1, target.unsqueeze(-1)).squeeze(-1)
+    nll = nll if reduction == "none" else nll.sum()
+    torch.testing.assert_close(nll, want.values["nll"], rtol=1e-9, atol=1e-11)
+    other = run(head, features, target, impl=impl, seed=1, **options)
+    assert not torch.allclose(other.values["loss"], want.values["loss"], rtol=1e-6)
+    quiet = run(head.eval(), features, target, impl=impl, **options)
+    assert not torch.allclose(quiet.values["loss"], want.values["loss"], rtol=1e-6)
+
+
+# -- a bias of −∞ rules a class out --------------------------------------------------------------
+
+# a learned GSS has 0 · (−∞) as the gradient of its parameters
+RULED_OUT = [
+    case
+    for case in PRODUCT
+    if case.pointwise in ("identity", "sigsoftmax", "gss")
+    and not case.pointwise_options.get("learn")
+]
+
+
+@every_reduction
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@every_implementation
+@pytest.mark.parametrize("case", RULED_OUT, ids=str)
+def test_a_class_that_is_ruled_out_has_an_infinite_loss(case, impl, smoothing, reduction):
+    """Gradients are finite, and those of all implementations are equal."""
+    head, features = case.build(), make_features(3).requires_grad_()
+    with torch.no_grad():
+        head.bias[3] = -torch.inf
+    options = {"label_smoothing": smoothing, "reduction": reduction, "entropy": True,
+               "accuracy": True, "z_loss": 0.05}  # fmt: skip
+    upstream = {"upstream": UPSTREAM[:3]} if reduction == "none" else {}
+    for first in (3, 0):
+        is_out = first == 3
+        want = compare(head, features, torch.tensor([first, 1, 6]), impl, [None, None], **upstream,
+                       **options)  # fmt: skip
+        assert all(gradient.isfinite().all() for gradient in want.gradients.values())
+        others = [smoothing > 0] * 2  # with label smoothing every class is a target
+        each = {"nll": [is_out, False, False], "loss": [is_out or smoothing > 0, *others]}
+        for name, infinite in each.items():
+            infinite = infinite if reduction == "none" else any(infinite)
+            assert want.values[name].isinf().tolist() == infinite
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("case", [case for case in RULED_OUT if case.head == "mos"], ids=str)
+def test_a_target_that_every_component_rules_out_spoils_no_other(case, impl):
+    """Its loss is infinite; it adds nothing to the gradients, and spoils none of the others."""
+    head, features = case.build(), make_features(2).requires_grad_()
+    with torch.no_grad():
+        head.bias[5] = -torch.inf
+    options = {"impl": impl, "reduction": "none"}
+    found = run(head, features, torch.tensor([5, 2]), upstream=UPSTREAM[:2], **options)
+    assert found.values["loss"].isinf().tolist() == [True, False]
+    other = run(head, features[1:], torch.tensor([2]), upstream=UPSTREAM[1:2], **options)
+    del found.gradients["features"], other.gradients["features"]
+    assert_same(Outcome({}, found.gradients), Outcome({}, other.gradients))
+
+
+# -- more than one use ---------------------------------------------------------------------------
+
+
+@every_implementation
+@every_reduction
+@every_structure
+def test_gradients_add_up_over_batches_and_uses_of_a_tied_weight(case, reduction, impl):
+    """The matrix is also the embedding that makes the features, and decays."""
+    weight = torch.nn.Parameter(make_features(CLASSES, feature_dim=4))
+    head = case.build(classes=CLASSES, weight=weight, embed_dim=4)
+    assert head.weight is weight
+    gradients = []
+    for each in (impl, "reference"):
+        head.zero_grad()
+        features = torch.nn.functional.embedding(torch.arange(TOKENS), weight).tanh()
+        options = {"impl": each, "reduction": reduction, "label_smoothing": 0.1}
+        first = head.nll(features, TARGET, **options).loss.sum()
+        second = head.nll(make_features(TOKENS), TARGET, **options).loss.sum()
+        (0.3 * first - 1.7 * second + (weight**3).sum()).backward()
+        gradients.append({name: p.grad.clone() for name, p in head.named_parameters()})
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-11)
+
+
+def test_features_without_part_in_the_loss_get_zeros(monkeypatch):
+    head, features = MOS.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    inputs = type(head).token_inputs
+    monkeypatch.setattr(
+        type(head), "token_inputs", lambda self, x, *rest: inputs(self, x.detach(), *rest)
+    )
+    loss = head.nll(features, TARGET, reduction="sum", impl="fused").loss
+    (found,) = torch.autograd.grad(loss, [features])
+    assert (found == 0).all()
+
+
+@every_implementation
+def test_a_fused_loss_of_another_module_works_with_all_kernels(impl):
+    head, features = SOFTMAX.build(), make_features(3).requires_grad_()
+    head.fused = type("Other", (head.fused,), {})
+    compare(head, features, torch.arange(3), impl, [None, None], reduction="sum")

@@ -172,16 +172,6 @@ def test_the_first_of_equal_classes_is_the_most_probable(case):
 
 
 @needs_triton
-@pytest.mark.parametrize("reduction", ["none", "sum"])
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_strided_targets_and_weights_match(case, reduction):
-    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
-    target, weight = torch.zeros(2 * TOKENS, dtype=torch.long), torch.ones(2 * TOKENS).double()
-    target[::2], weight[::2] = TARGET, torch.linspace(-1, 2, TOKENS)
-    compare(head, features, target[::2], weight=weight[::2], reduction=reduction)
-
-
-@needs_triton
 @pytest.mark.parametrize("function", ["plif", "multimax"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_torch_computes_learned_functions_with_too_many_sums(case, function, monkeypatch):
