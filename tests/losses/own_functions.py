@@ -17,8 +17,8 @@ from highrank_plugins.heads.pointwise import (
     Softcap,
 )
 
-CLASSES, SIZE, TOKENS = 11, 6, 7
-TARGET = torch.tensor([0, 3, 10, 7, 7, 1, 2])
+CLASSES, SIZE, TOKENS = 30, 6, 37
+TARGET = torch.arange(TOKENS) % CLASSES
 IMPLEMENTATIONS = ("reference", "chunked", "fused", "cpp", "auto")
 
 
@@ -55,10 +55,38 @@ def named(**classes):
 ReadsSelf = own(lambda self, z, tensors: z * self.w)
 ReadsBoth = own(lambda self, z, tensors: z * self.w + tensors["w"] * z.sin())
 Dropped = own(lambda self, z, tensors: dropout(z, 0.3) * self.w)
+DroppedInTraining = own(lambda self, z, tensors: dropout(z, 0.1, self.training), parts={})
 PerClass = own(lambda self, z, tensors: z * self.w,
                parts={"w": lambda: nn.Parameter(torch.rand(CLASSES) + 0.5)})  # fmt: skip
 Normed = own(lambda self, z, tensors: self.norm(z.reshape(-1, 1)).reshape(z.shape),
              parts={"norm": lambda: nn.BatchNorm1d(1, affine=False)})  # fmt: skip
+
+
+class ClipBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, z):
+        return z.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.clamp(-0.01, 0.01)
+
+
+class Clipped(Pointwise):
+    def apply_to(self, z, tensors):
+        return ClipBackward.apply(z)
+
+
+class Noisy(Pointwise):
+    """Add normal numbers, which torch draws by 16: another number of tokens has others."""
+
+    def apply_to(self, z, tensors):
+        return z + 0.1 * torch.randn_like(z)
+
+
+class NoisyClipped(Noisy):
+    def apply_to(self, z, tensors):
+        return ClipBackward.apply(super().apply_to(z, tensors))
 
 
 class Tied(Pointwise):
@@ -109,7 +137,7 @@ def seeded_noise(self, z, tensors):
 
 
 RIGHT_FUNCTIONS = [
-    ReadsSelf, ReadsBoth, Tied, Dropped, SharedGenerator,
+    ReadsSelf, ReadsBoth, Tied, Dropped, DroppedInTraining, SharedGenerator, PerClass,
     own(lambda self, z, tensors: z * tensors["w"]),
     own(lambda self, z, tensors: self.helper(z), helper=lambda self, z: z * softplus(self.w)),
     # `tensors` has the name of a parameter for another value
@@ -145,5 +173,6 @@ REFUSED = {
     "ForwardOnly": (type("ForwardOnly", (GeneralizedSigSoftmax,),
                          {"forward": lambda self, z: 2 * z}), "which the loss calls"),
 }  # fmt: skip
-named(**{name: cls for name, (cls, _) in REFUSED.items()})
+named(**{name: cls for name, (cls, _) in REFUSED.items()}, Dropped=Dropped,
+      DroppedInTraining=DroppedInTraining)  # fmt: skip
 REFUSED_FUNCTIONS = dict(REFUSED.values())
