@@ -78,24 +78,6 @@ def test_one_matrix_does_not_start_from_two(layer, lm_data):
     assert torch.equal(separate.head.weight, separate.decoder.trunk.embed.weight)
 
 
-def test_continuations_have_the_scores_of_a_forward_pass(built):
-    model, prefix = built.model.eval(), torch.randint(4, 20, (3, 3))
-    read = []
-    model.decoder.trunk.register_forward_pre_hook(lambda _, args: read.append(args[0].size(0)))
-    search = Namespace(beam=4, max_len_a=0, max_len_b=12, min_len=5, lenpen=0)
-    generator = built.task.build_generator([model], search)
-    sample = {"net_input": {"src_tokens": prefix}}
-    found = built.task.inference_step(generator, [model], sample)
-    assert set(read) == {1}
-    for start, hypotheses in zip(prefix, found, strict=True):
-        for hypothesis in hypotheses:
-            tokens = hypothesis["tokens"][None]
-            assert torch.equal(tokens[0, :3], start)
-            log_probs, _ = model(tokens.roll(1, 1))  # </s> comes first
-            want = log_probs.gather(-1, tokens[..., None]).flatten()
-            torch.testing.assert_close(hypothesis["positional_scores"], want, rtol=0, atol=1e-5)
-
-
 def test_stock_cross_entropy_gives_the_same_loss(mos):
     ours, stock = mos(), mos("--criterion", "cross_entropy")
     losses = [b.criterion(b.model.eval(), b.batch())[0] for b in (ours, stock)]

@@ -46,16 +46,10 @@ def marked(arch):
     return pytest.param(arch, marks=pytest.mark.long if arch in ELSEWHERE else ())
 
 
-@pytest.mark.parametrize(
-    "arch",
-    list(
-        map(
-            marked,
-            [f"transformer_{token}_tiny" for token in sorted(tokens())]
-            + ["lstm_mos", "lstm_mixtape"],
-        )
-    ),
-)
+TRANSLATION = [f"transformer_{token}_tiny" for token in sorted(tokens())]
+
+
+@pytest.mark.parametrize("arch", map(marked, [*TRANSLATION, "lstm_mos", "lstm_mixtape"]))
 def test_every_translation_arch_learns(arch, mt_data, tmp_path):
     trunk, _, token = arch.removesuffix("_tiny").partition("_")
     options = ["--label-smoothing", "0.1", *ONLY_AT_THE_END]
@@ -66,16 +60,13 @@ def test_every_translation_arch_learns(arch, mt_data, tmp_path):
     assert arch not in RESUMED | ELSEWHERE or whole == translations(mt_data, tmp_path / "parts")
 
 
-@pytest.mark.parametrize(
-    "arch",
-    list(
-        map(
-            marked,
-            [f"transformer_lm_{token}" for token in sorted(tokens())]
-            + [f"awd_lstm_lm_{token}" for token in ("softmax", "mos", "mixtape", "plif")],
-        )
-    ),
-)
+LANGUAGE_MODELS = [
+    *(f"transformer_lm_{token}" for token in sorted(tokens())),
+    *(f"awd_lstm_lm_{token}" for token in ("softmax", "mos", "mixtape", "plif")),
+]
+
+
+@pytest.mark.parametrize("arch", map(marked, LANGUAGE_MODELS))
 def test_every_language_model_arch_learns(arch, lm_data, tmp_path):
     trunk, _, token = arch.partition("_lm_")
     options = [*ONLY_AT_THE_END, *SMALL.get(token, []), *QUICK.get(trunk, [])]

@@ -1,10 +1,10 @@
-"""Every head on both recurrent trunks: what is learnt, and the loss that the model computes."""
+"""Every head on both recurrent trunks: what is learnt, the loss, and a beam search."""
 
 import pytest
 import torch
 
 from highrank_plugins.heads import tokens
-from tests.models.small import build
+from tests.models.small import assert_scores_of_one_pass, build
 
 
 @pytest.fixture(
@@ -36,7 +36,21 @@ def test_the_loss_is_the_negative_log_probability_of_the_target(built):
     torch.testing.assert_close(each.loss, want, rtol=1e-5, atol=1e-5)
     assert torch.equal(each.correct, (log_probs.argmax(-1) == target) & (target != pad))
     total = model(**inputs, target=target, ignore_index=pad)
-    torch.testing.assert_close(total.loss, want.sum(), rtol=1e-5, atol=1e-4)
-    torch.testing.assert_close(total.nll, want.sum(), rtol=1e-5, atol=1e-4)
+    for got in (total.loss, total.nll):
+        torch.testing.assert_close(got, want.sum(), rtol=1e-5, atol=1e-4)
     normalised = model.get_normalized_probs((log_probs, None), log_probs=True)
     torch.testing.assert_close(normalised, log_probs)
+
+
+def test_a_beam_search_reads_one_word_at_a_time(built):
+    if hasattr(built.model, "encoder"):
+        assert_scores_of_one_pass(built, built.batch())
+        return
+    prefix, read = torch.randint(4, 20, (3, 3)), []
+    trunk = built.model.decoder.trunk
+    hook = trunk.register_forward_pre_hook(lambda _, args: read.append(args[0].size(0)))
+    built.model.register_forward_pre_hook(lambda *_: hook.remove())  # which is the whole pass
+    found = assert_scores_of_one_pass(built, {"net_input": {"src_tokens": prefix}})
+    assert set(read) == {1}
+    for start, hypotheses in zip(prefix, found, strict=True):
+        assert all(torch.equal(h["tokens"][:3], start) for h in hypotheses)

@@ -14,7 +14,7 @@ from highrank_plugins.models.relative_positions import (
 from highrank_plugins.models.warm_start import fill_new_tables
 from highrank_plugins.trunks import RelativeAttention
 from tests.fairseq_cli import attempt, run
-from tests.models.small import build
+from tests.models.small import assert_scores_of_one_pass, build, gradients
 from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, parameters, same, train
 
 CLIP = ["--rel-pos-clip", 3]
@@ -112,18 +112,7 @@ def test_padding_targets_on_the_left_does_not_change_the_loss(half, mt_data):
 @pytest.mark.parametrize("words", [RELATIVE, CLIP, [*CLIP, "--rel-pos-in", "decoder"]], ids=str)
 def test_hypotheses_have_the_scores_of_teacher_forcing(words, mt_data):
     built = build(mt_data, MT, *words)
-    model, sample = built.model.eval(), built.batch()
-    search = Namespace(beam=4, max_len_a=0, max_len_b=12, min_len=5, lenpen=0)
-    generator = built.task.build_generator([model], search)
-    for row, hypotheses in enumerate(generator.generate([model], sample)):
-        net_input = {k: v[row : row + 1] for k, v in sample["net_input"].items()}
-        assert len(hypotheses) == 4
-        for hypothesis in hypotheses:
-            tokens = hypothesis["tokens"][None]
-            net_input["prev_output_tokens"] = tokens.roll(1, 1)  # </s> comes first
-            log_probs, _ = model(**net_input)
-            want = log_probs.gather(-1, tokens[..., None]).flatten()
-            torch.testing.assert_close(hypothesis["positional_scores"], want, rtol=0, atol=1e-5)
+    assert_scores_of_one_pass(built, built.batch())
 
 
 def test_steps_of_a_language_model_equal_its_forward_pass(lm_data):
@@ -163,14 +152,12 @@ def test_padding_among_earlier_steps_stays_hidden(mt_data):
 
 
 def test_checkpointed_activations_change_no_gradient(mt_data):
-    gradients = []
+    found = []
     for words in (RELATIVE, [*RELATIVE, "--checkpoint-activations"]):
         built = build(mt_data, MT, *words)
-        built.criterion(built.model.eval(), built.batch())[0].backward()
-        gradients.append({n: p.grad for n, p in built.model.named_parameters()})
-    assert all(gradients[0][name].any() for name in tables("encoder", "decoder"))
-    for name in gradients[0]:
-        torch.testing.assert_close(gradients[0][name], gradients[1][name])
+        found.append(gradients(built, built.batch()))
+    assert all(found[0][name].any() for name in tables("encoder", "decoder"))
+    torch.testing.assert_close(*found)
 
 
 def test_half_precision_trains(mt_data, tmp_path):

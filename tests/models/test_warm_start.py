@@ -1,5 +1,7 @@
 """A softmax checkpoint of stock fairseq starts any head; others start their own model."""
 
+import functools
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -10,7 +12,6 @@ from tests.models.small import build
 from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, parameters, same, train
 
 PREFIX = "decoder.output_projection."
-HEADS = ["softmax", "mos", "mixtape", "mos_plif"]
 
 
 def state_of(head):
@@ -19,22 +20,30 @@ def state_of(head):
 
 @pytest.fixture(scope="module")
 def stock(mt_data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stock")
-    train(mt_data, folder, "transformer_tiny", 6, "--criterion", "cross_entropy")
-    return folder
+    """Return a function of the checkpoint of a stock architecture."""
+
+    @functools.cache
+    def trained(arch):
+        folder = tmp_path_factory.mktemp(arch)
+        train(mt_data, folder, arch, 6, "--criterion", "cross_entropy")
+        return last(folder)
+
+    return trained
 
 
-@pytest.mark.parametrize("token", HEADS)
-def test_a_head_can_start_from_a_stock_checkpoint(token, mt_data, stock, tmp_path):
-    done = train(
-        *(mt_data, tmp_path, f"transformer_{token}_tiny", 1, "--lr", "0"),
-        *("--finetune-from-model", last(stock)),
-    )
-    old, new = parameters(last(stock)), parameters(last(tmp_path))
+@pytest.mark.parametrize("arch", [
+    *(f"transformer_{token}_tiny" for token in ("softmax", "mos", "mixtape", "mos_plif")),
+    "lstm_softmax", "lstm_mixtape",
+])  # fmt: skip
+def test_a_head_can_start_from_a_stock_checkpoint(arch, mt_data, stock, tmp_path):
+    path = stock("lstm" if arch.startswith("lstm") else "transformer_tiny")
+    done = train(mt_data, tmp_path, arch, 1, "--lr", "0", "--finetune-from-model", path)
+    old, new = parameters(path), parameters(last(tmp_path))
+    old = {name.replace(".fc_out.", ".output_projection."): value for name, value in old.items()}
     assert all((new[name] == old[name]).all() for name in old)
     added = sorted(new.keys() - old.keys())
     assert all(name.startswith(PREFIX) and name in done.output for name in added)
-    assert bool(added) == (token != "softmax")
+    assert bool(added) == ("softmax" not in arch)
 
 
 def test_stock_fairseq_can_start_from_our_softmax_checkpoint(mt_data, tmp_path):
