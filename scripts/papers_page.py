@@ -23,7 +23,7 @@ from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.published import Published, paper_format, read_published, tolerance
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.training import configuration
-from scripts.results_pages import cost, system
+from scripts.results_pages import cost, scores_of
 
 ROOT = Path(__file__).parents[1]
 SOURCE = re.compile(r"(\w+) et al\. (\d{4})")
@@ -152,11 +152,6 @@ def p_value(a: list[float], b: list[float]) -> float:
     if len({*a}) == len({*b}) == 1:
         return float(a[0] == b[0])
     return student_t(a, b).p_value
-
-
-def scores_of(study: str, name: str, metric: str) -> list[float]:
-    """Return a metric of all seeds of a system."""
-    return system(study, name).values(metric)
 
 
 def loop(entry: dict[str, Any]) -> str:

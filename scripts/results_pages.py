@@ -62,7 +62,29 @@ def study(name: str, *columns: str) -> Compared:
 def system(name: str, of: str) -> ComparedSystem:
     """Return a system of a study, or of another one: STUDY/SYSTEM."""
     where, _, own = of.rpartition("/")
-    return next(one for one in study(where or name).systems if one.name == own)
+    for one in study(where or name).systems:
+        if one.name == own:
+            return one
+    raise ValueError(f"docs/records/{where or name}: no records of {own!r}{place_of(of)}")
+
+
+def scores_of(name: str, of: str, metric: str) -> list[float]:
+    """Return a metric of all seeds of a system."""
+    values = system(name, of).values(metric)
+    if not values:
+        raise ValueError(f"docs/records/{name}: {of!r} has no {metric}{place_of(metric)}")
+    return values
+
+
+def place_of(name: str) -> str:
+    """Return the lines of the texts that name a system, for a message."""
+    found = [
+        f"{path.name}:{number}"
+        for path in (TEXTS, DOCS / "papers.yaml")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(rf"(?<![\w./]){re.escape(name)}(?![\w./])", line)
+    ]
+    return f", named in docs/{', '.join(found[:5])}" if found else ""
 
 
 def filled(name: str, text: str) -> str:
@@ -71,10 +93,10 @@ def filled(name: str, text: str) -> str:
     def number(found: re.Match[str]) -> str:
         one, other, metric = found.groups()
         of = metric_named(metric or study(name).metric)
-        values = system(name, one).values(of.name)
+        values = scores_of(name, one, of.name)
         if other is None:
             return of.shown(mean(values))
-        own, base = summarise(values), summarise(system(name, other).values(of.name))
+        own, base = summarise(values), summarise(scores_of(name, other, of.name))
         low, high = map(of.shown, confidence_interval(own, base, True))
         return f"{own.mean - base.mean:+{of.format}} [{low}, {high}]"
 

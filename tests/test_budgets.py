@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1322,
     "benchmarks": 1394,
-    "cli": 2958,
+    "cli": 2959,
     "common": 2711,
     "compat": 485,
     "criterions": 193,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2568,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40292
+LINES_OF_TESTS = 40306
 
 
 @pytest.fixture(scope="module")

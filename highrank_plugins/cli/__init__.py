@@ -44,7 +44,7 @@ COMMANDS = {
     "user-dir": ("Print the directory for fairseq's --user-dir.", "listings:user_dir"),
     # for recipes and studies
     "train": ("Check a configuration, and write its commands.", "train:train"),
-    "match": ("Give a configuration the size of another one.", "study:match"),
+    "match": ("Change widths until two models are equally large.", "study:match"),
 }
 HIDDEN = ("train", "match")
 

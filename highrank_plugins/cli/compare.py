@@ -57,9 +57,10 @@ def compare(
 
     Example: highrank compare exp/ptb/*/results.json --baseline softmax
 
-    Notes say where lengths of training, batches, scoring, texts, code or machines differ. With
-    --runs two records of one configuration and seed need different revisions of the code. With --y
-    the seeds of a configuration are one point, since they are not independent of each other.
+    Notes below the table name what else differs between the runs: training length, batches,
+    scoring, text, code, machine. With --runs two records of one configuration and seed need
+    different revisions of the code. With --y the seeds of a configuration are one point, since they
+    are not independent of each other.
     """
     from highrank_plugins.reports import study_plots
     from highrank_plugins.reports.comparison_tables import (

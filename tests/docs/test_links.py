@@ -13,7 +13,8 @@ MORE = [ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
 
 def without_code(page: Path) -> str:
     text = page.read_text(encoding="utf-8")
-    return re.sub(r"^( *)(```+).*?^\1\2", "", text, flags=re.DOTALL | re.MULTILINE)
+    code = re.compile(r"^( *)(```+).*?^\1\2", re.DOTALL | re.MULTILINE)
+    return code.sub(lambda found: "\n" * found[0].count("\n"), text)
 
 
 @cache
@@ -27,16 +28,17 @@ def anchors(page: Path) -> set[str]:
 
 
 def broken(page: Path) -> list[str]:
-    """Return the links of a page that lead nowhere, or to what only the built site has."""
-    found = []
-    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
+    """Return `page:line: link` of links and images that lead nowhere, or to the built site only."""
+    found, text = [], without_code(page)
+    for match in re.finditer(r"\]\(([^)\s]+)\)", text):
+        link = match[1]
         path, _, anchor = link.partition("#")
         if re.match(r"[a-z]+:", link):
             continue
         target = (page.parent / path).resolve() if path else page
         known = target.exists() and "generated" not in target.parts
         if not known or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
-            found.append(link)
+            found.append(f"{page.name}:{text.count(chr(10), 0, match.start()) + 1}: {link}")
     return found
 
 
@@ -50,4 +52,4 @@ def test_a_broken_link_is_found(tmp_path):
     page = tmp_path / "page.md"
     links = "[a](other.md#a-title-two-words) [b](other.md#b) [c](no.md) [d](#page) [e](#a)"
     page.write_text(f"# Page\n\n{links}\n")
-    assert broken(page) == ["other.md#b", "no.md", "#a"]
+    assert broken(page) == ["page.md:3: other.md#b", "page.md:3: no.md", "page.md:3: #a"]

@@ -23,6 +23,11 @@ PRIVATE = (
     "such a|that of those|come to lie|comes to lie|looked at|at hand|room on the disk|"
     "time and again|given up for lost"
 )
+# a sentence whose meaning hangs on the one before it, and machines as actors
+HANGS = re.compile(
+    r"^(?:That|Those)\b|\bthe (?:former|latter)\b"
+    r"|\b(?:machines?|EPYCs?) (?:that we met|repeated|foretold)\b"
+)
 PRIVATE_IN_CODE = f"{PRIVATE}|of what|that which|to be had|one's own|on target"
 SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z`*(\[“\"]|\d)|\n\s*\n")
 
@@ -66,6 +71,16 @@ def test_no_sentence_is_too_long(page):
 def test_pages_have_no_private_terms(page):
     text = "\n".join(sentences(page))
     assert re.findall(rf"\b(?:{PRIVATE})\b", text, re.IGNORECASE) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_sentences_name_what_they_speak_of(page):
+    assert [text for text in sentences(page) if HANGS.search(text)] == []
+
+
+def test_a_sentence_that_hangs_on_another_is_found():
+    texts = ["Those of MoS.", "It is the former of two.", "The slowest EPYC that we met."]
+    assert all(map(HANGS.search, texts)) and not HANGS.search("The gates of MoS.")
 
 
 def test_most_sentences_are_short():
