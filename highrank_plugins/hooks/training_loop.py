@@ -29,6 +29,10 @@ The metric. What breaks: a misspelt `--best-checkpoint-metric` ends in a KeyErro
 epoch. Why: nothing knows what a validation computes before one has ended. What we do: look for the
 metric, unless it is the loss or of `--eval-METRIC`, in a validation of one batch before the first
 update. Delete when: fairseq looks.
+
+Options. What breaks: a run that ends within its warm-up, Adam with fairseq's default `--lr 0.25`
+and a forgotten `--no-save` train for hours in silence. Why: fairseq checks each option alone. What
+we do: warn of them before the first update. Delete when: fairseq does so.
 """
 
 import glob
@@ -96,10 +100,29 @@ def train(stock: Callable, cfg: Any, trainer: HighrankTrainer, task: Any, epoch_
         if not trainer.has_found_metric:
             trainer.has_found_metric = True
             _find_metric(cfg, trainer)
+            if trainer.is_data_parallel_master:
+                _warn(cfg, len(epoch_itr))
         result = stock(cfg, trainer, task, epoch_itr)
     per_epoch = round((trainer.get_num_updates() - done) * batches / to_do)
     log_time_left(cfg, trainer, epoch_itr, per_epoch)
     return result
+
+
+def _warn(cfg: Any, batches: int) -> None:
+    """Warn of options with which a run learns little or is lost; an epoch has these batches."""
+    bounds, adam = cfg.optimization, cfg.optimizer._name == "adam"
+    each = -(-batches // bounds.update_freq[-1])
+    updates = min(bounds.max_update or math.inf, (bounds.max_epoch or math.inf) * each)
+    warmup = getattr(cfg.lr_scheduler, "warmup_updates", 0) or 0
+    if updates <= warmup:
+        logger.warning(
+            f"the run ends within its warm-up: {updates} updates, --warmup-updates {warmup}; give "
+            f"about {max(updates // 10, 1)}, or train longer"
+        )
+    if adam and list(bounds.lr) == [0.25]:
+        logger.warning("--lr 0.25, fairseq's default, is far too high for Adam; try --lr 5e-4")
+    if cfg.checkpoint.no_save:
+        logger.warning("--no-save: the run writes no checkpoint, and cannot be resumed")
 
 
 def _find_metric(cfg: Any, trainer: HighrankTrainer) -> None:
@@ -198,7 +221,12 @@ def leave_if_asked(cfg: Any, trainer: Any, epoch_itr: Any, is_saved: bool) -> No
         # if one ended before the checkpoint is written, the launcher would end the others
         distributed.barrier()
     updates = trainer.get_num_updates()
-    logger.info("stopping after update %d; run the same command to resume", updates)
+    then = (
+        "nothing is saved (--no-save)"
+        if cfg.checkpoint.no_save
+        else "run the same command to resume"
+    )
+    logger.info("stopping after update %d; %s", updates, then)
     stop_request.leave()
 
 

@@ -50,6 +50,30 @@ def test_a_run_that_does_not_resume_exactly_says_so_once(data, tmp_path, caplog,
         assert caplog.text.count("does not resume exactly") == times
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--lr 0.25 --no-save", ["the run ends within its warm-up: 2 updates, --warmup-updates "
+                                 "4000; give about 1", "--lr 0.25, fairseq's", "--no-save: the"]),
+        ("--lr 1e-3 --warmup-updates 1", []),
+    ],
+)  # fmt: skip
+def test_options_that_lose_a_run_are_warned_of_before_the_first_update(
+    data, tmp_path, caplog, monkeypatch, flags, said
+):
+    def first_update(*_):
+        raise UserError("the first update")
+
+    monkeypatch.setattr("highrank_plugins.hooks.trainer.HighrankTrainer.train_step", first_update)
+    words = [*translation_options(), "--lr-scheduler", "inverse_sqrt", *split(flags)]
+    with pytest.raises(UserError, match="the first update"):
+        run_training(data, tmp_path, *words)
+    found = [r.message for r in caplog.records if r.name == training_loop.__name__]
+    assert [
+        start for start, line in zip(said, found, strict=True) if line.startswith(start)
+    ] == said
+
+
 class Batches:
     epoch = 1
 
