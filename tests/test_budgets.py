@@ -19,14 +19,14 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1322,
     "benchmarks": 1394,
-    "cli": 2959,
+    "cli": 2973,
     "common": 2711,
     "compat": 485,
     "criterions": 193,
     "data": 1986,
     "evaluation": 264,
     "heads": 2352,
-    "hooks": 2836,
+    "hooks": 2864,
     "inference": 1318,
     "losses": 4680,
     "measures": 1478,
@@ -37,10 +37,10 @@ BUDGETS: dict[str, int] = {
     "studies": 1032,
     "tasks": 587,
     "top": 70,
-    "training": 2568,
+    "training": 2613,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40306
+LINES_OF_TESTS = 40435
 
 
 @pytest.fixture(scope="module")

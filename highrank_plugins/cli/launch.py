@@ -22,6 +22,7 @@ def launch(
     SIGTERM or SIGUSR1 saves a checkpoint and ends with exit code 75; the same command resumes from
     it. Run the same command on every node. See docs/howto/clusters.md.
     """
+    from highrank_plugins.training.fairseq_options import check_command
     from highrank_plugins.training.launch.plan import Plan, refuse_missing, save_dir
     from highrank_plugins.training.launch.supervise import launch as supervise
     from highrank_plugins.training.launch.torchrun import describe
@@ -39,10 +40,14 @@ def launch(
         settings.rendezvous_timeout, (3 if nodes > 1 else 0) if restarts is None else restarts,
         settings.stall_timeout,
     )  # fmt: skip
+    if settings.dry_run:
+        check_command(command)
     if settings.slurm is not None:
         _slurm(plan, settings, settings.slurm)
-    elif settings.submit or settings.sbatch:
-        raise ValueError("--submit and --sbatch need --slurm FILE")
+    elif settings.submit or settings.sbatch or settings.prologue or _directives(settings):
+        raise ValueError(
+            "--submit, --sbatch, --account, --qos, --mem and --prologue need --slurm FILE"
+        )
     elif settings.dry_run:
         typer.echo(describe(plan))
     else:
@@ -91,22 +96,31 @@ def _complete(command: list[str], settings: LaunchSettings, world_size: int) -> 
     return tuple(command)
 
 
+def _directives(settings: LaunchSettings) -> list[str]:
+    """Return the options of sbatch that have a name here."""
+    own = {"account": settings.account, "qos": settings.qos, "mem": settings.mem}
+    return [f"--{name}={value}" for name, value in own.items() if value is not None]
+
+
 def _slurm(plan: "Plan", settings: LaunchSettings, script: Path) -> None:
     from highrank_plugins.common.files import write_text
     from highrank_plugins.common.folders import held_alone
     from highrank_plugins.training.launch.batch_job import (
         Job,
         check_characters,
+        require_slurm,
         sbatch_script,
         submit_once,
     )
 
-    job = Job(script.stem, settings.one_gpu_each, settings.grace, settings.sbatch or ())
+    directives = [*_directives(settings), *(settings.sbatch or ())]
+    job = Job(script.stem, settings.one_gpu_each, settings.grace, directives, settings.prologue)
     check_characters([str(script), *job.directives, *plan.command])
     text = sbatch_script(plan, job)
     if settings.dry_run:
         typer.echo(text, nl=False)
     elif settings.submit:
+        require_slurm()
         busy = f"another highrank launch submits a job for {plan.log_dir}: wait until it has ended"
         with held_alone(plan.log_dir / ".submit", busy):
             typer.echo(submit_once(plan, job, script, text))

@@ -2,7 +2,7 @@
 
 import re
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -29,6 +29,16 @@ def check_options(configuration: Configuration, tree: Tree) -> None:
         ]
     if problems:
         raise ConfigurationError("\n".join(problems))
+
+
+def check_command(words: Sequence[str]) -> None:
+    """Check the options of a command `fairseq-train …`, as it would; imports it (seconds)."""
+    highrank_plugins.register()
+    from fairseq import options
+
+    parser = options.get_training_parser()
+    parser.prog = words[0]
+    _check_head(options.parse_args_and_arch(parser, list(words[1:])))
 
 
 def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:

@@ -13,6 +13,7 @@ wmt_recipe() {
     choose_scale
     take_paths
     configure_flags=(--corpus "$corpus")
+    choose_precision
     open_translation
     check_languages "$1" "$2"
     score_flags+=("${@:3}")
@@ -32,6 +33,20 @@ choose_scale() {
         small) corpus=${corpus:-$recipe_dir/corpus_small.yaml} conf=${conf:-small/mixtape} ;;
         *) refuse "--scale '$scale': expected full or small$(did_you_mean "$scale" full small)" ;;
     esac
+}
+
+# choose_precision: train in half precision on GPUs, unless --set names a precision; a run that is there keeps its own.
+# shellcheck disable=SC2154
+choose_precision() {
+    local kept=$exp_dir/${recipe_dir##*/}/${name:-$conf}/config.yaml
+    if [[ " ${set[*]-}" =~ \ (train\.)?((memory_efficient_)?(fp|bf)16|amp|cpu)= || $launch == *--processes* ]]; then return; fi
+    if [[ -e $kept ]]; then
+        grep -qx ' *fp16: true' "$kept" || return 0
+    elif [[ $launch != *--gpus-per-node* ]] && ! nvidia-smi --list-gpus 2>/dev/null | grep -q ^GPU; then
+        return
+    fi
+    log "half precision (fp16), as on any GPU; --set fp16=false trains in float32"
+    configure_flags+=(--set=fp16=true)
 }
 
 # take_paths: make options that are paths absolute.

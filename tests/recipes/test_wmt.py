@@ -8,7 +8,16 @@ import subprocess
 
 import pytest
 
-from tests.recipes.running import SMALL, accept, kill_when, raw_text, recipe, run, stages_done
+from tests.recipes.running import (
+    RECIPES,
+    SMALL,
+    accept,
+    kill_when,
+    raw_text,
+    recipe,
+    run,
+    stages_done,
+)
 from tests.recipes.wmt_corpus import publish
 
 NAME, CONF = "wmt14_en_de", "small/mixtape"
@@ -94,6 +103,38 @@ class TestWholeRun:
         paired = json.loads((run_dir / "results.json").read_text())["paired"]
         assert [score["p_value"] for score in paired["scores"]] == [None, 1.0]
         assert f"against {other}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("launch", "given", "gpu", "kept", "half"),
+    [
+        ("", "", False, None, False),
+        ("", "", True, None, True),
+        ("--gpus-per-node 8", "lr=1", False, None, True),
+        ("--processes 2", "", True, None, False),
+        ("", "train.fp16=false", True, None, False),
+        ("", "memory_efficient_bf16=true", True, None, False),
+        ("", "", True, "lr: 1", False),
+        ("", "", False, "fp16: true", True),
+    ],
+)
+def test_precision_follows_the_gpu_unless_the_run_or_its_user_has_chosen(
+    tmp_path, launch, given, gpu, kept, half
+):
+    path = tmp_path / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\n{'echo GPU 0: x' if gpu else 'exit 9'}\n")
+    path.chmod(0o755)
+    if kept:
+        (tmp_path / "wmt" / "mos").mkdir(parents=True)
+        (tmp_path / "wmt" / "mos" / "config.yaml").write_text(f"train:\n  {kept}\n")
+    code = (
+        f"source {RECIPES}/lib/wmt.sh; configure_flags=() exp_dir={tmp_path} recipe_dir=x/wmt "
+        f"name= conf=mos launch='{launch}' set=({given}); choose_precision; "
+        'echo "${configure_flags[*]}"'
+    )
+    done = run(["bash", "-euc", code], PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ("--set=fp16=true\n" if half else "\n")
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ A training run is a task of srun per process.
 
 import re
 import shlex
+import shutil
 import subprocess
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,17 +21,23 @@ EARLY = 60  # SLURM may send the signal of --signal this many seconds early
 
 
 def batch_script(
-    writer: str, directives: Iterable[str], prepare: str, command: str, finish: str
+    writer: str,
+    directives: Iterable[str],
+    prepare: str,
+    command: str,
+    finish: str,
+    prologue: str = "",
 ) -> str:
     """Return the script of `highrank WRITER`, in lines of bash that a person can change.
 
     It prepares, runs `SIGNAL COMMAND…`, to which SLURM's warning is passed on as SIGNAL, and
-    finishes by the exit code in `code`. `requeue` there queues the job again.
+    finishes by the exit code in `code`. `requeue` there queues the job again. The prologue comes
+    before everything, since what activates an environment seldom survives `set -u`.
     """
     lines = [f"#SBATCH {directive}" for directive in directives]
     check_characters(lines)
     parts = {"writer": writer, "directives": "\n".join(lines), "prepare": prepare}
-    parts |= {"command": command, "finish": finish}
+    parts |= {"command": command, "finish": finish, "prologue": prologue}
     template = Path(__file__).with_suffix(".sh").read_text(encoding="utf-8")
     return re.sub(r"@(\w+)@", lambda found: parts[found[1]], template)
 
@@ -152,6 +159,7 @@ class Job:
     one_gpu_each: bool = True  # each task sees its own GPU only, instead of all of its node
     grace: int = 180  # seconds before the time limit at which a checkpoint is written
     directives: Sequence[str] = ()  # further options of sbatch, such as `--partition=gpu`
+    prologue: Path | None = None  # bash that may set the array `container`
 
 
 def sbatch_script(plan: Plan, job: Job) -> str:
@@ -184,15 +192,27 @@ def sbatch_script(plan: Plan, job: Job) -> str:
         "requeue": REQUEUE,
         "world_size": plan.world_size,
     }
-    rows = [[*srun, *quoted(gpus)], *by_option(rank_words(plan, MEETING))]
-    command = " \\\n    ".join(map(shlex.join, rows)).replace(f"'{MEETING}'", f'"{MEETING}"')
+    rows = map(shlex.join, [[*srun, *quoted(gpus)], *by_option(rank_words(plan, MEETING))])
+    command = " \\\n    ".join(rows).replace(f"'{MEETING}'", f'"{MEETING}"')
+    prologue = "" if job.prologue is None else _prologue(job.prologue)
+    if prologue:
+        command = command.replace(" \\\n", ' "${container[@]}" \\\n', 1)
     return batch_script(
         "launch --slurm",
         [*quoted(options), *(_directive(option, job.grace) for option in job.directives)],
         _PREPARE.format(**values),
         f"USR1 {command}",
         _FINISH.format(**values),
+        prologue,
     )
+
+
+def _prologue(file: Path) -> str:
+    """Return the user's bash, after an array of words that go before the command of a process."""
+    checked = subprocess.run(["bash", "-n", file], capture_output=True, text=True, check=False)
+    if checked.returncode:
+        raise ValueError(f"--prologue: {checked.stderr.strip()}")
+    return f"container=()\n{file.read_text(encoding='utf-8').rstrip()}\n"
 
 
 def _directive(option: str, grace: int) -> str:
@@ -211,6 +231,15 @@ def _directive(option: str, grace: int) -> str:
     except ValueError:  # a single quote
         is_word = False
     return option if is_word else f"--{name}={shlex.quote(value)}"
+
+
+def require_slurm() -> None:
+    """Refuse to submit where SLURM is missing, before anything is written."""
+    if shutil.which("sbatch") is None:
+        raise ValueError(
+            "--submit: sbatch is missing on this machine; leave --submit out, and submit the "
+            "script where SLURM is"
+        )
 
 
 def submit_once(plan: Plan, job: Job, script: Path, text: str) -> str:

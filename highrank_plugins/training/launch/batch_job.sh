@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Written by `highrank @writer@`; submit it from the folder where it was written.
 @directives@
-set -uo pipefail
+@prologue@set -uo pipefail
 
 # not empty once SLURM or its user has asked this shell to stop; an array's task needs it
 # shellcheck disable=SC2034

@@ -174,6 +174,17 @@ def test_a_job_is_requeued_unless_it_failed_or_was_cancelled(slurm, state, code,
     assert (folder / "scontrol.log").exists() == requeued
 
 
+def test_the_prologue_may_put_each_process_into_a_container(slurm):
+    folder, env = slurm
+    (folder / "logs").mkdir()
+    (folder / "bin" / "srun").write_text('#!/bin/sh\necho "$PLACE: $*"\n')
+    (folder / "modules.sh").write_text("export PLACE=here$UNSET\ncontainer=(enter 'my image')\n")
+    (folder / "job.sh").write_text(sbatch_script(PLAN, Job(prologue=folder / "modules.sh")))
+    job = subprocess.run(["bash", "job.sh"], cwd=folder, env=env, capture_output=True, text=True)
+    assert job.returncode == 0, job.stderr
+    assert "here: --kill-on-bad-exit=1 --gpus-per-task=1 enter my image /" in job.stdout
+
+
 def test_a_job_is_submitted_once(slurm, monkeypatch):
     folder, env = slurm
     monkeypatch.setenv("PATH", env["PATH"])
