@@ -29,6 +29,8 @@ from highrank_plugins.common.user_error import explained, has_no_reader, leave
 
 # group or subcommand → its line in the help, and the typer group or function, as module:name
 COMMANDS = {
+    "new": ("Make a folder to compare layers on your own text.", "new:new"),
+    "translate": ("Translate lines with a trained model.", "translate:translate"),
     "data": ("Fetch, check, clean, split and binarise text.", "data:data"),
     "launch": ("Run fairseq-train on all GPUs of a machine or a cluster.", "launch:launch"),
     "evaluate": ("Translate, score, and adapt language models.", "evaluate:evaluate"),

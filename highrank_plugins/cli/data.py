@@ -1,7 +1,8 @@
 """Provide `highrank data …`: from published files to binarised text."""
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -9,6 +10,7 @@ from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import names
 from highrank_plugins.common.folders import output_folder, whole_folder
 from highrank_plugins.common.processes import usable_cores
+from highrank_plugins.common.score import Tokens
 from highrank_plugins.training.blocks import (
     CleanSettings,
     CorpusSettings,
@@ -175,6 +177,51 @@ def binarise(
         binarising.binarise(pieces, output, language_pair(languages), processes or usable_cores())
 
 
+def own_text(
+    text: Annotated[
+        Path, "Folder or file of your text, or DIR/NAME of NAME.SOURCE and NAME.TARGET."
+    ],
+    source: str | None = option(None, "Language to translate from, the ending of its files."),
+    target: str | None = option(None, "Language to translate to, the ending of its files."),
+    sizes: Path = option(..., "A recipe's sizes.yaml."),
+    size: str = option("auto", "Size of sizes.yaml, or auto: by lines and pieces."),
+    output: Path | None = option(None, "Folder for {train,valid,test} (default: only check)."),
+    units: Literal["words", "pieces"] = option("pieces", "What a language model predicts."),
+    order: Literal["lines", "stream"] = option("lines", "Split by a hash of lines, or by place."),
+    overlap: Literal["refuse", "drop", "keep"] = option(
+        "refuse", "Lines of valid and test that are in train: refuse, drop or keep them in train."
+    ),
+    limit: int | None = option(None, "Read only the first N training lines.", ge=1),
+    bleu_tokens: Tokens | None = option(None, "Tokens of sacreBLEU."),
+) -> None:
+    """Take your own text: check it, split it, choose a size.
+
+    Example: highrank data own-text mine --source cs --target en --sizes sizes.yaml
+
+    Prints the options of the size; what it reads and leaves out is said on standard error.
+    """
+    from highrank_plugins.data.own_text import Choices, OwnText
+    from highrank_plugins.training.sizes import choose_size
+
+    endings = (source, target) if source and target else ("txt",)
+    own = OwnText(text, Choices(endings, order == "stream", overlap, limit, units == "words",
+                                bleu_tokens))  # fmt: skip
+    say = partial(typer.echo, err=True)
+    for line in (*own.expect(), *own.take(output)):
+        if output is None:  # else it has been said
+            say(line)
+    chosen, why, settings = choose_size(sizes, own.counts, size, units)
+    words = settings.pop("words", None)
+    if output and units == "words":
+        for line in own.replace_rare(output, **words):
+            say(line)
+    said = {name.removeprefix("data."): value for name, value in settings.items()}
+    if output is None:
+        say(f"size {chosen} ({why}): {', '.join(f'{n} {v}' for n, v in said.items())}")
+    for name, value in settings.items():
+        typer.echo(f"{name}={value}")
+
+
 def lm_corpus(
     name: Annotated[str, "ptb, wikitext2, one_billion_word or text8."],
     *,
@@ -229,6 +276,7 @@ data = make_group(
     {
         "fetch": fetch,
         "check-text": check_text,
+        "own-text": own_text,
         "lm-corpus": lm_corpus,
         "dialogue-text": dialogue_text,
     },

@@ -83,8 +83,9 @@ language_model_stages() {
     fi
 }
 
+# binarise: the text, or its pieces in the folder $words.
 binarise() {
-    local text=$run_dir/text
+    local text=${words-$run_dir/text}
     run fairseq-preprocess --only-source --trainpref "$text/train.txt" \
         --validpref "$text/valid.txt" --testpref "$text/test.txt" --destdir "$out" \
         --padding-factor 1 --workers "$(nproc)"

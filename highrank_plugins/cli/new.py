@@ -1,0 +1,103 @@
+"""Provide `highrank new`: a folder with a recipe and a study of one's own text."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import highrank_plugins
+from highrank_plugins.training.blocks import option
+
+_LAYERS = ("softmax", "mixtape", "mos", "sigsoftmax")
+
+
+def new(
+    folder: Annotated[Path, "New folder."],
+    translation: bool = option(False, "Compare translators; needs --source and --target."),
+    language_model: bool = option(False, "Compare language models."),
+    source: str | None = option(None, "Language to translate from, such as cs."),
+    target: str | None = option(None, "Language to translate to, such as en."),
+    data: Path | None = option(
+        None, "Your text, which is copied (default: put it into FOLDER/text)."
+    ),
+) -> None:
+    """Make a folder to compare layers on your own text.
+
+    Example: highrank new mine --translation --source cs --target en
+
+    It has a recipe with its configurations, a study of four layers × three seeds, and a README.
+    """
+    from highrank_plugins.common.files import write_text
+    from highrank_plugins.common.folders import new_folder
+    from highrank_plugins.data.own_text import find_parts
+    from highrank_plugins.studies.definition import RECIPES
+
+    if translation == language_model:
+        raise ValueError("give one of --translation and --language-model")
+    if translation != bool(source and target) or language_model and (source or target):
+        raise ValueError("--translation needs --source and --target, which only it has")
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", folder.name):
+        raise ValueError(f"{folder}: runs are named after it; use letters, digits and ._-")
+    if folder.exists():
+        raise ValueError(f"{folder} exists: name a new folder")
+    endings = (source, target) if source and target else ("txt",)
+    parts = {} if data is None and source != target else find_parts(data or Path(), endings)
+    recipe = RECIPES / ("own_translation" if translation else "own_language_model")
+    if not recipe.is_dir():
+        raise ValueError(f"{recipe}: recipes come with a clone of the repository")
+    with new_folder(folder) as part:
+        shutil.copytree(recipe / "conf", part / "conf")
+        for table in recipe.glob("sizes*.yaml"):
+            shutil.copy(table, part)
+        script = (recipe / "run.sh").read_text(encoding="utf-8")
+        script = script.replace(
+            '"$(dirname -- "${BASH_SOURCE[0]}")/../lib', f'"{RECIPES / "lib"}'
+        )  # fmt: skip
+        for name, language in (("source", source), ("target", target)):
+            script = re.sub(rf"(?m)^{name}= +#", f"{name}={language}  #", script)
+        write_text(part / "run.sh", script)
+        (part / "text").mkdir()
+        for paths in parts.values():
+            for path in paths:
+                shutil.copy(path, part / "text")
+        write_text(part / "study.yaml", _study(bool(source)))
+        write_text(part / "README.md", _readme(folder, source, target, is_there=bool(parts)))
+    typer.echo(f"{folder}: see {folder / 'README.md'}")
+
+
+def _study(translates: bool) -> str:
+    metric, trunk = ("sacrebleu", "") if translates else ("test_perplexity", "awd_lstm/")
+    members = "".join(f"  {layer}: {{conf: {trunk}{layer}}}\n" for layer in _LAYERS)
+    return f"""\
+# Four layers × three seeds, on the text in the folder `text`. docs/howto/studies.md explains the keys.
+recipe: .
+options: {{data: text, measured_updates: 0}}
+seeds: [1, 2, 3]
+metric: {metric}
+baseline: softmax
+members:
+{members}"""
+
+
+def _readme(folder: Path, source: str | None, target: str | None, *, is_there: bool) -> str:
+    files = f"`train.{source}` and `train.{target}`" if source else "`train.txt`"
+    done = "It is there." if is_there else "Put it there first."
+    run = folder.resolve() / "run.sh"
+    root = Path(highrank_plugins.__file__).resolve().parents[1]
+    return f"""\
+# {folder.name}
+
+Output layers compared on a text of your own.
+
+1. The text is in `text/`: {files}, and the same for `valid` and `test`; or one text alone, which is
+   split. {done}
+2. `bash {run}` trains the softmax. It says the size that it chose and how long it takes.
+   `--conf` chooses another layer of `conf/`, `--help` shows all options.
+3. `highrank study {folder.resolve() / "study.yaml"}` trains all layers with all seeds, and ends with a
+   table and the sentence that may be claimed. It resumes. `--dry-run` shows what it will do.
+
+`sizes*.yaml` has the sizes, `conf/` the layers: change them as you like. Copy a file in `conf/` for a
+layer of your own ({root / "docs/howto/own_layer.md"}), and add it to `study.yaml`.
+"""

@@ -1,0 +1,371 @@
+"""Take a text of the user's own: find or make its three parts, check them, count what is left out.
+
+The text of a translator has two files for each part, that of a language model one. Training text is
+cleaned; given validation and test text stays as it is. Memory is bounded by `MOST_LINES`.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice, zip_longest
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+from highrank_plugins.common.files import write_json
+from highrank_plugins.common.score import Tokens, bleu_tokens
+from highrank_plugins.common.text_lines import (
+    MAX_WORDS,
+    UNKNOWN,
+    TextError,
+    byte_lines,
+    decode_line,
+    fold,
+    reserved_word,
+)
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words
+from highrank_plugins.data.parallel import KEPT
+
+PARTS = ("train", "valid", "test")
+ALL = "all"  # a text that is still to be split
+MOST_LINES = 2_000_000
+LEAST_LINES = 1_000  # of the training text
+HELD_OUT = 500  # lines of validation and of test, if they are between 2 and 10 % of the text
+_SAMPLE = 20_000  # lines from which the time of reading is estimated
+_KNOWN_SHARE = 0.01  # of the held-out lines, that may be in the training text
+_LONG_WORD = 20  # letters of a word on average, above which blanks do not separate words
+_CODE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]+)*")
+
+Lines = tuple[str, ...]  # one, or a sentence and its translation
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Say what is taken. `endings` are those of the files: two languages, or one of any text."""
+
+    endings: tuple[str, ...]
+    stream: bool = False  # lines follow each other: the text is split by place, not by a hash
+    overlap: Literal["refuse", "drop", "keep"] = "refuse"
+    limit: int | None = None  # lines of the training text, or of the text to split
+    words: bool = False  # a model of words needs blanks between them
+    tokens: Tokens | None = None  # of sacreBLEU
+
+
+@dataclass
+class Counts:
+    """Count the training text: what its size and the number of pieces are chosen by."""
+
+    lines: int = 0
+    characters: int = 0
+    words: int = 0
+    different: set[str] = field(default_factory=set)  # words of the first `_SAMPLE` lines
+    letters: set[str] = field(default_factory=set)
+
+    def add(self, pair: Lines) -> None:
+        """Count a line of each side; the longer side counts as the model's tokens."""
+        self.lines += 1
+        self.characters += max(map(len, pair))
+        self.words += max(line.count(" ") + 1 for line in pair)
+        for line in pair:
+            self.letters.update(line)
+            if self.lines <= _SAMPLE:
+                self.different.update(line.split())
+
+    @property
+    def has_blanks(self) -> bool:
+        """Whether blanks separate words."""
+        return self.characters <= _LONG_WORD * max(self.words, 1)
+
+    @property
+    def pieces(self) -> int:
+        """Return about how many pieces the longer side has: four letters each, or 1.5 Chinese."""
+        return int(self.characters / (4 if self.has_blanks else 1.5)) + self.lines
+
+
+def part_of(source: str, percent: int = 2) -> str:
+    """Return the part of a line by its hash, with `percent` each for validation and test."""
+    place = int(hashlib.sha256(source.encode()).hexdigest(), 16) % 100
+    return "train" if place < 100 - 2 * percent else "valid" if place < 100 - percent else "test"
+
+
+def tally(lines: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return the entry of a run's ledger for lines with their fates, `KEPT` or a reason."""
+    counts: dict[str, Counter[str]] = {}
+    for line, fate in lines:
+        for key in ("in", fate):
+            counts.setdefault(key, Counter()).update(sentences=1, words=len(line.split()))
+    return entry(counts)
+
+
+def entry(counts: dict[str, Counter[str]]) -> dict[str, Any]:
+    """Return the entry of a ledger for the counts of each fate, and of all, `in`."""
+    counts = {"in": Counter(sentences=0, words=0), KEPT: Counter(sentences=0, words=0)} | counts
+    return {"in": counts.pop("in"), "out": counts.pop(KEPT), "left out": counts}
+
+
+def find_parts(data: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
+    """Return the files of each part; those of one text to be split are `ALL`."""
+    if len(endings) == 2:
+        for name in endings:
+            if not _CODE.fullmatch(name):
+                raise UserError(f"language {name!r}: expected a code such as cs or zh-Hans")
+        if endings[0] == endings[1]:
+            raise UserError(f"--source and --target are both {endings[0]}: give two languages")
+    if data.is_file():
+        if len(endings) == 1:
+            return {ALL: [data]}
+        raise UserError(f"--data {data}: a translator needs two files; give their folder")
+    if not data.is_dir():
+        found = _files(data.parent, data.name, endings)
+        if all(found):
+            return {ALL: [path for path in found if path]}
+        ending = "{" + ",".join(endings) + "}" if len(endings) > 1 else endings[0]
+        raise UserError(f"--data {data}: no such folder, and no files {data}.{ending}")
+    names = {"train": ("train",), "valid": ("valid", "dev"), "test": ("test",)}
+    there: dict[str, list[Path]] = {}
+    lacking: list[str] = []
+    for part, stems in names.items():
+        found = max(
+            (_files(data, stem, endings) for stem in stems), key=lambda f: sum(map(bool, f))
+        )
+        there |= {part: [path for path in found if path]} if all(found) else {}
+        lacking += [f"{stems[0]}.{e}" for e, path in zip(endings, found, strict=True) if not path]
+    if not lacking:
+        return there
+    if len(lacking) == 2 * len(endings) and "train" in there:
+        return {ALL: there["train"]}
+    if len(lacking) == 3 * len(endings):
+        stems = {path.name.split(f".{endings[0]}")[0] for path in data.glob(f"*.{endings[0]}*")}
+        whole = [f for stem in sorted(stems) if all(f := _files(data, stem, endings))]
+        if len(whole) == 1:
+            return {ALL: [path for path in whole[0] if path]}
+    has = ", ".join(sorted(path.name for path in data.iterdir() if path.is_file())[:8])
+    raise UserError(
+        f"--data {data}: {', '.join(lacking)} missing; the folder has {has or 'no files'}. Put "
+        "train, valid (or dev) and test there, or one text alone, which is then split"
+    )
+
+
+def _files(folder: Path, stem: str, endings: Sequence[str]) -> list[Path | None]:
+    """Return a file for each ending, plain or with .gz; None where it is missing."""
+    paths = [(folder / f"{stem}.{e}", folder / f"{stem}.{e}.gz") for e in endings]
+    return [next(filter(Path.is_file, both), None) for both in paths]
+
+
+def read_own(paths: Sequence[Path]) -> Iterator[Lines]:
+    """Yield lines that belong together, with white space folded; name the place of bad text."""
+    number = 0
+    for number, rows in enumerate(zip_longest(*map(byte_lines, paths)), 1):
+        if None in rows:
+            shorter = paths[rows.index(None)]
+            longer = next(path for path, row in zip(paths, rows, strict=True) if row)
+            raise TextError(
+                f"{longer}:{number}: this line has no partner: {shorter} has {number - 1:,} lines; "
+                "line n of one file must translate line n of the other"
+            )
+        lines = [fold(decode_line(p, number, row[1])) for p, row in zip(paths, rows, strict=True)]
+        for path, line in zip(paths, lines, strict=True):
+            if found := reserved_word(line):
+                raise TextError(f"{path}:{number}: fairseq reserves the word {found[0]}; remove it")
+        yield tuple(lines)
+    if not number:
+        raise TextError(f"{paths[0]}: the file is empty")
+
+
+class OwnText:
+    """Read a text once, decide of each line, and write it if there is a folder for it."""
+
+    def __init__(self, data: Path, choices: Choices) -> None:
+        self.choices = choices
+        self.parts = find_parts(data, choices.endings)
+        self.counts = Counts()
+        self.ledger: dict[str, list[dict[str, Counter[str]]]] = {}
+        self._held_out: dict[bytes, Counter[str]] = {}  # of given parts: lines in each, by hash
+        self._known: set[bytes] = set()  # held-out lines that are in the training text
+        self._seen: set[bytes] = set()
+        self._sample: list[str] = []  # of the test text's last side
+        self._equal = 0
+
+    def expect(self) -> Iterator[str]:
+        """Refuse a text that is too long, and yield how long reading takes if it takes a while."""
+        paths = self.parts.get(ALL) or self.parts["train"]
+        for path in [path for files in self.parts.values() for path in files]:
+            next(byte_lines(path, may_be_empty=False))
+        start = perf_counter()
+        sample = list(islice(read_own(paths), _SAMPLE))
+        spent = max(perf_counter() - start, 1e-4) / len(sample)
+        if len(sample) < _SAMPLE:
+            return
+        each = sum(len(line.encode()) + 1 for line, *_ in sample) / len(sample)
+        lines = int(paths[0].stat().st_size * (3 if paths[0].suffix == ".gz" else 1) / each)
+        if self.choices.limit is None and lines > MOST_LINES:
+            raise UserError(
+                f"{paths[0]}: about {lines:,} lines, and this recipe reads {MOST_LINES:,} at most: "
+                f"add --limit {MOST_LINES} to take the first ones, or clean the text by "
+                "`highrank data clean-texts` as the recipes of WMT do"
+            )
+        lines = min(lines, self.choices.limit or lines)
+        if (seconds := 3 * spent * lines) > 5:
+            yield f"reading about {lines:,} lines takes about {seconds:,.0f} s"
+
+    def take(self, output: Path | None = None) -> Iterator[str]:
+        """Read, check and count; write `output`/{train,valid,test}.LANGUAGE and counts.json."""
+        choices, whole = self.choices, self.parts.get(ALL)
+        there = sum(1 for _ in byte_lines((whole or self.parts["train"])[0]))
+        total = min(there, choices.limit or there)
+        percent = min(10, max(2, -(-100 * HELD_OUT // max(total, 1))))
+        with ExitStack() as stack:
+            files = {
+                part: [stack.enter_context(_open(output, part, e)) for e in self._written()]
+                for part in (PARTS if output else ())
+            }
+            for part in ("valid", "test", "train") if not whole else (ALL,):
+                last = total if part in ("train", ALL) else None
+                for number, pair in enumerate(islice(read_own(self.parts[part]), last)):
+                    of = part if part != ALL else self._part(pair, number, total, percent)
+                    fate = self._fate(of, pair, number, given=not whole)
+                    self._count(of, pair, fate)
+                    if fate == KEPT and files:
+                        for file, line in zip(files[of], pair, strict=True):
+                            file.write(f"{line}\n")
+        for side in self.ledger.get("train", ()) if total < there else ():
+            for key in ("in", "after --limit"):
+                side.setdefault(key, Counter()).update(sentences=there - total)
+        self._check()
+        yield from self._report(percent if whole else None)
+        if output:
+            names = self._written()
+            write_json(output / "counts.json", {
+                f"{part}.{name}": entry(side) for part in PARTS
+                for name, side in zip(names, self.ledger[part], strict=True)
+            })  # fmt: skip
+
+    def _written(self) -> list[str]:
+        """Return the endings of the written files, without what divides fairseq's names."""
+        return [ending.replace("-", "_") for ending in self.choices.endings]
+
+    def _part(self, pair: Lines, number: int, total: int, percent: int) -> str:
+        if not self.choices.stream:
+            return part_of(pair[0], percent)
+        place = 100 * number // max(total, 1)
+        return (
+            "train" if place < 100 - 2 * percent else "valid" if place < 100 - percent else "test"
+        )
+
+    def _fate(self, part: str, pair: Lines, number: int, given: bool) -> str:
+        """Return `KEPT`, or the reason to leave out a line."""
+        key, is_held_out = _digest(pair[0]), given and part != "train"
+        if not all(pair):
+            if is_held_out:
+                path = self.parts[part][pair.index("")]
+                raise TextError(f"{path}:{number + 1}: empty line; remove it and its partner")
+            return "empty"
+        if max(line.count(" ") for line in pair) >= MAX_WORDS:
+            if is_held_out:
+                raise TextError(f"{self.parts[part][0]}:{number + 1}: more than {MAX_WORDS} words")
+            return f"longer than {MAX_WORDS} words"
+        if is_held_out:
+            self._held_out.setdefault(key, Counter())[part] += 1
+            return KEPT
+        if key in self._held_out and self.choices.overlap == "drop":
+            return "in valid or test, too"
+        if len(pair) == 2:
+            both = _digest("\n".join(pair))
+            if both in self._seen:
+                return "repeated"
+            self._seen.add(both)
+            self._equal += pair[0] == pair[1]
+        if key in self._held_out:
+            self._known.add(key)
+        return KEPT
+
+    def _count(self, part: str, pair: Lines, fate: str) -> None:
+        sides = self.ledger.setdefault(part, [{} for _ in pair])
+        for side, line in zip(sides, pair, strict=True):
+            words = line.count(" ") + 1 if line else 0
+            for key in ("in", fate):
+                side.setdefault(key, Counter()).update(sentences=1, words=words)
+        if part == "train" and fate == KEPT:
+            self.counts.add(pair)
+        if part == "test" and fate == KEPT and len(self._sample) < HELD_OUT:
+            self._sample.append(pair[-1])
+
+    def _check(self) -> None:
+        """Refuse a text from which nothing can be learnt, or whose score would mean nothing."""
+        lines, known = self.counts.lines, Counter[str]()
+        for part in PARTS:
+            if part not in self.ledger or KEPT not in self.ledger[part][0]:
+                raise UserError(f"{part}: no line is left of {lines:,}; give more text")
+        if lines < LEAST_LINES:
+            raise UserError(
+                f"{lines:,} lines to train on, and the smallest model needs {LEAST_LINES:,}: "
+                "give more text"
+            )
+        if 2 * self._equal > lines:
+            raise UserError(
+                f"{self._equal:,} of {lines:,} pairs have equal sides: the files hold one language; "
+                "give the file of the other"
+            )
+        for key in self._known:
+            known += self._held_out[key]
+        held_out = sum(self.ledger[part][0][KEPT]["sentences"] for part in ("valid", "test"))
+        if self.choices.overlap == "refuse" and known.total() > _KNOWN_SHARE * held_out:
+            raise UserError(
+                f"{known['test']:,} lines of test and {known['valid']:,} of valid are in the training "
+                "text, too, so the score would be of known text: --overlap drop takes them out of "
+                "training, --overlap keep leaves them there"
+            )
+        if len(self.choices.endings) == 2:
+            bleu_tokens(self._sample, self.choices.tokens)
+        elif self.choices.words and not self.counts.has_blanks:
+            raise UserError("blanks do not separate words in this text: add --units pieces")
+
+    def _report(self, percent: int | None) -> Iterator[str]:
+        if percent:
+            how = "place" if self.choices.stream else "a hash of each line"
+            yield f"one text, split by {how}: {percent} % each for valid and test"
+        for part in PARTS:
+            counts = entry(self.ledger[part][0])
+            out, left = counts["out"], counts["left out"]
+            why = ", ".join(f"{tally['sentences']:,} {reason}" for reason, tally in left.items())
+            yield (
+                f"{part}: {out['sentences']:,} lines, {out['words']:,} words"
+                f"{f'; left out: {why}' if why else '; nothing is left out'}"
+            )
+        if self._known:
+            known = sum((self._held_out[key] for key in self._known), Counter[str]())
+            yield f"in the training text, too: {known['test']:,} lines of test, {known['valid']:,} of valid"
+
+    def replace_rare(self, output: Path, least_count: int, most: int) -> Iterator[str]:
+        """Replace words by <unk> in all written parts, but for the `most` frequent of training.
+
+        Rare are also those that it has less than `least_count` times.
+        """
+        paths = {part: output / f"{part}.{self._written()[0]}" for part in PARTS}
+        train = WordCounts().add(read_words(paths["train"]))
+        frequent = sum(count >= least_count for count in train.words.values())
+        size = min(frequent, most, len(train.words) - 1)
+        kept = set(train.most_frequent(size))
+        for part, path in paths.items():
+            counts = WordCounts()
+            new = path.with_suffix(".new")
+            with new.open("w", encoding="utf-8", newline="\n") as file:
+                for words in read_words(path):
+                    known = [word if word in kept else UNKNOWN for word in words]
+                    counts.add([known])
+                    file.write(" ".join(known) + "\n")
+            new.replace(path)
+            yield counts.report(part)
+
+
+def _open(output: Path | None, part: str, ending: str) -> Any:
+    assert output is not None
+    return (output / f"{part}.{ending}").open("w", encoding="utf-8", newline="\n")
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()

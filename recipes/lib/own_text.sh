@@ -1,0 +1,70 @@
+# shellcheck shell=bash
+# Shared by recipes of the user's own text. They have the options data, size, limit, overlap, measured_updates
+# and those of their kind of text.
+
+# read_own_text [FLAG…]: check the text before anything is written; set own_text_flags, and add the
+# options of its size to configure_flags, below those of --set.
+# shellcheck disable=SC2154
+read_own_text() {
+    local settings line given
+    if [[ -z $data && -d $recipe_dir/text ]]; then data=$recipe_dir/text; fi     # of highrank new
+    [[ -n $data ]] || refuse "--data is required: your text (see --help)"
+    data=$(absolute "${data%/}")
+    own_text_flags=("$@" --sizes "$recipe_dir/$sizes.yaml" --size "$size" --overlap "$overlap"
+        ${limit:+--limit "$limit"})
+    settings=$(highrank data own-text "$data" "${own_text_flags[@]}") || exit 2
+    while read -r line; do
+        for given in ${set[@]+"${set[@]}"}; do
+            if [[ ${given#train.} == "${line%%=*}"=* ]]; then continue 2; fi
+        done
+        if [[ -z $source && $line == data.vocab_size=* ]]; then
+            pieces=${line#*=}           # a language model has no block data
+        else
+            configure_flags+=("--set=$line")
+        fi
+    done <<<"$settings"
+    name=${name:-$(basename -- "${data%.txt}")${source:+-$source-$target}/$conf}
+}
+
+# take_own_text: stage 0, the text as train, valid and test.
+take_own_text() {
+    need_space "$(($(bytes_of "$data"*) * 4))"
+    run highrank data own-text "$data" "${own_text_flags[@]}" --output "$out" >"$out/settings.txt"
+}
+
+# files_of_text: print the files that the text is in.
+files_of_text() { if [[ -e $data ]]; then echo "$data"; else compgen -G "$data.*"; fi; }
+
+# own_text_stage: stage 0.
+own_text_stage() {
+    local files
+    mapfile -t files < <(files_of_text)
+    run_stage 0 text "take the text from $data" take_own_text "${own_text_flags[*]}" "${files[@]}"
+}
+
+# split_own_text: into the pieces of a language model.
+split_own_text() { run highrank data pieces "$run_dir/text" "$out" --languages txt --vocab-size "$pieces"; }
+
+# say_minutes DATA: time some updates of the training run, and say how long it will take. Nothing of
+# them is kept.
+# shellcheck disable=SC2154
+say_minutes() {
+    if ! in_range 3 || ((measured_updates == 0)) || [[ -e $run_dir/train/metrics.jsonl ]]; then return; fi
+    local scratch updates
+    scratch=$(mktemp -d)
+    write_command "$scratch/command.sh" train "$1" --save-dir "$scratch/train" --log-format json \
+        --no-save --disable-validation --log-interval 1 --max-update "$((measured_updates + 2))"
+    log "measuring $measured_updates updates"
+    bash "$scratch/command.sh" >"$scratch/log" 2>&1 || { cat "$scratch/log"; rm -rf -- "$scratch"; return 1; }
+    updates=${settings[train.max_update]-$(($(setting train.max_epoch) * $(numbers_of updates_per_epoch)))}
+    log "training takes about $(numbers_of ups | sort -g | awk -v updates="$updates" '
+        { speeds[NR] = $1 }
+        END { printf "%.0f minutes", updates / speeds[int((NR + 1) / 2)] / 60 }') on this machine:" \
+        "$updates updates, at the speed of $measured_updates; then it translates or scores"
+    rm -rf -- "$scratch"
+}
+
+# numbers_of NAME: print the numbers of that name from the measured updates, without the first two.
+numbers_of() {
+    sed -n "3,\$!{/updates_per_epoch/!d}; s/.*\"$1\": \([0-9.]*\).*/\1/p" "$scratch/train/metrics.jsonl"
+}

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# A language model on text of your own, of words or pieces, of a size that suits the text.
+#
+# Stages: 0 take the text (and split it), 1 split it into pieces, 2 binarise, 3 train, 5 evaluate,
+# 6 score, 7 show the perplexity and that of a unigram model. A finished stage is skipped unless its
+# options or inputs have changed. The last line of standard output is the test perplexity.
+
+# shellcheck source=../lib/language_modeling.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/language_modeling.sh"
+# shellcheck source=../lib/own_text.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/own_text.sh"
+
+stage=0             # first stage
+stop_stage=7        # last stage
+data=               # folder with {train,valid,test}.txt, or a file to split; empty: documentation of the packages in .venv
+conf=awd_lstm/softmax   # what to train: conf/NAME.yaml, of the trunks awd_lstm and transformer
+units=words         # words (rare ones become <unk> in all parts) or pieces
+order=stream        # stream: each line follows the one before; lines: they are separate (transformer)
+size=auto           # tiny, small or base (sizes_TRUNK.yaml); auto: by the lines and tokens of the text
+overlap=refuse      # lines of valid and test that are in train: refuse them, drop or keep them in train
+limit=              # read only the first N training lines
+measured_updates=20 # updates that are timed before training, to say how long it takes; 0: none
+name=               # results go to EXP_DIR/own_language_model/NAME; empty: TEXT/CONF
+exp_dir=            # empty: exp in the repository
+launch=             # train through highrank launch with these options: --launch="--processes 2"
+set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
+parse_options "$@"
+
+[[ $units == words || $units == pieces ]] || refuse "--units '$units': choose words or pieces"
+[[ $order == stream || $order == lines ]] || refuse "--order '$order': choose stream or lines"
+if [[ $order == lines ]]; then
+    [[ $conf != awd_lstm/* ]] || refuse "--order lines: an AWD-LSTM reads a stream; choose --conf transformer/..."
+    configure_flags=(--set=sample_break_mode=eos --set=evaluate.sample_break_mode=eos
+        --set=evaluate.context_window=0)
+fi
+sizes=sizes_${conf%%/*} scale=own splits=valid,test measured=test source=
+if [[ -z $data ]]; then                 # documentation of the packages that setup installs
+    data=$(absolute "${exp_dir:-$repository/exp}")/own_language_model/download/documentation.txt
+    mkdir -p -- "$(dirname -- "$data")"
+    [[ -e $data ]] || run python "$recipe_dir/documentation.py" "$data"
+fi
+read_own_text --units "$units" --order "$order"
+open_configured_run
+own_text_stage
+words=$run_dir/text
+if [[ $units == pieces ]]; then
+    run_stage 1 pieces "split the text into pieces" split_own_text "$pieces" "$words"
+    words=$run_dir/pieces
+fi
+run_stage 2 data-bin "binarise, the dictionary sorted by frequency" binarise "" "$words"
+say_minutes "$run_dir/data-bin"
+language_model_stages
