@@ -19,11 +19,11 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1322,
     "benchmarks": 1394,
-    "cli": 2973,
-    "common": 2711,
+    "cli": 3245,
+    "common": 2717,
     "compat": 485,
     "criterions": 193,
-    "data": 1986,
+    "data": 2425,
     "evaluation": 264,
     "heads": 2352,
     "hooks": 2864,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2613,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40435
+LINES_OF_TESTS = 40815
 
 
 @pytest.fixture(scope="module")

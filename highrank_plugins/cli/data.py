@@ -200,8 +200,8 @@ def own_text(
 
     Prints the options of the size; what it reads and leaves out is said on standard error.
     """
+    from highrank_plugins.data.own_sizes import choose_size
     from highrank_plugins.data.own_text import Choices, OwnText
-    from highrank_plugins.training.sizes import choose_size
 
     endings = (source, target) if source and target else ("txt",)
     own = OwnText(text, Choices(endings, order == "stream", overlap, limit, units == "words",

@@ -1,4 +1,4 @@
-"""Provide `highrank new`: a folder with a recipe and a study of one's own text."""
+"""Provide `highrank new`: a folder with a recipe and a study of your own text."""
 
 import re
 import shutil
@@ -19,9 +19,10 @@ def new(
     language_model: bool = option(False, "Compare language models."),
     source: str | None = option(None, "Language to translate from, such as cs."),
     target: str | None = option(None, "Language to translate to, such as en."),
-    data: Path | None = option(
-        None, "Your text, which is copied (default: put it into FOLDER/text)."
-    ),
+    text: Annotated[
+        Path | None,  # not `data`, which has to be a file or a folder
+        typer.Option("--data", help="Your text, to copy (default: put it into FOLDER/text)."),
+    ] = None,
 ) -> None:
     """Make a folder to compare layers on your own text.
 
@@ -36,14 +37,16 @@ def new(
 
     if translation == language_model:
         raise ValueError("give one of --translation and --language-model")
-    if translation != bool(source and target) or language_model and (source or target):
+    if translation != bool(source and target) or (language_model and (source or target)):
         raise ValueError("--translation needs --source and --target, which only it has")
+    if source and source == target:
+        raise ValueError(f"--source and --target are both {source}: give two languages")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", folder.name):
         raise ValueError(f"{folder}: runs are named after it; use letters, digits and ._-")
     if folder.exists():
         raise ValueError(f"{folder} exists: name a new folder")
     endings = (source, target) if source and target else ("txt",)
-    parts = {} if data is None and source != target else find_parts(data or Path(), endings)
+    parts = find_parts(text, endings) if text else {}
     recipe = RECIPES / ("own_translation" if translation else "own_language_model")
     if not recipe.is_dir():
         raise ValueError(f"{recipe}: recipes come with a clone of the repository")
@@ -71,7 +74,7 @@ def _study(translates: bool) -> str:
     metric, trunk = ("sacrebleu", "") if translates else ("test_perplexity", "awd_lstm/")
     members = "".join(f"  {layer}: {{conf: {trunk}{layer}}}\n" for layer in _LAYERS)
     return f"""\
-# Four layers × three seeds, on the text in the folder `text`. docs/howto/studies.md explains the keys.
+# Four layers × three seeds on the text in `text/`. docs/howto/studies.md explains the keys.
 recipe: .
 options: {{data: text, measured_updates: 0}}
 seeds: [1, 2, 3]
@@ -95,9 +98,10 @@ Output layers compared on a text of your own.
    split. {done}
 2. `bash {run}` trains the softmax. It says the size that it chose and how long it takes.
    `--conf` chooses another layer of `conf/`, `--help` shows all options.
-3. `highrank study {folder.resolve() / "study.yaml"}` trains all layers with all seeds, and ends with a
-   table and the sentence that may be claimed. It resumes. `--dry-run` shows what it will do.
+3. `highrank study {folder.resolve() / "study.yaml"}` trains all layers with all seeds.
+   It ends with a table and the sentence that may be claimed. It resumes.
+   `--dry-run` shows what it will do.
 
-`sizes*.yaml` has the sizes, `conf/` the layers: change them as you like. Copy a file in `conf/` for a
-layer of your own ({root / "docs/howto/own_layer.md"}), and add it to `study.yaml`.
+`sizes*.yaml` has the sizes, `conf/` the layers: change them as you like. Copy a file in
+`conf/` for a layer of your own ({root / "docs/howto/own_layer.md"}), and add it to `study.yaml`.
 """

@@ -38,7 +38,7 @@ def translate(
 ) -> None:
     """Translate the lines of standard input.
 
-    Example: highrank translate exp/ui_strings_en_de/quickstart < new.en > new.de
+    Example: highrank translate exp/ui_strings_en_de/quickstart
 
     Prints a line for each, in order, as plain text.
     """
@@ -61,18 +61,18 @@ def translate(
 
 def _find(model: Path, data: Path | None, pieces: Path | None, scratch: Path) -> _Model:
     """Return the files of a model; an exported one becomes a checkpoint in `scratch`."""
-    from highrank_plugins.common.checkpoint_file import read_checkpoint
-    from highrank_plugins.reports import model_folder
+    is_exported = (model / "model.safetensors").is_file()
+    places = [model / name for name in _CHECKPOINTS] if model.is_dir() else [model]
+    checkpoint = next(filter(Path.is_file, places), None)
+    if is_exported:
+        from highrank_plugins.reports.model_folder import import_model
 
-    checkpoint = model
-    if (model / model_folder.CONFIG).is_file():
         checkpoint, data = scratch / "model.pt", data or model
-        model_folder.import_model(model, checkpoint)
-    elif model.is_dir():
-        places = [model / name for name in _CHECKPOINTS]
-        checkpoint = next(filter(Path.is_file, places), places[0])
-    if not checkpoint.is_file():
+        import_model(model, checkpoint)
+    if checkpoint is None:
         raise ValueError(f"{model}: neither a checkpoint, nor a folder with one or with a model")
+    from highrank_plugins.common.checkpoint_file import read_checkpoint
+
     task = dict(read_checkpoint(checkpoint, "cfg")["task"])
     if "target_lang" not in task:
         raise ValueError(f"{model}: trained for {task['_name']}; a translator is needed")
@@ -82,8 +82,8 @@ def _find(model: Path, data: Path | None, pieces: Path | None, scratch: Path) ->
     if there is None:
         raise ValueError(f"{places[0]}: no dictionaries; name their folder with --data")
     if pieces is None:
-        names = (there / "pieces.model", there / "codes")
-        names += tuple(there.parent / "pieces" / path.name for path in names)
+        folders = (there, there.parent / "pieces")
+        names = [folder / name for folder in folders for name in ("pieces.model", "codes")]
         pieces = next(filter(Path.is_file, names), None)
         if pieces is None:
             typer.echo("no pieces beside the dictionaries: lines are taken as words", err=True)

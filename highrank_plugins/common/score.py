@@ -102,6 +102,13 @@ _NO_TEXT = (
 )  # fmt: skip
 
 
+def separates_words(text: str) -> bool:
+    """Whether blanks separate the words of a text: less than a tenth is of scripts without them."""
+    scripts = "".join(characters for characters, _ in _SCRIPTS.values())
+    letters = "".join(text.split())
+    return 10 * len(re.findall(f"[{scripts}]", letters)) < max(len(letters), 1)
+
+
 def is_piece(word: str) -> bool:
     """Whether a word of a dictionary has a mark of pieces."""
     return any(re.search(pattern, f"x {word} {word}") for pattern in _PIECES)
@@ -188,8 +195,7 @@ def _word_length(lines: Sequence[str]) -> float:
     """Return the letters of a word on average, at least 2 for scripts without blanks."""
     words = " ".join(lines).split()
     text = "".join(words)
-    scripts = "".join(characters for characters, _ in _SCRIPTS.values())
-    is_other = len(words) < 20 or 10 * len(re.findall(f"[{scripts}]", text)) >= len(text)
+    is_other = len(words) < 20 or not separates_words(text)
     mean = len(text) / max(len(words), 1)
     return max(mean, 2.0) if is_other else mean
 

@@ -5,42 +5,34 @@ cleaned; given validation and test text stays as it is. Memory is bounded by `MO
 """
 
 import hashlib
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
 from highrank_plugins.common.files import write_json
-from highrank_plugins.common.score import Tokens, bleu_tokens
+from highrank_plugins.common.score import Tokens, bleu_tokens, separates_words
 from highrank_plugins.common.text_lines import (
     MAX_WORDS,
     UNKNOWN,
     TextError,
     byte_lines,
-    decode_line,
-    fold,
-    reserved_word,
 )
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words
+from highrank_plugins.data.own_files import ALL, OwnLines, find_parts, read_own
 from highrank_plugins.data.parallel import KEPT
 
 PARTS = ("train", "valid", "test")
-ALL = "all"  # a text that is still to be split
 MOST_LINES = 2_000_000
 LEAST_LINES = 1_000  # of the training text
 HELD_OUT = 500  # lines of validation and of test, if they are between 2 and 10 % of the text
 _SAMPLE = 20_000  # lines from which the time of reading is estimated
 _KNOWN_SHARE = 0.01  # of the held-out lines, that may be in the training text
-_LONG_WORD = 20  # letters of a word on average, above which blanks do not separate words
-_CODE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]+)*")
-
-Lines = tuple[str, ...]  # one, or a sentence and its translation
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,7 @@ class Choices:
 
 
 @dataclass
-class Counts:
+class TextCounts:
     """Count the training text: what its size and the number of pieces are chosen by."""
 
     lines: int = 0
@@ -65,7 +57,7 @@ class Counts:
     different: set[str] = field(default_factory=set)  # words of the first `_SAMPLE` lines
     letters: set[str] = field(default_factory=set)
 
-    def add(self, pair: Lines) -> None:
+    def add(self, pair: OwnLines) -> None:
         """Count a line of each side; the longer side counts as the model's tokens."""
         self.lines += 1
         self.characters += max(map(len, pair))
@@ -78,7 +70,7 @@ class Counts:
     @property
     def has_blanks(self) -> bool:
         """Whether blanks separate words."""
-        return self.characters <= _LONG_WORD * max(self.words, 1)
+        return separates_words("".join(self.different))
 
     @property
     def pieces(self) -> int:
@@ -107,82 +99,13 @@ def entry(counts: dict[str, Counter[str]]) -> dict[str, Any]:
     return {"in": counts.pop("in"), "out": counts.pop(KEPT), "left out": counts}
 
 
-def find_parts(data: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
-    """Return the files of each part; those of one text to be split are `ALL`."""
-    if len(endings) == 2:
-        for name in endings:
-            if not _CODE.fullmatch(name):
-                raise UserError(f"language {name!r}: expected a code such as cs or zh-Hans")
-        if endings[0] == endings[1]:
-            raise UserError(f"--source and --target are both {endings[0]}: give two languages")
-    if data.is_file():
-        if len(endings) == 1:
-            return {ALL: [data]}
-        raise UserError(f"--data {data}: a translator needs two files; give their folder")
-    if not data.is_dir():
-        found = _files(data.parent, data.name, endings)
-        if all(found):
-            return {ALL: [path for path in found if path]}
-        ending = "{" + ",".join(endings) + "}" if len(endings) > 1 else endings[0]
-        raise UserError(f"--data {data}: no such folder, and no files {data}.{ending}")
-    names = {"train": ("train",), "valid": ("valid", "dev"), "test": ("test",)}
-    there: dict[str, list[Path]] = {}
-    lacking: list[str] = []
-    for part, stems in names.items():
-        found = max(
-            (_files(data, stem, endings) for stem in stems), key=lambda f: sum(map(bool, f))
-        )
-        there |= {part: [path for path in found if path]} if all(found) else {}
-        lacking += [f"{stems[0]}.{e}" for e, path in zip(endings, found, strict=True) if not path]
-    if not lacking:
-        return there
-    if len(lacking) == 2 * len(endings) and "train" in there:
-        return {ALL: there["train"]}
-    if len(lacking) == 3 * len(endings):
-        stems = {path.name.split(f".{endings[0]}")[0] for path in data.glob(f"*.{endings[0]}*")}
-        whole = [f for stem in sorted(stems) if all(f := _files(data, stem, endings))]
-        if len(whole) == 1:
-            return {ALL: [path for path in whole[0] if path]}
-    has = ", ".join(sorted(path.name for path in data.iterdir() if path.is_file())[:8])
-    raise UserError(
-        f"--data {data}: {', '.join(lacking)} missing; the folder has {has or 'no files'}. Put "
-        "train, valid (or dev) and test there, or one text alone, which is then split"
-    )
-
-
-def _files(folder: Path, stem: str, endings: Sequence[str]) -> list[Path | None]:
-    """Return a file for each ending, plain or with .gz; None where it is missing."""
-    paths = [(folder / f"{stem}.{e}", folder / f"{stem}.{e}.gz") for e in endings]
-    return [next(filter(Path.is_file, both), None) for both in paths]
-
-
-def read_own(paths: Sequence[Path]) -> Iterator[Lines]:
-    """Yield lines that belong together, with white space folded; name the place of bad text."""
-    number = 0
-    for number, rows in enumerate(zip_longest(*map(byte_lines, paths)), 1):
-        if None in rows:
-            shorter = paths[rows.index(None)]
-            longer = next(path for path, row in zip(paths, rows, strict=True) if row)
-            raise TextError(
-                f"{longer}:{number}: this line has no partner: {shorter} has {number - 1:,} lines; "
-                "line n of one file must translate line n of the other"
-            )
-        lines = [fold(decode_line(p, number, row[1])) for p, row in zip(paths, rows, strict=True)]
-        for path, line in zip(paths, lines, strict=True):
-            if found := reserved_word(line):
-                raise TextError(f"{path}:{number}: fairseq reserves the word {found[0]}; remove it")
-        yield tuple(lines)
-    if not number:
-        raise TextError(f"{paths[0]}: the file is empty")
-
-
 class OwnText:
     """Read a text once, decide of each line, and write it if there is a folder for it."""
 
     def __init__(self, data: Path, choices: Choices) -> None:
         self.choices = choices
         self.parts = find_parts(data, choices.endings)
-        self.counts = Counts()
+        self.counts = TextCounts()
         self.ledger: dict[str, list[dict[str, Counter[str]]]] = {}
         self._held_out: dict[bytes, Counter[str]] = {}  # of given parts: lines in each, by hash
         self._known: set[bytes] = set()  # held-out lines that are in the training text
@@ -248,7 +171,7 @@ class OwnText:
         """Return the endings of the written files, without what divides fairseq's names."""
         return [ending.replace("-", "_") for ending in self.choices.endings]
 
-    def _part(self, pair: Lines, number: int, total: int, percent: int) -> str:
+    def _part(self, pair: OwnLines, number: int, total: int, percent: int) -> str:
         if not self.choices.stream:
             return part_of(pair[0], percent)
         place = 100 * number // max(total, 1)
@@ -256,7 +179,7 @@ class OwnText:
             "train" if place < 100 - 2 * percent else "valid" if place < 100 - percent else "test"
         )
 
-    def _fate(self, part: str, pair: Lines, number: int, given: bool) -> str:
+    def _fate(self, part: str, pair: OwnLines, number: int, given: bool) -> str:
         """Return `KEPT`, or the reason to leave out a line."""
         key, is_held_out = _digest(pair[0]), given and part != "train"
         if not all(pair):
@@ -283,7 +206,7 @@ class OwnText:
             self._known.add(key)
         return KEPT
 
-    def _count(self, part: str, pair: Lines, fate: str) -> None:
+    def _count(self, part: str, pair: OwnLines, fate: str) -> None:
         sides = self.ledger.setdefault(part, [{} for _ in pair])
         for side, line in zip(sides, pair, strict=True):
             words = line.count(" ") + 1 if line else 0
@@ -307,17 +230,17 @@ class OwnText:
             )
         if 2 * self._equal > lines:
             raise UserError(
-                f"{self._equal:,} of {lines:,} pairs have equal sides: the files hold one language; "
-                "give the file of the other"
+                f"{self._equal:,} of {lines:,} pairs have equal sides: the files hold one "
+                "language; give the file of the other"
             )
         for key in self._known:
             known += self._held_out[key]
         held_out = sum(self.ledger[part][0][KEPT]["sentences"] for part in ("valid", "test"))
         if self.choices.overlap == "refuse" and known.total() > _KNOWN_SHARE * held_out:
             raise UserError(
-                f"{known['test']:,} lines of test and {known['valid']:,} of valid are in the training "
-                "text, too, so the score would be of known text: --overlap drop takes them out of "
-                "training, --overlap keep leaves them there"
+                f"{known['test']:,} lines of test and {known['valid']:,} of valid are in the "
+                "training text, too, so the score would be of known text: --overlap drop takes "
+                "them out of training, --overlap keep leaves them there"
             )
         if len(self.choices.endings) == 2:
             bleu_tokens(self._sample, self.choices.tokens)
@@ -338,7 +261,8 @@ class OwnText:
             )
         if self._known:
             known = sum((self._held_out[key] for key in self._known), Counter[str]())
-            yield f"in the training text, too: {known['test']:,} lines of test, {known['valid']:,} of valid"
+            said = ", ".join(f"{known[part]:,} lines of {part}" for part in ("valid", "test"))
+            yield f"in the training text, too: {said}"
 
     def replace_rare(self, output: Path, least_count: int, most: int) -> Iterator[str]:
         """Replace words by <unk> in all written parts, but for the `most` frequent of training.

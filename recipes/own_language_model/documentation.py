@@ -1,7 +1,7 @@
 """Write prose of the documentation in the pinned packages of .venv, one sentence a line.
 
-Docstrings are read without importing anything. A sentence is kept if it begins with a capital letter,
-ends with a full stop, and has 5 to 40 words of letters; repeated ones once. Words are in lower case.
+Docstrings are read without importing anything. A sentence is kept if it begins with a capital
+letter, ends with a full stop, and has 5 to 40 words; repeated ones once. Words are in lower case.
 """
 
 import argparse
@@ -28,8 +28,8 @@ def main() -> None:
     found = hashlib.sha256(text.encode()).hexdigest()
     if found != SHA256:
         sys.exit(
-            f"error: the packages of .venv are not those of requirements/pinned.txt (sha256 {found}): "
-            "run bash scripts/setup.sh, or name a text of your own with --data"
+            f"error: .venv has other packages than requirements/pinned.txt (sha256 {found}): run "
+            "bash scripts/setup.sh, or name a text of your own with --data"
         )
     output.write_text(text, encoding="utf-8")
 

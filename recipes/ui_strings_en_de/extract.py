@@ -9,7 +9,6 @@ became of them.
 """
 
 import argparse
-import hashlib
 import json
 import re
 import zipfile
@@ -17,8 +16,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from highrank_plugins.common.text_lines import fold
+from highrank_plugins.data.own_text import part_of, tally
+from highrank_plugins.data.parallel import KEPT
+
 FILE = "homeassistant/components/{component}/translations/{language}.json"
-KEPT = "kept"
 Pair = tuple[str, str]
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
 
@@ -63,15 +65,6 @@ def fates_of(pairs: Iterable[Pair]) -> list[tuple[Pair, str]]:
     return found
 
 
-def tally(lines: list[tuple[str, str]]) -> dict:
-    """Return the entry of a run's ledger for one side of a part, see docs/howto/recipes.md."""
-    counts: dict[str, Counter[str]] = {}
-    for line, fate in lines:
-        for key in ("in", fate):
-            counts.setdefault(key, Counter()).update(sentences=1, words=len(line.split()))
-    return {"in": counts.pop("in"), "out": counts.pop(KEPT), "left out": counts}
-
-
 def all_pairs(wheel: zipfile.ZipFile, source: str, target: str) -> Iterator[Pair]:
     """Yield pairs in the order of components and keys."""
     pattern = re.compile(FILE.format(component=r"([^/]+)", language=re.escape(source)))
@@ -94,10 +87,6 @@ def leaves(tree: dict, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
             yield (*above, key), value
 
 
-def fold(text: str) -> str:
-    return " ".join(text.split())
-
-
 def problem(source: str, target: str) -> str | None:
     """Return the reason to leave a pair out, or None."""
     if not (source and target):
@@ -107,11 +96,6 @@ def problem(source: str, target: str) -> str | None:
     if Counter(PLACEHOLDER.findall(source)) != Counter(PLACEHOLDER.findall(target)):
         return "other placeholders"
     return None
-
-
-def part_of(source: str) -> str:
-    percent = int(hashlib.sha256(source.encode()).hexdigest(), 16) % 100
-    return "train" if percent < 96 else "valid" if percent < 98 else "test"
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def test_the_page_on_the_first_training_run_works(translator, tmp_path):
     for path in (folder / "text").iterdir():
         shutil.copy(path, tmp_path)
     # twenty epochs of a Transformer of the papers' size would take hours
-    printed = follow("start/first_training.md", tmp_path, tiny=True)
+    printed = follow("howto/own_text.md", tmp_path, tiny=True)
     assert "sacrebleu" in printed.lower()
     assert (tmp_path / "checkpoints" / "checkpoint_best.pt").is_file()
 
@@ -127,7 +127,7 @@ def test_the_readme_uses_the_training_command_of_the_first_page():
     """Compare the part of the command that the README shows with the page."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"fairseq-train (.*?) …", readme.replace("\\\n", ""))
-    blocks = [text for _, text, _ in blocks_of(DOCS / "start" / "first_training.md", tiny=False)]
+    blocks = [text for _, text, _ in blocks_of(DOCS / "howto" / "own_text.md", tiny=False)]
     (training,) = [text for text in blocks if text.startswith("fairseq-train")]
     options = re.findall(r"--[a-z-]+(?: [^-\s]\S*(?: user-dir\))?)?", line)
     assert len(options) == 5 and [option for option in options if option not in training] == []

@@ -8,18 +8,18 @@ import yaml
 
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.own_text import Counts
+from highrank_plugins.data.own_text import TextCounts
 
 _TEXT = "data.vocab_size"
 
 
 def choose_size(
-    table: Path, counts: Counts, wanted: str, units: str = "pieces"
+    table: Path, counts: TextCounts, wanted: str, units: str = "pieces"
 ) -> tuple[str, str, dict[str, Any]]:
     """Return the size, the reason, and the options over the configuration of a layer.
 
-    `units` are words or pieces. A size has the text below its bounds `below`, in lines and units; `auto` takes the first that
-    fits. There are at least as many updates as `epochs` take, and pieces that the text carries.
+    `units` are words or pieces. `auto` takes the first size whose bounds `below` the text is below,
+    in lines and units. There are at least as many updates as `epochs` take.
     """
     sizes: dict[str, Any] = yaml.safe_load(table.read_text(encoding="utf-8"))
     if wanted not in {"auto", *sizes}:
@@ -50,7 +50,7 @@ def choose_size(
     return name, "; ".join(said), options
 
 
-def _pieces(wanted: int, counts: Counts) -> int:
+def _pieces(wanted: int, counts: TextCounts) -> int:
     """Return as many pieces as the lines and words carry, and more than the text has letters."""
     most = min(wanted, int(counts.lines / 1.5), len(counts.different | counts.letters))
     return max(most, ceil(1.5 * len(counts.letters)) + 4) // 10 * 10

@@ -1,0 +1,194 @@
+"""The user's own text: found, split, checked, counted and sized before anything is trained."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data import own_text
+from highrank_plugins.data.own_files import find_parts
+from highrank_plugins.data.own_sizes import choose_size
+from highrank_plugins.data.own_text import Choices, OwnText, TextCounts, part_of
+from tests.recipes.running import RECIPES
+
+PAIR = ("cs", "en")
+TABLES = [*RECIPES.glob("own_*/sizes*.yaml")]
+
+
+def lines(count: int, word: str, first: int = 0) -> str:
+    return "".join(f"{word} number {n} of many\n" for n in range(first, first + count))
+
+
+def write_parts(folder: Path, train: int = 1200, others: int = 50) -> Path:
+    folder.mkdir(exist_ok=True)
+    places = {"train": (train, 0), "dev": (others, 5000), "test": (others, 6000)}
+    for part, (count, first) in places.items():
+        for language, word in (("cs", "slovo"), ("en", "word")):
+            (folder / f"{part}.{language}").write_text(lines(count, word, first))
+    return folder
+
+
+def take(data: Path, output: Path | None = None, **choices) -> tuple[OwnText, str]:
+    if output is not None:
+        output.mkdir()
+    own = OwnText(data, Choices(**{"endings": PAIR} | choices))
+    return own, "\n".join([*own.expect(), *own.take(output)])
+
+
+def test_given_parts_stay_as_they_are_and_training_text_is_cleaned(tmp_path):
+    data = write_parts(tmp_path / "mine")
+    for language in PAIR:
+        path = data / f"train.{language}"
+        first = path.read_text().partition("\n")[0]
+        path.write_text(f"{path.read_text()}{first}\n\n")
+    (data / "test.en.gz").write_bytes(gzip.compress((data / "test.en").read_bytes()))
+    (data / "test.en").unlink()
+    _, said = take(data, tmp_path / "out")
+    assert "train: 1,200 lines, 6,000 words; left out: 1 repeated, 1 empty" in said
+    assert "test: 50 lines, 250 words; nothing is left out" in said
+    assert (tmp_path / "out" / "valid.cs").read_text() == (data / "dev.cs").read_text()
+    counts = json.loads((tmp_path / "out" / "counts.json").read_text())["train.cs"]
+    assert counts["in"]["sentences"] == 1202 and counts["out"]["sentences"] == 1200
+    assert counts["left out"] == {
+        "repeated": {"sentences": 1, "words": 5}, "empty": {"sentences": 1, "words": 0}
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["", "corpus"])
+def test_one_pair_is_split_and_no_source_line_is_in_two_parts(tmp_path, name):
+    data = tmp_path / "mine"
+    data.mkdir()
+    for language, word in (("cs", "slovo"), ("en", "word")):
+        twice = lines(1500, word) + lines(1500, f"other {word}" if word == "word" else word)
+        (data / f"corpus.{language}").write_text(twice)
+    _, said = take(data / name, tmp_path / "out")
+    assert "one text, split by a hash of each line: 10 % each for valid and test" in said
+    parts = [set((tmp_path / "out" / f"{p}.cs").read_text().split("\n")) - {""}
+             for p in own_text.PARTS]  # fmt: skip
+    assert sum(map(len, parts)) == len(set().union(*parts)) == 1500
+    assert all(part_of(line, 10) == name for name, part in zip(own_text.PARTS, parts, strict=True)
+               for line in part)  # fmt: skip
+
+
+def test_a_stream_is_split_by_place_and_rare_words_become_unknown_in_all_parts(tmp_path):
+    path = tmp_path / "book.txt"
+    path.write_text(lines(2000, "word") + "a strange last line\n")
+    own, _ = take(path, tmp_path / "out", endings=("txt",), stream=True, words=True)
+    out = tmp_path / "out"
+    assert (out / "train.txt").read_text() == lines(1601, "word")
+    said = "\n".join(own.replace_rare(out, least_count=3, most=100))
+    assert "train: 1,601 lines" in said and "16.67% <unk>" in said
+    assert (out / "test.txt").read_text().endswith("<unk> <unk> <unk> <unk>\n")
+    assert "word number <unk> of many\n" in (out / "train.txt").read_text()
+
+
+def test_more_lines_than_the_limit_are_counted_as_left_out(tmp_path):
+    data = write_parts(tmp_path / "mine")
+    own, said = take(data, limit=1100)
+    assert own.counts.lines == 1100
+    assert "train: 1,100 lines, 5,500 words; left out: 100 after --limit" in said
+
+
+def spoil(data: Path, name: str, text: str | None) -> None:
+    path = data / name
+    path.unlink() if text is None else path.write_text(text)
+
+
+WRONG = {
+    "one file missing": (("train.en", None), {}, "train.en missing; the folder has dev.cs"),
+    "an empty file": (("test.cs", ""), {}, "test.cs: the file is empty"),
+    "unequal files": (("train.en", lines(1100, "word")), {},
+                      "train.cs:1101: this line has no partner: "),
+    "an empty line in test": (("test.cs", lines(49, "slovo") + "\n"), {},
+                              "test.cs:50: empty line; remove it and its partner"),
+    "the same language twice": ((), {"endings": ("cs", "cs")}, "are both cs: give two languages"),
+    "a name that is no language": ((), {"endings": ("cs", "e n")}, "expected a code such as cs"),
+    "one language in two files": (("train.en", lines(1200, "slovo")), {},
+                                  "1,200 of 1,200 pairs have equal sides"),
+    "50 lines": ((), {"limit": 50}, "50 lines to train on, and the smallest model needs 1,000"),
+    "test lines in the training text": (("test.cs", lines(50, "slovo", 10)), {},
+                                        "50 lines of test and 0 of valid are in the training"),
+    "Japanese": (("test.en", "これは長い日本語の文です\n" * 50), {}, "--bleu-tokens char"),
+    "words without blanks": (("train.cs", "这是一个没有空格的很长很长很长的句子啊\n" * 1200),
+                             {"endings": ("cs",), "words": True, "overlap": "keep"},
+                             "add --units pieces"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_bad_text_is_refused_in_one_line_with_the_remedy(tmp_path, case):
+    data = write_parts(tmp_path / "mine")
+    change, choices, message = WRONG[case]
+    if change:
+        spoil(data, *change)
+    with pytest.raises(UserError) as error:
+        take(data, **choices)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("overlap", "kept"), [("drop", 1150), ("keep", 1200)])
+def test_known_lines_are_dropped_from_training_or_kept(tmp_path, overlap, kept):
+    data = write_parts(tmp_path / "mine")
+    spoil(data, "test.cs", lines(50, "slovo", 10))
+    own, said = take(data, overlap=overlap)
+    assert own.counts.lines == kept
+    assert ("50 in valid or test, too" in said) == (overlap == "drop")
+    assert ("0 lines of valid, 50 lines of test" in said) == (overlap == "keep")
+
+
+def test_a_text_of_millions_of_lines_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(own_text, "MOST_LINES", 3000)
+    monkeypatch.setattr(own_text, "_SAMPLE", 100)
+    data = write_parts(tmp_path / "mine", train=5000)
+    with pytest.raises(UserError, match=r"about 5,\d+ lines, and this recipe reads 3,000 at most"):
+        take(data)
+    own, _ = take(data, limit=3000)
+    assert own.counts.lines == 3000
+
+
+def test_only_one_lone_text_of_a_folder_is_split(tmp_path):
+    for name in ("a.cs", "a.en"):
+        (tmp_path / name).write_text("x\n")
+    assert find_parts(tmp_path, PAIR) == {"all": [tmp_path / "a.cs", tmp_path / "a.en"]}
+    for name in ("b.cs", "b.en"):
+        (tmp_path / name).write_text("x\n")
+    with pytest.raises(UserError, match="or one text alone, which is then split"):
+        find_parts(tmp_path, PAIR)
+
+
+def counted(number: int, words: int = 12) -> TextCounts:
+    counts = TextCounts(lines=number, characters=number * words * 6, words=number * words)
+    counts.different = {str(n) for n in range(number)}
+    counts.letters = set("abc")
+    return counts
+
+
+def test_the_size_follows_lines_and_pieces():
+    (table,) = [path for path in TABLES if path.name == "sizes.yaml"]
+    chosen = {n: choose_size(table, counted(n), "auto")[0] for n in (1000, 7999, 8001, 99_999)}
+    assert chosen == {1000: "tiny", 7999: "tiny", 8001: "small", 99_999: "small"}
+    assert choose_size(table, counted(7999, words=100), "auto")[0] == "small"
+    _, why, options = choose_size(table, counted(3000), "auto")
+    assert "3,000 lines with about 57,000 pieces; below 8,000 lines" in why
+    assert options["data.vocab_size"] == 2000 and options["max_update"] == 800
+    assert choose_size(table, counted(1500), "auto")[2]["data.vocab_size"] == 1000
+    assert choose_size(table, counted(7999), "auto")[2]["max_update"] == 1600
+    with pytest.raises(UserError, match="did you mean 'tiny'"):
+        choose_size(table, counted(3000), "tinny")
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda path: path.name)
+def test_no_size_ends_within_its_warm_up(table):
+    for size in yaml.safe_load(table.read_text()).values():
+        options = size["set"]
+        assert 4 * options["warmup_updates"] <= options.get("max_update", 10**9)
+
+
+def test_a_script_without_blanks_is_sized_by_its_letters():
+    counts = TextCounts()
+    for _ in range(1000):
+        counts.add(("这是一个没有空格的很长很长很长的句子啊啊", "a sentence"))
+    assert not counts.has_blanks and counts.pieces == 1000 + int(20 * 1000 / 1.5)

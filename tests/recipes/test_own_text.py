@@ -1,0 +1,186 @@
+"""Text of the user's own from files to a score and to translations of new lines."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from highrank_plugins.studies.definition import read_study
+from tests.recipes.running import RECIPES, overrides, recipe, run, stages_done
+
+CLI = [sys.executable, "-m", "highrank_plugins.cli"]
+LM = {
+    "decoder_embed_dim": 8,
+    "decoder_hidden_size": 8,
+    "decoder_last_hidden_size": 8,
+    "decoder_ffn_embed_dim": 8,
+    "max_epoch": 1,
+    "asgd_at_epoch": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def timetable(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own text")  # a space in every path
+    subprocess.run([sys.executable, RECIPES / "own_translation" / "timetable.py", folder])
+    return folder
+
+
+def highrank(*words: object, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*CLI, *map(str, words)], capture_output=True, text=True, input=text)
+
+
+def test_the_embedded_timetable_is_the_same_everywhere(timetable):
+    first = (timetable / "timetable.en").read_text().partition("\n")[0]
+    assert first == "the train arrives from Ulm at twenty six past five at night"
+    assert len({*(timetable / "timetable.en").read_text().splitlines()}) == 3000
+
+
+@pytest.mark.long  # reads 600 files
+def test_the_embedded_documentation_is_the_same_everywhere(tmp_path):
+    script = RECIPES / "own_language_model" / "documentation.py"
+    done = subprocess.run([sys.executable, script, tmp_path / "text"], capture_output=True)
+    assert done.returncode == 0, done.stderr  # it compares a checksum
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "message"),
+    [
+        ("own_translation", [], "--source and --target are required"),
+        (
+            "own_translation",
+            ["--source", "en", "--target", "en"],
+            "are both en: give two languages",
+        ),
+        ("own_translation", ["--source", "en", "--target", "fr"], "no files"),
+        ("own_language_model", ["--order", "lines"], "an AWD-LSTM reads a stream"),
+    ],
+)
+def test_what_cannot_train_is_refused_before_anything_is_written(
+    timetable, tmp_path, name, words, message
+):
+    words = ["--data", timetable / "timetable", "--exp-dir", tmp_path / "exp", *words]
+    result = run(recipe(name, *words))
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert not (tmp_path / "exp").exists()
+
+
+@pytest.mark.parametrize("kind", ["translation", "language_model"])
+def test_a_new_folder_has_a_study_that_can_be_read(timetable, tmp_path, kind):
+    words = ["--translation", "--source", "en", "--target", "de"]
+    words += ["--data", timetable / "timetable"]
+    words = words if kind == "translation" else ["--language-model"]
+    result = highrank("new", tmp_path / "mine", *words)
+    assert result.returncode == 0, result.stderr
+    study = read_study(tmp_path / "mine" / "study.yaml")
+    assert len(study.members) == 12 and study.recipe == tmp_path / "mine"
+    assert study.options["data"] == str(tmp_path / "mine" / "text")
+    help_text = run(["bash", str(tmp_path / "mine" / "run.sh"), "--help"])
+    assert help_text.returncode == 0
+    assert ("[en]" in help_text.stdout) == (kind == "translation")
+    again = highrank("new", tmp_path / "mine", *words)
+    assert again.returncode == 2 and "exists: name a new folder" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--translation"], "--translation needs --source and --target"),
+        ([], "give one of --translation and --language-model"),
+        (["--translation", "--source", "en", "--target", "en"], "give two languages"),
+    ],
+)
+def test_a_new_folder_of_no_text_is_refused(tmp_path, words, message):
+    result = highrank("new", tmp_path / "mine", *words)
+    assert result.returncode == 2 and message in result.stderr
+    assert not (tmp_path / "mine").exists()
+
+
+def test_translate_names_what_is_no_model(tmp_path):
+    result = highrank("translate", tmp_path)
+    assert result.returncode == 2
+    assert "neither a checkpoint, nor a folder with one or with a model" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def translated(timetable):
+    """Return the result and the folder of a whole run of a tiny translator."""
+    words = ["--data", timetable / "timetable", "--source", "en", "--target", "de"]
+    words += ["--conf", "mixtape", "--exp-dir", timetable / "exp", "--measured-updates", 2]
+    settings = [s for s in overrides(max_update=4, max_epoch=1) if "vocab_size" not in s]
+    result = run(recipe("own_translation", *words, settings=settings))
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result, timetable / "exp" / "own_translation" / "timetable-en-de" / "mixtape"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_own_text_is_trained_and_scored_under_its_own_name(translated):
+    result, folder = translated
+    assert stages_done(result) == [0, 1, 2, 3, 4, 5, 6]
+    assert "training takes about 0 minutes on this machine" in result.stderr
+    record = json.loads((folder / "results.json").read_text())
+    assert record["config"]["train"]["source_lang"] == "en"
+    assert record["ledger"]["text"]["train.en"]["out"]["sentences"] == 2417
+    assert result.stdout.splitlines()[-1].startswith("sacreBLEU ")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_new_lines_are_translated_by_every_form_of_a_model(translated, tmp_path):
+    _, folder = translated
+    text = "the bus leaves\n\nthe train arrives\n"
+    first = highrank("translate", folder, text=text)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.count("\n") == 3 and first.stdout.split("\n")[1] == ""
+    assert "▁" not in first.stdout
+    checkpoint = folder / "average" / "checkpoint.pt"
+    pieces = folder / "pieces" / "pieces.model"
+    shutil.rmtree(tmp_path / "model", ignore_errors=True)
+    done = highrank("model", "export", checkpoint, "--pieces", pieces, "--data",
+                    folder / "data-bin", "--output", tmp_path / "model")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for model in (checkpoint, tmp_path / "model"):
+        assert highrank("translate", model, text=text).stdout == first.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("conf", "words"),
+    [
+        ("awd_lstm/mos", []),
+        ("transformer/mos", ["--units", "pieces"]),
+        ("transformer/softmax", ["--order", "lines"]),
+    ],
+)
+def test_language_models_are_scored_with_the_unigram_beside_them(timetable, tmp_path, conf, words):
+    is_lstm = conf.startswith("awd")
+    names = {"decoder_ffn_embed_dim"} if is_lstm else {"decoder_hidden_size",
+             "decoder_last_hidden_size", "asgd_at_epoch"}  # fmt: skip
+    settings = [f"{name}={value}" for name, value in LM.items() if name not in names]
+    data = ["--data", timetable / "timetable.en", "--exp-dir", tmp_path, "--name", "a"]
+    more = ["--conf", conf, "--measured-updates", 2, *words]
+    result = run(recipe("own_language_model", *data, *more, settings=settings))
+    assert result.returncode == 0, result.stderr[-3000:]
+    record = json.loads((tmp_path / "own_language_model" / "a" / "results.json").read_text())
+    assert {"test_perplexity", "test_unigram_perplexity"} <= record["metrics"].keys()
+    assert record["ledger"]["evaluate"]["test"]["left out"] == {}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(5400)
+def test_a_table_of_two_layers_and_two_seeds_takes_less_than_an_hour(timetable, tmp_path):
+    words = ["--translation", "--source", "en", "--target", "de", "--data", timetable / "timetable"]
+    assert highrank("new", tmp_path / "mine", *words).returncode == 0
+    file = tmp_path / "mine" / "study.yaml"
+    study = yaml.safe_load(file.read_text())
+    study |= {"seeds": [1, 2], "members": {k: study["members"][k] for k in ("softmax", "mixtape")}}
+    file.write_text(yaml.safe_dump(study))
+    result = highrank("study", file, "--exp-dir", tmp_path / "exp")
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "What can be claimed" in result.stdout
