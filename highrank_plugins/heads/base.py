@@ -31,10 +31,10 @@ from highrank_plugins.heads.checks import (
 from highrank_plugins.heads.pointwise import Pointwise, build_pointwise
 from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.heads.registry import Registry, follow_function, named_tensors
-from highrank_plugins.losses import ChunkResults, LossOutput, LossPlan, compute_nll
-from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
+from highrank_plugins.losses import LossOutput, LossPlan, compute_nll
+from highrank_plugins.losses.chunking import chunk_ranges, join_chunks, tokens_within
 from highrank_plugins.losses.fused import FusedLoss
-from highrank_plugins.losses.kept_state import is_plain
+from highrank_plugins.losses.kept_state import PLAIN
 from highrank_plugins.losses.own_layers import is_ours, same_form
 from highrank_plugins.losses.plan import Named
 
@@ -183,7 +183,9 @@ class Head(nn.Module):
         changes = self.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
         if changes or not is_ours(self):  # the tensors of others may follow from anything
             return self.tensors()
-        state: list[object] = [tuple(filter(is_plain, vars(m).values())) for m in self.modules()]
+        state: list[object] = [
+            tuple(v for v in vars(m).values() if isinstance(v, PLAIN)) for m in self.modules()
+        ]
         for p in self.parameters():
             state.append((p.data_ptr(), 0 if p.is_inference() else p._version, p.dtype))
         if self._prepared is None or self._prepared[0] != state:
@@ -268,7 +270,7 @@ class Head(nn.Module):
         if not 1 <= k <= self.num_classes:
             raise ValueError(f"k: expected 1 to {self.num_classes} classes, got {k}")
         parts = (log_probs.topk(k) for log_probs in self._log_probs_of_chunks(features))
-        values, classes = ChunkResults(len(self.flatten_features(features)), parts).columns
+        values, classes = join_chunks(len(self.flatten_features(features)), parts)
         return values.view(*features.shape[:-1], k), classes.view(*features.shape[:-1], k)
 
     def _log_probs_of_chunks(self, features: Tensor) -> Iterator[Tensor]:

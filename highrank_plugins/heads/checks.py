@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.losses.runner import autocast_dtype
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -50,9 +51,7 @@ def flat_features(
     if features.dtype not in FLOATS:
         known = ", ".join(str(dtype) for dtype in FLOATS)
         raise ValueError(f"features: expected one of {known}, got {features.dtype}")
-    device = features.device.type
-    casts = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    for name, parameter in () if casts else parameters:
+    for name, parameter in () if autocast_dtype(features) else parameters:
         if parameter.dtype != features.dtype and not name.startswith("pointwise."):
             raise ValueError(
                 f"features are {features.dtype}, the parameter {name} is {parameter.dtype}: "

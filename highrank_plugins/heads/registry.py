@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from highrank_plugins.common.names import did_you_mean, layer_name
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.losses.kept_state import PLAIN
 from highrank_plugins.losses.own_layers import is_ours
 from highrank_plugins.losses.trial import OF_LAYER
 
 T = TypeVar("T", bound=type)
-PLAIN = (bool, int, float, str)  # types of an option's value
 
 # attributes that follow from the log-probabilities, or from the logits, in a way for every layer
 OF_LOGITS = ("logit_vectors", "nll_of_logits", "log_weights", "class_gates", "weights_by_class")

@@ -7,7 +7,6 @@ holds one chunk of tokens at a time. `fused` also writes its gradients out; `cpp
 
 from __future__ import annotations
 
-from highrank_plugins.losses.chunking import ChunkResults
 from highrank_plugins.losses.nll import (
     IMPLEMENTATIONS,
     check_implementation,
@@ -18,7 +17,6 @@ from highrank_plugins.losses.plan import LossOutput, LossPlan
 
 __all__ = [
     "IMPLEMENTATIONS",
-    "ChunkResults",
     "LossOutput",
     "LossPlan",
     "check_implementation",

@@ -17,8 +17,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from highrank_plugins.losses.plan import LossOutput
-
 FEATURES = ""  # name of the features among the inputs of a loss, whose others are tensors of a head
 DOUBLE_BACKWARD = (
     "this loss is differentiable once; for gradients of gradients (create_graph=True) use "
@@ -154,17 +152,8 @@ class _Linear(torch.autograd.Function):
         return (None,) * 5
 
 
-def once_differentiable_nll(batch: Any, inputs: tuple[Tensor, ...]) -> LossOutput:
-    """Return the loss of a `runner.Runner`, with gradients for those inputs that need them."""
-    if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
-        with torch.no_grad():
-            return batch.gradients([False] * len(inputs), inputs, None)[0]
-    function = _SumLoss if batch.plan.reduction == "sum" else _TokenLoss
-    return LossOutput(*function.apply(batch, *inputs))
-
-
-class _SumLoss(torch.autograd.Function):
-    """Sum the loss, with its gradients computed in the forward pass."""
+class SumLoss(torch.autograd.Function):
+    """Sum the loss of a `runner.Runner`, with its gradients computed in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, batch: Any, *inputs: Tensor) -> tuple[Tensor | None, ...]:
@@ -198,7 +187,7 @@ class _SumLoss(torch.autograd.Function):
         return None, *(_scaled(sums.pop(0), by, dtype) for dtype in ctx.dtypes)
 
 
-class _TokenLoss(torch.autograd.Function):
+class TokenLoss(torch.autograd.Function):
     """Return the loss per token; the backward pass computes each chunk again."""
 
     @staticmethod

@@ -81,30 +81,26 @@ def cache_sized_blocks(
     return chunk_ranges(0, rows, max(1, memory // (4 * max(1, floats_per_row))))
 
 
-class ChunkResults:
-    """Collect the results [n, …] of chunks in tensors of all N tokens.
+def join_chunks(tokens: int, parts: Iterable[Iterable[Tensor | None]]) -> list[Any]:
+    """Return the results [n, …] of chunks, Tensor or None each, as tensors of all N tokens.
 
     Small tensors that outlive the large ones of their chunk would fragment the heap: on a CPU, a
     list of them kept up to N × M numbers resident.
     """
-
-    def __init__(self, tokens: int, parts: Iterable[Iterable[Tensor | None]]) -> None:
-        self.columns: list[Any] = []  # Tensor or None
-        start = 0
-        for part in parts:
-            given = [None if t is None else t.detach() for t in part]
-            stop = start + next(len(t) for t in given if t is not None)
-            if not self.columns:
-                is_all = stop == tokens
-                self.columns = (
-                    given
-                    if is_all
-                    else [None if t is None else t.new_empty(tokens, *t.shape[1:]) for t in given]
-                )
-            for column, t in zip(self.columns, given, strict=True):
-                if t is not None and column is not t:
-                    column[start:stop] = t
-            start = stop
+    columns: list[Any] = []
+    start = 0
+    for part in parts:
+        given = [None if t is None else t.detach() for t in part]
+        stop = start + next(len(t) for t in given if t is not None)
+        if stop == tokens and not columns:
+            return given
+        if not columns:
+            columns = [None if t is None else t.new_empty(tokens, *t.shape[1:]) for t in given]
+        for column, t in zip(columns, given, strict=True):
+            if t is not None:
+                column[start:stop] = t
+        start = stop
+    return columns
 
 
 def concatenate(parts: Iterable[Scores]) -> Scores:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.autograd import generators, inner_graph, set_generators
-from highrank_plugins.losses.kept_state import KeptState, containers, moved_numbers
+from highrank_plugins.losses.kept_state import PLAIN, KeptState, containers, moved_numbers
 from highrank_plugins.losses.own_layers import HOOKS, call_with, has_own_methods, title
 from highrank_plugins.losses.plan import LossPlan
 from highrank_plugins.losses.runner import autocast
@@ -77,7 +77,7 @@ class _Same:
 
 def _state(head: Any, numbers: bool) -> Iterator[Any]:
     """Yield what says that a layer has another function than before."""
-    plain = (bool, int, float, str) if numbers else (bool, str)
+    plain = PLAIN if numbers else (bool, str)
     for _, held in containers(head):
         items = held.items() if isinstance(held, dict) else enumerate(held)
         yield tuple((key, value) for key, value in items if isinstance(value, plain))

@@ -36,13 +36,9 @@ class LossChunk(NamedTuple):
         """Return the tokens a..b−1 of the chunk."""
         if b - a == len(self.target_N):
             return self
-        return LossChunk(
-            {name: t[a:b] for name, t in self.given.items()},
-            self.target_N[a:b],
-            None if self.scale_N is None else self.scale_N[a:b],
-            {name: t[a:b] for name, t in self.grads.items()},
-            self.start + a,
-        )
+        scale_N = None if self.scale_N is None else self.scale_N[a:b]
+        given, grads = ({n: t[a:b] for n, t in named.items()} for named in (self.given, self.grads))
+        return LossChunk(given, self.target_N[a:b], scale_N, grads, self.start + a)
 
 
 class FusedLoss:
@@ -142,7 +138,7 @@ class FusedLoss:
         Products are in the compute dtype, `out` and `bias` in that of chunks.
         """
         if rows.dtype != out.dtype:
-            found = torch.mm(rows, weight.t(), out=self._narrow_buffer(out))
+            found = torch.mm(rows, weight.t(), out=self._narrow(out))
             (out.add_ if adds else out.copy_)(found)
             if bias is not None:
                 out.add_(bias)
@@ -153,7 +149,7 @@ class FusedLoss:
         else:
             torch.addmm(bias, rows, weight.t(), out=out)
 
-    def _narrow_buffer(self, like: Tensor) -> Tensor:
+    def _narrow(self, like: Tensor) -> Tensor:
         return self.buffer("narrow", *like.shape, dtype=self.compute)
 
     def backward_products(
@@ -166,7 +162,7 @@ class FusedLoss:
         Classes that the filter leaves out of `grad` [n, M] take part in neither product.
         """
         if grad.dtype != self.compute:
-            grad = self._narrow_buffer(grad).copy_(grad)
+            grad = self._narrow(grad).copy_(grad)
         factor_n1 = None if self.kernels.applies_factor else factor.unsqueeze(-1)
         scaled = rows if factor_n1 is None else (rows * factor_n1).to(rows.dtype)
         kept = kept_columns(grad) if filtered and self.plan.filter_gradients else None

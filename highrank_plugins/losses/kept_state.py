@@ -14,11 +14,8 @@ from torch import Tensor, nn
 # whose objects hold no state of a layer
 FOREIGN = sys.stdlib_module_names | {"torch", "numpy", "fairseq", "omegaconf", "hydra"}
 MOST_CONTAINERS = 1000
+PLAIN = (bool, int, float, str)  # types of an option's value, and of a layer's numbers
 PARAMETRISED = "parametrizations."  # in names; spectral norm takes a step in each loss
-
-
-def is_plain(value: object) -> bool:
-    return isinstance(value, bool | int | float | str)
 
 
 def containers(head: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -95,7 +92,7 @@ class KeptState:
             for key in keys:
                 value = before[key]
                 now = container.get(key) if isinstance(container, dict) else container[key]
-                if is_plain(value) and value != now and value == value:
+                if isinstance(value, PLAIN) and value != now and value == value:
                     return f"{name}{key}"
                 kept = copies.get(id(value))
                 if kept is not None and isinstance(now, Tensor) and not _equal(now, kept, True):

@@ -111,11 +111,6 @@ def inputs_of(plan: LossPlan) -> Named:
     return tensors | {n + RAW: p for n, p in named if tensors.get(n) is not p}
 
 
-def call_bound(plan: LossPlan, named: Named, function: Callable[[Named], T]) -> T:
-    """Return `function` of the tensors, called while an own layer's parameters are these."""
-    return bound(plan.head, named, function) if plan.own else function(named)
-
-
 def bound(module: Any, named: Named, function: Callable[[Named], T]) -> T:
     """Return `function` of the tensors, called while the parameters of a module are these."""
     given = {

@@ -113,9 +113,7 @@ class LossPlan:
 
     def blank(self, values: Tensor, start: int, stop: int) -> Tensor:
         """Return `values` [n] of the tokens start..stop−1, 0 (or False) where ignored."""
-        if self.ignored is None:
-            return values
-        return values.masked_fill(self.ignored[start:stop], 0)
+        return values if self.ignored is None else values.masked_fill(self.ignored[start:stop], 0)
 
 
 class KernelFunction(NamedTuple):

@@ -21,6 +21,7 @@ runs the same way: autograd then computes the scores of a chunk, see `AutogradLo
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,15 +30,16 @@ from torch.autograd.graph import get_gradient_edge
 from highrank_plugins.losses.autograd import (
     FEATURES,
     GradientSum,
+    SumLoss,
     SummedTensors,
+    TokenLoss,
     inner_graph,
-    once_differentiable_nll,
 )
-from highrank_plugins.losses.chunking import ChunkResults, chunk_ranges
+from highrank_plugins.losses.chunking import chunk_ranges, join_chunks
 from highrank_plugins.losses.fused import FusedLoss, LossChunk
 from highrank_plugins.losses.kernels import triton
 from highrank_plugins.losses.kernels.torch import Kernels
-from highrank_plugins.losses.own_layers import call_bound, inputs_of
+from highrank_plugins.losses.own_layers import bound, inputs_of
 from highrank_plugins.losses.plan import LossOutput, LossPlan, Named
 from highrank_plugins.losses.reference import AutogradLoss
 
@@ -56,9 +58,13 @@ MANY_CHUNKS = 16
 
 def run(plan: LossPlan, kernels: type[Kernels] | None) -> LossOutput:
     """Return the loss, differentiable once; without kernels autograd computes each chunk."""
-    tensors = inputs_of(plan)
-    runner = Runner(plan, [FEATURES, *tensors], kernels)
-    return once_differentiable_nll(runner, (plan.features, *tensors.values()))
+    named = {FEATURES: plan.features, **inputs_of(plan)}
+    runner, inputs = Runner(plan, [*named], kernels), (*named.values(),)
+    if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
+        with torch.no_grad():
+            return runner.gradients([False] * len(inputs), inputs, None)[0]
+    function = SumLoss if plan.reduction == "sum" else TokenLoss
+    return LossOutput(*function.apply(runner, *inputs))
 
 
 def autocast_dtype(features: Tensor) -> torch.dtype | None:
@@ -72,12 +78,10 @@ def autocast_dtype(features: Tensor) -> torch.dtype | None:
 
 def autocast(features: Tensor, enabled: bool) -> AbstractContextManager[None]:
     """Turn autocast on or off, without a cache, which would keep graphs across chunks."""
-    device = features.device.type
-    is_on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    if not (enabled or is_on):
+    if not (enabled or autocast_dtype(features)):
         return nullcontext()
-    dtype = torch.get_autocast_dtype(device)
-    return torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False)
+    device = features.device.type
+    return torch.autocast(device, torch.get_autocast_dtype(device), enabled, cache_enabled=False)
 
 
 class Runner:
@@ -136,7 +140,7 @@ class Runner:
             loss = self.fused(plan, named, read, self.kernels, self.compute)
             blocks = self._blocks(loss)
             parts = (p for a, b in blocks for p in self._block(loss, a, b, named, small, scale_N))
-            output = LossOutput(*ChunkResults(tokens, parts).columns)
+            output = LossOutput(*join_chunks(tokens, parts))
             if scale_N is not None:
                 loss.finish()
                 for name, gradients in small.items():
@@ -172,9 +176,8 @@ class Runner:
         graph = inner_graph() if sums else nullcontext()
         with graph, autocast(x, self.autocast):
             state = plan.random_state.rows(start, stop)
-            local = call_bound(
-                plan, tensors, lambda own: loss.token_inputs(x, target_N, own, state)
-            )
+            inputs_of = partial(loss.token_inputs, x, target_N, random_state=state)
+            local = bound(plan.head, tensors, inputs_of) if plan.own else inputs_of(tensors)
         given = {name: t.detach() for name, t in local.items()}
         grads = {} if scale_N is None else {n: torch.empty_like(t) for n, t in given.items()}
         scales = None if scale_N is None else scale_N[start:stop]

@@ -59,34 +59,27 @@ def _preset(layers: int, sizes: tuple[int, ...], rates: tuple[float, ...] = (), 
 # al. 2018 for MoS and MoC, and for softmax on 1b and text8. On these two, the paper has no dropout
 # (1b) or gives none (text8). Yang et al. 2019 compare Mixtape and MoS-15 at equal size. Mixtape's
 # gates are small, so its LSTMs must be wider; the paper does not say how wide
+_SOFTMAX = {
+    "ptb": _preset(3, (400, 1150), (0.4, 0.25, 0.0)),
+    "wt2": _preset(3, (400, 1150), (0.65, 0.2, 0.0), head_gss_k=3.0),
+    "1b": _preset(2, (1024, 1024)),
+    "text8": _preset(1, (1024, 1024)),
+}
+_MOS = {
+    "ptb": _preset(3, (280, 960, 620), (0.4, 0.225, 0.29)),
+    "wt2": _preset(3, (300, 1150, 650), (0.55, 0.2, 0.29)),
+    "1b": _preset(2, (900, 1024, 1024), head_components=7),
+    "text8": _preset(1, (510, 910, 910), head_components=7),
+}
+_MIXTAPE = {
+    "ptb": _preset(3, (280, 1024, 620), (0.4, 0.225, 0.29)),
+    "wt2": _preset(3, (300, 1208, 650), (0.55, 0.2, 0.29)),
+    "1b": _preset(2, (900, 1140, 1024)),
+    "text8": _preset(1, (510, 910, 910)),
+}
 PRESETS = {
-    corpus: {"softmax": softmax, "moc": mos, "mos": mos, "mixtape": mixtape}
-    for corpus, softmax, mos, mixtape in (
-        (
-            "ptb",
-            _preset(3, (400, 1150), (0.4, 0.25, 0.0)),
-            _preset(3, (280, 960, 620), (0.4, 0.225, 0.29)),
-            _preset(3, (280, 1024, 620), (0.4, 0.225, 0.29)),
-        ),
-        (
-            "wt2",
-            _preset(3, (400, 1150), (0.65, 0.2, 0.0), head_gss_k=3.0),
-            _preset(3, (300, 1150, 650), (0.55, 0.2, 0.29)),
-            _preset(3, (300, 1208, 650), (0.55, 0.2, 0.29)),
-        ),
-        (
-            "1b",
-            _preset(2, (1024, 1024)),
-            _preset(2, (900, 1024, 1024), head_components=7),
-            _preset(2, (900, 1140, 1024)),
-        ),
-        (
-            "text8",
-            _preset(1, (1024, 1024)),
-            _preset(1, (510, 910, 910), head_components=7),
-            _preset(1, (510, 910, 910)),
-        ),
-    )
+    name: {"softmax": _SOFTMAX[name], "moc": _MOS[name], "mos": _MOS[name], "mixtape": mixtape}
+    for name, mixtape in _MIXTAPE.items()
 }
 DEFAULT = "ptb"
 

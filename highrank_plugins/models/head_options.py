@@ -23,8 +23,9 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
-from highrank_plugins.heads.registry import PLAIN, Registry, unknown_name_message
+from highrank_plugins.heads.registry import Registry, unknown_name_message
 from highrank_plugins.losses import IMPLEMENTATIONS
+from highrank_plugins.losses.kept_state import PLAIN
 
 
 @dataclass

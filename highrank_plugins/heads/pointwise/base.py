@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from highrank_plugins.heads.checks import widen
 from highrank_plugins.heads.registry import (
     OUTSIDE_KERNELS,
-    PLAIN,
     Registry,
     named_tensors,
     reset_unless_kept,
 )
+from highrank_plugins.losses.kept_state import PLAIN
 from highrank_plugins.losses.own_layers import bound, is_ours, same_form
 from highrank_plugins.losses.plan import KernelFunction, Named
 

@@ -31,8 +31,7 @@ class CompiledKernels(Kernels):
         self.applies_factor = True
         function = plan.head.pointwise.kernel_function
         self.function: KernelFunction | None = function if self.knows(function) else None
-        names = () if self.function is None else self.function.tables
-        self.table_names = [f"pointwise.{name}" for name in names]
+        self.table_names = [f"pointwise.{n}" for n in self.function.tables] if self.function else []
         tables = [tensors[name].to(self.wide) for name in self.table_names]
         self.pairs = torch.stack(tables, -1) if tables else None  # [length, 2]
         self.sums_tables = any(name in sums for name in self.table_names)

@@ -51,11 +51,6 @@ class LearnedNumbers:
         """Return the numbers that a thread holds for each column while it sums gradients."""
         return 0 if self.totals is None else 2 * self.totals.numel()
 
-    @property
-    def crowded(self) -> bool:
-        """Whether a thread sums gradients, see `softmax_tile`."""
-        return self.totals is not None
-
     def add(self, found: Tensor | None) -> None:
         """Add what a launch has left in the memory that `sums` returned."""
         if self.totals is not None and found is not None:

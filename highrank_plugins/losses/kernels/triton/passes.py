@@ -169,7 +169,7 @@ class TritonKernels(CompiledKernels):
         rows, classes = values.shape
         if rows == 0:
             return
-        tile = softmax_tile(classes, self.tables.crowded and factor is not None)
+        tile = softmax_tile(classes, self.tables.totals is not None and factor is not None)
         nll, *others = scores
         found = self.tables.sums(_grid(rows, tile)[0], factor, weights.z)
         launch(
@@ -193,7 +193,7 @@ class TritonKernels(CompiledKernels):
         rows, classes = values.shape
         if rows == 0:
             return
-        tile = softmax_tile(classes, self.tables.crowded)
+        tile = softmax_tile(classes, self.tables.totals is not None)
         found = self.tables.sums(_grid(rows, tile)[0], factor, norm_weight)
         launch(
             gradient_kernel, _grid(rows, tile),
