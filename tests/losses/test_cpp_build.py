@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from highrank_plugins.losses.kernels.cpp import build
-from highrank_plugins.losses.kernels.cpp import build as cpp
 from tests.heads.cases import SOFTMAX, make_features
 
 TARGET = torch.arange(3)
@@ -19,7 +18,7 @@ LOAD = "from highrank_plugins.losses.kernels.cpp.build import library; print(lib
 
 
 @pytest.fixture(scope="module")
-def quick_compiler(tmp_path_factory):
+def compiler(tmp_path_factory):
     """Return a compiler that writes the library of the first one's run, which takes seconds."""
     folder = tmp_path_factory.mktemp("compiler")
     real, made = build._compilers()[0][0], folder / "library"
@@ -33,11 +32,23 @@ if [[ -e {made} ]]; then exec cp {made} "${{@: -1}}"; fi
     return str(script)
 
 
+@pytest.fixture
+def quick_compiler(compiler, monkeypatch):
+    monkeypatch.setenv("CXX", compiler)
+    return compiler
+
+
+@pytest.fixture
+def compiled(quick_compiler):
+    """Return the path of the library."""
+    return build._compiled(build._compilers()[0])
+
+
 @pytest.fixture(autouse=True)
 def new_process(tmp_path, monkeypatch):
     """Start as a new process does, with an empty cache."""
     monkeypatch.setenv("HIGHRANK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cpp, "_logged", set())
+    monkeypatch.setattr(build, "_logged", set())
     build.library.cache_clear()
     yield
     build.library.cache_clear()
@@ -50,20 +61,20 @@ def refused() -> str:
     return str(error.value)
 
 
-def test_a_missing_compiler_is_named(monkeypatch):
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setenv("PATH", "")
-    assert "found no C++ compiler (c++, g++, clang++); install one" in refused()
-
-
-def test_a_wrong_cxx_is_named(monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert "CXX names the C++ compiler 'no-such-compiler', which is missing" in refused()
-
-
-def test_a_cxx_that_is_not_a_command_is_named(monkeypatch):
-    monkeypatch.setenv("CXX", "g++ -DX='unclosed")
-    assert "CXX=g++ -DX='unclosed is not a command (No closing quotation)" in refused()
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"CXX": "", "PATH": ""}, "found no C++ compiler (c++, g++, clang++); install one"),
+        ({"CXX": "none-such"}, "CXX names the C++ compiler 'none-such', which is missing"),
+        ({"CXX": "g++ -DX='open"}, "CXX=g++ -DX='open is not a command (No closing quotation)"),
+        ({"HIGHRANK_CACHE": f"{__file__}/cache"},
+         "cache cannot be created (Not a directory); name another in HIGHRANK_CACHE"),
+    ],
+)  # fmt: skip
+def test_an_obstacle_is_named(environment, said, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert said in refused()
 
 
 def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
@@ -79,8 +90,8 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
 
 
 @pytest.mark.cpp
-def test_the_next_compiler_is_tried_if_the_first_fails(quick_compiler, monkeypatch, tmp_path):
-    for name, script in (("c++", "exit 1"), ("g++", f'exec {quick_compiler} "$@"')):
+def test_the_next_compiler_is_tried_if_the_first_fails(compiler, monkeypatch, tmp_path):
+    for name, script in (("c++", "exit 1"), ("g++", f'exec {compiler} "$@"')):
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.delenv("CXX", raising=False)
@@ -112,13 +123,9 @@ def test_a_user_without_a_home_gets_the_reason(monkeypatch):
 @pytest.mark.cpp
 @pytest.mark.parametrize("who", ["file", "folder"])
 @pytest.mark.parametrize("mode", [0o777, 0o775])
-def test_files_that_others_could_have_written_are_not_loaded(
-    who, mode, quick_compiler, monkeypatch
-):
-    monkeypatch.setenv("CXX", quick_compiler)
-    path = build._compiled(build._compilers()[0])
+def test_files_that_others_could_have_written_are_not_loaded(who, mode, compiled, monkeypatch):
     monkeypatch.setattr(build, "_is_private", lambda group: False)
-    (path if who == "file" else path.parent).chmod(mode)
+    (compiled if who == "file" else compiled.parent).chmod(mode)
     assert "can be changed by other users" in refused()
 
 
@@ -137,7 +144,6 @@ def test_files_that_others_could_have_written_are_not_loaded(
 def test_no_parent_of_the_cache_may_be_writable_by_others(
     mode, home, is_trusted, linked, quick_compiler, monkeypatch, tmp_path
 ):
-    monkeypatch.setenv("CXX", quick_compiler)
     monkeypatch.setattr(build, "_is_private", lambda group: False)
     monkeypatch.setenv("HOME", str(tmp_path / "shared" / "home"))  # anybody can set it
     monkeypatch.setattr(build, "_home", lambda: tmp_path / home)
@@ -171,34 +177,23 @@ def test_the_home_is_that_of_the_system(monkeypatch, tmp_path):
 
 @pytest.mark.cpp
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_only_a_regular_file_is_loaded(kind, quick_compiler, monkeypatch, tmp_path):
-    monkeypatch.setenv("CXX", quick_compiler)
-    path = build._compiled(build._compilers()[0])
-    path.rename(tmp_path / "elsewhere.so")
-    path.symlink_to(tmp_path / "elsewhere.so") if kind == "link" else os.mkfifo(path)
-    assert f"{path} is no regular file, so it is not trusted" in refused()
-
-
-@pytest.mark.cpp
-def test_a_folder_that_cannot_be_made_is_named(monkeypatch, tmp_path):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("HIGHRANK_CACHE", str(tmp_path / "file" / "cache"))
-    assert "cache cannot be created (Not a directory); name another in HIGHRANK_CACHE" in refused()
+def test_only_a_regular_file_is_loaded(kind, compiled, tmp_path):
+    other = compiled.rename(tmp_path / "elsewhere.so")
+    compiled.symlink_to(other) if kind == "link" else os.mkfifo(compiled)
+    assert f"{compiled} is no regular file, so it is not trusted" in refused()
 
 
 @pytest.mark.cpp
 @pytest.mark.parametrize("damage", ["cut", "one bit"])
-def test_a_damaged_library_is_compiled_again(damage, quick_compiler, monkeypatch, caplog):
+def test_a_damaged_library_is_compiled_again(damage, compiled, caplog):
     """Loading a file that is cut ends the process by SIGBUS."""
-    monkeypatch.setenv("CXX", quick_compiler)
-    path = build._compiled(build._compilers()[0])
-    whole = path.read_bytes()
+    whole = compiled.read_bytes()
     at = len(whole) // 2
     flipped = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
-    path.write_bytes(whole[:-10_000] if damage == "cut" else flipped)
+    compiled.write_bytes(whole[:-10_000] if damage == "cut" else flipped)
     assert not isinstance(build.library(), build.Unavailable)
-    assert f"{path} is damaged; compiling it again" in caplog.text
-    assert path.read_bytes() == whole
+    assert f"{compiled} is damaged; compiling it again" in caplog.text
+    assert compiled.read_bytes() == whole
 
 
 def test_auto_falls_back_and_logs_it_once(monkeypatch, caplog):
@@ -213,7 +208,6 @@ def test_auto_falls_back_and_logs_it_once(monkeypatch, caplog):
 
 @pytest.mark.cpp
 def test_the_first_use_compiles_and_the_next_does_not(quick_compiler, caplog, monkeypatch):
-    monkeypatch.setenv("CXX", quick_compiler)
     with caplog.at_level(logging.INFO):
         first = build.library()._name
     assert "compiling the loss kernels" in caplog.text
@@ -224,8 +218,7 @@ def test_the_first_use_compiles_and_the_next_does_not(quick_compiler, caplog, mo
 
 
 @pytest.mark.cpp
-def test_processes_that_compile_at_the_same_time_agree(quick_compiler, monkeypatch, tmp_path):
-    monkeypatch.setenv("CXX", quick_compiler)
+def test_processes_that_compile_at_the_same_time_agree(quick_compiler, tmp_path):
     running = [
         subprocess.Popen([sys.executable, "-c", LOAD], stdout=subprocess.PIPE, text=True)
         for _ in range(3)

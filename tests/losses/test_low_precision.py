@@ -1,5 +1,7 @@
 """float16 and bfloat16: error against float64 at most twice the reference's own."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -28,26 +30,17 @@ def build(case, dtype, seed):
     return case.build(classes=CLASSES, feature_dim=FEATURE_DIM, dtype=dtype, seed=seed, **options)
 
 
-# Torch computes the other functions for Triton's kernels as it does for `fused`, and Triton's
-# interpreter takes five seconds for each.
-EACH = [
-    pytest.param(
-        case,
-        impl,
-        id=f"{case}-{impl}",
-        marks=[pytest.mark.long] if impl == "triton" and case.pointwise not in IN_TRITON else [],
-    )
-    for case in CASES
-    for impl in ONCE
-]
+def cases(is_long, *more):
+    """Return parameters (case, impl, *more); those of Triton may be long."""
+    return [
+        pytest.param(case, impl, *rest, id="-".join(map(str, (case, impl, *rest))),
+                     marks=[pytest.mark.long] if impl == "triton" and is_long(case, *rest) else [])
+        for case in CASES for impl in ONCE for rest in itertools.product(*more)
+    ]  # fmt: skip
+
 
 # The kernels see no difference between parameters in bfloat16 and autocast to it.
-IN_TORCH = [
-    pytest.param(*each.values, id=each.id, marks=[pytest.mark.long])
-    if "triton" in each.id
-    else each
-    for each in EACH
-]
+IN_TORCH = cases(lambda case: True)
 
 
 def sizes(impl, device="cpu"):
@@ -102,17 +95,11 @@ def check(errors, precision, least=0.0):
             assert ours[name] <= 2 * error + max(torch.finfo(precision).eps / 2, least), name
 
 
-# "none" computes in its backward pass what "sum" computes, and Triton's interpreter is slow
-BY_REDUCTION = [
-    pytest.param(
-        *each.values,
-        reduction,
-        id=f"{each.id}-{reduction}",
-        marks=[pytest.mark.long] if "triton" in each.id and reduction == "none" else each.marks,
-    )
-    for each in EACH
-    for reduction in ("none", "sum")
-]
+# Torch computes the other functions for Triton's kernels as it does for `fused`, and Triton's
+# interpreter takes five seconds for each. "none" computes in its backward pass what "sum" computes.
+BY_REDUCTION = cases(
+    lambda case, reduction: reduction == "none" or case.pointwise not in IN_TRITON, ("none", "sum")
+)
 
 
 @pytest.mark.parametrize("dtype", HALF, ids=str)
