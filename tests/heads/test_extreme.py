@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.heads.cases import PRODUCT, STRUCTURES, arrays_of, make_features
+from tests.heads.cases import PRODUCT, STRUCTURES, VARIANTS, arrays_of, make_features
 
 GATES = ("prior.weight", "gate_shared.weight", "gate_embed", "gate_bias")
 
@@ -40,3 +40,14 @@ def test_nan_stays_nan(case):
     for impl in ("reference", "chunked", "fused"):
         losses = head.nll(features, torch.tensor([1, 2]), impl=impl).loss
         assert losses[0].isnan() and losses[1].isfinite(), impl
+
+
+@pytest.mark.parametrize("case", VARIANTS, ids=str)
+def test_options_keep_extreme_logits_finite(case):
+    """The options that tests/losses/test_extreme_numbers does not try."""
+    head, features = extreme(case)
+    totals = head(features).exp().sum(-1)
+    torch.testing.assert_close(totals, torch.ones_like(totals), rtol=0, atol=1e-5)
+    loss = head.nll(features.requires_grad_(), torch.arange(5), label_smoothing=0.1).loss.sum()
+    gradients = torch.autograd.grad(loss, [features, *head.parameters()], allow_unused=True)
+    assert all(g is None or g.isfinite().all() for g in (loss, *gradients))

@@ -35,67 +35,45 @@ def own(keep):
     return Projected
 
 
-def plain(layer, drawn):
-    layer.projection = drawn
+LOST = [
+    lambda layer, drawn: setattr(layer, "projection", drawn),
+    lambda layer, drawn: layer.register_buffer("projection", drawn, persistent=False),
+    lambda layer, drawn: setattr(layer, "projection", torch.eye(F) * random.random()),
+]
+KEPT = [
+    lambda layer, drawn: layer.register_buffer("projection", drawn),
+    lambda layer, drawn: setattr(layer, "projection", nn.Parameter(drawn)),
+    lambda layer, drawn: setattr(layer, "projection", torch.tril(torch.ones(F, F))),
+]
 
 
-def left_out(layer, drawn):
-    layer.register_buffer("projection", drawn, persistent=False)
-
-
-def by_python(layer, drawn):
-    layer.projection = torch.eye(F) * random.random()
-
-
-def buffer(layer, drawn):
-    layer.register_buffer("projection", drawn)
-
-
-def parameter(layer, drawn):
-    layer.projection = nn.Parameter(drawn)
-
-
-def constant(layer, drawn):
-    layer.projection = torch.tril(torch.ones(F, F))
-
-
-def build(cls):
+def build(cls, **options):
     register_head("projected")(cls)
     try:
-        return build_head("projected", num_classes=M, feature_dim=F)
+        return build_head("projected", num_classes=M, feature_dim=F, **options)
     finally:
         HEADS.unregister("projected")
 
 
-@pytest.mark.parametrize("keep", [plain, left_out, by_python])
+@pytest.mark.parametrize("keep", LOST)
 def test_numbers_that_no_checkpoint_holds_are_refused(keep):
     with pytest.raises(UserError, match="Projected: built twice, with one state dictionary"):
         build(own(keep))
 
 
-@pytest.mark.parametrize("keep", [buffer, parameter, constant])
+@pytest.mark.parametrize("keep", KEPT)
 def test_other_layers_are_built_as_ever(keep):
-    torch.manual_seed(1)
-    random.seed(1)
-    layer, following, number = build(own(keep)), torch.rand(3), random.random()
-    torch.manual_seed(1)
-    random.seed(1)
-    other = own(keep)(M, F)
-    assert torch.equal(following, torch.rand(3)) and number == random.random()
-    assert layer.training
-    for name, value in layer.state_dict().items():
-        assert torch.equal(value, other.state_dict()[name])
-
-
-def test_a_shared_matrix_keeps_its_numbers():
-    embedding = nn.Embedding(M, F)
+    """A shared matrix keeps its numbers, and the next random numbers are as without the check."""
+    found, embedding = [], nn.Embedding(M, F)
     before = embedding.weight.detach().clone()
-    register_head("projected")(own(buffer))
-    try:
-        layer = build_head("projected", num_classes=M, feature_dim=F, weight=embedding.weight)
-    finally:
-        HEADS.unregister("projected")
-    assert layer.weight is embedding.weight and torch.equal(embedding.weight, before)
+    for make in (build, lambda cls, weight: cls(M, F, weight=weight)):
+        torch.manual_seed(1)
+        random.seed(1)
+        layer = make(own(keep), weight=embedding.weight)
+        assert layer.training and layer.weight is embedding.weight
+        assert torch.equal(embedding.weight, before)
+        found.append([*layer.state_dict().values(), torch.rand(3), torch.tensor(random.random())])
+    assert all(map(torch.equal, *found))
 
 
 def test_a_function_is_checked_too():
