@@ -11,10 +11,9 @@ def activation_penalty(dropped: Tensor) -> Tensor:
 
 
 def temporal_penalty(raw: Tensor) -> Tensor:
-    """Return TAR: the mean square of raw[t+1] − raw[t]; at least float32.
+    """Return TAR: the mean square of raw[t+1] − raw[t] of outputs before dropout [T, B, d].
 
-    Args:
-        raw: outputs before dropout [T, B, d]. A single time step has no difference: 0.
+    It is at least float32. A single time step has no difference: 0.
     """
     raw = widen(raw)
     if raw.size(0) < 2:

@@ -44,14 +44,9 @@ class LossChunk(NamedTuple):
 class FusedLoss:
     """Compute scores of chunks of tokens, and gradients into `sums`.
 
-    Args:
-        plan: the batch.
-        tensors: what `head.tensors()` returns, detached.
-        sums: memory, at least float32, for the gradients of those `tensors` that are wanted and
-            that the fused loss itself reads. It is written whole, except that of the bias and of
-            pointwise functions: this holds zeros, to which gradients are added.
-        kernels: which elementwise passes.
-        compute: dtype of matrix products.
+    `sums` is memory, at least float32, for the gradients of those `tensors` that are wanted and
+    that the loss itself reads. It is written whole, except that of the bias and of pointwise
+    functions: this holds zeros, to which gradients are added. Products have the dtype `compute`.
     """
 
     # first words of the names of the tensors that are read here, and not in `head.token_inputs`

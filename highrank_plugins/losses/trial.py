@@ -162,11 +162,7 @@ class Trial:
         return self.plan.smooth or self.plan.z_loss > 0
 
     def _gradients(self, loss: Tensor, upstream: Tensor, whole: bool = False) -> dict[str, Tensor]:
-        """Return gradients of features and parameters times SCALE.
-
-        Args:
-            whole: refuse a loss that reads anything else with a gradient.
-        """
+        """Return gradients times SCALE; if `whole`, refuse to read anything else that has one."""
         if not loss.requires_grad:
             return {}
         named = {"features": self.plan.features, **dict(self.head.named_parameters())}

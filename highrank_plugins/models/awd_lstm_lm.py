@@ -42,9 +42,8 @@ RATES = ["dropout", "dropouti", "dropouth", "dropoute", "wdrop", "embed_noise"]
 def _preset(layers: int, sizes: tuple[int, ...], rates: tuple[float, ...] = (), **head) -> dict:
     """Return options of a published model.
 
-    Args:
-        sizes: of embeddings, LSTMs and the last LSTM (default: as wide as the embeddings).
-        rates: dropouti, dropouth and head_dropout; default: no dropout anywhere.
+    Sizes are those of embeddings, LSTMs and the last LSTM (default: as wide as the embeddings),
+    rates are dropouti, dropouth and head_dropout (default: no dropout anywhere).
     """
     names = ("decoder_embed_dim", "decoder_hidden_size", "decoder_last_hidden_size")
     found = {"decoder_layers": layers, **dict(zip(names, sizes, strict=False))}

@@ -89,9 +89,7 @@ def head_from_options(
 ) -> Head:
     """Build the head that complete options describe, on stock's vocabulary matrix [V, d].
 
-    Args:
-        tied: whether ``weight`` is also the embedding.
-        locked_dropout: one mask on contexts for all time steps of time-major features.
+    It is also the embedding if ``tied``. Time-major features want ``locked_dropout``.
     """
     width = cfg.head_embed_dim
     if width is not None and width != weight.size(1):

@@ -15,13 +15,8 @@ def non_monotone_trigger(losses: Sequence[float], n: int = 5) -> int | None:
     """Return the epoch at whose end averaging is switched on, or None before that.
 
     It is the first e with e − 1 > n and loss_e > min(loss_1, …, loss_{e−1−n}): the loss is worse
-    than the best of all epochs but the last n. It is never before epoch n + 2.
-
-    Args:
-        losses: validation losses of epochs 1, 2, …, of the raw weights.
-        n: the interval, at least 0; 5 in the paper.
-    Returns:
-        e, counted from 1.
+    than the best of all epochs but the last n, 5 in the paper. It is never before epoch n + 2. The
+    validation losses are those of epochs 1, 2, …, of the raw weights.
     """
     if n < 0:
         raise ValueError(f"n must be at least 0, got {n}")
@@ -49,24 +44,14 @@ class AveragedSGD(TrainingListener, ASGD):
     A trainer notifies it of events (see hooks/trainer.py): evaluation and checkpoints use
     the averages, which then lie in the parameters; `zero_grad` puts the raw weights back.
 
-    Args:
-        params: parameters or groups of them.
-        lr: learning rate.
-        weight_decay: L2 penalty, added to the gradient.
-        nonmono: n of the trigger.
-        at_epoch: average from the end of this epoch on instead; 0: from the first step.
-        stop: `finished` becomes true where the trigger would switch, for finetuning.
+    `nonmono` is n of the trigger; with `at_epoch` averaging starts at the end of this epoch (0:
+    with the first step). With `stop`, `finished` becomes true where the trigger would switch.
     """
 
     def __init__(
-        self,
-        params: Iterable,
-        lr: float,
-        weight_decay: float = 0.0,
-        nonmono: int = 5,
-        at_epoch: int | None = None,
-        stop: bool = False,
-    ) -> None:
+        self, params: Iterable, lr: float, weight_decay: float = 0.0, nonmono: int = 5,
+        at_epoch: int | None = None, stop: bool = False,
+    ) -> None:  # fmt: skip
         for name, value in (("nonmono", nonmono), ("at_epoch", at_epoch)):
             if value is not None and value < 0:
                 raise ValueError(f"{name} must be at least 0, got {value}")

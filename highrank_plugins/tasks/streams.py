@@ -26,20 +26,12 @@ class Chunk(NamedTuple):
 
 
 def chunk_plan(
-    total: int,
-    bptt: int,
-    rng: np.random.RandomState | None = None,
-    longest: int | None = None,
+    total: int, bptt: int, rng: np.random.RandomState | None = None, longest: int | None = None
 ) -> list[Chunk]:
-    """Cut streams of `total` positions into chunks.
+    """Cut streams of `total` positions into chunks that cover each once; the last is the remainder.
 
-    Args:
-        bptt: the length, L.
-        rng: draws lengths as in Merity et al. 2018: int(N(L, 5)) with probability 0.95, otherwise
-            int(N(L/2, 5)), at least 5. None: every chunk has length L.
-        longest: bound on drawn lengths.
-    Returns:
-        Chunks that cover every position once; the last one is the remainder.
+    Without `rng` each has length L = `bptt`. Else lengths are drawn as in Merity et al. 2018:
+    int(N(L, 5)) with probability 0.95, otherwise int(N(L/2, 5)), at least 5 and at most `longest`.
     """
     chunks, start = [], 0
     while start < total:
@@ -69,12 +61,8 @@ class SplitTokens(FairseqDataset):
 class Streams(FairseqDataset):
     """Hold the streams of one process; an index is a `Chunk`, an item a batch.
 
-    Args:
-        text: the split.
-        dictionary: gives end of sentence and padding.
-        count: number of streams S in all processes together.
-        shard, num_shards: this process has part `shard` of `num_shards` parts, as equal as may be.
-        bptt: length of a chunk with the full learning rate.
+    All processes together have `count` streams; this one has part `shard` of `num_shards` parts, as
+    equal as may be. A chunk of length `bptt` has the full learning rate.
     """
 
     def __init__(

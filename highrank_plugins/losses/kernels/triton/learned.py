@@ -18,12 +18,7 @@ MOST_NORM = 2.0**16
 
 
 class LearnedNumbers:
-    """Hold no or few numbers; each program stores its own sums of their gradients, in pairs.
-
-    Args:
-        pairs: [length, 2]; None: f has no learned numbers.
-        wanted: whether their gradients are wanted.
-    """
+    """Hold no or few numbers; each program stores its own sums of their gradients, in pairs."""
 
     def __init__(self, pairs: Tensor | None = None, wanted: bool = False) -> None:
         self.pairs = pairs  # what kernels read
@@ -36,9 +31,8 @@ class LearnedNumbers:
     ) -> Tensor | None:
         """Return memory for the sums of a launch; None unless they are wanted.
 
-        Args:
-            factor: of the gradient of each row or token; None: the launch writes none.
-            norm_weight: of each row's z-loss; a number still lacks factor and log-sum-exps.
+        They are if the gradients of the launch have a `factor`. A number as `norm_weight`, that of
+        each row's z-loss, still lacks factor and log-sum-exps.
         """
         if self.pairs is None or self.totals is None or factor is None:
             return None
@@ -62,11 +56,8 @@ class CellSums(LearnedNumbers):
 
     A unit of the integers is 2^-62 of the bound of the whole sum. For offsets within a cell it
     counts in widths D. Beyond the outer cells the unit is larger. Two more rows have the sums
-    there, and in the second column what is left of each gradient, in 2^-30 of that unit.
-
-    Args:
-        pairs: slope and left value of each cell [Q, 2].
-        bound, width: T and D.
+    there, and in the second column what is left of each gradient, in 2^-30 of that unit. The pairs
+    [Q, 2] are the slope and left value of each cell, bound and width are T and D.
     """
 
     def __init__(self, pairs: Tensor, wanted: bool, bound: float, width: float) -> None:

@@ -42,11 +42,8 @@ def mixture_kernel(
 
     With weights w_x on −log P_x and q_kx = π_k P_kx / P_x, share a_k is Σ_x w_x q_kx, and logits
     [n, K, M] become factor [P_kx (a_k + 2 z_weight lse_k) − w_x q_kx] f'. In the log domain
-    nothing underflows.
-
-    Args:
-        norms: log-sum-exp of each component's values [n, K, 2], see `softmax_kernel`.
-        width: numbers that each row has memory for, see `softmax.write_gradient`.
+    nothing underflows. `norms` [n, K, 2] are those of `softmax_kernel`; each row has memory for
+    `width` numbers, see `softmax.write_gradient`.
     """
     wide: tl.constexpr = norms.dtype.element_ty
     narrow: tl.constexpr = logits.dtype.element_ty

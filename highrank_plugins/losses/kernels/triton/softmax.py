@@ -39,10 +39,8 @@ def softmax_kernel(
     It is written to `norms` [rows, 2] as two summands: the largest value, and the logarithm of the
     sum relative to it.
     With `factor`, logits [rows, classes] become their gradient, see `write_gradient`; `bias`
-    [classes] is added to what is read. Row r has target r // rows_per_target.
-
-    Args:
-        width: numbers that rows and bias have memory for, see `write_gradient`.
+    [classes] is added to what is read; both have memory for `width` numbers, see `write_gradient`.
+    Row r has target r // rows_per_target.
     """
     wide: tl.constexpr = nll.dtype.element_ty
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)

@@ -46,11 +46,7 @@ class Tile(NamedTuple):
 
 
 def softmax_tile(classes: int, crowded: bool = False) -> Tile:
-    """Return the tile for one softmax per row.
-
-    Args:
-        crowded: a thread also sums gradients of a learned function, in many registers.
-    """
+    """Return the tile for one softmax per row; `crowded` by a learned function's sums, or not."""
     size = SIZE // 4 if crowded else SIZE
     columns = min(_power_of_two(classes), COLUMNS, size)
     rows = min(max(1, size // columns), ROWS)
@@ -74,8 +70,7 @@ def gated_tree_tile(components: int) -> Tile:
 def mixture_tile(components: int, classes: int, sums: int = 0) -> Tile:
     """Return the tile for all components of a token, of which a thread has whole columns.
 
-    Args:
-        sums: further numbers of each column, for the gradients of a learned function.
+    Each has further numbers for the `sums` of a learned function.
     """
     each = max(1, min(8, MIXTURE_NUMBERS // _power_of_two(components + sums)))
     columns = min(_power_of_two(classes), COLUMNS, each * MIXTURE_THREADS)
