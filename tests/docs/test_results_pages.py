@@ -13,6 +13,7 @@ from scripts import results_pages
 DOCS = Path(__file__).parents[2] / "docs"
 RECORDS = DOCS / "records"
 PAGES = results_pages.pages()
+PERPLEXITY = r"\b\d\d\.\d\d\b(?! %)"
 
 
 def different_lines(page: str, computed: str) -> list[str]:
@@ -85,10 +86,12 @@ def test_an_unknown_name_ends_the_script(text, said):
         results_pages.filled("ptb_small", text)
 
 
-def test_the_numbers_in_the_readme_are_those_of_the_results():
-    """Each perplexity and BLEU that the README repeats is a mean in the tables of the results."""
-    text = (DOCS.parent / "README.md").read_text().partition("## Results")[2]
-    found = set(re.findall(r"\b\d\d\.\d\d\b", text))
-    assert len(found) >= 9
+@pytest.mark.parametrize(
+    ("path", "least"), [("README.md", 9), ("docs/reference/heads.md", 5)], ids=str
+)
+def test_repeated_numbers_are_those_of_the_results(path, least):
+    """Each perplexity and BLEU with two decimals is a mean in the tables of the results."""
     means = set(re.findall(r"\b(\d\d\.\d\d)(?: ±|\*\*| \[)", "".join(PAGES.values())))
-    assert found <= means
+    lines = enumerate((DOCS.parent / path).read_text(encoding="utf-8").splitlines(), 1)
+    found = [(of, f"{path}:{at}: {of}") for at, x in lines for of in re.findall(PERPLEXITY, x)]
+    assert len(found) >= least and [where for of, where in found if of not in means] == []
