@@ -6,6 +6,7 @@ The same records and version of matplotlib give the same bytes.
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -16,9 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
 from highrank_plugins.common.formatting import Scatter
-from highrank_plugins.reports.plots import draw, fill
-from highrank_plugins.reports.study_plots import study_figures
-from highrank_plugins.reports.style import STYLE
+from highrank_plugins.reports.comparisons import study_figures
+from highrank_plugins.reports.plots import STYLE, draw, draw_figure
 from highrank_plugins.results.comparison import compare_records
 
 ROOT = Path(__file__).parents[1]
@@ -34,44 +34,40 @@ def study(name: str, metric: str, x: str) -> Scatter:
 
 
 def draw_overview(path: Path) -> None:
-    """Draw the two parts of a head, and the layers' scores on Penn Treebank."""
-    figure, (left, right) = pyplot.subplots(
-        1, 2, figsize=(9.6, 3.9), width_ratios=(1.15, 1), layout="constrained"
-    )
-    draw_parts(left)
-    fill([right], [study("ptb_small", "test_perplexity", "test_rank")])
-    right.set_title("Penn Treebank, small scale: mean ± s.d. of 3 seeds", fontsize=9)
+    """Draw the two parts of a head above the layers' scores on Penn Treebank, for a phone, too."""
+    figure = pyplot.figure(figsize=(4.8, 6.2), layout="constrained")
+    above, below = (part.subplots() for part in figure.subfigures(2, 1, height_ratios=(1, 1.2)))
+    draw_parts(above)
+    title = "Penn Treebank, small scale: mean ± s.d. of 3 seeds"
+    draw_figure(below, replace(study("ptb_small", "test_perplexity", "test_rank"), title=title))
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
 
 
 def draw_parts(axes: Axes) -> None:
-    axes.set(xlim=(0, 10), ylim=(0, 10))
+    axes.set(xlim=(0, 10), ylim=(0, 9.8))
     axes.axis("off")
-    axes.set_title("One output layer = structure × pointwise function", fontsize=9)
+    axes.set_title("One output layer = structure × pointwise function")
     boxes = [
-        (0.2, "trunk", "Transformer\nLSTM\nAWD-LSTM\nyour network", "features g"),
-        (3.45, "structure", "softmax\nMoC\nMoS\nMixtape\nyours", "logits z"),
-        (6.7, "function f", "identity\nSigSoftmax\nGSS\nPLIF\nyours", ""),
+        (0.1, "trunk", "Transformer\nLSTM\nAWD-LSTM\nyour network", "features"),
+        (3.6, "structure", "softmax\nMoC\nMoS\nMixtape\nyours", "logits"),
+        (7.1, "function", "identity\nSigSoftmax\nGSS\nPLIF\nyours", ""),
     ]
     for x, title, choices, arrow in boxes:
         own = title != "trunk"
         style = {"boxstyle": "round,pad=0.1", "edgecolor": INK, "linewidth": 1.2 if own else 0.7}
-        axes.add_patch(FancyBboxPatch((x, 3.6), 2.4, 5.2, facecolor=PALE, **style))
-        axes.text(x + 1.2, 8.35, title, ha="center", va="center", fontsize=9, weight="bold")
-        axes.text(x + 1.2, 5.9, choices, ha="center", va="center", fontsize=8.5, linespacing=1.5)
+        axes.add_patch(FancyBboxPatch((x, 3.3), 2.7, 6.2, facecolor=PALE, **style))
+        axes.text(x + 1.35, 8.9, title, ha="center", va="center", weight="bold")
+        axes.text(x + 1.35, 6.0, choices, ha="center", va="center", linespacing=1.5)
         if arrow:
-            ends = {"xy": (x + 3.15, 6.2), "xytext": (x + 2.5, 6.2)}
+            ends = {"xy": (x + 3.45, 6.2), "xytext": (x + 2.8, 6.2)}
             axes.annotate("", **ends, arrowprops={"arrowstyle": "-|>", "color": INK})
-            axes.text(x + 2.83, 2.95, arrow, ha="center", va="center", fontsize=8)
+            axes.text(x + 3.1, 2.5, arrow, ha="center", va="center")
     axes.annotate(
-        "", xy=(7.9, 2.2), xytext=(7.9, 3.4), arrowprops={"arrowstyle": "-|>", "color": INK}
+        "", xy=(8.45, 1.8), xytext=(8.45, 3.2), arrowprops={"arrowstyle": "-|>", "color": INK}
     )
-    words = (
-        "exact log-probabilities [N, M], or the loss and its\n"
-        "gradients, chunk by chunk: no N × K × M tensor"
-    )
-    axes.text(5.0, 1.2, words, ha="center", va="center", fontsize=8.5)
+    words = "exact log-probabilities, or the loss and its\ngradients, chunk by chunk"
+    axes.text(5.0, 0.7, words, ha="center", va="center")
 
 
 def main() -> None:

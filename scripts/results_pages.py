@@ -23,8 +23,8 @@ from highrank_plugins.analysis.statistics import (
 )
 from highrank_plugins.common import formatting
 from highrank_plugins.common.yaml_tree import read_tree
-from highrank_plugins.reports.comparison_tables import claim, comparison_tables, runs_table
-from highrank_plugins.reports.style import colour_of
+from highrank_plugins.reports.comparisons import claim, comparison_tables, runs_table
+from highrank_plugins.reports.plots import colour_of
 from highrank_plugins.reports.tables import Table, to_markdown
 from highrank_plugins.results.comparison import Compared, ComparedSystem, compare_records
 from highrank_plugins.results.metrics import metric_named

@@ -32,7 +32,7 @@ def card(
     Example: highrank analyse card checkpoint_best.pt data-bin
 
     The page also shows the configuration, the divergence and the components. It is one file, which
-    needs neither network nor scripts. Sections that do not apply to the model say why.
+    needs neither network nor scripts. A section that does not apply to the model is left out.
     More in docs/howto/card.md.
     """
     from highrank_plugins.common.files import plain, write_json, write_text

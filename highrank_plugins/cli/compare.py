@@ -44,8 +44,9 @@ def compare(
     plot: Path | None = option(None, "Also draw the metric over --x (.png, .svg, .pdf)."),
     x: str | None = option(
         None,
-        "Horizontal axis of --plot: words_per_second (default), parameters, a metric, or an option "
-        "of train. With --y, the first metric of the correlation (default: test_rank).",
+        "Horizontal axis of --plot: parameters (default), words_per_second of runs that had the "
+        "machine to themselves, a metric, or an option of train. With --y, the first metric of "
+        "the correlation (default: test_rank).",
     ),
     y: str | None = option(None, "Correlate this metric with --x over models, and test nothing."),
     within: str | None = option(
@@ -62,11 +63,12 @@ def compare(
     different revisions of the code. With --y the seeds of a configuration are one point, since they
     are not independent of each other.
     """
-    from highrank_plugins.reports import study_plots
-    from highrank_plugins.reports.comparison_tables import (
+    from highrank_plugins.reports.comparisons import (
         comparison_tables,
+        correlation_figure,
         correlation_table,
         runs_table,
+        study_figures,
     )
     from highrank_plugins.reports.plots import check_plot, draw
     from highrank_plugins.results.comparison import compare_values
@@ -87,14 +89,14 @@ def compare(
         x = x or "test_rank"
         tables = [correlation_table(records, x, y, None if within is None else _range(within))]
         if plot is not None:
-            draw(plot, study_plots.correlation_figure(records, x, y))
+            draw(plot, correlation_figure(records, x, y))
     elif given:
         tables = comparison_tables(compare_values(given, metric, test, alpha))
     else:
         shown = names("--columns", columns) if columns else None if columns is None else []
         compared = _compared(records, metric, baseline, test, alpha, shown)
         if plot is not None:
-            draw(plot, *study_plots.study_figures(compared, x or "words_per_second"))
+            draw(plot, *study_figures(compared, x or "parameters"))
         tables = comparison_tables(compared, paper=None if paper is None else (paper, task))
     print_tables(tables, output, format)
 

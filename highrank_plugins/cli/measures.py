@@ -177,7 +177,7 @@ def _along_a_text(
             (result,) = results
             more = {name: value for name, value in options.items() if name == "seed"}
             report(result, output, hidden=kind.hidden, **more)
-            _draw(measure.figures(result), plot, getattr(result, "absent", {}))
+            _draw(measure.figures(result), plot)
 
 
 def _of_weights(
@@ -196,7 +196,7 @@ def _of_weights(
     for reason in getattr(result, "unknown", {}).items():
         typer.echo(f"highrank: {': '.join(reason)}", err=True)
     report(result, output, hidden=kind.hidden)
-    _draw(measure.figures(result), plot, {"": getattr(result, "reason", "")})
+    _draw(measure.figures(result), plot, getattr(result, "reason", ""))
 
 
 def _of_many(
@@ -222,16 +222,15 @@ def _of_many(
         found.append({"checkpoint": str(path), "updates": loaded.updates, **values})
     found.sort(key=lambda one: one["updates"] or 0)
     report({"checkpoints": found}, output)
-    _draw(measure.figures_of_many(found), plot, {})
+    _draw(measure.figures_of_many(found), plot)
 
 
-def _draw(figures: "list[Figure]", plot: Path | None, absent: dict[str, str]) -> None:
-    """Draw the first figure; `absent` says what this layer lacks, and why."""
+def _draw(figures: "list[Figure]", plot: Path | None, reason: str = "") -> None:
+    """Draw the first figure; `reason` says why there may be none."""
     from highrank_plugins.reports.plots import draw
 
     if plot is None:
         return
     if not figures:
-        reason = next(iter(absent.values()), "") or "this layer has no such part"
-        raise ValueError(f"--plot: nothing to draw: {reason}")
+        raise ValueError(f"--plot: nothing to draw: {reason or 'this layer has no such part'}")
     draw(plot, figures[0])

@@ -26,7 +26,7 @@ def published(
 
     The table has a column for each kind of score: Markdown in a file, drawn on a terminal.
     """
-    from highrank_plugins.reports.comparison_tables import published_table
+    from highrank_plugins.reports.comparisons import published_table
     from highrank_plugins.results.record import load_record
 
     ours = {str(path.parent): _numbers(load_record(path)) for path in results or []}
@@ -81,7 +81,7 @@ def record(
     before_finetuning_test.log and before_finetuning_valid.log, of the first run's checkpoint.
     """
     from highrank_plugins.common.files import write_json, write_text
-    from highrank_plugins.reports.comparison_tables import published_table
+    from highrank_plugins.reports.comparisons import published_table
     from highrank_plugins.reports.tables import to_markdown
     from highrank_plugins.results import summary as summaries
     from highrank_plugins.results.perplexity import dictionary

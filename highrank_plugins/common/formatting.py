@@ -71,6 +71,7 @@ class Lines:
     axes: tuple[str, str]  # names along x and y, with units
     scale: str = "linear"  # or "log" (y), "logx", "loglog"
     dashed: tuple[str, ...] = ()  # labels of curves that are drawn dashed, such as thresholds
+    ends: tuple[float | None, float | None] = (None, None)  # of the axis y; None: of the values
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,8 @@ class Bars:
     title: str
     axes: tuple[str, str]
     scale: str = "linear"
-
-    @classmethod
-    def of(cls, values: Mapping[str, float], title: str, axes: tuple[str, str]) -> "Bars":
-        """Return a figure with one bar for each label."""
-        return cls({"": values}, title, axes)
+    ends: tuple[float | None, float | None] = (None, None)
+    levels: Mapping[str, float] = field(default_factory=dict)  # label → y, a line across the bars
 
 
 @dataclass(frozen=True)
@@ -96,9 +94,7 @@ class Scatter:
     title: str
     axes: tuple[str, str]
     scale: str = "linear"
-    labelled: Sequence[str] = ()  # systems whose name stands beside their mean
     connected: Sequence[Sequence[str]] = ()  # systems of one layer: a line joins their means
-    frontier: Sequence[str] = ()  # systems on the frontier of cost and quality, in order
     # system without a place along x → its y, a line across the figure
     levels: Mapping[str, float] = field(default_factory=dict)
 

@@ -43,8 +43,8 @@ class Measure:
     `Annotated[type, "help"]`, become the help.
     """
 
-    title: ClassVar[str] = ""  # heading on cards
-    about: ClassVar[str] = ""  # one or two sentences for cards: what the numbers say
+    title: str = ""  # heading on cards
+    about: str = ""  # one or two sentences for cards: what the numbers say
     hidden: ClassVar[tuple[str, ...]] = ()  # fields of the result that are too long for a terminal
     on_card: ClassVar[bool] = True
     of_a_split: ClassVar[bool] = False  # whether the command has --split
@@ -80,7 +80,7 @@ class Measure:
         return []
 
     def rows(self, result: Any) -> Rows:
-        """Return the lines of a card's table: a label and its value each."""
+        """Return the lines of a card's table, a label and its value each; none: not on the card."""
         return []
 
     def tile(self, result: Any) -> CardTile | None:
@@ -163,10 +163,14 @@ class AdaptiveEvaluation(Measure):
 
 @dataclass(frozen=True)
 class Words:
-    """Hold an output layer and fairseq's dictionary of its classes; None for one without data."""
+    """Hold an output layer and fairseq's dictionary of its classes; None for one without data.
+
+    counts: how often the training text has each class [M]; only cards read that text.
+    """
 
     head: Head
     dictionary: Any
+    counts: Tensor | None = None
 
     def word(self, index: int) -> str:
         """Return the word of a class, or its number where words are unknown."""

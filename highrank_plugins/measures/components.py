@@ -24,18 +24,29 @@ from highrank_plugins.analysis.components import (
 from highrank_plugins.common.formatting import Bars, Figure, Lines
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads import Head
-from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.measures import base
+from highrank_plugins.measures.spectrum import gates_of_nothing
 
 MONITORED_TOKENS = 64  # tokens of a training batch to measure, if weights depend on the class
 CARD_ENDS = (10, 100, 1000)  # ends of the groups of frequent words on a card
 BINS, STEEPEST = 24, 4.0  # bins of the histogram of slopes, and the largest start of the last bin
 
 
+_ABOUT = {
+    "Gates": "Frequent words have gates of their own; the others share one. A gate gives a word's "
+    "weights π of the K contexts: their entropy is 0 where a word has one context, and log K where "
+    "it mixes all alike.",
+    "Components": "The entropy of the weights π is 0 where a token has one component, and log K "
+    "where all have the same weight. The entropy of their mean is 0 if all tokens have the same "
+    "component: a collapse.",
+    "Pointwise function": "The curve is shifted to f(0) = 0.",
+}
+
+
 @dataclass(frozen=True)
 class Components:
-    """Hold measures of a layer's parts; a missing part is None, and `absent` gives the reason.
+    """Hold measures of a layer's parts; a part that it does not have is None.
 
     prior: of MoS and MoC. gates: of Mixtape by word class. slopes: of PLIF. curve: z and f(z) of
     any pointwise function but the identity.
@@ -46,7 +57,6 @@ class Components:
     gates: list[GateSharpness] | None
     slopes: SlopeStatistics | None
     curve: tuple[list[float], list[float]] | None
-    absent: dict[str, str]
 
 
 class _Gates(NamedTuple):
@@ -72,13 +82,7 @@ class ComponentMeasure(base.TextMeasure):
     Mixtape is slow: pass --tokens 2000.
     """
 
-    title = "Components, gates and pointwise function"
-    about = (
-        "The entropy of the weights π of components is 0 where a token has one component, and "
-        "log K where all have the same weight. The entropy of their mean is 0 if all tokens have "
-        "the same component: a collapse. Mixtape's frequent words have their own gates; the others "
-        "share one. The curve of the pointwise function is shifted to f(0) = 0."
-    )
+    title = "Components and pointwise function"
     hidden = ("curve",)
     card_tokens = 512
 
@@ -93,7 +97,7 @@ class ComponentMeasure(base.TextMeasure):
 
     @classmethod
     def for_card(cls, words: base.Words) -> Self:
-        gates = _gates_of_nothing(words.head)
+        gates = gates_of_nothing(words.head)
         frequent = 0 if gates is None else gates.size(-1) - 1
         return cls(tuple(end for end in CARD_ENDS if end < frequent))
 
@@ -104,7 +108,9 @@ class ComponentMeasure(base.TextMeasure):
                 "the pointwise function has parameters that are not finite: training has "
                 "diverged, use an earlier checkpoint"
             )
-        self._gated = _gates_of_nothing(words.head) is not None
+        gates = gates_of_nothing(words.head)
+        self._gated = gates is not None
+        self._contexts = 1 if gates is None else gates.size(1)
         if self.ends and not self._gated:
             raise ValueError(
                 f"--ends needs a layer with gates per word, such as Mixtape; "
@@ -133,29 +139,31 @@ class ComponentMeasure(base.TextMeasure):
         head = self.words.head
         priors = [prior for part in parts for prior in part.priors]
         gates = [found for part in parts for found in part.gates]
+        said = {"Gates": gates, "Components": priors, "Pointwise function": _curve(head)}
+        found = {name: _ABOUT[name] for name, own in said.items() if own}
+        self.title, self.about = " and ".join(found).capitalize(), " ".join(found.values())
         return Components(
             tokens=sum(part.tokens for part in parts),
             prior=component_use(torch.cat(priors)) if priors else None,
             gates=_mean_gates(gates) if gates else None,
             slopes=None if head.pointwise.slopes() is None else slope_statistics(head.pointwise),
             curve=_curve(head),
-            absent=_absent(head, bool(priors), bool(gates)),
         )
 
     def figures(self, result: Components) -> list[Figure]:
         found: list[Figure] = []
         if (use := result.prior) is not None:
-            labels = [str(k) for k in range(1, len(use.mean_prior) + 1)]
             columns = {"mean πₖ": use.mean_prior, "share on top": use.top_share}
             groups = {
-                name: dict(zip(labels, column.tolist(), strict=True))
+                name: {str(k): share for k, share in enumerate(column.tolist(), 1)}
                 for name, column in columns.items()
             }
-            found.append(Bars(groups, "Use of the components", ("component k", "share")))
+            axes, level = ("component k", "share"), {"1/K": 1 / len(use.mean_prior)}
+            found.append(Bars(groups, "Use of the components", axes, levels=level))
         if result.gates is not None:
-            largest = {f"{g.first:,}–{g.last - 1:,}": g.largest for g in result.gates}
-            axes = "words by frequency", "mean largest π"
-            found.append(Bars.of(largest, "Gates", axes))
+            largest = {"": {f"{g.first:,}–{g.last - 1:,}": g.largest for g in result.gates}}
+            axes, level = ("words by frequency", "mean largest π"), {"1/K": 1 / self._contexts}
+            found.append(Bars(largest, "Gates", axes, ends=(0, 1), levels=level))
         if result.curve is not None:
             z, _ = result.curve
             ends = (z[0], z[-1])
@@ -169,27 +177,31 @@ class ComponentMeasure(base.TextMeasure):
             edges = torch.linspace(0, top, BINS + 1, dtype=torch.float64)
             counts = torch.histogram(slopes.double().clamp(max=top).cpu(), edges).hist.tolist()
             starts = (f"{edge:.2f}" for edge in edges.tolist())
-            cells = dict(zip(starts, counts, strict=False))
-            found.append(Bars.of(cells, "Slopes", ("slope from", "number of cells")))
+            cells = {"": dict(zip(starts, counts, strict=False))}
+            found.append(Bars(cells, "Slopes", ("slope from", "number of cells")))
         return found
 
     def rows(self, result: Components) -> base.Rows:
-        rows = [("tokens", f"{result.tokens:,}")]
-        if result.prior is not None:
-            highest = math.log(len(result.prior.mean_prior))
+        rows: base.Rows = []
+        use = result.prior
+        count = self._contexts if use is None else len(use.mean_prior)
+        most = f"of log {count} = {math.log(count):.4f} nats"
+        if use is not None:
             rows += [
-                ("entropy of the prior", f"{result.prior.entropy:.4f} of {highest:.4f} nats"),
-                ("entropy of its mean", f"{result.prior.overall_entropy:.4f} nats"),
+                ("entropy of the weights π", f"{use.entropy:.4f} {most}"),
+                ("entropy of their mean", f"{use.overall_entropy:.4f} {most}"),
             ]
         for group in result.gates or []:
             name = f"words {group.first:,}–{group.last - 1:,}"
-            value = f"entropy {group.entropy:.4f} nats, largest π {group.largest:.4f} on average"
+            value = f"entropy {group.entropy:.4f} {most}; largest π {group.largest:.4f}"
             rows.append((f"gates of {name}", value))
         if result.slopes is not None:
             slopes = result.slopes
             value = f"{slopes.mean:.3f} ± {slopes.sd:.3f}, {slopes.smallest:.3g} to "
             rows.append(("slopes", f"{value}{slopes.largest:.3g}"))
-        return [*rows, *((f"no {name}", reason) for name, reason in result.absent.items())]
+        if result.curve is not None and not rows:
+            rows.append(("function", POINTWISE.name_of(self.words.head.pointwise)))
+        return rows
 
     @classmethod
     def monitor(cls, batch: base.MonitoredBatch) -> base.Snapshot:
@@ -210,7 +222,7 @@ class ComponentMeasure(base.TextMeasure):
                 "component_entropy_overall": use.overall_entropy,
                 "component_least": len(use.mean_prior) * float(use.mean_prior.min()),
             }
-        some, gates = batch.some(MONITORED_TOKENS), _gates_of_nothing(head)
+        some, gates = batch.some(MONITORED_TOKENS), gates_of_nothing(head)
         if some is None or gates is None:
             return snapshot
         for group in gate_sharpness(head, some[0]):
@@ -220,23 +232,18 @@ class ComponentMeasure(base.TextMeasure):
         return snapshot
 
 
-def _gates_of_nothing(head: Head) -> Tensor | None:
-    """Return gates [0, K, S + 1] without tokens, whose shape has the number of classes, or None."""
-    return head.class_gates(head.weight.new_zeros(0, head.feature_dim), head.tensors())
-
-
 def _mean_gates(parts: list[_Gates]) -> list[GateSharpness]:
     """Return means over all tokens from means over blocks."""
-    total = sum(count for count, _ in parts)
+    counts = [part.tokens for part in parts]
+
+    def mean(values: list[float]) -> float:
+        return sum(n * value for n, value in zip(counts, values, strict=True)) / sum(counts)
+
     return [
-        GateSharpness(
-            groups[0].first,
-            groups[0].last,
-            sum(n * g.entropy for (n, _), g in zip(parts, groups, strict=True)) / total,
-            sum(n * g.largest for (n, _), g in zip(parts, groups, strict=True)) / total,
-        )
-        for groups in zip(*(found for _, found in parts), strict=True)
-    ]
+        GateSharpness(of[0].first, of[0].last, mean([g.entropy for g in of]),
+                      mean([g.largest for g in of]))
+        for of in zip(*(part.groups for part in parts), strict=True)
+    ]  # fmt: skip
 
 
 def _curve(head: Head) -> tuple[list[float], list[float]] | None:
@@ -244,18 +251,3 @@ def _curve(head: Head) -> tuple[list[float], list[float]] | None:
         return None
     z, f = pointwise_curve(deepcopy(head.pointwise).cpu())
     return z.tolist(), f.tolist()
-
-
-def _absent(head: Head, prior: bool, gates: bool) -> dict[str, str]:
-    kind = f"{HEADS.name_of(head)} with pointwise function {POINTWISE.name_of(head.pointwise)}"
-    no_prior = "Head.log_weights of the layer returns None"
-    if head.weights_by_class:
-        no_prior = "the weights of its components depend on the class"
-    elif type(head).log_weights is Head.log_weights:
-        no_prior = "the layer does not override Head.log_weights, as MoS and MoC do"
-    reasons = {
-        "prior": None if prior else no_prior,
-        "gates": None if gates else "it has no gates per class, as Mixtape has",
-        "slopes": None if head.pointwise.slopes() is not None else "it has no slopes, as plif has",
-    }
-    return {name: f"{reason}; this is {kind}" for name, reason in reasons.items() if reason}

@@ -58,7 +58,8 @@ class DivergenceMeasure(base.TextMeasure):
     title = "Divergence of predictions"
     about = (
         "The mean KL(P_i ‖ P_j) between the predictions of two independently drawn contexts tells "
-        "how much a prediction depends on its context (Yang et al. 2018)."
+        "how much a prediction depends on its context (Yang et al. 2018). It is 0 for a model that "
+        "ignores the context."
     )
     compares = True
 
@@ -141,7 +142,7 @@ class DivergenceMeasure(base.TextMeasure):
             "same context": result.matched and result.matched.mean,
         }
         shown = {name: mean for name, mean in means.items() if mean is not None}
-        return [Bars.of(shown, "Divergence of predictions", ("pairs", "nats"))]
+        return [Bars({"": shown}, "Divergence of predictions", ("pairs", "nats"))]
 
     def tile(self, result: Divergences) -> base.CardTile | None:
         if result.all_pairs is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Self
 
 import torch
@@ -14,12 +14,16 @@ from highrank_plugins.common.formatting import Bars, Figure, percent, short
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures import base
 
+FEWEST = 50  # tokens of a perplexity that a figure shows
+
 
 @dataclass(frozen=True)
 class Predictions:
     """Hold, over all tokens: perplexity, mean entropy in nats, words among the k most probable.
 
     bands: perplexity by how often the word was in the training text, as the dictionary counts it.
+    unigram_perplexity: of a model P = (n + 1) / (N + M) that knows how often, n of N, each of M
+        classes is in the training text; None outside of cards.
     uncounted: perplexity of tokens that the dictionary does not count: </s>, <unk>, …; all tokens
         if its words have one count, as in a dictionary that was written by hand.
     """
@@ -31,6 +35,7 @@ class Predictions:
     top_k_share: dict[str, float]
     bands: list[Band]
     uncounted: Band | None
+    unigram_perplexity: float | None = None
 
 
 @base.register_measure("predictions")
@@ -43,8 +48,9 @@ class PredictionMeasure(base.TextMeasure):
     title = "Predictions"
     about = (
         "The table has the share of tokens whose word was among the k most probable, and the mean "
-        "entropy, which is the −log P that the model expects. Below is the perplexity of words by "
-        "their count in the training text, as the dictionary has it."
+        "entropy, which is the −log P that the model expects. Each word is predicted from the true "
+        "words before it. Perplexities of words by their count in the training text, as the "
+        f"dictionary has it, are drawn for {FEWEST} tokens and more."
     )
 
     def __init__(
@@ -88,6 +94,9 @@ class PredictionMeasure(base.TextMeasure):
         # equal counts of all words mean that they were not counted
         has_counts = len(of_words[special:][of_words[special:] > 0].unique()) > 1
         counts, counted = of_words[target], (target >= special) & has_counts
+        unigram = None
+        if (n := self.words.counts) is not None:
+            unigram = float(((n.sum() + len(n)).log() - (n[target] + 1).log()).mean().exp())
         rest = perplexity_by_band(nll[~counted], torch.zeros(int((~counted).sum())), [1])[0]
         return Predictions(
             tokens=len(target),
@@ -97,6 +106,7 @@ class PredictionMeasure(base.TextMeasure):
             top_k_share={str(k): float((rank < k).double().mean()) for k in self.top},
             bands=perplexity_by_band(nll[counted], counts[counted], self.bands),
             uncounted=rest if rest.tokens else None,
+            unigram_perplexity=unigram,
         )
 
     @classmethod
@@ -109,30 +119,42 @@ class PredictionMeasure(base.TextMeasure):
         }
 
     def figures(self, result: Predictions) -> list[Figure]:
-        by_band = {
-            _name(band): band.perplexity for band in result.bands if band.perplexity is not None
+        bands = {_name(band): band for band in result.bands}
+        if bands and result.uncounted:
+            bands["</s>, …"] = result.uncounted
+        drawn = {
+            name: band.perplexity
+            for name, band in bands.items()
+            if band.perplexity is not None and band.tokens >= FEWEST
         }
         shares = {f"top {k}": share for k, share in result.top_k_share.items()}
-        figures = {
-            "Perplexity by training count": (by_band, ("training count", "perplexity")),
-            "Words among the k most probable": (shares, ("", "share of tokens")),
-        }
-        return [Bars.of(bars, title, axes) for title, (bars, axes) in figures.items() if bars]
+        top = Bars({"": shares}, "Words among the k most probable", ("", "share of tokens"))
+        found: list[Figure] = [replace(top, ends=(0, 1))]
+        if drawn:
+            title, axes = "Perplexity by training count", ("times in the training text", "")
+            levels = {"all tokens": result.perplexity}
+            found.insert(0, Bars({"": drawn}, title, axes, "log", (1, None), levels))
+        return found
 
     def tile(self, result: Predictions) -> base.CardTile:
-        return base.CardTile("perplexity", short(result.perplexity), f"of {result.tokens:,} tokens")
+        note, unigram = f"of {result.tokens:,} tokens", result.unigram_perplexity
+        note += "" if unigram is None else f"; a unigram model: {short(unigram)}"
+        return base.CardTile("perplexity", short(result.perplexity), note)
 
     def rows(self, result: Predictions) -> base.Rows:
         bands = [*result.bands, *([result.uncounted] if result.uncounted else [])]
-        names = [*(f"{_name(band)} times in training" for band in result.bands), "not counted"]
+        names = [*(f"{_name(band)} times in training" for band in result.bands), "</s> and others"]
+        unigram = result.unigram_perplexity
         return [
             ("tokens", f"{result.tokens:,}"),
-            ("perplexity", f"{result.perplexity:.2f}"),
+            ("words to choose from", f"{self.words.head.num_classes:,}"),
+            ("perplexity", f"{result.perplexity:,.2f}"),
+            *([] if unigram is None else [("perplexity of a unigram model", f"{unigram:,.2f}")]),
             ("mean −log P", f"{result.nll:.4f} nats"),
             ("mean entropy", f"{result.entropy:.4f} nats"),
             *((f"among the top {k}", percent(s)) for k, s in result.top_k_share.items()),
             *(
-                (f"perplexity, {name}", f"{band.perplexity:.2f} of {band.tokens:,} tokens")
+                (f"perplexity, {name}", f"{band.perplexity:,.2f} of {band.tokens:,} tokens")
                 for name, band in zip(names, bands, strict=False)
                 if band.perplexity is not None
             ),

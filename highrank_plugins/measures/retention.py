@@ -91,7 +91,7 @@ class RetentionMeasure(base.TextMeasure):
             return []
         title = f"Gradient retention: {result.whole:.3f}"
         series = {"batch": (result.first, result.batches)}
-        return [Lines(series, title, ("token", "‖G P‖ / ‖G‖"))]
+        return [Lines(series, title, ("token", "‖G P‖ / ‖G‖"), ends=(0, 1))]
 
     def tile(self, result: Retention) -> base.CardTile:
         return base.CardTile("gradient retained", percent(result.whole), "of the logits' norm")

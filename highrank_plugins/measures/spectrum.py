@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
+from torch import Tensor
 
 from highrank_plugins.analysis import spectrum as spectra
 from highrank_plugins.analysis.spectrum import (
@@ -17,6 +18,7 @@ from highrank_plugins.analysis.spectrum import (
 )
 from highrank_plugins.common.formatting import Figure, Lines, short
 from highrank_plugins.common.score import Score
+from highrank_plugins.heads import Head
 from highrank_plugins.measures import base
 
 POINTS = 400  # points of a curve
@@ -56,8 +58,8 @@ class SpectrumMeasure(base.TextMeasure):
 
     title = "Spectrum of the log-probabilities"
     about = (
-        "The matrix of log P(word | context) has rank d + 2 at most for a softmax of d features "
-        "with a bias (Yang et al. 2018). The Press rank counts singular values above the "
+        "The matrix of log P(word | context) has rank d + 1 at most for a softmax of d features, "
+        "d + 2 with a bias (Yang et al. 2018). The Press rank counts singular values above the "
         "tolerance of the precision; the ε-rank is the least k whose k largest hold 1 − ε of the "
         "sum of squares. More contexts can only raise a rank that is not full."
     )
@@ -131,18 +133,41 @@ class SpectrumMeasure(base.TextMeasure):
         return [spectrum_figure(result.singular_values, shape, result.dtype, title)]
 
     def tile(self, result: LogProbSpectrum) -> base.CardTile:
-        note = f"of {len(result.singular_values):,}, Press, {result.dtype}"
+        note = f"Press; at most {softmax_rank(self.words.head):,} for a softmax of this width"
         return base.CardTile("rank of log P", f"{result.press_rank:,}", note)
 
     def rows(self, result: LogProbSpectrum) -> base.Rows:
         return [
             ("matrix", f"{result.contexts:,} contexts × {result.words:,} words"),
             (f"Press rank, {result.dtype}", f"{result.press_rank:,}"),
+            *_bounds(self.words.head),
             *((f"ε-rank, {eps}", f"{rank:,}") for eps, rank in result.effective_rank.items()),
             *decay_rows(result.spectral_entropy, result.spectral_decay, result.singular_values),
             ("noise below", short(result.smallest_reliable)),
             ("lost to <s> and <pad>", f"{short(result.impossible_nats)} nats a token"),
         ]
+
+
+def softmax_rank(head: Head) -> int:
+    """Return the largest rank of log P of a softmax with this layer's matrix and bias."""
+    return min(head.num_classes, head.embed_dim + 1 + (head.bias is not None))
+
+
+def _bounds(head: Head) -> base.Rows:
+    """Return the largest ranks of a softmax, and of a layer in which some classes have gates."""
+    most = softmax_rank(head)
+    rows = [("at most, for a softmax of this width", f"{most:,}")]
+    gates = gates_of_nothing(head)
+    if gates is not None and head.pointwise.is_identity:  # the other classes share the last gate
+        own = gates.size(-1) - 1
+        bound = f"{min(head.num_classes, most + own):,}, by {own:,} words with gates of their own"
+        rows.append(("at most, for this layer", bound))
+    return rows
+
+
+def gates_of_nothing(head: Head) -> Tensor | None:
+    """Return gates [0, K, S + 1] without tokens, whose shape has the number of classes, or None."""
+    return head.class_gates(head.weight.new_zeros(0, head.feature_dim), head.tensors())
 
 
 def decay_rows(entropy: float, decay: float | None, values: Sequence[float]) -> base.Rows:
@@ -158,7 +183,7 @@ def decay_rows(entropy: float, decay: float | None, values: Sequence[float]) -> 
 def spectrum_figure(
     values: Sequence[float], shape: tuple[int, int], dtype: str, title: str
 ) -> Lines:
-    """Return singular values over the largest, with the Press tolerance, on two log axes."""
+    """Return singular values over the largest on two log axes, with a near Press tolerance."""
     largest = values[0]
     count = len(values)
     places = list(range(1, count + 1))
@@ -167,7 +192,8 @@ def spectrum_figure(
     level = spectra.press_tolerance(largest, shape, getattr(torch, dtype)) / largest
     series: dict[str, Any] = {
         "singular values": (places, [values[i - 1] / largest for i in places]),
-        "Press tolerance": ((1, len(values)), (level, level)),
     }
+    if level * 100 > values[-1] / largest:  # far below, it would flatten the curve
+        series["Press tolerance"] = ((1, len(values)), (level, level))
     axes = "index i of the singular value", "σᵢ / σ₁"
     return Lines(series, title, axes, "loglog", dashed=("Press tolerance",))

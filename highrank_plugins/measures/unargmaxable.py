@@ -73,7 +73,7 @@ class UnargmaxableMeasure(WeightMeasure):
         if result.count is None:
             return []
         shares = {"can be predicted": result.total - result.count, "never": result.count}
-        return [Bars.of(shares, "Words that can be on top", ("", "words"))]
+        return [Bars({"": shares}, "Words that can be on top", ("", "words"))]
 
     def tile(self, result: Unargmaxable) -> CardTile | None:
         if result.count is None:
@@ -82,7 +82,7 @@ class UnargmaxableMeasure(WeightMeasure):
 
     def rows(self, result: Unargmaxable) -> Rows:
         if result.count is None:
-            return [("not applicable", result.reason.removeprefix("not applicable: "))]
+            return []
         rows = [("words that can never be on top", f"{result.count:,} of {result.total:,}")]
         if not result.words:
             return rows

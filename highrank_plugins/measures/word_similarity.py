@@ -75,7 +75,7 @@ class WordSimilarityMeasure(base.WeightMeasure):
     def figures(self, result: Similarities) -> list[Figure]:
         found = {name: values.spearman for name, values in _named(result.benchmarks).items()}
         known = {name: rho for name, rho in found.items() if rho is not None}
-        return [Bars.of(known, "Word similarity", ("benchmark", "Spearman's ρ"))]
+        return [Bars({"": known}, "Word similarity", ("benchmark", "Spearman's ρ"))]
 
     def rows(self, result: Similarities) -> base.Rows:
         return [

@@ -1,45 +1,70 @@
-"""Plot measures with matplotlib, which is needed only for plots."""
+"""Plot measures with matplotlib, which is needed only for plots.
+
+All plots have one style: a colour for each layer, a marker for each variant. Colours are those of
+Okabe and Ito, which people with any colour vision tell apart. The background of files is opaque,
+so that a figure reads the same on a light and on a dark page.
+"""
 
 import importlib.util
+import io
 import math
 import re
+from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from markupsafe import escape
+from highrank_plugins.common.formatting import Bars, Figure, Scatter
 
-from highrank_plugins.common.formatting import Figure, Lines, Scatter
-from highrank_plugins.reports.style import (
-    COLOURS,
-    STYLE,
-    colour_of,
-    layer_of,
-    literal,
-    markers_of,
-    number_log_axis,
-    place_labels,
-)
-
-# placeholder colours, which `svg` replaces by the page's
-_PAGE_COLOURS = {
-    "#010203": "--ink", "#010204": "--dim", "#010205": "--line",
-    "#010206": "--c0", "#010207": "--c1", "#010208": "--c2",
-}  # fmt: skip
-_COLOUR_OF = {variable: colour for colour, variable in _PAGE_COLOURS.items()}
-_SVG_STYLE = {
-    "svg.fonttype": "none",  # keeps text as text
-    "text.color": _COLOUR_OF["--ink"],
-    "axes.edgecolor": _COLOUR_OF["--line"],
-    "axes.labelcolor": _COLOUR_OF["--dim"],
-    "xtick.color": _COLOUR_OF["--dim"],
-    "ytick.color": _COLOUR_OF["--dim"],
-    "legend.framealpha": 0,
+COLOURS = {
+    "softmax": "#4d4d4d",
+    "sigsoftmax": "#56b4e9",
+    "gss": "#009e73",
+    "plif": "#cc79a7",
+    "moc": "#e69f00",
+    "mos": "#0072b2",
+    "mixtape": "#d55e00",
 }
-_SVG_CYCLE = [_COLOUR_OF[name] for name in ("--c0", "--c1", "--c2")]
+OTHER = "#999999"
+STYLE = {
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e5e5e5",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "legend.frameon": False,
+    "savefig.dpi": 150,
+    "svg.hashsalt": "highrank_plugins",
+}
+_MARKERS = "osD^vP*X<>"
 MOST_LABELS = 12  # largest number of bars with labels
 FORMATS = (".png", ".svg", ".pdf")
+
+
+def layer_of(system: str) -> str:
+    """Return the layer that a system is named after, or its first word."""
+    words = re.split(r"[^a-z]+", system.lower())
+    return next((word for word in words if word in COLOURS), words[0])
+
+
+def colour_of(system: str) -> str:
+    """Return the colour of a system's layer; grey for others."""
+    return COLOURS.get(layer_of(system), OTHER)
+
+
+def markers_of(systems: Sequence[str]) -> dict[str, str]:
+    """Return a marker for each system: one for each variant, the layers' own first."""
+    rest = {system: system.lower().replace(layer_of(system), "", 1) for system in systems}
+    # option values do not matter
+    variants = {name: re.sub(r"[\d.]+", "", text).strip("_-=+. ") for name, text in rest.items()}
+    order = sorted({*variants.values()}, key=lambda variant: (variant != "", variant))
+    return {name: _MARKERS[order.index(of) % len(_MARKERS)] for name, of in variants.items()}
 
 
 def check_plot(path: Path | None) -> None:
@@ -60,110 +85,85 @@ def is_available() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def svg(figure: Figure) -> str:
-    """Return a figure as an SVG element whose colours follow the page around it.
-
-    The page has the CSS variables --ink, --dim, --line, and --c0, --c1, --c2 for curves.
-    """
-    from io import StringIO
-
-    from cycler import cycler
+def data_uri(figure: Figure) -> str:
+    """Return a figure as the address of an SVG image, which a page holds itself."""
     from matplotlib import rc_context
 
-    text = StringIO()
-    cycle = {"axes.prop_cycle": cycler(color=_SVG_CYCLE), "svg.hashsalt": figure.title}
-    with rc_context(_SVG_STYLE | cycle):
+    text = io.BytesIO()
+    with rc_context(STYLE | {"svg.hashsalt": figure.title}):
         drawn = rendered(figure)
         drawn.set_size_inches(5, 3.2)
-        drawn.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    found = text.getvalue()
-    found = found[found.index("<svg") :]
-    found = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", found, flags=re.DOTALL)
-    found = re.sub(r' xmlns(:\w+)?="[^"]*"', "", found).replace("xlink:href", "href")
-    used = set(re.findall(r'(?:href="|url\()#([^")]+)', found))
-    found = re.sub(r' id="([^"]*)"', lambda own: own[0] if own[1] in used else "", found)
-    for colour, variable in _PAGE_COLOURS.items():
-        found = found.replace(colour, f"var({variable})")
-    names = figure.series if isinstance(figure, Lines) else filter(None, figure.groups)
-    said = f"{figure.title}; {figure.axes[1]} over {figure.axes[0]}: {', '.join(names)}"
-    return found.replace("<svg ", f'<svg role="img" aria-label="{escape(said)}" ', 1)
+        drawn.savefig(text, format="svg", metadata={"Date": None})
+    return f"data:image/svg+xml;base64,{b64encode(text.getvalue()).decode()}"
 
 
 def draw(path: Path, *figures: Figure) -> None:
     """Write figures into a file, side by side."""
     from matplotlib import rc_context
-    from matplotlib.figure import Figure as Drawn
 
     with rc_context(STYLE):
-        drawn = Drawn(figsize=(6.5 * len(figures), 4.5), layout="constrained")
-        plots = drawn.subplots(1, len(figures), squeeze=False)[0]
-        fill(plots, figures)
-        save(drawn, path)
+        save(rendered(*figures), path)
 
 
-def fill(plots: Sequence[Any], figures: Sequence[Figure]) -> None:
-    """Draw figures into axes of matplotlib, with a colour for each layer and separated labels."""
-    for plot, figure in zip(plots, figures, strict=True):
-        _draw_figure(plot, figure, by_layer=True)
-    for plot, figure in zip(plots, figures, strict=True):
-        if isinstance(figure, Scatter):
-            for side in (plot.xaxis, plot.yaxis):
-                if side.get_scale() == "log":
-                    number_log_axis(side)
-            labels = {name: _middle(figure.groups[name]) for name in figure.labelled}
-            # labels cover no run, and none of the deviations around the means
-            obstacles = []
-            for runs in figure.groups.values():
-                obstacles += [(run, run) for run in runs]
-                if len(runs) > 1:
-                    x, y = _middle(runs)
-                    dx, dy = (stdev(values) for values in zip(*runs, strict=True))
-                    obstacles += [((x - dx, y), (x + dx, y)), ((x, y - dy), (x, y + dy))]
-            place_labels(plot, labels, obstacles)
-
-
-def rendered(figure: Figure) -> Any:
-    """Return a figure as matplotlib's."""
+def rendered(*figures: Figure) -> Any:
+    """Return figures side by side as one of matplotlib's; curves have the colours of layers."""
     from matplotlib.figure import Figure as Drawn  # needs no display
 
-    drawn = Drawn(figsize=(7, 4.5), layout="constrained")
-    _draw_figure(drawn.subplots(), figure)
+    drawn = Drawn(figsize=(6.5 * len(figures), 4.5), layout="constrained")
+    plots = drawn.subplots(1, len(figures), squeeze=False)[0]
+    for plot, figure in zip(plots, figures, strict=True):
+        draw_figure(plot, figure)
     return drawn
 
 
-def _draw_figure(plot: Any, figure: Figure, by_layer: bool = False) -> None:
-    plot.set_title(literal(figure.title))
-    several = False
-    if isinstance(figure, Lines):
-        for label, (x, y) in figure.series.items():
-            colour = COLOURS.get(layer_of(label)) if by_layer else None
-            line = "--" if label in figure.dashed else "-"
-            plot.plot(x, _finite(y), line, label=literal(label), color=colour)
-        several = len(figure.series) > 1
-    elif isinstance(figure, Scatter):
-        _draw_scatter(plot, figure)
-    else:
-        width, several = 0.8 / len(figure.groups), len(figure.groups) > 1
-        for number, (name, heights) in enumerate(figure.groups.items()):
-            middle = (number - (len(figure.groups) - 1) / 2) * width
-            places = [place + middle for place in range(len(heights))]
-            plot.bar(places, _finite(list(heights.values())), width, label=literal(name) or None)
-            shown = range(0, len(heights), -(-len(heights) // MOST_LABELS))
-            plot.set_xticks(shown, [literal(list(heights)[place]) for place in shown])
-        plot.tick_params("x", rotation=30)
-    plot.set_xlabel(literal(figure.axes[0]))
-    plot.set_ylabel(literal(figure.axes[1]))
+def draw_figure(plot: Any, figure: Figure) -> None:
+    """Draw a figure into axes of matplotlib."""
+    plot.set_title(_literal(figure.title))
+    plot.set_xlabel(_literal(figure.axes[0]))
+    plot.set_ylabel(_literal(figure.axes[1]))
     if figure.scale in ("logx", "loglog"):
         plot.set_xscale("log")
     if figure.scale in ("log", "loglog"):
         plot.set_yscale("log")
-    if several:
+    if isinstance(figure, Scatter):
+        _draw_scatter(plot, figure)
+    elif isinstance(figure, Bars):
+        _draw_bars(plot, figure)
+    else:
+        for label, (x, y) in figure.series.items():
+            colour, line = COLOURS.get(layer_of(label)), "--" if label in figure.dashed else "-"
+            plot.plot(x, _finite(y), line, label=_literal(label), color=colour)
+        if len(figure.series) > 1:
+            plot.legend()
+    if not isinstance(figure, Scatter):
+        plot.set_ylim(*figure.ends)
+    for side in (plot.xaxis, plot.yaxis):
+        if side.get_scale() == "log":
+            _number_log_axis(side)
+
+
+def _draw_bars(plot: Any, figure: Bars) -> None:
+    """Draw the bars of several groups side by side, and the levels across them."""
+    width = 0.8 / len(figure.groups)
+    for number, (name, heights) in enumerate(figure.groups.items()):
+        middle = (number - (len(figure.groups) - 1) / 2) * width
+        places = [place + middle for place in range(len(heights))]
+        plot.bar(places, _finite(list(heights.values())), width, label=_literal(name) or None)
+        shown = range(0, len(heights), -(-len(heights) // MOST_LABELS))
+        labels = [_literal(list(heights)[place]) for place in shown]
+        plot.set_xticks(shown, labels)
+        plot.tick_params("x", rotation=30 if sum(map(len, labels)) > 40 else 0)
+    for label, y in figure.levels.items():
+        plot.axhline(y, color="C1", linestyle="--", label=_literal(label))
+    if len(figure.groups) > 1 or figure.levels:
         plot.legend()
 
 
 def _draw_scatter(plot: Any, figure: Scatter) -> None:
-    """Draw runs faintly, and their mean with the deviations of both axes."""
+    """Draw runs faintly, and their mean with the deviations of both axes; the legend is beside."""
     markers = markers_of(list(figure.groups))
+    connected = {name for names in figure.connected for name in names}
+    heights: dict[str, float] = dict(figure.levels)
     for name, runs in figure.groups.items():
         colour, marker = colour_of(name), markers[name]
         x, y = _middle(runs)
@@ -173,23 +173,41 @@ def _draw_scatter(plot: Any, figure: Scatter) -> None:
         plot.errorbar(
             x, y, xerr=stdev(xs) if len(runs) > 1 else None,
             yerr=stdev(ys) if len(runs) > 1 else None, fmt=marker, color=colour, capsize=3,
-            markersize=7, elinewidth=1,
+            markersize=7, elinewidth=1, label=None if name in connected else _literal(name),
         )  # fmt: skip
+        heights[name] = y
     for names in figure.connected:
         xs, ys = zip(*(_middle(figure.groups[name]) for name in names), strict=True)
-        layer, colour = layer_of(names[0]), colour_of(names[0])
-        plot.plot(xs, ys, "-", color=colour, linewidth=1, zorder=1, label=layer)
+        layer = layer_of(names[0])
+        plot.plot(xs, ys, "-", color=colour_of(names[0]), linewidth=1, zorder=1, label=layer)
+        heights[layer] = ys[-1]
     for name, y in figure.levels.items():
         plot.axhline(
-            y, color=colour_of(name), linestyle="--", linewidth=1, zorder=1, label=literal(name)
+            y, color=colour_of(name), linestyle="--", linewidth=1, zorder=1, label=_literal(name)
         )
-    if figure.levels or figure.connected:
-        plot.legend()
-    if all(float(x).is_integer() for runs in figure.groups.values() for x, _ in runs):
+    whole = all(float(x).is_integer() for runs in figure.groups.values() for x, _ in runs)
+    if whole and plot.get_xscale() == "linear":
         plot.xaxis.get_major_locator().set_params(integer=True)  # no half component
-    if figure.frontier:
-        xs, ys = zip(*(_middle(figure.groups[name]) for name in figure.frontier), strict=True)
-        plot.plot(xs, ys, ":", color="#666666", linewidth=1.2, zorder=1)
+    named = dict(zip(*reversed(plot.get_legend_handles_labels()), strict=True))
+    order = sorted(heights.keys() & named.keys(), key=lambda name: (-heights[name], name))
+    place = {"loc": "upper left", "bbox_to_anchor": (1, 1), "borderaxespad": 0}
+    plot.legend([named[name] for name in order], order, **place)
+
+
+def _number_log_axis(axis: Any) -> None:
+    """Write numbers such as 200 and 3,000 at a logarithmic axis."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    steps = (1, 2, 5) if low > 0 and high / low < 300 else (1,)
+    axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _literal(text: str) -> str:
+    """Return a name as matplotlib draws it letter by letter; two dollars would begin a formula."""
+    return text.replace("$", r"\$")
 
 
 def _middle(runs: Sequence[tuple[float, float]]) -> tuple[float, float]:

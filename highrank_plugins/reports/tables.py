@@ -2,11 +2,11 @@
 
 import csv
 import io
-import itertools
 import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from highrank_plugins.common import formatting
 
@@ -16,7 +16,6 @@ _LATEX = {
     "±": r"$\pm$", "−": "$-$", "–": "--", "ε": r"$\varepsilon$", "α": r"$\alpha$", "≥": r"$\geq$",
     "<": "$<$", ">": "$>$", "|": r"\textbar{}",
 }  # fmt: skip
-_PADDING = 3  # characters that rich puts around a column
 
 
 @dataclass(frozen=True)
@@ -108,12 +107,11 @@ def to_csv(tables: Sequence[Table]) -> str:
 def to_terminal(tables: Sequence[Table], width: int | None = None) -> str:
     """Return the tables drawn by rich, with its codes for bold and colours.
 
-    Columns of numbers are aligned to the right. A table that is wider than the terminal continues
-    below, and repeats the columns that name its rows.
+    Columns of numbers are aligned to the right. Of a table that is wider than the terminal, each
+    row becomes a list.
     """
-    from rich import box
     from rich.console import Console
-    from rich.table import Table as RichTable
+    from rich.measure import Measurement
     from rich.text import Text
 
     text = io.StringIO()
@@ -121,63 +119,44 @@ def to_terminal(tables: Sequence[Table], width: int | None = None) -> str:
     console = Console(
         file=text, force_terminal=True, width=width, height=height, highlight=False
     )  # fmt: skip
+    endless = console.options.update(max_width=10_000)
     for number, table in enumerate(tables):
-        title = table.title or None
-        columns = [_Column(table, index, console.width) for index in range(len(table.headings))]
-        for part, group in enumerate(_fitting(columns, console.width)):
-            if number or part:
-                console.print()
-            drawn = RichTable(
-                title=title, box=box.SIMPLE_HEAD, title_justify="left", show_edge=False
-            )
-            for column in group:
-                heading = Text("\n".join(column.heading))
-                drawn.add_column(
-                    heading, justify="right" if column.numeric else "left",
-                    no_wrap=column.numeric, width=column.width, overflow="fold",
-                )  # fmt: skip
-            for row in table.rows:
-                cells = (row[column.index] for column in group)
-                drawn.add_row(*(Text(cell.text, "bold" if cell.bold else "") for cell in cells))
+        if number:
+            console.print()
+        if table.title:
+            console.print(Text(table.title, "italic"))
+        drawn = _drawn(table.headings, table.rows)
+        if Measurement.get(console, endless, drawn).minimum <= console.width:
             console.print(drawn)
-            title = None
+        else:
+            for name, *cells in table.rows:
+                values = zip(map(Cell, table.headings[1:]), cells, strict=True)
+                console.print(_drawn([table.headings[0], name.text], list(values)), "")
         for note in table.notes:
             console.print()
             console.print(Text(note, "dim"))
     return re.sub(" +$", "", text.getvalue(), flags=re.MULTILINE)
 
 
-class _Column:
-    """Choose the width, the alignment and the lines of the heading of a column."""
+def _drawn(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Any:
+    """Return a table of rich, whose long text takes several lines and whose numbers do not."""
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
 
-    def __init__(self, table: Table, index: int, terminal: int):
-        cells = [row[index].text for row in table.rows]
-        self.index = index
+    drawn = RichTable(box=box.SIMPLE_HEAD, show_edge=False)
+    for index, heading in enumerate(headings):
+        cells = [row[index].text for row in rows]
         # letters before any digit make a text
-        self.numeric = index > 0 and not any(re.match(r"[^\d]*[^\W\d_]", cell) for cell in cells)
-        widest = max(map(len, cells), default=0)
-        if not self.numeric:  # long text takes several lines
-            words = (len(word) for cell in cells for word in cell.split())
-            widest = min(widest, max(terminal // 3, *words, 0))
-        heading = textwrap.wrap(table.headings[index], max(widest, 10), break_long_words=False)
-        self.heading = heading or [""]
-        self.width = min(max(widest, *map(len, self.heading)), terminal - 2)
-
-
-def _fitting(columns: Sequence[_Column], terminal: int) -> list[list[_Column]]:
-    """Return the columns in groups as wide as a terminal, each beginning with what names a row."""
-    text = list(itertools.takewhile(lambda column: not column.numeric, columns[:2]))
-    names = columns[:1] if _width(text) > terminal / 2 else text
-    groups = [[*names]]
-    for column in columns[len(names) :]:
-        if len(groups[-1]) > len(names) and _width([*groups[-1], column]) > terminal:
-            groups.append([*names])
-        groups[-1].append(column)
-    return groups
-
-
-def _width(columns: Sequence[_Column]) -> int:
-    return sum(column.width + _PADDING for column in columns) - 1
+        numeric = index > 0 and not any(re.match(r"[^\d]*[^\W\d_]", cell) for cell in cells)
+        words = textwrap.wrap(heading, max(10, *map(len, cells)), break_long_words=False)
+        drawn.add_column(
+            Text("\n".join(words)), justify="right" if numeric else "left", overflow="fold",
+            no_wrap=numeric, min_width=max(map(len, [*cells, *words])) if numeric else None,
+        )  # fmt: skip
+    for row in rows:
+        drawn.add_row(*(Text(cell.text, "bold" if cell.bold else "") for cell in row))
+    return drawn
 
 
 FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from highrank_plugins.common.files import read_json, write_json, write_text
-from highrank_plugins.reports.comparison_tables import comparison_tables
+from highrank_plugins.reports.comparisons import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.results.record import DIVERGED, PROBLEMS, UNFAIR

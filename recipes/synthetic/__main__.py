@@ -109,7 +109,7 @@ def dirichlet(
         fits = dirichlet_experiment(chosen, settings, bar)
         report({"settings": settings, "fits": fits}, output)
         divergences = {layer: fit.mean_kl for layer, fit in fits.items()}
-        figures: list[Figure] = [Bars.of(divergences, title, ("layer", "mean KL, nats"))]
+        figures: list[Figure] = [Bars({"": divergences}, title, ("layer", "mean KL, nats"))]
     else:
         (name,) = several
         found = {
@@ -280,7 +280,7 @@ def multimode(
 
 def _draw_shares(plot: Path | None, shares: dict[str, float]) -> None:
     if plot is not None:
-        plots.draw(plot, Bars.of(shares, "Correct words ranked on top", ("", "share")))
+        plots.draw(plot, Bars({"": shares}, "Correct words ranked on top", ("", "share")))
 
 
 def contexts(

@@ -181,7 +181,6 @@ def grid_figures(runs: Sequence[SpamLangRecord]) -> list[Scatter]:
                 f"SpamLang, d = {dim}",
                 ("number of symbols M", f"steps to {GOAL:.0%}"),
                 "loglog",
-                labelled=[points[-1] for points in names],
                 connected=[points for points in names if len(points) > 1],
             )
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.reports.comparison_tables import runs_table
+from highrank_plugins.reports.comparisons import runs_table
 from highrank_plugins.reports.tables import to_markdown
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -27,12 +28,10 @@ class Absent:
 
 Maybe: TypeAlias = T | Absent
 # options of the trunk that a card shows; fairseq stores hundreds
-_TRUNK = """encoder_layers encoder_embed_dim encoder_ffn_embed_dim encoder_attention_heads
-    encoder_hidden_size encoder_normalize_before decoder_layers decoder_embed_dim
-    decoder_input_dim decoder_output_dim decoder_ffn_embed_dim decoder_attention_heads
-    decoder_hidden_size decoder_last_hidden_size decoder_out_embed_dim decoder_normalize_before
-    share_all_embeddings share_decoder_input_output_embed activation_fn dropout dropouti dropouth
-    dropoute wdrop attention_dropout activation_dropout""".split()
+_TRUNK = re.compile(
+    "(en|de)coder_(layers|.*(dim|size|heads|normalize_before))|share_.*embed.*|activation_fn"
+    "|(attention_|activation_)?dropout[ihe]?|wdrop"
+)
 _TRAINING = {
     "task": ("_name", "source_lang", "target_lang", "tokens_per_sample", "bptt"),
     "criterion": ("_name", "label_smoothing", "ar_alpha", "tar_beta"),
@@ -57,7 +56,7 @@ def describe(loaded: LoadedModel, head: Maybe[Head]) -> dict[str, Any]:
     model = {name: value for name, value in sorted(stored.items()) if _is_said(value)}
     return {
         "head": head if isinstance(head, Absent) else describe_head(head),
-        "trunk": {name: model[name] for name in _TRUNK if name in model},
+        "trunk": {name: value for name, value in model.items() if _TRUNK.fullmatch(name)},
         "training": _training(loaded, blocks),
         "model": model,
     }

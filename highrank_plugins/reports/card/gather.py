@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.analysis.predictions import target_ranks
-from highrank_plugins.common.formatting import Figure
-from highrank_plugins.heads import Head
+from highrank_plugins.common.formatting import Figure, Lines
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import (
     Block,
@@ -21,8 +20,10 @@ from highrank_plugins.measures.base import (
     Measure,
     TextMeasure,
     WeightMeasure,
+    Words,
 )
 from highrank_plugins.reports.card.describe import Absent, Maybe, describe, parameter_parts
+from highrank_plugins.results.counts import count_words, sizes_of
 
 if TYPE_CHECKING:
     from highrank_plugins.inference.collector import Collector
@@ -32,6 +33,7 @@ T = TypeVar("T")
 SAMPLES = "samples"
 # pieces of text, words predicted in each, words shown before it, and predictions for each word
 PASSAGES, POSITIONS, BEFORE, TOP = 3, 10, 20, 5
+SHORT = 4  # a sentence of fewer tokens is no sample if there are longer ones
 _NUMBERED = (
     "numbers (#4 is class 4): fairseq keeps the dictionary with the data, not in the checkpoint; "
     "pass its folder as DATA"
@@ -41,7 +43,8 @@ _NUMBERED = (
 class Section(NamedTuple):
     """Hold a measure's result and what the page shows of it; `absent` says why there is none.
 
-    tokens: number of measured tokens of the text, if any.
+    tokens: number of measured tokens of the text, if any. Without rows and without a reason, the
+    measure does not apply to the layer.
     """
 
     title: str
@@ -63,6 +66,18 @@ class Card:
     parameters: list[dict[str, Any]]
     sections: dict[str, Section]
     samples: Maybe[list[dict[str, Any]]]
+
+    @property
+    def missing(self) -> dict[str, list[str]]:
+        """Return what is not on the page, by the reason."""
+        found: dict[str, list[str]] = {}
+        absent = [(section.absent, section.title) for section in self.sections.values()]
+        if isinstance(self.samples, Absent):
+            absent.append((self.samples.reason, "Samples"))
+        for reason, title in absent:
+            if reason is not None:
+                found.setdefault(reason, []).append(title)
+        return found
 
     @property
     def results(self) -> dict[str, Any]:
@@ -98,7 +113,8 @@ def make_card(path: Path, data: str | None, split: str, tokens: int, command: st
     )
     total = None if isinstance(text, Absent) else text.total
     kinds = {name: kind for name, kind in sorted(all_measures().items()) if kind.on_card}
-    begun = {name: _begun(kind, loaded, head, text) for name, kind in kinds.items()}
+    words: Maybe[Words] = head if isinstance(head, Absent) else _words(loaded, data)
+    begun = {name: _begun(kind, words, text) for name, kind in kinds.items()}
     samples = text if isinstance(text, Absent) else _along(text, begun)
     return Card(
         identity={
@@ -114,7 +130,7 @@ def make_card(path: Path, data: str | None, split: str, tokens: int, command: st
         },
         configuration=describe(loaded, head),
         parameters=parameter_parts(loaded.model, head),
-        sections={name: _section(kind, begun[name], loaded, total) for name, kind in kinds.items()},
+        sections={name: _section(kind, begun[name], words, total) for name, kind in kinds.items()},
         samples=samples,
     )
 
@@ -131,7 +147,7 @@ def _text(loaded: LoadedModel, data: str | None, split: str, tokens: int) -> May
     from highrank_plugins.inference.collector import Collector
 
     if data is None:
-        return Absent("it needs a text: without DATA only the weights are measured")
+        return Absent("They need a text; without DATA only the weights are measured.")
     text = Collector(loaded, split, tokens=tokens)
     if text.total < 2:
         raise ValueError(
@@ -140,18 +156,36 @@ def _text(loaded: LoadedModel, data: str | None, split: str, tokens: int) -> May
     return text
 
 
-def _begun(
-    kind: type[Measure], loaded: LoadedModel, head: Maybe[Head], text: Maybe[Collector]
-) -> Maybe[Measure]:
-    def begin() -> Measure:
-        measure = kind.for_card(loaded.words)
+def _words(loaded: LoadedModel, data: str | None) -> Words:
+    """Return the layer and its words, with their counts if the data has the training text."""
+    words = loaded.words
+    if data is None:
+        return words
+    language = getattr(loaded.task.cfg, "target_lang", None)
+    name = f"train.*-*.{language}.idx" if language else "train.idx"
+    folder = Path(data.split(":")[0])
+    paths = [path for of in (name, f"shard*/{name}") for path in folder.glob(of)]
+    counts = torch.zeros(words.head.num_classes, dtype=torch.float64)
+    for path in paths:
+        if sizes_of(path) is None:  # another of fairseq's formats
+            return words
+        found = torch.from_numpy(count_words(path)[: len(counts)])
+        counts[: len(found)] += found
+    return replace(words, counts=counts) if paths else words
+
+
+def _begun(kind: type[Measure], words: Maybe[Words], text: Maybe[Collector]) -> Maybe[Measure]:
+    def begin(words: Words) -> Measure:
+        measure = kind.for_card(words)
         if isinstance(measure, TextMeasure):
-            measure.start(loaded.words)
+            measure.start(words)
         return measure
 
-    if isinstance(head, Absent):
-        return head
-    return text if isinstance(text, Absent) and issubclass(kind, TextMeasure) else _attempt(begin)
+    if isinstance(words, Absent):
+        return words
+    if isinstance(text, Absent) and issubclass(kind, TextMeasure):
+        return text
+    return _attempt(partial(begin, words))
 
 
 def _along(text: Collector, begun: dict[str, Maybe[Measure]]) -> Maybe[list[dict[str, Any]]]:
@@ -184,98 +218,92 @@ def _along(text: Collector, begun: dict[str, Maybe[Measure]]) -> Maybe[list[dict
 
 
 def _section(
-    kind: type[Measure], measure: Maybe[Measure], loaded: LoadedModel, total: int | None
+    kind: type[Measure], measure: Maybe[Measure], words: Maybe[Words], total: int | None
 ) -> Section:
     tokens, result = None, cast("Any", measure)
     if isinstance(measure, TextMeasure):
         tokens = min(filter(None, (total, measure.card_tokens)))
         result = _attempt(lambda: measure.merge([measure.part()]))
-    elif isinstance(measure, WeightMeasure):
-        result = _attempt(lambda: measure.measure(loaded.words))
+    elif isinstance(measure, WeightMeasure) and not isinstance(words, Absent):
+        result = _attempt(lambda: measure.measure(words))
     if isinstance(measure, Absent) or isinstance(result, Absent):
         return Section(kind.title, kind.about, result, absent=result.reason)
-    rows, tile, figures = measure.rows(result), measure.tile(result), measure.figures(result)
-    return Section(kind.title, kind.about, result, tokens, rows, tile, figures)
+    rows, tile = measure.rows(result), measure.tile(result)
+    figures = [figure for figure in measure.figures(result) if _values(figure) > 2]
+    return Section(measure.title, measure.about, result, tokens, rows, tile, figures)
 
 
-class Passage(NamedTuple):
-    """Mark tokens start ≤ i < stop as one sentence, block or text; `source` is what it translates.
-
-    Its words from `shown` on are predicted on the card.
-    """
-
-    start: int
-    stop: int
-    source: Tensor | None
-    shown: int
+def _values(figure: Figure) -> int:
+    """Return the number of values in a figure; one or two say no more than the table."""
+    if isinstance(figure, Lines):
+        return max(len(x) for x, _ in figure.series.values())
+    return sum(map(len, figure.groups.values()))
 
 
 class SampleObserver:
-    """Pick a few pieces, spread evenly over a text, and the predictions along them."""
+    """Keep the probability, the place and the best guesses of each word of a text."""
 
     card_tokens = None
 
     def __init__(self, text: Collector) -> None:
-        self._words, self._task = text.loaded.words, text.loaded.task
-        self._passages = _passages(text)
-        self._targets: list[int] = []
-        self._positions: dict[int, dict[str, Any]] = {}
+        self._text, self._words = text, text.loaded.words
+        self._observed: list[list[Tensor]] = []
 
     def observe(self, block: Block) -> None:
         """Observe the next tokens."""
-        self._targets += block.target.tolist()
-        for passage in self._passages:
-            wanted = range(passage.shown, min(passage.stop, passage.shown + POSITIONS))
-            rows = [i - block.first for i in wanted if 0 <= i - block.first < len(block.target)]
-            if not rows:
-                continue
-            log_probs, target = block.log_probs[rows], block.target[rows]
-            places = (target_ranks(log_probs, target) + 1).tolist()
-            best = log_probs.topk(min(TOP, log_probs.size(1)))
-            for i, (row, word) in enumerate(zip(rows, target.tolist(), strict=True)):
-                top = zip(best.indices[i].tolist(), best.values[i].exp().tolist(), strict=True)
-                self._positions[block.first + row] = {
-                    "word": self._words.word(word),
-                    "probability": float(log_probs[i, word].exp()),
-                    "place": places[i],
-                    "top": [{"word": self._words.word(w), "probability": p} for w, p in top],
-                }
+        log_probs, target = block.log_probs, block.target
+        best = log_probs.topk(min(TOP, log_probs.size(1)))
+        own = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
+        places = target_ranks(log_probs, target) + 1
+        self._observed.append([target, own.exp(), places, best.indices, best.values.exp()])
 
     def samples(self) -> list[dict[str, Any]]:
-        """Return the pieces, once the whole text was observed, each with the words before it."""
-        found = []
-        for start, stop, source, shown in self._passages:
-            before = self._targets[max(start, shown - BEFORE) : shown]
-            positions = map(self._positions.get, range(shown, min(stop, shown + POSITIONS)))
-            words = [] if source is None else source.tolist()
-            said = " ".join(self._task.source_dictionary[index] for index in words)
-            found.append(
+        """Return a few pieces, spread evenly over the text, each with the words before it."""
+        target, *columns = (torch.cat(of).tolist() for of in zip(*self._observed, strict=True))
+        word, found = self._words.word, []
+        for start, stop, source, shown in _passages(self._text):
+            rows = slice(shown, min(stop, shown + POSITIONS))
+            positions = [
                 {
-                    "source": None if source is None else said,
-                    "before": " ".join(map(self._words.word, before)),
-                    "positions": list(filter(None, positions)),
+                    "word": word(own),
+                    "probability": probability,
+                    "place": place,
+                    "top": [
+                        {"word": word(w), "probability": p} for w, p in zip(*best, strict=True)
+                    ],
                 }
-            )
+                for own, probability, place, *best in zip(
+                    target[rows], *(column[rows] for column in columns), strict=True
+                )
+            ]
+            before = " ".join(map(word, target[max(start, shown - BEFORE) : shown]))
+            found.append({"source": source, "before": before, "positions": positions})
         return found
 
 
-def _passages(collector: Collector) -> list[Passage]:
-    """Return passages to show: from the start of a translation, from the middle of other text."""
+def _passages(collector: Collector) -> list[tuple[int, int, str | None, int]]:
+    """Return parts start ≤ i < stop of the text, with a source, and the first word to predict.
+
+    A translation is predicted from its start, other text from its middle.
+    """
     from highrank_plugins.inference.streaming_model import SentenceText
 
     text, rows = collector.text, collector.total
-    passages, start, index = [], 0, 0
+    passages: list[tuple[int, int, str | None, int]] = []
+    start = index = 0
     while isinstance(text, SentenceText) and start < rows:
         item = text.dataset[index]
         stop = min(rows, start + len(item["target"]))
         if hasattr(text.model, "encoder"):
-            passages.append(Passage(start, stop, item["source"], start))
+            words = collector.loaded.task.source_dictionary
+            source = " ".join(words[number] for number in item["source"].tolist())
+            passages.append((start, stop, source, start))
         else:
-            passages.append(Passage(start, stop, None, (start + stop) // 2))
+            passages.append((start, stop, None, (start + stop) // 2))
         start, index = stop, index + 1
     if len(passages) < 2:
-        step, source = rows // (PASSAGES + 1), passages[0].source if passages else None
-        places = sorted({step * (i + 1) for i in range(PASSAGES)})
-        return [Passage(0, rows, source, place) for place in places]
+        step, first = rows // (PASSAGES + 1), passages[0][2] if passages else None
+        return [(0, rows, first, place) for place in sorted({step, 2 * step, 3 * step})]
+    passages = [of for of in passages if of[1] - of[0] >= SHORT] or passages
     count = min(PASSAGES, len(passages))
     return [passages[i * len(passages) // count] for i in range(count)]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from highrank_plugins.common.formatting import percent
 from highrank_plugins.reports import plots
@@ -22,15 +22,31 @@ def render(card: Card) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # matplotlib has already escaped the texts
-    drawn = {"drawn": lambda figure: Markup(plots.svg(figure))}
-    environment.filters |= {"value": _value, "share": percent, **drawn}
+    in_pieces = "▁" in str(card.samples)
+    words = {"text": _text, "piece": lambda word: _piece(word, in_pieces)}
+    environment.filters |= {"value": _value, "share": percent, "drawn": plots.data_uri, **words}
     environment.tests["absent"] = lambda thing: isinstance(thing, Absent)
     return environment.get_template("card.html").render(
         **vars(card),
+        missing=card.missing,
+        shown={name: section for name, section in card.sections.items() if section.rows},
         total=sum(part["parameters"] for part in card.parameters),
         with_figures=plots.is_available(),
     )
+
+
+def _text(pieces: str) -> str:
+    """Return the text that pieces of SentencePiece or subword-nmt split."""
+    if "▁" in pieces:
+        pieces = pieces.replace("</s>", "▁</s>▁").replace(" ", "").replace("▁", " ")
+    return " ".join(pieces.replace("@@ ", "").split())
+
+
+def _piece(piece: str, begins_with_mark: bool) -> str:
+    """Return a piece as people read it, with … where its word goes on."""
+    if not begins_with_mark or re.fullmatch("<.+>", piece):
+        return re.sub("@@$", "…", piece)
+    return piece[1:] or "␣" if piece[0] == "▁" else f"…{piece}"
 
 
 def _value(value: Any) -> str:

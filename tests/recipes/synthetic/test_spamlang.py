@@ -308,5 +308,4 @@ def test_the_figure_shows_runs_that_have_learnt_over_the_vocabulary():
         "mos, M = 20": [(20, 140)],
     }
     assert figure.connected == [["softmax, M = 20", "softmax, M = 1,000"]]
-    assert figure.labelled == ["softmax, M = 1,000", "mos, M = 20"]
     assert figure.title == "SpamLang, d = 4"

@@ -1,16 +1,19 @@
-"""The numbers of a card are those of the analysis functions on what fairseq itself computes."""
+"""The numbers of a card are those of the measures on what fairseq itself computes."""
 
 import math
 
 import pytest
 import torch
 
-from highrank_plugins.analysis.components import prior_use, slope_statistics
-from highrank_plugins.analysis.divergence import mean_pairwise_kld
+from highrank_plugins.analysis.components import slope_statistics
 from highrank_plugins.analysis.predictions import mean_entropy, top_k_share
-from highrank_plugins.analysis.retention import gradient_retention, logit_gradient
-from highrank_plugins.analysis.spectrum import effective_rank, press_rank
-from highrank_plugins.analysis.unargmaxable_words import unargmaxable
+from highrank_plugins.common.files import plain
+from highrank_plugins.heads import build_head
+from highrank_plugins.heads.pointwise import build_pointwise
+from highrank_plugins.inference.collector import Collector
+from highrank_plugins.measures import find_measure
+from highrank_plugins.measures.base import TextMeasure
+from highrank_plugins.reports.card.describe import describe_head
 from tests.reports.card.made import card_of, checkpoint
 
 TOKENS = 90
@@ -35,6 +38,7 @@ def case(request, mt_data, lm_data, tmp_path_factory):
     """Return a card, its model and what fairseq predicts with it."""
     data = lm_data if "_lm" in request.param else mt_data
     path, built = checkpoint(tmp_path_factory.mktemp("card"), request.param, data)
+    built.text = Collector.open(path, str(data), "valid", tokens=TOKENS, device="cpu")
     return card_of(path, data, tokens=TOKENS), built, *by_fairseq(built)
 
 
@@ -50,26 +54,18 @@ def test_predictions_equal_those_of_the_whole_matrix(case):
     assert list(found.top_k_share) == ["1", "5", "10"]  # of 64 words
 
 
-def test_spectra_equal_those_of_the_whole_matrices(case):
-    card, built, log_probs, _ = case
-    weight = built.model.decoder.output_projection.weight.detach()
-    of_weight, of_log_probs = card.results["saturation"], card.results["spectrum"]
-    assert of_weight.shape == tuple(weight.shape)
-    assert (of_log_probs.contexts, of_log_probs.words) == tuple(log_probs.shape)
-    for found, matrix in ((of_weight, weight), (of_log_probs, log_probs)):
-        s = torch.linalg.svdvals(matrix.double())
-        found_s = torch.tensor(found.singular_values, dtype=torch.float64)
-        assert (found_s - s).abs().max() < 1e-5 * float(s[0])
-        dtype = torch.float64 if found is of_weight else torch.float32
-        assert found.press_rank == press_rank(found_s, tuple(matrix.shape), dtype)
-    for eps, rank in of_log_probs.effective_rank.items():
-        assert rank == effective_rank(torch.linalg.svdvals(log_probs.double()), float(eps))
-
-
-def test_divergence_equals_that_of_the_whole_matrix(case):
-    card, _, log_probs, _ = case
-    found = card.results["kld"].all_pairs
-    assert found == pytest.approx(mean_pairwise_kld([log_probs]), rel=1e-4)
+def test_every_measure_has_the_result_of_its_command(case):
+    card, built, _, _ = case
+    for name, result in card.results.items():
+        measure = find_measure(name).for_card(built.text.loaded.words)
+        if isinstance(measure, TextMeasure):
+            (found,) = built.text.measure([measure])
+        else:
+            found = measure.measure(built.text.loaded.words)
+        expected = plain(result)
+        if name == "predictions":  # only a card reads the training text
+            expected["unigram_perplexity"] = None
+        assert plain(found) == expected, name
 
 
 def test_bands_cover_every_token_and_add_up_to_the_loss(case):
@@ -105,6 +101,18 @@ def test_samples_are_excerpts_of_the_text_with_the_top_words(case):
             assert (position["place"] == 1) == (position["word"] == position["top"][0]["word"])
 
 
+def test_a_unigram_model_counts_the_training_text(case):
+    card, built, _, target = case
+    built.task.load_dataset("train")
+    data, words = built.task.dataset("train"), len(built.task.target_dictionary)
+    text = torch.cat([data.collater([data[i]])["target"][0] for i in range(len(data))])
+    counts = text.bincount(minlength=words).double()
+    nats = ((len(text) + words) / (counts[target] + 1)).log().mean()
+    found = card.results["predictions"].unigram_perplexity
+    assert found == pytest.approx(nats.exp().item())
+    assert f"a unigram model: {found:.3g}" in card.sections["predictions"].tile.note
+
+
 def test_parameters_are_counted_once(case):
     card, built, _, _ = case
     assert sum(part["parameters"] for part in card.parameters) == sum(
@@ -114,46 +122,27 @@ def test_parameters_are_counted_once(case):
     assert matrix["parameters"] == built.model.decoder.output_projection.weight.numel()
 
 
-@pytest.mark.parametrize("arch", ["transformer_softmax", "transformer_lm_moc"])
-def test_retention_components_and_unargmaxable_words_are_right(arch, mt_data, lm_data, tmp_path):
-    data = lm_data if "_lm" in arch else mt_data
-    path, built = checkpoint(tmp_path, arch, data)
-    card, model = card_of(path, data, tokens=20), built.model.eval()
-    built.task.load_dataset("valid")
-    batch = built.batch(sentences=4)
-    order = batch["id"].argsort()
-    with torch.no_grad():
-        features = model.features(**batch["net_input"])[0][order]
-    kept = batch["target"][order] != built.task.target_dictionary.pad()
-    x, y = features[kept][:20], batch["target"][order][kept][:20]
-    gradient = logit_gradient(model.head, x, y).flatten(0, 1)
-    share = float(gradient_retention(model.head.weight, gradient))
-    found = card.results["retention"]
-    assert found.whole == pytest.approx(share, rel=1e-4)
-    rows = gradient_retention(model.head.weight, gradient, per_token=True).sort().values
-    assert found.quantiles["0.5"] == pytest.approx(
-        float(rows[round((len(rows) - 1) / 2)]), rel=1e-4
-    )
-    if arch == "transformer_softmax":
-        never = unargmaxable(model.head.weight.detach()).tolist()
-        assert card.results["unargmaxable"].classes == never
-    else:
-        use = prior_use(model.head, x)
-        prior = card.results["components"].prior
-        assert prior.entropy == pytest.approx(use.entropy, rel=1e-4)
-        assert prior.mean_prior.tolist() == pytest.approx(use.mean_prior.tolist(), rel=1e-3)
-
-
-def test_slopes_equal_those_of_the_layer(case):
+def test_the_histogram_of_slopes_has_every_cell(case):
     card, built, _, _ = case
-    found = card.results["components"]
     function = getattr(built.model.decoder.output_projection, "pointwise", None)
-    if not hasattr(function, "slope_logits"):
-        assert "it has no slopes" in found.absent["slopes"]
-        return
-    assert found.slopes == pytest.approx(slope_statistics(function))
-    histogram = card.sections["components"].figures[-1]
-    assert sum(histogram.groups[""].values()) == function.knots
-    z, f = found.curve
-    middle = len(z) // 2
-    assert f[middle] == 0 and abs(z[middle]) < 1e-12
+    if (slopes := card.results["components"].slopes) is not None:
+        histogram = card.sections["components"].figures[-1]
+        assert sum(histogram.groups[""].values()) == function.knots
+        assert slopes == pytest.approx(slope_statistics(function))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gss", {"c": -2.0, "k": 3.0, "learn": False}),
+        ("gss", {"c": -2.0, "k": 3.0, "learn": True}),
+        ("plif", {"knots": 8, "bound": 2.0, "freeze": True}),
+        ("monotone_mlp", {"units": 4, "bound": 5.0}),
+    ],
+)
+def test_options_of_structure_and_function_are_shown(name, options):
+    sizes = {"num_classes": 9, "feature_dim": 4, "components": 2, "gate_biases": "full"}
+    said = describe_head(build_head("mixtape", **sizes, pointwise=build_pointwise(name, **options)))
+    assert said["gate_biases"] == "full"
+    for option, value in options.items():
+        assert said[f"{name} {option}"] == pytest.approx(value), option

@@ -1,19 +1,15 @@
-"""Test reports/style.py and study_plots.py: colours, markers, labels apart, the frontier."""
+"""Test the figures of reports/comparisons.py: colours, markers, what stands along an axis."""
 
-import itertools
 import json
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.heads import head_names, pointwise_names
-from highrank_plugins.reports.plots import draw
-from highrank_plugins.reports.study_plots import study_figures
-from highrank_plugins.reports.style import COLOURS, colour_of, layer_of, markers_of, place_labels
+from highrank_plugins.reports.comparisons import study_figures
+from highrank_plugins.reports.plots import COLOURS, colour_of, draw, layer_of, markers_of, rendered
 from highrank_plugins.results.comparison import compare_records
 
 
@@ -68,25 +64,9 @@ def test_variants_have_markers_and_values_of_an_option_share_one():
     assert found["moc_k2"] == found["moc_k15"]
 
 
-def test_no_label_overlaps_another_one_or_a_point():
-    plot = Figure(figsize=(7, 4.5)).subplots()
-    places = {f"system_{n}": (n / 20, 0.5 + n / 60) for n in range(12)}
-    plot.scatter(*zip(*places.values(), strict=True))
-    place_labels(plot, places)
-    canvas = FigureCanvasAgg(plot.figure)
-    canvas.draw()
-    boxes = [text.get_window_extent(canvas.get_renderer()) for text in plot.texts]
-    assert len(boxes) == 12
-    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
-    points = plot.transData.transform(list(places.values()))
-    assert not any(box.contains(*point) for box in boxes for point in points)
-
-
-def test_the_frontier_has_the_systems_that_no_other_beats(records):
-    (figure,) = study_figures(compare_records(records), "words_per_second")
-    assert figure.frontier == ["softmax", "mos_k2", "mos_k5"]  # moc_k2 is slower and worse
-    assert figure.axes == ("speed of training (words/s)", "test perplexity")
-    assert figure.groups["mos_k2"] == [(500, 58.1), (500, 58.2)]
+def legend(figure):
+    (plot,) = rendered(figure).axes
+    return [text.get_text() for text in plot.get_legend().texts]
 
 
 def test_rank_and_metric_are_plotted_over_an_option(records):
@@ -94,9 +74,10 @@ def test_rank_and_metric_are_plotted_over_an_option(records):
     assert rank.scale == "log" and perplexity.scale == "linear"
     assert rank.axes == ("components K", "rank of the log-probabilities (Press)")
     assert perplexity.connected == [["mos_k2", "mos_k5"]]
-    assert set(perplexity.labelled) == {"softmax", "moc_k2"}  # the legend has the curve's layer
+    assert legend(perplexity) == ["moc_k2", "softmax", "mos"]  # by height; a curve has its layer
     (scatter,) = study_figures(compare_records(records), "test_rank")
-    assert scatter.scale == "logx"
+    assert scatter.scale == "logx" and scatter.axes[1] == "test perplexity (lower is better)"
+    assert legend(scatter) == ["moc_k2", "softmax", "mos_k2", "mos_k5"]
 
 
 def test_a_baseline_without_the_option_is_a_line_across(records, tmp_path):
@@ -121,7 +102,7 @@ def test_plots_are_written_and_an_unknown_axis_is_refused(records, tmp_path):
     assert imread(tmp_path / "a.png")[..., :3].max(axis=2)[0, 0] == 1  # opaque and white
     assert "components K" in (tmp_path / "b.svg").read_text()
     done = CliRunner().invoke(app, [*words, str(tmp_path / "c.png"), "--x", "head_component"])
-    assert done.exit_code == 2 and "--x head_component: expected words_per_second" in done.output
+    assert done.exit_code == 2 and "--x head_component: expected parameters" in done.output
 
 
 def test_the_same_figure_has_the_same_bytes(records, tmp_path):
