@@ -103,10 +103,3 @@ def test_plots_are_written_and_an_unknown_axis_is_refused(records, tmp_path):
     assert "components K" in (tmp_path / "b.svg").read_text()
     done = CliRunner().invoke(app, [*words, str(tmp_path / "c.png"), "--x", "head_component"])
     assert done.exit_code == 2 and "--x head_component: expected parameters" in done.output
-
-
-def test_the_same_figure_has_the_same_bytes(records, tmp_path):
-    figures = study_figures(compare_records(records), "test_rank")
-    for name in ("a.svg", "b.svg"):
-        draw(tmp_path / name, *figures)
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

@@ -110,9 +110,9 @@ def parameter_parts(model: nn.Module, head: Maybe[Head]) -> list[dict[str, Any]]
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    of_head: dict[int, str] = {}
-    if not isinstance(head, Absent):  # a stock model's head only shares the memory
-        of_head = {p.data_ptr(): name for name, p in head.named_parameters() if p.numel()}
+    # a stock model's head only shares the memory
+    own = [] if isinstance(head, Absent) else head.named_parameters()
+    of_head = {p.data_ptr(): name for name, p in own if p.numel()}
     grouped: dict[tuple[str, bool], list[tuple[list[str], Any]]] = {}
     for parameter in model.parameters():
         known = names[id(parameter)]
@@ -121,15 +121,14 @@ def parameter_parts(model: nn.Module, head: Maybe[Head]) -> list[dict[str, Any]]
         if (in_head := of_head.get(parameter.data_ptr())) is not None:
             part = "vocabulary matrix W" if in_head == "weight" else f"head: {in_head}"
         grouped.setdefault((part, parameter.requires_grad), []).append((known, parameter))
-    found = []
-    for (part, trained), tensors in grouped.items():
-        shown = [f"{' = '.join(of)} [{' × '.join(map(str, p.shape))}]" for of, p in tensors]
-        found.append(
-            {
-                "name": part,
-                "tensors": shown if len(tensors) <= 3 else [f"{len(tensors)} tensors"],
-                "parameters": sum(parameter.numel() for _, parameter in tensors),
-                "trained": trained,
-            }
-        )
-    return found
+    return [
+        {
+            "name": part,
+            "tensors": [f"{len(tensors)} tensors"]
+            if len(tensors) > 3
+            else [f"{' = '.join(of)} [{' × '.join(map(str, p.shape))}]" for of, p in tensors],
+            "parameters": sum(parameter.numel() for _, parameter in tensors),
+            "trained": trained,
+        }
+        for (part, trained), tensors in grouped.items()
+    ]

@@ -41,10 +41,10 @@ _NUMBERED = (
 
 
 class Section(NamedTuple):
-    """Hold a measure's result and what the page shows of it; `absent` says why there is none.
+    """Hold a measure's result and what the page shows of it.
 
-    tokens: number of measured tokens of the text, if any. Without rows and without a reason, the
-    measure does not apply to the layer.
+    tokens: number of measured tokens of the text, if any. A result without rows does not apply to
+    the layer.
     """
 
     title: str
@@ -54,7 +54,6 @@ class Section(NamedTuple):
     rows: Sequence[tuple[str, str]] = ()
     tile: CardTile | None = None
     figures: Sequence[Figure] = ()
-    absent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -71,12 +70,10 @@ class Card:
     def missing(self) -> dict[str, list[str]]:
         """Return what is not on the page, by the reason."""
         found: dict[str, list[str]] = {}
-        absent = [(section.absent, section.title) for section in self.sections.values()]
-        if isinstance(self.samples, Absent):
-            absent.append((self.samples.reason, "Samples"))
-        for reason, title in absent:
-            if reason is not None:
-                found.setdefault(reason, []).append(title)
+        named = [(section.title, section.result) for section in self.sections.values()]
+        for title, result in [*named, ("Samples", self.samples)]:
+            if isinstance(result, Absent):
+                found.setdefault(result.reason, []).append(title)
         return found
 
     @property
@@ -227,7 +224,7 @@ def _section(
     elif isinstance(measure, WeightMeasure) and not isinstance(words, Absent):
         result = _attempt(lambda: measure.measure(words))
     if isinstance(measure, Absent) or isinstance(result, Absent):
-        return Section(kind.title, kind.about, result, absent=result.reason)
+        return Section(kind.title, kind.about, result)
     rows, tile = measure.rows(result), measure.tile(result)
     figures = [figure for figure in measure.figures(result) if _values(figure) > 2]
     return Section(measure.title, measure.about, result, tokens, rows, tile, figures)

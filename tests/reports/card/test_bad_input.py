@@ -32,44 +32,34 @@ def changed(path, target, change):
     return target
 
 
-@pytest.mark.parametrize("option", [[], ["--data"]])
-def test_the_command_writes_a_page_and_its_numbers(option, softmax, mt_data, tmp_path):
-    page, numbers = tmp_path / "card.html", tmp_path / "card.json"
-    words = [*option, mt_data, "--split", "test", "--tokens", 40, "--output", page]
-    done = call(softmax, *words, "--json", numbers)
-    assert done.exit_code == 0, done.output
-    assert "transformer_softmax" in Page(page.read_text()).text
-    found = json.loads(numbers.read_text())
-    assert found["identity"]["split"] == "test" and found["measures"]["predictions"]["tokens"] == 40
+def cut(path, to):
+    raw = path.read_bytes()
+    return written(to, raw[: len(raw) // 2])
 
 
-@pytest.mark.parametrize("damage", ["cut", "text", "other", "no model"])
-def test_a_file_that_is_not_a_checkpoint_is_refused(damage, softmax, tmp_path):
-    path = tmp_path / "bad.pt"
-    raw = softmax.read_bytes()
-    if damage == "cut":
-        path.write_bytes(raw[: len(raw) // 2])
-    elif damage == "text":
-        path.write_text("hello")
-    elif damage == "other":
-        torch.save({"weights": torch.ones(2)}, path)
-    else:
-        changed(softmax, path, lambda state: state.pop("model"))
-    done = call(path, "--output", tmp_path / "card.html")
-    assert done.exit_code == 2, done.output
-    assert "bad.pt" in done.output
-    assert not (tmp_path / "card.html").exists()
+def written(to, content):
+    to.write_bytes(content) if isinstance(content, bytes) else torch.save(content, to)
+    return to
 
 
-def test_missing_files_and_other_dictionaries_are_named(softmax, mt_data, lm_data, tmp_path):
-    output = ["--output", tmp_path / "card.html"]
-    assert "none.pt" in call(tmp_path / "none.pt", *output).output
-    done = call(softmax, mt_data, "--data", mt_data, *output)
-    assert done.exit_code == 2 and "are the same option: give one of them" in done.output
-    done = call(softmax, mt_data, "--split", "nothing", *output)
-    assert done.exit_code == 2 and "nothing" in done.output
-    done = call(softmax, tmp_path, *output)
-    assert done.exit_code == 2 and "dict" in done.output
+# what is wrong → (checkpoint, words after it) from (checkpoint, data, a new file), and the message
+REFUSED = {
+    "half a file": (lambda c, d, to: (cut(c, to), []), "bad.pt"),
+    "a text": (lambda c, d, to: (written(to, b"hello"), []), "bad.pt"),
+    "another file": (lambda c, d, to: (written(to, {"weights": torch.ones(2)}), []), "bad.pt"),
+    "no model": (lambda c, d, to: (changed(c, to, lambda state: state.pop("model")), []), "bad.pt"),
+    "no file": (lambda c, d, to: (to, []), "bad.pt"),
+    "data twice": (lambda c, d, to: (c, [d, "--data", d]), "are the same option: give one of them"),
+    "no such split": (lambda c, d, to: (c, [d, "--split", "nothing"]), "nothing"),
+    "no dictionary": (lambda c, d, to: (c, [to.parent]), "dict"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED)
+def test_bad_input_is_refused_and_no_page_written(softmax, mt_data, tmp_path, change, message):
+    checkpoint, words = change(softmax, mt_data, tmp_path / "bad.pt")
+    done = call(checkpoint, *words, "--output", tmp_path / "card.html")
+    assert done.exit_code == 2 and message in done.output
     assert not (tmp_path / "card.html").exists()
 
 
@@ -106,15 +96,18 @@ def test_a_layer_too_large_for_linear_programs_says_what_to_run(softmax, mt_data
     assert "`highrank analyse unargmaxable`" in card.results["unargmaxable"].reason
 
 
-@pytest.mark.parametrize("arch", ["transformer", "transformer_mixtape"])
-def test_a_trained_checkpoint_has_a_card(arch, mt_data, tmp_path):
+@pytest.mark.parametrize(
+    ("arch", "option"), [("transformer", []), ("transformer_mixtape", ["--data"])]
+)
+def test_the_command_writes_a_page_and_its_numbers(arch, option, mt_data, tmp_path):
     criterion = ["--criterion", "cross_entropy"] if arch == "transformer" else []
     train(mt_data, tmp_path / "save", arch, 3, *criterion)
     page, numbers = tmp_path / "card.html", tmp_path / "card.json"
-    words = ["--data", mt_data, "--tokens", 50, "--output", page, "--json", numbers]
-    done = call(last(tmp_path / "save"), *words)
+    words = [*option, mt_data, "--split", "test", "--tokens", 40, "--output", page]
+    done = call(last(tmp_path / "save"), *words, "--json", numbers)
     assert done.exit_code == 0, done.output
     found = json.loads(numbers.read_text())
+    assert found["identity"]["split"] == "test" and found["measures"]["predictions"]["tokens"] == 40
     assert found["configuration"]["training"]["updates"] == 3
     assert found["configuration"]["training"]["lr"] == [0.005]
     assert found["configuration"]["trunk"]["decoder_embed_dim"] == 32
