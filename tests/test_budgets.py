@@ -19,8 +19,8 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1322,
     "benchmarks": 1394,
-    "cli": 3245,
-    "common": 2717,
+    "cli": 3246,
+    "common": 2713,
     "compat": 485,
     "criterions": 192,
     "data": 2425,
@@ -29,10 +29,10 @@ BUDGETS: dict[str, int] = {
     "hooks": 2864,
     "inference": 1318,
     "losses": 4610,
-    "measures": 1478,
+    "measures": 1523,
     "models": 1838,
     "optim": 295,
-    "reports": 1810,
+    "reports": 1685,
     "results": 2427,
     "studies": 1032,
     "tasks": 575,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2613,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40740
+LINES_OF_TESTS = 40658
 
 
 @pytest.fixture(scope="module")

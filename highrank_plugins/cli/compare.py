@@ -44,8 +44,8 @@ def compare(
     plot: Path | None = option(None, "Also draw the metric over --x (.png, .svg, .pdf)."),
     x: str | None = option(
         None,
-        "Horizontal axis of --plot: parameters (default), words_per_second of runs that had the "
-        "machine to themselves, a metric, or an option of train. With --y, the first metric of "
+        "Horizontal axis of --plot: parameters (default), words_per_second (default for records "
+        "without parameters), a metric, or an option of train. With --y, the first metric of "
         "the correlation (default: test_rank).",
     ),
     y: str | None = option(None, "Correlate this metric with --x over models, and test nothing."),
@@ -96,7 +96,7 @@ def compare(
         shown = names("--columns", columns) if columns else None if columns is None else []
         compared = _compared(records, metric, baseline, test, alpha, shown)
         if plot is not None:
-            draw(plot, *study_figures(compared, x or "parameters"))
+            draw(plot, *study_figures(compared, x))
         tables = comparison_tables(compared, paper=None if paper is None else (paper, task))
     print_tables(tables, output, format)
 

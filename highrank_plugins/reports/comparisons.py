@@ -253,8 +253,14 @@ def correlation_table(
     return Table("", ["runs", *(one.title for one in of)], rows, [note], [["runs"], [x], [y]])
 
 
-def study_figures(compared: Compared, x: str) -> list[Scatter]:
-    """Return a figure of the tested metric over `x`; over an option, also one of the rank."""
+def study_figures(compared: Compared, x: str | None) -> list[Scatter]:
+    """Return a figure of the tested metric over `x`; over an option, also one of the rank.
+
+    Without `x` it is parameters, or the speed where no record has their number.
+    """
+    if x is None:
+        known = any(system.cost("parameters") is not None for system in compared.systems)
+        x = "parameters" if known else "words_per_second"
     is_cost = metric_named(x).more != 0
     is_metric = any(system.values(x) for system in compared.systems)
 

@@ -154,7 +154,7 @@ def _draw_bars(plot: Any, figure: Bars) -> None:
         plot.set_xticks(shown, labels)
         plot.tick_params("x", rotation=30 if sum(map(len, labels)) > 40 else 0)
     for label, y in figure.levels.items():
-        plot.axhline(y, color="C1", linestyle="--", label=_literal(label))
+        plot.axhline(y, color="#333333", linestyle="--", linewidth=1, label=_literal(label))
     if len(figure.groups) > 1 or figure.levels:
         plot.legend()
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor, nn
 
@@ -16,17 +15,6 @@ from highrank_plugins.heads.pointwise.base import POINTWISE
 if TYPE_CHECKING:
     from highrank_plugins.inference.loading import LoadedModel
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Absent:
-    """Replace a value that is missing, and say why."""
-
-    reason: str
-
-
-Maybe: TypeAlias = T | Absent
 # options of the trunk that a card shows; fairseq stores hundreds
 _TRUNK = re.compile(
     "(en|de)coder_(layers|.*(dim|size|heads|normalize_before))|share_.*embed.*|activation_fn"
@@ -43,7 +31,7 @@ _TRAINING = {
 }
 
 
-def describe(loaded: LoadedModel, head: Maybe[Head]) -> dict[str, Any]:
+def describe(loaded: LoadedModel) -> dict[str, Any]:
     """Return options of head, trunk and training; `model` has all that fairseq stored."""
     from omegaconf import OmegaConf
 
@@ -55,7 +43,7 @@ def describe(loaded: LoadedModel, head: Maybe[Head]) -> dict[str, Any]:
     stored = vars(stored) if isinstance(stored, Namespace) else stored
     model = {name: value for name, value in sorted(stored.items()) if _is_said(value)}
     return {
-        "head": head if isinstance(head, Absent) else describe_head(head),
+        "head": describe_head(loaded.head),
         "trunk": {name: value for name, value in model.items() if _TRUNK.fullmatch(name)},
         "training": _training(loaded, blocks),
         "model": model,
@@ -101,7 +89,7 @@ def _is_said(value: Any) -> bool:
     return isinstance(value, bool | int | float | str | list) and value not in ("", [])
 
 
-def parameter_parts(model: nn.Module, head: Maybe[Head]) -> list[dict[str, Any]]:
+def parameter_parts(model: nn.Module, head: Head) -> list[dict[str, Any]]:
     """Return the parts of the model by their first parameter; count a tied tensor once.
 
     The vocabulary matrix is a separate part, even if it is also an embedding; so is each
@@ -111,8 +99,7 @@ def parameter_parts(model: nn.Module, head: Maybe[Head]) -> list[dict[str, Any]]
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     # a stock model's head only shares the memory
-    own = [] if isinstance(head, Absent) else head.named_parameters()
-    of_head = {p.data_ptr(): name for name, p in own if p.numel()}
+    of_head = {p.data_ptr(): name for name, p in head.named_parameters() if p.numel()}
     grouped: dict[tuple[str, bool], list[tuple[list[str], Any]]] = {}
     for parameter in model.parameters():
         known = names[id(parameter)]

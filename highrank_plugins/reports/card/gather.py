@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from highrank_plugins.measures.base import (
     WeightMeasure,
     Words,
 )
-from highrank_plugins.reports.card.describe import Absent, Maybe, describe, parameter_parts
+from highrank_plugins.reports.card.describe import describe, parameter_parts
 from highrank_plugins.results.counts import count_words, sizes_of
 
 if TYPE_CHECKING:
@@ -30,6 +30,17 @@ if TYPE_CHECKING:
     from highrank_plugins.inference.loading import LoadedModel
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Replace a value that is missing, and say why."""
+
+    reason: str
+
+
+Maybe: TypeAlias = T | Absent
+NO_TEXT = Absent("They need a text; without DATA only the weights are measured.")
 SAMPLES = "samples"
 # pieces of text, words predicted in each, words shown before it, and predictions for each word
 PASSAGES, POSITIONS, BEFORE, TOP = 3, 10, 20, 5
@@ -98,21 +109,21 @@ def make_card(path: Path, data: str | None, split: str, tokens: int, command: st
         command: the command line, for the card's provenance.
     """
     from highrank_plugins.common.provenance import versions
+    from highrank_plugins.inference.collector import Collector
     from highrank_plugins.inference.loading import load_model
     from highrank_plugins.inference.streaming_model import digest_of_file
 
     loaded = load_model(path, data)
-    head = _attempt(lambda: loaded.head)
-    text = (
-        head
-        if data is not None and isinstance(head, Absent)
-        else _text(loaded, data, split, tokens)
-    )
-    total = None if isinstance(text, Absent) else text.total
+    words = _words(loaded, data)
+    text = None if data is None else Collector(loaded, split, tokens=tokens)
+    total = None if text is None else text.total
+    if total is not None and total < 2:
+        raise ValueError(
+            f"split {split!r} has fewer than two tokens ({total}); a card needs at least two"
+        )
     kinds = {name: kind for name, kind in sorted(all_measures().items()) if kind.on_card}
-    words: Maybe[Words] = head if isinstance(head, Absent) else _words(loaded, data)
     begun = {name: _begun(kind, words, text) for name, kind in kinds.items()}
-    samples = text if isinstance(text, Absent) else _along(text, begun)
+    samples = NO_TEXT if text is None else _along(text, begun)
     return Card(
         identity={
             "checkpoint": loaded.path.name,
@@ -125,8 +136,8 @@ def make_card(path: Path, data: str | None, split: str, tokens: int, command: st
             "command": command,
             "versions": versions(),
         },
-        configuration=describe(loaded, head),
-        parameters=parameter_parts(loaded.model, head),
+        configuration=describe(loaded),
+        parameters=parameter_parts(loaded.model, loaded.head),
         sections={name: _section(kind, begun[name], words, total) for name, kind in kinds.items()},
         samples=samples,
     )
@@ -138,19 +149,6 @@ def _attempt(function: Callable[[], T]) -> Maybe[T]:
         return function()
     except (ValueError, FloatingPointError) as error:
         return Absent(str(error))
-
-
-def _text(loaded: LoadedModel, data: str | None, split: str, tokens: int) -> Maybe[Collector]:
-    from highrank_plugins.inference.collector import Collector
-
-    if data is None:
-        return Absent("They need a text; without DATA only the weights are measured.")
-    text = Collector(loaded, split, tokens=tokens)
-    if text.total < 2:
-        raise ValueError(
-            f"split {split!r} has fewer than two tokens ({text.total}); a card needs at least two"
-        )
-    return text
 
 
 def _words(loaded: LoadedModel, data: str | None) -> Words:
@@ -171,18 +169,14 @@ def _words(loaded: LoadedModel, data: str | None) -> Words:
     return replace(words, counts=counts) if paths else words
 
 
-def _begun(kind: type[Measure], words: Maybe[Words], text: Maybe[Collector]) -> Maybe[Measure]:
-    def begin(words: Words) -> Measure:
+def _begun(kind: type[Measure], words: Words, text: Collector | None) -> Maybe[Measure]:
+    def begin() -> Measure:
         measure = kind.for_card(words)
         if isinstance(measure, TextMeasure):
             measure.start(words)
         return measure
 
-    if isinstance(words, Absent):
-        return words
-    if isinstance(text, Absent) and issubclass(kind, TextMeasure):
-        return text
-    return _attempt(partial(begin, words))
+    return NO_TEXT if text is None and issubclass(kind, TextMeasure) else _attempt(begin)
 
 
 def _along(text: Collector, begun: dict[str, Maybe[Measure]]) -> Maybe[list[dict[str, Any]]]:
@@ -215,13 +209,13 @@ def _along(text: Collector, begun: dict[str, Maybe[Measure]]) -> Maybe[list[dict
 
 
 def _section(
-    kind: type[Measure], measure: Maybe[Measure], words: Maybe[Words], total: int | None
+    kind: type[Measure], measure: Maybe[Measure], words: Words, total: int | None
 ) -> Section:
     tokens, result = None, cast("Any", measure)
     if isinstance(measure, TextMeasure):
         tokens = min(filter(None, (total, measure.card_tokens)))
         result = _attempt(lambda: measure.merge([measure.part()]))
-    elif isinstance(measure, WeightMeasure) and not isinstance(words, Absent):
+    elif isinstance(measure, WeightMeasure):
         result = _attempt(lambda: measure.measure(words))
     if isinstance(measure, Absent) or isinstance(result, Absent):
         return Section(kind.title, kind.about, result)

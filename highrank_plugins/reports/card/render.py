@@ -9,8 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from highrank_plugins.common.formatting import percent
 from highrank_plugins.reports import plots
-from highrank_plugins.reports.card.describe import Absent
-from highrank_plugins.reports.card.gather import Card
+from highrank_plugins.reports.card.gather import Absent, Card
 
 
 def render(card: Card) -> str:
@@ -28,6 +27,7 @@ def render(card: Card) -> str:
     environment.tests["absent"] = lambda thing: isinstance(thing, Absent)
     return environment.get_template("card.html").render(
         **vars(card),
+        in_pieces=in_pieces or "@@" in str(card.samples),
         missing=card.missing,
         shown={name: section for name, section in card.sections.items() if section.rows},
         total=sum(part["parameters"] for part in card.parameters),

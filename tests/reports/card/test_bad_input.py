@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.measures import unargmaxable
-from highrank_plugins.reports.card.describe import Absent
 from highrank_plugins.reports.card.render import render
 from tests.reports.card.made import Page, card_of, checkpoint
 from tests.trainings import last, train
@@ -74,15 +73,12 @@ def test_a_diverged_checkpoint_has_a_card_that_says_so(softmax, mt_data, tmp_pat
     assert "diverged" in Page(render(card)).text
 
 
-def test_an_adaptive_softmax_has_a_card_without_a_head(lm_data, tmp_path):
+def test_a_model_with_an_adaptive_softmax_is_refused(lm_data, tmp_path):
     words = """--criterion adaptive_loss --adaptive-softmax-cutoff 20,50
         --ddp-backend legacy_ddp""".split()
     path, _ = checkpoint(tmp_path, "transformer_lm", lm_data, *words)
-    card = card_of(path, lm_data)
-    absent = [*card.results.values(), card.samples, card.configuration["head"]]
-    assert all(isinstance(thing, Absent) for thing in absent)
-    assert all("adaptive softmax" in thing.reason for thing in absent)
-    assert len(card.missing) == 1 and "adaptive softmax" in Page(render(card)).text
+    done = call(path, lm_data, "--output", tmp_path / "card.html")
+    assert done.exit_code == 2 and "adaptive softmax" in done.output
 
 
 def test_words_are_escaped(softmax, mt_data):
