@@ -8,8 +8,6 @@ All rules follow the method resolution order, so that mixins count, too.
 from __future__ import annotations
 
 import inspect
-import random
-import sys
 from collections.abc import Callable, Iterable, Set
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -20,7 +18,7 @@ from torch import Tensor, nn
 from highrank_plugins.common.names import did_you_mean, layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.kept_state import PLAIN
-from highrank_plugins.losses.own_layers import is_ours
+from highrank_plugins.losses.own_layers import is_ours, kept_random_numbers
 from highrank_plugins.losses.trial import OF_LAYER
 
 T = TypeVar("T", bound=type)
@@ -293,9 +291,7 @@ def built_with_whole_state(build: Callable[[], Any]) -> Any:
     if is_ours(layer) or any(t.is_meta for t in tensors):  # device meta has no numbers
         return layer
     state = {name: value.clone() for name, value in layer.state_dict().items()}
-    numpy: Any = sys.modules.get("numpy")
-    pythons, numpys = random.getstate(), numpy and numpy.random.get_state()
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with kept_random_numbers(tensors[0]), torch.no_grad():
         other = build()
         other.load_state_dict(state)
         x = torch.randn(4, getattr(layer, "feature_dim", 8))
@@ -303,9 +299,6 @@ def built_with_whole_state(build: Callable[[], Any]) -> Any:
             values = [_in_use(one, x) for one in (layer, other)]
         except OF_LAYER:  # the first loss says what is wrong
             values = []
-    random.setstate(pythons)
-    if numpy:
-        numpy.random.set_state(numpys)
     if values and not torch.allclose(values[0], values[1], equal_nan=True):
         raise UserError(
             f"{type(layer).__name__}: built twice, with one state dictionary, it computes two "

@@ -11,8 +11,6 @@ little from the parameters, since zeros and ones at the start hide what a layer 
 from __future__ import annotations
 
 import logging
-import random
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,9 +22,15 @@ import torch
 from torch import Tensor, nn
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.losses.autograd import generators, inner_graph, set_generators
+from highrank_plugins.losses.autograd import inner_graph
 from highrank_plugins.losses.kept_state import PLAIN, KeptState, containers, moved_numbers
-from highrank_plugins.losses.own_layers import HOOKS, call_with, has_own_methods, title
+from highrank_plugins.losses.own_layers import (
+    HOOKS,
+    call_with,
+    has_own_methods,
+    kept_random_numbers,
+    title,
+)
 from highrank_plugins.losses.plan import LossPlan
 from highrank_plugins.losses.runner import autocast
 from highrank_plugins.losses.trial import (
@@ -136,26 +140,16 @@ def _verdict(plan: LossPlan, chosen: str, compute: Compute) -> str:
 def _kept(plan: LossPlan) -> Iterator[None]:
     """Restore random numbers and what the layer holds; refuse other random numbers than torch's."""
     head: Any = plan.head
-    numpy: Any = sys.modules.get("numpy")
-    torchs, pythons = generators(plan.features), random.getstate()
-    numpys = numpy and numpy.random.get_state()
-    state, drawn = KeptState(head), ""
-    trying = _trying.set(True)
+    state, trying = KeptState(head), _trying.set(True)
     try:
-        yield
+        with kept_random_numbers(plan.features) as drawn:
+            yield
     finally:
         _trying.reset(trying)
-        set_generators(torchs)
-        if random.getstate() != pythons:
-            random.setstate(pythons)
-            drawn = "Python's"
-        if numpy and not (numpy.random.get_state()[1] == numpys[1]).all():
-            numpy.random.set_state(numpys)
-            drawn = "NumPy's"
         state.restore()
         state.forget_caches()
     if drawn:
-        raise UserError(f"{title(head)}: a loss draws {drawn} random numbers; {REMEDY}")
+        raise UserError(f"{title(head)}: a loss draws {drawn[-1]} random numbers; {REMEDY}")
 
 
 def _copies(head: Any, moved: bool) -> dict[str, Tensor]:

@@ -7,6 +7,8 @@ alike. `contract` checks the rest.
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -20,6 +22,7 @@ from torch.func import functional_call
 
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.losses.autograd import generators, set_generators
 from highrank_plugins.losses.plan import LossPlan, Named
 
 T = TypeVar("T")
@@ -161,6 +164,25 @@ def calls(head: Any) -> Iterator[set[Any]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def kept_random_numbers(like: Tensor) -> Iterator[list[str]]:
+    """Restore all random numbers; the list that is yielded names those drawn, but torch's."""
+    numpy: Any = sys.modules.get("numpy")
+    torchs, pythons = generators(like), random.getstate()
+    numpys = numpy and numpy.random.get_state()
+    drawn: list[str] = []
+    try:
+        yield drawn
+    finally:
+        set_generators(torchs)
+        if random.getstate() != pythons:
+            random.setstate(pythons)
+            drawn.append("Python's")
+        if numpy and not all(map(numpy.array_equal, numpy.random.get_state(), numpys)):
+            numpy.random.set_state(numpys)
+            drawn.append("NumPy's")
 
 
 def leaves(loss: Tensor) -> list[Tensor]:

@@ -3,6 +3,7 @@
 import random
 from typing import ClassVar
 
+import numpy
 import torch
 from torch import nn
 from torch.nn.functional import linear
@@ -313,6 +314,7 @@ REFUSED_STRUCTURES = {
     "first call": (structure(once_initialised, parts={"kept": list}), ""),
     "flag": (structure(by_a_flag, done=False, parts={"mean": lambda: torch.zeros(SIZE)}), ""),
     "Python's numbers": (structure(lambda self, x: x if random.random() < 0.9 else 2 * x), ""),
+    "NumPy's numbers": (structure(lambda self, x: x + 0 * numpy.random.rand()), "NumPy's random"),
     "position": (structure(
         lambda self, x: self.drop(x + self.pos(torch.arange(len(x)))),
         parts={"pos": lambda: nn.Embedding(64, SIZE), "drop": lambda: nn.Dropout(0.1)}), ""),

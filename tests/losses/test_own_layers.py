@@ -6,6 +6,7 @@ The right value is the loss of the whole batch by plain autograd of `forward`, w
 import copy
 import logging
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -54,6 +55,8 @@ from tests.losses.own_structures import (
 @pytest.fixture(autouse=True)
 def fixed_seed(caplog):
     torch.manual_seed(0)
+    numpy.random.seed(0)
+    numpy.random.rand()  # the next one leaves the array of the state as it is
     caplog.set_level(logging.ERROR, "highrank_plugins")
 
 
