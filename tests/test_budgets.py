@@ -25,10 +25,10 @@ BUDGETS: dict[str, int] = {
     "criterions": 192,
     "data": 2425,
     "evaluation": 264,
-    "heads": 2353,
+    "heads": 2346,
     "hooks": 2864,
     "inference": 1318,
-    "losses": 4610,
+    "losses": 4626,
     "measures": 1523,
     "models": 1838,
     "optim": 295,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2613,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40658
+LINES_OF_TESTS = 40644
 
 
 @pytest.fixture(scope="module")

@@ -73,25 +73,21 @@ def test_the_help_of_a_custom_option_comes_from_its_layer(own_layer, option, tex
     assert help_of(option) == text
 
 
-def test_explicit_options_win():
-    chosen = choose(MOS_PLIF, head_components=3, head_plif_knots=7, head_bias="true")
-    assert (chosen["head"], chosen["head_components"]) == ("mos", 3)
-    assert (chosen["head_plif_knots"], chosen["head_bias"]) == (7, "true")
-
-
-def test_another_head_drops_the_archs_other_defaults():
-    assert choose(MOS_PLIF, head="moc")["head_pointwise"] == "identity"
-    assert choose(MOS_PLIF, head="mos")["head_pointwise"] == "plif"
-
-
-def test_another_pointwise_function_keeps_the_archs_head():
-    chosen = choose(MOS_PLIF, head_pointwise="gss")
-    assert (chosen["head"], chosen["head_gss_k"]) == ("mos", 2.5)
-    assert "head_plif_knots" not in chosen
-
-
-def test_choosing_twice_changes_nothing():
-    chosen = choose(MOS_PLIF)
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"head_components": 3, "head_plif_knots": 7, "head_bias": "true"},
+         {"head": "mos", "head_components": 3, "head_plif_knots": 7, "head_bias": "true"}),
+        # another head drops the architecture's other defaults, another function keeps its head
+        ({"head": "moc"}, {"head_pointwise": "identity", "head_plif_knots": None}),
+        ({"head": "mos"}, {"head_pointwise": "plif"}),
+        ({"head_pointwise": "gss"}, {"head": "mos", "head_gss_k": 2.5, "head_plif_knots": None}),
+        ({"head_plif_lr": 0.02}, {"head_plif_lr": 0.02}),
+    ],
+)  # fmt: skip
+def test_explicit_options_win(options, wanted):
+    chosen = choose(MOS_PLIF, **options)
+    assert {name: chosen.get(name) for name in wanted} == wanted
     assert choose(**chosen) == chosen
 
 
@@ -111,10 +107,6 @@ def test_choosing_twice_changes_nothing():
 def test_invalid_values_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         choose(**options)
-
-
-def test_the_slopes_may_have_their_own_learning_rate():
-    assert choose(MOS_PLIF, head_plif_lr=0.02)["head_plif_lr"] == 0.02
 
 
 def test_any_pointwise_function_may_have_its_own_learning_rate(monkeypatch):

@@ -43,19 +43,26 @@ def empty_tables(model):
     return model
 
 
-@pytest.mark.parametrize("where", ["both", "encoder", "decoder"])
-def test_only_tables_are_added_to_a_translation_model(where, mt_data):
-    stock = build(mt_data, MT).model
-    model = build(mt_data, MT, *CLIP, "--rel-pos-in", where).model
-    sides = ["encoder", "decoder"] if where == "both" else [where]
-    assert added(model, stock) == tables(*sides)
-    assert type(model.decoder.layers[0].encoder_attn) is MultiheadAttention
-
-
-def test_only_tables_are_added_to_a_language_model(lm_data):
-    model = build(lm_data, LM, *CLIP).model
-    assert added(model, build(lm_data, LM).model) == tables("decoder")
-    assert model.decoder.layers[0].self_attn.relative.clip == 3
+@pytest.mark.parametrize(
+    ("arch", "data", "words", "sides"),
+    [
+        (MT, "mt_data", CLIP, ("encoder", "decoder")),
+        (MT, "mt_data", [*CLIP, "--rel-pos-in", "encoder"], ("encoder",)),
+        (MT, "mt_data", [*CLIP, "--rel-pos-in", "decoder"], ("decoder",)),
+        (LM, "lm_data", CLIP, ("decoder",)),
+        (MT, "mt_data", ["--rel-pos-clip", 0], ()),
+        (LM, "lm_data", ["--rel-pos-clip", 0], ()),
+    ],
+    ids=str,
+)
+def test_only_tables_are_added(arch, data, words, sides, request):
+    data = request.getfixturevalue(data)
+    model = build(data, arch, *words).model
+    assert added(model, build(data, arch).model) == tables(*sides)
+    attentions = [m for m in model.modules() if isinstance(m, RelativeSelfAttention)]
+    assert [m.relative.clip for m in attentions] == [3] * len(sides)
+    if arch == MT:
+        assert type(model.decoder.layers[0].encoder_attn) is MultiheadAttention
 
 
 def test_layers_that_training_drops_have_tables_too(mt_data):
@@ -64,14 +71,6 @@ def test_layers_that_training_drops_have_tables_too(mt_data):
     model = build(mt_data, MT, *CLIP, *layers, *drop).model
     modules = [m for m in model.modules() if isinstance(m, RelativeSelfAttention)]
     assert len(modules) == 6
-
-
-@pytest.mark.parametrize(("arch", "data"), TRUNKS)
-def test_a_clip_distance_of_0_adds_no_tables(arch, data, request):
-    data = request.getfixturevalue(data)
-    model = build(data, arch, "--rel-pos-clip", 0).model
-    assert not added(model, build(data, arch).model)
-    assert not any(isinstance(m, RelativeSelfAttention) for m in model.modules())
 
 
 @pytest.mark.parametrize(("arch", "data"), TRUNKS)
