@@ -13,10 +13,9 @@ from highrank_plugins.training.blocks import option
 PRESET = "Case or group of benchmarks/presets.yaml; may be repeated."
 
 
-def loss(
-    *,
-    preset: list[str] = option(["mos_ptb"], PRESET),
-    settings: BenchSettings,
+class LossSettings(BenchSettings):
+    """Say which losses are timed, and of what size: `highrank bench loss`."""
+
     impl: str | None = option(
         None,
         "Implementations to time, separated by commas: ours (reference, chunked, fused, "
@@ -24,20 +23,26 @@ def loss(
         "alone), compiled and gathered_compiled (both by torch.compile), plain_softmax, "
         "linear_cross_entropy, liger, cce (default: naive, chunked, fused, cpp and "
         "linear_cross_entropy; with --profile, fused).",
-    ),
-    tokens: str | None = option(None, "Tokens N instead of the preset's, separated by commas."),
+    )
+    tokens: str | None = option(None, "Tokens N instead of the preset's, separated by commas.")
     components: str | None = option(
         None, "Components K instead of the preset's, separated by commas."
-    ),
-    classes: str | None = option(None, "Classes M instead of the preset's, separated by commas."),
+    )
+    classes: str | None = option(None, "Classes M instead of the preset's, separated by commas.")
     memory: str | None = option(
         None, "Memory of a chunk in MiB, as --head-loss-memory; 0: the default."
-    ),
-    reduction: str = option("sum", "sum or none."),
-    head: str | None = option(None, "Structure instead of the preset's."),
-    pointwise: str | None = option(None, "Pointwise function instead of the preset's."),
-    profile: bool = option(False, "Show in which of torch's operations the time goes."),
-    plot: Path | None = option(None, "Also write a plot (.png, .svg, .pdf)."),
+    )
+    reduction: str = option("sum", "sum or none.")
+    head: str | None = option(None, "Structure instead of the preset's.")
+    pointwise: str | None = option(None, "Pointwise function instead of the preset's.")
+    profile: bool = option(False, "Show in which of torch's operations the time goes.")
+    plot: Path | None = option(None, "Also write a plot (.png, .svg, .pdf).")
+
+
+def loss(
+    *,
+    preset: list[str] = option(["mos_ptb"], PRESET),
+    settings: LossSettings,
     user_dir: UserDir = None,
 ) -> None:
     """Time losses against their matrix products alone.
@@ -48,20 +53,19 @@ def loss(
     """
     from highrank_plugins.benchmarks.run import Benchmark, profile_losses, run_losses
 
-    changes = settings.changes(
-        reduction=reduction, head=head, pointwise=pointwise, user_dir=user_dir
-    )
-    sizes = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
+    given = {name: getattr(settings, name) for name in ("reduction", "head", "pointwise")}
+    changes = settings.changes(**given, user_dir=user_dir)
+    sizes = {n: getattr(settings, n) for n in ("tokens", "components", "classes", "memory")}
     grid = {n: numbers(f"--{n}", text, int) for n, text in sizes.items() if text is not None}
-    default = "fused" if profile else "naive,chunked,fused,cpp,linear_cross_entropy"
-    implementations = names("--impl", impl or default)
+    default = "fused" if settings.profile else "naive,chunked,fused,cpp,linear_cross_entropy"
+    implementations = names("--impl", settings.impl or default)
     benchmark = Benchmark("loss", settings, echo_markdown)
-    if profile:
-        unused = {"--within": settings.within, "--csv": settings.csv, "--plot": plot}
+    if settings.profile:
+        unused = {f"--{name}": getattr(settings, name) for name in ("within", "csv", "plot")}
         if wrong := [name for name, value in unused.items() if value is not None]:
             raise ValueError(f"{wrong[0]} has no effect with --profile; leave one of them out")
         profile_losses(preset, implementations, changes, grid, benchmark)
-    elif run_losses(preset, implementations, changes, grid, benchmark, plot):
+    elif run_losses(preset, implementations, changes, grid, benchmark, settings.plot):
         raise typer.Exit(1)
 
 

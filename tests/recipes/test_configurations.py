@@ -29,26 +29,13 @@ PTB = RECIPES / "ptb" / "conf" / "yang2018" / "mos.yaml"
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            "dynamic_eval.eqs=1",
-            "dynamic_eval.eqs: highrank evaluate dynamic has no --eqs; did",
-        ),
-        ("spectrum.dtype=int8", "spectrum.dtype: 'int8' is not one of 'float32', 'float64'"),
-        ("corpus.vocab_size=many", "corpus.vocab_size: Input should be a valid integer"),
-        ("train.fp16=no", "train.fp16: 'no': it is a flag: write true or"),
-        ("finetune.nonmno=3", "finetune.nonmno: fairseq-train has no --nonmno; did you mean"),
-        ("evaluate.eval_streams=x", "evaluate.eval_streams: invalid int value"),
-    ],
-)
-def test_a_wrong_option_is_refused_before_anything_is_computed(change, message):
-    with pytest.raises(ConfigurationError) as caught:
-        check(configuration.load_tree(PTB, [change]))
-    assert f"--set {change}: {message}" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+        ("dynamic_eval.eqs=1", "{}dynamic_eval.eqs: highrank evaluate dynamic has no --eqs; did"),
+        ("spectrum.dtype=int8", "{}spectrum.dtype: 'int8' is not one of 'float32', 'float64'"),
+        ("corpus.vocab_size=many", "{}corpus.vocab_size: Input should be a valid integer"),
+        ("train.fp16=no", "{}train.fp16: 'no': it is a flag: write true or"),
+        ("finetune.nonmno=3", "{}finetune.nonmno: fairseq-train has no --nonmno; did you mean"),
+        ("evaluate.eval_streams=x", "{}evaluate.eval_streams: invalid int value"),
+        # what would fail after the run
         ("components.ends=x", "components: --ends x: expected whole numbers"),
         ("predictions.top=0", "predictions: --top 0: must be at least 1"),
         ("predictions.bands=5,3", "predictions: bands: ends must increase"),
@@ -56,10 +43,10 @@ def test_a_wrong_option_is_refused_before_anything_is_computed(change, message):
         ("cache_eval.theta=1", "cache_eval: lambda is missing"),
     ],
 )
-def test_a_measure_that_would_fail_after_the_run_is_refused_before_it(change, message):
+def test_a_wrong_option_is_refused_before_anything_is_computed(change, message):
     with pytest.raises(ConfigurationError) as caught:
         check(configuration.load_tree(PTB, [change]))
-    assert message in str(caught.value)
+    assert message.format(f"--set {change}: ") in str(caught.value)
 
 
 def test_finetuning_inherits_the_options_of_the_run():

@@ -201,32 +201,22 @@ def test_changed_perplexities_are_collected_again(finished, start, run_dir):
     assert stages_done(run(start)) == [6]
 
 
-def test_an_unknown_scale_is_refused(tmp_path):
-    words = ["--exp-dir", tmp_path, "--data", tmp_path, "--scale", "small"]
-    for conf in ("none", "small/none"):
-        result = run(recipe("ptb", *words, "--conf", conf))
-        assert result.returncode == 2
-        assert "/conf/small/none.yaml: no such configuration" in result.stderr
-    result = run(recipe("ptb", "--exp-dir", tmp_path, "--scale", "tiny", "--data", tmp_path))
-    assert result.returncode == 2 and "--scale 'tiny': choose full or small" in result.stderr
+SPLITS = ("valid", "valid,test,tset", "", "train, valid,test")
 
 
-@pytest.mark.parametrize("splits", ["valid", "valid,test,tset", "", "train, valid,test"])
-def test_unknown_splits_are_refused(tmp_path, splits):
-    result = run(recipe("ptb", "--exp-dir", tmp_path / "exp", f"--splits={splits}"))
-    assert result.returncode == 2
-    assert f"--splits '{splits}': expected valid,test or train,valid,test" in result.stderr
-
-
-def test_an_unknown_measured_text_is_refused(tmp_path):
-    result = run(recipe("ptb", "--exp-dir", tmp_path / "exp", "--measured=train"))
-    assert result.returncode == 2
-    assert "--measured 'train': expected test or valid,test" in result.stderr
-
-
-def test_a_folder_without_word_pairs_is_refused(tmp_path):
-    words = ["--exp-dir", tmp_path / "exp", "--data", tmp_path, "--word-pairs", tmp_path]
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("--conf=none", "/conf/small/none.yaml: no such configuration"),
+        ("--conf=small/none", "/conf/small/none.yaml: no such configuration"),
+        ("--scale=tiny", "--scale 'tiny': choose full or small"),
+        *((f"--splits={of}", f"--splits '{of}': expected valid,test or train") for of in SPLITS),
+        ("--measured=train", "--measured 'train': expected test or valid,test"),
+        ("--word-pairs=.", "--word-pairs .: no *.txt there"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path, word, message):
+    words = ["--exp-dir", tmp_path / "exp", "--data", tmp_path, "--scale", "small", word]
     result = run(recipe("ptb", *words))
-    assert result.returncode == 2
-    assert f"--word-pairs {tmp_path}: no *.txt there" in result.stderr
+    assert result.returncode == 2 and message in result.stderr
     assert not (tmp_path / "exp").exists()

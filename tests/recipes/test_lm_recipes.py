@@ -119,32 +119,33 @@ def test_an_archive_that_was_placed_by_hand_is_recorded_and_unpacked(tmp_path):
     assert len((run_dir / "text" / "train.txt").read_text().splitlines()) == made.LINES["train"]
 
 
+def in_library(folder, code: str) -> str:
+    """Return what code prints that uses functions of the language models' library."""
+    (folder / "run.sh").write_text(f"source {RECIPES}/lib/language_modeling.sh\n{code}\n")
+    command = ["bash", folder / "run.sh"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
 def test_only_measures_of_a_text_are_repeated_on_the_validation_text(tmp_path):
     """The output layer alone is measured once, and what exists is not measured again."""
-    (tmp_path / "run.sh").write_text(
-        f"source {RECIPES}/lib/training.sh\n"
-        'run_block() { echo "$*" >>"$out/asked"; touch -- "${*: -3:1}"; }\n'
-        f"out={tmp_path}; measures=(kld saturation); text_measures=(kld)\n"
-        "measure model data; measure_valid model data; measure model data\n"
-    )
-    subprocess.run(["bash", tmp_path / "run.sh"], check=True)
-    assert (tmp_path / "asked").read_text().splitlines() == [
+    code = 'run_block() { echo "$*"; touch -- "${*: -3:1}"; }; '
+    code += f"out={tmp_path}; measures=(kld saturation); text_measures=(kld)\n"
+    code += "measure model data; measure_valid model data; measure model data"
+    assert in_library(tmp_path, code).splitlines() == [
         f"{tmp_path}/kld.sh kld --output {tmp_path}/kld.json model data",
         f"{tmp_path}/saturation.sh saturation --output {tmp_path}/saturation.json model data",
         f"{tmp_path}/valid/kld.sh kld --split valid --output {tmp_path}/valid/kld.json model data",
     ]
 
 
+EVALUATE = "highrank() { echo best.pt; }; evaluate_split() { :; }; trainings=(train); data_bin=data"
+
+
 @pytest.mark.parametrize(("measured", "asked"), [("test", "test"), ("valid,test", "test valid")])
 def test_the_evaluation_stage_measures_the_requested_texts(tmp_path, measured, asked):
-    (tmp_path / "run.sh").write_text(
-        f"source {RECIPES}/lib/language_modeling.sh\n"
-        "highrank() { echo best.pt; }; evaluate_split() { :; }; trainings=(train)\n"
-        "measure() { echo test; }; measure_valid() { echo valid; }\n"
-        f"splits=valid,test; measured={measured}; data_bin=data; evaluate\n"
-    )
-    done = subprocess.run(["bash", tmp_path / "run.sh"], check=True, capture_output=True, text=True)
-    assert done.stdout.split() == asked.split()
+    code = f"{EVALUATE}; measure() {{ echo test; }}; measure_valid() {{ echo valid; }}\n"
+    code += f"splits=valid,test; measured={measured}; evaluate"
+    assert in_library(tmp_path, code).split() == asked.split()
 
 
 @pytest.mark.parametrize(
@@ -153,14 +154,9 @@ def test_the_evaluation_stage_measures_the_requested_texts(tmp_path, measured, a
 def test_word_similarity_gets_the_user_dir_of_the_run(tmp_path, options, given):
     (tmp_path / "pairs").mkdir()
     (tmp_path / "pairs" / "wordsim.txt").touch()
-    (tmp_path / "run.sh").write_text(
-        f"source {RECIPES}/lib/language_modeling.sh\n"
-        'highrank() { echo best.pt; }; run() { echo "$@"; }; evaluate_split() { :; }\n'
-        f"measure() {{ :; }}; settings=({options}); trainings=(train); splits=test; measured=test\n"
-        f"word_pairs={tmp_path}/pairs; data_bin=data; out=out; evaluate\n"
-    )
-    done = subprocess.run(["bash", tmp_path / "run.sh"], check=True, capture_output=True, text=True)
-    assert done.stdout == (
+    code = f'{EVALUATE}; run() {{ echo "$@"; }}; measure() {{ :; }}; settings=({options})\n'
+    code += f"splits=test; measured=test; word_pairs={tmp_path}/pairs; out=out; evaluate"
+    assert in_library(tmp_path, code) == (
         "highrank analyse word-similarity best.pt data "
         f"--pairs={tmp_path}/pairs/wordsim.txt{given} --output out/word_similarity.json\n"
     )

@@ -1,8 +1,13 @@
-"""Recipes keep files of the user: they replace only what they have written."""
+"""Recipes keep files of the user: they replace only what they wrote, and write through no link."""
 
 import pytest
 
-from tests.recipes.toy import done_stages
+from tests.recipes.toy import TOY, done_stages
+
+STORY = "It was a dark and stormy night."
+LINK = "is a symbolic link, a pipe or a device in place of one of our files"
+NOT_OURS = "was not written by this recipe, which would replace it"
+MORE = "has files that this recipe has not written"
 
 
 def test_after_a_kill_half_written_output_of_other_stages_is_set_aside(toy):
@@ -22,43 +27,31 @@ def test_after_a_kill_half_written_output_of_other_stages_is_set_aside(toy):
     assert (kept / "left").read_text() == "half"
 
 
-@pytest.mark.parametrize("folder", ["first", "first.part", "second"])
-def test_a_users_folder_named_like_a_stage_is_left_alone(toy, folder):
-    chapter = toy.run / folder / "chapter1.txt"
-    chapter.parent.mkdir(parents=True)
-    chapter.write_text("It was a dark and stormy night.")
-    result = toy()
-    assert result.returncode == 2
-    path = f"{toy.run}/{folder}"
-    assert f"{path} was not written by this recipe, which would replace it" in result.stderr
-    assert chapter.read_text() == "It was a dark and stormy night."
+# what ran before, the user's file, the next run's value, and what the recipe says
+KEPT = [
+    *((None, f"{of}/chapter1.txt", "1", f"{of} {NOT_OURS}") for of in ("first", "first.part")),
+    (None, "second/chapter1.txt", "1", f"second {NOT_OURS}"),
+    ("1", "first/my notes/today.txt", "2", f"first {MORE} (my notes/today.txt ): move them away"),
+    ("bad", "first.part/notes.txt", "1", f"first.part {MORE} (notes.txt ): move them away"),
+    (None, "config.yaml", "1", "has files that no recipe has written (config.yaml )"),
+]
 
 
-def test_a_users_file_in_the_folder_of_a_stage_is_left_alone(toy):
-    toy()
-    notes = toy.run / "first" / "my notes" / "today.txt"
-    notes.parent.mkdir()
-    notes.write_text("It was a dark and stormy night.")
-    result = toy("--value", "2")
-    assert result.returncode == 2
-    message = "has files that this recipe has not written (my notes/today.txt ): move them away"
-    assert f"{toy.run}/first {message}" in result.stderr
-    assert notes.read_text() == "It was a dark and stormy night."
-    notes.rename(toy.run.parent / "today.txt")
-    assert done_stages(toy("--value", "2")) == [0, 1, 2]
-
-
-def test_a_users_file_in_the_folder_of_a_failed_stage_is_left_alone(toy):
-    part = toy.run / "first.part"
-    assert toy("--value", "bad").returncode == 1
-    (part / "notes.txt").write_text("It was a dark and stormy night.")
-    result = toy()
-    assert result.returncode == 2
-    message = "has files that this recipe has not written (notes.txt ): move them away"
-    assert f"{part} {message}" in result.stderr
-    (part / "notes.txt").rename(toy.run.parent / "notes.txt")
-    assert done_stages(toy()) == [0, 1, 2]
-    assert not list(toy.run.glob("*.before-*"))
+@pytest.mark.parametrize(("before", "file", "value", "message"), KEPT)
+def test_a_users_file_is_left_alone_and_the_recipe_runs_once_it_is_elsewhere(
+    toy, tmp_path, before, file, value, message
+):
+    if before:
+        toy("--value", before)
+    mine = toy.run / file
+    mine.parent.mkdir(parents=True, exist_ok=True)
+    mine.write_text(STORY)
+    result = toy("--value", value)
+    assert result.returncode == 2 and message in result.stderr
+    assert mine.read_text() == STORY
+    mine.rename(tmp_path / "mine.txt")
+    assert done_stages(toy("--value", value))[-2:] == [1, 2]
+    assert before != "bad" or not [*toy.run.glob("*.before-*")]
 
 
 def test_an_empty_folder_named_like_a_stage_is_used(toy):
@@ -67,10 +60,42 @@ def test_an_empty_folder_named_like_a_stage_is_used(toy):
     assert done_stages(toy()) == [0, 1, 2]
 
 
-def test_a_run_refuses_a_folder_with_files_of_the_user(toy):
-    toy.run.mkdir(parents=True)
-    (toy.run / "config.yaml").write_text("mine: true")
+@pytest.mark.parametrize(
+    "file",
+    [".lock", "config.yaml", "results.json", "log/0-first.log", "second/.key", "second/.done",
+     "commands", "log"],
+)  # fmt: skip
+def test_a_link_in_place_of_a_file_or_folder_is_refused_and_not_followed(toy, tmp_path, file):
+    victim, link = tmp_path / "victim", toy.run / file
+    if file in ("commands", "log"):
+        victim.mkdir()
+        link.parent.mkdir(parents=True)
+    else:
+        toy()
+        victim.write_text(STORY)
+        link.unlink(missing_ok=True)
+    link.symlink_to(victim)
+    result = toy("--value", "2")
+    assert result.returncode == 2 and f"{link} {LINK}" in result.stderr
+    assert [*victim.iterdir()] == [] if victim.is_dir() else victim.read_text() == STORY
+
+
+@pytest.mark.parametrize("file", ["log/1-second.log", "log/2-third.log", "second/.key"])
+def test_a_link_that_appears_while_a_recipe_runs_is_not_followed(toy, tmp_path, file):
+    victim = tmp_path / "victim"
+    victim.write_text(STORY)
+    plant = f'mkdir -p "$run_dir/second"; ln -s "{victim}" "$run_dir/{file}"'
+    script = toy.run.parents[1] / "run.sh"
+    script.write_text(TOY.replace("; echo end;", f"; {plant};"))
     result = toy()
-    assert result.returncode == 2
-    assert "has files that no recipe has written (config.yaml )" in result.stderr
-    assert [path.name for path in toy.run.iterdir()] == ["config.yaml"]
+    assert result.returncode == 2 and f"{toy.run / file} {LINK}" in result.stderr
+    assert victim.read_text() == STORY
+
+
+def test_a_finished_stage_may_be_moved_to_another_disk(toy, tmp_path):
+    toy()
+    (toy.run / "second").rename(tmp_path / "large")
+    (toy.run / "second").symlink_to(tmp_path / "large")
+    again = toy()
+    assert again.returncode == 0, again.stderr
+    assert done_stages(again) == []
