@@ -14,7 +14,7 @@ PRESET = "Case or group of benchmarks/presets.yaml; may be repeated."
 
 
 class LossSettings(BenchSettings):
-    """Say which losses are timed, and of what size: `highrank bench loss`."""
+    """Hold the losses to time, and their sizes: `highrank bench loss`."""
 
     impl: str | None = option(
         None,

@@ -80,18 +80,9 @@ class Outcome:
         mean = None if self.nll is None else self.nll / self.tokens
         return {"perplexity": None if mean is None else perplexity_of(mean), "nll": mean}
 
-    def plain(self) -> dict[str, Any]:
-        """Return the outcome for a record."""
-        problem = {"problem": self.problem} if self.problem else {}
-        return {**self.point, **self.metrics, "tokens": self.tokens, **problem}
-
     def __str__(self) -> str:
         result = self.problem or f"perplexity {self.metrics['perplexity']:.2f}"
         return f"{describe(self.point)}: {result}"
-
-
-# (split, number of tokens or None for all, points) → an outcome for each point
-EvaluatePoints = Callable[[str, int | None, Sequence[Point]], list[Outcome]]
 
 
 def describe(point: Mapping[str, float]) -> str:
@@ -117,7 +108,7 @@ def points_of(values: Grid, search: Search | None, check: Callable[[Point], obje
 
 
 def tune_and_evaluate(
-    evaluate: EvaluatePoints,
+    evaluate: Callable[[str, int | None, Sequence[Point]], list[Outcome]],
     points: Sequence[Point],
     split: str,
     search: Search | None,
@@ -125,7 +116,7 @@ def tune_and_evaluate(
 ) -> tuple[Outcome, list[Outcome]]:
     """Return the outcome on `split` at the best point of `search`, and the outcomes of the search.
 
-    `echo` receives a line for each result.
+    `evaluate` scores a split, or its first tokens, at points; `echo` receives a line for each.
     """
     tried, best = [], points[0]
     if search is not None:
@@ -203,7 +194,15 @@ class Evaluation:
             "versions": versions(),
             "git": git_state(),
             "hardware": hardware(),
-            "grid": search and {"split": search[0], "points": [one.plain() for one in tried]},
+            "grid": search
+            and {
+                "split": search[0],
+                "points": [
+                    {**one.point, **one.metrics, "tokens": one.tokens}
+                    | ({"problem": one.problem} if one.problem else {})
+                    for one in tried
+                ],
+            },
         }
         if run.settings.output is not None:
             write_json(run.settings.output, record | more)

@@ -160,7 +160,7 @@ class Collector:
         """
         if state is None and isinstance(self.text, StreamText):  # the trunk alone runs up to it
             for index in range(start):
-                state = self.text.step(index, state).state
+                *_, state = self.text.step(index, state)
         bar = tqdm(
             range(start, self.share.stop), name, unit="batch", disable=self.processes.rank > 0,
             **bar_options(),

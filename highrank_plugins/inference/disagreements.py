@@ -32,11 +32,8 @@ class Disagreement(NamedTuple):
 class ModelComparison(NamedTuple):
     """Hold the tokens with at least the requested margin, the widest first.
 
-    Attributes:
-        tokens: of the text.
-        found: number of tokens with this margin; `disagreements` are the widest.
-        share: of tokens to which the first model gives a higher probability.
-        mean_margin: mean of −log P of the second model minus that of the first, in nats.
+    Of the `tokens`, `found` have this margin, and the first model gives a `share` of them a higher
+    probability. `mean_margin` is the mean of −log P of the second minus that of the first, in nats.
     """
 
     tokens: int

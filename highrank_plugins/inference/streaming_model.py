@@ -119,12 +119,7 @@ def digest_of_file(path: Path) -> str:
     return checksum(path)[:16]
 
 
-class TextStep(NamedTuple):
-    """Hold features [n, F] after a batch, the words [n] that they predict, and the state."""
-
-    features: Tensor
-    target: Tensor
-    state: Any
+TextStep: TypeAlias = tuple[Tensor, Tensor, Any]  # features [n, F], the next words [n], the state
 
 
 def _digest(batches: Iterable[FairseqBatch]) -> str:
@@ -156,7 +151,7 @@ class StreamText:
         words = batch["net_input"]["src_tokens"].to(device)
         state = map_tensors(lambda tensor: tensor.to(device), state)
         out = self.model.model.bptt_features(words, state)
-        return TextStep(out.features[:, 0], batch["target"][0].to(device), out.state)
+        return out.features[:, 0], batch["target"][0].to(device), out.state
 
 
 class SentenceText:
@@ -210,7 +205,7 @@ class SentenceText:
         order = batch["id"].argsort()  # fairseq sorts a batch by length
         features, target = features[order], batch["target"][order]
         kept = target.ne(self.pad)
-        return TextStep(features[kept], target[kept], None)
+        return features[kept], target[kept], None
 
     def _features(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return what the output layer reads, [B, T, F]."""

@@ -14,12 +14,7 @@ from highrank_plugins.cli import app
 from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.results.doubts import flat_settings
-from highrank_plugins.results.verdicts import (
-    _SETTINGS,
-    _layer,
-    judge,
-    paper_keys,
-)
+from highrank_plugins.results.verdicts import _SETTINGS, _layer, judge, paper_keys
 from highrank_plugins.training import configuration
 
 CONF = Path(__file__).parents[2] / "recipes" / "ptb" / "conf"
@@ -54,30 +49,28 @@ def verdict_of(paths, paper="parthiban2021", task=None, metric=None):
     return found
 
 
-def test_runs_with_equal_settings_agree_or_differ(tmp_path):
-    paths = write(tmp_path, "plif", [56.75, 56.9, 56.8], "parthiban2021/plif_et")
-    found = verdict_of(paths)
-    assert (found.verdict, found.published) == ("agrees", "PLIF")
-    assert found.theirs == "56.80 ± 0.11 (n = 11)" and "p = " in found.why
-    paths = write(tmp_path, "plif", [58.75, 58.9, 58.8], "parthiban2021/plif_et")
-    assert verdict_of(paths).verdict == "differs"
+PLIF, MIXTAPE = "parthiban2021/plif_et", "yang2019/mixtape"
+RANGE = "95% of further runs lie in [56.5"
 
 
-@pytest.mark.parametrize(("value", "word"), [(56.9, "agrees"), (57.9, "differs")])
-def test_a_single_run_is_compared_with_the_range_of_further_runs(tmp_path, value, word):
-    found = verdict_of(write(tmp_path, "plif", [value], "parthiban2021/plif_et"))
-    assert found.verdict == word and "95% of further runs lie in [56.5" in found.why
-
-
-def test_one_run_of_each_is_not_comparable(tmp_path):
-    found = verdict_of(write(tmp_path, "mixtape", [56.4], "yang2019/mixtape"), "yang2019")
-    assert found.verdict == "not comparable" and found.why.startswith("one run each")
-    assert found.details[-1].startswith("Mixtape: test ppl: the text has a gain of 2.8 over MoS")
-
-
-def test_runs_that_do_not_vary_say_nothing_about_another_run(tmp_path):
-    found = verdict_of(write(tmp_path, "mos", [56.18, 56.18], "yang2019/mixtape"), "yang2019")
-    assert (found.verdict, found.why) == ("not comparable", "no score varies over seeds")
+@pytest.mark.parametrize(
+    ("conf", "values", "verdict", "why", "theirs"),
+    [
+        (PLIF, [56.75, 56.9, 56.8], "agrees", "p = ", "56.80 ± 0.11 (n = 11)"),
+        (PLIF, [58.75, 58.9, 58.8], "differs", "p = ", "56.80 ± 0.11 (n = 11)"),
+        (PLIF, [56.9], "agrees", RANGE, "56.80 ± 0.11 (n = 11)"),
+        (PLIF, [57.9], "differs", RANGE, "56.80 ± 0.11 (n = 11)"),
+        (MIXTAPE, [56.4], "not comparable", "one run each", "56.37"),
+        (MIXTAPE, [56.18, 56.18], "not comparable", "no score varies over seeds", "56.37"),
+    ],
+)
+def test_runs_with_equal_settings_are_judged(tmp_path, conf, values, verdict, why, theirs):
+    paper = conf.partition("/")[0]
+    found = verdict_of(write(tmp_path, "own", values, conf), paper)
+    assert (found.verdict, found.theirs) == (verdict, theirs) and why in found.why
+    assert found.published == {PLIF: "PLIF", MIXTAPE: "Mixtape"}[conf]
+    said = found.details[-1].startswith("Mixtape: test ppl: the text has a gain of 2.8 over MoS")
+    assert said == (conf == MIXTAPE)
 
 
 def test_a_score_of_another_kind_is_shown_and_not_compared(tmp_path):
@@ -98,39 +91,18 @@ def test_a_score_of_another_kind_is_shown_and_not_compared(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "why", "detail"),
     [
-        (
-            {"max_epoch": 30},
-            "other steps",
-            "plif: steps: max_epoch 30 (CONF: 1000).",
-        ),
-        (
-            {"decoder_embed_dim": 64},
-            "other parameters",
-            "decoder_embed_dim 64 (CONF: unset)",
-        ),
-        (
-            {"corpus__vocab_size": 9},
-            "other data",
-            "corpus.vocab_size 9 (CONF: unset)",
-        ),
-        (
-            {"evaluate__fp16": True},
-            "other scoring",
-            "evaluate.fp16 true (CONF: unset)",
-        ),
-        ({"tokens": 99}, "other signature", "99 tokens (paper: 82,430)"),
-        (
-            {"evaluate__eval_streams": 10},
-            "other scoring",
-            "evaluate.eval_streams 10 (CONF: 1)",
-        ),
+        ({"max_epoch": 30}, "steps", f"plif: steps: max_epoch 30 ({PLIF}: 1000)."),
+        ({"decoder_embed_dim": 64}, "parameters", f"decoder_embed_dim 64 ({PLIF}: unset)"),
+        ({"corpus__vocab_size": 9}, "data", f"corpus.vocab_size 9 ({PLIF}: unset)"),
+        ({"evaluate__fp16": True}, "scoring", f"evaluate.fp16 true ({PLIF}: unset)"),
+        ({"tokens": 99}, "signature", "99 tokens (paper: 82,430)"),
+        ({"evaluate__eval_streams": 10}, "scoring", f"evaluate.eval_streams 10 ({PLIF}: 1)"),
     ],
 )
 def test_verdicts_say_why_numbers_cannot_be_compared(tmp_path, changes, why, detail):
-    conf = "parthiban2021/plif_et"
-    found = verdict_of(write(tmp_path, "plif", [56.8, 56.9], conf, **changes))
-    assert (found.verdict, found.why) == ("not comparable", why)
-    assert detail.replace("CONF", conf) in " ".join(found.details)
+    found = verdict_of(write(tmp_path, "plif", [56.8, 56.9], PLIF, **changes))
+    assert (found.verdict, found.why) == ("not comparable", f"other {why}")
+    assert detail in " ".join(found.details)
 
 
 def test_other_settings_are_named_but_compared(tmp_path):
@@ -175,8 +147,15 @@ def test_a_wrong_number_of_parameters_in_a_paper_is_not_held_against_a_run(tmp_p
     assert (found.theirs, found.verdict) == ("65.22", "agrees")
 
 
-def test_a_layer_that_the_paper_lacks_is_not_comparable(tmp_path):
-    found = verdict_of(write(tmp_path, "gss", [1.0], "parthiban2021/gss_et"), "yang2019")
+@pytest.mark.parametrize(
+    ("paper", "conf", "changes"),
+    [
+        ("yang2019", "parthiban2021/gss_et", {}),
+        ("merity2018", "merity2018/softmax", {"head_pointwise": "gss"}),
+    ],
+)
+def test_a_layer_that_the_paper_lacks_is_not_comparable(tmp_path, paper, conf, changes):
+    found = verdict_of(write(tmp_path, "own", [56.4], conf, **changes), paper)
     assert found.why == "the paper has no such layer"
 
 
@@ -251,11 +230,6 @@ def test_every_published_kind_of_score_is_judged(tmp_path):
 )
 def test_the_layer_is_read_from_the_options_of_the_run(options, layer):
     assert _layer({f"train.{name}": value for name, value in options.items()}) == layer
-
-
-def test_a_pointwise_function_makes_a_different_layer(tmp_path):
-    paths = write(tmp_path, "softmax", [56.4], "merity2018/softmax", head_pointwise="gss")
-    assert verdict_of(paths, "merity2018").why == "the paper has no such layer"
 
 
 def test_names_of_sources_are_shortened():
