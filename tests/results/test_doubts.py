@@ -137,14 +137,8 @@ def test_impossible_scores_are_refused(records, metrics):
 
 
 def test_a_loss_that_still_falls_is_named_and_tested(records):
-    train = {
-        "updates": 9,
-        "words_per_second": 9,
-        "epochs": 3,
-        "valid_loss": 4,
-        "best_valid_loss": 4,
-    }
-    change(records[3], train=train)
+    train = {"updates": 9, "words_per_second": 9, "epochs": 3}
+    change(records[3], train=train | {"valid_loss": 4, "best_valid_loss": 4})
     said = compare(*records).output
     assert "was still improving at the last epoch: mos." in said and TESTED in said
     assert "No record says whether its model is better than a unigram model" in said

@@ -228,16 +228,20 @@ def test_names_of_languages_may_have_hyphens(translator):
     assert ledger["train"]["train.pt-br"]["out"] == {"sentences": 3, "tokens": 9}
 
 
-def test_a_stage_that_lost_a_sentence_is_refused(translator):
-    (translator / "pieces" / "train.en").write_text("a b\n" * 3)
-    with pytest.raises(ScoreError, match=r"pieces: train\.en has 3 sentences, expected 4"):
-        read(translator)
-
-
-def test_a_stage_that_lost_a_token_is_refused(translator):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: "a b\n" * 3, r"pieces: train\.en has 3 sentences, expected 4"),
+        (
+            lambda text: text.replace("a a\n", "a a a\n", 1),
+            r"data-bin: train\.en has 17 tokens, expected 18 \(18 in",
+        ),
+    ],
+)
+def test_a_stage_that_lost_a_sentence_or_token_is_refused(translator, change, message):
     pieces = translator / "pieces" / "train.en"
-    pieces.write_text(pieces.read_text().replace("a a\n", "a a a\n", 1))
-    with pytest.raises(ScoreError, match=r"data-bin: train\.en has 17 tokens, expected 18 \(18 in"):
+    pieces.write_text(change(pieces.read_text()))
+    with pytest.raises(ScoreError, match=message):
         read(translator)
 
 

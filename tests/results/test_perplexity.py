@@ -2,6 +2,7 @@
 
 import pytest
 
+from highrank_plugins.common.score import Score
 from highrank_plugins.results.perplexity import (
     before_finetuning,
     read_eval_lm,
@@ -14,21 +15,17 @@ INFO:fairseq_cli.eval_lm:Loss (base 2): 5.8000, Perplexity: 55.72
 """
 
 
-def test_the_result_of_eval_lm_is_read(tmp_path):
-    log = tmp_path / "test.log"
-    log.write_text(LOG)
-    scores = read_eval_lm(log, "test")
-    assert list(scores) == ["test_perplexity", "test_bits"]
-    assert scores["test_perplexity"].value == 55.72
-    assert scores["test_bits"].value == 5.8
-    assert scores["test_perplexity"].signature == "tokens:82430|eval:static"
+MEANS = "loss and perplexity are means over 61,234 words and ends of lines\n"
 
 
-def test_the_signature_has_the_number_of_words_that_pieces_make(tmp_path):
-    log = tmp_path / "test.log"
-    log.write_text(f"{LOG}loss and perplexity are means over 61,234 words and ends of lines\n")
-    scores = read_eval_lm(log, "test")
-    assert scores["test_bits"].signature == "tokens:82430|eval:static|words:61234"
+@pytest.mark.parametrize(("more", "words"), [("", ""), (MEANS, "|words:61234")])
+def test_the_result_of_eval_lm_is_read(tmp_path, more, words):
+    (tmp_path / "test.log").write_text(LOG + more)
+    signature = f"tokens:82430|eval:static{words}"
+    assert read_eval_lm(tmp_path / "test.log", "test") == {
+        "test_perplexity": Score(55.72, signature),
+        "test_bits": Score(5.8, signature),
+    }
 
 
 @pytest.mark.parametrize(

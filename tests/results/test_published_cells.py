@@ -51,20 +51,32 @@ def test_the_printed_p_of_the_matched_pair_does_not_follow_from_its_scores():
     assert ".39" in mos.errata["p against softmax"]
 
 
-@pytest.mark.parametrize("system", ["SigSoftmax", "PLIF", "MoS"])
-def test_gains_over_the_softmax_follow_from_the_scores(system):
-    softmax = parthiban("ptb", f"softmax, {ONE_SEED}")
-    entry = parthiban("ptb", f"{system}, {ONE_SEED}")
-    gain = softmax.scores["test ppl"] - entry.scores["test ppl"]
-    assert gain == pytest.approx(entry.cells["gain over softmax"], abs=1e-9)
+def gain(task: str, source: str, softmax: str, system: str) -> float:
+    """Return by how much the perplexity of a system is below that of a softmax."""
+    softmax_ppl, ppl = (
+        entry_of(task, name, source).scores["test ppl"] for name in (softmax, system)
+    )
+    return softmax_ppl - ppl
+
+
+ONE = [f"{name}, {ONE_SEED}" for name in ("softmax", "SigSoftmax", "PLIF", "MoS", "MoC")]
+
+
+@pytest.mark.parametrize(
+    ("source", "softmax", "system", "printed"),
+    [
+        *(("Parthiban", ONE[0], name, name) for name in ONE[1:4]),
+        ("Ganea", "softmax", "PLIF, 1e5 knots", "PLIF, gain as first reported"),
+    ],
+)
+def test_gains_over_the_softmax_follow_from_the_scores(source, softmax, system, printed):
+    cell = entry_of("ptb", printed, source).cells["gain over softmax"]
+    assert gain("ptb", source, softmax, system) == pytest.approx(cell, abs=1e-9)
 
 
 def test_the_erratum_about_the_gain_of_mos_names_the_gain_of_moc():
-    softmax, moc, mos = (
-        parthiban("ptb", f"{name}, {ONE_SEED}") for name in ("softmax", "MoC", "MoS")
-    )
-    gain = softmax.scores["test ppl"] - moc.scores["test ppl"]
-    assert f"{gain:.2f} is MoC's" in mos.errata["gain over softmax"]
+    erratum = parthiban("ptb", ONE[3]).errata["gain over softmax"]
+    assert f"{gain('ptb', 'Parthiban', ONE[0], ONE[4]):.2f} is MoC's" in erratum
 
 
 @pytest.mark.parametrize(("task", "corpus"), [("ptb", PTB), ("wikitext2", WIKITEXT2)])
@@ -121,18 +133,11 @@ def test_ganea_et_al_count_two_parameters_for_a_knot(task, without, with_plif, k
     assert "for each knot" in many.errata["parameters"]
 
 
-def test_the_first_reported_gain_of_plif_follows_from_the_scores():
-    softmax, plif = (entry_of("ptb", name, "Ganea") for name in ("softmax", "PLIF, 1e5 knots"))
-    first = entry_of("ptb", "PLIF, gain as first reported", "Ganea").cells["gain over softmax"]
-    assert softmax.scores["test ppl"] - plif.scores["test ppl"] == pytest.approx(first, abs=1e-9)
-
-
-@pytest.mark.parametrize(("task", "gain"), [("ptb", 2.8), ("one_billion_word", 6.25)])
-def test_gains_that_the_mixtape_paper_names_are_over_the_softmax(task, gain):
-    softmax, mixtape = (entry_of(task, name, "Yang et al. 2019") for name in ("softmax", "Mixtape"))
-    found = softmax.scores["test ppl"] - mixtape.scores["test ppl"]
-    assert found == pytest.approx(gain, abs=0.05)
-    assert str(gain) in mixtape.errata["test ppl"]
+@pytest.mark.parametrize(("task", "said"), [("ptb", 2.8), ("one_billion_word", 6.25)])
+def test_gains_that_the_mixtape_paper_names_are_over_the_softmax(task, said):
+    found = gain(task, "Yang et al. 2019", "softmax", "Mixtape")
+    assert found == pytest.approx(said, abs=0.05)
+    assert str(said) in entry_of(task, "Mixtape", "Yang et al. 2019").errata["test ppl"]
 
 
 # task → the MoS and the Mixtape of Yang et al. 2019

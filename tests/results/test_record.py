@@ -22,16 +22,14 @@ def result():
 
 
 def test_a_record_is_complete(result):
-    assert result["metrics"] == {"sacrebleu": 30.1, "chrf": 50.2}
-    assert result["signature"] == "sig:bleu"
-    assert result["config"]["train"]["arch"] == "x"
-    assert result["seeds"] == [7]
-    assert result["command"] == "fairseq-train data"
-    assert result["train"] == {"updates": 3.0}
     again = {"command": "fairseq-train data --finetune-from-model a", "train": {"updates": 2.0}}
-    assert result["finetune"] == again
-    assert result["paired"] == {"scores": [1]}
-    assert result["hardware"]["cores"] >= 1
+    expected = {
+        "metrics": {"sacrebleu": 30.1, "chrf": 50.2}, "signature": "sig:bleu", "seeds": [7],
+        "command": "fairseq-train data", "train": {"updates": 3.0}, "finetune": again,
+        "paired": {"scores": [1]},
+    }  # fmt: skip
+    assert expected.items() <= result.items()
+    assert result["config"]["train"]["arch"] == "x" and result["hardware"]["cores"] >= 1
     assert {"python", "torch", "ve-fairseq", "sacrebleu"} <= result["versions"].keys()
 
 

@@ -8,13 +8,8 @@ import pytest
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.record import METRICS, read_training, summarise
 
-START = {
-    "tag": "start",
-    "epoch": 1,
-    "num_updates": 0,
-    "parameters": 12345,
-    "updates_per_epoch": 100,
-}
+SIZES = {"parameters": 12345, "updates_per_epoch": 100}
+START = {"tag": "start", "epoch": 1, "num_updates": 0} | SIZES
 
 
 def inner(update, wall):
