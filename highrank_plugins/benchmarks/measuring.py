@@ -124,11 +124,6 @@ def measure(
         raise MeasurementFailed(f"expected a result in JSON, got {child.stdout[:80]!r}") from None
 
 
-def peak(kind: str, case: Case, implementation: str, threads: int) -> int | None:
-    """Return only the peak memory, in bytes."""
-    return measure(kind, case, implementation, 0, threads)["memory"]
-
-
 def largest_batch(
     kind: str,
     case: Case,
@@ -147,7 +142,8 @@ def largest_batch(
 
     def fits(steps: int) -> bool:
         try:
-            memory = peak(kind, changed(case, {field: steps * step}), implementation, threads)
+            sized = changed(case, {field: steps * step})
+            memory = measure(kind, sized, implementation, 0, threads)["memory"]
             found = memory is not None and memory <= limit
         except OutOfMemory:
             found = False

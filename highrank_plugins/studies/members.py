@@ -6,7 +6,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -160,7 +160,14 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
     `check_values`, else those of a system with an option that no configuration of the recipe has.
     The recipe of each member checks the others.
     """
-    known = set(_options_of(study.recipe))
+    trees = (read_tree(path).values for path in (study.recipe / "conf").rglob("*.yaml"))
+    known = {
+        f"{block}.{option}"
+        for tree in trees
+        for block, options in tree.items()
+        if isinstance(options, dict)
+        for option in options
+    }
     members: list[PreparedMember] = []
     names: dict[str, str] = {}
     for member in study.members:
@@ -214,14 +221,6 @@ def _check_values(study: Study, member: Member, conf: Path, sets: list[str]) -> 
         check_options(configuration.validate(tree), tree)
     except ConfigurationError as error:
         raise ConfigurationError(f"{study.file}: {member.system}: {error}") from None
-
-
-def _options_of(recipe: Path) -> Iterator[str]:
-    """Yield block.option for all options in the configurations of a recipe."""
-    for path in (recipe / "conf").rglob("*.yaml"):
-        for block, options in read_tree(path).values.items():
-            if isinstance(options, dict):
-                yield from (f"{block}.{option}" for option in options)
 
 
 def _matched(study: Study, member: Member, conf: Path, exp_dir: Path) -> dict[str, Any]:

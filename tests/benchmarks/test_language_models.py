@@ -76,7 +76,11 @@ def test_a_mistake_in_options_is_shown_without_the_name_of_its_class(monkeypatch
 )
 def test_the_largest_batch_stays_below_the_limit(monkeypatch, case, each, limit, found, smallest):
     (field,), said = found, []
-    monkeypatch.setattr(measuring, "peak", lambda kind, case, *_: each * getattr(case, field))
+
+    def measure(kind, case, *_):
+        return {"memory": each * getattr(case, field)}
+
+    monkeypatch.setattr(measuring, "measure", measure)
     arguments = ("loss" if field == "tokens" else "train", case, SOFTMAX)
     assert measuring.largest_batch(*arguments, limit, 1, said.append) == replace(case, **found)
     assert f"{SOFTMAX}: {found[field]:,} {field} fit" in said
