@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "highrank_plugins"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# cli → benchmarks → studies → reports → results → inference → adapters → training, data
+# cli → benchmarks → studies → reports → results → inference → adapters → training → data
 #     → measures → analysis, evaluation → heads, trunks → losses → common
 ADAPTERS = {"models", "criterions", "tasks", "optim"}
 PATCHES = {"hooks", "compat"}  # what adapters alone import
@@ -23,7 +23,8 @@ LEVELS = [
     {"heads", "trunks"},
     {"analysis", "evaluation"},
     {"measures"},
-    {"training", "data"},
+    {"data"},
+    {"training"},
     ADAPTERS,
     {"inference"},
     {"results"},

@@ -175,7 +175,6 @@ def configuration_page(schema: dict[str, Any]) -> str:
         "data": "Splits parallel text into pieces.",
         "corpus": "Prepares the text of a language model.",
         "clean": "Drops sentence pairs that do not fit.",
-        "dialogues": "Cuts dialogues into contexts and responses.",
         "launch": "Starts the training run on several processes.",
         "train": "Trains the model.",
         "finetune": "Trains it again; holds only what differs from `train`.",

@@ -7,7 +7,7 @@ from itertools import product
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from highrank_plugins.common.score import bleu_tokens, require_joined
+from highrank_plugins.analysis.scored_text import bleu_tokens, require_joined
 
 
 class Summary(NamedTuple):

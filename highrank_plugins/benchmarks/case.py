@@ -10,8 +10,8 @@ import yaml
 from pydantic import ConfigDict, TypeAdapter
 
 import highrank_plugins
+from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.training.blocks import BlockOptions, option
 from highrank_plugins.training.model_size import matrix_products
 
 if TYPE_CHECKING:

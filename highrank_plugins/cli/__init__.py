@@ -56,9 +56,7 @@ Commands = Mapping[str, Callable[..., None]]
 def make_group(commands: Commands, plumbing: Commands | None = None) -> typer.Typer:
     """Return a group of subcommands in the order of the help; its own help is in `cli.COMMANDS`.
 
-    Args:
-        commands: commands for people.
-        plumbing: commands for recipes; the group's help leaves them out.
+    `plumbing` is for recipes, and not in the help.
     """
     group = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
     for name, function in commands.items():
@@ -71,7 +69,7 @@ def make_group(commands: Commands, plumbing: Commands | None = None) -> typer.Ty
 def with_help(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command with typer's options and arguments for its parameters.
 
-    `training.blocks.option` as a default makes an option, and a model of that module one for each
+    `common.blocks.option` as a default makes an option, and a model of that module one for each
     of its fields. `Annotated[kind, "help"]` is an option with a default and an argument without.
     Options are shown as `--tokens N`, `--output PATH` and `--split SPLIT`. The command refuses an
     output file that would replace an input, hides fairseq's log, and prints the errors that a user

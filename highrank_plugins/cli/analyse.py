@@ -9,19 +9,17 @@ import typer
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.measures import Checkpoint, TextSettings, commands
 from highrank_plugins.cli.options import Data, UserDir, names, report
-from highrank_plugins.training.blocks import option
+from highrank_plugins.common.blocks import option
 
 
 def card(
     checkpoint: Annotated[Path, "Any fairseq checkpoint, ours or stock."],
-    text: Annotated[
-        str | None,
-        typer.Argument(metavar="DATA", help="Binarised data to predict (default: weights only)."),
+    data: Annotated[
+        str | None, typer.Argument(help="Binarised data to predict (default: weights only).")
     ] = None,
     output: Path | None = option(
         None, "HTML file to write (default: CHECKPOINT with the ending .html)."
     ),
-    data: str | None = option(None, "The same as DATA."),
     split: str = option("test", "Split of DATA to predict."),
     tokens: int = option(5000, "Use only the first N tokens.", ge=2),
     json: Path | None = option(None, "JSON file to write the numbers to."),
@@ -41,9 +39,7 @@ def card(
     from highrank_plugins.reports.card.render import render
 
     output = checkpoint.with_suffix(".html") if output is None else output
-    if text is not None and data is not None:
-        raise ValueError(f"DATA {text} and --data {data} are the same option: give one of them")
-    made = make_card(checkpoint, text or data, split, tokens, typed_command())
+    made = make_card(checkpoint, data, split, tokens, typed_command())
     write_text(output, render(made))
     if json is not None:
         write_json(json, plain(made.plain()))

@@ -8,7 +8,7 @@ import typer
 from highrank_plugins.benchmarks.case import BenchSettings
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Changes, UserDir, echo_markdown, names, numbers
-from highrank_plugins.training.blocks import option
+from highrank_plugins.common.blocks import option
 
 PRESET = "Case or group of benchmarks/presets.yaml; may be repeated."
 

@@ -1,19 +1,56 @@
 """Compare systems by the records of their runs, or by numbers: `highrank compare`."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from highrank_plugins.cli.options import TestKind, names, numbers, print_tables
-from highrank_plugins.training.blocks import option
+from highrank_plugins.cli.options import names, numbers, print_tables
+from highrank_plugins.common.blocks import BlockOptions, option
+from highrank_plugins.common.names import flag
 
 if TYPE_CHECKING:
+    from highrank_plugins.reports.tables import Table
     from highrank_plugins.results.comparison import Compared
 
 Format = Literal["terminal", "markdown", "latex", "csv"]
+
+
+class CompareOptions(BlockOptions):
+    """Say what is compared with what, and how it is shown."""
+
+    metric: str | None = option(
+        None, "Metric to test (default: sacrebleu, or else test_perplexity)."
+    )
+    baseline: str | None = option(None, "System to test against (default: softmax).")
+    test: Literal["student", "welch"] = option(
+        "student", "t-test with equal variances (student, as in the papers) or any (welch)."
+    )
+    alpha: float = option(
+        0.05, "Significance level of bold numbers, after Holm's adjustment.", ge=0, le=1
+    )
+    columns: str | None = option(
+        None, "Further metrics to show, separated by commas (default: all known)."
+    )
+    paper: str | None = option(None, "Paper to test our scores against, e.g. yang2019.")
+    task: str | None = option(None, "Recipe whose published scores these are, e.g. ptb.")
+    runs: bool = option(False, "Print a row for each record, and test nothing.")
+    format: Format | None = option(
+        None, "Format of the table (default: terminal on a terminal, else markdown)."
+    )
+    plot: Path | None = option(None, "Also draw the metric over --x (.png, .svg, .pdf).")
+    x: str | None = option(
+        None,
+        "Horizontal axis of --plot: parameters (default), words_per_second (default for records "
+        "without parameters), a metric, or an option of train. With --y, the first metric of "
+        "the correlation (default: test_rank).",
+    )
+    y: str | None = option(None, "Correlate this metric with --x over models, and test nothing.")
+    within: str | None = option(
+        None, "Use only the models whose --y lies in LOW,HIGH, e.g. 56.6,57.6."
+    )
+    output: Path | None = option(None, "File for the table (default, and -: print it).")
 
 
 def compare(
@@ -24,35 +61,7 @@ def compare(
             "the baseline first: SYSTEM=57.1,57.2 or SYSTEM=MEAN:SD:RUNS."
         ),
     ],
-    metric: str | None = option(
-        None, "Metric to test (default: sacrebleu, or else test_perplexity)."
-    ),
-    baseline: str | None = option(None, "System to test against (default: softmax)."),
-    test: TestKind = "student",
-    alpha: float = option(
-        0.05, "Significance level of bold numbers, after Holm's adjustment.", ge=0, le=1
-    ),
-    columns: str | None = option(
-        None, "Further metrics to show, separated by commas (default: all known)."
-    ),
-    paper: str | None = option(None, "Paper to test our scores against, e.g. yang2019."),
-    task: str | None = option(None, "Recipe whose published scores these are, e.g. ptb."),
-    runs: bool = option(False, "Print a row for each record, and test nothing."),
-    format: Format | None = option(
-        None, "Format of the table (default: terminal on a terminal, else markdown)."
-    ),
-    plot: Path | None = option(None, "Also draw the metric over --x (.png, .svg, .pdf)."),
-    x: str | None = option(
-        None,
-        "Horizontal axis of --plot: parameters (default), words_per_second (default for records "
-        "without parameters), a metric, or an option of train. With --y, the first metric of "
-        "the correlation (default: test_rank).",
-    ),
-    y: str | None = option(None, "Correlate this metric with --x over models, and test nothing."),
-    within: str | None = option(
-        None, "Use only the models whose --y lies in LOW,HIGH, e.g. 56.6,57.6."
-    ),
-    output: Path | None = option(None, "File for the table (default, and -: print it)."),
+    options: CompareOptions,
 ) -> None:
     """Compare systems over seeds: means, tests, effects, costs.
 
@@ -63,46 +72,39 @@ def compare(
     different revisions of the code. With --y the seeds of a configuration are one point, since they
     are not independent of each other.
     """
-    from highrank_plugins.reports.comparisons import (
-        comparison_tables,
-        correlation_figure,
-        correlation_table,
-        runs_table,
-        study_figures,
-    )
+    from highrank_plugins.reports.comparisons import comparison_tables, runs_table, study_figures
     from highrank_plugins.reports.plots import check_plot, draw
     from highrank_plugins.results.comparison import compare_values
 
+    plot, paper = options.plot, options.paper
     check_plot(plot)
     given = [str(path) for path in records if "=" in str(path) and not path.exists()]
-    options = {
-        "--metric": metric, "--baseline": baseline, "--columns": columns, "--paper": paper,
-        "--plot": plot, "--x": x, "--y": y, "--within": within, "--task": task,
-    }  # fmt: skip
-    kind = "--runs" if runs else "--y" if y is not None else "numbers" if given else ""
-    _refuse_idle(kind, {name: value for name, value in options.items() if value is not None})
+    kind = "--runs" if options.runs else "--y" if options.y else "numbers" if given else ""
+    _refuse_idle(kind, options)
     if given and len(given) < len(records):
         raise ValueError(f"{given[0]}: give records or numbers, not both")
-    if runs:
+    if options.runs:
         tables = [runs_table(records)]
-    elif y is not None:
-        x = x or "test_rank"
-        tables = [correlation_table(records, x, y, None if within is None else _range(within))]
-        if plot is not None:
-            draw(plot, correlation_figure(records, x, y))
+    elif options.y:
+        tables = [_correlation(records, options.x or "test_rank", options.y, options)]
     elif given:
-        tables = comparison_tables(compare_values(given, metric, test, alpha))
+        compared = compare_values(given, options.metric, options.test, options.alpha)
+        tables = comparison_tables(compared)
     else:
-        shown = names("--columns", columns) if columns else None if columns is None else []
-        compared = _compared(records, metric, baseline, test, alpha, shown)
+        compared = _compared(records, options)
         if plot is not None:
-            draw(plot, *study_figures(compared, x))
-        tables = comparison_tables(compared, paper=None if paper is None else (paper, task))
-    print_tables(tables, output, format)
+            draw(plot, *study_figures(compared, options.x))
+        tables = comparison_tables(compared, paper=None if paper is None else (paper, options.task))
+    print_tables(tables, options.output, options.format)
 
 
-def _refuse_idle(kind: str, given: Mapping[str, object]) -> None:
+_MAY_BE_IDLE = "metric baseline columns paper plot x y within task".split()
+
+
+def _refuse_idle(kind: str, options: CompareOptions) -> None:
     """Refuse options that would change nothing in this kind of comparison."""
+    values = {flag(name): getattr(options, name) for name in _MAY_BE_IDLE}
+    given = {name: value for name, value in values.items() if value is not None}
     used = {"--runs": (), "--y": ("--plot", "--x", "--y", "--within"), "numbers": ("--metric",)}
     for name in given if kind else ():
         if name not in used[kind]:
@@ -115,28 +117,37 @@ def _refuse_idle(kind: str, given: Mapping[str, object]) -> None:
             )
 
 
-def _compared(
-    records: list[Path],
-    metric: str | None,
-    baseline: str | None,
-    test: str,
-    alpha: float,
-    columns: list[str] | None,
-) -> "Compared":
+def _correlation(records: list[Path], x: str, y: str, options: CompareOptions) -> "Table":
+    from highrank_plugins.reports.comparisons import correlation_figure, correlation_table
+    from highrank_plugins.reports.plots import draw
+
+    table = correlation_table(records, x, y, _range(options.within))
+    if options.plot is not None:
+        draw(options.plot, correlation_figure(records, x, y))
+    return table
+
+
+def _compared(records: list[Path], options: CompareOptions) -> "Compared":
     """Compare records, and name the other runs of their studies that have none."""
     from highrank_plugins.results.comparison import compare_records
     from highrank_plugins.results.record import DIVERGED, UNFAIR
     from highrank_plugins.results.results_table import study_problems
 
+    given = options.columns
+    columns = names("--columns", given) if given else None if given is None else []
     problems = study_problems(records)
     diverged = [run.rpartition("-")[0] for run, why in problems.items() if why == DIVERGED]
-    untested = dict.fromkeys(diverged, UNFAIR)
-    compared = compare_records(records, metric, baseline, test, alpha, columns, untested)
+    compared = compare_records(
+        records, options.metric, options.baseline, options.test, options.alpha, columns,
+        dict.fromkeys(diverged, UNFAIR),
+    )  # fmt: skip
     missing = [f"{run} has no record: {why}." for run, why in problems.items()]
     return replace(compared, notes=[*compared.notes, *missing])
 
 
-def _range(text: str) -> tuple[float, float]:
+def _range(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
     found = numbers("--within", text, float)
     if len(found) != 2 or not found[0] < found[1]:
         raise ValueError(f"--within {text}: expected LOW,HIGH with LOW below HIGH")

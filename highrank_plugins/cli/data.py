@@ -6,18 +6,15 @@ from typing import Annotated, Literal
 
 import typer
 
+from highrank_plugins.analysis.scored_text import Tokens
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import names
-from highrank_plugins.common.folders import output_folder, whole_folder
+from highrank_plugins.common.blocks import option
+from highrank_plugins.common.folders import whole_folder
 from highrank_plugins.common.processes import usable_cores
-from highrank_plugins.common.score import Tokens
-from highrank_plugins.training.blocks import (
-    CleanSettings,
-    CorpusSettings,
-    DataSettings,
-    DialogueSettings,
-    option,
-)
+from highrank_plugins.data.corpora import CorpusOptions
+from highrank_plugins.data.parallel import Rules
+from highrank_plugins.data.pieces import PieceSettings
 
 Pair = Annotated[str, typer.Option(help="SOURCE,TARGET.")]
 Processes = Annotated[
@@ -70,7 +67,7 @@ def clean_texts(
     folder: Annotated[Path, "Folder with the unpacked text."],
     output: Annotated[Path, "Folder for {train,valid,test}.LANGUAGE."],
     languages: Pair,
-    settings: CleanSettings,
+    rules: Rules,
 ) -> None:
     """Clean the training text of a parallel corpus.
 
@@ -80,13 +77,11 @@ def clean_texts(
     """
     from highrank_plugins.data import parallel
     from highrank_plugins.data.corpus_files import read_corpus
-    from highrank_plugins.data.parallel import Rules, refuse_other_languages
 
+    pair = language_pair(languages)
     with whole_folder(output, folder) as new:
-        pair = language_pair(languages)
-        refuse_other_languages(output, pair)
+        parallel.refuse_other_languages(output, pair)
         texts = parallel.texts_of(read_corpus(file), file)
-        rules = Rules(**settings.model_dump())
         for line in parallel.prepare_texts(texts, folder, new, pair, rules):
             typer.echo(line)
 
@@ -124,7 +119,7 @@ def pieces(
     output: Annotated[Path, "Directory for the piece model and the text as pieces."],
     *,
     languages: str = option(..., "Languages, separated by commas."),
-    settings: DataSettings,
+    settings: PieceSettings,
     processes: Processes = None,
 ) -> None:
     """Learn pieces (BPE), and write all text as pieces.
@@ -133,30 +128,13 @@ def pieces(
 
     Learns from the training text alone.
     """
-    from highrank_plugins.common.text_lines import PARALLEL, check_texts
-    from highrank_plugins.data import pieces as learnt
-    from highrank_plugins.data.binarising import PARTS
     from highrank_plugins.data.parallel import refuse_other_languages
+    from highrank_plugins.data.pieces import split_texts
 
-    training = {name: text / f"train.{name}" for name in names("--languages", languages)}
-    workers = processes or usable_cores()
+    named = names("--languages", languages)
     with whole_folder(output, text) as new:  # created before the work
-        refuse_other_languages(output, training)
-        for part in PARTS:
-            check_texts([text / f"{part}.{name}" for name in training], PARALLEL)
-        if settings.algorithm == "sentencepiece":
-            given = settings.model_dump(exclude={"algorithm"})
-            model = learnt.learn_pieces([*training.values()], new / "pieces", **given)
-            encoders = dict.fromkeys(training, learnt.encoder(model))
-        else:
-            merges, sample = settings.vocab_size, settings.sample
-            codes = learnt.learn_codes(
-                training, new / "codes", operations=merges, sample=sample, processes=workers
-            )
-            encoders = {name: learnt.code_encoder(codes, name) for name in training}
-        for name, encode in encoders.items():
-            for file in (f"{part}.{name}" for part in PARTS):
-                learnt.write_pieces(encode, text / file, new / file, workers)
+        refuse_other_languages(output, named)
+        split_texts(text, new, named, settings, processes or usable_cores())
 
 
 def binarise(
@@ -173,8 +151,9 @@ def binarise(
     """
     from highrank_plugins.data import binarising
 
-    with output_folder(output, pieces):
-        binarising.binarise(pieces, output, language_pair(languages), processes or usable_cores())
+    pair = language_pair(languages)
+    with whole_folder(output, pieces) as new:
+        binarising.binarise(pieces, new, output, pair, processes or usable_cores())
 
 
 def own_text(
@@ -227,7 +206,7 @@ def lm_corpus(
     *,
     data: Path = option(..., "Folder with the published files."),
     output: Path = option(..., "Folder for the text, or for binarised files."),
-    settings: CorpusSettings,
+    options: CorpusOptions,
 ) -> None:
     """Check a published corpus, and write it for fairseq.
 
@@ -236,39 +215,13 @@ def lm_corpus(
     Compares the counts of lines and words with the published ones.
     """
     from highrank_plugins.common.checksums import SUMS, read_ledger, write_sums
-    from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
+    from highrank_plugins.data.corpora import prepare_corpus
 
     with whole_folder(output, data) as new:
-        given = settings.model_dump()
-        options = CorpusOptions(**given | {"workers": settings.workers or usable_cores()})
         for line in prepare_corpus(name, data, new, options):
             typer.echo(line)
         for folder in {index.parent for index in new.rglob("*.idx")}:
             write_sums(folder, read_ledger(output / folder.relative_to(new) / SUMS))
-
-
-def dialogue_text(
-    corpus: Annotated[Path, "Folder with the corpus of Zhao et al. 2017."],
-    settings: DialogueSettings,
-    output: Annotated[
-        Path | None,
-        typer.Argument(help="Directory for contexts and responses (default: print what is read)."),
-    ] = None,
-) -> None:
-    """Write dialogues as contexts, responses and references.
-
-    Example: highrank data dialogue-text swda dialogues
-
-    Without a directory it only prints the files that it reads, one per line.
-    """
-    from highrank_plugins.data.dialogue import input_files, write_parallel
-
-    if output is None:
-        typer.echo("\n".join(map(str, input_files(corpus))))
-        return
-    with whole_folder(output, corpus) as new:
-        for name, counts in write_parallel(corpus, new, settings.context).items():
-            typer.echo(f"{name}: {counts.contexts} contexts, {counts.references} references")
 
 
 data = make_group(
@@ -278,6 +231,5 @@ data = make_group(
         "check-text": check_text,
         "own-text": own_text,
         "lm-corpus": lm_corpus,
-        "dialogue-text": dialogue_text,
     },
 )

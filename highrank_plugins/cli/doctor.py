@@ -1,17 +1,15 @@
 """Provide `highrank doctor`: versions, devices, missing packages and remedies."""
 
-import json
 import platform
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from packaging.requirements import Requirement
@@ -40,7 +38,6 @@ def doctor(
     faults: Annotated[
         bool, typer.Option("--faults", help="Try what saves need from the disk of FOLDER.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show versions, devices and missing packages.
 
@@ -56,77 +53,57 @@ def doctor(
     if folder is not None and not faults:
         raise ValueError(f"{folder}: a folder has no effect without --faults; add --faults")
     if not faults:
-        report = diagnose()
-        typer.echo(json.dumps(report, indent=2) if as_json else render(report))
-        raise typer.Exit(1 if report["problems"] else 0)
+        lines, problems = diagnose()
+        typer.echo("\n".join([*lines, *(problems or ["Nothing required is missing."])]))
+        raise typer.Exit(1 if problems else 0)
     from highrank_plugins.cli.disk_faults import try_faults
 
     # lets a scheduler's signal remove processes and files
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    findings = []
-    for finding in try_faults(folder or Path()):
-        findings.append(finding)
-        if not as_json:
-            typer.echo(finding.line())
-    if as_json:
-        typer.echo(json.dumps({"faults": [asdict(finding) for finding in findings]}, indent=2))
-    raise typer.Exit(0 if all(finding.survived for finding in findings) else 1)
+    failed = 0
+    for name, found in try_faults(folder or Path()):
+        failed += not found.survived
+        verdict = "survived" if found.survived else "FAILED"
+        typer.echo(f"{verdict:<10}{name:<28}{'. '.join(filter(None, found[1:]))}")
+    raise typer.Exit(1 if failed else 0)
 
 
-def diagnose() -> dict[str, Any]:
-    """Return plain values: `problems` must be repaired, `notes` differ from the tested set."""
-    found = check_packages()
-    problems = [f"{package.name}: {package.problem}" for package in found if package.problem]
-    if unsupported := python_problem(platform.python_version()):
+def diagnose() -> tuple[list[str], list[str]]:
+    """Return lines about this machine and its packages, and lines about the problems."""
+    packages = check_packages()
+    version, free = platform.python_version(), shutil.disk_usage(Path.cwd()).free
+    problems = [f"{package.name}: {package.problem}" for package in packages if package.problem]
+    if unsupported := python_problem(version):
         problems.insert(0, unsupported)
-    usable = {package.name for package in found if package.version and not package.problem}
-    return {
-        "python": platform.python_version(),
-        "executable": sys.executable,
-        "platform": platform.platform(),
-        "cores": usable_cores(),
-        "memory_gib": memory_gib(),
-        "disk_free_gib": round(shutil.disk_usage(Path.cwd()).free / 2**30, 1),
-        **(_devices() if "torch" in usable else {}),
-        "packages": [asdict(package) for package in found],
-        "problems": problems,
-        "notes": [f"{package.name}: {package.note}" for package in found if package.note],
-    }
+    has_torch = any(p.name == "torch" and p.version and not p.problem for p in packages)
+    rows = [
+        ("python", f"{version}  {sys.executable}"),
+        ("platform", platform.platform()),
+        ("cores, memory", f"{usable_cores()}, {memory_gib()} GiB"),
+        ("free disk", f"{free / 2**30:.1f} GiB here"),
+        *(_devices() if has_torch else []),
+        *((package.name, package.version or "-") for package in packages),
+    ]
+    lines = [f"{name:<18}{value}" for name, value in rows]
+    lines += [f"note     {package.name}: {package.note}" for package in packages if package.note]
+    return lines, [f"PROBLEM  {problem}" for problem in problems]
 
 
-def _devices() -> dict[str, object]:
+def _devices() -> list[tuple[str, str]]:
     """Return CUDA devices, and the file of the CPU's kernels or the reason why it is missing."""
     import torch
 
     from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
 
-    kernels = library()
-    return {
-        "cuda": torch.version.cuda,
-        "devices": list(map(torch.cuda.get_device_name, range(torch.cuda.device_count()))),
-        "triton": find_spec("triton") is not None,
-        "cpu_kernels": str(kernels) if isinstance(kernels, Unavailable) else kernels._name,
-    }
-
-
-def render(report: dict[str, Any]) -> str:
-    """Return the report as text for a person."""
-    names = report.get("devices", [])
-    devices = f"{len(names)} (CUDA {report.get('cuda')}): {', '.join(names)}"
-    rows = [
-        ("python", f"{report['python']}  {report['executable']}"),
-        ("platform", report["platform"]),
-        ("cores, memory", f"{report['cores']}, {report['memory_gib']} GiB"),
-        ("free disk", f"{report['disk_free_gib']} GiB here"),
+    kernels, cuda = library(), torch.cuda
+    names = list(map(cuda.get_device_name, range(cuda.device_count())))
+    devices = f"{len(names)} (CUDA {torch.version.cuda}): {', '.join(names)}"
+    has_triton = find_spec("triton") is not None
+    return [
         ("CUDA devices", devices if names else "none: everything runs on the CPU"),
-        ("triton", "yes" if report.get("triton") else "no (only for GPU kernels)"),
-        ("CPU kernels", report.get("cpu_kernels", "unknown without torch")),
+        ("triton", "yes" if has_triton else "no (only for GPU kernels)"),
+        ("CPU kernels", str(kernels) if isinstance(kernels, Unavailable) else kernels._name),
     ]
-    rows += [(package["name"], package["version"] or "-") for package in report["packages"]]
-    lines = [f"{name:<18}{value}" for name, value in rows]
-    lines += [f"note     {note}" for note in report["notes"]]
-    lines += [f"PROBLEM  {problem}" for problem in report["problems"]]
-    return "\n".join(lines if report["problems"] else [*lines, "Nothing required is missing."])
 
 
 @dataclass(frozen=True)
@@ -194,13 +171,9 @@ def python_problem(version: str) -> str | None:
     )
 
 
-def pinned_versions() -> dict[str, str]:
+def pinned_versions(name: str = "pinned.txt") -> dict[str, str]:
     """Return the tested set, name → version; empty if the package is not used from a clone."""
-    path = Path(highrank_plugins.__file__).parents[1] / "requirements" / "pinned.txt"
-    return parse_pins(path.read_text().splitlines()) if path.is_file() else {}
-
-
-def parse_pins(lines: Iterable[str]) -> dict[str, str]:
-    """Parse `name==version` lines: lower-case name → version; everything else is skipped."""
+    path = Path(highrank_plugins.__file__).parents[1] / "requirements" / name
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     pairs = (line.split("==") for line in lines if "==" in line and not line.startswith("#"))
     return {name.lower(): version.strip() for name, version in pairs}

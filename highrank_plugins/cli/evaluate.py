@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from highrank_plugins.analysis.scored_text import Tokens
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Data, UserDir, is_printed, numbers
+from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.provenance import typed_command
-from highrank_plugins.common.score import Tokens
-from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings, option
+from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
 
 if TYPE_CHECKING:
     from highrank_plugins.common.score import Score
@@ -45,30 +46,34 @@ def generate(
         write_text(output, b"".join(lines).decode("utf-8"))
 
 
-def score(
-    generated: Annotated[Path, "Output of fairseq-generate, or one translation per line."],
-    reference: Annotated[Path, "Raw references, one per line."],
-    output: Path | None = option(
-        None, "JSON file for values and signatures (default: print them)."
-    ),
-    hypotheses: Path | None = option(None, "File to write the translations to, one per line."),
-    tokenise: str | None = option(None, "Add BLEU of Moses' tokens in this language, e.g. de."),
-    compound_split: bool = option(False, "Add BLEU of these tokens split at hyphens; German only."),
+class ScoreOptions(BlockOptions):
+    """Say which scores are computed, and where they are written."""
+
+    output: Path | None = option(None, "JSON file for values and signatures (default: print them).")
+    hypotheses: Path | None = option(None, "File to write the translations to, one per line.")
+    tokenise: str | None = option(None, "Add BLEU of Moses' tokens in this language, e.g. de.")
+    compound_split: bool = option(False, "Add BLEU of these tokens split at hyphens; German only.")
     against: list[Path] | None = option(
         None,
         "Translations of another system, one per line, for a paired test; may be repeated, with "
         "the baseline first.",
-    ),
+    )
     test: Literal["bootstrap", "randomisation"] = option(
         "bootstrap", "Paired test: bootstrap or approximate randomisation."
-    ),
+    )
     samples: int = option(
         0, "Number of resamplings (0: 1,000 for bootstrap, 10,000 for randomisation).", ge=0
-    ),
-    measures: Path | None = option(None, "Folder with results of highrank analyse to add."),
+    )
+    measures: Path | None = option(None, "Folder with results of highrank analyse to add.")
     bleu_tokens: Tokens | None = option(
         None, "Tokens of sacreBLEU. [default: by the script of the references]"
-    ),
+    )
+
+
+def score(
+    generated: Annotated[Path, "Output of fairseq-generate, or one translation per line."],
+    reference: Annotated[Path, "Raw references, one per line."],
+    options: ScoreOptions,
 ) -> None:
     """Compute sacreBLEU and chrF.
 
@@ -80,28 +85,27 @@ def score(
     from highrank_plugins.common.files import write_json, write_text
     from highrank_plugins.results import perplexity, scoring
 
-    if compound_split:
+    tokenise, output, measures = options.tokenise, options.output, options.measures
+    if options.compound_split:
         scoring.check_compounds(tokenise)
     if measures is not None and not measures.is_dir():
         raise ValueError(f"--measures {measures}: no such folder")
-    references = scoring.read_lines(reference)
-    translations = scoring.read_hypotheses(generated, len(references))
-    scores = scoring.score(translations, references, bleu_tokens)
+    texts = scoring.read_lines(reference)
+    lines = scoring.read_hypotheses(generated, len(texts))
+    scores = scoring.score(lines, texts, options.bleu_tokens)
     if tokenise is not None:
-        scores |= scoring.tokenised_scores(
-            translations, references, tokenise, compound_split=compound_split
-        )
-    if against:
-        paired = scoring.compare(
-            against, generated, translations, references, bleu_tokens, test, samples
-        )
+        split = options.compound_split
+        scores |= scoring.tokenised_scores(lines, texts, tokenise, compound_split=split)
+    if options.against:
+        kind = options.bleu_tokens, options.test, options.samples
+        paired = scoring.compare(options.against, generated, lines, texts, *kind)
         if output is not None:
             write_json(output.with_name("paired.json"), paired)
         typer.echo(json.dumps(paired, ensure_ascii=False))
     if measures is not None:
         scores |= perplexity.read_measures(measures, "test")
-    if hypotheses is not None:
-        write_text(hypotheses, "".join(f"{line}\n" for line in translations))
+    if options.hypotheses is not None:
+        write_text(options.hypotheses, "".join(f"{line}\n" for line in lines))
     _write_or_print(scores, output)
 
 
@@ -118,8 +122,8 @@ def dialogue_score(
 
     Computes BLEU-1 to BLEU-4; with --scored also the perplexity of the responses.
     """
-    from highrank_plugins.common.score import bleu_tokens as choose_tokens
-    from highrank_plugins.common.score import require_joined
+    from highrank_plugins.analysis.scored_text import bleu_tokens as choose_tokens
+    from highrank_plugins.analysis.scored_text import require_joined
     from highrank_plugins.results import scoring
     from highrank_plugins.results.perplexity import response_perplexity
     from highrank_plugins.results.scoring import dialogue_scores

@@ -26,13 +26,12 @@ def listings(
     Layers have structures, pointwise functions and options, recipes what they train and their
     configurations. Writes Markdown tables to a file, and draws tables and lists on a terminal.
     """
-    {"archs": _archs, "heads": _heads, "recipes": _recipes}[what]()
-
-
-def _archs() -> None:
-    highrank_plugins.register()
-    # imported by name, because mypy does not check the dataclasses that fairseq reads
-    echo_markdown(import_module("highrank_plugins.models.arch_table").arch_table(), nl=False)
+    if what == "archs":
+        highrank_plugins.register()
+        # imported by name, because mypy does not check the dataclasses that fairseq reads
+        echo_markdown(import_module("highrank_plugins.models.arch_table").arch_table(), nl=False)
+    else:
+        {"heads": _heads, "recipes": _recipes}[what]()
 
 
 def _heads() -> None:

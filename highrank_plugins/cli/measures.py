@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 import typer
 
 from highrank_plugins.cli.options import Data, UserDir, numbers, report
+from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.names import flag
-from highrank_plugins.training.blocks import BlockOptions, option
 
 if TYPE_CHECKING:
-    from highrank_plugins.common.formatting import Figure
     from highrank_plugins.inference.collector import Collector, Processes
     from highrank_plugins.measures.base import Measure, TextMeasure, WeightMeasure
 
@@ -56,7 +55,6 @@ def commands() -> Iterator[tuple[str, Callable[..., None]]]:
 def command(measure: "type[Measure]", words: str) -> Callable[..., None]:
     """Return a function whose signature typer turns into the command `words` for a measure."""
     from highrank_plugins.measures.base import TextMeasure
-    from highrank_plugins.reports.plots import check_plot
 
     is_text, many = issubclass(measure, TextMeasure), getattr(measure, "of_many", False)
     empty = inspect.Parameter.empty
@@ -81,11 +79,10 @@ def command(measure: "type[Measure]", words: str) -> Callable[..., None]:
             reason = f"{flag(name)} is an option of `{words}` already; choose another name"
             raise _unfit(measure, name, reason)
 
-    def run(user_dir: Path | None, **given: Any) -> None:
-        check_plot(given["plot"])
+    def run(**given: Any) -> None:
         own = {name: given.pop(name) for name, *_ in options}
         measure_it: Any = _along_a_text if is_text else _of_many if many else _of_weights
-        measure_it(measure, own, **given)
+        _report(measure_it, measure, own, **given)
 
     example = [words, "exp/train/checkpoint*.pt" if many else "checkpoint_best.pt", "data-bin"]
     for name, _, default in options:
@@ -149,88 +146,79 @@ def check_values(measure: "type[Measure]", options: dict[str, Any]) -> None:
         measure(**_from_text(measure, given))
 
 
+def _report(
+    measure_it: Callable[..., Any],
+    kind: "type[Measure]",
+    own: dict[str, Any],
+    output: Path | None,
+    plot: Path | None,
+    user_dir: Path | None,
+    **given: Any,
+) -> None:
+    """Measure, print and write the result, and draw its first figure."""
+    from highrank_plugins.reports.plots import check_plot, draw
+
+    check_plot(plot)
+    measure: Any = kind(**_from_text(kind, own))
+    result = measure_it(measure, **given)
+    if result is None:  # in processes other than the first
+        return
+    more = {name: own[name] for name in own if name == "seed" and measure_it is _along_a_text}
+    report(result, output, hidden=kind.hidden, **more)
+    if plot is None:
+        return
+    many = measure_it is _of_many
+    figures = measure.figures_of_many(result["checkpoints"]) if many else measure.figures(result)
+    if not figures:
+        reason = getattr(result, "reason", "") or "this layer has no such part"
+        raise ValueError(f"--plot: nothing to draw: {reason}")
+    draw(plot, figures[0])
+
+
 def _along_a_text(
-    kind: "type[TextMeasure]",
-    options: dict[str, Any],
+    measure: "TextMeasure",
     checkpoint: Path,
     data: str,
     settings: TextSettings,
-    output: Path | None,
-    plot: Path | None,
     other: Path | None = None,
-) -> None:
-    """Measure along a text; processes other than the first print nothing."""
+) -> Any:
+    """Measure along a text, and return the result in the first process."""
     from highrank_plugins.inference.collector import started
 
     with started() as processes:
-        measure = kind(**_from_text(kind, options))
         first = settings.collector(checkpoint, data, processes)
         if other is None:
             results = first.measure([measure])
-        else:
-            second, its = settings.collector(other, data, processes), copy(measure)
-            parts, its_parts = first.observe([measure]), second.observe([its])
-            results = None
-            if parts is not None and its_parts is not None:
-                results = [measure.compare(parts[0], its, its_parts[0])]
-        if results is not None:
-            (result,) = results
-            more = {name: value for name, value in options.items() if name == "seed"}
-            report(result, output, hidden=kind.hidden, **more)
-            _draw(measure.figures(result), plot)
+            return None if results is None else results[0]
+        second, its = settings.collector(other, data, processes), copy(measure)
+        parts, its_parts = first.observe([measure]), second.observe([its])
+        if parts is None or its_parts is None:
+            return None
+        return measure.compare(parts[0], its, its_parts[0])
 
 
-def _of_weights(
-    kind: "type[WeightMeasure]",
-    options: dict[str, Any],
-    checkpoint: Path,
-    data: str,
-    output: Path | None,
-    plot: Path | None,
-) -> None:
+def _of_weights(measure: "WeightMeasure", checkpoint: Path, data: str) -> Any:
     """Measure the output layer of one checkpoint."""
     from highrank_plugins.inference.loading import load_model
 
-    measure = kind(**_from_text(kind, options))
     result = measure.measure(load_model(checkpoint, data).words)
     for reason in getattr(result, "unknown", {}).items():
         typer.echo(f"highrank: {': '.join(reason)}", err=True)
-    report(result, output, hidden=kind.hidden)
-    _draw(measure.figures(result), plot, getattr(result, "reason", ""))
+    return result
 
 
-def _of_many(
-    kind: "type[WeightMeasure]",
-    options: dict[str, Any],
-    checkpoints: list[Path],
-    data: str,
-    output: Path | None,
-    plot: Path | None,
-) -> None:
+def _of_many(measure: "WeightMeasure", checkpoints: list[Path], data: str) -> dict[str, Any]:
     """Measure the checkpoints of one training run, with one in memory at a time."""
     from highrank_plugins.common.files import plain
     from highrank_plugins.inference.loading import load_model
 
-    measure, found = kind(**_from_text(kind, options)), []
+    found = []
     for path in checkpoints:
         loaded = load_model(path, data)
         try:
             result = measure.measure(loaded.words)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-        values = {name: v for name, v in plain(result).items() if name not in kind.hidden}
+        values = {name: v for name, v in plain(result).items() if name not in measure.hidden}
         found.append({"checkpoint": str(path), "updates": loaded.updates, **values})
-    found.sort(key=lambda one: one["updates"] or 0)
-    report({"checkpoints": found}, output)
-    _draw(measure.figures_of_many(found), plot)
-
-
-def _draw(figures: "list[Figure]", plot: Path | None, reason: str = "") -> None:
-    """Draw the first figure; `reason` says why there may be none."""
-    from highrank_plugins.reports.plots import draw
-
-    if plot is None:
-        return
-    if not figures:
-        raise ValueError(f"--plot: nothing to draw: {reason or 'this layer has no such part'}")
-    draw(plot, figures[0])
+    return {"checkpoints": sorted(found, key=lambda one: one["updates"] or 0)}

@@ -1,6 +1,5 @@
 """Provide `highrank model …`: checkpoints and model folders."""
 
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +7,7 @@ import typer
 
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import UserDir
-from highrank_plugins.training.blocks import option
+from highrank_plugins.common.blocks import option
 
 
 def average(
@@ -29,7 +28,7 @@ def average(
 
     Holds at most two checkpoints in memory.
     """
-    from highrank_plugins.training.checkpoints import average_checkpoints
+    from highrank_plugins.training import checkpoints as choice
 
     if output.is_dir():
         raise ValueError(f"--output {output} is a directory: name the file to write")
@@ -38,26 +37,19 @@ def average(
             f"--output {output} is a file of the training run: name another file, because an "
             "average cannot be resumed from"
         )
-    paths = _choose(directory, last, best, from_update, to_update)
-    typer.echo(f"averaging {', '.join(path.name for path in paths)} of {directory}")
-    average_checkpoints(paths, output)
-
-
-def _choose(
-    directory: Path, last: int | None, best: int | None, first: int | None, end: int | None
-) -> list[Path]:
-    from highrank_plugins.training import checkpoints as choice
-
-    if first is not None and end is not None and first > end:
-        raise ValueError(f"--from-update {first} is above --to-update {end}")
-    updates = choice.Updates(first or 0, math.inf if end is None else end)
+    end = choice.EVERY.stop if to_update is None else to_update + 1
+    updates = range(from_update or 0, end)
+    if not updates:
+        raise ValueError(f"--from-update {from_update} is above --to-update {to_update}")
     if best is None:
-        in_range = updates != choice.Updates()
-        count = 5 if last is None and not in_range else last
-        return choice.last_checkpoints(directory, count, updates)
-    if last is not None:
+        count = 5 if last is None and updates == choice.EVERY else last
+        paths = choice.last_checkpoints(directory, count, updates)
+    elif last is not None:
         raise ValueError("--last and --best exclude each other")
-    return choice.best_checkpoints(directory, best, updates)
+    else:
+        paths = choice.best_checkpoints(directory, best, updates)
+    typer.echo(f"averaging {', '.join(path.name for path in paths)} of {directory}")
+    choice.average_checkpoints(paths, output)
 
 
 def best_checkpoint(

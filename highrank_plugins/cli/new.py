@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import highrank_plugins
-from highrank_plugins.training.blocks import option
+from highrank_plugins.common.blocks import option
 
 _LAYERS = ("softmax", "mixtape", "mos", "sigsoftmax")
 

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -50,7 +50,9 @@ def _import(user_dir: Path | None) -> Path | None:
         try:
             import_user_module(Namespace(user_dir=str(user_dir)))
         except _OF_CODE as error:
-            raise ValueError(f"--user-dir {user_dir}: {_origin(error, user_dir)}") from error
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            origin = f"{place_in(user_dir, error)}{kind}{' '.join(str(error).split())}"
+            raise ValueError(f"--user-dir {user_dir}: {origin}") from error
     return user_dir
 
 
@@ -66,12 +68,6 @@ def require_code(option: str, folder: Path) -> None:
         )
 
 
-def _origin(error: Exception, folder: Path) -> str:
-    """Return an error in one line, with the last line of the folder's code that led to it."""
-    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-    return f"{place_in(folder, error)}{kind}{' '.join(str(error).split())}"
-
-
 # parsing the option imports the package, so few commands read its value
 UserDir = Annotated[
     Path | None,
@@ -83,10 +79,6 @@ UserDir = Annotated[
 ]
 
 
-TestKind = Annotated[
-    Literal["student", "welch"],
-    "t-test with equal variances (student, as in the papers) or any (welch).",
-]
 Data = Annotated[str, "Directory with binarised data."]
 Device = Annotated[str | None, "cpu, cuda or cuda:N (default: a GPU if there is one)."]
 Changes = Annotated[
@@ -102,11 +94,7 @@ Number = TypeVar("Number", int, float)
 
 
 def names(option: str, text: str) -> list[str]:
-    """Return the names in `text`.
-
-    Args:
-        option: its name, for the message.
-    """
+    """Return the names in `text`, the value of an option."""
     found = [word.strip() for word in text.split(",")]
     if "" in found:
         raise ValueError(f"{option} {text!r}: expected names separated by commas")
@@ -115,12 +103,7 @@ def names(option: str, text: str) -> list[str]:
 
 
 def numbers(option: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
-    """Return the numbers in `text`.
-
-    Args:
-        option: its name, for the message.
-        kind: int or float.
-    """
+    """Return the numbers in `text`, the value of an option."""
     try:
         found = [kind(word) for word in text.split(",")]
     except ValueError:
@@ -139,42 +122,25 @@ def _refuse_repeated(option: str, text: str, values: Sequence[str | float]) -> N
 def option_problems(
     command: Any, program: str, options: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each option that a command does not have or does not accept, and why.
-
-    Args:
-        command: of click. program: its name, for the message.
-    """
+    """Yield each option that a command of click does not have or does not accept, and why."""
     from highrank_plugins.training.command_line import words_of
 
-    known = {option: p for p in command.params for option in p.opts if option.startswith("--")}
-    for option in options:
-        if flag(option) not in known:
-            near = did_you_mean(option, list(map(option_name, known)))
-            yield option, f"{program} has no {flag(option)}{near}"
+    known = [name for p in command.params for name in p.opts if name.startswith("--")]
+    for name, value in options.items():
+        if flag(name) not in known:
+            near = did_you_mean(name, list(map(option_name, known)))
+            yield name, f"{program} has no {flag(name)}{near}"
             continue
+        others = [p.opts[0] for p in command.params if p.required and flag(name) not in p.opts]
+        placeholders = [w for other in others for w in ([other] * other.startswith("--") + ["1"])]
         try:
-            words = words_of({option: options[option]})
-            command.make_context(program, [*_required(command, flag(option)), *words])
+            command.make_context(program, [*placeholders, *words_of({name: value})])
         except typer.BadParameter as error:
-            yield option, error.message.removeprefix("Value error, ")
-
-
-def _required(command: Any, given: str) -> list[str]:
-    """Return placeholder arguments for all options that a command requires, except for one."""
-    words = []
-    for parameter in command.params:
-        named = parameter.opts[0].startswith("--")
-        if parameter.required and given not in parameter.opts:
-            words += [parameter.opts[0], "1"] if named else ["1"]
-    return words
+            yield name, error.message.removeprefix("Value error, ")
 
 
 def echo_markdown(page: str, nl: bool = True) -> None:
-    """Print a page of Markdown, which a terminal shows drawn.
-
-    Args:
-        nl: whether a line break follows.
-    """
+    """Print a page of Markdown, which a terminal shows drawn."""
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.markdown import Markdown
@@ -212,14 +178,9 @@ def print_or_write(text: str, output: Path | None) -> None:
 def report(
     result: Any, output: Path | None, hidden: Sequence[str] = (), **more: object
 ) -> dict[str, Any]:
-    """Print the result, and write it to the JSON file with its provenance.
+    """Print the result after `more`, and write both to a JSON file with their provenance.
 
-    Args:
-        result: dataclass, named tuple, or dictionary.
-        hidden: names of values that are too long to print.
-        more: values that precede the result in both.
-    Returns:
-        the result as plain values.
+    What is `hidden` is too long to print. Returns the result as plain values.
     """
     from highrank_plugins.common.files import plain, write_json
     from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions

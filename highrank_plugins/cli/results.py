@@ -8,7 +8,7 @@ import typer
 from highrank_plugins.cli import as_command, make_group
 from highrank_plugins.cli.compare import compare
 from highrank_plugins.cli.options import print_tables
-from highrank_plugins.training.blocks import option
+from highrank_plugins.common.blocks import BlockOptions, option
 
 
 def published(
@@ -43,29 +43,33 @@ def _numbers(record: dict[str, Any]) -> dict[str, float]:
     return record["metrics"] | {name: cost for name, cost in costs.items() if cost is not None}
 
 
-def record(
+class RecordOptions(BlockOptions):
+    """Name what a record is made from."""
+
     scores: Path = option(
         ..., "Scores of `highrank evaluate score`, or the folder of a model's evaluations."
-    ),
-    config: Path = option(..., "Configuration of `highrank train configure`."),
-    training: Path = option(..., "The run's --save-dir, with command.sh and metrics.jsonl."),
-    output: Path = option(..., "JSON file to write."),
+    )
+    config: Path = option(..., "Configuration of `highrank train configure`.")
+    training: Path = option(..., "The run's --save-dir, with command.sh and metrics.jsonl.")
+    output: Path = option(..., "JSON file to write.")
     finetuning: Path | None = option(
         None, "The --save-dir of the finetuning run, if there was one."
-    ),
-    paired: Path | None = option(None, "The paired.json of `highrank evaluate score`."),
-    summary: Path | None = option(None, "File for the summary (default: print it)."),
+    )
+    paired: Path | None = option(None, "The paired.json of `highrank evaluate score`.")
+    summary: Path | None = option(None, "File for the summary (default: print it).")
     samples: list[Path] | None = option(
         None,
         "Texts for samples in the summary: source, references, and the model's, in this order.",
-    ),
-    data: Path | None = option(None, "Folder of the binarised data."),
-    published: str | None = option(None, "Recipe whose published scores come first."),
+    )
+    data: Path | None = option(None, "Folder of the binarised data.")
+    published: str | None = option(None, "Recipe whose published scores come first.")
     generated: list[Path] | None = option(
         None,
         "Output of fairseq-generate for the ledger, as test.txt of split test; may be repeated.",
-    ),
-) -> None:
+    )
+
+
+def record(options: RecordOptions) -> None:
     """Write the record of a run, and a summary for people.
 
     Example: highrank results record --scores scores.json --config config.yaml
@@ -83,37 +87,45 @@ def record(
     from highrank_plugins.common.files import write_json, write_text
     from highrank_plugins.reports.comparisons import published_table
     from highrank_plugins.reports.tables import to_markdown
+    from highrank_plugins.results.summary import summary
+
+    result = _record_of(options)
+    text = summary(result, options.samples or [])
+    write_json(options.output, result)
+    if options.published is not None:
+        ours = {str(options.output.parent): _numbers(result)}
+        text = f"{to_markdown([published_table(options.published, ours)])}\n{text}"
+    if options.summary is None:
+        typer.echo(text)
+    else:
+        write_text(options.summary, f"{text}\n")
+
+
+def _record_of(options: RecordOptions) -> dict[str, Any]:
     from highrank_plugins.results import summary as summaries
     from highrank_plugins.results.perplexity import dictionary
     from highrank_plugins.results.record import make_record, read_training
-    from highrank_plugins.training import configuration
+    from highrank_plugins.training.configuration import load
 
-    folders = [training] if finetuning is None else [training, finetuning]
-    settings = configuration.load(config)
-    found = summaries.read_scores(scores, finetuning is not None, data)
+    data, scores = options.data, options.scores
+    folders = list(filter(None, (options.training, options.finetuning)))
+    settings = load(options.config)
+    found = summaries.read_scores(scores, options.finetuning is not None, data)
     key = None if data is None else data / ".key"  # of the inputs, by a recipe's stage
     counts = {}
     if data is not None:
         target = settings.train.get("target_lang")
-        counts = summaries.run_ledger(data, folders, found, scores, generated or [], target)
-    result = make_record(
+        generated = options.generated or []
+        counts = summaries.run_ledger(data, folders, found, scores, generated, target)
+    return make_record(
         found,
         settings,
         *map(read_training, folders),
         data=key.read_text(encoding="utf-8").strip() if key and key.is_file() else None,
         vocabulary=dictionary(data) if data and scores.is_dir() else None,
         ledger=counts,
-        paired=None if paired is None else summaries.read_paired(paired),
+        paired=None if options.paired is None else summaries.read_paired(options.paired),
     )
-    text = summaries.summary(result, samples or [])
-    write_json(output, result)
-    if published is not None:
-        ours = {str(output.parent): _numbers(result)}
-        text = f"{to_markdown([published_table(published, ours)])}\n{text}"
-    if summary is None:
-        typer.echo(text)
-    else:
-        write_text(summary, f"{text}\n")
 
 
 def table(records: Annotated[list[Path], "Records of runs."]) -> None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from highrank_plugins.cli.options import names, print_or_write, print_tables
+from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.formatting import size
+from highrank_plugins.common.names import flag
 from highrank_plugins.common.processes import python
-from highrank_plugins.training.blocks import option
 
 _say = partial(typer.echo, err=True)
 
@@ -22,26 +23,30 @@ if TYPE_CHECKING:
     from highrank_plugins.studies.members import PreparedMember
 
 
-def study(
-    file: Annotated[Path, "STUDY.yaml."],
-    option: list[str] | None = option(
-        None, "Option of the recipe, such as data=DIR; may be repeated.", {"metavar": "KEY=VALUE"}
-    ),
-    exp_dir: Path = option(Path("exp"), "Folder for runs and tables."),
+class StudyOptions(BlockOptions):
+    """Say which members of a study run, and where."""
+
+    exp_dir: Path = option(Path("exp"), "Folder for runs and tables.")
     jobs: int | None = option(
         None, "Number of members to run at a time (default: cores or GPUs).", ge=1
-    ),
-    dry_run: bool = option(False, "Print members, commands, hours and disk; train nothing."),
-    slurm: bool = option(False, "Submit an array of jobs to SLURM, with a task per member."),
-    only: str | None = option(None, "Run this member alone, and write no table."),
+    )
+    dry_run: bool = option(False, "Print members, commands, hours and disk; train nothing.")
+    slurm: bool = option(False, "Submit an array of jobs to SLURM, with a task per member.")
+    only: str | None = option(None, "Run this member alone, and write no table.")
     at_most: int | None = option(
         None,
         "Run the first N seeds of each system. The first N is the plan: tests wait for "
         "all of its seeds, and the table names seeds beyond it.",
         ge=2,
-    ),
-    table: bool = option(False, "Run nothing; write the table of the finished members."),
-) -> None:
+    )
+    table: bool = option(False, "Run nothing; write the table of the finished members.")
+    # last, since it hides the function
+    option: list[str] | None = option(
+        None, "Option of the recipe, such as data=DIR; may be repeated.", {"metavar": "KEY=VALUE"}
+    )
+
+
+def study(file: Annotated[Path, "STUDY.yaml."], options: StudyOptions) -> None:
     """Run each member of a study once, and write one table.
 
     Example: highrank study recipes/ptb/studies/components.yaml --option data=ptb
@@ -49,37 +54,50 @@ def study(
     The same command resumes an interrupted study.
     """
     from highrank_plugins.studies.definition import first_seeds, read_study
-    from highrank_plugins.studies.members import NOT_RUN, prepare, study_folder
-    from highrank_plugins.studies.runner import check_machine, run_members, slots
-    from highrank_plugins.studies.table import planned, write_tables
+    from highrank_plugins.studies.members import prepare, study_folder
+    from highrank_plugins.studies.runner import check_machine, slots
+    from highrank_plugins.studies.table import planned
     from highrank_plugins.training.launch.batch_job import check_characters
 
-    given = {"--dry-run": dry_run, "--slurm": slurm, "--only": only, "--table": table}
-    ways = [name for name, chosen in given.items() if chosen not in (False, None)]
+    ways = [name for name in ("dry_run", "slurm", "only", "table") if getattr(options, name)]
     if len(ways) > 1:
-        raise ValueError(f"{' and '.join(ways)} exclude each other; choose one")
-    exp_dir = exp_dir.resolve()
-    read = read_study(file, _assignments(option or []))
+        raise ValueError(f"{' and '.join(map(flag, ways))} exclude each other; choose one")
+    exp_dir = options.exp_dir.resolve()
+    read = read_study(file, _assignments(options.option or []))
     folder = study_folder(read, exp_dir)
-    if slurm:
+    if options.slurm:
         check_characters([str(folder), *sys.argv])
-    plan = planned(folder, None if dry_run else at_most)
-    most = at_most or plan
-    if most is not None:
+    plan = planned(folder, None if options.dry_run else options.at_most)
+    if (most := options.at_most or plan) is not None:
         read = replace(read, members=first_seeds(read.members, most))
-    members = prepare(read, exp_dir, check_values=dry_run)
-    if not (slurm or dry_run or table):
-        check_machine(members)
-    if slurm:  # its nodes may have more cores
-        claim(folder, file)
-        _submit(read, members, folder, jobs)
-        return
-    if dry_run:
+    members = prepare(read, exp_dir, check_values=options.dry_run)
+    if ways in ([], ["only"]):
+        check_machine(members)  # nodes of SLURM may have more cores
+    if options.dry_run:
         _print_plan(members)
-        _print_cost(members, len(slots(read.settings.threads, jobs)))
+        _print_cost(members, len(slots(read.settings.threads, options.jobs)))
         return
-    environments = [] if table else slots(read.settings.threads, 1 if only else jobs)
     claim(folder, file)
+    if options.slurm:
+        _submit(read, members, folder, options.jobs)
+    else:
+        _run(read, members, folder, options, plan)
+
+
+def _run(
+    read: "Study",
+    members: "list[PreparedMember]",
+    folder: Path,
+    options: StudyOptions,
+    plan: int | None,
+) -> None:
+    """Run the members on this machine, or the only one that is asked for, and write the table."""
+    from highrank_plugins.studies.members import NOT_RUN
+    from highrank_plugins.studies.runner import run_members, slots
+    from highrank_plugins.studies.table import write_tables
+
+    only, table = options.only, options.table
+    environments = [] if table else slots(read.settings.threads, 1 if only else options.jobs)
     if only is not None:
         known = [member.name for member in members]
         if only not in known:

@@ -1,7 +1,7 @@
 """Provide `highrank train configure|space`: check a configuration, and write its commands."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +10,8 @@ import typer
 
 from highrank_plugins.cli import app, as_command, make_group
 from highrank_plugins.cli.options import Changes, option_problems, require_code
+from highrank_plugins.common.blocks import option
 from highrank_plugins.common.names import option_name
-from highrank_plugins.training.blocks import option
 
 if TYPE_CHECKING:
     from highrank_plugins.common.yaml_tree import Tree
@@ -63,20 +63,19 @@ def check_measures(configuration: "Configuration", tree: "Tree") -> None:
     from highrank_plugins.common.yaml_tree import ConfigurationError
     from highrank_plugins.training.blocks import program_of
 
-    options = {name: configuration.options(name) for name in configuration.measures}
-    commands: dict[str, Any] = dict.fromkeys(options, typer.main.get_command(app))
-    for name in options:
-        for word in program_of(name).words.split()[1:]:
-            commands[name] = commands[name].get_command(None, word)
-    problems = [
-        f"{tree.place((measure, name))}: {measure}.{name}: {problem}"
-        for measure, command in commands.items()
-        for name, problem in option_problems(command, program_of(measure).words, options[measure])
-    ] or [
-        f"{tree.place((measure,))}: {measure}: {problem}"
-        for measure, command in commands.items()
-        for problem in _measure_problems(measure, command, options[measure])
-    ]
+    problems = []
+    for measure in configuration.measures:
+        program, options = program_of(measure).words, configuration.options(measure)
+        command: Any = typer.main.get_command(app)
+        for word in program.split()[1:]:
+            command = command.get_command(None, word)
+        problems += [
+            f"{tree.place((measure, name))}: {measure}.{name}: {problem}"
+            for name, problem in option_problems(command, program, options)
+        ] or [
+            f"{tree.place((measure,))}: {measure}: {problem}"
+            for problem in _measure_problems(measure, command, options)
+        ]
     if problems:
         raise ConfigurationError("\n".join(problems))
 
@@ -114,20 +113,6 @@ def _write_commands(
     write_recipe_files(settings, folder, launch, more)
 
 
-@contextmanager
-def _blamed_on(words: list[str]) -> Iterator[None]:
-    """Name the option --launch, if it has `words`, where `highrank launch` ends with an error.
-
-    The error itself only names an option of `highrank launch`.
-    """
-    try:
-        yield
-    except Exception as error:  # typer has no public base class of a parser's errors
-        if words and not (isinstance(error, typer.Exit) and error.exit_code == 0):
-            typer.echo("--launch: highrank launch refuses these options.", err=True)
-        raise
-
-
 def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch":
     """Rehearse the launch, and print its output if `words` have --dry-run."""
     from highrank_plugins.cli.launch import devices, launch
@@ -139,14 +124,18 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     train = lines.launched(settings.train)
     training = ["fairseq-train", "DATA", *lines.user_dir(train), *lines.words_of(train)]
     given = [*lines.words_of(options), *words, "--dry-run", "--", *training]
-    with _blamed_on(words):
-        context = command.make_context("highrank launch", [*given, "--save-dir", str(saved)])
-        with redirect_stdout(StringIO()) as said:
+    with redirect_stdout(StringIO()) as said:
+        try:
+            context = command.make_context("highrank launch", [*given, "--save-dir", str(saved)])
             try:
                 command.invoke(context)
             except typer.Exit as end:
                 if end.exit_code:
                     raise
+        except Exception:  # typer has no public base class of a parser's errors
+            if words:  # the error itself only names an option of `highrank launch`
+                typer.echo("--launch: highrank launch refuses these options.", err=True)
+            raise
     if "--dry-run" in words:
         typer.echo(said.getvalue(), nl=False)
     found = LaunchSettings(**{n: context.params[n] for n in LaunchSettings.model_fields})

@@ -11,8 +11,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from highrank_plugins.cli.options import UserDir
+from highrank_plugins.common.blocks import option
 from highrank_plugins.common.processes import end_with_parent
-from highrank_plugins.training.blocks import option
 
 # of a recipe's run or a --save-dir, the best first
 _CHECKPOINTS = (

@@ -12,7 +12,7 @@ import struct
 import zipfile
 import zlib
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
@@ -85,19 +85,6 @@ def read_checkpoint(path: str | Path, *keys: str | int) -> Any:
         raise UserError(
             f"{path}: damaged, or not a training checkpoint ({reason}); move it elsewhere"
         ) from None
-
-
-def first_whole(paths: Iterable[str | Path]) -> tuple[str | None, list[str]]:
-    """Return the first undamaged file, None if all are damaged, and what damaged each before it."""
-    damage = []
-    for path in paths:
-        try:
-            check_archive(path)
-        except DamagedArchiveError as error:
-            damage.append(str(error))
-        else:
-            return str(path), damage
-    return None, damage
 
 
 @lru_cache(maxsize=1024)

@@ -169,10 +169,11 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
 
 
 @contextmanager
-def output_folder(folder: Path, *inputs: Path) -> Iterator[None]:
-    """Create the folder of a data command, and refuse other commands until the block ends.
+def whole_folder(folder: Path, *inputs: Path) -> Iterator[Path]:
+    """Create the folder of a data command, and yield that for its files, see `new_files`.
 
-    If the block, which reads the folders `inputs`, fails, a new and empty folder is removed.
+    Other commands are refused until the block ends. If the block, which reads the folders `inputs`,
+    fails, a new and empty folder is removed.
     """
     for source in inputs:
         refuse_mixture(source)
@@ -182,16 +183,10 @@ def output_folder(folder: Path, *inputs: Path) -> Iterator[None]:
             )
     with _held(folder, _OUTPUT):
         try:
-            yield
+            with new_files(folder) as new:
+                yield new
         finally:
             (folder / _OUTPUT.lock).unlink(missing_ok=True)
-
-
-@contextmanager
-def whole_folder(folder: Path, *inputs: Path) -> Iterator[Path]:
-    """Create the folder of a data command, and yield that for its files, see `new_files`."""
-    with output_folder(folder, *inputs), new_files(folder) as new:
-        yield new
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -47,20 +48,15 @@ def python(*words: str) -> list[str]:
 
 
 def end_with_parent(launcher: int = 0) -> None:
-    """Make the system kill this process when its parent is gone (Linux), or a launcher."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if launcher:
-        threading.Thread(target=_end_after, args=(os.pidfd_open(launcher),), daemon=True).start()
+    """Make the system kill this process when its parent is gone (Linux), or a launcher.
 
-
-def end_with_main_process() -> None:
-    """End this worker of `multiprocessing` when the process that asked for workers is gone.
-
-    With a fork server it is not the worker's parent, and workers keep their own queue open.
+    A worker of `multiprocessing` ends with the process that asked for it, which is not its parent
+    with a fork server; workers keep their own queue open.
     """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     main = multiprocessing.parent_process()
-    assert main is not None
-    threading.Thread(target=_end_after, args=(main.sentinel,), daemon=True).start()
+    for sentinel in [os.pidfd_open(launcher)] if launcher else [main.sentinel] if main else []:
+        threading.Thread(target=_end_after, args=(sentinel,), daemon=True).start()
 
 
 def _end_after(sentinel: int) -> None:
@@ -92,20 +88,16 @@ def processes_started(environment: Mapping[str, str]) -> tuple[int, str]:
     if not (own and environment.get("WORLD_SIZE") and marks & {*environment}):
         for of_sizes, of_ranks in _LAUNCHERS.values():
             names += [*((name, 0) for name in of_sizes), *((name, 1) for name in of_ranks)]
-    said = {**environment, _TASK: _tasks_of_pbs(environment)}
-    given = [(_NUMBER.fullmatch(said.get(name, "")), more, name) for name, more in names]
-    return max([(1, ""), *((int(n[1][:_ENOUGH]) + more, name) for n, more, name in given if n)])
-
-
-def _tasks_of_pbs(environment: Mapping[str, str]) -> str:
-    """Return the number of processes of pbsdsh; none in task 1, the script of a job of any size."""
+    said = dict(environment)
     task = _NUMBER.fullmatch(environment.get(_TASK, ""))
     if task is None or int(task[1][:_ENOUGH]) < 2:
-        return ""
-    try:  # the file has a line for each process
-        return str(len(Path(environment["PBS_NODEFILE"]).read_text(errors="replace").split()))
-    except (KeyError, OSError):
-        return task[1]
+        said.pop(_TASK, None)  # task 1 is the script of a job of any size
+    else:
+        with suppress(KeyError, OSError):  # the file has a line for each process
+            nodes = Path(environment["PBS_NODEFILE"]).read_text(errors="replace").split()
+            said[_TASK] = str(len(nodes))
+    given = [(_NUMBER.fullmatch(said.get(name, "")), more, name) for name, more in names]
+    return max([(1, ""), *((int(n[1][:_ENOUGH]) + more, name) for n, more, name in given if n)])
 
 
 def refuse_several(environment: Mapping[str, str], world: int, remedy: str) -> None:

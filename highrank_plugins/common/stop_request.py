@@ -63,22 +63,18 @@ def handle_interrupt(asked_at: Callable[[], float | None]) -> None:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         interrupted_at = time.monotonic()  # a machine that halts for a while must not count
         time.sleep(_INTERRUPT_DELAY)
-        _handle_pending_signals()
+        # Python handles SIGINT first, and looks for others that came with it only at a new signal
+        handler = signal.signal(signal.SIGINT, lambda *_: None)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            signal.signal(signal.SIGINT, handler)
         at = asked_at()
         if at is None or interrupted_at - at > SAME_REQUEST_SECONDS:
             raise KeyboardInterrupt
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
-
-
-def _handle_pending_signals() -> None:
-    """Call the handlers of signals that arrived with SIGINT, which Python handles first."""
-    handler = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        signal.raise_signal(signal.SIGINT)  # without a new signal, Python does not look for others
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 def listen_unprepared() -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from highrank_plugins.common.checksums import SUMS, read_ledger, write_sums
 from highrank_plugins.common.files import require_regular, write_text
-from highrank_plugins.common.folders import new_files
 from highrank_plugins.common.text_lines import MAX_PIECES, UNKNOWN, TextRules, check_texts
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.ordered_map import ordered_map
@@ -30,33 +29,39 @@ UNKNOWN_NUMBER = 3
 LineRange = tuple[Path, int, int]
 
 
-def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: int) -> None:
-    """Write one dictionary, `output`/dict.LANGUAGE.txt, and the numbers of all text.
+def binarise(
+    pieces: Path, folder: Path, output: Path, languages: tuple[str, str], processes: int
+) -> None:
+    """Write one dictionary, `folder`/dict.LANGUAGE.txt, and the numbers of all text.
 
     The files equal those of `fairseq-preprocess --joined-dictionary`, which takes two passes in
-    Python, and with `--workers 2` leaves one worker waiting. They take the place of an earlier
-    result when all are complete (`new_files`); a training run that has mapped earlier files keeps
-    reading them. The folder `pieces` has {train,valid,test}.LANGUAGE.
+    Python, and with `--workers 2` leaves one worker waiting. They will take the place of an earlier
+    result in `output`. The folder `pieces` has {train,valid,test}.LANGUAGE.
     """
-    with new_files(output) as folder:
-        others = _require_ours(output, languages)
-        texts = {part: [pieces / f"{part}.{name}" for name in languages] for part in PARTS}
-        check_texts(texts["train"], TextRules(max_words=MAX_PIECES))
-        counts = Counter[str]()
-        ranges = chain.from_iterable(map(_blocks, texts["train"]))
-        for counted in ordered_map(_count, ranges, processes):
-            counts.update(counted)
-        for part in PARTS[1:]:
-            check_texts(texts[part], TextRules(max_words=MAX_PIECES, unknown=UNKNOWN in counts))
-        for language in languages:
-            dictionary = folder / f"dict.{language}.txt"
-            _write_dictionary(dictionary, counts)
-            for part in PARTS:
-                prefix = folder / f"{part}.{'-'.join(languages)}.{language}"
-                work, text = partial(_number, dictionary), pieces / f"{part}.{language}"
-                blocks = ordered_map(work, _blocks(text), processes)
-                _write(prefix, blocks, len(_words(dictionary)))
-        write_sums(folder, others)
+    from fairseq.data import Dictionary
+
+    others = _require_ours(output, languages)
+    texts = {part: [pieces / f"{part}.{name}" for name in languages] for part in PARTS}
+    check_texts(texts["train"], TextRules(max_words=MAX_PIECES))
+    counts = Counter[str]()
+    ranges = chain.from_iterable(map(_blocks, texts["train"]))
+    for counted in ordered_map(_count, ranges, processes):
+        counts.update(counted)
+    for part in PARTS[1:]:
+        check_texts(texts[part], TextRules(max_words=MAX_PIECES, unknown=UNKNOWN in counts))
+    for language in languages:
+        dictionary = folder / f"dict.{language}.txt"
+        made = Dictionary()
+        for word, count in counts.items():
+            made.add_symbol(word, count)
+        made.finalize(padding_factor=_PADDING_FACTOR)
+        made.save(str(dictionary))
+        for part in PARTS:
+            prefix = folder / f"{part}.{'-'.join(languages)}.{language}"
+            work, text = partial(_number, dictionary), pieces / f"{part}.{language}"
+            blocks = ordered_map(work, _blocks(text), processes)
+            _write(prefix, blocks, len(_words(dictionary)))
+    write_sums(folder, others)
 
 
 def _require_ours(output: Path, languages: tuple[str, str]) -> dict[str, str]:
@@ -74,16 +79,6 @@ def _require_ours(output: Path, languages: tuple[str, str]) -> dict[str, str]:
                 "move it away, or name another directory"
             )
     return {name: value for name, value in sums.items() if name not in names}
-
-
-def _write_dictionary(path: Path, counts: Counter[str]) -> None:
-    from fairseq.data import Dictionary
-
-    dictionary = Dictionary()
-    for word, count in counts.items():
-        dictionary.add_symbol(word, count)
-    dictionary.finalize(padding_factor=_PADDING_FACTOR)
-    dictionary.save(str(path))
 
 
 def _blocks(path: Path) -> Iterator[LineRange]:

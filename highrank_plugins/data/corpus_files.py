@@ -5,8 +5,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
+from highrank_plugins.common.blocks import validated
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
@@ -87,14 +88,7 @@ class CorpusFiles(BaseModel):
 def read_corpus(path: Path) -> CorpusFiles:
     """Return what a `corpus.yaml` says."""
     tree = read_tree(path, may_inherit=False)  # recipes notice changes of this file only
-    try:
-        return CorpusFiles.model_validate(tree.values)
-    except ValidationError as error:
-        lines = [
-            f"{tree.place(tuple(map(str, e['loc'])))}: {'.'.join(map(str, e['loc']))}: {e['msg']}"
-            for e in error.errors()
-        ]
-        raise ConfigurationError("\n".join(lines)) from None
+    return validated(CorpusFiles, tree)
 
 
 def check_languages(path: Path, corpus: CorpusFiles, languages: tuple[str, str]) -> None:

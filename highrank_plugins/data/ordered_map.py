@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
-from highrank_plugins.common.processes import end_with_main_process
+from highrank_plugins.common.processes import end_with_parent
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -31,7 +31,7 @@ def ordered_map(
 
     todo = iter(items)
     with ProcessPoolExecutor(
-        processes, mp_context=get_context("forkserver"), initializer=end_with_main_process
+        processes, mp_context=get_context("forkserver"), initializer=end_with_parent
     ) as pool:
         try:
             first = islice(todo, processes * _AHEAD)

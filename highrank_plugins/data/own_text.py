@@ -14,8 +14,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
+from highrank_plugins.analysis.scored_text import Tokens, bleu_tokens, separates_words
 from highrank_plugins.common.files import write_json
-from highrank_plugins.common.score import Tokens, bleu_tokens, separates_words
 from highrank_plugins.common.text_lines import (
     MAX_WORDS,
     UNKNOWN,

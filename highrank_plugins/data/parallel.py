@@ -9,11 +9,11 @@ import unicodedata
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, repeat, zip_longest
 from pathlib import Path
 
+from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.files import write_json
 from highrank_plugins.common.text_lines import (
     TextError,
@@ -89,14 +89,14 @@ def _check_year(path: Path, line: int, name: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Rules:
-    """Hold the requirements of a sentence pair of the training text."""
+class Rules(BlockOptions):
+    """Say which sentence pairs of the training text are kept."""
 
-    max_words: int = 250  # of the longest line, between white space
-    max_ratio: float = 9.0  # of the two lines' numbers of words
-    drop_duplicates: bool = False  # keeps the first of equal pairs; takes 110 bytes for each pair
-    limit: int | None = None  # number of kept pairs after which cleaning stops
+    max_words: int = option(250, "Drop sentence pairs with more words on a side.", ge=1)
+    max_ratio: float = option(9.0, "Drop sentence pairs whose length ratio exceeds this.", ge=1)
+    # takes 110 bytes for each pair
+    drop_duplicates: bool = option(False, "Keep only the first of equal sentence pairs.")
+    limit: int | None = option(None, "Read only the first N sentence pairs.", ge=1)
 
 
 class Cleaner:

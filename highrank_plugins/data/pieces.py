@@ -10,17 +10,63 @@ from functools import cache, partial
 from io import BytesIO
 from itertools import chain, compress, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.folders import refuse_mixture
-from highrank_plugins.common.text_lines import byte_lines, decode_line, fold, read_text
+from highrank_plugins.common.text_lines import (
+    PARALLEL,
+    byte_lines,
+    check_texts,
+    decode_line,
+    fold,
+    read_text,
+)
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.binarising import PARTS
 from highrank_plugins.data.ordered_map import batches, ordered_map
 
 # number of lines that a process encodes at once
 BATCH = 5_000
 logger = logging.getLogger(__name__)
 Encoder = Callable[[list[str]], list[str]]
+
+
+class PieceSettings(BlockOptions):
+    """Say how parallel text becomes pieces."""
+
+    vocab_size: int = option(..., "Number of pieces, shared by all languages.", ge=1)
+    character_coverage: float = option(
+        1.0, "Share of characters that SentencePiece covers; rarer ones become unknown.",
+        ge=0.98, le=1,
+    )  # fmt: skip
+    algorithm: Literal["sentencepiece", "subword_nmt"] = option(
+        "sentencepiece",
+        "Algorithm. subword_nmt tokenises like Moses, and learns --vocab-size merges.",
+    )
+    sample: int | None = option(None, "Learn from N lines of each training text.", ge=1)
+
+
+def split_texts(
+    text: Path, output: Path, languages: list[str], settings: PieceSettings, processes: int
+) -> None:
+    """Check and write {train,valid,test}.LANGUAGE as pieces, learnt from the training text."""
+    training = {name: text / f"train.{name}" for name in languages}
+    for part in PARTS:
+        check_texts([text / f"{part}.{name}" for name in training], PARALLEL)
+    if settings.algorithm == "sentencepiece":
+        given = settings.model_dump(exclude={"algorithm"})
+        model = learn_pieces([*training.values()], output / "pieces", **given)
+        encoders = dict.fromkeys(training, encoder(model))
+    else:
+        size, sample = settings.vocab_size, settings.sample
+        codes = learn_codes(
+            training, output / "codes", operations=size, sample=sample, processes=processes
+        )
+        encoders = {name: code_encoder(codes, name) for name in training}
+    for name, encode in encoders.items():
+        for file in (f"{part}.{name}" for part in PARTS):
+            write_pieces(encode, text / file, output / file, processes)
 
 
 def learn_pieces(

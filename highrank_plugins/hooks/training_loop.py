@@ -55,7 +55,11 @@ from fairseq_cli import train as training
 from torch import distributed
 
 from highrank_plugins.common import stop_request
-from highrank_plugins.common.checkpoint_file import first_whole, read_checkpoint
+from highrank_plugins.common.checkpoint_file import (
+    DamagedArchiveError,
+    check_archive,
+    read_checkpoint,
+)
 from highrank_plugins.common.folders import locked
 from highrank_plugins.common.heartbeat import beat, guard
 from highrank_plugins.common.names import did_you_mean, flag
@@ -301,7 +305,14 @@ def choose(cfg: Any, suffix: str) -> str:
     fresh_start = cfg.reset_dataloader or cfg.reset_optimizer or cfg.continue_once
     if is_missing and (fresh_start or not others):
         return last
-    path, damage = first_whole(others if is_missing else [last, *others])
+    path, damage = None, []
+    for each in others if is_missing else [last, *others]:
+        try:
+            check_archive(each)
+            path = each
+            break
+        except DamagedArchiveError as error:
+            damage.append(str(error))
     if path not in (None, last) and not cfg.no_save_optimizer_state and not _progress(path)[0]:
         damage.append(f"{path} has no state of the optimizer, like an averaged model")
         path = None

@@ -28,7 +28,7 @@ _KINDS = {
 _EVALUATED = re.compile("(valid|test)_|ppl|perplexity")  # as the unigram's, unlike in training
 LEAST_BLEU = 5.0
 LEAST_KLD = 0.01
-TEXT_BLOCKS = ("corpus", "data", "clean", "dialogues")
+TEXT_BLOCKS = ("corpus", "data", "clean")
 # how long a system is trained, on which batches; and how it is scored
 STEPS = r"(train|finetune)\.(max_epoch|max_update|batch_size|max_tokens|update_freq|bptt)"
 SCORING = r"(evaluate|generate|average)\..*"

@@ -11,8 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from highrank_plugins.analysis.scored_text import Tokens, bleu_tokens, require_joined
 from highrank_plugins.common.names import distinct_names
-from highrank_plugins.common.score import Score, Tokens, bleu_tokens, require_joined
+from highrank_plugins.common.score import Score
 from highrank_plugins.common.text_lines import TextRules, read_text
 from highrank_plugins.data.pieces import tokenise
 

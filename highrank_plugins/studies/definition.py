@@ -9,12 +9,12 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PositiveInt, ValidationError
+from pydantic import AfterValidator, Field, PositiveInt
 
 import highrank_plugins
+from highrank_plugins.common.blocks import BlockOptions, validated
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import ConfigurationError, Tree, read_tree
-from highrank_plugins.training.blocks import BlockOptions
 from highrank_plugins.training.configuration import Scalar
 from highrank_plugins.training.launch.batch_job import check_characters
 
@@ -114,12 +114,7 @@ def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
         near = did_you_mean(file.stem, [path.stem for path in file.parent.glob("*.yaml")])
         raise ConfigurationError(f"{file}: no such study{near}")
     tree = read_tree(file)
-    try:
-        settings = StudySettings.model_validate(tree.values)
-    except ValidationError as error:
-        raise ConfigurationError(
-            "\n".join(_explain(tree, problem) for problem in error.errors())
-        ) from None
+    settings = validated(StudySettings, tree)
     recipe = recipe_folder(settings.recipe, file.parent)
     known = script_options(recipe)
     words = {}
@@ -184,22 +179,6 @@ def script_options(recipe: Path) -> dict[str, str]:
     """Return the options of run.sh with their defaults; an option with a default is no path."""
     script = (recipe / "run.sh").read_text(encoding="utf-8").partition("\nparse_options")[0]
     return dict(re.findall(r"^([a-z][a-z0-9_]*)=(\S*)\s.*# ", script, re.MULTILINE))
-
-
-def _explain(tree: Tree, problem: Any) -> str:
-    path = tuple(str(part) for part in problem["loc"])
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        blocks: dict[int, Any] = {1: StudySettings, 3: MemberSettings, 4: MatchSettings}
-        known = blocks[len(path)].model_fields if len(path) in blocks else ()
-        message = f"unknown key{did_you_mean(path[-1], known)}"
-    if problem["input"] is None:
-        message += '; write "null", with the quotes, to remove an option'
-    if problem["type"] == "model_type":
-        message = f"expected options, such as `{'to' if path[-1] == 'match' else 'conf'}: NAME`"
-    if path == ("members",):
-        message = "expected at least one member, such as `softmax: {conf: small/softmax}`"
-    return f"{tree.place(path)}: {'.'.join(path)}: {message}"
 
 
 def as_word(value: Any) -> str:

@@ -1,81 +1,20 @@
-"""Name the command of each block of a configuration, and define the options of our own.
+"""Name the command of each block of a configuration, with the model of its options.
 
-A command takes a model as one argument, and has an option for each field: the description is its
-help, bounds are its bounds. `configuration.validate` checks a block of that name by the same model.
+The models of blocks about text are in `data/`.
 """
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict
 
+from highrank_plugins.common.blocks import BlockOptions, option
+from highrank_plugins.data.corpora import CorpusOptions
+from highrank_plugins.data.parallel import Rules
+from highrank_plugins.data.pieces import PieceSettings
 from highrank_plugins.measures import find_measure, measure_names
 
-
-def option(
-    default: Any,
-    text: str,
-    shown: dict[str, Any] | None = None,
-    *,
-    ge: float | None = None,
-    le: float | None = None,
-) -> Any:
-    """Return a field with its help and bounds; `shown` has a metavar, or the words of a flag."""
-    return Field(default, description=text, json_schema_extra=shown, ge=ge, le=le)
-
-
 _SECONDS: dict[str, Any] = {"metavar": "SECONDS"}
-
-
-class BlockOptions(BaseModel):
-    """Hold the options of a block."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class DataSettings(BlockOptions):
-    """Say how parallel text becomes pieces: `highrank data pieces`."""
-
-    vocab_size: int = option(..., "Number of pieces, shared by all languages.", ge=1)
-    character_coverage: float = option(
-        1.0, "Share of characters that SentencePiece covers; rarer ones become unknown.",
-        ge=0.98, le=1,
-    )  # fmt: skip
-    algorithm: Literal["sentencepiece", "subword_nmt"] = option(
-        "sentencepiece",
-        "Algorithm. subword_nmt tokenises like Moses, and learns --vocab-size merges.",
-    )
-    sample: int | None = option(None, "Learn from N lines of each training text.", ge=1)
-
-
-class CleanSettings(BlockOptions):
-    """Say which sentence pairs are kept: `highrank data clean-texts`."""
-
-    max_words: int = option(250, "Drop sentence pairs with more words on a side.", ge=1)
-    max_ratio: float = option(9.0, "Drop sentence pairs whose length ratio exceeds this.", ge=1)
-    drop_duplicates: bool = option(False, "Keep only the first of equal sentence pairs.")
-    limit: int | None = option(None, "Read only the first N sentence pairs.", ge=1)
-
-
-class CorpusSettings(BlockOptions):
-    """Say how a published corpus is prepared: `highrank data lm-corpus`."""
-
-    vocab_size: int | None = option(
-        None,
-        "Keep the N most frequent words; others become <unk>. "
-        "[default: all; one_billion_word: 100000]",
-    )
-    max_train_lines: int | None = option(None, "Read only the first N training lines.")
-    other_text: bool = option(False, "Accept counts that differ from the published ones.")
-    workers: int | None = option(
-        None, "Number of processes, for one_billion_word. [default: number of cores]"
-    )
-
-
-class DialogueSettings(BlockOptions):
-    """Say how dialogues become text: `highrank data dialogue-text`."""
-
-    context: int = option(9, "Number of utterances before a response.", ge=1)
 
 
 class LaunchSettings(BlockOptions):
@@ -183,8 +122,8 @@ class AverageSettings(BlockOptions):
 
 # block of a configuration → the model of its options; fairseq and measures check the other blocks
 MODELS: dict[str, type[BlockOptions]] = {
-    "data": DataSettings, "clean": CleanSettings, "corpus": CorpusSettings,
-    "dialogues": DialogueSettings, "launch": LaunchSettings, "average": AverageSettings,
+    "data": PieceSettings, "clean": Rules, "corpus": CorpusOptions,
+    "launch": LaunchSettings, "average": AverageSettings,
 }  # fmt: skip
 
 
@@ -201,7 +140,6 @@ PROGRAMS = {
     "data": Program("highrank data pieces", ("languages",)),
     "clean": Program("highrank data clean-texts", ("languages",)),
     "corpus": Program("highrank data lm-corpus", ("data", "output")),
-    "dialogues": Program("highrank data dialogue-text"),
     "launch": Program("highrank launch"),
     "train": Program("fairseq-train", _TRAINING),
     "finetune": Program("fairseq-train", (*_TRAINING, "finetune_from_model")),

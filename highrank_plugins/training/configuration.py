@@ -7,21 +7,20 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 
+from highrank_plugins.common.blocks import BlockOptions, explained_places
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import (
     ConfigurationError,
-    KeyPath,
     Tree,
     override,
     read_tree,
 )
+from highrank_plugins.data.pieces import PieceSettings
 from highrank_plugins.measures import measure_names
 from highrank_plugins.training.blocks import (
     MODELS,
     PROGRAMS,
     AverageSettings,
-    BlockOptions,
-    DataSettings,
     set_by_recipes,
 )
 
@@ -63,7 +62,7 @@ _OTHER_NAMES = {
 }  # fmt: skip
 
 # later tools read a checkpoint with the layers of `train.user_dir`
-_UP_TO_TRAINING = ("data", "corpus", "clean", "dialogues", "launch", "train", "finetune")
+_UP_TO_TRAINING = ("data", "corpus", "clean", "launch", "train", "finetune")
 
 Options = Annotated[dict[str, Scalar], Field(default_factory=dict)]
 
@@ -79,10 +78,9 @@ class Configuration(BlockOptions):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, dict[str, Scalar]]
 
-    data: DataSettings | None = None
+    data: PieceSettings | None = None
     corpus: dict[str, Scalar] | None = None
     clean: Options
-    dialogues: Options
     launch: Options
     train: dict[str, Scalar]
     finetune: Options
@@ -174,8 +172,15 @@ def validate(tree: Tree) -> Configuration:
         configuration = Configuration.model_validate(values)
         problems += _wrong_options(configuration, tree)
     except ValidationError as error:
-        problems += [_explain(tree, problem) for problem in error.errors()]
-    problems += [*_set_by_recipes(tree), *_other_names(tree), *_contradictions(tree)]
+        problems += explained_places(Configuration, tree, error)
+    problems += [
+        f"{tree.place((block, option))}: {block}.{option}: set by the recipe, remove it"
+        for block, options in tree.values.items()
+        if isinstance(options, dict)
+        for option in set_by_recipes(block)
+        if option in options
+    ]
+    problems += [*_other_names(tree), *_contradictions(tree)]
     if problems:
         raise ConfigurationError("\n".join(problems))
     return configuration
@@ -190,18 +195,7 @@ def _wrong_options(configuration: Configuration, tree: Tree) -> Iterator[str]:
             try:
                 model.model_validate({n: v for n, v in named.items() if "-" not in n})
             except ValidationError as error:
-                for problem in error.errors():
-                    yield _explain(tree, {**problem, "loc": (block, *problem["loc"])})
-
-
-def _set_by_recipes(tree: Tree) -> list[str]:
-    return [
-        f"{tree.place((block, option))}: {block}.{option}: set by the recipe, remove it"
-        for block, options in tree.values.items()
-        if isinstance(options, dict)
-        for option in set_by_recipes(block)
-        if option in options
-    ]
+                yield from explained_places(model, tree, error, (block,))
 
 
 def _other_names(tree: Tree) -> Iterator[str]:
@@ -243,13 +237,3 @@ def _contradictions(tree: Tree) -> Iterator[str]:
 def load(path: Path, overrides: list[str] | None = None) -> Configuration:
     """Load by `load_tree`, then `validate`."""
     return validate(load_tree(path, overrides or []))
-
-
-def _explain(tree: Tree, problem: Any) -> str:
-    path: KeyPath = tuple(str(part) for part in problem["loc"])
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        message = f"unknown key{did_you_mean(path[-1], MODELS[path[0]].model_fields)}"
-    if problem["type"] == "dict_type":
-        message = f"expected options; write `{path[-1]}: {{}}` for a block without options"
-    return f"{tree.place(path)}: {'.'.join(path)}{': ' if path else ''}{message}"

@@ -57,7 +57,10 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
     except WrongNumbers as wrong:
         return dict(wrong.problems)
     except UserError as error:
-        return {_named_option(str(error), options): str(error)}
+        # the first option in the message, apart from the layer's name before the message
+        text = re.sub(r"^--head(-pointwise)? \S+: ", "", str(error))
+        named = map(option_name, re.findall(r"--[\w-]+", text))
+        return {next((name for name in named if name in options), "arch"): str(error)}
     # argparse has no public list of its options
     actions = parser._option_string_actions
     program, known = PROGRAMS[tool].words, list(map(option_name, actions))
@@ -81,13 +84,6 @@ def _check_head(args: Namespace) -> None:
     model = ARCH_MODEL_REGISTRY.get(getattr(args, "arch", ""))
     if hasattr(model, "check_head"):
         model.check_head(args)
-
-
-def _named_option(message: str, options: Mapping[str, object]) -> str:
-    """Return the first option in a message, apart from the layer's name before the message."""
-    text = re.sub(r"^--head(-pointwise)? \S+: ", "", message)
-    named = map(option_name, re.findall(r"--[\w-]+", text))
-    return next((name for name in named if name in options), "arch")
 
 
 class _Rejected(Exception):

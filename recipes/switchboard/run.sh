@@ -12,6 +12,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/training.sh"
 stage=0             # first stage
 stop_stage=7        # last stage
 data=               # folder with the corpus, see the recipe's README.md (required)
+context=9           # utterances before a response, of which the model sees the words
 conf=mos            # what to train: conf/NAME.yaml
 name=               # results go to EXP_DIR/switchboard/NAME; empty: the name of --conf
 exp_dir=            # empty: exp in the repository
@@ -24,12 +25,12 @@ find_corpus() {
         "2017, see $recipe_dir/README.md"
     local list
     data=$(absolute "$data")
-    list=$(highrank data dialogue-text "$data")
+    list=$(python "$recipe_dir/dialogue.py" "$data")
     mapfile -t files <<<"$list"
 }
 
 write_text() {
-    run_block "$out/command.sh" dialogues "$data" "$out"
+    run python "$recipe_dir/dialogue.py" "$data" "$out" --context "$context"
 }
 
 check_text() {
@@ -86,7 +87,7 @@ if in_range 0 || [[ -n $data ]]; then find_corpus; fi
 open_configured_run
 if ((${#files[@]} > 0)); then
     run_stage 0 text "write contexts and responses of the corpus in $data" write_text \
-        "$(setting dialogues)" "${files[@]}"
+        "$context" "${files[@]}"
 fi
 run_stage 1 check "check every line" check_text "" "$run_dir/text"
 run_stage 2 data-bin "binarise, dictionaries sorted by frequency" binarise \

@@ -1,6 +1,5 @@
 """`highrank doctor --faults` finds what a disk lacks, prints each fault, and leaves nothing."""
 
-import json
 from contextlib import contextmanager
 
 import pytest
@@ -8,13 +7,14 @@ import typer
 
 from highrank_plugins.cli import disk_faults
 from highrank_plugins.cli.doctor import doctor
+from highrank_plugins.common import files
 from tests.cli.test_highrank import called
 
 
 def test_this_file_system_supports_saves(tmp_path, monkeypatch):
     monkeypatch.setattr(disk_faults, "_RENAMES", 20)
     found = list(disk_faults.try_faults(tmp_path))
-    assert len(found) == 3 and all(finding.survived for finding in found), found
+    assert len(found) == 3 and all(finding.survived for _, finding in found), found
     assert not list(tmp_path.iterdir())
 
 
@@ -28,7 +28,6 @@ def test_a_lock_without_effect_is_detected(tmp_path, monkeypatch):
 
 def test_a_folder_without_locks_is_detected(tmp_path, monkeypatch):
     monkeypatch.setattr(disk_faults, "locked", contextmanager(lambda folder: iter([False])))
-    monkeypatch.setattr(disk_faults, "_WAIT_SECONDS", 0.2)
     assert disk_faults.start_twice(tmp_path)[:2] == (False, "no process could lock the folder")
 
 
@@ -48,8 +47,8 @@ def test_flushes_that_fail_are_detected(tmp_path, monkeypatch):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(disk_faults, "FAULTS", {"flushes": disk_faults.flush_and_link})
-    monkeypatch.setattr(disk_faults.os, "fsync", fail)
-    (finding,) = disk_faults.try_faults(tmp_path)
+    monkeypatch.setattr(files.os, "fsync", fail)
+    ((_, finding),) = disk_faults.try_faults(tmp_path)
     assert not finding.survived
     assert "Input/output error" in finding.details
 
@@ -67,7 +66,7 @@ def test_missing_hard_links_are_reported(tmp_path, monkeypatch):
 
 def fail(folder):
     (folder / "left").write_text("behind")
-    return False, "it is dark", "Buy a battery"
+    return disk_faults.Finding(False, "it is dark", "Buy a battery")
 
 
 def raise_error(folder):
@@ -95,15 +94,12 @@ def test_each_fault_prints_a_line_and_sets_the_exit_code(
     assert lines[0].startswith(words)
     assert len(lines) == len(tried)
     assert not list(tmp_path.iterdir())
-    with pytest.raises(typer.Exit):
-        doctor(tmp_path, faults=True, as_json=True)
-    assert len(json.loads(capsys.readouterr().out)["faults"]) == len(tried)
 
 
 @pytest.mark.parametrize(
     "name, with_faults, words",
     [
-        ("none", True, "no such folder; name a folder on the disk to test"),
+        ("none", True, "no such file or directory"),
         (".", False, "no effect without --faults"),
     ],
 )

@@ -124,7 +124,7 @@ def test_yaml_trains_a_users_layer_and_the_checkpoint_holds_its_default(home, tm
 
 def test_a_users_layer_is_collected_and_described(cooled, home, tmp_path):
     card = ["--output", tmp_path / "card.html", "--json", tmp_path / "card.json"]
-    highrank(home, "analyse", "card", cooled, "--data", home / "data-bin", "--tokens", 40, *card)
+    highrank(home, "analyse", "card", cooled, home / "data-bin", "--tokens", 40, *card)
     head = json.loads((tmp_path / "card.json").read_text())["configuration"]["head"]
     assert (head["structure"], head["temperature"], head["arcsinh c"]) == ("cooled", 3.0, 30.0)
     highrank(home, "analyse", "collect", cooled, home / "data-bin", "--output", tmp_path / "maps")

@@ -36,21 +36,19 @@ def test_a_flag_against_the_direction_is_refused(metric, maximise):
         check_ranges(given)
 
 
-@pytest.mark.parametrize("maximise", [False, True])
-@pytest.mark.parametrize("metric", ["wps", "total", "ntokens", "lr", "train_wall"])
-def test_speed_and_counts_choose_no_checkpoint(metric, maximise):
-    with pytest.raises(WrongNumbers, match=f"--best-checkpoint-metric {metric}: says nothing"):
-        check_ranges(options(metric, maximise))
-
-
-def test_patience_needs_validations():
-    with pytest.raises(WrongNumbers, match="--patience counts validations"):
-        check_ranges({"patience": 1, "disable_validation": True})
-
-
-def test_a_language_model_has_a_path():
-    with pytest.raises(WrongNumbers, match="--lm-weight has no effect without --lm-path"):
-        check_ranges({"lm_weight": 0.5, "lm_path": None})
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        *((options(metric, maximise), f"--best-checkpoint-metric {metric}: says nothing")
+          for metric in ("wps", "total", "ntokens", "lr", "train_wall")
+          for maximise in (False, True)),
+        ({"patience": 1, "disable_validation": True}, "--patience counts validations"),
+        ({"lm_weight": 0.5, "lm_path": None}, "--lm-weight has no effect without --lm-path"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be_meant_are_refused(given, message):
+    with pytest.raises(WrongNumbers, match=message):
+        check_ranges(given)
 
 
 @pytest.mark.parametrize(

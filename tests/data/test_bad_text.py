@@ -8,17 +8,21 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from fairseq.data import Dictionary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+import highrank_plugins
 from highrank_plugins.cli import app
 from highrank_plugins.common.folders import NEW
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import binarising
 from highrank_plugins.data.corpus_files import Texts
 from highrank_plugins.data.parallel import Rules, prepare_texts
 from highrank_plugins.data.pieces import _processor, encoder, learn_pieces, write_pieces
 
+highrank_plugins.register()  # the hooks look at dictionaries
 SENTENCES = [
     b"one small cat sees a big house",
     b"a dog eats in the house",
@@ -131,7 +135,7 @@ def test_malformed_words_are_refused(folder, fault, packed):
     refused(folder, attempt(folder, "lm-corpus", *words), r"test\.txt")
 
 
-@pytest.mark.parametrize("command", ["clean-texts", "pieces", "lm-corpus"])
+@pytest.mark.parametrize("command", ["clean-texts", "pieces", "binarise", "lm-corpus"])
 def test_a_mix_of_earlier_and_new_files_is_refused_and_then_completed(folder, monkeypatch, command):
     class Killed(BaseException):
         pass
@@ -140,6 +144,10 @@ def test_a_mix_of_earlier_and_new_files_is_refused_and_then_completed(folder, mo
         if Path(source).parent.name == NEW and next(until_killed) == 2:
             raise Killed
         stock(source, target)
+
+    def forget():
+        _processor.cache_clear()
+        binarising._words.cache_clear()
 
     def contents(name):
         files = (path for path in (folder / name).iterdir() if path.is_file())
@@ -150,11 +158,11 @@ def test_a_mix_of_earlier_and_new_files_is_refused_and_then_completed(folder, mo
     for path in (*(folder / "text").iterdir(), *folder.glob("*.txt")):
         path.write_bytes(GOOD * 2)
     whole = [word.replace(str(folder / "out"), str(folder / "whole")) for word in words]
-    _processor.cache_clear()
+    forget()
     assert attempt(folder, command, *whole).exit_code == 0
     stock, until_killed = os.replace, count()
     monkeypatch.setattr(os, "replace", replace)
-    _processor.cache_clear()
+    forget()
     with pytest.raises(Killed):
         attempt(folder, command, *words)
     monkeypatch.setattr(os, "replace", stock)
@@ -164,6 +172,10 @@ def test_a_mix_of_earlier_and_new_files_is_refused_and_then_completed(folder, mo
     )
     assert read.exit_code == 2
     assert "out may hold files of two texts" in read.output
+    if command == "binarise":
+        with pytest.raises(UserError, match="files of two texts"):
+            Dictionary.load(str(folder / "out" / "dict.en.txt"))
+    forget()
     assert attempt(folder, command, *words).exit_code == 0
     assert contents("out") == contents("whole")
 
@@ -218,7 +230,7 @@ def test_binarised_text_keeps_every_line(tmp_path_factory, lines):
     for name in PARTS:
         (folder / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
     binarising._words.cache_clear()
-    binarising.binarise(folder, folder, ("en", "de"), 1)
+    binarising.binarise(folder, folder, folder, ("en", "de"), 1)
     dictionary = binarising._words(folder / "dict.de.txt")
     rows = data_utils.load_indexed_dataset(str(folder / "valid.en-de.de"), None, "mmap")
     assert len(rows) == len(lines)

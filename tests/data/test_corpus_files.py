@@ -46,7 +46,7 @@ def test_files_are_downloaded_into_the_folder(tmp_path, sha256, said):
     ("text", "message"),
     [
         (entry(sha256="12ab"), r"corpus\.yaml:4: files\.a\.zip\.sha256: String should match"),
-        (entry(more="    sise: 3\n"), r"corpus\.yaml:6: files\.a\.zip\.sise: Extra inputs"),
+        (entry(more="    sise: 3\n"), r"corpus\.yaml:6: files\.a\.zip\.sise: unknown key; did"),
         (entry().replace("    source: ours\n", ""), r"corpus\.yaml:2: files\.a\.zip\.source: Fie"),
         (entry().replace("    sha256: unknown\n", ""), "needs sha256 .* or md5"),
         (entry().replace("a.zip", "../a.zip"), r"String should match"),

@@ -11,7 +11,6 @@ from tests.recipes.running import RECIPES, accept, recipe, run, stages_done
 NAME = "switchboard"
 SMALL = [
     "data.vocab_size=64",
-    "dialogues.context=2",
     "encoder_embed_dim=16",
     "encoder_hidden_size=16",
     "decoder_embed_dim=16",
@@ -46,6 +45,7 @@ def whole(tmp_path_factory):
 
     def whole(*changes: str):
         words = ["--data", folder / "data", "--exp-dir", folder / "exp", "--conf", "mos"]
+        words += ["--context", 2]
         return run(recipe(NAME, *words, settings=[*SMALL, *changes]))
 
     whole.first, whole.run_dir = whole(), folder / "exp" / NAME / "mos"
@@ -64,7 +64,9 @@ class TestWholeRun:
         record = json.loads((whole.run_dir / "results.json").read_text())
         names = [f"bleu{n}_{kind}" for n in (1, 2, 3, 4) for kind in ("precision", "recall")]
         assert list(record["metrics"]) == ["test_perplexity", *names]
-        assert record["config"]["dialogues"] == {"context": 2}
+        texts = (whole.run_dir / "text" / "test.context").read_text().splitlines()
+        speakers = {line.count("<self>") + line.count("<other>") for line in texts}
+        assert speakers == {1, 2}
         assert record["config"]["train"]["arch"] == "lstm_mos"
         perplexity = record["metrics"]["test_perplexity"]
         assert 1 < perplexity < 64

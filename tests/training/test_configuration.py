@@ -18,6 +18,7 @@ train:
 average:
   last: 2
 """
+LM = "train:\n  lr: 1\n"
 
 
 @pytest.fixture
@@ -170,6 +171,12 @@ def test_the_text_gives_the_same_configuration_in_a_fixed_order(write):
             "bad.yaml:3: launch.nodes: Input should be greater than or equal to 1",
         ),
         ("base: base.yaml\ndata:\n  vocab_size: 0\n", "bad.yaml:3: data.vocab_size: "),
+        (
+            f"{LM}corpus: {{vocab_size: 0}}\n",
+            "bad.yaml:3: corpus.vocab_size: Input should be gr",
+        ),
+        (f"{LM}corpus: {{max_train_lines: 0}}\n", "corpus.max_train_lines: Input should be great"),
+        (f"{LM}corpus: {{workers: 0}}\n", "corpus.workers: Input should be greater"),
         ("base: base.yaml\ntrain:\n  lr: [1, 2]\n", "bad.yaml:3: train.lr: must be text"),
         ("base: base.yaml\ntrain:\n  lr: 1\n  lr: 2\n", "bad.yaml:4: lr is given twice"),
         ("base: base.yaml\naverage:\n  last: 4\n", "average.last is 4, but train.keep_last_epochs"),

@@ -4,10 +4,10 @@ Importing this package is cheap: numpy, torch and fairseq are imported inside fu
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.names import did_you_mean, flag
 from highrank_plugins.common.user_error import UserError
 
@@ -16,20 +16,20 @@ CORPORA = {name: name for name in ("one_billion_word", "text8")}
 CORPORA |= dict.fromkeys(("ptb", "wikitext2"), "word_corpora")
 
 
-@dataclass(frozen=True)
-class CorpusOptions:
-    """Hold the options of `highrank data lm-corpus`."""
+class CorpusOptions(BlockOptions):
+    """Say how a published corpus is prepared."""
 
-    vocab_size: int | None = None  # most frequent words to keep; others become <unk>
-    max_train_lines: int | None = None  # of the training text
-    other_text: bool = False  # accept counts that differ from the published ones
-    workers: int = 1  # processes
-
-    def __post_init__(self) -> None:
-        for name in ("vocab_size", "max_train_lines", "workers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{flag(name)} must be at least 1, got {value}")
+    vocab_size: int | None = option(
+        None,
+        "Keep the N most frequent words; others become <unk>. "
+        "[default: all; one_billion_word: 100000]",
+        ge=1,
+    )
+    max_train_lines: int | None = option(None, "Read only the first N training lines.", ge=1)
+    other_text: bool = option(False, "Accept counts that differ from the published ones.")
+    workers: int | None = option(
+        None, "Number of processes, for one_billion_word. [default: number of cores]", ge=1
+    )
 
     def refuse(self, corpus: str, *names: str) -> None:
         """Refuse the first of these options that is given."""

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.common.progress import bar_options
 from highrank_plugins.common.text_lines import UNKNOWN
 from highrank_plugins.common.user_error import UserError
@@ -42,7 +43,11 @@ def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iter
     """
     options.refuse(name, "max_train_lines")
     root = data / ARCHIVE if (data / ARCHIVE).is_dir() else data
-    shards = _shards(root, options)
+    shards = {n: path for n in SHARDS if (path := root / TRAIN.format(n)).is_file()}
+    first = root / TRAIN.format(1)
+    if not shards:
+        raise UserError(f"{first} does not exist: put the corpus there")
+    options.require_known(len(shards), len(SHARDS), f"{first} …: files")
     parts = {part: [root / HELDOUT.format(n) for n in which] for part, which in PARTS.items()}
     if missing := [path for path in chain(*parts.values()) if not path.is_file()]:
         raise UserError(f"{missing[0]} does not exist: put the corpus there")
@@ -57,15 +62,6 @@ def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iter
         f"train, {len(shards)} shards", _binarise_shards(output, shards, numbers, options)
     )
     yield f"{len(words):,} different words, of which {len(vocabulary):,} are kept"
-
-
-def _shards(root: Path, options: CorpusOptions) -> dict[int, Path]:
-    """Return the training files by number."""
-    shards = {n: path for n in SHARDS if (path := root / TRAIN.format(n)).is_file()}
-    if not shards:
-        raise UserError(f"{root / TRAIN.format(1)} does not exist: put the corpus there")
-    options.require_known(len(shards), len(SHARDS), f"{root / TRAIN.format(1)} …: files")
-    return shards
 
 
 def _binarise_shards(
@@ -111,13 +107,13 @@ def binarise(numbers: dict[str, int], job: tuple[Path, list[Path]]) -> Counter[s
 
 
 def _parallel(
-    work: Callable[[Item], Result], items: Iterable[Item], workers: int, name: str
+    work: Callable[[Item], Result], items: Iterable[Item], workers: int | None, name: str
 ) -> Iterator[Result]:
     """Run `ordered_map` with a progress bar."""
     from tqdm import tqdm
 
     todo = list(items)
-    results = ordered_map(work, todo, min(workers, len(todo)))
+    results = ordered_map(work, todo, min(workers or usable_cores(), len(todo)))
     yield from tqdm(results, name, len(todo), unit="shard", **bar_options())
 
 

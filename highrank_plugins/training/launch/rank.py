@@ -24,7 +24,13 @@ def main(words: Sequence[str] | None = None) -> None:
     """Train as the process that the environment names."""
     end_with_parent(int(os.environ.get(stop_request.LAUNCHED, 0)))
     stop_request.ignore()  # spares `tee`, which would lose the end of the log
-    options = _parse(sys.argv[1:] if words is None else words)
+    parser = argparse.ArgumentParser(prog="rank", allow_abbrev=False)
+    parser.add_argument("--world-size", type=int, required=True)
+    parser.add_argument("--log-dir", required=True)
+    parser.add_argument("--init-method", default="env://")
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args(words)
     place = find_place(os.environ, options.init_method)
     write_to_log(Path(options.log_dir), place.rank)
     heartbeat.guard(place.rank)
@@ -84,16 +90,6 @@ def write_to_log(folder: Path, rank: int) -> None:
     with output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-
-
-def _parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="rank", allow_abbrev=False)
-    parser.add_argument("--world-size", type=int, required=True)
-    parser.add_argument("--log-dir", required=True)
-    parser.add_argument("--init-method", default="env://")
-    parser.add_argument("--cpu", action="store_true")
-    parser.add_argument("command", nargs="+")
-    return parser.parse_args(words)
 
 
 if __name__ == "__main__":

@@ -154,7 +154,13 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
         supervisor = _Supervisor(answers)  # listens from here on, because nodes may arrive late
         plan.check_meeting()
         with log_folder(plan.log_dir, save_dir(plan.command), is_shared=plan.nodes > 1):
-            _check(plan, say)
+            check_machine(plan)
+            for log in plan.log_dir.glob("rank*.log"):
+                open_own(log, "ab").close()  # the processes append to it
+            if plan.nodes > 1:
+                check_rendezvous(str(plan.rendezvous), plan.timeout, plan.run_id)
+            elif plan.rendezvous is not None:
+                say(f"--rendezvous {plan.rendezvous} is not used: one machine needs no port")
             plan.finished.unlink(missing_ok=True)
             patience = plan.timeout + STARTING_SECONDS if plan.nodes > 1 else float("inf")
             again = ENDING_SECONDS + (plan.timeout if plan.max_restarts else 0)
@@ -166,17 +172,6 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
         elif code:
             say(f"failed with exit code {code}: {_advice(plan, answers)}")
     return code
-
-
-def _check(plan: Plan, say: Callable[[str], object]) -> None:
-    """Raise an error if the processes cannot run here, or cannot meet."""
-    check_machine(plan)
-    for log in plan.log_dir.glob("rank*.log"):
-        open_own(log, "ab").close()  # the processes append to it
-    if plan.nodes > 1:
-        check_rendezvous(str(plan.rendezvous), plan.timeout, plan.run_id)
-    elif plan.rendezvous is not None:
-        say(f"--rendezvous {plan.rendezvous} is not used: one machine needs no port")
 
 
 def _start(plan: Plan, folder: Path, say: Callable[[str], object]) -> Agent:

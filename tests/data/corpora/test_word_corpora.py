@@ -159,15 +159,6 @@ def test_a_word_that_cannot_be_predicted_is_refused(tmp_path):
     assert (tmp_path / "out" / "valid.txt").read_text().endswith("the <unk>\n")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"vocab_size": 0}, "--vocab-size must be"), ({"max_train_lines": 0}, "--max-train-lines m")],
-)
-def test_numbers_below_one_are_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        CorpusOptions(**options)
-
-
 def test_lines_are_split_into_words(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(" the  cat \n\n \nÜber\u00a0uns\t\nlast".encode())
@@ -175,24 +166,3 @@ def test_lines_are_split_into_words(tmp_path):
     assert list(read_words(path, lower=True))[3] == ["über", "uns"]
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a b\n"))
     assert list(read_words(tmp_path / "a.txt.gz")) == [["a", "b"]]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "a.txt: the file is empty"),
-        (b"a\nb \xf6\n", "a.txt:2:3: byte 0xf6 is not UTF-8"),
-        (b"a </s>\n", "a.txt:1:3: the text has the word </s>"),
-        (b"a\n<s> b\n", "a.txt:2:1: the text has the word <s>"),
-        (b"a\r\n", "a.txt:1:2: carriage return"),
-        (b"a\nmadeupword0000\n", "a.txt:2:1: the text has the word madeupword0000"),
-        (b"\n \n", "a.txt: no line has a word"),
-        (b"<pad>\n", "a.txt:1:1: the text has the word <pad>"),
-        (gzip.compress(b"a b\n" * 1000, mtime=0)[:-9], r"a\.txt\.gz:\d+: damaged"),
-    ],
-)
-def test_invalid_words_are_refused(tmp_path, content, message):
-    path = tmp_path / ("a.txt.gz" if "gz" in message else "a.txt")
-    path.write_bytes(content)
-    with pytest.raises(TextError, match=message):
-        list(read_words(path))

@@ -94,12 +94,6 @@ def test_an_effective_batch_is_split_as_expected(effective, max_tokens, world, w
     assert abs(found * freq * world - effective) <= 0.1 * effective
 
 
-def test_the_command_gets_update_freq_and_says_what_it_amounts_to():
-    words, line = with_effective_batch(TRAIN, 32_768, 4)
-    assert words == [*TRAIN, "--update-freq", "2"]
-    assert "4 processes × --max-tokens 4096 × 2 = 32768 tokens per update" in line
-
-
 @pytest.mark.parametrize("given", [["--max-tokens", "4096"], ["--max-tokens=4096"]])
 def test_the_command_gets_smaller_batches_on_many_processes(given):
     words, line = with_effective_batch(["fairseq-train", *given, "--lr", "1"], 32_768, 32)

@@ -98,10 +98,12 @@ def test_different_runs_have_different_names():
     assert plan.run_id == same.run_id != other.run_id
 
 
-def test_one_machine_uses_no_port_and_says_so(tmp_path):
+@pytest.mark.usefixtures("restored")
+def test_one_machine_uses_no_port_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervise._Supervisor, "run", lambda *given: 0)
     plan = Plan(("fairseq-train", "data"), tmp_path, gpus=False, rendezvous=NOWHERE)
     said = []
-    supervise._check(plan, said.append)
+    supervise.launch(plan, said.append)
     assert said == [f"--rendezvous {NOWHERE} is not used: one machine needs no port"]
 
 

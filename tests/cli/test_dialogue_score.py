@@ -1,11 +1,10 @@
-"""`highrank dialogue-…`: files in, files and lines out, and what is refused."""
+"""`highrank evaluate dialogue-score`: files in, scores out, and what is refused."""
 
 import json
 
 import pytest
 
 from tests.cli.test_highrank import called
-from tests.dialogue_corpus import write_json_lines, write_references
 
 GENERATED = [
     "S-1\t<other> x",
@@ -30,24 +29,6 @@ def folder(tmp_path):
 def score(folder, *words):
     given = ["generated", "references", "--output", "scores.json", *words]
     return called("evaluate", "dialogue-score", *given, cwd=folder)
-
-
-def test_the_commands_write_text_and_count_it(tmp_path):
-    write_references(write_json_lines(tmp_path / "corpus"))
-    files = called("data", "dialogue-text", "corpus", cwd=tmp_path).stdout.splitlines()
-    names = ["train.jsonl", "valid.jsonl", "test.jsonl", "test_multi_ref.json"]
-    assert files == [f"corpus/{name}" for name in names]
-    result = called("data", "dialogue-text", "corpus", ".", "--context", "2", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    count = len((tmp_path / "test1.context").read_text().splitlines())
-    assert f"test1: {count} contexts, {3 * count} references" in result.stdout
-
-
-@pytest.mark.parametrize("command", [["dialogue-text", "."], ["dialogue-text", ".", "text"]])
-def test_a_missing_corpus_is_refused(command, tmp_path):
-    result = called("data", *command, cwd=tmp_path)
-    assert result.returncode == 2
-    assert result.stderr.startswith("highrank: . has no corpus: put train.jsonl, valid.jsonl")
 
 
 def test_the_command_scores_responses(folder):

@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+from highrank_plugins.cli import as_command
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.dialogue import (
+from recipes.switchboard.dialogue import (
     Counts,
     Utterance,
+    dialogue_text,
     input_files,
     read_corpus,
     read_references,
@@ -197,3 +199,15 @@ def test_missing_files_are_named(tmp_path):
     (tmp_path / "valid.jsonl").unlink()
     with pytest.raises(UserError, match=f"{tmp_path / 'valid.jsonl'} is missing"):
         read_corpus(tmp_path)
+
+
+def test_the_command_lists_its_input_or_writes_text_and_counts_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_references(write_json_lines(tmp_path / "corpus"))
+    command = as_command(dialogue_text)
+    command(["corpus"], standalone_mode=False)
+    names = ["train.jsonl", "valid.jsonl", "test.jsonl", "test_multi_ref.json"]
+    assert capsys.readouterr().out.splitlines() == [f"corpus/{name}" for name in names]
+    command(["corpus", ".", "--context", "2"], standalone_mode=False)
+    count = len((tmp_path / "test1.context").read_text().splitlines())
+    assert f"test1: {count} contexts, {3 * count} references" in capsys.readouterr().out

@@ -9,9 +9,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import typer
+
+from highrank_plugins.cli import as_command
+from highrank_plugins.common.blocks import option
 from highrank_plugins.common.files import write_json, write_text
+from highrank_plugins.common.folders import whole_folder
 from highrank_plugins.common.text_lines import byte_lines
 from highrank_plugins.common.user_error import UserError
 
@@ -219,3 +224,29 @@ def _words(raw: Any, place: str) -> list[str]:
     if not isinstance(raw, str):
         raise UserError(f"{place}: {raw!r} must be text")
     return words_of(_MARKS.sub(" ", raw))
+
+
+def dialogue_text(
+    corpus: Annotated[Path, "Folder with the corpus of Zhao et al. 2017."],
+    output: Annotated[
+        Path | None,
+        typer.Argument(help="Directory for contexts and responses (default: print what is read)."),
+    ] = None,
+    context: int = option(9, "Number of utterances before a response.", ge=1),
+) -> None:
+    """Write dialogues as contexts, responses and references.
+
+    Example: python recipes/switchboard/dialogue.py swda dialogues
+
+    Without a directory it only prints the files that it reads, one per line.
+    """
+    if output is None:
+        typer.echo("\n".join(map(str, input_files(corpus))))
+        return
+    with whole_folder(output, corpus) as new:
+        for name, counts in write_parallel(corpus, new, context).items():
+            typer.echo(f"{name}: {counts.contexts} contexts, {counts.references} references")
+
+
+if __name__ == "__main__":
+    as_command(dialogue_text)()

@@ -3,8 +3,9 @@
 import pytest
 from sacrebleu.metrics import BLEU
 
+from highrank_plugins.analysis.scored_text import bleu_tokens, require_joined
 from highrank_plugins.analysis.statistics import paired_bleu
-from highrank_plugins.common.score import bleu_tokens, is_piece, require_joined
+from highrank_plugins.common.score import is_piece
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.results.scoring import score, tokenised_scores
 
@@ -35,7 +36,9 @@ PLAIN = ["the red hat of Ann, 日本 and ▁", *["we like the red hat"] * 300]
     ],
 )
 def test_tokens_suit_the_script(monkeypatch, text, installed, tokens):
-    monkeypatch.setattr("highrank_plugins.common.score.find_spec", lambda name: installed or None)
+    monkeypatch.setattr(
+        "highrank_plugins.analysis.scored_text.find_spec", lambda name: installed or None
+    )
     if tokens:
         assert bleu_tokens([text]) == tokens
     else:
