@@ -139,7 +139,8 @@ class ComponentMeasure(base.TextMeasure):
         head = self.words.head
         priors = [prior for part in parts for prior in part.priors]
         gates = [found for part in parts for found in part.gates]
-        said = {"Gates": gates, "Components": priors, "Pointwise function": _curve(head)}
+        curve = _curve(head)
+        said = {"Gates": gates, "Components": priors, "Pointwise function": curve}
         found = {name: _ABOUT[name] for name, own in said.items() if own}
         self.title, self.about = " and ".join(found).capitalize(), " ".join(found.values())
         return Components(
@@ -147,7 +148,7 @@ class ComponentMeasure(base.TextMeasure):
             prior=component_use(torch.cat(priors)) if priors else None,
             gates=_mean_gates(gates) if gates else None,
             slopes=None if head.pointwise.slopes() is None else slope_statistics(head.pointwise),
-            curve=_curve(head),
+            curve=curve,
         )
 
     def figures(self, result: Components) -> list[Figure]:

@@ -64,8 +64,7 @@ def comparison_tables(
         others = list(map(metric_named, compared.metrics[1:]))
         headings = ["system", *(one.title for one in others)]
         rows = [[Cell(of.name), *(_summary(one, of) for one in others)] for of in compared.systems]
-        values = [["system"], *map(_names, others)]
-        tables.append(Table("Other metrics", headings, rows, values=values))
+        tables.append(Table("Other metrics", headings, rows))
     if paper is not None:
         tables.append(_verdicts(compared, *paper))
     return [*tables[:-1], replace(tables[-1], notes=[*tables[-1].notes, claim(compared)])]
@@ -101,23 +100,22 @@ def _tested(compared: Compared, timed: bool) -> Table:
     metric, systems = metric_named(compared.metric), compared.systems
     tests = [one.comparison for one in systems]
     tested = sum(test is not None for test in tests)
-    # heading, columns of CSV, and the cells of the systems
     columns = [
-        ("system", ["system"], [Cell(one.name) for one in systems]),
-        ("seeds", ["seeds"], [number(one.count(metric.name), "d") for one in systems]),
-        (metric.title, _names(metric), [_summary(metric, one, compared.alpha) for one in systems]),
+        ("system", [Cell(one.name) for one in systems]),
+        ("seeds", [number(one.count(metric.name), "d", "seeds") for one in systems]),
+        (metric.title, [_summary(metric, one, compared.alpha) for one in systems]),
     ]
     if tested:
         found = [NOTHING if test is None else _difference(metric, test) for test in tests]
-        columns.append(("difference [95 %]", ["difference", "low", "high"], found))
+        columns.append(("difference [95 %]", found))
     for heading, name, field, form in _TESTED if tested else ():
-        columns.append((heading, [name], [number(getattr(t, field, None), form) for t in tests]))
+        columns.append((heading, [number(getattr(t, field, None), form, name) for t in tests]))
     if any(system.paired for system in systems):
-        columns.append(("paired bootstrap, p", ["paired bootstrap p"], list(map(_paired, systems))))
+        columns.append(("paired bootstrap, p", list(map(_paired, systems))))
     for cost in filter(lambda cost: timed or cost.group != "timed", COSTS):
-        costs = [number(system.cost(cost.name), cost.format) for system in systems]
+        costs = [number(system.cost(cost.name), cost.format, cost.name) for system in systems]
         if any(cell is not NOTHING for cell in costs):
-            columns.append((cost.title, [cost.name], costs))
+            columns.append((cost.title, costs))
     notes = ["± is the sample standard deviation over seeds (n − 1 below)."]
     if tested:
         bold = f"Bold: significantly better at {compared.alpha:g} after the adjustment"
@@ -127,30 +125,29 @@ def _tested(compared: Compared, timed: bool) -> Table:
             f"p: {_TESTS[compared.test]} against {compared.baseline}, adjusted for {tested} "
             f"system{'' if tested == 1 else 's'} (Holm); intervals are not. {bold}."
         )
-    headings, values, cells = zip(*columns, strict=True)
+    headings, cells = zip(*columns, strict=True)
     title = f"{metric.title} against {compared.baseline}"
-    rows = list(zip(*cells, strict=True))
-    return Table(title, headings, rows, [*notes, *compared.notes], values)
-
-
-def _names(metric: Metric) -> list[str]:
-    return [f"{metric.name} mean", f"{metric.name} sd"]
+    return Table(title, headings, list(zip(*cells, strict=True)), [*notes, *compared.notes])
 
 
 def _summary(metric: Metric, system: ComparedSystem, alpha: float = 0.0) -> Cell:
     """Return mean and deviation, or one value; bold if better than the baseline at `alpha`."""
     found, test = system.summary(metric.name), system.comparison
+    if found is None:
+        return NOTHING
+    names = f"{metric.name} mean", f"{metric.name} sd"
     if not isinstance(found, Summary):
-        return number(found, metric.format)
+        return Cell(format(found, metric.format), values={names[0]: found, names[1]: ""})
     bold = test is not None and test.holm < alpha and test.difference * metric.better > 0
     text = f"{metric.shown(found.mean)} ± {metric.shown(found.sd)}"
-    return Cell(text, bold, [found.mean, found.sd])
+    return Cell(text, bold, {names[0]: found.mean, names[1]: found.sd})
 
 
 def _difference(metric: Metric, test: Comparison) -> Cell:
     low, high = map(metric.shown, test.interval)
     text = f"{test.difference:+{metric.format}} [{low}, {high}]"
-    return Cell(text, values=[test.difference, *test.interval])
+    values = (test.difference, *test.interval)
+    return Cell(text, values=dict(zip(("difference", "low", "high"), values, strict=True)))
 
 
 def _paired(system: ComparedSystem) -> Cell:
@@ -159,7 +156,8 @@ def _paired(system: ComparedSystem) -> Cell:
         return NOTHING
     found = [system.paired.get(seed) for seed in sorted(run.seed for run in system.runs)]
     text = ", ".join("–" if p is None else f"{p:.2g}" for p in found)
-    return Cell(text, values=[", ".join("" if p is None else str(p) for p in found)])
+    plain = ", ".join("" if p is None else str(p) for p in found)
+    return Cell(text, values={"paired bootstrap p": plain})
 
 
 def _verdicts(compared: Compared, paper: str, task: str | None) -> Table:
@@ -188,8 +186,8 @@ def runs_table(paths: Sequence[Path]) -> Table:
     rows = [
         [
             Cell(run),
-            *(number(record["metrics"].get(of.name), of.format) for of in scores),
-            *(number(record["train"].get(of.name), of.format) for of in costs),
+            *(number(record["metrics"].get(of.name), of.format, of.name) for of in scores),
+            *(number(record["train"].get(of.name), of.format, of.name) for of in costs),
             Cell(str(record["hardware"]["cores"])),
             Cell(record["versions"]["torch"]),
             Cell(str((record["git"] or {}).get("revision") or "-")[:9]),
@@ -200,11 +198,9 @@ def runs_table(paths: Sequence[Path]) -> Table:
     apart = list(filter(None, [*incomparable(systems), texts(systems)]))
     last = NO_CLAIM if apart or systems_below_floor(systems) else CLAIM
     notes = [*doubt_notes(systems), *apart, *[last][: len(rows) - 1]]
-    more = ["cores", "torch", "revision"]
-    headings = ["run", *(of.title for of in (*scores, *costs)), *more]
-    values = [[name] for name in ("run", *(of.name for of in (*scores, *costs)), *more)]
+    headings = ["run", *(of.title for of in (*scores, *costs)), "cores", "torch", "revision"]
     # each note is a paragraph
-    return Table("", headings, rows, ["\n\n".join(notes)] if notes else [], values)
+    return Table("", headings, rows, ["\n\n".join(notes)] if notes else [])
 
 
 def published_table(
@@ -243,14 +239,14 @@ def correlation_table(
     found = pearson(*zip(*points.values(), strict=True))
     of = metric_named(x), metric_named(y)
     rows = [
-        [Cell(name), number(at[0], of[0].format), number(at[1], of[1].format)]
+        [Cell(name), *(number(a, one.format, one.name) for a, one in zip(at, of, strict=True))]
         for name, at in points.items()
     ]
     note = (
         f"Pearson's correlation of {of[0].title} and {of[1].title} over {found.n} models: "
         f"r = {found.r:.3g}, p = {found.p_value:.2g}. A model is the mean of its seeds."
     )
-    return Table("", ["runs", *(one.title for one in of)], rows, [note], [["runs"], [x], [y]])
+    return Table("", ["runs", *(one.title for one in of)], rows, [note])
 
 
 def study_figures(compared: Compared, x: str | None) -> list[Scatter]:

@@ -4,7 +4,7 @@ import csv
 import io
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,33 +20,29 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """Hold a text, and whether it is bold. `values` are the numbers in it, as CSV has them."""
+    """Hold a text, and whether it is bold. `values` has its numbers by column, as CSV has them."""
 
     text: str
     bold: bool = False
-    values: Sequence[float | str] = ()
+    values: Mapping[str, float | str] = field(default_factory=dict)
 
 
-NOTHING = Cell("–", values=[""])
+NOTHING = Cell("–")
 
 
-def number(value: float | None, form: str) -> Cell:
-    """Return a cell of a number, in a format; a dash if there is none."""
-    return NOTHING if value is None else Cell(format(value, form), values=[value])
+def number(value: float | None, form: str, column: str) -> Cell:
+    """Return a cell of a number, in a format, with its column in CSV; a dash if there is none."""
+    return NOTHING if value is None else Cell(format(value, form), values={column: value})
 
 
 @dataclass(frozen=True)
 class Table:
-    """Hold rows under headings, and sentences below.
-
-    `values` has for each column the names of its columns in CSV, by default its heading.
-    """
+    """Hold rows under headings, and sentences below."""
 
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = ()
-    values: Sequence[Sequence[str]] = field(default=())
 
 
 def to_markdown(tables: Sequence[Table]) -> str:
@@ -91,13 +87,12 @@ def to_csv(tables: Sequence[Table]) -> str:
     headings: list[str] = []
     rows: list[list[object]] = [[] for _ in tables[0].rows]
     for number, table in enumerate(tables):
-        first = 0 if number == 0 else 1  # the first column names the system
-        names = table.values or [[heading] for heading in table.headings]
-        headings += [name for column in names[first:] for name in column]
-        for row, cells in zip(rows, table.rows, strict=True):
-            for column, cell in zip(names[first:], cells[first:], strict=True):
-                values = list(cell.values) or [cell.text if len(column) == 1 else ""]
-                row += values + [""] * (len(column) - len(values))
+        for index in range(min(number, 1), len(table.headings)):  # the first one names the system
+            cells = [cells[index] for cells in table.rows]
+            names = dict.fromkeys(name for cell in cells for name in cell.values)
+            headings += names or [table.headings[index]]
+            for row, cell in zip(rows, cells, strict=True):
+                row += [cell.values.get(name, "") for name in names] or [cell.text]
     writer.writerows([headings, *rows])
     for table in tables:
         text.writelines(f"# {note}\n" for note in table.notes)

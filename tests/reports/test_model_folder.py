@@ -54,7 +54,7 @@ def test_an_imported_model_translates_in_the_same_way(joined_data, checkpoint, f
     assert outputs[0] == outputs[1]
 
 
-def test_the_folder_is_complete_and_reveals_no_paths(folder):
+def test_the_folder_is_complete_and_readable_and_reveals_no_paths(folder):
     assert {path.name for path in folder.iterdir()} == {
         "model.safetensors", "config.json", "README.md", "dict.en.txt", "dict.de.txt",
     }  # fmt: skip
@@ -65,6 +65,7 @@ def test_the_folder_is_complete_and_reveals_no_paths(folder):
         "decoder.embed_tokens.weight", "decoder.output_projection.weight",
     }  # fmt: skip
     assert str(folder.parent) not in (folder / "config.json").read_text()
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1  # readable for all
     card = (folder / "README.md").read_text()
     assert "license: MIT" in card
     assert "| `--head-components` | 4 |" in card
@@ -111,10 +112,6 @@ def test_languages_that_fairseq_inferred_are_in_the_card(checkpoint, joined_data
     export_model(inferred, tmp_path / "other", tmp_path / "words", "MIT")
     card = (tmp_path / "other" / "README.md").read_text()
     assert "--source-lang SOURCE_LANGUAGE --target-lang TARGET_LANGUAGE" in card
-
-
-def test_all_files_have_the_same_permissions(folder):
-    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
 
 
 def test_with_a_file_of_pieces_the_card_translates_plain_text(checkpoint, joined_data, tmp_path):
