@@ -29,10 +29,10 @@ BUDGETS: dict[str, int] = {
     "hooks": 2960,
     "inference": 1309,
     "losses": 4626,
-    "measures": 1523,
+    "measures": 1524,
     "models": 1838,
     "optim": 295,
-    "reports": 1685,
+    "reports": 1676,
     "results": 2428,
     "studies": 1010,
     "tasks": 575,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2510,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40406
+LINES_OF_TESTS = 40434
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,14 @@ from fairseq.data import Dictionary
 from typer.testing import CliRunner
 
 import highrank_plugins.measures
+from highrank_plugins.analysis.predictions import Band
 from highrank_plugins.cli import app, make_group
 from highrank_plugins.cli.measures import command
 from highrank_plugins.common.files import plain
 from highrank_plugins.common.formatting import Bars, Lines
 from highrank_plugins.measures import all_measures, find_measure, measure_names
 from highrank_plugins.measures.base import Block, TextMeasure, WeightMeasure, Words
+from highrank_plugins.measures.predictions import Predictions
 from highrank_plugins.models.head_monitor import take_snapshot
 from tests.heads.cases import MIXTAPE, MOC, MOS, SOFTMAX, Case, make_features
 from tests.heads.toys import toys  # noqa: F401  (a fixture)
@@ -84,6 +86,20 @@ def test_a_dictionary_of_equal_counts_is_treated_as_uncounted():
     assert [figure.title for figure in measure.figures(found)] == [
         "Words among the k most probable"
     ]
+
+
+def test_a_bar_of_perplexity_has_at_least_fifty_tokens():
+    bands = [Band(0, 10, 5, 200.0), Band(10, 100, 50, 20.0), Band(100, None, 445, 5.0)]
+    found = Predictions(500, 7.0, 2.0, 2.0, {"1": 0.5}, bands, None)
+    figure, _ = find_measure("predictions")().figures(found)
+    assert figure.groups == {"": {"10–99": 20.0, "100+": 5.0}}
+    assert (figure.scale, figure.ends) == ("log", (1, None))
+
+
+def test_the_rank_of_a_layer_with_gates_stays_within_its_bound():
+    measure, found = observed("spectrum", words_of(MIXTAPE), [TOKENS])
+    bound = int(dict(measure.rows(found))["at most, for this layer"].split(",")[0])
+    assert 1 < found.press_rank <= bound <= CLASSES
 
 
 def check_shown(measure, result):

@@ -72,6 +72,7 @@ def test_every_measure_that_applies_is_on_the_card(made):
     assert bool(card.sections["unargmaxable"].rows) == (not mixture)
     assert bool(card.sections["components"].rows) == (mixture or parts.curve is not None)
     assert card.missing == {}
+    assert not card.sections["kld"].figures  # one bar says no more than the table
     assert card.identity["tokens"] == results["predictions"].tokens == 100
     assert not isinstance(card.samples, Absent)
 

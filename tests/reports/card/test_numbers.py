@@ -113,6 +113,14 @@ def test_a_unigram_model_counts_the_training_text(case):
     assert f"a unigram model: {found:.3g}" in card.sections["predictions"].tile.note
 
 
+def test_the_rank_stands_beside_the_bound_of_a_softmax(case):
+    card, built, _, _ = case
+    head, spectrum = built.text.head, card.sections["spectrum"]
+    most = head.embed_dim + 1 + (head.bias is not None)
+    assert dict(spectrum.rows)["at most, for a softmax of this width"] == f"{most}"
+    assert f"at most {most} for a softmax" in spectrum.tile.note
+
+
 def test_parameters_are_counted_once(case):
     card, built, _, _ = case
     assert sum(part["parameters"] for part in card.parameters) == sum(
@@ -141,7 +149,13 @@ def test_the_histogram_of_slopes_has_every_cell(case):
     ],
 )
 def test_options_of_structure_and_function_are_shown(name, options):
-    sizes = {"num_classes": 9, "feature_dim": 4, "components": 2, "gate_biases": "full"}
+    sizes = {
+        "num_classes": 9,
+        "feature_dim": 4,
+        "gate_biases": "full",
+        "components": 2,
+        "frequent": 4,
+    }
     said = describe_head(build_head("mixtape", **sizes, pointwise=build_pointwise(name, **options)))
     assert said["gate_biases"] == "full"
     for option, value in options.items():
