@@ -19,11 +19,11 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1470,
     "benchmarks": 1390,
-    "cli": 3114,
-    "common": 2522,
+    "cli": 3162,
+    "common": 2543,
     "compat": 485,
     "criterions": 192,
-    "data": 2235,
+    "data": 2313,
     "evaluation": 264,
     "heads": 2346,
     "hooks": 2960,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2510,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40434
+LINES_OF_TESTS = 40517
 
 
 @pytest.fixture(scope="module")

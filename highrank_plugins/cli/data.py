@@ -103,15 +103,26 @@ def check_text(
 
     Example: highrank data check-text train.en train.de
 
-    Also refuses overlong lines, NUL, CR, byte order marks and words that fairseq reserves.
+    Takes any number of files. Also refuses lines of more than 1,000 words, NUL, CR, byte order
+    marks and words that fairseq reserves.
     """
     from highrank_plugins.common.folders import refuse_mixture
-    from highrank_plugins.common.text_lines import NO_EMPTY_LINES, check_texts
+    from highrank_plugins.common.text_lines import (
+        NO_EMPTY_LINES,
+        byte_lines,
+        check_texts,
+        counts_of,
+    )
 
     for file in files:
         refuse_mixture(file.parent)
-    count = check_texts(files, NO_EMPTY_LINES)
-    typer.echo(f"{count} lines in {', '.join(map(str, files))}")
+    check_texts(files, NO_EMPTY_LINES)
+    for file in files:
+        typer.echo(f"{file}: {counts_of(file)}")
+    rows = zip(*map(byte_lines, files), strict=True)
+    equal = sum(len({line for _, line in row}) < len(row) for row in rows)
+    if equal:
+        typer.echo(f"{equal:,} lines are equal in two files")
 
 
 def pieces(
@@ -134,26 +145,30 @@ def pieces(
     named = names("--languages", languages)
     with whole_folder(output, text) as new:  # created before the work
         refuse_other_languages(output, named)
-        split_texts(text, new, named, settings, processes or usable_cores())
+        for line in split_texts(text, new, named, settings, processes or usable_cores()):
+            typer.echo(line)
 
 
 def binarise(
     pieces: Annotated[Path, "Directory with {train,valid,test}.LANGUAGE."],
     output: Annotated[Path, "Directory for the binarised data."],
-    languages: Pair,
+    languages: Annotated[str, typer.Option(help="SOURCE,TARGET, or that of a language model.")],
     processes: Processes = None,
 ) -> None:
     """Binarise text faster than fairseq-preprocess.
 
     Example: highrank data binarise pieces data-bin --languages en,de
 
-    Writes the same bytes as fairseq-preprocess --joined-dictionary.
+    Writes the same bytes as fairseq-preprocess --joined-dictionary. The training text decides the
+    dictionary. One language: data for a language model, as of --only-source --padding-factor 1.
     """
     from highrank_plugins.data import binarising
 
-    pair = language_pair(languages)
+    named = language_pair(languages) if "," in languages else (languages,)
     with whole_folder(output, pieces) as new:
-        binarising.binarise(pieces, new, output, pair, processes or usable_cores())
+        workers = processes or usable_cores()
+        for line in binarising.binarise(pieces, new, output, named, workers):
+            typer.echo(line)
 
 
 def own_text(

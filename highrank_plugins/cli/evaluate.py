@@ -46,6 +46,33 @@ def generate(
         write_text(output, b"".join(lines).decode("utf-8"))
 
 
+def perplexity(
+    log: Annotated[Path, "Output of fairseq-eval-lm."],
+    text: Annotated[Path, "The scored text, before it was split into pieces."],
+) -> None:
+    """Compute perplexities per piece and per word, and bits per byte.
+
+    Example: highrank evaluate perplexity eval.log test.en
+
+    The end of a line counts as a piece, a word and a byte. Only the last two compare models with
+    different pieces.
+    """
+    from highrank_plugins.common.text_lines import byte_lines
+    from highrank_plugins.results.perplexity import read_eval_lm
+
+    score = read_eval_lm(log, "test")["test_bits"]
+    counted = dict(part.split(":") for part in score.signature.split("|"))
+    lines = [line for _, line in byte_lines(text, may_be_empty=False)]
+    scored = int(counted.get("words", counted["tokens"]))
+    if scored < len(lines):
+        raise ValueError(f"{log} scores {scored:,} tokens, but {text} has {len(lines):,} lines")
+    total = score.value * scored
+    words, size = (sum(map(f, lines)) + len(lines) for f in (lambda line: len(line.split()), len))
+    typer.echo(f"perplexity per piece: {2 ** (total / int(counted['tokens'])):,.2f}")
+    typer.echo(f"perplexity per word: {2 ** (total / words):,.2f} ({words:,} words)")
+    typer.echo(f"bits per byte: {total / size:.3f} ({size:,} bytes)")
+
+
 class ScoreOptions(BlockOptions):
     """Say which scores are computed, and where they are written."""
 
@@ -233,6 +260,12 @@ def cache_eval(
 
 
 evaluate = make_group(
-    {"generate": generate, "score": score, "dynamic": dynamic_eval, "cache": cache_eval},
+    {
+        "generate": generate,
+        "score": score,
+        "perplexity": perplexity,
+        "dynamic": dynamic_eval,
+        "cache": cache_eval,
+    },
     {"dialogue-score": dialogue_score},
 )

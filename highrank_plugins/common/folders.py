@@ -181,6 +181,8 @@ def whole_folder(folder: Path, *inputs: Path) -> Iterator[Path]:
             raise ValueError(
                 f"{folder} holds the input, which the output would overwrite: name another folder"
             )
+    if folder.is_dir() and any(path.is_file() for path in folder.glob("[!.]*")):
+        print(f"{folder}: replacing an earlier result; make again what follows", file=sys.stderr)
     with _held(folder, _OUTPUT):
         try:
             with new_files(folder) as new:

@@ -21,10 +21,10 @@ class _Lines:
 
 
 def bar_options() -> dict[str, Any]:
-    """Return arguments of `tqdm` for what may run longer than ten seconds."""
+    """Return arguments of `tqdm` for what may run longer than five seconds."""
     if sys.stderr.isatty():
-        return {"file": sys.stderr}
-    return {"file": _Lines(), "mininterval": 10, "ascii": True, "ncols": 78}
+        return {"file": sys.stderr, "delay": 5}
+    return {"file": _Lines(), "delay": 5, "mininterval": 10, "ascii": True, "ncols": 78}
 
 
 def bar(items: Sequence[Any], name: str) -> Iterable[Any]:

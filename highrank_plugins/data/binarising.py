@@ -2,14 +2,15 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from highrank_plugins.common.checksums import SUMS, read_ledger, write_sums
 from highrank_plugins.common.files import require_regular, write_text
+from highrank_plugins.common.progress import bar_options
 from highrank_plugins.common.text_lines import MAX_PIECES, UNKNOWN, TextRules, check_texts
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.ordered_map import ordered_map
@@ -30,13 +31,15 @@ LineRange = tuple[Path, int, int]
 
 
 def binarise(
-    pieces: Path, folder: Path, output: Path, languages: tuple[str, str], processes: int
-) -> None:
-    """Write one dictionary, `folder`/dict.LANGUAGE.txt, and the numbers of all text.
+    pieces: Path, folder: Path, output: Path, languages: tuple[str, ...], processes: int
+) -> Iterator[str]:
+    """Write one dictionary, `folder`/dict.LANGUAGE.txt, and the numbers of all text; yield counts.
 
     The files equal those of `fairseq-preprocess --joined-dictionary`, which takes two passes in
-    Python, and with `--workers 2` leaves one worker waiting. They will take the place of an earlier
-    result in `output`. The folder `pieces` has {train,valid,test}.LANGUAGE.
+    Python, and with `--workers 2` leaves one worker waiting. One language gets those of
+    `--only-source --padding-factor 1`: a language model would give words of padding probability.
+    The files will take the place of an earlier result in `output`. The folder `pieces` has
+    {train,valid,test}.LANGUAGE.
     """
     from fairseq.data import Dictionary
 
@@ -49,26 +52,55 @@ def binarise(
         counts.update(counted)
     for part in PARTS[1:]:
         check_texts(texts[part], TextRules(max_words=MAX_PIECES, unknown=UNKNOWN in counts))
-    for language in languages:
-        dictionary = folder / f"dict.{language}.txt"
+    yield f"dictionary: {len(counts):,} types of {counts.total():,} tokens, by falling count"
+    prefixes, dictionaries = _names(languages)
+    for language, name in zip(languages, dictionaries, strict=True):
+        dictionary = folder / name
         made = Dictionary()
         for word, count in counts.items():
             made.add_symbol(word, count)
-        made.finalize(padding_factor=_PADDING_FACTOR)
+        made.finalize(padding_factor=_PADDING_FACTOR if len(languages) > 1 else 1)
         made.save(str(dictionary))
         for part in PARTS:
-            prefix = folder / f"{part}.{'-'.join(languages)}.{language}"
-            work, text = partial(_number, dictionary), pieces / f"{part}.{language}"
-            blocks = ordered_map(work, _blocks(text), processes)
-            _write(prefix, blocks, len(_words(dictionary)))
+            text, found = pieces / f"{part}.{language}", Counter[str]()
+            blocks = _counted(text, found, partial(_number, dictionary), processes)
+            tokens = _write(folder / prefixes[part, language], blocks, len(_words(dictionary)))
+            yield (
+                f"{text.name}: {found['lines']:,} lines, {tokens:,} tokens with </s>, "
+                f"{found['unknown'] / tokens:.2%} unknown"
+            )
     write_sums(folder, others)
 
 
-def _require_ours(output: Path, languages: tuple[str, str]) -> dict[str, str]:
+def _names(languages: tuple[str, ...]) -> tuple[dict[tuple[str, str], str], list[str]]:
+    """Return the names of fairseq's files, by part and language, and of its dictionaries."""
+    if len(languages) == 1:
+        return {(part, languages[0]): part for part in PARTS}, ["dict.txt"]
+    pair = "-".join(languages)
+    prefixes = {(p, name): f"{p}.{pair}.{name}" for p in PARTS for name in languages}
+    return prefixes, [f"dict.{language}.txt" for language in languages]
+
+
+def _counted(
+    text: Path, found: Counter[str], work: Callable[[LineRange], Any], processes: int
+) -> Iterator["tuple[NDArray, NDArray]"]:
+    """Yield the blocks of a text as `work` returns them, with a bar, and count what they hold."""
+    from tqdm import tqdm
+
+    size = -(-text.stat().st_size // _BLOCK)
+    blocks = ordered_map(work, _blocks(text), processes)
+    for numbers, lengths in tqdm(blocks, text.name, size, unit="MiB", **bar_options()):
+        unknown = int((numbers == UNKNOWN_NUMBER).sum())
+        found.update(lines=len(lengths), unknown=unknown)
+        yield numbers, lengths
+
+
+def _require_ours(output: Path, languages: tuple[str, ...]) -> dict[str, str]:
     """Return the checksums of other files in `output`."""
-    prefixes = [f"{part}.{'-'.join(languages)}.{name}" for part in PARTS for name in languages]
-    dictionaries = [f"dict.{language}.txt" for language in languages]
-    names = [f"{prefix}.{kind}" for prefix in prefixes for kind in ("bin", "idx")] + dictionaries
+    prefixes, dictionaries = _names(languages)
+    names = [
+        f"{prefix}.{kind}" for prefix in prefixes.values() for kind in ("bin", "idx")
+    ] + dictionaries
     for name in names:
         require_regular(output / name)
     sums = read_ledger(output / SUMS)

@@ -4,7 +4,8 @@ They are SentencePiece's, or those of published translation models: Moses' token
 """
 
 import logging
-from collections import deque
+import re
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from io import BytesIO
@@ -14,6 +15,7 @@ from typing import Any, Literal
 
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.folders import refuse_mixture
+from highrank_plugins.common.progress import bar_options
 from highrank_plugins.common.text_lines import (
     PARALLEL,
     byte_lines,
@@ -28,6 +30,8 @@ from highrank_plugins.data.ordered_map import batches, ordered_map
 
 # number of lines that a process encodes at once
 BATCH = 5_000
+# how often a piece is in the training text on average, below which most are hardly learnt
+LEAST_TIMES = 20
 logger = logging.getLogger(__name__)
 Encoder = Callable[[list[str]], list[str]]
 
@@ -49,11 +53,12 @@ class PieceSettings(BlockOptions):
 
 def split_texts(
     text: Path, output: Path, languages: list[str], settings: PieceSettings, processes: int
-) -> None:
-    """Check and write {train,valid,test}.LANGUAGE as pieces, learnt from the training text."""
+) -> Iterator[str]:
+    """Write {train,valid,test}.LANGUAGE as pieces of the training text, and yield what was done."""
     training = {name: text / f"train.{name}" for name in languages}
-    for part in PARTS:
-        check_texts([text / f"{part}.{name}" for name in training], PARALLEL)
+    lines = {p: check_texts([text / f"{p}.{name}" for name in training], PARALLEL) for p in PARTS}
+    yield from _overlap(text, languages[0], lines)
+    yield f"learning from {lines['train']:,} lines of training text"
     if settings.algorithm == "sentencepiece":
         given = settings.model_dump(exclude={"algorithm"})
         model = learn_pieces([*training.values()], output / "pieces", **given)
@@ -64,9 +69,42 @@ def split_texts(
             training, output / "codes", operations=size, sample=sample, processes=processes
         )
         encoders = {name: code_encoder(codes, name) for name in training}
+    trained = Counter[str]()
     for name, encode in encoders.items():
+        known = Counter[str]()
         for file in (f"{part}.{name}" for part in PARTS):
-            write_pieces(encode, text / file, output / file, processes)
+            counts = write_pieces(encode, text / file, output / file, processes)
+            known = known or counts
+            words = sum(n for piece, n in counts.items() if _ends_word(piece, settings.algorithm))
+            new = sum(n for piece, n in counts.items() if piece not in known)
+            yield (
+                f"{file}: {counts.total():,} pieces of {len(counts):,} types, "
+                f"{counts.total() / max(words, 1):.2f} a word"
+                + (f", {new / counts.total():.2%} new" if counts is not known else "")
+            )
+        trained += known
+    times = trained.total() / len(trained)
+    fewer = 100 * max(trained.total() // (200 * LEAST_TIMES), 1)
+    if times < LEAST_TIMES and fewer < settings.vocab_size:
+        yield (
+            f"a piece is in the training text {times:.0f} times on average: fewer pieces learn "
+            f"more; try --vocab-size {fewer}"
+        )
+
+
+def _ends_word(piece: str, algorithm: str) -> bool:
+    """Whether a piece counts as a word: SentencePiece marks the first of each."""
+    return piece.startswith("▁") if algorithm == "sentencepiece" else not piece.endswith("@@")
+
+
+def _overlap(text: Path, language: str, lines: dict[str, int]) -> Iterator[str]:
+    """Yield how many lines of validation and test are in the training text, too."""
+    parts = {part: text / f"{part}.{language}" for part in PARTS}
+    held = {line for part in PARTS[1:] for line in folded_lines(parts[part])}
+    known = held.intersection(folded_lines(parts["train"])) - {""}
+    for part in PARTS[1:]:
+        if count := sum(line in known for line in folded_lines(parts[part])):
+            yield f"{part}: {count:,} of {lines[part]:,} lines are in the training text, too"
 
 
 def learn_pieces(
@@ -101,8 +139,10 @@ def learn_pieces(
     except RuntimeError as error:
         for text in texts:  # an error of a file, which SentencePiece hides, comes again
             deque(sampled_lines(text, sample), maxlen=0)
+        most = re.search(r"to a value <= (\d+)", str(error))
+        why = f"the text has {most[1]} pieces at most" if most else error
         raise ValueError(
-            f"data.vocab_size (--vocab-size) {vocab_size} does not fit the text: {error}"
+            f"data.vocab_size (--vocab-size) {vocab_size} does not fit the text: {why}"
         ) from None
     model.write_bytes(written.getvalue())
     return model
@@ -125,14 +165,20 @@ def _encode(model: str, lines: list[str]) -> list[str]:
     return [" ".join(pieces) for pieces in _processor(model).encode(lines, out_type=str)]
 
 
-def write_pieces(encode: Encoder, text: Path, output: Path, processes: int = 1) -> None:
-    """Write each line of `text` as its pieces with spaces between them."""
+def write_pieces(encode: Encoder, text: Path, output: Path, processes: int = 1) -> Counter[str]:
+    """Write each line of `text` as its pieces with spaces between them, and count the pieces."""
+    from tqdm import tqdm
+
+    counts, total = Counter[str](), -(-sum(1 for _ in byte_lines(text)) // BATCH)
     with output.open("w", encoding="utf-8", newline="\n") as file:
-        for lines in ordered_map(encode, batches(folded_lines(text), BATCH), processes):
+        done = ordered_map(encode, batches(folded_lines(text), BATCH), processes)
+        for lines in tqdm(done, output.name, total, unit="batch", **bar_options()):
+            counts.update(chain.from_iterable(map(str.split, lines)))
             file.writelines(f"{line}\n" for line in lines)
     is_ours = getattr(encode, "func", None) is _encode
     if is_ours and (marked := sum("▁".encode() in line for _, line in byte_lines(text))):
         logger.warning("%s: SentencePiece makes a blank of ▁ in %d lines", text, marked)
+    return counts
 
 
 def folded_lines(text: Path) -> Iterator[str]:

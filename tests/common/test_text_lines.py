@@ -65,7 +65,10 @@ def test_good_text_is_counted(files, text):
 def test_an_empty_and_a_missing_file_are_named(files):
     files[0].write_bytes(b"")
     files[1].unlink()
-    assert problems(files) == [f"{files[0]}: the file is empty", f"{files[1]}: no such file"]
+    assert problems(files) == [
+        f"{files[0]}: the file is empty",
+        f"{files[1]}: no such file; the folder has {files[0].name}",
+    ]
 
 
 @pytest.mark.parametrize(

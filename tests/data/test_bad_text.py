@@ -230,7 +230,7 @@ def test_binarised_text_keeps_every_line(tmp_path_factory, lines):
     for name in PARTS:
         (folder / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
     binarising._words.cache_clear()
-    binarising.binarise(folder, folder, folder, ("en", "de"), 1)
+    list(binarising.binarise(folder, folder, folder, ("en", "de"), 1))
     dictionary = binarising._words(folder / "dict.de.txt")
     rows = data_utils.load_indexed_dataset(str(folder / "valid.en-de.de"), None, "mmap")
     assert len(rows) == len(lines)

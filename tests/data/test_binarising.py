@@ -1,5 +1,6 @@
 """Binarised text is byte for byte what fairseq-preprocess writes."""
 
+import re
 import shutil
 import subprocess
 
@@ -18,7 +19,7 @@ highrank_plugins.register()  # the hooks look at dictionaries
 
 def binarise(pieces, output, processes=1):
     with whole_folder(output, pieces) as new:
-        binarising.binarise(pieces, new, output, LANGUAGES, processes)
+        list(binarising.binarise(pieces, new, output, LANGUAGES, processes))
 
 
 def content(folder):
@@ -60,6 +61,21 @@ def test_the_files_equal_those_of_fairseq_byte_for_byte(
     check = ["sha256sum", "--check", "sha256sums"]
     checked = subprocess.run(check, cwd=tmp_path, check=True, capture_output=True)
     assert len(checked.stdout.splitlines()) == len(stock) == 14
+
+
+def test_one_language_is_data_for_a_language_model(pieces, tmp_path):
+    ours, stock = tmp_path / "ours", tmp_path / "stock"
+    with whole_folder(ours, pieces) as new:
+        said = list(binarising.binarise(pieces, new, ours, ("de",), 1))
+    prefixes = [w for p in binarising.PARTS for w in (f"--{p}pref", pieces / f"{p}.de")]
+    run("preprocess", *prefixes, "--only-source", "--padding-factor", 1, "--destdir", stock)
+    assert content(ours) == content(stock) and (ours / "train.bin").exists()
+    assert [line.partition(" lines")[0] for line in said[1:]] == [
+        f"{part}.de: {len((pieces / f'{part}.de').read_text().splitlines()):,}"
+        for part in binarising.PARTS
+    ]
+    assert said[1].endswith(" 0.04% unknown")  # its <unk>
+    assert re.fullmatch(r"dictionary: [\d,]+ types of [\d,]+ tokens, by falling count", said[0])
 
 
 def test_blocks_cover_the_text_in_whole_lines(tmp_path, monkeypatch):

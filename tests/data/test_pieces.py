@@ -1,8 +1,12 @@
 """Pieces as recipes use them: nothing is lost but extra white space."""
 
+import re
+
 import pytest
 import sentencepiece
+from typer.testing import CliRunner
 
+from highrank_plugins.cli import app
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import pieces
 from highrank_plugins.data.pieces import (
@@ -38,6 +42,45 @@ def test_pieces_decode_to_the_line_with_folded_space(text, tmp_path):
         "Die Größe ist genau 5 cm².",
         "x y fi Å",  # neither the ligature nor the Ångström sign is normalised
     ]
+
+
+def test_commands_say_what_they_read_and_wrote(tmp_path):
+    words = [f"{a}{b}" for a in "abcdefgh" for b in "mnopqrst"]
+    lines = [" ".join(words[n % 60 : n % 60 + 4]) for n in range(0, 240, 3)]
+    known, new = lines[0], "am an zz"
+    for part, text in {"train": lines, "valid": [known, new], "test": [known, known]}.items():
+        (tmp_path / f"{part}.en").write_text("".join(f"{line}\n" for line in text))
+        (tmp_path / f"{part}.de").write_text("".join(f"{line.upper()}\n" for line in text))
+
+    def called(*words):
+        done = CliRunner().invoke(app, ["data", *map(str, words)])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    checked = called("check-text", tmp_path / "valid.en", tmp_path / "valid.en")
+    assert "valid.en: 2 lines, 7 words of 5 types, the longest line has 4\n" in checked
+    assert "2 lines are equal in two files" in checked
+    options = ["--languages", "en,de", "--processes", 1, "--vocab-size"]
+    said = called("pieces", tmp_path, tmp_path / "out", *options, 250)
+    for line in (
+        "valid: 1 of 2 lines are in the training text, too", "learning from 80 lines",
+        "test: 2 of 2 lines are in",
+        "times on average: fewer pieces learn more; try --vocab-size 100",
+    ):  # fmt: skip
+        assert line in said
+    assert re.search(r"valid.en: \d+ pieces of \d types, [\d.]+ a word, [\d.]+% new\n", said)
+    again = called("pieces", tmp_path, tmp_path / "out", *options, 40)
+    assert "out: replacing an earlier result; make again what follows" in again
+    assert "fewer" not in again
+    refused = CliRunner().invoke(
+        app, ["data", "pieces", str(tmp_path), "o", *map(str, options), "900"]
+    )
+    assert "(--vocab-size) 900 does not fit the text: the text has 296 pieces" in refused.output
+    (tmp_path / "train.de").unlink()
+    refused = CliRunner().invoke(
+        app, ["data", "pieces", str(tmp_path), "o", *map(str, options), "9"]
+    )
+    assert "train.de: no such file; the folder has train.en" in refused.output
 
 
 def test_pieces_are_learnt_from_long_lines_too(text, tmp_path):

@@ -8,6 +8,7 @@ need to know in comments that no reader sees:
     <!-- tiny: A → B -->    replace A by B in the next block, unless the tutorial is run whole
 """
 
+import math
 import os
 import re
 import shutil
@@ -134,6 +135,25 @@ def test_the_readme_uses_the_training_command_of_the_first_page():
 
 
 @pytest.mark.long
+def test_the_page_on_transformer_language_models_works(tmp_path):
+    for part in ("train", "valid", "test"):
+        shutil.copy(ROOT / "tests" / "text" / "tiny" / f"{part}.en", tmp_path)
+    printed = follow("howto/transformer_lm.md", tmp_path, tiny=True)
+    assert re.search(
+        r"^test\.en: \d+ lines, [\d,]+ tokens with </s>, 0\.00% unknown$", printed, re.M
+    )
+    per_piece, per_word = map(float, re.findall(r"^perplexity per .*: ([\d.]+)", printed, re.M))
+    (bits,) = re.findall(r"^bits per byte: ([\d.]+) \(([\d,]+) bytes", printed, re.M)
+    text = (tmp_path / "test.en").read_text(encoding="utf-8")
+    words = len(text.split()) + text.count("\n")
+    total = float(bits[0]) * len(text.encode())
+    assert bits[1] == f"{len(text.encode()):,}"
+    assert math.log2(per_word) == pytest.approx(total / words, rel=2e-3)
+    assert 1 < per_piece < per_word
+    assert re.search(r"^D-1\t\S+\t.* new", printed, re.M)  # no tiny line has a T
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("guide", ["card", "measure"])
 def test_python_in_the_guides_works(translator, guide):
     folder, _, _ = translator
@@ -159,5 +179,6 @@ def test_python_in_the_readme_works():
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     names: dict = {}
     exec(code, names)
-    assert names["loss"].ndim == 0 and names["embedding"].weight.grad is not None
+    assert float(names["loss"]) == pytest.approx(math.log(10_000), abs=0.5)
+    assert names["embedding"].weight.grad is not None
     assert names["log_probs"].shape == (1, 20, 10_000)
