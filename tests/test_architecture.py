@@ -3,7 +3,6 @@
 import ast
 import re
 import statistics
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,19 +75,13 @@ def own_parts(module: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_one_way(module):
+def test_imports_go_one_way_and_no_call_is_unsafe(module):
     wrong = own_parts(module) - allowed_parts(part_of(module))
     assert not wrong, f"{module.relative_to(ROOT)} may not import {sorted(wrong)}"
-
-
-@pytest.mark.parametrize(
-    "module",
-    [path for path in MODULES if part_of(path) in WITHOUT_FAIRSEQ],
-    ids=lambda path: str(path.relative_to(PACKAGE)),
-)
-def test_heads_and_losses_are_pure_torch(module):
     roots = {name.split(".")[0] for name in imported_names(module)}
-    assert not roots & {"fairseq", "fairseq_cli", "omegaconf", "hydra"}
+    if part_of(module) in WITHOUT_FAIRSEQ:
+        assert not roots & {"fairseq", "fairseq_cli", "omegaconf", "hydra"}
+    assert list(unsafe_places(ast.parse(module.read_text()))) == []
 
 
 def test_the_checks_see_every_form_of_import(tmp_path, monkeypatch):
@@ -124,11 +117,6 @@ def test_files_are_small():
     assert not too_long
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_code_has_no_unsafe_call_and_no_blind_except(module):
-    assert list(unsafe_places(ast.parse(module.read_text()))) == []
-
-
 def unsafe_places(tree: ast.AST) -> Iterator[str]:
     """Find calls that run code of a file or skip torch's check, and handlers that hide errors."""
     for node in ast.walk(tree):
@@ -146,33 +134,26 @@ def unsafe_places(tree: ast.AST) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("code", "count"),
     [
-        "torch.load(p, weights_only=False)",
-        "torch.load(p, weights_only=safe)",
-        "eval(text)",
-        "try:\n    f()\nexcept Exception:\n    pass",
-        "try:\n    f()\nexcept:\n    pass",
-        "try:\n    f()\nexcept Exception as error:\n    raise ValueError(error)",
-        "try:\n    f()\nexcept Exception:\n    if g:\n        raise",
+        ("torch.load(p, weights_only=False)", 1),
+        ("torch.load(p, weights_only=safe)", 1),
+        ("eval(text)", 1),
+        ("try:\n    f()\nexcept Exception:\n    pass", 1),
+        ("try:\n    f()\nexcept:\n    pass", 1),
+        ("try:\n    f()\nexcept Exception as error:\n    raise ValueError(error)", 1),
+        ("try:\n    f()\nexcept Exception:\n    if g:\n        raise", 1),
+        ("try:\n    f()\nexcept Exception:\n    g()\n    raise", 0),  # raises it again
     ],
 )
-def test_unsafe_code_is_found(code):
-    assert len(list(unsafe_places(ast.parse(code)))) == 1
-
-
-def test_a_handler_that_raises_the_error_again_hides_none():
-    code = "try:\n    f()\nexcept Exception:\n    g()\n    raise"
-    assert list(unsafe_places(ast.parse(code))) == []
+def test_unsafe_code_is_found(code, count):
+    assert len(list(unsafe_places(ast.parse(code)))) == count
 
 
 def test_files_name_no_machine_and_have_no_open_tasks():
     # in pieces, since this file is searched, too
-    unwanted = re.compile(
-        "|".join(
-            ["/wor" + "k/", "/ro" + "ot/", r"\.\./sha" + "red", r"\bTO" + r"DO\b", "FIX" + "ME"]
-        )
-    )
+    words = ["/wor" + "k/", "/ro" + "ot/", r"\.\./sha" + "red", r"\bTO" + r"DO\b", "FIX" + "ME"]
+    unwanted = re.compile("|".join(words))
     documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("recipes/**/*.*")]
     found = [
         f"{path.relative_to(ROOT)}: {match.group()}"
@@ -180,14 +161,6 @@ def test_files_name_no_machine_and_have_no_open_tasks():
         if path.is_file() and (match := unwanted.search(path.read_text(errors="replace")))
     ]
     assert not found
-
-
-def test_no_room_has_too_many_lines():
-    lines: Counter[str] = Counter()
-    for module in MODULES:
-        lines[part_of(module)] += len(module.read_text().splitlines())
-    most = 0.15 * lines.total()
-    assert {room: count for room, count in lines.items() if count > most} == {}
 
 
 def module_name(module: Path) -> str:
@@ -221,60 +194,6 @@ def circles(imports: dict[str, set[str]]) -> set[str]:
 
 def test_an_import_cycle_is_found():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == {"a", "b", "c"}
-
-
-# what is found by its place, not by an import; and what has a reason to stand alone
-BY_PLACE = {"cli", "compat", "hooks", *ADAPTERS}
-ALONE = {
-    "benchmarks/child.py": "the process that is measured, run by `python -m`",
-    "heads/logit_head.py": "the name that structures of users inherit",
-    "losses/mos.py": "a fused loss, as softmax.py and mixtape.py",
-}
-
-
-def importers() -> dict[str, set[str]]:
-    """Return by module who imports it, directly or by a name that its package hands on."""
-    packages = [module for module in MODULES if module.name == "__init__.py"]
-    handed_on = {
-        (module_name(package), alias.name): node.module
-        for package in packages
-        for node in ast.parse(package.read_text()).body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    found: dict[str, set[str]] = {}
-    for path in [*MODULES, *(ROOT / "tests").rglob("*.py")]:
-        if path in packages:
-            continue
-        for name in imported_names(path):
-            base, _, last = name.rpartition(".")
-            for target in (name, base, handed_on.get((base, last))):
-                if target:
-                    found.setdefault(target, set()).add(module_name(path))
-    return found
-
-
-def test_no_module_is_too_small():
-    """A module has two importers, 80 lines, a test that needs the seam, or a place of its kind."""
-    used = importers()
-    crumbs = []
-    for module in MODULES:
-        place, code = str(module.relative_to(PACKAGE)), module.read_text()
-        users = used.get(module_name(module), set())
-        modules = {name for name in users if not name.startswith("tests.")}
-        registered = "\n@register_" in code or part_of(module) in BY_PLACE
-        own_test = ROOT / "tests" / module.relative_to(PACKAGE).with_name(f"test_{module.name}")
-        if not (
-            module.name in ("__init__.py", "__main__.py")
-            or place in ALONE
-            or registered
-            or len(modules) >= 2
-            or modules < users
-            or own_test.exists()
-            or len(code.splitlines()) >= 80
-        ):
-            crumbs.append(f"{place}, which only {', '.join(users) or 'nobody'} imports")
-    assert not crumbs
 
 
 def test_no_two_classes_have_the_same_name():

@@ -21,12 +21,12 @@ BUDGETS: dict[str, int] = {
     "benchmarks": 1390,
     "cli": 3162,
     "common": 2543,
-    "compat": 485,
+    "compat": 456,
     "criterions": 192,
     "data": 2313,
     "evaluation": 264,
     "heads": 2346,
-    "hooks": 2960,
+    "hooks": 2817,
     "inference": 1309,
     "losses": 4626,
     "measures": 1524,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2510,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40517
+LINES_OF_TESTS = 39846
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +63,11 @@ def test_no_room_grows(figures):
     grown = {room: lines for room, lines in found.items() if lines > BUDGETS[room]}
     assert not grown, f"lines above the budget: {grown}"
     assert figures.lines_of(sorted(TESTS.rglob("*.py"))) <= LINES_OF_TESTS
+
+
+def test_no_module_is_too_small(figures):
+    """A module has 100 lines, or is one repair or registered thing; exceptions may only fall."""
+    assert len(figures.crumbs()) <= 25, figures.crumbs()
 
 
 def test_refusals_are_listed(figures):

@@ -1,6 +1,7 @@
 """The tiers of tests go by their seconds."""
 
 import json
+import os
 
 import pytest
 
@@ -50,13 +51,20 @@ def test_what_takes_more_than_its_share_is_named():
     assert tiers.slower({"new": 2.0}, entries) == ["new took 2.0 s, its share is 1.9 s"]
 
 
-def test_written_durations_forget_files_that_are_gone():
-    here = "tests/test_tiers.py::test_"
-    entries = {f"{here}a": 2.0, f"{here}b": 2.0, "tests/test_gone.py::test_a": 9.0}
+def test_written_durations_forget_files_and_functions_that_are_gone():
+    here, other = "tests/test_tiers.py::test_", {"tests/test_package.py::test_a": 3.0}
+    entries = {f"{here}gone": 2.0, f"{here}b": 2.0, "tests/test_gone.py::test_a": 9.0, **other}
     found = tiers.merged({f"{here}b": 0.1, f"{here}c": 1.26}, entries)
-    assert found == {f"{here}a": 2.0, f"{here}c": 1.3}
+    assert found == {f"{here}c": 1.3, **other}
 
 
 @pytest.mark.parametrize("nodeid", ["a.py::test_b", "a.py::test_b[c@d]@e", "a.py::test_b@e"])
 def test_cases_belong_to_their_function(nodeid):
     assert tiers.function_of(nodeid) == "a.py::test_b"
+
+
+# pytest 9.2 ignores the names that pytest-xdist 3.8 gives to groups, without a word
+@pytest.mark.xdist_group("together")
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one worker needs no groups")
+def test_tests_of_a_group_share_a_worker(request):
+    assert request.node.nodeid.endswith("@together")

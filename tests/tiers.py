@@ -40,14 +40,14 @@ def slower(seconds: dict[str, float], entries: dict[str, float]) -> list[str]:
 
 
 def merged(seconds: dict[str, float], entries: dict[str, float]) -> dict[str, float]:
-    """Return the entries with those of this run in place of older ones."""
-    kept = {name: s for name, s in entries.items() if (FILE.parent.parent / _file(name)).exists()}
+    """Return the entries of this run, and those of files that are there and did not run."""
     found = {name: round(s, 1) for name, s in seconds.items()}
-    return {name: s for name, s in sorted((kept | found).items()) if s > FAST}
-
-
-def _file(name: str) -> str:
-    return name.partition("::")[0]
+    ran = {name.partition("::")[0] for name in seconds}
+    for name, s in entries.items():
+        file = name.partition("::")[0]
+        if file not in ran and (FILE.parent.parent / file).exists():
+            found[name] = s
+    return {name: s for name, s in sorted(found.items()) if s > FAST}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,9 +4,8 @@ What breaks: nothing visibly; a model file whose `adaptive_softmax_cutoff`, `cha
 `decoder_layers` is a Python expression runs it when it is loaded, although torch.load itself is
 safe (`weights_only=True`). 56 bare calls of eval() in 31 modules do this.
 Why: before dataclasses, fairseq wrote lists as strings, `"[(512, 3)] * 20"`.
-What we do: every module of fairseq gets a global `eval`, found before the built-in one, that
-understands literals and a little arithmetic and raises UserError for all else. Modules imported
-later get theirs from an import hook.
+What we do: every module of fairseq gets a global `eval` that understands literals and a little
+arithmetic; modules imported later get theirs from an import hook.
 Delete when: fairseq reads these options with ast.literal_eval.
 """
 
@@ -19,8 +18,7 @@ from typing import Any
 from highrank_plugins.common.user_error import UserError
 
 _PACKAGES = ("fairseq", "fairseq_cli")
-_MAX_CHARACTERS = 10_000
-_MAX_ITEMS = 10_000
+_MAX_CHARACTERS = _MAX_ITEMS = 10_000
 _ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 
 
@@ -28,8 +26,7 @@ def literal(text: Any) -> Any:
     """Return the value of a literal, or of sums and products of literals, without running code.
 
     Understands numbers, strings, booleans, None, tuples, lists and dicts; + - * of numbers, + of
-    two lists or tuples, and a list times a count. What is not a string (fairseq's `eval_bool`
-    gets booleans) is returned as it is.
+    two lists or tuples, and a list times a count. Other than strings are returned as they are.
     """
     if not isinstance(text, str):
         return text
@@ -52,34 +49,26 @@ def _value(node: ast.expr) -> Any:
             return tuple(map(_value, items))
         case ast.List(elts=items):
             return list(map(_value, items))
-        case ast.Dict(keys=keys, values=values) if None not in keys:
+        case ast.Dict(keys=keys, values=values):
             return {_value(k): _value(v) for k, v in zip(keys, values, strict=True)}
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_number(_value(operand))
-        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-            return _number(_value(operand))
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as op, operand=operand):
+            return _combine(ast.Mult(), -1 if isinstance(op, ast.USub) else 1, _value(operand))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
             return _combine(op, _value(left), _value(right))
     raise ValueError
-
-
-def _number(value: Any) -> Any:
-    if not isinstance(value, int | float):
-        raise ValueError
-    return value
 
 
 def _combine(op: ast.operator, left: Any, right: Any) -> Any:
     is_sequence = isinstance(left, list | tuple)
     if is_sequence and isinstance(op, ast.Mult):
         # without a limit, a few characters could ask for all memory
-        if not isinstance(right, int) or len(left) * right > _MAX_ITEMS:
-            raise ValueError
+        known = isinstance(right, int) and len(left) * right <= _MAX_ITEMS
     elif is_sequence and isinstance(op, ast.Add):
-        if type(left) is not type(right):
-            raise ValueError
+        known = type(left) is type(right)
     else:
-        _number(left), _number(right)
+        known = isinstance(left, int | float) and isinstance(right, int | float)
+    if not known:
+        raise ValueError
     return _ARITHMETIC[type(op)](left, right)
 
 
@@ -100,11 +89,7 @@ class _Finder:
         return spec
 
 
-def _install() -> None:
-    sys.meta_path.insert(0, _Finder)
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in _PACKAGES:
-            module.eval = literal
-
-
-_install()
+sys.meta_path.insert(0, _Finder)
+for _name, _module in list(sys.modules.items()):
+    if _name.partition(".")[0] in _PACKAGES:
+        vars(_module)["eval"] = literal

@@ -4,12 +4,11 @@ What breaks: with `--num-workers` each epoch leaves a process behind until Pytho
 which then takes 5 seconds a process. SIGTERM to all processes of a run ends its workers, too, and
 the run with "DataLoader worker exited unexpectedly" instead of a checkpoint.
 Why: workers end when their loader does, and two cycles of references hold it. The iterator of an
-epoch holds the loader, whose sampler holds a method of the iterator. And where fairseq asks for an
-option that a task lacks, the error of omegaconf holds itself and the function that made the
-iterator. A worker's own handler ends it at any SIGTERM.
+epoch holds the loader, whose sampler holds a method of the iterator. And where a task lacks an
+option, omegaconf's error holds itself and the function that made the iterator. A worker's own
+handler ends it at any SIGTERM.
 What we do: the sampler holds the iterator weakly, and omegaconf's errors forget their variables. A
-worker lets the signals of `stop_request.py` pass, except those that its own run sends to end it,
-and ignores SIGINT.
+worker lets the signals of `stop_request.py` pass, except those of its own run, and ignores SIGINT.
 Delete when: the training loop closes the loader of an epoch, and torch's workers leave SIGTERM from
 other processes to their parent.
 """

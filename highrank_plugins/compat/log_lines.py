@@ -6,9 +6,8 @@ bar. Before its first update a run prints every option of fairseq, every layer a
 which sizes and numbers of parameters are lost. Each checkpoint is announced three times.
 Why: `import fairseq` calls `logging.basicConfig(level=DEBUG)` in a model of wav2vec before tools
 set level and format. Its loggers know nothing of tqdm's bars, and log at the level INFO.
-What we do: take DEBUG back to `$LOGLEVEL`, INFO if unset, with the time in each line; any other
-level was chosen on purpose. Clear the bars before each line. Leave developers' lines out and round
-seconds, unless `LOGLEVEL=DEBUG`; one line says so.
+What we do: take DEBUG back to `$LOGLEVEL`, INFO if unset, with the time in each line. Clear the
+bars before each line. Leave developers' lines out and round seconds, unless `LOGLEVEL=DEBUG`.
 Delete when: that line of wav2vec is gone, and fairseq logs through tqdm and at the level DEBUG.
 """
 

@@ -9,11 +9,12 @@ is what those hooks were shown.
 Delete when: `NanDetector` takes such modules.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from fairseq.nan_detector import NanDetector
+from torch.utils._pytree import tree_leaves
 
 from highrank_plugins.common.patching import replaces
 
@@ -28,16 +29,8 @@ def add_hooks(stock: Callable, detector: NanDetector, module: Any) -> None:
         return
 
     def watch_gradients(module: Any, _inputs: Any, output: Any) -> None:
-        for tensor in _tensors(output):
-            if tensor.requires_grad:
+        for tensor in tree_leaves(output):
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
                 tensor.register_hook(lambda gradient: detector.bhook_fn(module, (), gradient))
 
     detector.bhooks.append(module.register_forward_hook(watch_gradients))
-
-
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, dict | list | tuple):
-        for value in tree.values() if isinstance(tree, dict) else tree:
-            yield from _tensors(value)

@@ -7,8 +7,7 @@ training run resumes or a model is loaded; the same for `numpy._core.multiarray.
 Why: torch.load reads with weights_only=True, which admits tensors and plain containers only.
 Fairseq stores legacy models' options as a Namespace and validation results as numpy numbers. It
 sends the loaded state to the other ranks as omegaconf containers with placeholders for tensors.
-What we do: admit exactly these classes. They hold data; building one runs nothing. weights_only
-is never switched off.
+What we do: admit exactly these classes. They hold data; building one runs nothing.
 Delete when: fairseq stores plain containers, or registers these classes itself.
 """
 
@@ -37,13 +36,10 @@ _BROADCAST = [
 ]
 
 
-def _numpy_constructors() -> list[tuple[typing.Any, str]]:
-    """Return the functions that pickled numpy scalars and arrays call, of numpy 1 and 2."""
-    functions = [np.float64(0).__reduce__()[0], np.zeros(1).__reduce__()[0]]
-    modules = ("numpy._core.multiarray", "numpy.core.multiarray")  # of numpy 2 and numpy 1
-    return [(f, f"{module}.{f.__name__}") for f in functions for module in modules]
-
-
-torch.serialization.add_safe_globals(
-    [argparse.Namespace, *_NUMPY, *_numpy_constructors(), *_BROADCAST]
-)
+# what pickled numpy scalars and arrays call, under the names of numpy 2 and numpy 1
+_CONSTRUCTORS = [
+    (function, f"{module}.{function.__name__}")
+    for function in (np.float64(0).__reduce__()[0], np.zeros(1).__reduce__()[0])
+    for module in ("numpy._core.multiarray", "numpy.core.multiarray")
+]
+torch.serialization.add_safe_globals([argparse.Namespace, *_NUMPY, *_CONSTRUCTORS, *_BROADCAST])

@@ -4,13 +4,11 @@ Options. What breaks: `fairseq-train` into the directory of an earlier run resum
 new options: another architecture of the same sizes, other data, another seed or learning rate. Why:
 fairseq loads parameters that fit, and compares no option. What we do: compare the options of the
 checkpoint in --save-dir with those of the command, and hashes of the training and validation data,
-which each checkpoint holds. Refuse what makes another model or another run, and list it. Lengths,
-paths, logging, evaluation and how often checkpoints are written may change. So may the number of
-processes, `--max-tokens` and `--update-freq`, as long as an update has as many tokens. Another
-number of processes alone, another precision, and other names of validation sets give a warning.
-`--allow-changed-options`, `--reset-optimizer`, `--reset-lr-scheduler` and `--reset-dataloader` turn
-refusals into warnings. A checkpoint of `--restore-file` or `--finetune-from-model` may have any
-options. Delete when: fairseq compares them.
+which each checkpoint holds. Refuse what makes another model or another run, and list it. Processes,
+`--max-tokens` and `--update-freq` may change as long as an update has as many tokens. Another
+number of processes alone, another precision, and other names of validation sets give a warning, and
+so does all with `--allow-changed-options` or a `--reset-…` option. A checkpoint of `--restore-file`
+or `--finetune-from-model` may have any options. Delete when: fairseq compares them.
 """
 
 import hashlib
@@ -97,9 +95,9 @@ def check_options(trainer: Any, path: str, state: dict[str, Any]) -> None:
         if any(a and b and a != b for a, b in zip(before.get(name, ()), now, strict=False))
     ]
     if changed_sets:
-        names = [block["task"].get("data") for block in (saved, current)]
-        sentences = f"{names[1]} with other sentences in {' and '.join(changed_sets)}"
-        refused["data"] = (f"{names[0]} then", sentences)
+        sentences = f"with other sentences in {' and '.join(changed_sets)}"
+        old, new = (block["task"].get("data") for block in (saved, current))
+        refused["data"] = (f"{old} then", f"{new} {sentences}")
     if refused:
         text = f"that training run had other options: {_listed(refused)}"
         new_phase = cfg.reset_optimizer or cfg.reset_lr_scheduler or cfg.reset_dataloader
@@ -109,17 +107,14 @@ def check_options(trainer: Any, path: str, state: dict[str, Any]) -> None:
                 "run with these options, add --allow-changed-options"
             )
         logger.warning("%s: %s", path, text)
-    changed = dict(_differences(saved, current, _WARNED))
-    if not refused and _world(saved) != _world(current):
-        changed["distributed_world_size"] = (_world(saved), _world(current))
-    if changed:
+    world = [("distributed_training", "distributed_world_size")]
+    if changed := dict(_differences(saved, current, [*_WARNED, *([] if refused else world)])):
         logger.warning("%s: options have changed: %s", path, _listed(changed))
 
 
 def _listed(differences: dict[str, tuple[Any, Any]]) -> str:
-    most = 8
     lines = [f"{flag(name)} was {old}, is now {new}" for name, (old, new) in differences.items()]
-    return "; ".join(lines[:most]) + (f"; and {len(lines) - most} more" if lines[most:] else "")
+    return "; ".join(lines[:8] + ([f"and {len(lines) - 8} more"] if lines[8:] else []))
 
 
 def _blocks(cfg: Any) -> dict[str, _Options]:
@@ -150,13 +145,9 @@ def _differences(saved: _Options, current: _Options, counting: Any) -> Iterator[
             yield (_NAMED[block] if name == "_name" else name), (old, new)
 
 
-def _world(options: _Options) -> int:
-    return options["distributed_training"]["distributed_world_size"]
-
-
 def _per_update(options: _Options) -> list[tuple[int, int]]:
     """Return the tokens and the sentences or streams of an update, for each --update-freq."""
-    data, world = options["dataset"], _world(options)
+    data, world = options["dataset"], options["distributed_training"]["distributed_world_size"]
     streams = options.get("task", {}).get("streams")
     most = (data.get("max_tokens") or 0) * world, streams or (data.get("batch_size") or 0) * world
     return [(most[0] * f, most[1] * f) for f in options["optimization"]["update_freq"]]

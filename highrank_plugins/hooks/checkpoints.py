@@ -9,17 +9,15 @@ What we do: write each attempt into a new file, which is flushed, read back, com
 Reading. What breaks: 988 of 1000 single flipped bits load silently; for a forbidden class, torch
 advises to switch weights_only off; omegaconf resolves `${…}`. Why: `load_checkpoint_to_cpu` hands
 any file to torch.load, which compares no checksum, and its `cfg` to omegaconf. What we do: refuse
-files that are not an uncompressed zip with right checksums, or name a class outside of
-`compat/safe_globals.py`. Refuse options that are not plain, or larger than the weights (0.4 s per
-gigabyte). Delete when: never; all commands and the hub load through here.
+what is no zip with right checksums (0.4 s per gigabyte), names a class outside of
+`compat/safe_globals.py`, or has options that are not plain. Delete when: never.
 
 Words and options. What breaks: with two words of a dictionary swapped, every command computes with
 the wrong embeddings; `-s de -t en` lets a model from English to German translate German;
 parameters are loaded into another model whose sizes fit. Why: a checkpoint holds no words, and no
-values of unset options. What we do: store a hash of the words in order for source and target, the
-languages, and `function_options` of the model, and compare them wherever they are loaded. A file
-without a hash is read with a warning. Tasks of many dictionaries are left alone. A model that
-cannot be built is explained with the file's name. Delete when: fairseq stores the dictionary.
+values of unset options. What we do: store hashes of the words, the languages, and
+`function_options` of the model, and compare them wherever they are loaded; a file without a hash
+gives a warning. Delete when: fairseq stores the dictionary.
 """
 
 import pickle
@@ -49,8 +47,7 @@ from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.training_listener import listening
 from highrank_plugins.common.user_error import UserError
 
-ATTEMPTS = 3
-PAUSE_SECONDS = 2.5  # a network disk may be back by then
+_ATTEMPTS = 3
 _PLAIN = (str, int, float, bool, type(None))
 _MAX_CONFIG_VALUES = 100_000  # real configurations have about 1,000
 _observers: list[Callable[[str, dict[str, Any]], None]] = []
@@ -62,13 +59,13 @@ def save(stock: Callable, obj: Any, filename: str, async_write: bool = False) ->
     if not PathManager.supports_rename(filename):
         return stock(obj, filename, async_write=async_write)
     expected_bytes = sum(_storages(obj).values())
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, _ATTEMPTS + 1):
         try:
             return write_whole(filename, lambda file: torch.save(obj, file), expected_bytes)
         except OSError:
-            if attempt == ATTEMPTS:
+            if attempt == _ATTEMPTS:
                 raise
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(2.5)  # a network disk may be back by then
 
 
 def _storages(value: Any) -> dict[int, int]:
@@ -76,14 +73,9 @@ def _storages(value: Any) -> dict[int, int]:
     if isinstance(value, torch.Tensor) and value.layout == torch.strided:
         storage = value.untyped_storage()
         return {storage.data_ptr(): storage.nbytes()}
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        return {}
-    found: dict[int, int] = {}
-    for inner in value:
-        found |= _storages(inner)
-    return found
+    inner = value.values() if isinstance(value, dict) else value
+    inner = inner if isinstance(value, dict | list | tuple) else ()
+    return {place: size for part in inner for place, size in _storages(part).items()}
 
 
 @replaces(PathManager, "copy")
@@ -148,38 +140,29 @@ def _load_safely(path: str) -> dict[str, Any]:
 
 
 def _check_config(path: str, state: dict[str, Any]) -> None:
-    for count, value in enumerate(_leaves([state.get("cfg"), state.get("args")])):
+    waiting, count = [state.get("cfg"), state.get("args")], 0
+    while waiting:
+        value, count = waiting.pop(), count + 1
         if count > _MAX_CONFIG_VALUES:
             raise UserError(
                 f"{path} is refused: its configuration is too large, or contains itself"
             )
-        if type(value) not in _PLAIN:
-            raise UserError(
-                f"{path} is refused: its configuration holds a {type(value).__name__}, "
-                "but only plain values are safe"
-            )
-        if isinstance(value, str) and "${" in value:
-            raise UserError(
-                f"{path} is refused: its configuration holds {value!r}, which omegaconf would "
-                "resolve. fairseq stores resolved values: save the checkpoint again with those"
-            )
-
-
-def _leaves(root: Any) -> Iterator[Any]:
-    """Yield keys and values at every depth; containers count too, so that cycles end."""
-    waiting = [root]
-    while waiting:
-        value = waiting.pop()
         if isinstance(value, Namespace):
             value = vars(value)
         if type(value) is dict:
             waiting += [*value.keys(), *value.values()]
-            yield None
         elif type(value) in (list, tuple):
             waiting += value
-            yield None
-        else:
-            yield value
+        elif type(value) not in _PLAIN:
+            raise UserError(
+                f"{path} is refused: its configuration holds a {type(value).__name__}, "
+                "but only plain values are safe"
+            )
+        elif isinstance(value, str) and "${" in value:
+            raise UserError(
+                f"{path} is refused: its configuration holds {value!r}, which omegaconf would "
+                "resolve. fairseq stores resolved values: save the checkpoint again with those"
+            )
 
 
 @replaces(checkpoint_utils, "load_model_ensemble_and_task")
@@ -208,11 +191,10 @@ def build_model(stock: Callable, cfg: Any, task: Any, from_checkpoint: bool = Fa
 
 def plain_options(options: Any) -> dict[str, Any]:
     """Return the options of a model as plain values."""
-    if isinstance(options, Namespace):
-        return vars(options)
     if OmegaConf.is_config(options):
         options = OmegaConf.to_container(options)
-    return options if isinstance(options, dict) else {}
+    found = vars(options) if isinstance(options, Namespace) else options
+    return found if isinstance(found, dict) else {}
 
 
 @replaces(FairseqTask, "state_dict")
@@ -247,10 +229,9 @@ def check_dictionaries(task: FairseqTask, state: Mapping[str, Any]) -> None:
 
 
 def _hashes(task: FairseqTask) -> dict[str, str]:
-    if hasattr(task, "dicts"):  # a dictionary per language; options name source and target
-        return {}
     found = {}
-    for side in ("target", "source"):
+    # `dicts`: a dictionary per language; options name source and target
+    for side in () if hasattr(task, "dicts") else ("target", "source"):
         try:
             dictionary = getattr(task, f"{side}_dictionary", None)
         except NotImplementedError:  # the task has no words

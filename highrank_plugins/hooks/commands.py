@@ -2,22 +2,20 @@
 
 Mistakes. What breaks: `--head mos --head-components 0` ends with a traceback of 20 functions. Why:
 fairseq prints every error so; hydra prints errors itself. What we do: Python's hook for errors
-prints the message alone, with exit code 2. This concerns a `UserError`, an error of files, disks or
-numbers, what fairseq says about options, and an error that options have led to (LOGLEVEL=DEBUG
-shows the traceback). Other errors, and those of an update, may
-be defects and keep the traceback. A program that calls fairseq gets the exception. Delete when:
-fairseq does so.
+prints the message alone, with exit code 2: of a `UserError`, and of an error of files, disks or
+numbers. So it does where fairseq speaks of options, or an option has led to an error. Other errors,
+and those of an update, may be defects and keep the traceback. Delete when: fairseq does so.
 
 Closed output. What breaks: `fairseq-eval-lm … | head -1` prints 20 lines of `BrokenPipeError` for
 each line that it cannot write. Why: Python's logging never ends the command. What we do: end it, as
 a shell does; a training run continues silently. Delete when: never.
 
 Options. What breaks: `--bf16` is taken for `--tpu`; `--lr '$rate'` ends in `SyntaxError`; a
-mistyped option is answered with 200 lines of usage; `--help` hides the options of the architecture,
-task and criterion. Why: fairseq parses twice, and argparse prints its help in the first parse, and
-its usage at every error. What we do: set `tpu` back without torch_xla, say what was expected, add
-the nearest name, and ignore `--help` in the first parse. Numbers must lie in their ranges. Commands
-print UTF-8 in every locale. Delete when: fairseq does so.
+mistyped option is answered with 200 lines of usage; `--help` hides the options of the architecture.
+Why: fairseq parses twice, and argparse prints help in the first parse, and usage at every error.
+What we do: set `tpu` back without torch_xla, say what was expected, add the nearest name, and
+ignore `--help` in the first parse. Numbers must lie in their ranges. Commands print UTF-8 in every
+locale. Delete when: fairseq does so.
 """
 
 import argparse
@@ -30,6 +28,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -126,23 +125,19 @@ def parse_known_args(stock: Callable, parser: Any, args: Any = None, namespace: 
     has_arch = any(word in ("-a", "--arch") or word.startswith("--arch=") for word in words)
     if not is_first or not _HELP & set(words) or ("--arch" in options and not has_arch):
         return stock(parser, args, namespace)
-    required = [action for action in parser._actions if action.required]
-    for action in required:
-        action.required = False
-    try:
+    with ExitStack() as stack:
+        for action in parser._actions:
+            stack.callback(setattr, action, "required", action.required)
+            action.required = False
         return stock(parser, [word for word in words if word not in _HELP], namespace)
-    finally:
-        for action in required:
-            action.required = True
 
 
 @replaces(argparse.ArgumentParser, "error")
 def error(stock: Callable, parser: Any, message: str) -> Any:
     """End as argparse does; a parser of fairseq's says in one line what was probably meant."""
-    actions = parser._option_string_actions
+    actions, meant = parser._option_string_actions, ""
     if "--user-dir" not in actions:
         return stock(parser, message)
-    meant = ""
     if message.startswith("unrecognized arguments:"):
         words = re.findall(r"--[\w-]+", message)
         meant = "".join(did_you_mean(word, list(actions)) for word in words)
@@ -163,10 +158,10 @@ def is_command() -> bool:
 @replaces(utils, "call_main")
 def call_main(stock: Callable, cfg: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a command; fairseq-hydra-train has not read its options by `parse_args_and_arch`."""
-    if isinstance(cfg, DictConfig):
-        for group in OmegaConf.to_container(cfg).values():
-            if isinstance(group, dict):
-                check_ranges(group)
+    groups = OmegaConf.to_container(cfg).values() if isinstance(cfg, DictConfig) else ()
+    for group in groups:
+        if isinstance(group, dict):
+            check_ranges(group)
     result = stock(cfg, *args, **kwargs)
     write_output()
     return result
@@ -191,12 +186,10 @@ def handle_error(stock: Callable, handler: Any, record: Any) -> None:
 @replaces(sys, "excepthook")
 def print_uncaught(stock: Callable, kind: Any, error: Any, trace: Any) -> None:
     """Print an error that nothing has caught: a user's mistake in one line, with its place."""
-    if not isinstance(error, Exception) or not is_command():
-        stock(kind, error, trace)
-        return
-    if isinstance(error, BrokenPipeError) and has_no_reader():
+    told = isinstance(error, Exception) and is_command()
+    if told and isinstance(error, BrokenPipeError) and has_no_reader():
         leave(1)
-    message = _message_of(error)
+    message = _message_of(error) if told else None
     if message is None:
         stock(kind, error, trace)
         return
@@ -233,23 +226,22 @@ def _message_of(error: Exception) -> str | None:
     if not wrong:
         return None
     logger.debug("%s", error, exc_info=error)
-    if len(wrong) == 1:
-        return f"{wrong[0]}: {_reason_of(error)}; correct the option, or leave it out"
-    return f"{_reason_of(error)}; correct one of the options {', '.join(wrong)}"
+    if wrong[1:]:
+        return f"{_reason_of(error)}; correct one of the options {', '.join(wrong)}"
+    return f"{wrong[0]}: {_reason_of(error)}; correct the option, or leave it out"
 
 
 def _missing_package(error: Exception) -> str | None:
     """Return the Python package, or data of NLTK, that a part of fairseq looks for."""
+    text, name = str(error), ""
     if isinstance(error, ModuleNotFoundError):
-        is_ours = (error.name or "highrank_plugins").startswith(("highrank_plugins", "fairseq"))
-        return None if is_ours else f"the Python package {error.name}"
-    if isinstance(error, ImportError) and (found := re.match(r"Please install (\S+)", str(error))):
-        return f"the Python package {found[1]}"
-    if isinstance(error, LookupError) and (
-        found := re.search(r"nltk\.download\('(\S+)'", str(error))
-    ):
+        is_ours = (error.name or "fairseq").startswith(("highrank_plugins", "fairseq"))
+        name = "" if is_ours else str(error.name)
+    elif isinstance(error, ImportError) and (found := re.match(r"Please install (\S+)", text)):
+        name = found[1]
+    elif isinstance(error, LookupError) and (found := re.search(r"nltk\.download\('(\S+)'", text)):
         return f"NLTK's {found[1]} (python -m nltk.downloader {found[1]})"
-    return None
+    return f"the Python package {name}" if name else None
 
 
 _SHORT = {"-a": "--arch", "-s": "--source-lang", "-t": "--target-lang"}

@@ -8,12 +8,10 @@ tasks, and checkpoints that bring their own task, are left alone. Delete when: f
 
 Damage. What breaks: a flipped bit in `.bin`, or in sizes and pointers of `.idx`, changes the text,
 with exit code 0; a truncated file ends in errors that name none. Why: fairseq maps the files and
-checks nothing in them. What we do: check that both files are there, that `.idx` agrees with itself
-and with `.bin`, and that the dictionary has all numbers. `sha256sums` of `highrank data binarise`
-are compared, which notices any change; a folder that was being replaced is refused. The first
-process of each machine reads them. The folders of `bin1:bin2` must have the words of one
-dictionary: fairseq reads that of the first alone. Counts lie from 0 to 2⁶³ − 1. Raw text and remote
-paths are left alone. Delete when: fairseq stores checksums and compares them.
+checks nothing in them. What we do: check that `.idx` agrees with itself, `.bin` and dictionary, and
+compare `sha256sums`, in the first process of each machine; refuse a folder that was being replaced.
+The folders of `bin1:bin2` must have the words of one dictionary: fairseq reads that of the first
+alone. Raw text and remote paths are left alone. Delete when: fairseq compares checksums.
 """
 
 import functools
@@ -46,7 +44,8 @@ _MAGIC = indexed_dataset.MMapIndexedDataset.Index._HDR_MAGIC
 # files of fairseq's other formats, which are only compared with sha256sums
 _OTHERS = (b"TNTIDX\x00\x00", b"HUFFIDX")
 _TYPES = indexed_dataset._code_to_dtype
-_HEADER = len(_MAGIC) + 8 + 1 + 8
+_VERSION = (1).to_bytes(8, "little")
+_HEADER = len(_MAGIC) + len(_VERSION) + 1 + 8
 _UNREADABLE = (
     AssertionError, EOFError, LookupError, MemoryError, OSError, OverflowError, RuntimeError,
     TypeError, ValueError, struct.error,
@@ -62,18 +61,17 @@ def setup_task(stock: Callable, cfg: Any, **kwargs: Any) -> Any:
     if isinstance(data, str) and "://" not in data and not kwargs.get("from_checkpoint"):
         check_data(cfg, data)
     task = stock(cfg, **kwargs)
-    words = getattr(task, "target_dictionary", None)
-    symbols = words.symbols if isinstance(words, Dictionary) else []
+    symbols = getattr(getattr(task, "target_dictionary", None), "symbols", [])
     pieces = sum(map(is_piece, symbols))
     if 20 * pieces > len(symbols):
         logger.info(
             f"the dictionary holds pieces of words ({pieces:,} of {len(symbols):,} have a mark): "
             "loss, perplexity and BLEU that fairseq prints count pieces where it does not join them"
         )
-    known = [each for each in vars(task).values() if isinstance(each, Dictionary)]
     for folder in utils.split_paths(data) if isinstance(data, str) else ():
-        for dictionary in known:
-            _require_same_words(Path(folder), dictionary)
+        for dictionary in vars(task).values():
+            if isinstance(dictionary, Dictionary):
+                _require_same_words(Path(folder), dictionary)
     return task
 
 
@@ -92,20 +90,15 @@ for _task in (TranslationTask, LanguageModelingTask):
             if not str(error).startswith("Dataset not found"):
                 raise
             folders = utils.split_paths((getattr(task, "cfg", None) or task.args).data)
-            there = splits_of(folders[0])
+            there = _named(folders[0], r"([^.]+)(?:\.[^.]+\.[^.]+)?\.idx")  # or NAME.en-de.en.idx
             found = f"It has {', '.join(there)}." if there else _WANTED
             raise MissingSplit(f"split {split} is missing in {folders[0]}. {found}") from error
-
-
-def splits_of(folder: str) -> list[str]:
-    """Return the names of the splits in a directory, whose files are NAME[.en-de.en].idx."""
-    return sorted({*_named(folder, r"([^.]+)(?:\.[^.]+\.[^.]+)?\.idx")})
 
 
 def _named(folder: str, pattern: str) -> list[str]:
     """Return the group in each file name of a directory that matches, in order."""
     names = (re.fullmatch(pattern, name) for name in os.listdir(folder))
-    return sorted(name[1] for name in names if name)
+    return sorted({name[1] for name in names if name})
 
 
 def check_data(cfg: Any, data: str) -> None:
@@ -115,7 +108,7 @@ def check_data(cfg: Any, data: str) -> None:
         if not os.path.isdir(folder):
             raise UserError(f"DATA {folder}: no such directory. {_WANTED}")
     task, folder = getattr(cfg, "_name", None) or getattr(cfg, "task", None), folders[0]
-    if task in _LANGUAGE_MODELS and not os.path.isfile(os.path.join(folder, "dict.txt")):
+    if task in _LANGUAGE_MODELS and not Path(folder, "dict.txt").is_file():
         raise UserError(f"DATA {folder}: it has no dict.txt of a language model. {_WANTED}")
     if task != "translation":
         return
@@ -164,10 +157,9 @@ def make_dataset(
 @replaces(Dictionary, "add_from_file")
 def add_from_file(stock: Callable, dictionary: Dictionary, f: Any) -> None:
     """Read a dictionary."""
-    if not isinstance(f, str):
-        return stock(dictionary, f)
-    refuse_mixture(Path(f).parent)
-    if not os.path.exists(f):
+    if isinstance(f, str):
+        refuse_mixture(Path(f).parent)
+    if not isinstance(f, str) or not os.path.exists(f):
         return stock(dictionary, f)
     require_regular(f)
     _compare_with_sums(Path(f))
@@ -206,36 +198,30 @@ def _digest_of_file(path: str, *_version: int) -> str:
 
 
 def _has_both(path: str) -> bool:
+    """Whether a split is there; raise FileNotFoundError if only a part of it is."""
     index, data = Path(f"{path}.idx"), Path(f"{path}.bin")
     refuse_mixture(index.parent)
     for file in (index, data):
         require_regular(file)
-    if data.exists():
-        _require(index, data)
-    if not index.exists():
-        return False
-    _require(data, index)
-    if index.name.startswith(("train.", "valid.")):
-        split, _, rest = index.name.partition(".")
-        pair, _, language = rest.removesuffix(".idx").partition(".")
-        for other in pair.split("-") if language in pair.split("-") else ():
-            target = index.with_name(f"{split}.{pair}.{other}.idx")
-            if other != "None":
-                _require(target, index)
-    return True
-
-
-def _require(path: Path, other: Path) -> None:
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is missing, although {other.name} exists; {_AGAIN}")
+    wanted = [(index, data)] if data.exists() else []
+    if index.exists():
+        wanted.append((data, index))
+        if found := re.fullmatch(r"((?:train|valid)\.(.*?))\.(.*)\.idx", index.name):
+            names = found[2].split("-")
+            others = [name for name in names if found[3] in names and name != "None"]
+            wanted += [(index.with_name(f"{found[1]}.{name}.idx"), index) for name in others]
+    for file, other in wanted:
+        if not file.exists():
+            raise FileNotFoundError(f"{file} is missing, although {other.name} exists; {_AGAIN}")
+    return index.exists()
 
 
 def _is_first_here() -> bool:
     """Whether this is the first process of its machine."""
-    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
-        if name in os.environ:
-            return os.environ[name] == "0"
-    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+    rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID"))
+    if rank is None and torch.distributed.is_initialized():
+        rank = str(torch.distributed.get_rank())
+    return rank in (None, "0")
 
 
 def _version(path: str | Path) -> tuple[int, ...]:
@@ -253,20 +239,18 @@ def _check_split(path: str, num_words: int | None, *versions: tuple[int, ...]) -
         header = file.read(_HEADER)
     total = None
     if header.startswith(_MAGIC):
-        version, code = int.from_bytes(header[9:17], "little"), header[17:18]
-        if len(header) < _HEADER or version != 1 or code[0] not in _TYPES:
+        if len(header) < _HEADER or header[9:17] != _VERSION or header[17] not in _TYPES:
             raise _damaged(index, "its header is not of fairseq's format")
-        dtype, count = np.dtype(_TYPES[code[0]]), int.from_bytes(header[18:], "little")
+        dtype, count = np.dtype(_TYPES[header[17]]), int.from_bytes(header[18:], "little")
         total = _check_sizes(index, data, dtype, count, num_words is not None)
     elif not header.startswith(_OTHERS):
         raise _damaged(index, "it does not begin like an index of fairseq")
     if total and num_words is not None:
         numbers = np.memmap(data, dtype, "r")
-        most, least = numbers.max(), numbers.min()
-        if not 0 <= least <= most < num_words:
-            wrong = most if most >= num_words else least
-            said = f"it holds the word number {wrong}, but the dictionary has {num_words}"
-            raise _damaged(data, f"{said} words; either file may be damaged")
+        for number in (numbers.max(), numbers.min()):
+            if not 0 <= number < num_words:
+                said = f"it holds the word number {number}, but the dictionary has {num_words}"
+                raise _damaged(data, f"{said} words; either file may be damaged")
     _compare_with_sums(data)
 
 
@@ -295,7 +279,9 @@ def _check_sizes(index: Path, data: Path, dtype: np.dtype, count: int, has_words
 
 
 def _compare_with_sums(path: Path) -> None:
-    sums = _sums(path.parent)
+    sums = read_ledger(path.parent / SUMS)
+    if not sums and any(path.parent.glob("*.idx")):  # exported models have dictionaries only
+        _say_once(path.parent)
     if path.name in sums and checksum(path) != sums[path.name]:
         raise UserError(
             f"{path} is damaged, or was written after {path.with_name(SUMS)}, which records "
@@ -303,20 +289,12 @@ def _compare_with_sums(path: Path) -> None:
         )
 
 
-def _sums(folder: Path) -> dict[str, str]:
-    sums = read_ledger(folder / SUMS)
-    if not sums and any(folder.glob("*.idx")):  # exported models have dictionaries only
-        _say_once(folder)
-    return sums
-
-
 @functools.cache
 def _say_once(folder: Path) -> None:
     logger.info(
-        "%s has no %s, so damage that turns words into other words goes unnoticed. To add it: "
-        "cd %s && sha256sum *.bin *.idx dict*.txt >%s",
-        folder, SUMS, folder, SUMS,
-    )  # fmt: skip
+        f"{folder} has no {SUMS}, so damage that turns words into other words goes unnoticed. "
+        f"To add it: cd {folder} && sha256sum *.bin *.idx dict*.txt >{SUMS}"
+    )
 
 
 def _damaged(path: Path, reason: str) -> UserError:

@@ -3,15 +3,14 @@
 The meeting. What breaks: started by torchrun or srun where each process sees one GPU or none, N
 processes train N models into one directory. Those that share a GPU, or wait for one that never
 comes, hang. Why: `--distributed-world-size` is the number of visible GPUs, and one means "not
-distributed". What we do: before the group is made, processes meet at its address and exchange what
-they expect, within `HIGHRANK_RENDEZVOUS_TIMEOUT` seconds (300): as many others, and a GPU of their
-own. All raise the same error otherwise. Delete when: never.
+distributed". What we do: before the group is made, processes meet at its address within
+`HIGHRANK_RENDEZVOUS_TIMEOUT` seconds (300). Each needs as many others as it expects, and a GPU of
+its own. Delete when: never.
 
 Comparison. What breaks: after a bit flip in one GPU's memory each process trains a model of its
 own, and the loss stays plausible. Why: gradients are summed, parameters never compared. What we do:
-`--check-ranks N` sums the bits of each parameter, with weights by place, every N updates, and
-gathers the sums. Where they differ, all processes end with the parameter's name and the ranks that
-differ. Float32 copies and an optimizer's state are not compared. Delete when: fairseq does so.
+`--check-ranks N` sums the bits of each parameter, not those of an optimizer's state, every N
+updates. Where the sums differ, all processes end and name it. Delete when: fairseq does so.
 
 CPUs. What breaks: processes of torchrun without GPUs end with a `ZeroDivisionError`. Why: fairseq
 takes the number of a GPU modulo their count. What we do: take device 0, gloo and legacy_ddp, as
@@ -25,7 +24,7 @@ import socket
 import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -74,13 +73,12 @@ def infer_torchrun(stock: Callable, cfg: Any) -> None:
 def refuse_lone_ranks(cfg: Any) -> None:
     """Raise UserError if processes were started together, and each would train alone."""
     group = cfg.distributed_training
-    # each starts processes of its own, which meet on this machine
-    spawns = not group.distributed_no_spawn
-    alone = spawns and str(group.distributed_init_method).startswith("tcp://localhost:")
-    world = 1 if alone else group.distributed_world_size
+    is_local = str(group.distributed_init_method).startswith("tcp://localhost:")
+    # each may start processes of its own, which meet on this machine
+    spawns = is_local and not group.distributed_no_spawn
     if not cfg.common.tpu:
         remedy = "start `highrank launch` instead, once per node, which passes every option"
-        refuse_several(os.environ, world, remedy)
+        refuse_several(os.environ, 1 if spawns else group.distributed_world_size, remedy)
 
 
 @replaces(distributed_utils, "distributed_init")
@@ -113,10 +111,9 @@ def meet(cfg: Any) -> Store:
             )
     note = {"host": host, "world_size": world, "device": device, "problem": problem}
     timeout = timedelta(seconds=float(os.environ.get("HIGHRANK_RENDEZVOUS_TIMEOUT", "300")))
-    store = _reach(group, timeout)
+    store = _reach(group.distributed_init_method, rank, world, timeout)
     notes = _exchange(store, rank, note, timeout)
-    problem = disagreement(notes)
-    if problem:
+    if problem := disagreement(notes):
         # rank 0 may host the store, so it leaves after all have read
         store.set(f"read/{rank}", "")
         if rank == 0:
@@ -129,9 +126,7 @@ def meet(cfg: Any) -> Store:
     return store
 
 
-def _reach(group: Any, timeout: timedelta) -> Store:
-    address, rank = group.distributed_init_method, group.distributed_rank
-    world = group.distributed_world_size
+def _reach(address: str, rank: int, world: int, timeout: timedelta) -> Store:
     try:
         store, _, _ = next(rendezvous(address, rank, world, timeout=timeout))
     except DistError as error:
@@ -173,8 +168,7 @@ def disagreement(notes: list[Note]) -> str | None:
     sizes = {note["world_size"] for note in notes}
     if len(sizes) > 1:
         return f"processes disagree on --distributed-world-size: {sorted(sizes)}"
-    problems = [str(note["problem"]) for note in notes if note["problem"]]
-    if problems:
+    if problems := [str(note["problem"]) for note in notes if note["problem"]]:
         return problems[0]
     without = [rank for rank, note in enumerate(notes) if note["device"] is None]
     if 0 < len(without) < len(notes):
@@ -210,11 +204,7 @@ def refuse_incomparable_ranks(cfg: Any) -> None:
 
 
 def compare_ranks(model: nn.Module, group: Any, updates: int) -> None:
-    """Compare the parameters of all processes of a group; each of them must call it.
-
-    Args:
-        updates: number of updates done, for the message.
-    """
+    """Compare the parameters of all processes of a group; each of them must call it."""
     named = [(n, p) for n, p in model.named_parameters() if not getattr(p, "expert", False)]
     sums = torch.stack([bit_sum(parameter) for _, parameter in named])
     gathered = [torch.empty_like(sums) for _ in range(torch.distributed.get_world_size(group))]
@@ -224,29 +214,22 @@ def compare_ranks(model: nn.Module, group: Any, updates: int) -> None:
         return
     with suppress(RuntimeError):  # a process that leaves early would break the others' gather
         torch.distributed.barrier(group)
-    rows = table.tolist()
-    index = next(i for i, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1)
+    index = int((table != table[0]).any(0).nonzero()[0])
+    column = table[:, index].tolist()
+    (most, count), *_ = Counter(column).most_common(1)
+    odd = ", ".join(str(rank) for rank, value in enumerate(column) if value != most)
+    who = f"rank {odd} of {len(column)} differs from the others"
+    if 2 * count <= len(column):  # no majority
+        who = f"all ranks from 0 to {len(column) - 1} do not agree"
     raise RuntimeError(
-        f"--check-ranks: after update {updates} {_who([row[index] for row in rows])} in "
+        f"--check-ranks: after update {updates} {who} in "
         f"{named[index][0]}. Resume from a checkpoint written before the last check that passed; "
         "if it happens again on the same machine, its memory or GPU is defective"
     )
 
 
-def _who(sums: Sequence[int]) -> str:
-    """Return the ranks that differ from the majority, given the sum of each."""
-    (most, count), *_ = Counter(sums).most_common(1)
-    if 2 * count <= len(sums):
-        return f"all ranks from 0 to {len(sums) - 1} do not agree"
-    odd = [str(rank) for rank, value in enumerate(sums) if value != most]
-    return f"rank {', '.join(odd)} of {len(sums)} differs from the others"
-
-
 def bit_sum(tensor: Tensor) -> Tensor:
-    """Return a sum of the bits of a tensor of any shape, as an int64 scalar on its device.
-
-    Two tensors that differ in one element have different sums; others almost always do.
-    """
+    """Return an int64 scalar that differs if one element of a tensor does, and almost always."""
     bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     flat = tensor.detach().contiguous().view(-1).view(bits)
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)

@@ -3,10 +3,9 @@
 Samples. What breaks: with `--skip-invalid-size-inputs-valid-test` fairseq-generate prints 1,011
 hypotheses for 1,013 inputs, and a score. fairseq-validate prints `loss nan`. Why: the commands sum
 over batches, and check neither their number nor the sum. What we do: count samples (sentences,
-blocks, or tokens of streams) and say how many of how many were scored. Raise if they differ, or for
-a loss that is infinite or NaN. Processes of one evaluation compare what they scored together; a
-separate part (`--num-shards`) says which part it is, and may be empty. Tasks with steps of their
-own are not counted. Delete when: fairseq compares both.
+blocks, or tokens of streams), of all processes of an evaluation together. Raise if they differ, or
+for a loss that is infinite or NaN. A separate part (`--num-shards`) may be empty. Tasks with
+steps of their own are not counted. Delete when: fairseq compares both.
 
 Perplexities. What breaks: blocks longer than `--tokens-per-sample` of the training run are skipped:
 "Evaluated 0 tokens … Perplexity: 1.00"; a model of streams is scored as if each block were the
@@ -65,16 +64,15 @@ class _Split:
         scored, total = self.tokens if in_tokens else len(self.ids), len(self.dataset)
         unit = "tokens" if in_tokens else f"samples ({self.tokens:,} tokens)"
         logger.info(f"{name}: scored {scored:,} of {total:,} {unit}")
-        if scored == total:
-            if parts > 1:
-                logger.warning(
-                    f"{name}: everything was scored. Either this part has the only batch, or the "
-                    f"command ignores --num-shards {parts}"
-                )
-            return
-        if parts > 1:
+        if parts > 1 and scored == total:
+            logger.warning(
+                f"{name}: everything was scored. Either this part has the only batch, or the "
+                f"command ignores --num-shards {parts}"
+            )
+        elif parts > 1:
             which = f"this is part {part + 1} of {parts}"
             logger.info(f"{name}: {which}. All parts together must score {total:,}")
+        if parts > 1 or scored == total:
             return
         first = list(islice((i for i in range(total) if i not in self.ids), 10))
         lost = f"{name}: {total - scored:,} of {total:,} samples were not scored"
@@ -144,7 +142,7 @@ def valid_step(stock: Callable, task: FairseqTask, sample: Any, model: Any, crit
 @replaces(LanguageModelingTask, "eval_lm_dataloader")
 def eval_lm_dataloader(stock: Callable, task: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
     """Return batches of all of `dataset`, or raise a ValueError that names the option to change."""
-    max_positions = kwargs.get("max_positions")
+    most = kwargs.get("max_positions")
     if len(dataset) == 0:
         raise UserError("nothing to evaluate: the split given by --gen-subset is empty")
     if task.state.state_dict.get("carries_state"):
@@ -153,12 +151,11 @@ def eval_lm_dataloader(stock: Callable, task: Any, dataset: Any, *args: Any, **k
             "default) would forget the recurrent state between blocks: add --task "
             "bptt_language_modeling"
         )
-    too_long = 0 if max_positions is None else np.sum(np.asarray(dataset.sizes) > max_positions)
-    if too_long:
+    if too_long := 0 if most is None else np.sum(np.asarray(dataset.sizes) > most):
         raise UserError(
-            f"{too_long} of {len(dataset)} blocks are longer than the {max_positions} tokens that "
+            f"{too_long} of {len(dataset)} blocks are longer than the {most} tokens that "
             "the model accepts, and fairseq would leave them out: set --tokens-per-sample (now "
-            f"{task.args.tokens_per_sample}) to at most {max_positions}, and do not use "
+            f"{task.args.tokens_per_sample}) to at most {most}, and do not use "
             "--sample-break-mode eos for longer sentences"
         )
     return stock(task, dataset, *args, **kwargs)
@@ -169,10 +166,9 @@ def score_text(
     stock: Callable, *args: Any, batch_iterator: Any, post_process: str | None = None, **kwargs: Any
 ) -> Any:
     """Return loss and perplexity, or raise a UserError if --post-process would join nothing."""
-    parts, words = set(), 0
+    parts, words, known = set(), 0, kwargs["source_dictionary"]
     if post_process is not None:
-        symbols = kwargs["source_dictionary"].symbols
-        parts = {number for number, word in enumerate(symbols) if word.endswith("@@")}
+        parts = {number for number, word in enumerate(known.symbols) if word.endswith("@@")}
         if post_process not in ("@@ ", "subword_nmt") or not parts:
             raise UserError(
                 f"--post-process {post_process} would join nothing here: fairseq-eval-lm joins "
@@ -186,7 +182,7 @@ def score_text(
         for sample in batch_iterator:
             count(sample)
             for row in sample.get("target", ()) if parts else ():
-                numbers = row[row != kwargs["source_dictionary"].pad()].tolist()
+                numbers = row[row != known.pad()].tolist()
                 words += len(numbers) - sum(number in parts for number in numbers[:-1])
             yield sample
 

@@ -3,8 +3,7 @@
 Memory. What breaks: on a GPU fairseq skips a batch that runs out of memory, and ends with exit code
 0: its longest sentences are never trained on. Elsewhere the error does not name the batch. Why:
 `Trainer.train_step` returns early at the words "out of memory". What we do: end with the batch's
-sizes, and the options to lower; these may change when a run resumes. A validation in a training run
-is tried again first. Delete when: fairseq names the batch, and trains on all of them.
+sizes, and the options to lower. Delete when: fairseq names the batch, and trains on all of them.
 
 Scores. What breaks: a model that yields NaN still translates, or ends in `AssertionError: 200 <
 200`; infinite scores are left out of a perplexity; `--lm-path` adds the scores of other words; a
@@ -18,9 +17,10 @@ CPU), and scoring holds those of all classes to read one per token. Why: fairseq
 scores of the targets alone from models with a head. Delete when: fairseq does not divide by 1.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ from highrank_plugins.hooks.evaluation import count
 _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
 # values of --post-process that join at a blank → the mark that their words have
 _MARKS = {"sentencepiece": "▁", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
-_SIZES = {"sentences": "nsentences", "tokens": "ntokens"}
+_SIZES = ("sentences", "tokens")
 
 
 @contextmanager
@@ -49,18 +49,17 @@ def named_in_memory_errors(place: str, batch: Callable[[], tuple[Any, str]]) -> 
         yield
     except (MemoryError, RuntimeError) as error:
         is_short = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        if is_short or any(words in str(error) for words in _WORDS):
-            sample, lower = batch()
-            text = f"Out of memory {place}: {_describe(sample)}. {lower}"
-            raise UserError(text) from error
-        raise
+        if not is_short and not any(words in str(error) for words in _WORDS):
+            raise
+        sample, lower = batch()
+        raise UserError(f"Out of memory {place}: {_describe(sample)}. {lower}") from error
 
 
 def _describe(sample: Any) -> str:
     """Return the size of a batch from its shapes, which needs no memory."""
     if not sample:
         return "not in a batch"
-    sizes = [f"{int(sample[key]):,} {name}" for name, key in _SIZES.items() if key in sample]
+    sizes = [f"{int(sample[f'n{name}']):,} {name}" for name in _SIZES if f"n{name}" in sample]
     source = (sample.get("net_input") or {}).get("src_tokens")
     longest = [
         f"{value.size(1):,} in the {name}"
@@ -89,20 +88,17 @@ def training_remedy(cfg: Any) -> str:
 
 
 @replaces(utils, "post_process_prediction")
-def join(
-    stock: Callable, hypo_tokens: Any, src_str: str, alignment: Any, align_dict: Any,
-    tgt_dict: Any, remove_bpe: str | None = None, *rest: Any, **options: Any,
-) -> Any:  # fmt: skip
+def join(stock: Callable, *args: Any, **options: Any) -> Any:
     """Return a translation whose pieces are joined, if the dictionary has any."""
+    given = inspect.signature(stock).bind(*args, **options).arguments
+    tgt_dict, remove_bpe = given["tgt_dict"], given.get("remove_bpe")
     mark = _MARKS.get(remove_bpe or "")
     if mark and not any(mark in word for word in tgt_dict.symbols[tgt_dict.nspecial :]):
         raise UserError(
             f"--post-process {remove_bpe}: no word of the dictionary has {mark!r}, so it would "
             "glue words together; leave it out, or name what split the text"
         )
-    return stock(
-        hypo_tokens, src_str, alignment, align_dict, tgt_dict, remove_bpe, *rest, **options
-    )
+    return stock(*args, **options)
 
 
 @replaces(FairseqTask, "inference_step")
@@ -144,40 +140,31 @@ def refuse_nan(scores: torch.Tensor, source: str) -> None:
 
 @replaces(EnsembleModel, "forward_decoder")
 def forward_decoder(
-    stock: Callable,
-    ensemble: Any,
-    tokens: torch.Tensor,
-    encoder_outs: Any,
-    incremental_states: Any,
+    stock: Callable, ensemble: Any, tokens: Any, encoder_outs: Any, states: Any,
     temperature: float = 1.0,
-) -> Any:
+) -> Any:  # fmt: skip
     """Take one decoding step: return log-probabilities [sentences * beam, M], and attention."""
-    told = [model for model in ensemble.models if hasattr(model, "as_returned")]
-    try:
-        for model in told:
+    with ExitStack() as stack:
+        for model in (model for model in ensemble.models if hasattr(model, "as_returned")):
+            stack.callback(setattr, model, "as_returned", False)
             model.as_returned = temperature == 1  # nothing divides its output
-        found = stock(ensemble, tokens, encoder_outs, incremental_states, temperature)
-    finally:
-        for model in told:
-            model.as_returned = False
+        found = stock(ensemble, tokens, encoder_outs, states, temperature)
     refuse_nan(found[0], "the model (--path)")
     return found
-
-
-def _check_language_model(_model: Any, _inputs: Any, output: Any) -> None:
-    refuse_nan(output[0], "the language model (--lm-path)")
 
 
 @replaces(SequenceGenerator, "__init__")
 def init(stock: Callable, generator: Any, *args: Any, **kwargs: Any) -> None:
     """Construct; check the language model, whose scores do not pass through `forward_decoder`."""
     stock(generator, *args, **kwargs)
-    if generator.lm_model is None:
+    model = generator.lm_model
+    if model is None:
         return
-    generator.lm_model.register_forward_hook(_check_language_model)
-    if isinstance(generator.lm_model, FairseqEncoderDecoderModel):
+    name = "the language model (--lm-path)"
+    model.register_forward_hook(lambda _model, _inputs, output: refuse_nan(output[0], name))
+    if isinstance(model, FairseqEncoderDecoderModel):
         raise UserError("--lm-path: this checkpoint has an encoder, so it is not a language model")
-    words = getattr(getattr(generator.lm_model, "decoder", None), "dictionary", None)
+    words = getattr(getattr(model, "decoder", None), "dictionary", None)
     if words is not None and words != generator.tgt_dict:
         raise UserError(
             "--lm-path: the dictionary of the language model is not the target dictionary of the "

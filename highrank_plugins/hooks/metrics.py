@@ -4,10 +4,8 @@ The file. What breaks: the losses can be read from the log's text only, and with
 they are lost. Why: fairseq gives its statistics to a progress bar. What we do: append them to
 `metrics.jsonl` in `--save-dir`, a JSON object a line: `tag` (train_inner, train, or a validation
 set), `epoch`, `num_updates`, and each statistic as a number, or null if it is not finite. The first
-line (tag start) has `parameters` and `updates_per_epoch`, and that of an epoch the peak memory of
-the process. `results/record.py` reads the file. A resumed run drops the lines after its checkpoint;
-at update 0 an earlier run's are kept in `metrics.before-TIME.jsonl`. A file that no training run
-has written is an error. Delete when: fairseq writes one.
+line (tag start) has sizes, and that of an epoch the peak memory. `results/record.py` reads the
+file. A resumed run drops the lines after its checkpoint. Delete when: fairseq writes one.
 
 The tracker. What breaks: without Weights & Biases, `--wandb-project` tracks nothing. Why: fairseq
 knows only this tracker. What we do: track with trackio (extra `track`), which keeps its data on
@@ -55,7 +53,7 @@ def recording(cfg: Any, trainer: Any, epoch_itr: Any) -> Iterator[None]:
     _written.append(path)
     try:
         if not trainer.has_record:
-            drop_later_lines(path, trainer.get_num_updates())
+            _drop_later_lines(path, trainer.get_num_updates())
             trainer.has_record = True
             if not path.is_file():
                 _starts[path] = _sizes(cfg, trainer, epoch_itr)
@@ -72,8 +70,7 @@ def progress_bar(
     """Return a progress bar that tracks and records what a training run prints."""
     if wandb_project and bars.wandb is None:
         bars.wandb = _trackio(wandb_project)
-        if bars.wandb is None:
-            wandb_project = None
+        wandb_project = bars.wandb and wandb_project
     bar = stock(*args, epoch=epoch, wandb_project=wandb_project, **kwargs)
     return RecordingBar(bar, _written[-1], epoch) if _written else bar
 
@@ -102,24 +99,19 @@ class RecordingBar(bars.BaseProgressBar):
         self.wrapped_bar.update_config(config)
 
     def _append(self, stats: dict[str, Any], tag: str | None, step: int | None) -> None:
-        numbers = {name: plain(stat) for name, stat in stats.items()}
         line = {"tag": tag, "epoch": self.of_epoch}
-        line |= {name: number for name, number in numbers.items() if number is not ...}
+        line |= {name: found for name, stat in stats.items() if (found := plain(stat)) is not ...}
         line["num_updates"] = stats.get("num_updates") if step is None else step
         if tag == "train":
             kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             line["peak_memory_gib"] = round(kibibytes / 2**20, 3)
-        if start := _starts.pop(self.path, None):
-            _append(self.path, start)
-        _append(self.path, line)
-
-
-def _append(path: Path, line: dict[str, Any]) -> None:
-    try:
-        with open_own(path, "a") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
-    except OSError as error:  # losing the file must not end the training run
-        logger.warning("%s: %s; this line was not written", path, error)
+        start = _starts.pop(self.path, None)
+        try:
+            with open_own(self.path, "a") as file:
+                for each in (start, line) if start else (line,):
+                    file.write(json.dumps(each, allow_nan=False) + "\n")
+        except OSError as error:  # losing the file must not end the training run
+            logger.warning("%s: %s; this line was not written", self.path, error)
 
 
 def _sizes(cfg: Any, trainer: Any, epoch_itr: Any) -> dict[str, Any]:
@@ -136,10 +128,8 @@ def _sizes(cfg: Any, trainer: Any, epoch_itr: Any) -> dict[str, Any]:
 
 def plain(stat: Any) -> Any:
     """Return a statistic as a number, None if it is not finite, or ... if it is not a number."""
-    if isinstance(stat, AverageMeter | TimeMeter):
-        stat = stat.avg
-    elif isinstance(stat, StopwatchMeter):
-        stat = stat.sum
+    if isinstance(stat, AverageMeter | TimeMeter | StopwatchMeter):
+        stat = stat.sum if isinstance(stat, StopwatchMeter) else stat.avg
     if torch.is_tensor(stat) and stat.numel() == 1:
         stat = stat.item()
     if not isinstance(stat, Number) or isinstance(stat, complex):
@@ -148,11 +138,8 @@ def plain(stat: Any) -> Any:
     return number if math.isfinite(number) else None
 
 
-def drop_later_lines(path: Path, updates: int) -> None:
-    """Drop the lines after an update, and those that an interruption has cut.
-
-    Before the first update, all lines are kept under another name.
-    """
+def _drop_later_lines(path: Path, updates: int) -> None:
+    """Drop the lines after an update; before the first, keep all under another name."""
     if not path.is_file() or path.stat().st_size == 0:
         return
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -167,13 +154,13 @@ def drop_later_lines(path: Path, updates: int) -> None:
         logger.info("The numbers of an earlier training run are kept in %s", earlier)
         path.rename(earlier)
         return
-    kept = []
+    kept = ""
     for line in lines:
         with suppress(ValueError, KeyError, TypeError):  # an interruption has cut it
             if float(json.loads(line)["num_updates"]) <= updates:
-                kept.append(line)
-    if kept != lines:
-        write_text(path, "".join(f"{line}\n" for line in kept))
+                kept += f"{line}\n"
+    if kept.splitlines() != lines:
+        write_text(path, kept)
 
 
 class Trackio:
@@ -183,7 +170,7 @@ class Trackio:
         self.trackio = trackio
         self.config: dict[str, Any] = {}  # fairseq updates it
         self.wanted: tuple[str, str | None] = "", None
-        self.running: tuple[str, str | None] | None = None
+        self.running: tuple[str, str | None] = "", None
 
     def init(self, project: str, reinit: bool = False, name: str | None = None) -> None:
         """Note project and name of the run; fairseq calls this for every bar."""
@@ -194,7 +181,7 @@ class Trackio:
         if self.running != self.wanted:
             project, name = self.wanted
             self.trackio.init(project, name=name, config=_allowed(self.config), resume="allow")
-            if self.running is None:
+            if not self.running[0]:
                 atexit.register(self.trackio.finish)
             self.running = self.wanted
         self.trackio.log(values, step=step)

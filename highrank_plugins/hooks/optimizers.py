@@ -72,9 +72,8 @@ def set_lr(_stock: Callable, built: Any, lr: float) -> None:
 
 def require_found(trainer: Any) -> None:
     """Refuse an optimizer that would train a parameter with another rate than its own."""
-    built = trainer.optimizer
-    for wrapped in ("fp32_optimizer", "wrapped_optimizer"):
-        built = getattr(built, wrapped, built)
+    built = getattr(trainer.optimizer, "fp32_optimizer", trainer.optimizer)
+    built = getattr(built, "wrapped_optimizer", built)
     wanted = [p for p in trainer.model.parameters() if p.requires_grad and own_rate(p) is not None]
     if wanted and not hasattr(built, "ratios_to_lr"):
         raise UserError(

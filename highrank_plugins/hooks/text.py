@@ -19,7 +19,8 @@ empty hypothesis of score -inf and a warning, and refuse the option. Delete when
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -50,10 +51,10 @@ def main(stock: Callable, args: Any) -> None:
     """Write numbers of text that `check_texts` and `require_words` accept."""
     languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
     train, valid, test = (
-        [[Path(preprocess._file_name(prefix, name)) for name in languages] for prefix in prefixes]
-        for prefixes in (
-            own.split(",") if own else [] for own in (args.trainpref, args.validpref, args.testpref)
-        )
+        [[Path(preprocess._file_name(p, name)) for name in languages] for p in prefixes.split(",")]
+        if prefixes
+        else []
+        for prefixes in (args.trainpref, args.validpref, args.testpref)
     )
     rules = TextRules(max_words=None if args.only_source else MAX_PIECES)
     for paths in train + valid + test:
@@ -76,14 +77,11 @@ def _words(args: Any, train: list[Path]) -> set[str] | None:
     most = max(getattr(args, f"nwords{side}") for side in sides)
     lost = min(counts.values()) < max(getattr(args, f"threshold{side}") for side in sides)
     lost |= 0 < most < len(counts) + Dictionary().nspecial
+    words = set(counts)
     if dictionary := args.srcdict or args.tgtdict:
         words = set(Dictionary.load(dictionary).indices)
-        return (
-            None
-            if counts.keys() - words or text_lines.UNKNOWN in counts
-            else words - {text_lines.UNKNOWN}
-        )
-    return None if lost or text_lines.UNKNOWN in counts else set(counts)
+        lost = bool(counts.keys() - words)
+    return None if lost or text_lines.UNKNOWN in counts else words - {text_lines.UNKNOWN}
 
 
 for encoder in (SentencepieceBPE, SubwordNMTBPE):
@@ -129,11 +127,9 @@ def _check_known(lines: Sequence[str], dictionary: Dictionary, are_whole: bool) 
     """Refuse whole words where a model knows pieces, and say if most words are unknown to it."""
     words = [word for line in lines for word in line.split() if word != "▁"]
     unknown = [word for word in words if dictionary.index(word) == dictionary.unk()]
-    if not unknown:
-        return
     known = dictionary.symbols[dictionary.nspecial :][:1000]
     has_pieces = 10 * sum(map(is_piece, known)) > len(known)
-    if are_whole and has_pieces and not any(map(is_piece, words)):
+    if unknown and are_whole and has_pieces and not any(map(is_piece, words)):
         raise UserError(
             f"the model knows pieces of words, not {unknown[0]!r}: split text as the training text "
             "was (--bpe sentencepiece --sentencepiece-model FILE, or --bpe subword_nmt --bpe-codes "
@@ -162,20 +158,14 @@ def translate_typed(stock: Callable, cfg: Any) -> None:
 @replaces(interactive, "buffered_read")
 def buffered_read(_stock: Callable, input: str, buffer_size: int) -> Iterator[list[str]]:
     """Yield lines of a file, or of standard input (`-`), in groups of `buffer_size`."""
-    if input != "-":
-        with Path(input).open("rb") as file:
-            yield from _groups(file, input, buffer_size)
-    elif sys.stdin is None:
+    if input == "-" and sys.stdin is None:
         raise UserError("--input -: standard input is closed; name a file with --input")
-    else:
-        yield from _groups(sys.stdin.buffer, "standard input", buffer_size)
-
-
-def _groups(file: Iterable[bytes], name: str, size: int) -> Iterator[list[str]]:
-    # a tab at the start of a line is of --constraints
-    lines = (decode_line(name, number, line).rstrip() for number, line in enumerate(file, 1))
-    while group := list(islice(lines, size)):
-        yield group
+    name = "standard input" if input == "-" else input
+    with nullcontext(sys.stdin.buffer) if input == "-" else Path(input).open("rb") as file:
+        # a tab at the start of a line is of --constraints
+        lines = (decode_line(name, number, line).rstrip() for number, line in enumerate(file, 1))
+        while group := list(islice(lines, buffer_size)):
+            yield group
 
 
 @replaces(interactive, "make_batches")
@@ -183,7 +173,6 @@ def make_batches(
     stock: Callable, lines: list[str], cfg: Any, task: Any, max_positions: Any, encode_fn: Callable
 ) -> Iterator[Any]:
     """Yield batches of lines; those that were skipped come last, without a length."""
-
     read: list[str] = []
 
     def encoded(line: str) -> str:
@@ -191,13 +180,13 @@ def make_batches(
         return read[-1]
 
     lines = lines if cfg.generation.constraints else [line.strip() for line in lines]
-    done: set[int] = set()
+    left = set(range(len(lines)))
     for batch in stock(lines, cfg, task, max_positions, encoded):
         _check_known(read, task.source_dictionary, getattr(cfg.bpe, "_name", None) is None)
         read.clear()
-        done.update(batch.ids.tolist())
+        left.difference_update(batch.ids.tolist())
         yield batch
-    for index in sorted(set(range(len(lines))) - done):
+    for index in sorted(left):
         (tokens,), (length,) = task.get_interactive_tokens_and_lengths([lines[index]], encoded)
         logger.warning(
             f"the line {lines[index][:60]!r} has {length} tokens, more than the model takes "

@@ -2,32 +2,31 @@
 
 `HighrankTrainer` takes the place of fairseq's `Trainer`; its methods show in which order they act.
 
-Listeners. What breaks: an epoch's loss reaches the scheduler after the checkpoint; nothing lets
-validations and checkpoints use averaged weights; a task adds the state of one process alone.
-Why: `Trainer` calls task and optimizer in one process, or not at all. What we do: notify each
-`TrainingListener` among optimizer (torch's), task and model in every process, and the model's
-`monitor` in the first. A retried update is announced again. Delete when: fairseq has such hooks.
+Listeners. What breaks: nothing lets validations and checkpoints use averaged weights; a task adds
+the state of one process alone. Why: `Trainer` calls task and optimizer in one process, or not at
+all. What we do: notify each `TrainingListener` among optimizer (torch's), task and model in every
+process, and the model's `monitor` in the first. Delete when: fairseq has such hooks.
 
 Signs of life. What breaks: where one of several processes hangs, the others wait for minutes, and
-no message names it. Why: fairseq shows nothing that could be watched. What we do: note each batch,
-epoch, validation and checkpoint (`common/heartbeat.py`). Delete when: fairseq does so.
+no message names it. Why: fairseq shows nothing that could be watched. What we do: note what each
+process does (`common/heartbeat.py`). Delete when: fairseq does so.
 
 Resuming. What breaks: a resumed run has the learning rate from before the last epoch's loss, and
 counts `--lr-patience` and `--patience` from 0. From epoch 2 on it sees other batches. With
 `--store-ema` it ends with `KeyError: 'model'`, or averages after other updates. `wall` begins at 0
-again, and finetuning begins with the hours of the run before. Why: checkpoints are written before
-the scheduler gets the loss, and lack these numbers; batches are built with the seed of the
-process's first epoch. What we do: tell the scheduler first, store the numbers, build an epoch's
-batches with its own seed, and hand weights over as averages. Delete when: fairseq does so.
+again, and finetuning with the hours of the run before. Why: checkpoints are written before the
+scheduler gets the loss, and lack these numbers; batches have the seed of the process's first epoch.
+What we do: tell the scheduler first, store the numbers, build an epoch's batches with its own seed,
+and hand weights over as averages. Delete when: fairseq does so.
 
-Loading. What breaks: NaN in weights, moments or averages is loaded, and no message names the file.
-A file that does not fit ends with `Cannot load model parameters`; one of another model whose sizes
-fit is taken for ours. Why: fairseq looks at sizes alone, and replaces the error. What we do: show
-the options to model and task, compare dictionaries, options and data, check the numbers (0.1 s per
-gigabyte), and raise the reason with the file's name. Delete when: fairseq does so.
+Loading. What breaks: NaN in weights, moments or averages is loaded; a file that does not fit ends
+with `Cannot load model parameters`; one of another model whose sizes fit is taken for ours. Why:
+fairseq looks at sizes alone, and replaces the error. What we do: show the options to model and
+task, compare dictionaries, options and data, check the numbers (0.1 s per gigabyte), and raise the
+reason with the file's name. Delete when: fairseq does so.
 
 Validation sets. What breaks: `--max-valid-steps` validates on a part, and nothing says so. Why:
-fairseq takes the option's word for it. What we do: warn once. Delete when: fairseq warns.
+fairseq does as told. What we do: warn once. Delete when: fairseq warns.
 """
 
 import logging
@@ -58,7 +57,6 @@ class HighrankTrainer(Trainer):
     """Train a model; see the module for what differs from fairseq, and why."""
 
     def __init__(self, cfg: Any, *parts: Any, **named_parts: Any) -> None:
-        distributed.refuse_lone_ranks(cfg)
         distributed.refuse_incomparable_ranks(cfg)
         self.has_stepped = False  # the first update compiles kernels, and may take long
         self.stepped_after: int | None = None  # epoch whose loss the scheduler has
@@ -73,6 +71,10 @@ class HighrankTrainer(Trainer):
         told = listening(self.optimizer.optimizer, self.task, self.get_model())
         monitors = [listener.monitor for listener in told] if self.is_data_parallel_master else []
         return [*told, *listening(*monitors)]
+
+    def _tell(self, event: str, *details: Any) -> None:
+        for listener in self.listeners():
+            getattr(listener, event)(*details)
 
     @cached_property
     def data_hashes(self) -> dict[str, list[str | None]]:
@@ -132,14 +134,13 @@ class HighrankTrainer(Trainer):
             for key, value in state.items()
             if isinstance(value, torch.Tensor) and value.is_floating_point()
         }
-        loaded = [
+        has_ema = self.cfg.ema.store_ema
+        averages = {**self.ema.get_model().state_dict(), **self.ema.fp32_params} if has_ema else {}
+        for kind, tensors, remedy in (
             ("weights", dict(self.get_model().named_parameters()), "lower --lr"),
             ("moments of the optimizer", moments, "--reset-optimizer starts with new moments"),
-        ]
-        if self.cfg.ema.store_ema:
-            averages = {**self.ema.get_model().state_dict(), **self.ema.fp32_params}
-            loaded.append(("averages", averages, "without --store-ema it trains without them"))
-        for kind, tensors, remedy in loaded:
+            ("averages", averages, "without --store-ema it trains without them"),
+        ):
             if bad := not_finite(tensors):
                 more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
                 raise UserError(
@@ -152,8 +153,7 @@ class HighrankTrainer(Trainer):
     def consolidate_optimizer(self) -> None:
         """Prepare a checkpoint; fairseq calls this in every process before it saves one."""
         beat("saving")  # others wait for the writer
-        for listener in self.listeners():
-            listener.before_save()
+        self._tell("before_save")
         self.saved_after = self.get_num_updates()
         super().consolidate_optimizer()
 
@@ -178,8 +178,7 @@ class HighrankTrainer(Trainer):
 
     def begin_epoch(self, epoch: int) -> None:
         """Start an epoch of training."""
-        for listener in self.listeners():
-            listener.before_epoch(epoch)
+        self._tell("before_epoch", epoch)
         super().begin_epoch(epoch)
 
     def train_step(self, samples: Any, raise_oom: bool = False) -> Any:
@@ -191,13 +190,10 @@ class HighrankTrainer(Trainer):
             with named_in_memory_errors(
                 place, lambda: (self.running_batch, training_remedy(self.cfg))
             ):
-                told = self.listeners()
-                for listener in told:
-                    listener.before_update(self.get_num_updates())
+                self._tell("before_update", self.get_num_updates())
                 logged = super().train_step(samples, raise_oom=True)
-                updates, logdir = self.get_num_updates(), self.cfg.common.tensorboard_logdir
-                for listener in told:
-                    listener.after_update(updates, logdir)
+                updates = self.get_num_updates()
+                self._tell("after_update", updates, self.cfg.common.tensorboard_logdir)
                 self.has_stepped = True
                 beat("training", updates)
         finally:
@@ -234,8 +230,7 @@ class HighrankTrainer(Trainer):
 
     def begin_valid_epoch(self, epoch: int) -> None:
         """Start a validation."""
-        for listener in self.listeners():
-            listener.before_validation()
+        self._tell("before_validation")
         super().begin_valid_epoch(epoch)
 
     def valid_step(self, sample: Any, raise_oom: bool = False) -> Any:
@@ -247,8 +242,7 @@ class HighrankTrainer(Trainer):
     def end_epoch(self, epoch: int, loss: float) -> None:
         """Count the validation loss of an epoch, before the checkpoint is written."""
         _, sign = criterion(self.cfg.checkpoint)
-        for listener in self.listeners():
-            listener.after_epoch(-sign * loss)
+        self._tell("after_epoch", -sign * loss)
         self.lr_step(epoch, loss)
 
     def lr_step(self, epoch: int, val_loss: float | None = None) -> Any:

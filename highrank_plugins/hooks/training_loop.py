@@ -7,28 +7,25 @@ takes none. Delete when: fairseq does so.
 
 Requests to stop. What breaks: SIGTERM and SIGUSR1, by which clusters announce the end of a job's
 time, and SIGHUP of a closing terminal end a run at once. Why: fairseq handles no signals. What we
-do: handle them before data are loaded. After an update, and its validation and checkpoint where
-due, ask whether any process was told to stop. All then write the checkpoint and end with exit code
-75. Nothing is skipped, so the resumed run equals an unbroken one. Delete when: fairseq does so.
+do: handle them before data are loaded. After an update, and its validation where due, ask whether
+any process was told to stop. All then end with a checkpoint and exit code 75, and the resumed run
+equals an unbroken one. Delete when: fairseq does so.
 
 The end. What breaks: a finished run that is started again takes one more update. Why: fairseq
 compares updates with `--max-update` after an update only. What we do: ask before the first update
-of an epoch, listeners and `--patience`, too; log the time left after an epoch, at the speed of the
-whole run. Delete when: `fairseq_cli.train.train` does so.
+of an epoch, listeners and `--patience`, too; log the time left. Delete when: fairseq does so.
 
 Lost checkpoints. What breaks: where `checkpoint_last.pt` is missing, fairseq trains from random
 weights; a damaged one ends every start. Why: a missing file is how it recognises the first start.
 What we do: resume from the undamaged checkpoint in `--save-dir` with the most updates, and name it;
-averaged models do not count. Where none is left, refuse. Of several processes the first chooses. A
-directory without checkpoints is a first start, and so is any run with `--no-save` or, where the
-file is missing, with `--reset-dataloader` or `--reset-optimizer`. Plain `--fp16` and `--bf16` do
-not resume exactly, which is said at the start. Delete when: fairseq tells a first start from a lost
-file, and checkpoints hold float32 copies.
+averaged models do not count. Where none is left, refuse. A directory without checkpoints is a first
+start, and so is any run with `--no-save` or, where the file is missing, with `--reset-dataloader`
+or `--reset-optimizer`. Plain `--fp16` and `--bf16` do not resume exactly, which is said at the
+start. Delete when: fairseq tells a first start from a lost file, and stores float32 copies.
 
 The metric. What breaks: a misspelt `--best-checkpoint-metric` ends in a KeyError after the first
-epoch. Why: nothing knows what a validation computes before one has ended. What we do: look for the
-metric, unless it is the loss or of `--eval-METRIC`, in a validation of one batch before the first
-update. Delete when: fairseq looks.
+epoch. Why: nothing knows what a validation computes before one has ended. What we do: validate on
+one batch first, unless the metric is sure to exist. Delete when: fairseq looks.
 
 Options. What breaks: a run that ends within its warm-up, Adam with fairseq's default `--lr 0.25`
 and a forgotten `--no-save` train for hours in silence. Why: fairseq checks each option alone. What
@@ -98,8 +95,7 @@ def train(stock: Callable, cfg: Any, trainer: HighrankTrainer, task: Any, epoch_
     to_do = batches - epoch_itr.iterations_in_epoch % batches  # less if resumed within an epoch
     with recording(cfg, trainer, epoch_itr):
         if done >= bound or trainer.is_finished or trainer.has_stopped_early:
-            said = "nothing left to train: %d updates are done, --max-update is %s"
-            logger.info(said, done, bound)
+            logger.info(f"nothing left to train: {done} updates are done, --max-update is {bound}")
             return [None], True
         if not trainer.has_found_metric:
             trainer.has_found_metric = True
@@ -164,15 +160,15 @@ def get_training_stats(stock: Callable, stats: dict[str, Any]) -> dict[str, Any]
 
 def log_time_left(cfg: Any, trainer: HighrankTrainer, epoch_itr: Any, per_epoch: int) -> None:
     """Log the time left after an epoch; early stopping may end the run sooner."""
-    updates, bounds, left = trainer.get_num_updates(), cfg.optimization, []
-    if bounds.max_update:
-        left.append(bounds.max_update - updates)
-    if bounds.max_epoch:
-        left.append((bounds.max_epoch - epoch_itr.epoch) * per_epoch)
-    if left and updates and min(left) > 0:
-        seconds = float(trainer.cumulative_training_time()) / updates * min(left)
+    updates, bounds = trainer.get_num_updates(), cfg.optimization
+    left = min(
+        bounds.max_update - updates if bounds.max_update else math.inf,
+        (bounds.max_epoch - epoch_itr.epoch) * per_epoch if bounds.max_epoch else math.inf,
+    )
+    if updates and 0 < left < math.inf:
+        seconds = float(trainer.cumulative_training_time()) / updates * left
         clock = timedelta(seconds=round(seconds))
-        logger.info("epoch %d is done; about %s left", epoch_itr.epoch, clock)
+        logger.info(f"epoch {epoch_itr.epoch} is done; about {clock} left")
 
 
 @replaces(training, "validate")
@@ -199,17 +195,14 @@ def validate_and_save(
         beat("training")
     if trainer.is_finished:
         logger.info("Validation loss has stopped improving; stopping training.")
-        stop = True
+        return losses, True
     if not stop:
         leave_if_asked(cfg, trainer, epoch_itr, is_saved)
     return losses, stop
 
 
 def leave_if_asked(cfg: Any, trainer: Any, epoch_itr: Any, is_saved: bool) -> None:
-    """End the process with a checkpoint of this update if any process of the run is asked to.
-
-    Every process must call it after the same update.
-    """
+    """End with a checkpoint of this update if any process is asked to; all must call this."""
     if not stop_request.listening():
         return
     asked = stop_request.asked()
@@ -224,13 +217,10 @@ def leave_if_asked(cfg: Any, trainer: Any, epoch_itr: Any, is_saved: bool) -> No
     if trainer.data_parallel_world_size > 1:
         # if one ended before the checkpoint is written, the launcher would end the others
         distributed.barrier()
-    updates = trainer.get_num_updates()
-    then = (
-        "nothing is saved (--no-save)"
-        if cfg.checkpoint.no_save
-        else "run the same command to resume"
-    )
-    logger.info("stopping after update %d; %s", updates, then)
+    then = "run the same command to resume"
+    if cfg.checkpoint.no_save:
+        then = "nothing is saved (--no-save)"
+    logger.info(f"stopping after update {trainer.get_num_updates()}; {then}")
     stop_request.leave()
 
 
@@ -246,9 +236,8 @@ def load_checkpoint(stock: Callable, cfg: Any, trainer: HighrankTrainer, **itera
         cfg = _with_newest(cfg, trainer)
     elif not PathManager.exists(path := cfg.restore_file.replace(".pt", f"{suffix}.pt")):
         raise FileNotFoundError(f"--restore-file {path} does not exist")
-    loaded = stock(cfg, trainer, **iterator)
-    is_inexact = isinstance(trainer.optimizer, FP16Optimizer) and not cfg.no_save
-    if is_inexact and trainer.is_data_parallel_master:
+    loaded, is_master = stock(cfg, trainer, **iterator), trainer.is_data_parallel_master
+    if isinstance(trainer.optimizer, FP16Optimizer) and is_master and not cfg.no_save:
         precision = "bf16" if trainer.cfg.common.bf16 else "fp16"
         logger.warning(
             f"--{precision} does not resume exactly: checkpoints hold rounded weights, and an "
@@ -259,12 +248,25 @@ def load_checkpoint(stock: Callable, cfg: Any, trainer: HighrankTrainer, **itera
 
 
 def _with_newest(cfg: Any, trainer: HighrankTrainer) -> Any:
-    """Return the options, with another file to restore from if checkpoint_last.pt is not whole."""
+    """Return the options with the file to restore from, as the first process has chosen it."""
     suffix = trainer.checkpoint_suffix
     last = _last(cfg, suffix)
     if cfg.no_save or PathManager.path_requires_pathmanager(last):
         return cfg
-    chosen = _agree(trainer, lambda: choose(cfg, suffix))
+    sharded = trainer.is_fsdp and trainer.cfg.distributed_training.use_sharded_state
+    chosen, problem = "", ""
+    if sharded or trainer.data_parallel_rank == 0:
+        try:
+            chosen = choose(cfg, suffix)
+        except ValueError as error:
+            problem = str(error)
+    if trainer.data_parallel_world_size > 1 and not sharded:
+        group, device = trainer.data_parallel_process_group, trainer.device
+        chosen, problem = distributed_utils.broadcast_object(
+            (chosen, problem), src_rank=0, group=group, dist_device=device
+        )
+    if problem:
+        raise UserError(problem)
     if chosen == last:
         return cfg
     cfg = copy(cfg)
@@ -275,25 +277,6 @@ def _with_newest(cfg: Any, trainer: HighrankTrainer) -> Any:
 
 def _last(cfg: Any, suffix: str) -> str:
     return os.path.join(cfg.save_dir, _DEFAULT.replace(".pt", f"{suffix}.pt"))
-
-
-def _agree(trainer: HighrankTrainer, choose: Callable[[], str]) -> str:
-    """Return the choice of the first process; all processes raise its error."""
-    sharded = trainer.is_fsdp and trainer.cfg.distributed_training.use_sharded_state
-    if trainer.data_parallel_world_size == 1 or sharded:
-        return choose()
-    answer = {}
-    if trainer.data_parallel_rank == 0:
-        try:
-            answer = {"path": choose()}
-        except ValueError as error:
-            answer = {"error": str(error)}
-    answer = distributed_utils.broadcast_object(
-        answer, src_rank=0, group=trainer.data_parallel_process_group, dist_device=trainer.device
-    )
-    if "error" in answer:
-        raise UserError(answer["error"])
-    return answer["path"]
 
 
 def choose(cfg: Any, suffix: str) -> str:
@@ -328,10 +311,7 @@ def choose(cfg: Any, suffix: str) -> str:
 
 
 def _progress(path: str) -> tuple[bool, int, float]:
-    """Return whether a checkpoint has an optimizer's state, its updates, and when it was written.
-
-    Those of a damaged one are False, -1 and 0.
-    """
+    """Return whether a file has an optimizer's state, its updates and time, or False, -1, 0."""
     try:
         updates = int(read_checkpoint(path, "optimizer_history", -1, "num_updates"))
         has_state = read_checkpoint(path).get("last_optimizer_state") is not None

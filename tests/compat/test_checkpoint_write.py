@@ -41,8 +41,13 @@ def size_in(path) -> int:
     return len(torch.load(path)["x"])
 
 
-def test_a_copy_is_a_hard_link(files, tmp_path):
+def test_a_copy_is_a_hard_link_in_place_of_a_symbolic_one(files, tmp_path):
     old, new = files
+    last = tmp_path / "checkpoint_last.pt"
+    last.symlink_to(old)
+    PathManager.copy(new, str(last), overwrite=True)
+    assert (size_in(last), size_in(old)) == (50_000, 10)
+    last.unlink()
     for _ in range(2):
         assert PathManager.copy(new, old, overwrite=True)
         assert os.path.samefile(new, old)
@@ -51,26 +56,11 @@ def test_a_copy_is_a_hard_link(files, tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_the_target_of_a_link_is_not_overwritten(files, tmp_path):
-    _, new = files
-    last = tmp_path / "checkpoint_last.pt"
-    last.symlink_to(files[0])
-    PathManager.copy(new, str(last), overwrite=True)
-    assert size_in(last) == 50_000
-    assert size_in(files[0]) == 10
-
-
-@pytest.fixture
-def no_links(monkeypatch):
-    """Simulate a file system without hard links."""
-
-    def refuse(*args, **kwargs):
+def test_an_interrupted_copy_leaves_the_old_file(files, monkeypatch, tmp_path):
+    def refuse(*args, **kwargs):  # as on a file system without hard links
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-
-
-def test_an_interrupted_copy_leaves_the_old_file(files, no_links, tmp_path):
     old, new = files
     with largest_file(100_000), pytest.raises(OSError, match="limit on file sizes"):
         PathManager.copy(new, old, overwrite=True)
@@ -90,25 +80,20 @@ def test_a_full_disk_leaves_the_old_file(files, limit):
     assert size_in(old) == 10
 
 
-def test_nothing_is_written_to_a_disk_without_space(files, monkeypatch):
+def test_a_disk_without_space_and_one_that_stores_other_bytes_are_noticed(files, monkeypatch):
+    def damage(handle, flush=os.fsync):
+        flush(handle)
+        os.pwrite(handle, b"x", 1000)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="not hold the written data"):
+        patch.setattr(os, "fsync", damage)
+        checkpoint_utils.torch_persistent_save(NEW, files[0])
+    assert size_in(files[0]) == 10
     free = os.statvfs_result((4096, 4096, 100, 1, 1, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda folder: free)
     monkeypatch.setattr(torch, "save", None)
     with pytest.raises(OSError, match=r"the disk is full: 4\.1 kB are free, 200\.0 kB are needed"):
         checkpoint_utils.torch_persistent_save(NEW, files[0])
-
-
-def test_a_disk_that_stores_other_bytes_is_noticed(files, monkeypatch):
-    flush = os.fsync
-
-    def damage(handle):
-        flush(handle)
-        os.pwrite(handle, b"x", 1000)
-
-    monkeypatch.setattr(os, "fsync", damage)
-    with pytest.raises(OSError, match="does not hold the written data"):
-        checkpoint_utils.torch_persistent_save(NEW, files[0])
-    assert size_in(files[0]) == 10
 
 
 def test_other_errors_of_torch_are_left_alone(tmp_path):

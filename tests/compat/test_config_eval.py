@@ -48,11 +48,6 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("text", LITERALS)
-def test_literals_have_the_values_of_eval(text):
-    assert literal(text) == LITERALS[text] == eval(text)
-
-
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:20])
 def test_other_expressions_are_refused_and_quoted(text):
     with pytest.raises(UserError, match=r"literal|characters") as error:
@@ -60,7 +55,9 @@ def test_other_expressions_are_refused_and_quoted(text):
     assert repr(text)[1:20] in str(error.value)
 
 
-def test_fairseqs_option_helpers_work():
+def test_literals_have_the_values_of_eval_and_fairseqs_option_helpers_work():
+    for text, value in LITERALS.items():
+        assert literal(text) == value == eval(text)
     for value in (True, 0, None, (0.9, 0.98), [1]):
         assert literal(value) is value
     assert utils.eval_bool(True) is True  # stock: TypeError inside, so the default, False
@@ -79,13 +76,8 @@ def test_no_module_runs_an_expression(module, monkeypatch, tmp_path):
     assert "eval" not in vars(module)
 
 
-def test_modules_imported_later_are_safe_too(monkeypatch):
+def test_modules_imported_later_are_safe_too_and_other_packages_keep_their_eval(monkeypatch):
     name = "fairseq.data.codedataset"
     monkeypatch.delitem(sys.modules, name, raising=False)
     assert importlib.import_module(name).eval is literal
-
-
-def test_other_packages_keep_their_eval():
-    import torch.nn.functional as unrelated
-
-    assert "eval" not in vars(unrelated)
+    assert "eval" not in vars(importlib.import_module("torch.nn.functional"))

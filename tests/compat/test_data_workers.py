@@ -25,16 +25,12 @@ class Slow(torch.utils.data.Dataset):
         return index
 
 
-def send_from_elsewhere(name: str, pid: int) -> None:
-    subprocess.run(["bash", "-c", f"kill -s {name} {pid}"], check=True)
-
-
 def test_a_worker_ignores_signals_from_other_processes():
     batches = iter(DataLoader(Slow(), batch_size=1, num_workers=1))
     seen = [int(next(batches))]
     worker = batches._workers[0]
     for name in ("INT", "TERM", "USR1", "HUP"):
-        send_from_elsewhere(name, worker.pid)
+        subprocess.run(["bash", "-c", f"kill -s {name} {worker.pid}"], check=True)
         seen.append(int(next(batches)))
     seen += [int(batch) for batch in batches]
     assert seen == list(range(8))
@@ -54,9 +50,6 @@ def test_the_parent_can_end_a_worker(start):
     worker.join(20)
     assert worker.exitcode == 0
     batches._shutdown_workers()
-
-
-def test_the_users_own_worker_init_fn_is_kept():
     assert DataLoader(Slow(), num_workers=1, worker_init_fn=print).worker_init_fn is print
 
 

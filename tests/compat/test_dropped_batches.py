@@ -3,9 +3,6 @@
 import numpy as np
 import pytest
 from fairseq.data import data_utils
-from fairseq_cli import generate
-
-from tests.compat.conftest import SIZES, config
 
 LENGTHS = np.random.RandomState(1).randint(1, 30, size=200)
 
@@ -32,26 +29,12 @@ def test_no_sentence_is_lost(multiple, vectorised, limits):
 
 
 def test_full_batches_equal_those_of_fairseq(stock):
+    got = data_utils.batch_by_size(  # of any iterable
+        iter([0, 1, 2]), num_tokens_fn=lambda i: LENGTHS[i], required_batch_size_multiple=8
+    )
+    assert [batch.tolist() for batch in got] == [[0, 1, 2]]
     ours = batches(101, 8)
     stock(data_utils, "batch_by_size")
     theirs = batches(101, 8)
     assert len(theirs) == len(ours) - 1
     assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=False))
-
-
-def test_indices_may_be_any_iterable():
-    got = data_utils.batch_by_size(
-        iter([0, 1, 2]), num_tokens_fn=lambda i: LENGTHS[i], required_batch_size_multiple=8
-    )
-    assert [batch.tolist() for batch in got] == [[0, 1, 2]]
-
-
-def hypotheses(data, translator, capsys) -> int:
-    capsys.readouterr()
-    options = ["--path", translator, "--cpu", "--num-workers", 0, "--beam", 1, "--max-len-b", 5]
-    generate.main(config("generation", data, *options, "--max-tokens", 40))
-    return sum(line.startswith("H-") for line in capsys.readouterr().out.splitlines())
-
-
-def test_generate_translates_every_sentence(data, translator, capsys):
-    assert hypotheses(data, translator, capsys) == SIZES["test"]

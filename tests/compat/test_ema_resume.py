@@ -3,6 +3,7 @@
 import torch
 
 from tests.compat.conftest import run_training, translation_options
+from tests.trainings import same
 
 DECAY = ["--store-ema", "--ema-decay", 0.5]
 EVERY_THIRD = [*DECAY, "--ema-update-freq", 3, "--ema-fp32", "--save-interval-updates", 2]
@@ -12,19 +13,10 @@ def train(data, save_dir, updates: int, *more) -> dict:
     return run_training(data, save_dir, *translation_options(**{"--max-update": updates}), *more)
 
 
-def train_in_two_ways(data, tmp_path) -> tuple[dict, dict]:
+def test_resumed_averages_equal_uninterrupted_ones(data, tmp_path):
     unbroken = train(data, tmp_path / "a", 4, *EVERY_THIRD)
     middle = tmp_path / "a" / "checkpoint_1_2.pt"
-    return unbroken, train(data, tmp_path / "b", 4, *EVERY_THIRD, "--restore-file", middle)
-
-
-def same(a: dict, b: dict) -> bool:
-    assert a.keys() == b.keys()
-    return all(torch.equal(a[name], b[name]) for name in a)
-
-
-def test_resumed_averages_equal_uninterrupted_ones(data, tmp_path):
-    unbroken, resumed = train_in_two_ways(data, tmp_path)
+    resumed = train(data, tmp_path / "b", 4, *EVERY_THIRD, "--restore-file", middle)
     assert same(unbroken["model"], resumed["model"])
     assert not same(unbroken["model"], unbroken["extra_state"]["ema"])
     for averages in ("ema", "ema_fp32_params"):

@@ -6,12 +6,11 @@ from fairseq.nan_detector import NanDetector
 
 from tests.compat.conftest import run_training, translation_options
 
-DIVERGES = translation_options(**{"--max-update": 9, "--lr": "1e30"})
-
 
 def test_a_diverged_translator_is_reported(data, tmp_path):
+    diverges = translation_options(**{"--max-update": 9, "--lr": "1e30"})
     with pytest.raises(FloatingPointError, match="gradients are Nan/Inf"):
-        run_training(data, tmp_path, *DIVERGES)
+        run_training(data, tmp_path, *diverges)
 
 
 class Nested(torch.nn.Module):

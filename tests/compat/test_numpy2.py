@@ -3,17 +3,13 @@
 import torch
 from fairseq.data import bucket_pad_length_dataset, data_utils, token_block_dataset
 
-SENTENCES = [torch.tensor([4, 5, 2]), torch.tensor([6, 2])]
-
-
-def blocks():
-    return token_block_dataset.TokenBlockDataset(
-        SENTENCES, [3, 2], block_size=None, pad=1, eos=2, break_mode="eos"
-    )
-
 
 def test_the_break_mode_eos_works():
-    assert [block.tolist() for block in blocks()] == [[4, 5, 2], [6, 2]]
+    sentences = [torch.tensor([4, 5, 2]), torch.tensor([6, 2])]
+    blocks = token_block_dataset.TokenBlockDataset(
+        sentences, [3, 2], block_size=None, pad=1, eos=2, break_mode="eos"
+    )
+    assert [block.tolist() for block in blocks] == [[4, 5, 2], [6, 2]]
 
 
 def test_buckets_equal_those_of_fairseq():

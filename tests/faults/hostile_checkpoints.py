@@ -7,13 +7,13 @@ import os
 import pickle
 import shutil
 import struct
-import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
+from tests.faults.hostile_files import _member, _tar
 from tests.faults.observing import CANARY
 
 Writer = Callable[[Path], None]
@@ -209,7 +209,8 @@ def _files(sound: Path, state: dict, canary: Path) -> Iterator[tuple[str, Writer
             state | {"x": call}, path, pickle_module=_Module, _use_new_zipfile_serialization=False
         ),
     )
-    yield "tar", lambda path: _tar(path, _pickled(call))
+    members = [_member(name, _pickled(call)) for name in ("pickle", "storages", "tensors")]
+    yield "tar", lambda path: _tar(path, *members)
     yield "folder", Path.mkdir
     yield "pipe", lambda path: os.mkfifo(path)
     yield "link to /dev/zero", lambda path: path.symlink_to("/dev/zero")
@@ -225,19 +226,12 @@ def _files(sound: Path, state: dict, canary: Path) -> Iterator[tuple[str, Writer
     )  # fmt: skip
     yield "10³⁰ values", lambda path: torch.save(state | {"cfg": bomb}, path)
     yield "names above the folder", lambda path: _rename_entry(sound, path, f"../../{CANARY}")
-    yield "a tensor of 10¹² numbers", lambda path: _wide(state, path)
+    wide = torch.zeros(1).expand(10**6, 10**6)
+    yield "a tensor of 10¹² numbers", lambda path: _weights(state, path, lambda _: wide)
     yield "NaN", lambda path: _weights(state, path, lambda t: t.fill_(float("nan")))
     yield "integers", lambda path: _weights(state, path, lambda t: t.to(torch.int32))
     yield "sparse", lambda path: _weights(state, path, lambda t: t.to_sparse())
     yield "an element for all", lambda path: _weights(state, path, lambda t: t[:1, :1])
-
-
-def _tar(path: Path, content: bytes) -> None:
-    with tarfile.open(path, "w") as tar:
-        for name in ("pickle", "storages", "tensors"):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
 
 
 def _rezip(
@@ -261,9 +255,3 @@ def _weights(state: dict, path: Path, change: Callable) -> None:
         for key, value in state["model"].items()
     }
     torch.save(state | {"model": model}, path)
-
-
-def _wide(state: dict, path: Path) -> None:
-    name = next(key for key, value in state["model"].items() if value.dim() == 2)
-    wide = torch.zeros(1).expand(10**6, 10**6)
-    torch.save(state | {"model": state["model"] | {name: wide}}, path)

@@ -22,7 +22,7 @@ def binarised(canary: Path) -> Iterator[tuple[str, Change]]:
     header = b"MMIDIDX\x00\x00" + struct.pack("<QB", 1, 4)
 
     def index(content: bytes) -> Change:
-        return lambda folder: _write(folder / f"{name}.idx", content)
+        return _put(f"{name}.idx", content)
 
     yield "10¹⁸ sentences", index(header + struct.pack("<Q", 10**18))
     yield "a sentence of 2³¹ words", index(header + struct.pack("<QiQ", 1, 2**31 - 1, 0))
@@ -38,18 +38,11 @@ def binarised(canary: Path) -> Iterator[tuple[str, Change]]:
     yield "data is a pipe", _pipe(f"{name}.bin")
     yield "data is /dev/zero", _link(f"{name}.bin", "/dev/zero")
     yield "data is a secret", _link(f"{name}.bin", "/etc/passwd")
-    yield (
-        "numbers beyond",
-        lambda folder: _write(
-            folder / f"{name}.bin", b"\xff\x7f" * ((folder / f"{name}.bin").stat().st_size // 2)
-        ),
-    )
-    yield (
-        "sums of other files",
-        lambda folder: _write(
-            folder / "sha256sums", f"{'0' * 64}  ../../etc/passwd\n{'0' * 64}  /dev/zero\n".encode()
-        ),
-    )
+    yield "numbers beyond", lambda folder: _write(
+        folder / f"{name}.bin", b"\xff\x7f" * ((folder / f"{name}.bin").stat().st_size // 2)
+    )  # fmt: skip
+    sums = f"{'0' * 64}  ../../etc/passwd\n{'0' * 64}  /dev/zero\n"
+    yield "sums of other files", _put("sha256sums", sums.encode())
     yield "sums are a pipe", _pipe("sha256sums")
 
 
@@ -73,7 +66,7 @@ def dictionaries(canary: Path) -> Iterator[tuple[str, Change]]:
         "empty": b"",
     }
     for name, content in contents.items():
-        yield name, lambda folder, content=content: _write(folder / "dict.en.txt", content)
+        yield name, _put("dict.en.txt", content)
     yield "pipe", _pipe("dict.en.txt")
     yield "/dev/zero", _link("dict.en.txt", "/dev/zero")
     yield "folder", lambda folder: _folder(folder / "dict.en.txt")
@@ -93,7 +86,7 @@ def corpora(canary: Path) -> Iterator[tuple[str, Change]]:
         "empty": b"",
     }
     for name, content in contents.items():
-        yield name, lambda folder, content=content: _write(folder / "train.en", content)
+        yield name, _put("train.en", content)
     yield "/dev/zero", _link("train.en", "/dev/zero")
     yield "gzip of 1 GB", lambda folder: (
         os.remove(folder / "train.en"), _gzip_zeros(folder / "train.en.gz", 1 << 30)
@@ -108,12 +101,8 @@ def archives(canary: Path) -> Iterator[tuple[str, Change]]:
         yield f"{kind}.zip", lambda path, name=name: _zip(path, name)
     links = {"symbolic": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE}
     for kind, code in links.items():
-        yield (
-            f"{kind} link.tar",
-            lambda path, code=code: _tar(
-                path, _link_member("a", str(canary.parent), code), _member(f"a/{canary.name}", b"x")
-            ),
-        )
+        members = _link_member("a", str(canary.parent), code), _member(f"a/{canary.name}", b"x")
+        yield f"{kind} link.tar", lambda path, members=members: _tar(path, *members)
     for kind, code in {"device": tarfile.CHRTYPE, "pipe": tarfile.FIFOTYPE}.items():
         yield f"{kind}.tgz", lambda path, code=code: _tar(path, _link_member("a", "", code))
     yield "a name twice.tar", lambda path: _tar(path, _member("a", b"x"), _member("a", b"y"))
@@ -147,10 +136,7 @@ def yamls(canary: Path) -> Iterator[tuple[str, str]]:
     yield "base above", "base: ../../../../../etc/passwd\n"
     yield "base is /dev/zero", "base: /dev/zero\n"
     yield "user_dir", f"train: {{user_dir: {canary.parent / 'hostile_module'}}}\n"
-    yield (
-        "shell words",
-        f"train: {{arch: 'a; touch {canary}', lr: '$(touch {canary})'}}\n",
-    )
+    yield "shell words", f"train: {{arch: 'a; touch {canary}', lr: '$(touch {canary})'}}\n"
     yield "option", f"train: {{arch: '--save-dir={canary}'}}\n"
     yield "expression", f"train: {{adam_betas: \"open('{canary}','w')\"}}\n"
     yield "an integer of 5,000 digits", f"train: {{seed: {'9' * 5000}}}\n"
@@ -173,9 +159,6 @@ def exported(canary: Path) -> Iterator[tuple[str, Change]]:
 
         return change
 
-    def text(content: bytes) -> Change:
-        return lambda folder: _write(folder / "config.json", content)
-
     def weights(content: bytes) -> Change:
         def change(folder: Path) -> None:
             _write(folder / "model.safetensors", content)
@@ -194,9 +177,9 @@ def exported(canary: Path) -> Iterator[tuple[str, Change]]:
     yield "sums above", config(sha256={"../../../etc/passwd": "0" * 64})
     yield "sums of /dev/zero", config(sha256={"/dev/zero": "0" * 64})
     yield "training is a list", config(training=[1])
-    yield "deep lists", text(b"[" * 100_000)
-    yield "no object", text(b"3")
-    yield "NaN", text(b"NaN")
+    yield "deep lists", _put("config.json", b"[" * 100_000)
+    yield "no object", _put("config.json", b"3")
+    yield "NaN", _put("config.json", b"NaN")
     yield "config is a pipe", _pipe("config.json")
     yield "header of 2⁶² bytes", weights(struct.pack("<Q", 2**62) + b"{}")
     yield "header is no JSON", weights(struct.pack("<Q", 4) + b"{{{{")
@@ -214,6 +197,10 @@ def _tensor(shape: list[int], offsets: list[int]) -> bytes:
 def _write(path: Path, content: bytes) -> None:
     path.unlink(missing_ok=True)
     path.write_bytes(content)
+
+
+def _put(name: str, content: bytes) -> Change:
+    return lambda folder: _write(folder / name, content)
 
 
 def _folder(path: Path) -> None:
@@ -256,7 +243,7 @@ def _link_member(name: str, target: str, kind: bytes) -> tuple[tarfile.TarInfo, 
 
 
 def _tar(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> None:
-    with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as tar:
+    with tarfile.open(path, "w:gz" if path.suffix in (".gz", ".tgz") else "w") as tar:
         for member, content in members:
             tar.addfile(member, io.BytesIO(content))
 

@@ -9,6 +9,7 @@ call: SIGKILL before it or within it, or an error, once or from then on.
 
 import ctypes
 import errno
+import functools
 import json
 import os
 import shutil
@@ -86,21 +87,17 @@ def save_with_fault(
     return code, note.read_text() or None
 
 
-_NAMES: dict[int, list[str]] = {}
-
-
+@functools.cache
 def names_without_fault(faults: ctypes.CDLL, parent: Path, size: int) -> list[str]:
     """Return the calls of a whole save."""
-    if size not in _NAMES:
-        folder = parent / "whole"
-        folder.mkdir()
-        save(folder, 1, size)
-        faults.faults_arm(os.fsencode(folder), -1, 0, 0)
-        save(folder, 2, size)
-        count = faults.faults_count()
-        faults.faults_arm(b"", -1, 0, 0)
-        _NAMES[size] = [faults.faults_name(number).decode() for number in range(count)]
-    return _NAMES[size]
+    folder = parent / "whole"
+    folder.mkdir()
+    save(folder, 1, size)
+    faults.faults_arm(os.fsencode(folder), -1, 0, 0)
+    save(folder, 2, size)
+    count = faults.faults_count()
+    faults.faults_arm(b"", -1, 0, 0)
+    return [faults.faults_name(number).decode() for number in range(count)]
 
 
 @pytest.mark.long

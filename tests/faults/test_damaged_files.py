@@ -96,25 +96,12 @@ def test_each_bit_of_an_archive_is_checked_or_without_effect(tmp_path, stride):
             accepted += 1
         path.unlink()
     assert 0 < accepted < 8 * len(content) / stride / 2 + 1
-
-
-def test_tensors_that_are_marked_as_folders_are_refused(tmp_path):
-    path = tmp_path / "checkpoint.pt"
-    torch.save(torch.ones(3), path)
-    content = bytearray(path.read_bytes())
-    entry = content.rindex(b"PK\1\2", 0, content.rindex(b"data/0"))
-    content[entry + 38] |= 0x10  # external attributes: torch would then read nothing
-    path.write_bytes(content)
-    with pytest.raises(DamagedArchiveError, match="checkpoint/data/0 is marked as a folder"):
+    marked = bytearray(content)
+    entry = marked.rindex(b"PK\1\2", 0, marked.rindex(b"data/0"))
+    marked[entry + 38] |= 0x10  # external attributes: torch would then read nothing
+    path.write_bytes(marked)
+    with pytest.raises(DamagedArchiveError, match="data/0 is marked as a folder"):
         check_archive(path)
-
-
-def read(folder):
-    """Read dictionary and training text as tasks do."""
-    dictionary = Dictionary.load(str(folder / "dict.xx.txt"))
-    dataset = data_utils.load_indexed_dataset(str(folder / "train.xx-yy.xx"), dictionary)
-    text = [dataset[index].tolist() for index in range(len(dataset))]
-    return text, dictionary.symbols, dictionary.count
 
 
 @pytest.mark.parametrize("counts", COUNTS, ids=["few", "all"])
@@ -125,7 +112,11 @@ def test_damaged_binarised_data_is_refused(data, tmp_path, name, counts):
     write_sums(folder)
 
     def load():
+        """Read dictionary and training text as tasks do."""
         highrank_plugins.hooks.data_checks._check_split.cache_clear()
-        return read(folder)
+        dictionary = Dictionary.load(str(folder / "dict.xx.txt"))
+        dataset = data_utils.load_indexed_dataset(str(folder / "train.xx-yy.xx"), dictionary)
+        text = [dataset[index].tolist() for index in range(len(dataset))]
+        return text, dictionary.symbols, dictionary.count
 
     assert refused_of(folder / name, counts, load) == counts

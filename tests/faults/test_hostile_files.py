@@ -7,11 +7,10 @@ What is refused is refused in words: no file leads to a traceback of Python.
 tries every file in every command that reads its kind, and prints the counts.
 """
 
-import itertools
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -114,40 +113,40 @@ class Table:
         words = [str(word).format(file=file, **self.words) for word in line]
         return observe(*words, folder=self.folder, stdin="a cat\n")
 
-    def measure(self, kind: str, chosen: list[dict], lines: dict[str, list], file: Path) -> None:
-        """Take the memory of each command on a sound file."""
-        for command in {name: None for commands in chosen for name in commands}:
-            self.sound[f"{kind} {command}"] = self.attempt(lines[command], file).peak
-
-    def judge(self, kind: str, name: str, commands: dict[str, list], file: Path) -> None:
-        """Try a hostile file in each command."""
-        size = sum(path.stat().st_size for path in [file, *file.rglob("*")] if path.is_file())
-        for command, line in commands.items():
-            seen = self.attempt(line, file)
-            limit = self.sound[f"{kind} {command}"] + FACTORS.get(name, 2) * size + SLACK
-            wrong = [*seen.effects]
-            if self.canary.exists():
-                wrong.append("ran code")
-                self.canary.unlink()
-            if seen.code is None:
-                wrong.append("did not end")
-            elif seen.code < 0:
-                wrong.append(f"was killed by signal {-seen.code}")
-            if "Traceback (most recent call last)" in seen.output:
-                wrong.append(f"ended in a traceback: {seen.output.splitlines()[-1][:300]}")
-            if seen.peak > limit:
-                wrong.append(f"took {seen.peak >> 20} MiB, more than {limit >> 20}")
-            self.wrong += [f"{kind} {name!r}, {command}: {text}" for text in wrong]
-            for text in wrong:  # at once: the whole takes minutes
-                print(f"{kind} {name!r}, {command}: {text}", flush=True)
-            self.counts["attempts"] += 1
-            self.counts["refused" if seen.code else "accepted"] += 1
-        self.counts["files"] += 1
-
-    def finish(self, kind: str) -> None:
-        """Print the counts; fail if anything went wrong."""
-        print(f"\n{kind}: {dict(self.counts)}, wrong: {len(self.wrong)}")
+    def judge(
+        self, kind: str, items: Iterable, extent: int | str, lines: dict, sound: Path,
+        write: Callable[..., Path],
+    ) -> None:  # fmt: skip
+        """Try the chosen files in the chosen commands, whose memory a sound file measures."""
+        files, commands = chosen(items, extent, lines)
+        for command in {name: None for names in commands for name in names}:
+            self.sound[command] = self.attempt(lines[command], sound).peak
+        for number, (name, content) in enumerate(files):
+            file = write(number, name, content)
+            size = sum(path.stat().st_size for path in [file, *file.rglob("*")] if path.is_file())
+            for command, line in commands[number].items():
+                most = self.sound[command] + FACTORS.get(name, 2) * size + SLACK
+                for text in self.faults(self.attempt(line, file), most):
+                    self.wrong.append(f"{kind} {name!r}, {command}: {text}")
+                    print(self.wrong[-1], flush=True)  # at once: the whole takes minutes
+        print(f"\n{kind}: {len(files)} files, {dict(self.counts)}, wrong: {len(self.wrong)}")
         assert not self.wrong, "\n".join(self.wrong)
+
+    def faults(self, seen: Observed, most: int) -> Iterator[str]:
+        """Yield what went wrong in a command."""
+        self.counts["refused" if seen.code else "accepted"] += 1
+        yield from seen.effects
+        if self.canary.exists():
+            yield "ran code"
+            self.canary.unlink()
+        if seen.code is None:
+            yield "did not end"
+        elif seen.code < 0:
+            yield f"was killed by signal {-seen.code}"
+        if "Traceback (most recent call last)" in seen.output:
+            yield f"ended in a traceback: {seen.output.splitlines()[-1][:300]}"
+        if seen.peak > most:
+            yield f"took {seen.peak >> 20} MiB, more than {most >> 20}"
 
 
 @pytest.fixture(scope="module")
@@ -181,16 +180,6 @@ def test_the_payloads_are_real(model, tmp_path):
     assert (tmp_path / CANARY).exists()
 
 
-@pytest.mark.parametrize("extent", EXTENT)
-def test_hostile_checkpoints_do_no_harm(table, model, tmp_path, extent):
-    files, commands = chosen(hostile_checkpoints(model, table.canary), extent, CHECKPOINT)
-    table.measure("checkpoint", commands, CHECKPOINT, model)
-    for number, (name, write) in enumerate(files):
-        write(tmp_path / f"{number}.pt")
-        table.judge("checkpoint", name, commands[number], tmp_path / f"{number}.pt")
-    table.finish("checkpoints")
-
-
 CHANGED: dict[str, tuple[Callable, dict]] = {
     "binarised data": (hostile_files.binarised, DATA),
     "dictionary": (hostile_files.dictionaries, DICTIONARY),
@@ -215,44 +204,38 @@ def sources(mt_data, model, tmp_path):
 @pytest.mark.parametrize("extent", EXTENT)
 @pytest.mark.parametrize("kind", CHANGED)
 def test_hostile_folders_do_no_harm(table, sources, tmp_path, kind, extent):
-    make, commands = CHANGED[kind]
-    files, chosen_commands = chosen(make(table.canary), extent, commands)
-    table.measure(kind, chosen_commands, commands, sources[kind])
-    for number, (name, change) in enumerate(files):
+    def write(number: int, _name: str, change: Callable) -> Path:
         folder = hostile_files.fresh_copy(sources[kind], tmp_path / f"changed{number}")
         change(folder)
-        table.judge(kind, name, chosen_commands[number], folder)
-    table.finish(kind)
+        return folder
+
+    make, commands = CHANGED[kind]
+    table.judge(kind, make(table.canary), extent, commands, sources[kind], write)
 
 
-def write_corpus(archive: Path) -> None:
+def write_corpus(archive: Path) -> Path:
     """Write a corpus.yaml with one archive, whose checksum nobody has published."""
     known = {"url": "https://example.org", "sha256": "unknown", "source": "nobody"}
     corpus = json.dumps({"files": {archive.name: known}})
     archive.with_name(f"{archive.name}.yaml").write_text(corpus)
+    return archive
 
 
 @pytest.mark.parametrize("extent", EXTENT)
-def test_hostile_archives_do_no_harm(table, tmp_path, extent):
-    files, commands = chosen(hostile_files.archives(table.canary), extent, ARCHIVE)
-    whole = itertools.islice((path for path in TEXT.iterdir() if path.is_file()), 1)
-    sound = shutil.make_archive(str(tmp_path / "sound"), "gztar", TEXT, next(whole).name)
-    write_corpus(Path(sound))
-    table.measure("archive", commands, ARCHIVE, Path(sound))
-    for number, (name, write) in enumerate(files):
-        write(tmp_path / name)
-        write_corpus(tmp_path / name)
-        table.judge("archive", name, commands[number], tmp_path / name)
-    table.finish("archives")
+@pytest.mark.parametrize("kind", ["checkpoint", "archive", "YAML"])
+def test_hostile_files_do_no_harm(table, model, tmp_path, kind, extent):
+    def write(number: int, name: str, content: Callable | str) -> Path:
+        suffix = "pt" if kind == "checkpoint" else "yaml"
+        path = tmp_path / (name if kind == "archive" else f"{number}.{suffix}")
+        path.write_text(content) if isinstance(content, str) else content(path)
+        return write_corpus(path) if kind == "archive" else path
 
-
-@pytest.mark.parametrize("extent", EXTENT)
-def test_hostile_yaml_does_no_harm(table, tmp_path, extent):
-    files, commands = chosen(hostile_files.yamls(table.canary), extent, YAML)
-    sound = Path(__file__).parents[2] / "recipes" / "ptb" / "conf" / "base.yaml"
-    table.measure("YAML", commands, YAML, sound)
-    for number, (name, text) in enumerate(files):
-        path = tmp_path / f"{number}.yaml"
-        path.write_text(text)
-        table.judge("YAML", name, commands[number], path)
-    table.finish("YAML")
+    files = {"checkpoint": lambda canary: hostile_checkpoints(model, canary),
+             "archive": hostile_files.archives, "YAML": hostile_files.yamls}  # fmt: skip
+    sound, commands = model, {"checkpoint": CHECKPOINT, "archive": ARCHIVE, "YAML": YAML}[kind]
+    if kind == "archive":
+        whole = shutil.make_archive(str(tmp_path / "sound"), "gztar", TEXT, "train.en")
+        sound = write_corpus(Path(whole))
+    elif kind == "YAML":
+        sound = Path(__file__).parents[2] / "recipes" / "ptb" / "conf" / "base.yaml"
+    table.judge(kind, files[kind](table.canary), extent, commands, sound, write)

@@ -125,8 +125,9 @@ class Training:
             launcher.wait()
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+
 @pytest.mark.parametrize("restarts", [0, 3])
 def test_a_lost_network_ends_all_processes(nodes, tmp_path, restarts):
     data = binarise(write_text(tmp_path), tmp_path)
@@ -135,15 +136,11 @@ def test_a_lost_network_ends_all_processes(nodes, tmp_path, restarts):
         training.wait_for("num_updates=40,")
         assert "all 2 processes have met (0: nodea cpu, 1: nodeb cpu)" in training.output()
         nodes.cable("down")
-        began, ends = time.monotonic(), []
-        for launcher in training.launchers:
-            launcher.wait(max(1, STALL + MEETING + ALLOWED + began - time.monotonic()))
-            ends.append(time.monotonic() - began)
+        codes = training.wait(STALL + MEETING + ALLOWED)
     finally:
         training.kill()
         print(*(f"{log.name}: {log.read_text().splitlines()[-3:]}" for log in training.logs))
-    print(f"ended {ends[0]:.0f} and {ends[1]:.0f} s after the cable was out, timeout {STALL} s")
-    assert all(launcher.returncode not in (0, 75) for launcher in training.launchers)
+    assert not {0, 75} & set(codes)
     for number, log in enumerate(training.logs):
         last = log.read_text().splitlines()[-1]
         assert f"rank {number} (process " in last and "or whose machine or network is lost" in last
@@ -156,8 +153,6 @@ def test_a_lost_network_ends_all_processes(nodes, tmp_path, restarts):
     assert "Loaded checkpoint" in resumed.output()
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_lost_launcher_is_named(nodes, tmp_path, lost):
     data = binarise(write_text(tmp_path), tmp_path)
@@ -166,11 +161,7 @@ def test_a_lost_launcher_is_named(nodes, tmp_path, lost):
     try:
         training.wait_for("num_updates=40,")
         os.killpg(training.launchers[lost].pid, signal.SIGKILL)
-        began = time.monotonic()
         assert left.wait(MEETING + ALLOWED) == 1
-        print(
-            f"ended {time.monotonic() - began:.0f} s after the launcher of node {lost} was killed"
-        )
     finally:
         training.kill()
     said = [line for line in log.read_text().splitlines() if line.startswith("highrank: ")]

@@ -1,6 +1,5 @@
 """hooks/checkpoint_dictionary.py: two swapped words are refused wherever a dictionary is read."""
 
-import logging
 import shutil
 from argparse import Namespace
 from pathlib import Path
@@ -29,78 +28,55 @@ def swap_words(dictionary: Path) -> None:
     dictionary.write_text("\n".join([second, first, *words]) + "\n")
 
 
-def swapped(data: Path, folder: Path, *names: str) -> Path:
-    """Copy binarised data, and swap words in these dictionaries."""
-    shutil.copytree(data, folder)
-    for name in names:
-        swap_words(folder / name)
-    return folder
-
-
 @pytest.fixture(params=["source", "target"])
 def other_data(request, data, tmp_path):
     """Return data with one dictionary changed, and a pattern of the refusal."""
-    name = {"source": "dict.xx.txt", "target": "dict.yy.txt"}[request.param]
-    return swapped(data, tmp_path / "other", name), MESSAGE.format(request.param)
+    other = shutil.copytree(data, tmp_path / "other")
+    swap_words(other / {"source": "dict.xx.txt", "target": "dict.yy.txt"}[request.param])
+    return other, MESSAGE.format(request.param)
 
 
 @pytest.fixture
 def other_text(data, tmp_path):
     """Return the data of the language model with its dictionary changed."""
-    return swapped(data / "lm", tmp_path / "other", "dict.txt")
+    other = shutil.copytree(data / "lm", tmp_path / "other")
+    swap_words(other / "dict.txt")
+    return other
 
 
 def run_generate(data, path, *options):
     return generate.main(config("generation", data, "--path", path, *CPU, *options))
 
 
-def test_commands_compare_dictionaries(other_data, translator):
+def test_commands_compare_dictionaries(other_data, translator, tmp_path):
     folder, message = other_data
     typed = config("interactive_generation", folder, "--path", translator, *CPU, "-s", "xx")
     line = [folder, "--task", "translation", "--path", translator, *CPU, "--max-tokens", 60]
     overrides = Namespace(data=str(folder))
+
+    def train(option):
+        run_training(folder, tmp_path / "new", *translation_options(), option, translator)
+
     for command in (
         lambda: run_generate(folder, translator),
         lambda: interactive.main(typed),
         lambda: validate.main(config("validation", *line), override_args=overrides),
+        lambda: train("--restore-file"),
+        lambda: train("--finetune-from-model"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=f"{translator}: {message}"):
             command()
 
 
-def test_evaluation_of_a_language_model_compares_dictionaries(other_text, language_model):
+def test_commands_on_a_language_model_compare_dictionaries(other_text, language_model, data):
     args = config("eval_lm", other_text, "--path", language_model, *CPU)
-    with pytest.raises(ValueError, match=MESSAGE.format("target")):
-        eval_lm.main(args)
-
-
-@pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model"])
-def test_training_compares_dictionaries(option, other_data, translator, tmp_path):
-    folder, message = other_data
-    line = [*translation_options(), option, translator]
-    with pytest.raises(ValueError, match=f"{translator}: {message}"):
-        run_training(folder, tmp_path / "new", *line)
-
-
-def test_analysis_compares_dictionaries(other_text, language_model, data):
-    with pytest.raises(ValueError, match=f"{language_model}: {MESSAGE.format('target')}"):
-        load_model(language_model, str(other_text))
+    for command in lambda: eval_lm.main(args), lambda: load_model(language_model, str(other_text)):
+        with pytest.raises(ValueError, match=f"{language_model}: {MESSAGE.format('target')}"):
+            command()
     shutil.copy(data / "lm" / "dict.txt", other_text)
     words = [line.split()[0] for line in (other_text / "dict.txt").read_text().splitlines()]
     (other_text / "dict.txt").write_text("".join(f"{word} 1\n" for word in words))
     load_model(language_model, str(other_text))  # counts do not matter
-
-
-def test_a_checkpoint_without_hashes_loads_with_one_warning(
-    other_text, language_model, tmp_path, caplog
-):
-    state = torch.load(language_model)
-    del state["task_state"]["dictionaries"]
-    torch.save(state, tmp_path / "old.pt")
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            load_model(tmp_path / "old.pt", str(other_text))
-    assert len([text for text in caplog.messages if "no hash of its dictionary" in text]) == 1
 
 
 def test_a_checkpoint_of_fairseq_0_10_is_read_with_a_warning(
@@ -130,7 +106,7 @@ def test_a_model_of_the_other_direction_is_refused(data, translator):
 
 def test_another_model_is_refused_as_a_language_model(data, other_text, translator, tmp_path):
     run_training(other_text, tmp_path / "lm", *LANGUAGE_MODEL)
-    folder = swapped(data, tmp_path / "both")
+    folder = shutil.copytree(data, tmp_path / "both")
     shutil.copy(other_text / "dict.txt", folder / "dict.txt")
     fusion = ["--lm-weight", 0.1, "--lm-path"]
     with pytest.raises(ValueError, match="--lm-path: the dictionary of the language model"):

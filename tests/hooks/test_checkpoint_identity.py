@@ -26,12 +26,9 @@ def refuse(self, *_):
 @start
 @pytest.mark.parametrize(
     ("owner", "event"),
-    [
-        (TransformerModel, CHECK),
-        (TranslationTask, CHECK),
-        (TransformerModel, "upgrade_state_dict_named"),
-    ],
-)
+    [(TransformerModel, CHECK), (TranslationTask, CHECK),
+     (TransformerModel, "upgrade_state_dict_named")],
+)  # fmt: skip
 def test_a_refusal_of_model_or_task_comes_last(
     owner, event, option, data, translator, tmp_path, monkeypatch
 ):
@@ -44,6 +41,9 @@ def test_a_refusal_of_model_or_task_comes_last(
         run_training(data, tmp_path, *translation_options(), option, translator)
     assert str(raised.value) == f"{translator}: another meaning"
     assert checkpoint_utils.load_checkpoint_to_cpu is read
+    if owner is TransformerModel:  # for generation, too
+        with pytest.raises(ValueError, match="another meaning"):
+            checkpoint_utils.load_model_ensemble_and_task([str(translator)])
 
 
 @start
@@ -55,29 +55,16 @@ def test_parameters_that_do_not_fit_are_explained(data, translator, option, tmp_
     assert "\n" not in str(raised.value)
 
 
-def shown_options(owner, monkeypatch):
-    """List what such a model will be shown."""
-    seen = []
-    listen(monkeypatch, owner, check_saved_options=lambda self, options: seen.append(options))
-    return seen
-
-
 def test_a_model_sees_options_by_name(data, language_model, translator, tmp_path, monkeypatch):
-    seen = shown_options(TransformerLanguageModel, monkeypatch)
+    seen = []
+    for model in TransformerLanguageModel, TransformerModel:  # the second is a legacy model
+        listen(monkeypatch, model, check_saved_options=lambda self, options: seen.append(options))
     words = [*MODELING, "--max-update", 3, "--restore-file", language_model]
     run_training(data / "lm", tmp_path / "lm", *words)
-    assert [options["decoder_embed_dim"] for options in seen] == [8]
-    seen = shown_options(TransformerModel, monkeypatch)  # a legacy model
     words = [*translation_options(**{"--max-update": 3}), "--restore-file", translator]
     state = run_training(data, tmp_path / "mt", *words)
-    assert [options["encoder_layers"] for options in seen] == [1]
+    assert seen[0]["decoder_embed_dim"] == 8 and [o["encoder_layers"] for o in seen[1:]] == [1]
     assert state["optimizer_history"][-1]["num_updates"] == 3
-
-
-def test_a_model_may_refuse_a_checkpoint_for_generation_too(translator, monkeypatch):
-    listen(monkeypatch, TransformerModel, check_saved_options=refuse)
-    with pytest.raises(ValueError, match="another meaning"):
-        checkpoint_utils.load_model_ensemble_and_task([str(translator)])
 
 
 def test_a_model_that_cannot_be_built_is_named(translator, tmp_path):

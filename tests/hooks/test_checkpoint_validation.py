@@ -42,24 +42,6 @@ def load(path):
     return checkpoint_utils.load_model_ensemble_and_task([str(path)])
 
 
-PICKLED = {
-    "os.system": lambda path: Call(os.system, f"touch {path}"),
-    "eval": lambda path: Call(eval, f"open({str(path)!r}, 'w')"),
-    "exec": lambda path: Call(exec, f"open({str(path)!r}, 'w')"),
-    "open": lambda path: Call(open, str(path), "w"),
-    "nested": lambda path: argparse.Namespace(x=[{"y": Call(os.system, f"touch {path}")}]),
-}
-
-
-@pytest.mark.parametrize("place", ["model", "cfg", "args", "extra_state", "task_state"])
-@pytest.mark.parametrize("payload", PICKLED)
-def test_pickled_calls_are_refused(payload, place, state, sentinel, tmp_path):
-    state[place] = {"x": PICKLED[payload](sentinel)}
-    torch.save(state, tmp_path / "hostile.pt")
-    with pytest.raises(ValueError, match=r"hostile\.pt is refused: it names"):
-        load(tmp_path / "hostile.pt")
-
-
 def test_an_old_file_is_converted_as_the_message_says(state, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     old = {**state, "args": argparse.Namespace(arch="transformer")}
@@ -73,6 +55,13 @@ def test_an_old_file_is_converted_as_the_message_says(state, tmp_path, monkeypat
     assert checkpoint_utils.load_checkpoint_to_cpu("new.pt")["model"].keys() == old["model"].keys()
 
 
+PICKLED = [
+    lambda path: Call(os.system, f"touch {path}"),
+    lambda path: Call(eval, f"open({str(path)!r}, 'w')"),
+    lambda path: Call(exec, f"open({str(path)!r}, 'w')"),
+    lambda path: Call(open, str(path), "w"),
+    lambda path: argparse.Namespace(x=[{"y": Call(os.system, f"touch {path}")}]),
+]
 # configurations that stock fairseq passes to eval() while it builds the model
 EVALUATED = {
     "adaptive_softmax_cutoff": {"_name": "transformer_lm"},
@@ -80,70 +69,52 @@ EVALUATED = {
     "decoder_layers": {"_name": "fconv_lm"},
     "decoder_attention": {"_name": "fconv_lm", "decoder_layers": "[(8, 3)]"},
 }
+ENDLESS: dict = {}
+ENDLESS["again"] = ENDLESS
+NOT_PLAIN = [
+    ("${oc.env:HOME}", "omegaconf would resolve"),
+    ({"deep": ["${..data}"]}, "omegaconf would resolve"),
+    ({"${oc.env:HOME}": 1}, "omegaconf would resolve"),
+    (argparse.Namespace(x="${common.seed}"), "omegaconf would resolve"),
+    (torch.zeros(1), "holds a Tensor"),
+    (ENDLESS, "contains itself"),
+]
+OPTIONS = [
+    ({"decoder_embed_dim": 10**7}, r"decoder_embed_dim 10000000, but its weights are \d+ by"),
+    ({"decoder_layers": 10**9}, r"decoder_layers 1000000000, but its weights are \d+ te"),
+    ({"decoder_embed_path": "/dev/zero"}, "/dev/zero is a pipe or a device; a file is needed"),
+]
+WEIGHTS = [
+    (torch.Tensor.to_sparse, r"hostile\.pt is refused: .*weight is a sparse tensor"),
+    (lambda _: torch.zeros(1).expand(10**6, 10**6), r"refused: .* declares 4000000000000 by"),
+]
 
 
-@pytest.mark.parametrize("field", EVALUATED)
-def test_expressions_in_the_configuration_are_refused(field, state, sentinel, tmp_path):
-    expression = f"[open({str(sentinel)!r}, 'w').close()]"
-    state["cfg"]["model"].update(EVALUATED[field] | {field: expression})
-    torch.save(state, tmp_path / "hostile.pt")
-    with pytest.raises(ValueError, match="not a plain literal"):
-        load(tmp_path / "hostile.pt")
+def hostile(state: dict, path: Path):
+    """Yield changes of a checkpoint, and what is said of them."""
+    for place in "model", "cfg", "args", "extra_state", "task_state":
+        for payload in PICKLED:
+            yield {place: {"x": payload(path)}}, r"hostile\.pt is refused: it names"
+    for place in "cfg", "args":
+        for field, message in NOT_PLAIN:
+            yield {place: {"task": {"data": field}}}, rf"hostile\.pt is refused.*{message}"
+    code = f"[open({str(path)!r}, 'w').close()]"
+    evaluated = [
+        (more | {name: code}, "not a plain literal: .*") for name, more in EVALUATED.items()
+    ]
+    for changed, message in OPTIONS + evaluated:
+        yield {"cfg": {**state["cfg"], "model": state["cfg"]["model"] | changed}}, message
+    for change, message in WEIGHTS:
+        weights = {n: change(t) if t.dim() == 2 else t for n, t in state["model"].items()}
+        yield {"model": weights}, message
 
 
-def endless() -> dict:
-    loop = {}
-    loop["again"] = loop
-    return loop
-
-
-@pytest.mark.parametrize(
-    "field, message",
-    [
-        ("${oc.env:HOME}", "omegaconf would resolve"),
-        ({"deep": ["${..data}"]}, "omegaconf would resolve"),
-        ({"${oc.env:HOME}": 1}, "omegaconf would resolve"),
-        (argparse.Namespace(x="${common.seed}"), "omegaconf would resolve"),
-        (torch.zeros(1), "holds a Tensor"),
-        (endless(), "contains itself"),
-    ],
-    ids=["string", "nested", "key", "namespace", "tensor", "endless"],
-)
-@pytest.mark.parametrize("place", ["cfg", "args"])
-def test_configurations_may_hold_only_plain_values(field, message, place, state, tmp_path):
-    state[place] = {"task": {"data": field}}
-    torch.save(state, tmp_path / "hostile.pt")
-    with pytest.raises(ValueError, match=rf"hostile\.pt is refused.*{message}"):
-        load(tmp_path / "hostile.pt")
-
-
-def repeat_one_number(state):
-    name = next(name for name, t in state["model"].items() if t.dim() == 2)
-    state["model"][name] = torch.zeros(1).expand(10**6, 10**6)
-
-
-def make_sparse(state):
-    for name, tensor in state["model"].items():
-        if tensor.dim() == 2:
-            state["model"][name] = tensor.to_sparse()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"decoder_embed_dim": 10**7}, r"decoder_embed_dim 10000000, but its weights are \d+ by"),
-        ({"decoder_layers": 10**9}, r"decoder_layers 1000000000, but its weights are \d+ te"),
-        ({"decoder_embed_path": "/dev/zero"}, "/dev/zero is a pipe or a device; a file is needed"),
-        (make_sparse, r"hostile\.pt is refused: .*weight is a sparse tensor"),
-        (repeat_one_number, r"hostile\.pt is refused: .* declares 4000000000000 by"),
-    ],
-)
-def test_sizes_and_paths_are_checked(change, message, state, tmp_path):
-    if isinstance(change, dict):
-        state["cfg"]["model"].update(change)
-    else:
-        change(state)
-    torch.save(state, tmp_path / "hostile.pt")
+@pytest.mark.parametrize("number", range(46))
+def test_hostile_checkpoints_are_refused(number, state, sentinel, tmp_path):
+    rows = [*hostile(state, sentinel)]
+    assert len(rows) == 46
+    changed, message = rows[number]
+    torch.save(state | changed, tmp_path / "hostile.pt")
     with pytest.raises(ValueError, match=message):
         load(tmp_path / "hostile.pt")
 

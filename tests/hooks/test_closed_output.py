@@ -33,12 +33,6 @@ def piped(monkeypatch, program="/usr/bin/fairseq-train"):
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # closes without an error
 
 
-def log_to(stream):
-    logger = logging.Logger("test")
-    logger.addHandler(logging.StreamHandler(stream))
-    return logger
-
-
 def test_a_pipe_has_a_reader_until_its_other_end_is_closed(monkeypatch, tmp_path):
     with piped(monkeypatch) as (reader, _):
         assert not has_no_reader()
@@ -77,16 +71,14 @@ def test_another_broken_pipe_is_reported(monkeypatch, capfd):
     [("fairseq-eval-lm", True), ("fairseq-train", False), ("fairseq_cli/train.py", False)],
 )
 def test_a_log_without_a_reader_ends_an_evaluation_but_no_training(program, ends, monkeypatch):
+    logger = logging.Logger("test")
     with piped(monkeypatch, f"/usr/bin/{program}") as (reader, writer):
+        logger.addHandler(logging.StreamHandler(writer))
         reader.close()
         with pytest.raises(BrokenPipeError) if ends else nullcontext():
-            log_to(writer).info("a line")
+            logger.info("a line")
         assert sys.stderr.getvalue() == ""
-
-
-def test_other_errors_of_logging_are_reported(monkeypatch):
-    with piped(monkeypatch) as (_, writer):
-        log_to(writer).info("%d", "no number")
+        logger.info("%d", "no number")  # another error
         assert "Logging error" in sys.stderr.getvalue()
 
 

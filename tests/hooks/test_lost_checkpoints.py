@@ -12,9 +12,8 @@ from tests.compat.conftest import run_training, translation_options
 @pytest.fixture
 def used_dir(translator, tmp_path):
     """Write a save directory that lost its last checkpoint."""
-    shutil.copy(translator, tmp_path / "checkpoint_1_50.pt")
-    shutil.copy(translator, tmp_path / "checkpoint_1_100.pt")
-    shutil.copy(translator, tmp_path / "checkpoint_best.pt")
+    for name in "1_50", "1_100", "best":
+        shutil.copy(translator, tmp_path / f"checkpoint_{name}.pt")
     return tmp_path
 
 
@@ -60,43 +59,33 @@ def lose_target(path) -> None:
     path.symlink_to("lost.pt")
 
 
-def leave(path) -> None:
-    """Change nothing."""
-
-
-@pytest.mark.parametrize("spoil", [damage, lambda path: path.write_bytes(b""), lose_target, leave])
+@pytest.mark.parametrize("spoil", [damage, lambda path: path.write_bytes(b""), lose_target, None])
 def test_a_run_resumes_from_the_newest_undamaged_checkpoint(data, used_dir, caplog, spoil):
-    for name in ("1_100", "best"):
-        spoil(used_dir / f"checkpoint_{name}.pt")
     best, last = used_dir / "checkpoint_best.pt", used_dir / "checkpoint_last.pt"
-    if spoil is not leave:
+    if spoil:
+        spoil(used_dir / "checkpoint_1_100.pt")
+        spoil(best)
         shutil.copy(best, last, follow_symlinks=False)
     state = run_training(data, used_dir, *translation_options(**{"--max-update": 4}))
     assert updates(state) == 4
-    chosen = "best" if spoil is leave else "1_50"
+    chosen = "1_50" if spoil else "best"
     assert f"checkpoint_{chosen}.pt, the newest undamaged checkpoint: " in caplog.text
     assert "checkpoint_last.pt is " in caplog.text
 
 
-@pytest.mark.parametrize("reset", [[], ["--reset-optimizer", "--reset-dataloader"]])
-def test_without_an_undamaged_checkpoint_a_run_does_not_start_over(
-    data, tmp_path, translator, reset
-):
+def test_without_an_undamaged_checkpoint_a_run_does_not_start_over(data, tmp_path, translator):
     for name in ("best", "last"):
         shutil.copy(translator, tmp_path / f"checkpoint_{name}.pt")
         damage(tmp_path / f"checkpoint_{name}.pt")
-    with pytest.raises(
-        ValueError, match=r"holds no undamaged.*best\.pt is damaged.*move these away"
-    ):
-        run_training(data, tmp_path, *translation_options(), *reset)
-
-
-def test_a_link_to_a_missing_checkpoint_is_refused(data, tmp_path):
-    """Refuse a folder that looked new, because it has no other checkpoints."""
-    (tmp_path / "checkpoint_last.pt").symlink_to("lost.pt")
+    message = r"holds no undamaged.*best\.pt is damaged.*move these away"
+    for reset in [], ["--reset-optimizer", "--reset-dataloader"]:
+        with pytest.raises(ValueError, match=message):
+            run_training(data, tmp_path, *translation_options(), *reset)
+    (tmp_path / "new").mkdir()  # it looks new, because it has no other checkpoints
+    (tmp_path / "new" / "checkpoint_last.pt").symlink_to("lost.pt")
     message = r"checkpoint_last\.pt is a link to lost\.pt, which is missing.*move these away"
     with pytest.raises(ValueError, match=message):
-        run_training(data, tmp_path, *translation_options())
+        run_training(data, tmp_path / "new", *translation_options())
 
 
 @pytest.mark.parametrize("written", [["1_50"], ["best", ".best_loss_3.1"]])
@@ -120,8 +109,10 @@ def test_restore_file_resumes_from_the_named_checkpoint(data, used_dir):
     words = [*translation_options(**{"--max-update": 4}), "--restore-file"]
     with pytest.raises(FileNotFoundError, match=r"--restore-file nowhere\.pt does not exist"):
         run_training(data, used_dir, *words, "nowhere.pt")
-    state = run_training(data, used_dir, *words, used_dir / "checkpoint_1_50.pt")
-    assert updates(state) == 4
+    for option in "--restore-file", "--finetune-from-model":
+        with pytest.raises(ValueError, match=f"{option} {used_dir} is a folder; name a checkpoint"):
+            run_training(data, used_dir / "new", *translation_options(), option, used_dir)
+    assert updates(run_training(data, used_dir, *words, used_dir / "checkpoint_1_50.pt")) == 4
 
 
 def test_finetuning_counts_only_its_own_losses(data, tmp_path):
@@ -134,9 +125,3 @@ def test_finetuning_counts_only_its_own_losses(data, tmp_path):
     again = {"--lr": 1e-3, "--patience": 1, "--max-epoch": 1, "--max-update": 1000}
     finetuned = run_training(data, tmp_path / "b", *translation_options(**again), *words)
     assert finetuned["optimizer_history"][-1]["num_updates"] > 0
-
-
-@pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model"])
-def test_a_folder_in_place_of_a_checkpoint_is_refused(data, tmp_path, option):
-    with pytest.raises(ValueError, match=f"{option} {tmp_path} is a folder; name a checkpoint"):
-        run_training(data, tmp_path / "save", *translation_options(), option, tmp_path)

@@ -22,10 +22,6 @@ def lines(folder):
     return [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
 
 
-def kinds(folder):
-    return [(line["tag"], line["num_updates"]) for line in lines(folder)]
-
-
 def short(**changed):
     options = {"--log-interval": 1, "--log-format": "none", "--max-update": 2}
     return translation_options(**options | {"--max-tokens": 400} | changed)
@@ -34,7 +30,8 @@ def short(**changed):
 @pytest.mark.parametrize("log_format", ["none", "json", "tqdm"])
 def test_numbers_are_recorded_with_any_log_format(data, tmp_path, log_format):
     run_training(data, tmp_path, *short(**{"--log-format": log_format}))
-    assert ("train_inner", 1) in kinds(tmp_path) and ("valid", 2) in kinds(tmp_path)
+    kinds = [(line["tag"], line["num_updates"]) for line in lines(tmp_path)]
+    assert ("train_inner", 1) in kinds and ("valid", 2) in kinds
     sizes, first, *_ = lines(tmp_path)
     assert sizes["tag"] == "start" and sizes["parameters"] > 1000 and sizes["num_updates"] == 0
     assert sizes["updates_per_epoch"] >= 2
@@ -50,12 +47,9 @@ def test_a_resumed_run_has_each_line_once(data, tmp_path):
     path = resumed / METRICS
     path.write_text(path.read_text() + '{"tag": "train_inner", "num_updates": 3}\n{"tag": "tr')
     run_training(data, resumed, *short(**{"--max-update": 4}))
-    inner = [kind for kind in kinds(resumed) if kind[0] == "train_inner"]
-    assert inner == [kind for kind in kinds(whole) if kind[0] == "train_inner"]
-    assert inner == [("train_inner", update) for update in (1, 2, 3, 4)]
-    losses = [[line["loss"] for line in lines(run) if line["tag"] == "train_inner"]
-              for run in (whole, resumed)]  # fmt: skip
-    assert losses[0] == losses[1]
+    one, other = ([(line["num_updates"], line["loss"]) for line in lines(run)
+                   if line["tag"] == "train_inner"] for run in (whole, resumed))  # fmt: skip
+    assert one == other and [update for update, _ in one] == [1, 2, 3, 4]
 
 
 def test_the_time_of_a_run_adds_up_over_its_sittings(data, tmp_path):
@@ -77,21 +71,18 @@ def test_the_time_of_a_run_adds_up_over_its_sittings(data, tmp_path):
     assert state["extra_state"]["previous_training_time"] < 900
 
 
-def test_a_run_from_scratch_starts_a_new_file(data, tmp_path):
+def test_a_file_of_an_earlier_run_is_kept_and_one_of_the_user_is_refused(data, tmp_path):
     (tmp_path / METRICS).write_text('{"tag": "train_inner", "num_updates": 1, "old": 1}\n')
     run_training(data, tmp_path, *short())
     assert not any("old" in line for line in lines(tmp_path))
     (earlier,) = tmp_path.glob("metrics.before-*.jsonl")
     assert json.loads(earlier.read_text())["old"] == 1
-
-
-@pytest.mark.parametrize("content", ["my notes", '{"tag": "train"}\n{"step": 1, "loss": 2}\n'])
-def test_a_file_of_the_user_is_refused_and_kept(data, tmp_path, content):
-    (tmp_path / METRICS).write_text(content)
     message = r"metrics\.jsonl:\d: no training run has written this line.*: move it away"
-    with pytest.raises(UserError, match=message):
-        run_training(data, tmp_path, *short())
-    assert (tmp_path / METRICS).read_text() == content
+    for content in "my notes", '{"tag": "train"}\n{"step": 1, "loss": 2}\n':
+        (tmp_path / METRICS).write_text(content)
+        with pytest.raises(UserError, match=message):
+            run_training(data, tmp_path, *short())
+        assert (tmp_path / METRICS).read_text() == content
 
 
 def test_statistics_become_numbers():
@@ -131,11 +122,9 @@ def calls(monkeypatch):
 
 
 def test_a_resumed_run_stays_one_run_of_trackio(data, tmp_path, calls, caplog):
-    options = {"--max-tokens": 400, "--max-update": 3, "--log-interval": 1}
     with caplog.at_level("INFO"):
-        run_training(
-            data, tmp_path / "run", *translation_options(**options), "--wandb-project", "layers"
-        )
+        words = short(**{"--max-update": 3, "--log-format": "json"})
+        run_training(data, tmp_path / "run", *words, "--wandb-project", "layers")
     (init,) = [call for call in calls if call[0] == "init"]
     assert init[1] == ("layers",) and init[2]["name"] == "run" and init[2]["resume"] == "allow"
     assert init[2]["config"]["optimization"]["max_update"] == 3
@@ -145,16 +134,15 @@ def test_a_resumed_run_stays_one_run_of_trackio(data, tmp_path, calls, caplog):
     assert len(said) == 1 and "wandb is not installed; tracking with trackio" in said[0]
 
 
-def test_without_a_tracker_one_warning_names_both_trackers(monkeypatch, calls, caplog):
+def test_wandb_takes_precedence_and_without_a_tracker_one_warning_names_both(
+    monkeypatch, calls, caplog
+):
     monkeypatch.setitem(sys.modules, "trackio", None)  # as if it were not installed
     for _ in range(2):
         bar = bars.progress_bar([], log_format="none", wandb_project="layers")
         assert type(bar) is bars.NoopProgressBar
     (said,) = caplog.messages
     assert "neither wandb nor trackio is installed" in said and "`track`" in said
-
-
-def test_wandb_takes_precedence(monkeypatch, calls):
     wandb = SimpleNamespace(init=lambda **kwargs: calls.append(("wandb", kwargs["project"])))
     monkeypatch.setattr(bars, "wandb", wandb)
     bar = bars.progress_bar([], log_format="none", wandb_project="layers")

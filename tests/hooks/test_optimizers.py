@@ -9,13 +9,7 @@ from torch import nn
 
 from highrank_plugins import register
 from highrank_plugins.hooks.optimizers import own_rate, require_found, set_own_rate
-from tests.compat.conftest import (
-    DECODER,
-    TRANSFORMER,
-    config,
-    run_training,
-    translation_options,
-)
+from tests.compat.conftest import DECODER, TRANSFORMER, config, run_training, translation_options
 from tests.trainings import same
 
 register()
@@ -62,12 +56,6 @@ def test_groups_share_all_other_options():
     assert special["weight_decay"] == 0.3
 
 
-def test_a_zero_rate_has_no_ratio():
-    params = parameters()
-    with pytest.raises(ValueError, match="needs --lr above 0"):
-        optimizer(params, "--optimizer", "sgd", "--lr", 0)
-
-
 def test_float32_copies_of_half_precision_parameters_have_the_rate_too():
     ordinary, special = parameters()
     special.data = special.data.half()
@@ -76,7 +64,9 @@ def test_float32_copies_of_half_precision_parameters_have_the_rate_too():
     assert [own_rate(p) for p in copies] == [None, 0.02]
 
 
-def test_an_optimizer_that_lost_the_group_is_refused():
+def test_a_rate_of_zero_and_an_optimizer_that_lost_the_group_are_refused():
+    with pytest.raises(ValueError, match="needs --lr above 0"):
+        optimizer(parameters(), "--optimizer", "sgd", "--lr", 0)
     flat = optimizer([nn.Parameter(torch.zeros(5))], "--optimizer", "sgd")
     assert len(flat.param_groups) == 1
     with pytest.raises(ValueError, match="--fp16-no-flatten-grads"):
@@ -104,18 +94,14 @@ def train(data, save_dir, epochs: int, **more) -> dict:
     return run_training(data, save_dir, *translation_options(**changed, **more))
 
 
-def rate(state: dict) -> float:
-    return state["last_optimizer_state"]["param_groups"][0]["lr"]
-
-
 @pytest.mark.parametrize("patience", [0, 1])
 def test_a_resumed_run_equals_an_uninterrupted_one(data, tmp_path, patience):
     more = {"--lr-shrink": 0.5, "--lr-patience": patience}
     unbroken = train(data, tmp_path / "a", 6, **more)
     for epochs in (2, 3, 6):
         resumed = train(data, tmp_path / "b", epochs, **more)
-    assert rate(unbroken) < 0.5
-    assert rate(resumed) == rate(unbroken)
+    one, other = (s["last_optimizer_state"]["param_groups"][0]["lr"] for s in (unbroken, resumed))
+    assert one == other < 0.5
     assert same(resumed["model"], unbroken["model"])
 
 

@@ -25,13 +25,9 @@ PACKAGE = Path(stop_request.__file__).parents[1]
 
 @pytest.mark.parametrize(
     ("listening", "asked", "is_saved", "saves"),
-    [
-        (True, True, False, 1),
-        (True, True, True, 0),
-        (True, False, False, 0),
-        (False, True, False, 0),
-    ],
-)
+    [(True, True, False, 1), (True, True, True, 0), (True, False, False, 0),
+     (False, True, False, 0)],
+)  # fmt: skip
 def test_a_process_that_is_asked_to_stop_saves_and_ends_with_code_75(
     monkeypatch, listening, asked, is_saved, saves
 ):
@@ -98,7 +94,7 @@ def test_a_signal_while_data_are_loaded_is_a_request(data, tmp_path, monkeypatch
     assert last(tmp_path).exists()
 
 
-def test_signals_are_handled_only_while_training():
+def test_signals_are_handled_only_while_training_and_existing_handlers_are_kept():
     def handlers():
         return [signal.getsignal(number) for number in stop_request.SIGNALS]
 
@@ -111,6 +107,13 @@ def test_signals_are_handled_only_while_training():
         signal.raise_signal(signal.SIGTERM)
         assert stop_request.asked()
     assert handlers() == before and not stop_request.listening() and not stop_request.asked()
+    with stop_request.handlers_restored():
+        signal.signal(signal.SIGTERM, print)
+        stop_request.listen_unprepared()
+        assert not stop_request.listening() and signal.getsignal(signal.SIGTERM) is print
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # by nohup
+        stop_request.handle(lambda *_: None)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 @pytest.fixture
@@ -159,13 +162,3 @@ def test_an_interrupt_that_plain_torchrun_passes_on_is_a_request(
         monkeypatch.setattr(stop_request, "SAME_REQUEST_SECONDS", 0)
         with pytest.raises(KeyboardInterrupt):  # the second one
             signal.raise_signal(signal.SIGINT)
-
-
-def test_existing_signal_handlers_are_kept():
-    with stop_request.handlers_restored():
-        signal.signal(signal.SIGTERM, print)
-        stop_request.listen_unprepared()
-        assert not stop_request.listening() and signal.getsignal(signal.SIGTERM) is print
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # by nohup
-        stop_request.handle(lambda *_: None)
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN

@@ -1,8 +1,6 @@
 """One training run in a --save-dir, whose files it does not touch before it trains."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -10,38 +8,20 @@ from highrank_plugins.common import folders
 from highrank_plugins.common.folders import locked
 from highrank_plugins.common.user_error import UserError
 from tests.compat.conftest import run_training, translation_options
+from tests.held_lock import held_elsewhere
 
-HOLD = """
-import sys
-from highrank_plugins.common import folders
-from highrank_plugins.common.folders import locked
-with locked(sys.argv[1]):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
+WORDS = translation_options(**{"--max-update": 1})
 
 
-@pytest.fixture
-def other(tmp_path):
-    """Start another training run that holds the directory."""
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        while process.stdout.readline() not in ("held\n", ""):
-            pass
-        yield process
-        process.kill()
-
-
-def test_the_second_run_is_refused_and_a_killed_one_leaves_no_lock(data, tmp_path, other):
-    words = translation_options(**{"--max-update": 1})
-    name = rf"process {other.pid} on .*choose another --save-dir"
-    with pytest.raises(UserError, match=rf"in use by another training run \({name}"):
-        run_training(data, tmp_path, *words)
-    assert [path.name for path in tmp_path.iterdir()] == ["training.lock"]
-    other.kill()
-    other.wait()
-    run_training(data, tmp_path, *words)
+def test_the_second_run_is_refused_and_a_killed_one_leaves_no_lock(data, tmp_path):
+    with held_elsewhere(tmp_path, "locked(path)") as other:
+        name = rf"process {other.pid} on .*choose another --save-dir"
+        with pytest.raises(UserError, match=rf"in use by another training run \({name}"):
+            run_training(data, tmp_path, *WORDS)
+        assert [path.name for path in tmp_path.iterdir()] == ["training.lock"]
+        other.kill()
+        other.wait()
+    run_training(data, tmp_path, *WORDS)
     assert (tmp_path / "checkpoint_last.pt").exists()
 
 
@@ -59,23 +39,17 @@ def test_a_users_file_with_the_name_of_an_incomplete_checkpoint_is_kept(tmp_path
         assert not part.exists()
 
 
-LINKED = "is a symbolic link, a pipe or a device in place of one of our files: remove it"
-
-
-def test_a_link_in_place_of_the_lock_is_refused_and_not_followed(data, tmp_path):
-    victim = tmp_path / "victim"
+def test_a_link_or_a_pipe_in_place_of_the_lock_is_refused_and_not_followed(data, tmp_path):
+    lock, victim = tmp_path / "exp" / "training.lock", tmp_path / "victim"
     victim.write_text("precious")
-    (tmp_path / "exp").mkdir()
-    (tmp_path / "exp" / "training.lock").symlink_to(victim)
-    with pytest.raises(UserError, match=f"exp/training.lock {LINKED}"):
-        run_training(data, tmp_path / "exp", *translation_options(**{"--max-update": 1}))
+    lock.parent.mkdir()
+    for put in lambda: lock.symlink_to(victim), lambda: os.mkfifo(lock):
+        put()
+        linked = "is a symbolic link, a pipe or a device in place of one of our files: remove it"
+        with pytest.raises(UserError, match=f"exp/training.lock {linked}"):
+            run_training(data, lock.parent, *WORDS)
+        lock.unlink()
     assert victim.read_text() == "precious"
-
-
-def test_a_pipe_in_place_of_the_lock_is_refused(tmp_path):
-    os.mkfifo(tmp_path / "training.lock")
-    with pytest.raises(UserError, match=f"training.lock {LINKED}"), locked(tmp_path):
-        pass
 
 
 @pytest.mark.parametrize("name", ["new/exp", "."])
@@ -106,4 +80,4 @@ def test_a_folder_that_cannot_be_made_is_named(data, tmp_path):
     (tmp_path / "file").touch()
     message = r"--save-dir .*file/exp cannot be written \(Not a directory\): choose another"
     with pytest.raises(UserError, match=message):
-        run_training(data, tmp_path / "file" / "exp", *translation_options(**{"--max-update": 1}))
+        run_training(data, tmp_path / "file" / "exp", *WORDS)

@@ -79,9 +79,6 @@ def test_bytes_that_are_not_text_are_refused(monkeypatch, bad):
     assert next(lines) == ["one"]
     with pytest.raises(TextError, match=r"^standard input:2:2: "):
         next(lines)
-
-
-def test_a_closed_input_is_reported(monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(UserError, match="standard input is closed"):
         next(interactive.buffered_read("-", 1))

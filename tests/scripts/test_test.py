@@ -54,15 +54,12 @@ def run(tmp_path):
     return run
 
 
-def last_line(result):
-    return result.stdout.splitlines()[-1]
-
-
 @pytest.mark.parametrize("script", ["scripts/test.sh", ".ci/run"])
 def test_the_script_runs_every_check_and_all_tests(run, script):
     result = run(script=script)
     assert result.returncode == 0
-    assert last_line(result) == "7 passed, 0 failed, 1 skipped"  # 4 checks, 3 tests
+    # 4 checks, 3 tests
+    assert result.stdout.splitlines()[-1] == "7 passed, 0 failed, 1 skipped"
     calls = run.calls()
     assert calls[0] == "setup"
     names = ["ruff", "ruff", "mypy", "shellcheck", "pytest"]
@@ -83,15 +80,17 @@ def test_the_script_runs_every_check_and_all_tests(run, script):
 )
 def test_failures_of_checks_and_tests_are_summed(run, last, status, fakes, sums):
     result = run(last_line=last, status=status, **fakes)
-    assert result.returncode == 1 and last_line(result) == sums
+    assert result.returncode == 1 and result.stdout.splitlines()[-1] == sums
 
 
 @pytest.mark.parametrize(
     ("option", "words"), [("--fast", "--fast"), ("--all", "--run-long --write-durations")]
 )
-def test_options_select_fewer_or_more_tests(run, option, words):
+def test_options_select_fewer_or_more_tests_and_others_are_refused(run, option, words):
     assert run(option).returncode == 0
     assert words in run.calls()[-1]
+    refused = run(f"{option}s")
+    assert refused.returncode == 2 and "known are --fast, --all" in refused.stderr
 
 
 @pytest.mark.parametrize("pip", ["0", "1"])
@@ -111,9 +110,3 @@ def test_the_oldest_triton_is_installed_apart_from_the_others(run, tmp_path):
     assert run().returncode == 0
     words = "requirements/triton_oldest.txt --target .venv/triton_oldest"
     assert run.calls()[1].endswith(f"--no-deps --requirement {words}")
-
-
-def test_an_unknown_option_is_refused(run):
-    result = run("--fats")
-    assert result.returncode == 2
-    assert "--fast" in result.stderr
