@@ -76,3 +76,12 @@ def test_the_times_of_torchs_own_loss_are_those_of_the_file():
     )
     memory, time = (float(torchs[of]) / float(ours[of]) for of in ("memory", "over_baseline"))
     assert f"needs {memory:.1f} of our memory and takes {time:.1f} times as long" in TEXT
+
+
+def test_the_times_of_other_libraries_are_those_of_the_file():
+    lines = (DOCS / "benchmarks" / "cpu_libraries.jsonl").read_text(encoding="utf-8").splitlines()
+    _, plain, cut, ours, half, _ = (row["over_products"] for row in map(json.loads, lines[:-1]))
+    said = f"{cut:.2f} times the products' [processor time](benchmarks/cpu_libraries.jsonl); "
+    said += f"ours {ours:.2f}, plain code {plain:.2f}."
+    text = " ".join(TEXT.split())
+    assert said in text and f"bfloat16:** {half:.0f} times" in text
