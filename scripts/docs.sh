@@ -32,6 +32,7 @@ if ! "$python" -c 'import furo, myst_nb, sphinx' 2>/dev/null; then
 fi
 # pages compute: threads that wait must leave the cores to other programs (recipes/lib/recipe.sh)
 [[ ${OMP_WAIT_POLICY-} ]] || export GOMP_SPINCOUNT="${GOMP_SPINCOUNT-1000}"
+echo "== building the pages, about a minute and a half"
 "$python" -m sphinx --quiet --fail-on-warning --keep-going --builder html \
     --doctree-dir "$output.doctrees" docs "$output"
 echo "$output/index.html"

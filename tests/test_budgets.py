@@ -23,10 +23,10 @@ BUDGETS: dict[str, int] = {
     "common": 2543,
     "compat": 456,
     "criterions": 192,
-    "data": 2313,
+    "data": 2314,
     "evaluation": 264,
     "heads": 2346,
-    "hooks": 2817,
+    "hooks": 2819,
     "inference": 1309,
     "losses": 4626,
     "measures": 1524,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2510,
     "trunks": 348,
 }
-LINES_OF_TESTS = 39855
+LINES_OF_TESTS = 39858
 
 
 @pytest.fixture(scope="module")

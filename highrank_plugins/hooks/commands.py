@@ -141,6 +141,8 @@ def error(stock: Callable, parser: Any, message: str) -> Any:
     if message.startswith("unrecognized arguments:"):
         words = re.findall(r"--[\w-]+", message)
         meant = "".join(did_you_mean(word, list(actions)) for word in words)
+        if {"--tokens-per-sample", "--sample-break-mode"} & set(words):
+            meant = "; add --task language_modeling"
     elif found := re.match(r"argument (--[\w-]+).*?: invalid choice: '([^']*)'", message):
         meant = did_you_mean(found[2], list(actions[found[1]].choices or ()))
     head, sep, choices = message.partition(" (choose from ")

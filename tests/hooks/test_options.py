@@ -53,6 +53,7 @@ def test_a_value_that_is_not_a_number_is_reported(option, value, capsys):
         ("--encoder-layrs 2", "--encoder-layrs 2; did you mean '--encoder-layers'?"),
         ("--arch transformer_iwslt_de_enn",
          "'transformer_iwslt_de_enn'; did you mean 'transformer_iwslt_de_en'?"),
+        ("--tokens-per-sample 9", "--tokens-per-sample 9; add --task language_modeling"),
         ("--optimizer adamm", "did you mean 'adam'?"),
         ("--criterion cross_entrpy", "did you mean 'cross_entropy'?"),
         ("--qqqq", "unrecognized arguments: --qqqq"),  # no name is similar

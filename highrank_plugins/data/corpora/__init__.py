@@ -56,7 +56,8 @@ def prepare_corpus(name: str, data: Path, output: Path, options: CorpusOptions) 
     """
     if name not in CORPORA:
         known = ", ".join(CORPORA)
-        raise UserError(f"no corpus {name!r}{did_you_mean(name, CORPORA)}; there are: {known}")
+        near = did_you_mean(name, CORPORA) or "; of your own: highrank new DIR --language-model"
+        raise UserError(f"no corpus {name!r}{near}; there are: {known}")
     if not data.is_dir():
         raise UserError(f"--data {data}: no such folder")
     prepare: Callable[[str, Path, Path, CorpusOptions], Iterator[str]]

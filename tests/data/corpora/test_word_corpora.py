@@ -142,6 +142,7 @@ def test_missing_corpora_files_and_folders_are_named(tmp_path):
         ),
         ("ptb", "nowhere", "nowhere: no such folder"),
         ("ptp", "data", "no corpus 'ptp'; did you mean 'ptb'"),
+        ("own", "data", "no corpus 'own'; of your own: highrank new DIR --language-model"),
     ):
         with pytest.raises(UserError, match=message):
             prepare(name, tmp_path / folder, tmp_path / "out")
