@@ -28,7 +28,7 @@ BUDGETS: dict[str, int] = {
     "heads": 2346,
     "hooks": 2819,
     "inference": 1309,
-    "losses": 4626,
+    "losses": 4628,
     "measures": 1524,
     "models": 1838,
     "optim": 295,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2510,
     "trunks": 348,
 }
-LINES_OF_TESTS = 39858
+LINES_OF_TESTS = 39862
 
 
 @pytest.fixture(scope="module")

@@ -214,9 +214,11 @@ class Trial:
         in_place = "apply_to changes z in place; return a new tensor"
         self.require(z.equal(given), in_place, function)
         self.require(self.same(self.run(apply), values), NO_STATE, function)
-        z[1, -1] += 1
+        # the largest and the least logit, on which alone a function of all may depend
+        ends = [0, -1]
+        z[1, ends] = torch.stack((z[1].min() - 1, z[1].max() + 1))
         moved = self.run(apply)
-        moved[1, -1] = values[1, -1]
+        moved[1, ends] = values[1, ends]
         self.require(
             self.same(moved, values),
             "apply_to is not elementwise: a logit changes the values of others; write a "

@@ -162,6 +162,10 @@ REFUSED = {
     "Normed": (Normed, "elementwise"),
     "AcrossClasses": (own(lambda self, z, tensors: z - z.amax(-1, True) + z.std(-1, keepdim=True),
                           **NO_PARTS), "elementwise"),
+    "LessTheLargest": (own(lambda self, z, tensors: z - z.amax(-1, True), **NO_PARTS),
+                       "elementwise"),
+    "LessTheLeast": (own(lambda self, z, tensors: z - z.amin(-1, True), **NO_PARTS),
+                     "elementwise"),
     "NotANumber": (own(lambda self, z, tensors: (z - 100).log(), **NO_PARTS), "add up to nan"),
     "Counts": (Counts, "keep no state"),
     "OwnGenerator": (own(seeded_noise, parts={
