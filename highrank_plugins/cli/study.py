@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -70,11 +71,13 @@ def study(file: Annotated[Path, "STUDY.yaml."], options: StudyOptions) -> None:
     plan = planned(folder, None if options.dry_run else options.at_most)
     if (most := options.at_most or plan) is not None:
         read = replace(read, members=first_seeds(read.members, most))
-    members = prepare(read, exp_dir, check_values=options.dry_run)
+    members = prepare(read, exp_dir)
     if ways in ([], ["only"]):
         check_machine(members)  # nodes of SLURM may have more cores
     if options.dry_run:
         _print_plan(members)
+        sys.stdout.flush()  # fairseq, which checks the options, takes seconds
+        prepare(read, exp_dir, check_values=True)
         _print_cost(members, len(slots(read.settings.threads, options.jobs)))
         return
     claim(folder, file)
@@ -106,11 +109,13 @@ def _run(
         run_members([chosen], folder / "logs", environments, _say)
         raise typer.Exit(1 if chosen.problem() else 0)
     busy = f"another process is running this study in {folder}; wait until it ends, or stop it"
-    with held_alone(folder / ".lock", busy):
+    # a table of what is done so far is written beside a running study
+    with nullcontext() if table else held_alone(folder / ".lock", busy):
         if not table:
             run_members(members, folder / "logs", environments, _say, read.settings.metric)
-        print_tables(write_tables(read, members, folder, plan))
+        tables = write_tables(read, members, folder, plan)
         _say(f"table: {folder / 'table.md'}, {folder / 'table.csv'}")
+        print_tables(tables)  # its last line says what can be claimed
     failed = any(member.problem() not in (None, NOT_RUN) for member in members)
     raise typer.Exit(1 if failed else 0)
 

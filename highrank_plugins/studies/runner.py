@@ -21,6 +21,7 @@ from highrank_plugins.common.provenance import hardware, machine_kind
 from highrank_plugins.results.record import DIVERGED, RESULTS
 from highrank_plugins.studies.definition import Study, as_word
 from highrank_plugins.studies.members import PreparedMember
+from highrank_plugins.studies.watch import Watch
 from highrank_plugins.training.launch.batch_job import (
     batch_script,
     check_time_limit,
@@ -106,12 +107,13 @@ def run_members(
     running: list[_Running] = []
     problem: ValueError | None = None
     told: set[str] = set()
+    watch = Watch(len(members), say)
     with stop_request.handlers_restored():
         for number in (signal.SIGTERM, signal.SIGINT):  # ends this process after its recipes
             signal.signal(number, _stop)
         try:
             while waiting or running:
-                elsewhere = _elsewhere(waiting, told, say)
+                elsewhere = _elsewhere(waiting, told, watch.tell)
                 startable = [member for member in waiting if member not in elsewhere]
                 if startable and len(running) + len(elsewhere) < len(environments):
                     try:
@@ -122,12 +124,13 @@ def run_members(
                         continue
                     waiting.remove(startable[0])
                     running.append(_start(startable[0], free, elsewhere, logs))
-                    say(f"{running[-1].member.name}: started, log {running[-1].log}")
+                    watch.tell(f"{running[-1].member.name}: started, log {running[-1].log}")
                     continue
                 for one in [one for one in running if one.process.poll() is not None]:
                     running.remove(one)
                     free.append(one.environment)
-                    say(f"{one.member.name}: {_ended(one)}")
+                    watch.tell(f"{one.member.name}: {_ended(one)}")
+                watch.show([(one.member, one.log) for one in running], len(waiting))
                 time.sleep(_WAIT)
         finally:
             end([one.process for one in running])
