@@ -12,14 +12,8 @@ from highrank_plugins.studies.definition import read_study
 from tests.recipes.running import RECIPES, overrides, recipe, run, stages_done
 
 CLI = [sys.executable, "-m", "highrank_plugins.cli"]
-LM = {
-    "decoder_embed_dim": 8,
-    "decoder_hidden_size": 8,
-    "decoder_last_hidden_size": 8,
-    "decoder_ffn_embed_dim": 8,
-    "max_epoch": 1,
-    "asgd_at_epoch": 1,
-}
+LSTM = ("decoder_embed_dim", "decoder_hidden_size", "decoder_last_hidden_size")
+TRANSFORMER = ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim")
 
 
 @pytest.fixture(scope="module")
@@ -160,9 +154,8 @@ def test_new_lines_are_translated_by_every_form_of_a_model(translated, tmp_path)
 )
 def test_language_models_are_scored_with_the_unigram_beside_them(timetable, tmp_path, conf, words):
     is_lstm = conf.startswith("awd")
-    names = {"decoder_ffn_embed_dim"} if is_lstm else {"decoder_hidden_size",
-             "decoder_last_hidden_size", "asgd_at_epoch"}  # fmt: skip
-    settings = [f"{name}={value}" for name, value in LM.items() if name not in names]
+    settings = [f"{name}=8" for name in (LSTM if is_lstm else TRANSFORMER)]
+    settings += ["max_epoch=1", "asgd_at_epoch=1" if is_lstm else "decoder_layers=1"]
     data = ["--data", timetable / "timetable.en", "--exp-dir", tmp_path, "--name", "a"]
     more = ["--conf", conf, "--measured-updates", 2, *words]
     result = run(recipe("own_language_model", *data, *more, settings=settings))
