@@ -4,12 +4,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
 import typer
 
+import highrank_plugins
 from highrank_plugins.cli.options import UserDir
 from highrank_plugins.common.blocks import option
 from highrank_plugins.common.processes import end_with_parent
@@ -20,13 +22,6 @@ _CHECKPOINTS = (
     "checkpoint_best.pt", "checkpoint_last.pt",
 )  # fmt: skip
 _TRANSLATION = re.compile(rb"D-(\d+)\t[^\t]*\t(.*)")
-
-
-class _Model(NamedTuple):
-    checkpoint: Path
-    data: Path  # has the dictionaries
-    pieces: Path | None
-    task: dict[str, Any]
 
 
 def translate(
@@ -45,26 +40,21 @@ def translate(
     from highrank_plugins.common.text_lines import fold, require_unreserved
 
     with TemporaryDirectory(prefix="highrank-translate-") as scratch:
-        found = _find(model, data, pieces, Path(scratch))
-        if sys.stdin.isatty():
-            typer.echo("type lines; Ctrl-D ends them", err=True)
-        text = sys.stdin.buffer.read().decode("utf-8")
-        lines = [fold(line) for line in text.removesuffix("\n").split("\n")] if text else []
-        full = [number for number, line in enumerate(lines) if line]
-        asked = "".join(f"{require_unreserved(lines[number])}\n" for number in full)
-        translations = dict.fromkeys(range(len(lines)), "")
-        for number, line in _run(found, asked, beam, user_dir).items():
-            translations[full[number]] = line
-    for line in translations.values():
-        typer.echo(line)
+        words = _model(model, data, pieces, Path(scratch))
+        words += ["--beam", str(beam), "--user-dir"]
+        words += [str(user_dir or Path(highrank_plugins.__file__).parent)]
+        text = sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+        lines = [require_unreserved(fold(line)) for line in text.split("\n")] if text else []
+        found = _run(words, [line for line in lines if line])
+    for line in lines:
+        typer.echo(next(found) if line else "")
 
 
-def _find(model: Path, data: Path | None, pieces: Path | None, scratch: Path) -> _Model:
-    """Return the files of a model; an exported one becomes a checkpoint in `scratch`."""
-    is_exported = (model / "model.safetensors").is_file()
+def _model(model: Path, data: Path | None, pieces: Path | None, scratch: Path) -> list[str]:
+    """Return fairseq's words for a model; an exported one becomes a checkpoint in `scratch`."""
     places = [model / name for name in _CHECKPOINTS] if model.is_dir() else [model]
     checkpoint = next(filter(Path.is_file, places), None)
-    if is_exported:
+    if (model / "model.safetensors").is_file():
         from highrank_plugins.reports.model_folder import import_model
 
         checkpoint, data = scratch / "model.pt", data or model
@@ -72,6 +62,7 @@ def _find(model: Path, data: Path | None, pieces: Path | None, scratch: Path) ->
     if checkpoint is None:
         raise ValueError(f"{model}: neither a checkpoint, nor a folder with one or with a model")
     from highrank_plugins.common.checkpoint_file import read_checkpoint
+    from highrank_plugins.data.pieces import piece_options
 
     task = dict(read_checkpoint(checkpoint, "cfg")["task"])
     if "target_lang" not in task:
@@ -81,35 +72,28 @@ def _find(model: Path, data: Path | None, pieces: Path | None, scratch: Path) ->
     there = next((place for place in places if any(place.glob("dict.*txt"))), None)
     if there is None:
         raise ValueError(f"{places[0]}: no dictionaries; name their folder with --data")
+    folders = (there, there.parent / "pieces")
+    names = [folder / name for folder in folders for name in ("pieces.model", "codes")]
+    pieces = pieces or next(filter(Path.is_file, names), None)
     if pieces is None:
-        folders = (there, there.parent / "pieces")
-        names = [folder / name for folder in folders for name in ("pieces.model", "codes")]
-        pieces = next(filter(Path.is_file, names), None)
-        if pieces is None:
-            typer.echo("no pieces beside the dictionaries: lines are taken as words", err=True)
-    return _Model(checkpoint, there, pieces, task)
+        typer.echo("no pieces beside the dictionaries: lines are taken as words", err=True)
+    cut = piece_options(pieces, str(pieces)) if pieces else []
+    pair = [f"--{side}-lang={task[f'{side}_lang']}" for side in ("source", "target")]
+    return [str(there), *pair, *(w for words in cut for w in words), "--path", str(checkpoint)]
 
 
-def _run(model: _Model, text: str, beam: int, user_dir: Path | None) -> dict[int, str]:
-    """Return translations by their numbers, from fairseq-interactive."""
-    import highrank_plugins
-    from highrank_plugins.data.pieces import piece_options
-
-    cut = piece_options(model.pieces, str(model.pieces)) if model.pieces else []
-    pair = [f"--{side}-lang={model.task[f'{side}_lang']}" for side in ("source", "target")]
-    program = Path(sys.executable).with_name("fairseq-interactive")
-    package = user_dir or Path(highrank_plugins.__file__).parent
-    command = [
-        str(program) if program.exists() else shutil.which(program.name) or program.name,
-        str(model.data), *pair, *(word for words in cut for word in words), "--path",
-        str(model.checkpoint), "--beam", str(beam), "--buffer-size", "1000", "--batch-size", "32",
-        "--user-dir", str(package),
-    ]  # fmt: skip
+def _run(words: list[str], lines: list[str]) -> Iterator[str]:
+    """Return the translations of lines, in their order, from fairseq-interactive."""
+    beside = Path(sys.executable).with_name("fairseq-interactive")
+    program = str(beside) if beside.exists() else shutil.which(beside.name) or beside.name
     done = subprocess.run(
-        command, input=text.encode(), capture_output=True, preexec_fn=end_with_parent
+        [program, *words, "--buffer-size", "1000", "--batch-size", "32"],
+        input="".join(f"{line}\n" for line in lines).encode(),
+        capture_output=True,
+        preexec_fn=end_with_parent,
     )
-    found = {int(n): line.decode() for n, line in _TRANSLATION.findall(done.stdout)}
-    if done.returncode or len(found) != text.count("\n"):
+    found = {int(number): line.decode() for number, line in _TRANSLATION.findall(done.stdout)}
+    if done.returncode or len(found) != len(lines):
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no translations"]
         raise ValueError(f"fairseq-interactive failed: {last[0]}")
-    return found
+    return iter([found[number] for number in sorted(found)])

@@ -16,14 +16,9 @@ from typing import Any, Literal
 
 from highrank_plugins.analysis.scored_text import Tokens, bleu_tokens, separates_words
 from highrank_plugins.common.files import write_json
-from highrank_plugins.common.text_lines import (
-    MAX_WORDS,
-    UNKNOWN,
-    TextError,
-    byte_lines,
-)
+from highrank_plugins.common.text_lines import MAX_WORDS, TextError, byte_lines
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words
+from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words, write_words
 from highrank_plugins.data.own_files import ALL, OwnLines, find_parts, read_own
 from highrank_plugins.data.parallel import KEPT
 
@@ -80,21 +75,30 @@ class TextCounts:
 
 def part_of(source: str, percent: int = 2) -> str:
     """Return the part of a line by its hash, with `percent` each for validation and test."""
-    place = int(hashlib.sha256(source.encode()).hexdigest(), 16) % 100
-    return "train" if place < 100 - 2 * percent else "valid" if place < 100 - percent else "test"
+    return _of_place(int(hashlib.sha256(source.encode()).hexdigest(), 16) % 100, percent)
+
+
+def _of_place(place: int, percent: int) -> str:
+    return PARTS[(place >= 100 - 2 * percent) + (place >= 100 - percent)]
+
+
+Tally = dict[str, Counter[str]]  # fate of lines, `KEPT` or a reason, and `in` → their numbers
 
 
 def tally(lines: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return the entry of a run's ledger for lines with their fates, `KEPT` or a reason."""
-    counts: dict[str, Counter[str]] = {}
+    """Return the entry of a run's ledger for lines with their fates."""
+    counts: Tally = {}
     for line, fate in lines:
-        for key in ("in", fate):
-            counts.setdefault(key, Counter()).update(sentences=1, words=len(line.split()))
-    return entry(counts)
+        _add(counts, line, fate)
+    return _entry(counts)
 
 
-def entry(counts: dict[str, Counter[str]]) -> dict[str, Any]:
-    """Return the entry of a ledger for the counts of each fate, and of all, `in`."""
+def _add(counts: Tally, line: str, fate: str) -> None:
+    for key in ("in", fate):
+        counts.setdefault(key, Counter()).update(sentences=1, words=len(line.split()))
+
+
+def _entry(counts: Tally) -> dict[str, Any]:
     counts = {"in": Counter(sentences=0, words=0), KEPT: Counter(sentences=0, words=0)} | counts
     return {"in": counts.pop("in"), "out": counts.pop(KEPT), "left out": counts}
 
@@ -106,7 +110,7 @@ class OwnText:
         self.choices = choices
         self.parts = find_parts(data, choices.endings)
         self.counts = TextCounts()
-        self.ledger: dict[str, list[dict[str, Counter[str]]]] = {}
+        self.ledger: dict[str, list[Tally]] = {}
         self._held_out: dict[bytes, Counter[str]] = {}  # of given parts: lines in each, by hash
         self._known: set[bytes] = set()  # held-out lines that are in the training text
         self._seen: set[bytes] = set()
@@ -115,69 +119,64 @@ class OwnText:
 
     def expect(self) -> Iterator[str]:
         """Refuse a text that is too long, and yield how long reading takes if it takes a while."""
-        paths = self.parts.get(ALL) or self.parts["train"]
         for path in [path for files in self.parts.values() for path in files]:
             next(byte_lines(path, may_be_empty=False))
-        start = perf_counter()
+        paths, start = self.parts.get(ALL) or self.parts["train"], perf_counter()
         sample = list(islice(read_own(paths), _SAMPLE))
-        spent = max(perf_counter() - start, 1e-4) / len(sample)
         if len(sample) < _SAMPLE:
             return
-        each = sum(len(line.encode()) + 1 for line, *_ in sample) / len(sample)
-        lines = int(paths[0].stat().st_size * (3 if paths[0].suffix == ".gz" else 1) / each)
-        if self.choices.limit is None and lines > MOST_LINES:
+        seconds, limit = perf_counter() - start, self.choices.limit
+        size = paths[0].stat().st_size * (3 if paths[0].suffix == ".gz" else 1)
+        lines = int(size / sum(len(line.encode()) + 1 for line, *_ in sample) * _SAMPLE)
+        if limit is None and lines > MOST_LINES:
             raise UserError(
                 f"{paths[0]}: about {lines:,} lines, and this recipe reads {MOST_LINES:,} at most: "
                 f"add --limit {MOST_LINES} to take the first ones, or clean the text by "
                 "`highrank data clean-texts` as the recipes of WMT do"
             )
-        lines = min(lines, self.choices.limit or lines)
-        if (seconds := 3 * spent * lines) > 5:
+        lines = min(lines, limit or lines)
+        if (seconds := 3 * seconds / _SAMPLE * lines) > 5:
             yield f"reading about {lines:,} lines takes about {seconds:,.0f} s"
 
     def take(self, output: Path | None = None) -> Iterator[str]:
         """Read, check and count; write `output`/{train,valid,test}.LANGUAGE and counts.json."""
-        choices, whole = self.choices, self.parts.get(ALL)
+        whole = self.parts.get(ALL)
         there = sum(1 for _ in byte_lines((whole or self.parts["train"])[0]))
-        total = min(there, choices.limit or there)
+        total = min(there, self.choices.limit or there)
         percent = min(10, max(2, -(-100 * HELD_OUT // max(total, 1))))
         with ExitStack() as stack:
-            files = {
-                part: [stack.enter_context(_open(output, part, e)) for e in self._written()]
-                for part in (PARTS if output else ())
-            }
+            files = {}
+            paths = [output / f"{p}.{n}" for p in PARTS for n in self._written()] if output else []
+            for path in paths:
+                opened = path.open("w", encoding="utf-8", newline="\n")
+                files[path.name] = stack.enter_context(opened)
             for part in ("valid", "test", "train") if not whole else (ALL,):
                 last = total if part in ("train", ALL) else None
                 for number, pair in enumerate(islice(read_own(self.parts[part]), last)):
-                    of = part if part != ALL else self._part(pair, number, total, percent)
+                    of = part
+                    if whole and self.choices.stream:
+                        of = _of_place(100 * number // total, percent)
+                    elif whole:
+                        of = part_of(pair[0], percent)
                     fate = self._fate(of, pair, number, given=not whole)
                     self._count(of, pair, fate)
-                    if fate == KEPT and files:
-                        for file, line in zip(files[of], pair, strict=True):
-                            file.write(f"{line}\n")
+                    for name, line in zip(self._written(), pair, strict=True):
+                        if fate == KEPT and files:
+                            files[f"{of}.{name}"].write(f"{line}\n")
         for side in self.ledger.get("train", ()) if total < there else ():
             for key in ("in", "after --limit"):
                 side.setdefault(key, Counter()).update(sentences=there - total)
         self._check()
         yield from self._report(percent if whole else None)
         if output:
-            names = self._written()
             write_json(output / "counts.json", {
-                f"{part}.{name}": entry(side) for part in PARTS
-                for name, side in zip(names, self.ledger[part], strict=True)
+                f"{part}.{name}": _entry(side) for part in PARTS
+                for name, side in zip(self._written(), self.ledger[part], strict=True)
             })  # fmt: skip
 
     def _written(self) -> list[str]:
         """Return the endings of the written files, without what divides fairseq's names."""
         return [ending.replace("-", "_") for ending in self.choices.endings]
-
-    def _part(self, pair: OwnLines, number: int, total: int, percent: int) -> str:
-        if not self.choices.stream:
-            return part_of(pair[0], percent)
-        place = 100 * number // max(total, 1)
-        return (
-            "train" if place < 100 - 2 * percent else "valid" if place < 100 - percent else "test"
-        )
 
     def _fate(self, part: str, pair: OwnLines, number: int, given: bool) -> str:
         """Return `KEPT`, or the reason to leave out a line."""
@@ -209,9 +208,7 @@ class OwnText:
     def _count(self, part: str, pair: OwnLines, fate: str) -> None:
         sides = self.ledger.setdefault(part, [{} for _ in pair])
         for side, line in zip(sides, pair, strict=True):
-            words = line.count(" ") + 1 if line else 0
-            for key in ("in", fate):
-                side.setdefault(key, Counter()).update(sentences=1, words=words)
+            _add(side, line, fate)
         if part == "train" and fate == KEPT:
             self.counts.add(pair)
         if part == "test" and fate == KEPT and len(self._sample) < HELD_OUT:
@@ -252,7 +249,7 @@ class OwnText:
             how = "place" if self.choices.stream else "a hash of each line"
             yield f"one text, split by {how}: {percent} % each for valid and test"
         for part in PARTS:
-            counts = entry(self.ledger[part][0])
+            counts = _entry(self.ledger[part][0])
             out, left = counts["out"], counts["left out"]
             why = ", ".join(f"{tally['sentences']:,} {reason}" for reason, tally in left.items())
             yield (
@@ -275,20 +272,10 @@ class OwnText:
         size = min(frequent, most, len(train.words) - 1)
         kept = set(train.most_frequent(size))
         for part, path in paths.items():
-            counts = WordCounts()
             new = path.with_suffix(".new")
-            with new.open("w", encoding="utf-8", newline="\n") as file:
-                for words in read_words(path):
-                    known = [word if word in kept else UNKNOWN for word in words]
-                    counts.add([known])
-                    file.write(" ".join(known) + "\n")
+            counts = write_words(new, read_words(path), kept)
             new.replace(path)
             yield counts.report(part)
-
-
-def _open(output: Path | None, part: str, ending: str) -> Any:
-    assert output is not None
-    return (output / f"{part}.{ending}").open("w", encoding="utf-8", newline="\n")
 
 
 def _digest(text: str) -> bytes:

@@ -4,7 +4,6 @@ Docstrings are read without importing anything. A sentence is kept if it begins 
 letter, ends with a full stop, and has 5 to 40 words; repeated ones once. Words are in lower case.
 """
 
-import argparse
 import ast
 import hashlib
 import re
@@ -21,9 +20,6 @@ _PROSE = re.compile(r"[A-Z][A-Za-z ,;:'()-]+\.")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("output", type=Path)
-    output: Path = parser.parse_args().output
     text = "".join(f"{line}\n" for line in dict.fromkeys(sentences()))
     found = hashlib.sha256(text.encode()).hexdigest()
     if found != SHA256:
@@ -31,7 +27,7 @@ def main() -> None:
             f"error: .venv has other packages than requirements/pinned.txt (sha256 {found}): run "
             "bash scripts/setup.sh, or name a text of your own with --data"
         )
-    output.write_text(text, encoding="utf-8")
+    Path(sys.argv[1]).write_text(text, encoding="utf-8")
 
 
 def sentences() -> Iterator[str]:

@@ -260,6 +260,8 @@ def test_a_second_process_and_too_many_jobs_are_refused(tmp_path):
         assert process.stderr is not None and b"started" in process.stderr.readline()
         done = study(file, "--option", "pause=3")
         assert done.exit_code == 2 and "another process is running this study" in done.output
+        so_far = study(file, "--option", "pause=3", "--table")
+        assert so_far.exit_code == 0 and "no record" in so_far.output
     finally:
         process.terminate()
         assert b"SIGTERM: ending the members; the same command resumes" in process.stderr.read()

@@ -117,7 +117,7 @@ def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iter
     written = {}
     for split, path in files.items():
         lines = islice(read_words(path), limits.get(split))
-        written[split] = _write(output / f"{split}.txt", lines, vocabulary)
+        written[split] = write_words(output / f"{split}.txt", lines, vocabulary)
     write_json(
         output / "counts.json",
         {f"{split}.txt": _report(counts[split], count) for split, count in written.items()},
@@ -164,7 +164,8 @@ def _digested(lines: Iterable[list[str]], digest: "hashlib._Hash") -> Iterator[l
         yield words
 
 
-def _write(path: Path, lines: Iterable[list[str]], vocabulary: set[str]) -> WordCounts:
+def write_words(path: Path, lines: Iterable[list[str]], vocabulary: set[str]) -> WordCounts:
+    """Write lines of words, with <unk> for those that the vocabulary lacks, and count them."""
     counts = WordCounts()
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for words in lines:
