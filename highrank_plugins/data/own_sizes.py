@@ -41,8 +41,12 @@ def choose_size(
         said.append(f"below {below['lines']:,} lines and {below['pieces']:,} {units}")
     elif wanted != "auto":
         said.append("as --size says")
-    if (pieces := options.get(_TEXT)) is not None:
+    pieces = options.pop(_TEXT, None)
+    if pieces is not None and units == "pieces":
         options[_TEXT] = _pieces(pieces, counts)
+    if "max_epoch" in options:  # of streams: a short text has few updates in all
+        updates = options["max_epoch"] * number // (options["batch_size"] * options["bptt"])
+        options["warmup_updates"] = min(options["warmup_updates"], updates // 4)
     if "max_update" in options:
         epochs = ceil(size["epochs"] * number / options["max_tokens"] / 100) * 100
         options["max_update"] = max(options["max_update"], epochs)

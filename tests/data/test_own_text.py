@@ -180,6 +180,13 @@ def test_the_size_follows_lines_and_pieces():
         choose_size(table, counted(3000), "tinny")
 
 
+def test_a_short_stream_of_words_warms_up_in_a_quarter_of_its_updates():
+    (table,) = [path for path in TABLES if "awd_lstm" in path.name]
+    _, why, options = choose_size(table, counted(1000, words=6), "auto", "words")
+    assert "1,000 lines with 7,000 words" in why and "data.vocab_size" not in options
+    assert options["warmup_updates"] == 20 * 7000 // 350 // 4
+
+
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.name)
 def test_no_size_ends_within_its_warm_up(table):
     for size in yaml.safe_load(table.read_text()).values():
