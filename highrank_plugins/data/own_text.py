@@ -82,23 +82,23 @@ def _of_place(place: int, percent: int) -> str:
     return PARTS[(place >= 100 - 2 * percent) + (place >= 100 - percent)]
 
 
-Tally = dict[str, Counter[str]]  # fate of lines, `KEPT` or a reason, and `in` → their numbers
+LineFates = dict[str, Counter[str]]  # fate of lines, `KEPT` or a reason, and `in` → their numbers
 
 
 def tally(lines: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Return the entry of a run's ledger for lines with their fates."""
-    counts: Tally = {}
+    counts: LineFates = {}
     for line, fate in lines:
         _add(counts, line, fate)
     return _entry(counts)
 
 
-def _add(counts: Tally, line: str, fate: str) -> None:
+def _add(counts: LineFates, line: str, fate: str) -> None:
     for key in ("in", fate):
         counts.setdefault(key, Counter()).update(sentences=1, words=len(line.split()))
 
 
-def _entry(counts: Tally) -> dict[str, Any]:
+def _entry(counts: LineFates) -> dict[str, Any]:
     counts = {"in": Counter(sentences=0, words=0), KEPT: Counter(sentences=0, words=0)} | counts
     return {"in": counts.pop("in"), "out": counts.pop(KEPT), "left out": counts}
 
@@ -110,7 +110,7 @@ class OwnText:
         self.choices = choices
         self.parts = find_parts(data, choices.endings)
         self.counts = TextCounts()
-        self.ledger: dict[str, list[Tally]] = {}
+        self.ledger: dict[str, list[LineFates]] = {}
         self._held_out: dict[bytes, Counter[str]] = {}  # of given parts: lines in each, by hash
         self._known: set[bytes] = set()  # held-out lines that are in the training text
         self._seen: set[bytes] = set()
