@@ -194,7 +194,7 @@ def own_text(
 
     Prints the options of the size; what it reads and leaves out is said on standard error.
     """
-    from highrank_plugins.data.own_sizes import choose_size
+    from highrank_plugins.data.own_files import choose_size
     from highrank_plugins.data.own_text import Choices, OwnText
 
     endings = (source, target) if source and target else ("txt",)

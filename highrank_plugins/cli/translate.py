@@ -35,7 +35,8 @@ def translate(
 
     Example: highrank translate exp/ui_strings_en_de/quickstart
 
-    Prints a line for each, in order, as plain text.
+    Prints a line for each, in order, as plain text. An empty line stays empty. Of a run, the
+    averaged checkpoint is taken, or else the best.
     """
     from highrank_plugins.common.text_lines import fold, require_unreserved
 

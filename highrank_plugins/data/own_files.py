@@ -1,10 +1,17 @@
-"""Find the files of a text of the user's own, and read lines that belong together."""
+"""Find and read the files of a text of the user's own, count them, and choose a size of model."""
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
+from math import ceil
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from highrank_plugins.analysis.scored_text import separates_words
+from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.text_lines import (
     TextError,
     byte_lines,
@@ -16,6 +23,8 @@ from highrank_plugins.common.user_error import UserError
 
 ALL = "all"  # a text that is still to be split
 _CODE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]+)*")
+_TEXT = "data.vocab_size"  # key of the number of pieces
+_COUNTED = 20_000  # lines whose words are counted
 OwnLines = tuple[str, ...]  # one, or a sentence and its translation
 
 
@@ -86,3 +95,81 @@ def read_own(paths: Sequence[Path]) -> Iterator[OwnLines]:
         yield tuple(lines)
     if not number:
         raise TextError(f"{paths[0]}: the file is empty")
+
+
+@dataclass
+class TextCounts:
+    """Count the training text: what its size and the number of pieces are chosen by."""
+
+    lines: int = 0
+    characters: int = 0
+    words: int = 0
+    different: set[str] = field(default_factory=set)  # words of the first `_COUNTED` lines
+    letters: set[str] = field(default_factory=set)
+
+    def add(self, pair: OwnLines) -> None:
+        """Count a line of each side; the longer side counts as the model's tokens."""
+        self.lines += 1
+        self.characters += max(map(len, pair))
+        self.words += max(line.count(" ") + 1 for line in pair)
+        for line in pair:
+            self.letters.update(line)
+            if self.lines <= _COUNTED:
+                self.different.update(line.split())
+
+    @property
+    def has_blanks(self) -> bool:
+        """Whether blanks separate words."""
+        return separates_words("".join(self.different))
+
+    @property
+    def pieces(self) -> int:
+        """Return about how many pieces the longer side has: four letters each, or 1.5 Chinese."""
+        return int(self.characters / (4 if self.has_blanks else 1.5)) + self.lines
+
+
+def choose_size(
+    table: Path, counts: TextCounts, wanted: str, units: str = "pieces"
+) -> tuple[str, str, dict[str, Any]]:
+    """Return the size, the reason, and the options over the configuration of a layer.
+
+    `units` are words or pieces. `auto` takes the first size whose bounds `below` the text is below,
+    in lines and units. There are at least as many updates as `epochs` take.
+    """
+    sizes: dict[str, Any] = yaml.safe_load(table.read_text(encoding="utf-8"))
+    if wanted not in {"auto", *sizes}:
+        raise UserError(
+            f"--size {wanted}: expected auto, {', '.join(sizes)}{did_you_mean(wanted, sizes)}"
+        )
+    number = counts.words + counts.lines if units == "words" else counts.pieces
+    fitting = [
+        name
+        for name, size in sizes.items()
+        if counts.lines < size["below"]["lines"] and number < size["below"]["pieces"]
+    ]
+    name = (fitting or list(sizes)[-1:])[0] if wanted == "auto" else wanted
+    size = sizes[name]
+    options = {**size["set"], "words": size.get("words")}
+    said = [f"{counts.lines:,} lines with {'' if units == 'words' else 'about '}{number:,} {units}"]
+    if wanted == "auto" and fitting:
+        below = size["below"]
+        said.append(f"below {below['lines']:,} lines and {below['pieces']:,} {units}")
+    elif wanted != "auto":
+        said.append("as --size says")
+    pieces = options.pop(_TEXT, None)
+    if pieces is not None and units == "pieces":
+        options[_TEXT] = _pieces(pieces, counts)
+    if "max_epoch" in options:  # of streams: a short text has few updates in all
+        updates = options["max_epoch"] * number // (options["batch_size"] * options["bptt"])
+        options["warmup_updates"] = min(options["warmup_updates"], updates // 4)
+    if "max_update" in options:
+        epochs = ceil(size["epochs"] * number / options["max_tokens"] / 100) * 100
+        options["max_update"] = max(options["max_update"], epochs)
+        options["total_num_update"] = options["max_update"]
+    return name, "; ".join(said), options
+
+
+def _pieces(wanted: int, counts: TextCounts) -> int:
+    """Return as many pieces as the lines and words carry, and more than the text has letters."""
+    most = min(wanted, int(counts.lines / 1.5), len(counts.different | counts.letters))
+    return max(most, ceil(1.5 * len(counts.letters)) + 4) // 10 * 10

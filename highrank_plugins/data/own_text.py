@@ -8,18 +8,18 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
-from highrank_plugins.analysis.scored_text import Tokens, bleu_tokens, separates_words
+from highrank_plugins.analysis.scored_text import Tokens, bleu_tokens
 from highrank_plugins.common.files import write_json
 from highrank_plugins.common.text_lines import MAX_WORDS, TextError, byte_lines
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words, write_words
-from highrank_plugins.data.own_files import ALL, OwnLines, find_parts, read_own
+from highrank_plugins.data.own_files import ALL, OwnLines, TextCounts, find_parts, read_own
 from highrank_plugins.data.parallel import KEPT
 
 PARTS = ("train", "valid", "test")
@@ -40,37 +40,6 @@ class Choices:
     limit: int | None = None  # lines of the training text, or of the text to split
     words: bool = False  # a model of words needs blanks between them
     tokens: Tokens | None = None  # of sacreBLEU
-
-
-@dataclass
-class TextCounts:
-    """Count the training text: what its size and the number of pieces are chosen by."""
-
-    lines: int = 0
-    characters: int = 0
-    words: int = 0
-    different: set[str] = field(default_factory=set)  # words of the first `_SAMPLE` lines
-    letters: set[str] = field(default_factory=set)
-
-    def add(self, pair: OwnLines) -> None:
-        """Count a line of each side; the longer side counts as the model's tokens."""
-        self.lines += 1
-        self.characters += max(map(len, pair))
-        self.words += max(line.count(" ") + 1 for line in pair)
-        for line in pair:
-            self.letters.update(line)
-            if self.lines <= _SAMPLE:
-                self.different.update(line.split())
-
-    @property
-    def has_blanks(self) -> bool:
-        """Whether blanks separate words."""
-        return separates_words("".join(self.different))
-
-    @property
-    def pieces(self) -> int:
-        """Return about how many pieces the longer side has: four letters each, or 1.5 Chinese."""
-        return int(self.characters / (4 if self.has_blanks else 1.5)) + self.lines
 
 
 def part_of(source: str, percent: int = 2) -> str:

@@ -9,9 +9,8 @@ import yaml
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import own_text
-from highrank_plugins.data.own_files import find_parts
-from highrank_plugins.data.own_sizes import choose_size
-from highrank_plugins.data.own_text import Choices, OwnText, TextCounts, part_of
+from highrank_plugins.data.own_files import TextCounts, choose_size, find_parts
+from highrank_plugins.data.own_text import Choices, OwnText, part_of
 from tests.recipes.running import RECIPES
 
 PAIR = ("cs", "en")
