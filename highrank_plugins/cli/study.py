@@ -109,7 +109,7 @@ def _run(
         run_members([chosen], folder / "logs", environments, _say)
         raise typer.Exit(1 if chosen.problem() else 0)
     busy = f"another process is running this study in {folder}; wait until it ends, or stop it"
-    # a table of what is done so far is written beside a running study
+    # a running study keeps its lock, which a table so far does not need
     with nullcontext() if table else held_alone(folder / ".lock", busy):
         if not table:
             run_members(members, folder / "logs", environments, _say, read.settings.metric)
