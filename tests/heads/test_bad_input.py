@@ -58,7 +58,7 @@ HEADS = [
     ("mos", {"dtype": torch.float32}, ["'dtype'", ".to()"]),
     ("mos", {"pointwise_options": {}}, ["did you mean 'pointwise'"]),
     ("mos", {"pointwise": "gss", "knots": 3}, ["'knots'", "context_scale", "k, learn"]),
-    ("mos", {"pointwise": torch.tanh}, ["pointwise", "a name or an instance"]),
+    ("mos", {"pointwise": nn.Tanh()}, ["pointwise", "a name or an instance"]),
     ("mos", {"weight": nn.Embedding(10, 4)}, ["weight", "got Embedding; share its .weight"]),
     ("softmax", {"num_classes": 0}, ["num_classes", "0"]),
     ("softmax", {"feature_dim": 0}, ["feature_dim", "0"]),

@@ -49,7 +49,7 @@ def marked(arch):
 TRANSLATION = [f"transformer_{token}_tiny" for token in sorted(tokens())]
 
 
-@pytest.mark.parametrize("arch", map(marked, [*TRANSLATION, "lstm_mos", "lstm_mixtape"]))
+@pytest.mark.parametrize("arch", [marked(arch) for arch in [*TRANSLATION, "lstm_mos", "lstm_mixtape"]])
 def test_every_translation_arch_learns(arch, mt_data, tmp_path):
     trunk, _, token = arch.removesuffix("_tiny").partition("_")
     options = ["--label-smoothing", "0.1", *ONLY_AT_THE_END]
@@ -66,7 +66,7 @@ LANGUAGE_MODELS = [
 ]
 
 
-@pytest.mark.parametrize("arch", map(marked, LANGUAGE_MODELS))
+@pytest.mark.parametrize("arch", [marked(arch) for arch in LANGUAGE_MODELS])
 def test_every_language_model_arch_learns(arch, lm_data, tmp_path):
     trunk, _, token = arch.partition("_lm_")
     options = [*ONLY_AT_THE_END, *SMALL.get(token, []), *QUICK.get(trunk, [])]
