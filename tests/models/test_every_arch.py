@@ -49,7 +49,9 @@ def marked(arch):
 TRANSLATION = [f"transformer_{token}_tiny" for token in sorted(tokens())]
 
 
-@pytest.mark.parametrize("arch", [marked(arch) for arch in [*TRANSLATION, "lstm_mos", "lstm_mixtape"]])
+@pytest.mark.parametrize(
+    "arch", [marked(arch) for arch in [*TRANSLATION, "lstm_mos", "lstm_mixtape"]]
+)
 def test_every_translation_arch_learns(arch, mt_data, tmp_path):
     trunk, _, token = arch.removesuffix("_tiny").partition("_")
     options = ["--label-smoothing", "0.1", *ONLY_AT_THE_END]
