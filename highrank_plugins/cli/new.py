@@ -54,13 +54,7 @@ def new(
         shutil.copytree(recipe / "conf", part / "conf")
         for table in recipe.glob("sizes*.yaml"):
             shutil.copy(table, part)
-        script = (recipe / "run.sh").read_text(encoding="utf-8")
-        script = script.replace(
-            '"$(dirname -- "${BASH_SOURCE[0]}")/../lib', f'"{RECIPES / "lib"}'
-        )  # fmt: skip
-        for name, language in (("source", source), ("target", target)):
-            script = re.sub(rf"(?m)^{name}= +#", f"{name}={language}  #", script)
-        write_text(part / "run.sh", script)
+        write_text(part / "run.sh", _script(recipe, source, target))
         (part / "text").mkdir()
         for paths in parts.values():
             for path in paths:
@@ -68,6 +62,16 @@ def new(
         write_text(part / "study.yaml", _study(bool(source)))
         write_text(part / "README.md", _readme(folder, source, target, is_there=bool(parts)))
     typer.echo(f"{folder}: see {folder / 'README.md'}")
+
+
+def _script(recipe: Path, source: str | None, target: str | None) -> str:
+    from highrank_plugins.studies.definition import RECIPES
+
+    script = (recipe / "run.sh").read_text(encoding="utf-8")
+    script = script.replace('"$(dirname -- "${BASH_SOURCE[0]}")/../lib', f'"{RECIPES / "lib"}')
+    for name, language in (("source", source), ("target", target)):
+        script = re.sub(rf"(?m)^{name}= +#", f"{name}={language}  #", script)
+    return script
 
 
 def _study(translates: bool) -> str:

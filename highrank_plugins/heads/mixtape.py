@@ -118,7 +118,13 @@ class Mixtape(Mixture):
             known = ", ".join(GATE_BIASES)
             raise ValueError(f"mixtape: gate_biases: {gate_biases!r} is not one of {known}")
         self.gate_biases = gate_biases
-        count, (of_hidden, of_shared, of_classes) = self.components - 1, GATE_BIASES[gate_biases]
+        self._add_gates()
+
+    def _add_gates(self) -> None:
+        count, (of_hidden, of_shared, of_classes) = (
+            self.components - 1,
+            GATE_BIASES[self.gate_biases],
+        )
         if count:
             self.gate_hidden = nn.Linear(self.feature_dim, count * self.gate_dim, bias=of_hidden)
             self.gate_shared = nn.Linear(self.feature_dim, count, bias=of_shared)

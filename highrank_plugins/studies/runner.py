@@ -116,11 +116,8 @@ def run_members(
                 elsewhere = _elsewhere(waiting, told, watch.tell)
                 startable = [member for member in waiting if member not in elsewhere]
                 if startable and len(running) + len(elsewhere) < len(environments):
-                    try:
-                        require_space(members[0].run_dir, bytes_needed(members))
-                        _check_metric(members, metric)
-                    except ValueError as error:
-                        problem, waiting = error, []  # lets running members finish
+                    if problem := _problem_of(members, metric):
+                        waiting = []  # lets running members finish
                         continue
                     waiting.remove(startable[0])
                     running.append(_start(startable[0], free, elsewhere, logs))
@@ -136,6 +133,16 @@ def run_members(
             end([one.process for one in running])
     if problem is not None:
         raise problem
+
+
+def _problem_of(members: Sequence[PreparedMember], metric: str | None) -> ValueError | None:
+    """Return why no further member may start."""
+    try:
+        require_space(members[0].run_dir, bytes_needed(members))
+        _check_metric(members, metric)
+    except ValueError as error:
+        return error
+    return None
 
 
 def check_machine(members: Sequence[PreparedMember]) -> None:
