@@ -45,6 +45,11 @@ _TRANSLATOR = {
 }  # fmt: skip
 # prefix of an architecture's name → smaller options
 REDUCED: dict[str, dict[str, Any]] = {
+    "transformer_lm": {
+        "decoder_embed_dim": 32, "decoder_input_dim": 32, "decoder_output_dim": 32,
+        "decoder_ffn_embed_dim": 64, "decoder_layers": 2, "decoder_attention_heads": 2,
+        "max_tokens": 300, "tokens_per_sample": 50,
+    },
     "transformer": _TRANSLATOR,
     "awd_lstm": {
         "decoder_embed_dim": 32, "decoder_hidden_size": 32, "decoder_last_hidden_size": 32,
@@ -116,7 +121,7 @@ def prepare(text: Path, folder: Path) -> None:
 def try_configuration(path: Path, folder: Path) -> Trial:
     """Train on the text that `prepare` has written."""
     options = options_of(path)
-    data = "lm" if options["arch"].startswith("awd_lstm") else "mt"
+    data = "lm" if "_lm" in options["arch"] else "mt"
     words = [str(folder / data), *words_of(options), *user_dir(options)]
     code, output = _train("train", [*words, "--save-dir", str(folder / "save")], folder)
     entries = filter(None, map(_ENTRY.fullmatch, output.splitlines()))

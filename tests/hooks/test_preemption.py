@@ -31,7 +31,7 @@ PACKAGE = Path(stop_request.__file__).parents[1]
 def test_a_process_that_is_asked_to_stop_saves_and_ends_with_code_75(
     monkeypatch, listening, asked, is_saved, saves
 ):
-    saved, cfg = [], SimpleNamespace(checkpoint="where to save")
+    saved, cfg = [], SimpleNamespace(checkpoint=SimpleNamespace(no_save=False))
     trainer = SimpleNamespace(data_parallel_world_size=1, get_num_updates=lambda: 7)
     monkeypatch.setattr(checkpoint_utils, "save_checkpoint", lambda *given: saved.append(given))
     monkeypatch.setattr(stop_request, "listening", lambda: listening)
@@ -40,7 +40,7 @@ def test_a_process_that_is_asked_to_stop_saves_and_ends_with_code_75(
     with pytest.raises(SystemExit) if listening and asked else nullcontext() as ended:
         leave_if_asked(cfg, trainer, "epoch", is_saved)
     assert ended is None or ended.value.code == stop_request.REQUEUE
-    assert saved == [("where to save", trainer, "epoch", None)] * saves
+    assert saved == [(cfg.checkpoint, trainer, "epoch", None)] * saves
 
 
 def test_the_stock_command_saves_and_resumes(mt_data, tmp_path):

@@ -15,7 +15,12 @@ from highrank_plugins.measures import find_measure, measure_names
 from highrank_plugins.training.command_line import write_recipe_files
 from highrank_plugins.training.configuration import load, load_tree, validate
 
-TRAIN = {"arch": "transformer_softmax", "adam_betas": "(0.9, 0.98)", "max_tokens": 600}
+TRAIN = {
+    "arch": "transformer_softmax",
+    "optimizer": "adam",
+    "adam_betas": "(0.9, 0.98)",
+    "max_tokens": 600,
+}
 BASE = {"data": {"vocab_size": 7}, "train": TRAIN | {"save_interval_updates": 0}}
 
 

@@ -48,7 +48,6 @@ REFUSED = {
     "another file": (lambda c, d, to: (written(to, {"weights": torch.ones(2)}), []), "bad.pt"),
     "no model": (lambda c, d, to: (changed(c, to, lambda state: state.pop("model")), []), "bad.pt"),
     "no file": (lambda c, d, to: (to, []), "bad.pt"),
-    "data twice": (lambda c, d, to: (c, [d, "--data", d]), "are the same option: give one of them"),
     "no such split": (lambda c, d, to: (c, [d, "--split", "nothing"]), "nothing"),
     "no dictionary": (lambda c, d, to: (c, [to.parent]), "dict"),
 }
@@ -92,14 +91,12 @@ def test_a_layer_too_large_for_linear_programs_says_what_to_run(softmax, mt_data
     assert "`highrank analyse unargmaxable`" in card.results["unargmaxable"].reason
 
 
-@pytest.mark.parametrize(
-    ("arch", "option"), [("transformer", []), ("transformer_mixtape", ["--data"])]
-)
-def test_the_command_writes_a_page_and_its_numbers(arch, option, mt_data, tmp_path):
+@pytest.mark.parametrize("arch", ["transformer", "transformer_mixtape"])
+def test_the_command_writes_a_page_and_its_numbers(arch, mt_data, tmp_path):
     criterion = ["--criterion", "cross_entropy"] if arch == "transformer" else []
     train(mt_data, tmp_path / "save", arch, 3, *criterion)
     page, numbers = tmp_path / "card.html", tmp_path / "card.json"
-    words = [*option, mt_data, "--split", "test", "--tokens", 40, "--output", page]
+    words = [mt_data, "--split", "test", "--tokens", 40, "--output", page]
     done = call(last(tmp_path / "save"), *words, "--json", numbers)
     assert done.exit_code == 0, done.output
     found = json.loads(numbers.read_text())
