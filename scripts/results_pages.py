@@ -26,13 +26,20 @@ from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.reports.comparisons import claim, comparison_tables, runs_table
 from highrank_plugins.reports.plots import colour_of
 from highrank_plugins.reports.tables import Table, to_markdown
-from highrank_plugins.results.comparison import Compared, ComparedSystem, compare_records
+from highrank_plugins.results.comparison import (
+    Compared,
+    ComparedSystem,
+    RecordedRun,
+    compare_records,
+)
+from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.metrics import metric_named
 from recipes.synthetic.spamlang_grid import grid_table
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXTS = DOCS / "results.yaml"
 SIZES = "All runs are small, on CPUs, with three seeds. The papers' sizes have not been run."
+IMPROVING = "In each row the validation loss of most seeds still fell at the last epoch."
 RANK = "test_rank"
 UNDECIDED = "no difference shown"
 COLUMNS_LEFT_OUT = {"Hedges' g", "p"}  # the interval and the adjusted p say both
@@ -152,7 +159,7 @@ def forest(gains: Sequence[Gain]) -> str:
 
 def first_page(texts: Mapping[str, Any], pages: dict[str, str]) -> str:
     """Return the first page; its figure is added to `pages`."""
-    rows, gains = [], []
+    rows, gains, ended = [], [], False
     for row in texts["rows"]:
         one = system(row["study"], row["system"])
         compared, test = study(row["study"]), one.comparison
@@ -171,6 +178,7 @@ def first_page(texts: Mapping[str, Any], pages: dict[str, str]) -> str:
             cost(*row["cost"]) if "cost" in row else "–",
         ]
         rows.append(cells)
+        ended = ended or 2 * sum(map(is_improving, one.runs)) <= len(one.runs)
         gains.append(gain_of(row["study"], one, row["label"]))
     pages["images/gains.svg"] = forest(gains)
     headings = ["you train", "take", "gain over the softmax, 95 %", "how sure", "cost of a step"]
@@ -179,13 +187,19 @@ def first_page(texts: Mapping[str, Any], pages: dict[str, str]) -> str:
     runs = ", ".join(f"[{of['title']}](results/{n}.md)" for n, of in texts["runs"].items())
     listed = "\n".join(f"results/{name}" for name in (*questions, *texts["runs"]))
     parts = [
-        "# Results", SIZES, formatting.table(headings, rows) + "\n" + texts["note"],
+        "# Results", SIZES if ended else f"{SIZES} {IMPROVING}",
+        formatting.table(headings, rows) + "\n" + texts["note"],
         "![Gain over the softmax in percent of its score](images/gains.svg)",
-        texts["advice"].strip(), "[Compare layers on your own text](howto/studies.md).",
+        texts["advice"].strip(), "[Your own text](howto/own_text.md).",
         "## Studies", "\n".join([*studies, f"- Single runs: {runs}"]),
         f"```{{toctree}}\n:hidden:\n\n{listed}\n```",
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
+
+
+def is_improving(run: RecordedRun) -> bool:
+    """Whether a longer training might have ended with another score."""
+    return any("still improving" in doubt for doubt in doubts(run.record))
 
 
 def cost(file: str, implementation: str) -> str:
