@@ -19,13 +19,13 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1470,
     "benchmarks": 1390,
-    "cli": 3152,
+    "cli": 3156,
     "common": 2543,
     "compat": 456,
     "criterions": 192,
     "data": 2302,
     "evaluation": 264,
-    "heads": 2346,
+    "heads": 2352,
     "hooks": 2819,
     "inference": 1309,
     "losses": 4628,
@@ -34,13 +34,13 @@ BUDGETS: dict[str, int] = {
     "optim": 295,
     "reports": 1676,
     "results": 2428,
-    "studies": 1097,
+    "studies": 1104,
     "tasks": 575,
     "top": 70,
     "training": 2510,
     "trunks": 348,
 }
-LINES_OF_TESTS = 39928
+LINES_OF_TESTS = 39927
 
 
 @pytest.fixture(scope="module")
