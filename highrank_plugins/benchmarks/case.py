@@ -1,6 +1,7 @@
 """Define what is measured: a loss of some size, or a model of some size; torch loads when used."""
 
 import re
+import sys
 from argparse import Namespace
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -178,16 +179,14 @@ def named(kind: str, name: str) -> dict[str, Case]:
 
 
 def changed(case: Case, changes: dict[str, Any]) -> Case:
-    """Return `case` with some of its values replaced, each checked."""
+    """Return `case` with some of its values replaced, each checked without importing torch."""
     new = type(case)(**(asdict(case) | changes))
     _refuse_unknown("--dtype", new.dtype, DTYPES)
     if isinstance(new, LossCase):
-        from highrank_plugins.heads import head_names, pointwise_names
-
         _refuse_unknown("--reduction", new.reduction, REDUCTIONS)
         if new.user_dir is None:
-            _refuse_unknown("--head", new.head, head_names())
-            _refuse_unknown("--pointwise", new.pointwise, pointwise_names())
+            _refuse_unknown("--head", new.head, _layers("head"))
+            _refuse_unknown("--pointwise", new.pointwise, _layers("pointwise"))
     for field in fields(new):
         value = getattr(new, field.name)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -204,11 +203,13 @@ def check_implementations(names: list[str]) -> None:
 
 
 def check_device(device: str) -> None:
-    """Refuse a missing GPU."""
-    import torch
+    """Refuse a missing GPU; torch is asked for CUDA devices alone."""
+    if re.fullmatch(r"cuda(:\d+)?", device):
+        import torch
 
-    known = re.fullmatch(r"cuda(:\d+)?", device) and torch.cuda.is_available()
-    if device != "cpu" and not known:
+        if torch.cuda.is_available():
+            return
+    if device != "cpu":
         raise CaseError(f"--device {device}: torch sees no such device here; try --device cpu")
 
 
@@ -217,6 +218,15 @@ def _refuse_unknown(option: str, name: str, known: tuple[str, ...] | list[str]) 
         raise CaseError(
             f"{option} {name} does not exist{did_you_mean(name, known)}; known: {', '.join(known)}"
         )
+
+
+def _layers(kind: str) -> list[str]:
+    """Return the names of structures or pointwise functions; from the files if none is loaded."""
+    if heads := sys.modules.get("highrank_plugins.heads"):
+        return getattr(heads, f"{kind}_names")()
+    folder = Path(highrank_plugins.__file__).with_name("heads")
+    code = (file.read_text(encoding="utf-8") for file in folder.rglob("*.py"))
+    return sorted(name for text in code for name in re.findall(rf'@register_{kind}\("(\w+)"', text))
 
 
 def import_user_dir(package: str) -> None:

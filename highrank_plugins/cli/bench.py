@@ -112,12 +112,14 @@ def estimate(
 
     Measures one step on this machine and extrapolates.
     """
-    from highrank_plugins.benchmarks.case import check_device
-    from highrank_plugins.benchmarks.estimate import Training, estimates_table, run_estimates
     from highrank_plugins.training.configuration import load
 
+    loaded = {str(path): load(path, change) for path in file}  # before torch, which takes seconds
+    from highrank_plugins.benchmarks.case import check_device
+    from highrank_plugins.benchmarks.estimate import Training, estimates_table, run_estimates
+
     check_device(device)
-    trainings = [Training.of(str(path), load(path, change), devices) for path in file]
+    trainings = [Training.of(name, settings, devices) for name, settings in loaded.items()]
     changes = {"dtype": dtype, "device": device}
     estimates = run_estimates(trainings, batch, changes, repeats, threads, echo=echo_markdown)
     typer.echo(f"\n{estimates[0].machine}\n")

@@ -197,6 +197,8 @@ def own_text(
     from highrank_plugins.data.own_files import choose_size
     from highrank_plugins.data.own_text import Choices, OwnText
 
+    if bool(source) != bool(target):
+        raise ValueError("--source and --target: give both for a translator, none for other text")
     endings = (source, target) if source and target else ("txt",)
     own = OwnText(text, Choices(endings, order == "stream", overlap, limit, units == "words",
                                 bleu_tokens))  # fmt: skip

@@ -32,20 +32,19 @@ def new(
     """
     from highrank_plugins.common.files import write_text
     from highrank_plugins.common.folders import new_folder
-    from highrank_plugins.data.own_text import find_parts
+    from highrank_plugins.data.own_files import check_languages, find_parts
     from highrank_plugins.studies.definition import RECIPES
 
     if translation == language_model:
         raise ValueError("give one of --translation and --language-model")
     if translation != bool(source and target) or (language_model and (source or target)):
         raise ValueError("--translation needs --source and --target, which only it has")
-    if source and source == target:
-        raise ValueError(f"--source and --target are both {source}: give two languages")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", folder.name):
         raise ValueError(f"{folder}: runs are named after it; use letters, digits and ._-")
     if folder.exists():
         raise ValueError(f"{folder} exists: name a new folder")
     endings = (source, target) if source and target else ("txt",)
+    check_languages(endings)
     parts = find_parts(text, endings) if text else {}
     recipe = RECIPES / ("own_translation" if translation else "own_language_model")
     if not recipe.is_dir():

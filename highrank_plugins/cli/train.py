@@ -132,7 +132,7 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
             except typer.Exit as end:
                 if end.exit_code:
                     raise
-        except Exception:  # typer has no public base class of a parser's errors
+        except Exception:  # raised again: this only adds a line, whatever the error is
             if words:  # the error itself only names an option of `highrank launch`
                 typer.echo("--launch: highrank launch refuses these options.", err=True)
             raise

@@ -41,11 +41,11 @@ def binarise(
     The files will take the place of an earlier result in `output`. The folder `pieces` has
     {train,valid,test}.LANGUAGE.
     """
-    from fairseq.data import Dictionary
-
     others = _require_ours(output, languages)
     texts = {part: [pieces / f"{part}.{name}" for name in languages] for part in PARTS}
     check_texts(texts["train"], TextRules(max_words=MAX_PIECES))
+    from fairseq.data import Dictionary  # seconds, of which a missing file needs none
+
     counts = Counter[str]()
     ranges = chain.from_iterable(map(_blocks, texts["train"]))
     for counted in ordered_map(_count, ranges, processes):

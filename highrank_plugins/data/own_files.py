@@ -28,14 +28,20 @@ _COUNTED = 20_000  # lines whose words are counted
 OwnLines = tuple[str, ...]  # one, or a sentence and its translation
 
 
+def check_languages(endings: Sequence[str]) -> None:
+    """Refuse what are not codes of two languages; a single ending is that of any text."""
+    if len(endings) != 2:
+        return
+    for name in endings:
+        if not _CODE.fullmatch(name):
+            raise UserError(f"language {name!r}: expected a code such as cs or zh-Hans")
+    if endings[0].replace("-", "_") == endings[1].replace("-", "_"):
+        raise UserError(f"--source and --target are both {endings[0]}: give two languages")
+
+
 def find_parts(data: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
     """Return the files of each part; those of one text to be split are `ALL`."""
-    if len(endings) == 2:
-        for name in endings:
-            if not _CODE.fullmatch(name):
-                raise UserError(f"language {name!r}: expected a code such as cs or zh-Hans")
-        if endings[0] == endings[1]:
-            raise UserError(f"--source and --target are both {endings[0]}: give two languages")
+    check_languages(endings)
     if data.is_file():
         if len(endings) == 1:
             return {ALL: [data]}

@@ -56,7 +56,7 @@ def check_options(title: str, given: Iterable[str], known: Set[str]) -> None:
             moves = "; convert the built layer with .to()" if option in ("device", "dtype") else ""
             names = sorted(known)
             raise ValueError(
-                f"{option!r} is no option of the {title}{moves or did_you_mean(option, names)}; "
+                f"the {title} has no option {option!r}{moves or did_you_mean(option, names)}; "
                 f"known: {', '.join(names) or 'none'}"
             )
 

@@ -121,7 +121,8 @@ def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
     for of, below in ((settings.options, file.parent), (options or {}, Path())):
         for name, value in of.items():
             path = below / value if value and isinstance(value, str) else None
-            is_path = path is not None and not known.get(name) and path.exists()
+            may_be = name == "data" or not known.get(name)  # other defaults are words
+            is_path = path is not None and may_be and path.exists()
             words[name] = str(path.resolve()) if path and is_path else as_word(value)
     _check_recipe_options(words, recipe, known, tree)
     members = _members(settings, tree)

@@ -6,7 +6,7 @@
 # options of its size to configure_flags, below those of --set.
 # shellcheck disable=SC2154
 read_own_text() {
-    local settings line given
+    local settings line given kept=()
     if [[ -z $data && -d $recipe_dir/text ]]; then data=$recipe_dir/text; fi     # of highrank new
     [[ -n $data ]] || refuse "--data is required: your text (see --help)"
     data=$(absolute "${data%/}")
@@ -23,12 +23,18 @@ read_own_text() {
             configure_flags+=("--set=$line")
         fi
     done <<<"$settings"
+    for given in ${set[@]+"${set[@]}"}; do
+        if [[ -z $source && $given == data.vocab_size=* ]]; then pieces=${given#*=}; else kept+=("$given"); fi
+    done
+    set=(${kept[@]+"${kept[@]}"})
     name=${name:-$(basename -- "${data%.txt}")${source:+-$source-$target}/$conf}
 }
 
 # take_own_text: stage 0, the text as train, valid and test.
 take_own_text() {
-    need_space "$(($(bytes_of "$data"*) * 4))"
+    local files
+    mapfile -t files < <(files_of_text)
+    need_space "$(($(bytes_of "${files[@]}") * 4))"
     run highrank data own-text "$data" "${own_text_flags[@]}" --output "$out" >"$out/settings.txt"
 }
 
@@ -39,7 +45,8 @@ files_of_text() { if [[ -e $data ]]; then echo "$data"; else compgen -G "$data.*
 own_text_stage() {
     local files
     mapfile -t files < <(files_of_text)
-    run_stage 0 text "take the text from $data" take_own_text "${own_text_flags[*]}" "${files[@]}"
+    run_stage 0 text "take the text from $data" take_own_text "${own_text_flags[*]}" "${files[@]}" \
+        "$recipe_dir/$sizes.yaml"
 }
 
 # split_own_text: into the pieces of a language model.

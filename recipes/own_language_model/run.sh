@@ -12,7 +12,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/own_text.sh"
 
 stage=0             # first stage
 stop_stage=7        # last stage
-data=               # folder with {train,valid,test}.txt, or a file to split; empty: documentation of the packages in .venv
+data=embedded       # folder with {train,valid,test}.txt, or a file to split; embedded: documentation of the packages in .venv
 conf=awd_lstm/softmax   # what to train: conf/NAME.yaml, of the trunks awd_lstm and transformer
 units=words         # words (rare ones become <unk> in all parts) or pieces
 order=stream        # stream: each line follows the one before; lines: they are separate (transformer)
@@ -34,7 +34,9 @@ if [[ $order == lines ]]; then
         --set=evaluate.context_window=0)
 fi
 sizes=sizes_${conf%%/*} scale=own splits=valid,test measured=test source=
-if [[ -z $data ]]; then                 # documentation of the packages that setup installs
+if [[ $data == embedded && -d $recipe_dir/text ]]; then
+    data=$recipe_dir/text               # of highrank new
+elif [[ $data == embedded ]]; then      # documentation of the packages that setup installs
     data=$(absolute "${exp_dir:-$repository/exp}")/own_language_model/download/documentation.txt
     mkdir -p -- "$(dirname -- "$data")"
     [[ -e $data ]] || run python "$recipe_dir/documentation.py" "$data"

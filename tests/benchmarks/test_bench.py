@@ -164,19 +164,13 @@ def test_a_layer_of_a_user_dir_reaches_the_measuring_process(kind, tmp_path, mon
     assert [case.user_dir for case in cases] == [str(package)]
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["loss --head", "loss --pointwise", "loss --impl", "loss --preset", "train --dtype",
-     "train --device"],
-)  # fmt: skip
-def test_mistyped_names_are_refused(words):
-    done = bench(*words.split(), "zz")
-    assert done.exit_code == 2 and "zz" in done.stderr, done.output
-
-
-def test_the_implementations_known_without_torch_are_those_that_exist():
+def test_the_names_known_without_torch_are_those_that_exist(monkeypatch):
+    from highrank_plugins.heads import head_names, pointwise_names
     from highrank_plugins.losses import IMPLEMENTATIONS
 
+    monkeypatch.delitem(sys.modules, "highrank_plugins.heads")
+    assert case._layers("head") == head_names()
+    assert case._layers("pointwise") == pointwise_names()
     own = {"gemm_floor", "plain_softmax", "auto", *IMPLEMENTATIONS}
     own |= {*implementations.EAGER, *implementations.COMPILED, *implementations.LIBRARIES}
     assert own == set(case.IMPLEMENTATIONS)

@@ -102,6 +102,56 @@ def test_help_loads_nothing_heavy():
     assert not {"torch", "numpy", "fairseq", "pydantic", "yaml"} & set(result.stdout.split())
 
 
+def test_wrong_paths_and_names_are_refused_before_torch_is_imported():
+    """Its import and fairseq's take seconds, which a mistyped word must not cost."""
+    code = """
+import shlex, sys
+from typer.testing import CliRunner
+from highrank_plugins.cli import app
+for words in sys.stdin:
+    done = CliRunner().invoke(app, shlex.split(words))
+    assert done.exit_code == 2 and "zz" in done.stderr, (words, done.output)
+    heavy = {"torch", "fairseq"} & set(sys.modules)
+    assert not heavy, (words, heavy)
+"""
+    lines = """\
+data pieces zz out --languages en,de --vocab-size 100
+data binarise zz out --languages en,de
+data binarise zz out --languages en
+data own-text zz --source cs --target en --sizes zz.yaml
+evaluate generate --output out -- fairseq-generate zz --path zz.pt
+evaluate score zz zz
+evaluate dynamic zz.pt zz --lr 0.1 --eps 0.1 --lambda 0.1
+evaluate cache zz.pt zz --theta 0.1 --lambda 0.1 --window 3
+evaluate perplexity zz zz
+analyse card zz.pt zz
+analyse collect zz.pt zz --output out
+analyse kld zz.pt zz
+analyse spectra zz
+analyse spectrum zz.pt
+analyse word-similarity zz.pt zz
+compare zz
+study zz.yaml
+results record --config zz --scores zz --training zz --output out
+model average zz --output out
+model export zz --output out
+model import zz --output out
+model best-checkpoint zz
+train configure zz.yaml --output out
+translate zz
+new out --translation --source cs --target en --data zz
+launch -- fairseq-train zz --arch transformer_mos
+bench estimate zz.yaml
+bench loss --head zz
+bench loss --pointwise zz
+bench loss --impl zz
+bench loss --preset zz
+bench train --dtype zz
+bench train --device zz
+"""
+    subprocess.run([sys.executable, "-c", code], input=lines, text=True, check=True)
+
+
 @pytest.mark.parametrize(
     ("words", "completed"),
     [("highrank ana", "analyse"), ("highrank data clean", "clean-texts")],

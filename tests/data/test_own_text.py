@@ -104,7 +104,7 @@ WRONG = {
     "an empty line in test": (("test.cs", lines(49, "slovo") + "\n"), {},
                               "test.cs:50: empty line; remove it and its partner"),
     "the same language twice": ((), {"endings": ("cs", "cs")}, "are both cs: give two languages"),
-    "a name that is no language": ((), {"endings": ("cs", "e n")}, "expected a code such as cs"),
+    "an ending that is not the code of a language": ((), {"endings": ("cs", "e n")}, "expected a code such as cs"),
     "one language in two files": (("train.en", lines(1200, "slovo")), {},
                                   "1,200 of 1,200 pairs have equal sides"),
     "50 lines": ((), {"limit": 50}, "50 lines to train on, and the smallest model needs 1,000"),

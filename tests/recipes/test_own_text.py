@@ -50,7 +50,13 @@ def test_the_embedded_documentation_is_the_same_everywhere(tmp_path):
             "are both en: give two languages",
         ),
         ("own_translation", ["--source", "en", "--target", "fr"], "no files"),
+        (
+            "own_translation",
+            ["--source", "pt-BR", "--target", "pt_BR"],
+            "are both pt-BR: give two languages",
+        ),
         ("own_language_model", ["--order", "lines"], "an AWD-LSTM reads a stream"),
+        ("own_language_model", ["--data", ""], "--data is required"),
     ],
 )
 def test_what_cannot_train_is_refused_before_anything_is_written(
@@ -61,6 +67,22 @@ def test_what_cannot_train_is_refused_before_anything_is_written(
     assert result.returncode == 2
     assert message in result.stderr
     assert not (tmp_path / "exp").exists()
+
+
+def test_the_recipe_of_a_new_folder_reads_the_text_there(timetable, tmp_path):
+    """Not the embedded documentation, which the recipe of the repository reads without --data."""
+    text = timetable / "timetable.en"
+    shutil.copy(text, tmp_path / "mine.txt")
+    done = highrank("new", tmp_path / "lm", "--language-model", "--data", tmp_path / "mine.txt")
+    assert done.returncode == 0, done.stderr
+    words = ["--units", "pieces", "--set", "data.vocab_size=60", "--exp-dir", tmp_path / "exp"]
+    words += ["--stop-stage", "1", "--measured-updates", "0"]
+    result = run(["bash", str(tmp_path / "lm" / "run.sh"), *map(str, words)])
+    assert result.returncode == 0, result.stderr
+    made = tmp_path / "exp" / "lm" / "text" / "awd_lstm" / "softmax"
+    lines = [(made / "text" / f"{part}.txt").read_text() for part in ("train", "valid", "test")]
+    assert "".join(lines) == text.read_text()
+    assert "--vocab-size 60" in result.stderr
 
 
 @pytest.mark.parametrize("kind", ["translation", "language_model"])
@@ -76,6 +98,8 @@ def test_a_new_folder_has_a_study_that_can_be_read(timetable, tmp_path, kind):
     help_text = run(["bash", str(tmp_path / "mine" / "run.sh"), "--help"])
     assert help_text.returncode == 0
     assert ("[en]" in help_text.stdout) == (kind == "translation")
+    wrong = highrank("new", tmp_path / "other", "--translation", "--source", "c;s", "--target=en")
+    assert wrong.returncode == 2 and "language 'c;s': expected a code" in wrong.stderr
     again = highrank("new", tmp_path / "mine", *words)
     assert again.returncode == 2 and "exists: name a new folder" in again.stderr
 
