@@ -83,6 +83,12 @@ def test_the_recipe_of_a_new_folder_reads_the_text_there(timetable, tmp_path):
     lines = [(made / "text" / f"{part}.txt").read_text() for part in ("train", "valid", "test")]
     assert "".join(lines) == text.read_text()
     assert "--vocab-size 60" in result.stderr
+    again = run(["bash", str(tmp_path / "lm" / "run.sh"), *map(str, words)])
+    assert stages_done(again) == []
+    with (tmp_path / "lm" / "sizes_awd_lstm.yaml").open("a") as table:
+        table.write("# changed: it says which words are rare, too\n")
+    again = run(["bash", str(tmp_path / "lm" / "run.sh"), *map(str, words)])
+    assert 0 in stages_done(again)
 
 
 @pytest.mark.parametrize("kind", ["translation", "language_model"])
