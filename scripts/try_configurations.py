@@ -31,7 +31,7 @@ WORDS = 1000
 # grids of `python -m recipes.synthetic spamlang`, which takes no options of fairseq-train
 LEFT_OUT = ("synthetic/full", "synthetic/small")
 RUN = {
-    "max_update": UPDATES, "max_epoch": 0, "disable_validation": True, "no_save": True,
+    "max_update": UPDATES, "max_epoch": 0, "no_save": True,
     "log_interval": 1, "log_format": "json", "num_workers": 0, "save_interval_updates": 0,
     "keep_last_epochs": -1, "keep_interval_updates": -1, "distributed_world_size": 1, "cpu": True,
 }  # fmt: skip

@@ -13,6 +13,7 @@ from torch.distributed import destroy_process_group, init_process_group
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks import evaluation
+from highrank_plugins.training import generation
 from tests.compat.conftest import SIZES, config, run_training, translation_options
 from tests.fairseq_cli import FORKS, attempt, run
 from tests.free_port import free_address
@@ -95,7 +96,9 @@ def test_left_out_samples_end_a_command_with_one_line(command, short, said, data
 def test_a_part_without_samples_is_no_failure(data, translator):
     part = ["--distributed-world-size", SIZES["test"] + 1, "--distributed-rank", SIZES["test"]]
     done = attempt("generate", data, "--path", translator, "--cpu", "--batch-size", 1, *part)
-    assert f"test: scored 0 of {SIZES['test']} samples" in done.output
+    (line,) = [line for line in done.output.splitlines() if ": scored" in line]
+    assert f"test: scored 0 of {SIZES['test']} samples" in line
+    assert generation._TOTAL.search(line.encode())[1] == b"%d" % SIZES["test"]
     assert done.code == 0 and not done.lines("H-")
 
 

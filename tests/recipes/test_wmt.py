@@ -13,6 +13,7 @@ from tests.recipes.running import (
     SMALL,
     accept,
     kill_when,
+    overrides,
     raw_text,
     recipe,
     run,
@@ -140,7 +141,7 @@ def test_precision_follows_the_gpu_unless_the_run_or_its_user_has_chosen(
 @pytest.mark.long
 @pytest.mark.xdist_group("wmt")
 def test_moses_tokens_and_subword_nmt_pieces_become_text_again(tmp_path, corpus):
-    settings = [*SETTINGS, "data.algorithm=subword_nmt", "max_epoch=1", "average.last=1"]
+    settings = overrides(data__algorithm="subword_nmt", max_epoch=1, average__last=1)
     result = run(start(tmp_path, corpus, settings=settings))
     assert result.returncode == 0, result.stderr[-3000:]
     assert "@@ " in (prepared(tmp_path) / "pieces" / "train.de").read_text()

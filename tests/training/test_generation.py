@@ -29,7 +29,7 @@ def command(mt_data, tmp_path_factory):
 def test_three_processes_for_two_batches_print_what_one_prints_sorted(command, tmp_path):
     one = generate(command, 1)
     file = tmp_path / "out.txt"
-    words = [HIGHRANK, "generate", "--processes", "3", "--output", file, "--", *command]
+    words = [HIGHRANK, "evaluate", "generate", "--processes", "3", "--output", file, "--", *command]
     subprocess.run(words, check=True, capture_output=True)
     assert file.read_bytes() == b"".join(one)
     numbers = [int(line[2:].split(b"\t")[0]) for line in one if line.startswith(b"D-")]
