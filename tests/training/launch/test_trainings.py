@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -98,11 +99,14 @@ def test_two_nodes_resume_from_the_last_checkpoint_after_a_process_was_killed(
 
 @pytest.mark.long
 def test_a_failure_says_where_the_reason_is(mt_data, tmp_path):
-    process = start(mt_data / "missing", tmp_path / "two", "--processes", 2)
+    shutil.copytree(mt_data, tmp_path / "data")
+    (damaged,) = (tmp_path / "data").glob("train.*.de.idx")
+    damaged.write_bytes(b"")
+    process = start(tmp_path / "data", tmp_path / "two", "--processes", 2)
     reason = finish(process, 2).splitlines()[-1]
     log = reason.partition("the reason is at the end of ")[2]
     assert Path(log).parent == tmp_path / "two" / "logs"
-    assert "no such directory" in Path(log).read_text().splitlines()[-1]
+    assert damaged.name in Path(log).read_text().splitlines()[-1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
