@@ -4,6 +4,7 @@ import csv
 import subprocess
 import sys
 from dataclasses import replace
+from functools import wraps
 
 import pytest
 from typer.testing import CliRunner
@@ -119,9 +120,13 @@ def test_memory_counts_the_tensors_of_naive_code():
 def test_the_memory_of_a_chunk_reaches_the_loss(monkeypatch, mib, expected):
     asked = []
     nll = Head.nll
-    monkeypatch.setattr(
-        Head, "nll", lambda *args, **words: asked.append(words["memory"]) or nll(*args, **words)
-    )
+
+    @wraps(nll)
+    def noted(*args, **words):
+        asked.extend(value for name, value in words.items() if name == "memory")
+        return nll(*args, **words)
+
+    monkeypatch.setattr(Head, "nll", noted)
     loss_step("fused", replace(SMALL, memory=mib))()
     assert asked == [expected]
 
