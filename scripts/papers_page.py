@@ -1,6 +1,6 @@
 """Print docs/papers.md: a verdict on each table and figure of the papers, and the command for it.
 
-    python scripts/papers_page.py > docs/papers.md
+    python -m scripts.papers_page > docs/papers.md
 
 Numbers come from results/published.yaml, epochs from the recipes' configurations, sizes of small
 studies from their files, and what small repetitions found from docs/records.

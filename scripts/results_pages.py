@@ -1,4 +1,4 @@
-"""Write docs/results.md and docs/results/: python scripts/results_pages.py.
+"""Write docs/results.md and docs/results/: python -m scripts.results_pages.
 
 Texts are those of docs/results.yaml, numbers and figures are computed from docs/records and
 docs/benchmarks.
@@ -188,9 +188,9 @@ def first_page(texts: Mapping[str, Any], pages: dict[str, str]) -> str:
     listed = "\n".join(f"results/{name}" for name in (*questions, *texts["runs"]))
     parts = [
         "# Results", SIZES if ended else f"{SIZES} {IMPROVING}",
-        formatting.table(headings, rows) + "\n" + texts["note"],
+        texts["advice"].strip(), formatting.table(headings, rows) + "\n" + texts["note"],
         "![Gain over the softmax in percent of its score](images/gains.svg)",
-        texts["advice"].strip(), "[Your own text](howto/own_text.md).",
+        "[Your own text](howto/own_text.md).",
         "## Studies", "\n".join([*studies, f"- Single runs: {runs}"]),
         f"```{{toctree}}\n:hidden:\n\n{listed}\n```",
     ]  # fmt: skip

@@ -68,7 +68,7 @@ Options = Annotated[dict[str, Scalar], Field(default_factory=dict)]
 
 
 class Configuration(BlockOptions):
-    """Hold a training run and what follows it: a translator has `data`, a language model `corpus`.
+    """Hold a training run and what follows it: a text of pieces has `data`, one of words `corpus`.
 
     Blocks of `Options` hold options of their command in `PROGRAMS`, with underscores; `finetune`
     only what differs from `train`. A step whose block is empty is left out. Further blocks are

@@ -44,7 +44,7 @@ check_text() {
 # test1: fairseq's name of the second test set, here the contexts with references.
 binarise() {
     local text=$run_dir/text classes
-    classes=$(setting data.vocab_size)
+    classes=$(setting corpus.vocab_size)
     run fairseq-preprocess --source-lang context --target-lang response \
         --trainpref "$text/train" --validpref "$text/valid" \
         --testpref "$text/test,$text/test1" --nwordssrc "$classes" --nwordstgt "$classes" \
@@ -91,7 +91,7 @@ if ((${#files[@]} > 0)); then
 fi
 run_stage 1 check "check every line" check_text "" "$run_dir/text"
 run_stage 2 data-bin "binarise, dictionaries sorted by frequency" binarise \
-    "$(setting data)" "$run_dir/text"
+    "$(setting corpus)" "$run_dir/text"
 run_resumable_stage 3 train "train (tensorboard --logdir $run_dir/train/tensorboard)" train \
     "$training_key" "$run_dir/data-bin"
 run_stage 4 best "take the checkpoint with the lowest validation loss" take_best \
