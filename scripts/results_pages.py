@@ -124,13 +124,13 @@ def gain_of(name: str, one: ComparedSystem, label: str) -> Gain:
 def forest(gains: Sequence[Gain]) -> str:
     """Draw a row for each gain with its interval, as SVG: worse on the left, better on the right.
 
-    A gain is grey if its interval contains 0.
+    A gain is grey if its interval contains 0. The figure is narrow, to be read on a phone.
     """
-    left, width, row = 250, 430, 24
+    left, width, row = 10, 380, 42
     ends = [end for gain in gains for end in (gain.low, gain.high, 0.0)]
     low, high = min(ends), max(ends)
     scale = width / (high - low)
-    bottom = row * (len(gains) + 1)
+    bottom = row * len(gains) + 12
 
     def x(value: float) -> float:
         return round(left + (value - low) * scale, 1)
@@ -138,20 +138,21 @@ def forest(gains: Sequence[Gain]) -> str:
     def text(at: float, y: float, anchor: str, words: str) -> str:
         return f'<text x="{at}" y="{y}" text-anchor="{anchor}">{escape(words)}</text>'
 
+    whole = left + width + 10
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 90} {bottom + 30}" '
-        'font-family="sans-serif" font-size="13" fill="#1f2933">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {bottom + 30}" '
+        f'width="{whole}" font-family="sans-serif" font-size="13" fill="#1f2933">',
         '<rect width="100%" height="100%" fill="white"/>',
         f'<line x1="{x(0)}" x2="{x(0)}" y1="4" y2="{bottom - 6}" stroke="#4d4d4d"/>',
     ]
     for number, gain in enumerate(gains):
-        y = row * (number + 1) - 6
+        y = row * (number + 1) - 8
         lines += [
-            text(left - 14, y + 4, "end", gain.label),
+            text(left, y - 12, "start", gain.label),
             f'<line x1="{x(gain.low)}" x2="{x(gain.high)}" y1="{y}" y2="{y}" '
             f'stroke="{gain.colour}" stroke-width="3"/>',
             f'<circle cx="{x(gain.middle)}" cy="{y}" r="5" fill="{gain.colour}"/>',
-            text(left + width + 84, y + 4, "end", f"{gain.middle:+.1f} %"),
+            text(left + width, y - 12, "end", f"{gain.middle:+.1f} %"),
         ]
     lines.append(text(x(0), bottom + 14, "middle", "worse ← softmax → better, 95 % interval"))
     return "\n".join([*lines, "</svg>", ""])
