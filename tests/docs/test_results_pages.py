@@ -66,7 +66,7 @@ def test_numbers_follow_the_records():
 
 def test_a_gain_is_grey_where_its_interval_has_0():
     svg = PAGES["images/results/ptb_small.svg"]
-    rows = re.findall(r'anchor="end">([a-z]+)</text>\n<line [^>]*stroke="(#\w+)"', svg)
+    rows = re.findall(r'anchor="start">([a-z]+)</text>\n<line [^>]*stroke="(#\w+)"', svg)
     assert {name for name, colour in rows if colour == results_pages.GREY} == {"moc"}
     middles = dict(re.findall(r'>(\w+)</text>\n.*\n<circle cx="([\d.]+)"', svg))
     zero = float(re.search(r'x1="([\d.]+)"', svg)[1])
