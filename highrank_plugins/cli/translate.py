@@ -38,14 +38,15 @@ def translate(
     Prints a line for each, in order, as plain text. An empty line stays empty. Of a run, the
     averaged checkpoint is taken, or else the best.
     """
-    from highrank_plugins.common.text_lines import fold, require_unreserved
+    from highrank_plugins.common.text_lines import decode_line, fold, require_unreserved
 
     with TemporaryDirectory(prefix="highrank-translate-") as scratch:
         words = _model(model, data, pieces, Path(scratch))
         words += ["--beam", str(beam), "--user-dir"]
         words += [str(user_dir or Path(highrank_plugins.__file__).parent)]
-        text = sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
-        lines = [require_unreserved(fold(line)) for line in text.split("\n")] if text else []
+        rows = enumerate(sys.stdin.buffer, 1)
+        text = (decode_line("standard input", n, row.removesuffix(b"\n")) for n, row in rows)
+        lines = [require_unreserved(fold(line)) for line in text]
         found = _run(words, [line for line in lines if line])
     for line in lines:
         typer.echo(next(found) if line else "")

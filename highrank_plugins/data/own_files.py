@@ -56,9 +56,10 @@ def find_parts(data: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
     there: dict[str, list[Path]] = {}
     lacking: list[str] = []
     for part, stems in names.items():
-        found = max(
-            (_files(data, stem, endings) for stem in stems), key=lambda f: sum(map(bool, f))
-        )
+        every = [_files(data, stem, endings) for stem in stems]
+        if all(map(any, every)) and len(stems) > 1:
+            raise UserError(f"--data {data}: has {' and '.join(stems)}; keep one of them")
+        found = next(filter(any, every), every[0])
         there |= {part: [path for path in found if path]} if all(found) else {}
         lacking += [f"{stems[0]}.{e}" for e, path in zip(endings, found, strict=True) if not path]
     if not lacking:
@@ -80,6 +81,9 @@ def find_parts(data: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
 def _files(folder: Path, stem: str, endings: Sequence[str]) -> list[Path | None]:
     """Return a file for each ending, plain or with .gz; None where it is missing."""
     paths = [(folder / f"{stem}.{e}", folder / f"{stem}.{e}.gz") for e in endings]
+    for plain, packed in paths:
+        if plain.is_file() and packed.is_file():
+            raise UserError(f"{plain}: {packed.name} is there, too; keep one of them")
     return [next(filter(Path.is_file, both), None) for both in paths]
 
 

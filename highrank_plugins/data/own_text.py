@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from highrank_plugins.analysis.scored_text import Tokens, bleu_tokens
 from highrank_plugins.common.files import write_json
-from highrank_plugins.common.text_lines import MAX_WORDS, TextError, byte_lines
+from highrank_plugins.common.text_lines import MAX_WORDS, UNKNOWN, TextError, byte_lines
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words, write_words
 from highrank_plugins.data.own_files import ALL, OwnLines, TextCounts, find_parts, read_own
@@ -70,6 +70,11 @@ def _add(counts: LineFates, line: str, fate: str) -> None:
 def _entry(counts: LineFates) -> dict[str, Any]:
     counts = {"in": Counter(sentences=0, words=0), KEPT: Counter(sentences=0, words=0)} | counts
     return {"in": counts.pop("in"), "out": counts.pop(KEPT), "left out": counts}
+
+
+def _left_out(entry: dict[str, Any]) -> str:
+    reasons = (f"{tally['sentences']:,} {why}" for why, tally in entry["left out"].items())
+    return f"; left out: {', '.join(reasons)}" if entry["left out"] else ""
 
 
 class OwnText:
@@ -157,10 +162,18 @@ class OwnText:
             return "empty"
         if max(line.count(" ") for line in pair) >= MAX_WORDS:
             if is_held_out:
-                raise TextError(f"{self.parts[part][0]}:{number + 1}: more than {MAX_WORDS} words")
+                path = self.parts[part][0]
+                raise TextError(f"{path}:{number + 1}: more than {MAX_WORDS} words; split the line")
             return f"longer than {MAX_WORDS} words"
         if is_held_out:
             self._held_out.setdefault(key, Counter())[part] += 1
+            return KEPT
+        if self.choices.stream and not given:  # training text comes first
+            if part == "train":
+                self._seen.add(key)
+            elif key in self._seen:
+                self._known.add(key)
+                self._held_out.setdefault(key, Counter())[part] += 1
             return KEPT
         if key in self._held_out and self.choices.overlap == "drop":
             return "in valid or test, too"
@@ -185,33 +198,39 @@ class OwnText:
 
     def _check(self) -> None:
         """Refuse a text from which nothing can be learnt, or whose score would mean nothing."""
-        lines, known = self.counts.lines, Counter[str]()
+        whole, lines = self.parts.get(ALL), self.counts.lines
+        train = (whole or self.parts["train"])[-1]
         for part in PARTS:
-            if part not in self.ledger or KEPT not in self.ledger[part][0]:
-                raise UserError(f"{part}: no line is left of {lines:,}; give more text")
+            counts = _entry(self.ledger.get(part, [{}])[0])
+            if not counts["out"]["sentences"]:
+                path = (whole or self.parts[part])[-1]
+                raise UserError(f"{path}: no line for {part}{_left_out(counts)}; give more text")
         if lines < LEAST_LINES:
             raise UserError(
-                f"{lines:,} lines to train on, and the smallest model needs {LEAST_LINES:,}: "
-                "give more text"
+                f"{train}: {lines:,} lines to train on, and the smallest model needs "
+                f"{LEAST_LINES:,}: give more text"
             )
         if 2 * self._equal > lines:
             raise UserError(
-                f"{self._equal:,} of {lines:,} pairs have equal sides: the files hold one "
+                f"{train}: {self._equal:,} of {lines:,} pairs have equal sides: the files hold one "
                 "language; give the file of the other"
             )
-        for key in self._known:
-            known += self._held_out[key]
+        known = self._known_lines()
         held_out = sum(self.ledger[part][0][KEPT]["sentences"] for part in ("valid", "test"))
-        if self.choices.overlap == "refuse" and known.total() > _KNOWN_SHARE * held_out:
+        is_much = known.total() > _KNOWN_SHARE * held_out
+        if self.choices.overlap == "refuse" and not whole and is_much:
             raise UserError(
-                f"{known['test']:,} lines of test and {known['valid']:,} of valid are in the "
-                "training text, too, so the score would be of known text: --overlap drop takes "
-                "them out of training, --overlap keep leaves them there"
+                f"{train}: {known['test']:,} lines of test and {known['valid']:,} of valid are "
+                "in the training text, too, so the score would be of known text: --overlap drop "
+                "takes them out of training, --overlap keep leaves them there"
             )
         if len(self.choices.endings) == 2:
             bleu_tokens(self._sample, self.choices.tokens)
         elif self.choices.words and not self.counts.has_blanks:
             raise UserError("blanks do not separate words in this text: add --units pieces")
+
+    def _known_lines(self) -> Counter[str]:
+        return sum((self._held_out[key] for key in self._known), Counter[str]())
 
     def _report(self, percent: int | None) -> Iterator[str]:
         if percent:
@@ -219,14 +238,9 @@ class OwnText:
             yield f"one text, split by {how}: {percent} % each for valid and test"
         for part in PARTS:
             counts = _entry(self.ledger[part][0])
-            out, left = counts["out"], counts["left out"]
-            why = ", ".join(f"{tally['sentences']:,} {reason}" for reason, tally in left.items())
-            yield (
-                f"{part}: {out['sentences']:,} lines, {out['words']:,} words"
-                f"{f'; left out: {why}' if why else '; nothing is left out'}"
-            )
-        if self._known:
-            known = sum((self._held_out[key] for key in self._known), Counter[str]())
+            out, left = counts["out"], _left_out(counts) or "; nothing is left out"
+            yield f"{part}: {out['sentences']:,} lines, {out['words']:,} words{left}"
+        if known := self._known_lines():
             said = ", ".join(f"{known[part]:,} lines of {part}" for part in ("valid", "test"))
             yield f"in the training text, too: {said}"
 
@@ -243,6 +257,11 @@ class OwnText:
         for part, path in paths.items():
             new = path.with_suffix(".new")
             counts = write_words(new, read_words(path), kept)
+            if 2 * (unknown := counts.words[UNKNOWN]) > (total := counts.words.total()):
+                raise UserError(
+                    f"{part}: {unknown:,} of {total:,} words are rare and would become {UNKNOWN}: "
+                    "add --units pieces"
+                )
             new.replace(path)
             yield counts.report(part)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from highrank_plugins.cli import data as data_commands
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import own_text
 from highrank_plugins.data.own_files import TextCounts, choose_size, find_parts
@@ -108,6 +109,12 @@ WRONG = {
                                                      "expected a code such as cs"),
     "one language in two files": (("train.en", lines(1200, "slovo")), {},
                                   "1,200 of 1,200 pairs have equal sides"),
+    "a file plain and packed": (("train.en.gz", "x"), {}, "train.en.gz is there, too; keep one"),
+    "valid and dev": (("valid.en", "x"), {}, "has valid and dev; keep one of them"),
+    "blank lines alone": (("train.cs", " \n" * 1200), {},
+                          "train.en: no line for train; left out: 1,200 empty; give more text"),
+    "a test line that is too long": (("test.cs", "a " * 1001 + "\n" * 50), {},
+                                     "test.cs:1: more than 1000 words; split the line"),
     "50 lines": ((), {"limit": 50}, "50 lines to train on, and the smallest model needs 1,000"),
     "test lines in the training text": (("test.cs", lines(50, "slovo", 10)), {},
                                         "50 lines of test and 0 of valid are in the training"),
@@ -129,6 +136,18 @@ def test_bad_text_is_refused_in_one_line_with_the_remedy(tmp_path, case):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("text", ["word\n" * 2000, "".join(f"w{n} x{n}\n" for n in range(2000))],
+                         ids=["one word", "no word twice"])  # fmt: skip
+def test_a_text_whose_words_would_become_unknown_is_refused(tmp_path, text):
+    (tmp_path / "book.txt").write_text(text)
+    out = tmp_path / "out"
+    own, said = take(tmp_path / "book.txt", out, endings=("txt",), stream=True, words=True)
+    known = "in the training text, too: 200 lines of valid, 200 lines of test"
+    assert (known in said) == text.startswith("word")
+    with pytest.raises(UserError, match=r"train: .* words are rare .*: add --units pieces"):
+        [*own.replace_rare(out, least_count=3, most=100)]
+
+
 @pytest.mark.parametrize(("overlap", "kept"), [("drop", 1150), ("keep", 1200)])
 def test_known_lines_are_dropped_from_training_or_kept(tmp_path, overlap, kept):
     data = write_parts(tmp_path / "mine")
@@ -147,6 +166,18 @@ def test_a_text_of_millions_of_lines_is_refused_before_it_is_read(tmp_path, monk
         take(data)
     own, _ = take(data, limit=3000)
     assert own.counts.lines == 3000
+
+
+def test_the_time_is_said_before_the_text_is_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(own_text, "_SAMPLE", 100)
+    monkeypatch.setattr(own_text, "perf_counter", iter(range(0, 900, 9)).__next__)
+    data = write_parts(tmp_path / "mine")
+    spoil(data, "train.en", lines(1100, "word"))
+    (table,) = [path for path in TABLES if path.name == "sizes.yaml"]
+    with pytest.raises(UserError, match="has no partner"):
+        data_commands.own_text(data, "cs", "en", table, "auto", None, "pieces", "lines", "refuse",
+                               None, None)  # fmt: skip
+    assert "reading about 1,2" in capsys.readouterr().err
 
 
 def test_only_one_lone_text_of_a_folder_is_split(tmp_path):
