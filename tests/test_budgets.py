@@ -19,11 +19,11 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1470,
     "benchmarks": 1400,
-    "cli": 3159,
+    "cli": 3161,
     "common": 2543,
     "compat": 456,
     "criterions": 192,
-    "data": 2308,
+    "data": 2331,
     "evaluation": 264,
     "heads": 2352,
     "hooks": 2819,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2510,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40021
+LINES_OF_TESTS = 40068
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,17 @@
 """Text of the user's own from files to a score and to translations of new lines."""
 
+import io
 import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
+from highrank_plugins.cli import translate
+from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.studies.definition import read_study
 from tests.recipes.running import RECIPES, overrides, recipe, run, stages_done
 
@@ -128,6 +132,18 @@ def test_translate_names_what_is_no_model(tmp_path):
     result = highrank("translate", tmp_path)
     assert result.returncode == 2
     assert "neither a checkpoint, nor a folder with one or with a model" in result.stderr
+
+
+def test_lines_to_translate_keep_their_places_and_bad_ones_are_named(monkeypatch, capsys):
+    monkeypatch.setattr(translate, "_model", lambda *_: [])
+    monkeypatch.setattr(translate, "_run", lambda _, lines: iter([line.upper() for line in lines]))
+    for text, printed in ((b"\n", "\n"), (b"\na  b\r\n\nc", "\nA B\n\nC\n"), (b"", "")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+        translate.translate(Path("model"), None, None, 5, None)
+        assert capsys.readouterr().out == printed
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n\xff\n")))
+    with pytest.raises(TextError, match="standard input:2:1: byte 0xff is not UTF-8"):
+        translate.translate(Path("model"), None, None, 5, None)
 
 
 @pytest.fixture(scope="module")
