@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1470,
     "benchmarks": 1400,
-    "cli": 3161,
+    "cli": 3163,
     "common": 2543,
     "compat": 456,
     "criterions": 192,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2510,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40068
+LINES_OF_TESTS = 40075
 
 
 @pytest.fixture(scope="module")

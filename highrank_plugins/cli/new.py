@@ -57,7 +57,9 @@ def new(
         (part / "text").mkdir()
         for paths in parts.values():
             for path in paths:
-                shutil.copy(path, part / "text")
+                is_named = source or path.name.removesuffix(".gz").endswith(".txt")
+                name = path.name if is_named else f"train.txt{'.gz' * (path.suffix == '.gz')}"
+                shutil.copy(path, part / "text" / name)
         write_text(part / "study.yaml", _study(bool(source)))
         write_text(part / "README.md", _readme(folder, source, target, is_there=bool(parts)))
     typer.echo(f"{folder}: see {folder / 'README.md'}")

@@ -95,6 +95,13 @@ def test_the_recipe_of_a_new_folder_reads_the_text_there(timetable, tmp_path):
     assert 0 in stages_done(again)
 
 
+def test_a_new_folder_names_a_lone_text_as_its_recipe_reads_it(timetable, tmp_path):
+    text = timetable / "timetable.en"
+    done = highrank("new", tmp_path / "lm", "--language-model", "--data", text)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "lm" / "text" / "train.txt").read_text() == text.read_text()
+
+
 @pytest.mark.parametrize("kind", ["translation", "language_model"])
 def test_a_new_folder_has_a_study_that_can_be_read(timetable, tmp_path, kind):
     words = ["--translation", "--source", "en", "--target", "de"]
