@@ -248,10 +248,18 @@ class Head(nn.Module):
 
     # -- what users call ---------------------------------------------------------------------
 
-    def forward(self, features: Tensor, *others: object, **named: object) -> Tensor:
-        """Return `log_probs`; refuse a target, which `nll` takes."""
-        if others or named:
-            raise TypeError("head(features) is log P; the loss is head.nll(features, target)")
+    def forward(
+        self, features: Tensor, target: Tensor | None = None, **options: Any
+    ) -> Tensor | LossOutput:
+        """Return `log_probs`, or with a target `nll`, which takes the options.
+
+        FSDP2 units, DDP, hooks and wrappers act on calls of the module, not of its methods.
+        """
+        if target is not None:
+            return self.nll(features, target, **options)
+        if options:
+            names = ", ".join(options)
+            raise TypeError(f"head(features) is log P; {names}: only with target=, for the loss")
         return self.log_probs(features)
 
     def log_probs(self, features: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ def check_whole(parameters: Iterable[tuple[str, Tensor]]) -> None:
         if isinstance(tensor, distributed.DTensor):
             raise ValueError(
                 f"{name} of the head is sharded (DTensor). If fully_shard wraps the head itself, "
-                "call torch.distributed.fsdp.register_fsdp_forward_method(head, 'nll') after it; "
+                "call head(features, target) instead of head.nll, which FSDP does not see; "
                 "a vocabulary split over devices is not supported"
             )
 

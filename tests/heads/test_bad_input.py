@@ -118,8 +118,6 @@ def test_options_of_a_built_pointwise_function_are_refused():
 
 CALLS = [
     # call of a head h with features F and targets T, what the message says
-    (lambda h, F, T: h(F, T), ["the loss is head.nll"]),
-    (lambda h, F, T: h(F, target=T), ["the loss is head.nll"]),
     (lambda h, F, T: h(F.numpy()), ["features: expected a tensor, got ndarray"]),
     (lambda h, F, T: h.nll(F.numpy(), T), ["features: expected a tensor, got ndarray"]),
     (lambda h, F, T: h.top_k(F.numpy(), 2), ["features: expected a tensor, got ndarray"]),
@@ -128,6 +126,8 @@ CALLS = [
     (lambda h, F, T: h.nll(F, T, padding_idx=1), ["did you mean 'ignore_index'"]),
     (lambda h, F, T: h.nll(F, T, ignore_idx=1), ["did you mean 'ignore_index'"]),
     (lambda h, F, T: h.nll(F, T, weight=torch.ones(10)), ["weight", "(10,)", "weight[target]"]),
+    (lambda h, F, T: h(F, T, smoothing=0.1), ["'smoothing'; did you mean 'label_smoothing'"]),
+    (lambda h, F, T: h(F, reduction="sum"), ["log P; reduction: only with target="]),
     (lambda h, F, T: build_head("mos", 10, 4), ["num_classes=…, feature_dim=…"]),
     (lambda h, F, T: build_head("mos", feature_dim=4), ["head 'mos': give num_classes"]),
     (lambda h, F, T: build_head("softmax"), ["give feature_dim and num_classes"]),

@@ -33,6 +33,24 @@ def test_losses_equal_those_of_the_oracle(case, smoothing, impl):
     assert total.entropy.item() == pytest.approx(entropy.sum(), rel=1e-9)
 
 
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_a_call_with_a_target_is_nll(case):
+    """Hooks see it, such as those of FSDP2."""
+    head, features, seen = case.build(classes=CLASSES), make_features(TOKENS), []
+    head.register_forward_hook(lambda module, inputs, out: seen.append(out))
+    gradients = []
+    for call in (head, head.nll):
+        head.zero_grad()
+        for options in (FULL, FULL | {"reduction": "sum"}):
+            call(features, TARGET, **options).loss.sum().backward()
+        gradients.append([p.grad.clone() for p in head.parameters()])
+    for ours, theirs in zip(*gradients, strict=True):
+        assert torch.equal(ours, theirs)
+    for ours, theirs in zip(seen[-1], head.nll(features, TARGET, **options), strict=True):
+        assert torch.equal(ours, theirs)
+    assert torch.equal(head(features, target=None), head.log_probs(features))
+
+
 @pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
 def test_label_smoothing_equals_the_value_computed_by_hand(impl):
     """Probabilities 1/2, 1/4, 1/4 and smoothing 0.2: 0.1 for each wrong class, 0.8 - 0.1 + 0.1 for
