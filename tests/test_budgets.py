@@ -25,7 +25,7 @@ BUDGETS: dict[str, int] = {
     "criterions": 192,
     "data": 2331,
     "evaluation": 264,
-    "heads": 2352,
+    "heads": 2450,
     "hooks": 2819,
     "inference": 1309,
     "losses": 4628,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2510,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40075
+LINES_OF_TESTS = 40159
 
 
 @pytest.fixture(scope="module")

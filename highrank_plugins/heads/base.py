@@ -11,7 +11,6 @@ The name of a tensor may end in its shape, as in `logits_NKM`, here and in `loss
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 import torch
@@ -29,13 +28,13 @@ from highrank_plugins.heads.checks import (
     widen,
 )
 from highrank_plugins.heads.pointwise import Pointwise, build_pointwise
+from highrank_plugins.heads.prepared import log_probs_of_chunks
 from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.heads.registry import Registry, follow_function, named_tensors
 from highrank_plugins.losses import LossOutput, LossPlan, compute_nll
-from highrank_plugins.losses.chunking import chunk_ranges, join_chunks, tokens_within
+from highrank_plugins.losses.chunking import join_chunks
 from highrank_plugins.losses.fused import FusedLoss
-from highrank_plugins.losses.kept_state import PLAIN
-from highrank_plugins.losses.own_layers import is_ours, same_form
+from highrank_plugins.losses.own_layers import same_form
 from highrank_plugins.losses.plan import Named
 
 HEADS: Registry[type[Head]] = Registry(
@@ -90,14 +89,31 @@ class Head(nn.Module):
         self.embed_dim = integer("embed_dim", feature_dim if embed_dim is None else embed_dim)
         self.check_sizes()
         self.pointwise = build_pointwise(pointwise)
+        self.shares_weight = weight is not None
         if weight is None:
-            weight = nn.Parameter(torch.empty(num_classes, self.embed_dim).uniform_(-0.1, 0.1))
+            weight = nn.Parameter(torch.empty(num_classes, self.embed_dim))
         check_shared_weight(weight, (num_classes, self.embed_dim))
         self.weight = weight
-        self.register_parameter("bias", nn.Parameter(torch.zeros(num_classes)) if bias else None)
+        self.register_parameter("bias", nn.Parameter(torch.empty(num_classes)) if bias else None)
+        Head.reset_parameters(self, submodules=False)
         self._prepared: tuple[list[object], Named] | None = None  # of which state of parameters
 
     # -- what a structure defines ------------------------------------------------------------
+
+    def reset_parameters(self, submodules: bool = True) -> None:
+        """Give the parameters initial values, as the constructor does from the same seed.
+
+        A shared matrix keeps its values. A subclass with further parameters extends this.
+
+        Args:
+            submodules: also reset the modules within; False serves loaders that visit each module.
+        """
+        if submodules:
+            self.pointwise.reset_parameters()
+        if not self.shares_weight:
+            nn.init.uniform_(self.weight, -0.1, 0.1)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def check_sizes(self) -> None:
         """Raise ValueError if the structure cannot have these sizes; the constructor calls it."""
@@ -175,23 +191,6 @@ class Head(nn.Module):
         own = {n: t for n, t in named_tensors(self).items() if not n.startswith("pointwise.")}
         return own | {f"pointwise.{name}": t for name, t in self.pointwise.tensors().items()}
 
-    def _prepared_tensors(self) -> Named:
-        """Return `tensors()`; evaluation without gradients keeps them until a number changes.
-
-        Only writing through `parameter.data` goes unnoticed; call `eval()` after it.
-        """
-        changes = self.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
-        if changes or not is_ours(self):  # the tensors of others may follow from anything
-            return self.tensors()
-        state: list[object] = [
-            tuple(v for v in vars(m).values() if isinstance(v, PLAIN)) for m in self.modules()
-        ]
-        for p in self.parameters():
-            state.append((p.data_ptr(), 0 if p.is_inference() else p._version, p.dtype))
-        if self._prepared is None or self._prepared[0] != state:
-            self._prepared = state, self.tensors()
-        return self._prepared[1]
-
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_prepared": None}  # copies and pickles prepare their own
 
@@ -268,7 +267,7 @@ class Head(nn.Module):
         Without gradients the batch runs in chunks, so that a mixture's K softmaxes exist for one
         chunk at a time.
         """
-        parts = list(self._log_probs_of_chunks(features))
+        parts = list(log_probs_of_chunks(self, features))
         out = torch.cat(parts) if len(parts) != 1 else parts[0]
         return out.view(*features.shape[:-1], self.num_classes)
 
@@ -277,21 +276,9 @@ class Head(nn.Module):
         """Return the k largest log P [..., k], descending, and their int64 classes, by chunks."""
         if not 1 <= k <= self.num_classes:
             raise ValueError(f"k: expected 1 to {self.num_classes} classes, got {k}")
-        parts = (log_probs.topk(k) for log_probs in self._log_probs_of_chunks(features))
+        parts = (log_probs.topk(k) for log_probs in log_probs_of_chunks(self, features))
         values, classes = join_chunks(len(self.flatten_features(features)), parts)
         return values.view(*features.shape[:-1], k), classes.view(*features.shape[:-1], k)
-
-    def _log_probs_of_chunks(self, features: Tensor) -> Iterator[Tensor]:
-        """Yield log P [n, M] chunk by chunk; the whole batch if a graph is needed."""
-        flat = self.flatten_features(features)
-        random_state = self.sample_masks(features.shape[:-1], features)
-        tensors = self._prepared_tensors()
-        tokens = size = flat.size(0)
-        needs_graph = any(t.requires_grad for t in (features, *tensors.values()))
-        if not (needs_graph and torch.is_grad_enabled()):
-            size = tokens_within(flat, self.floats_per_token(), None, most=tokens)
-        for start, stop in chunk_ranges(0, tokens, size):
-            yield self.chunk_log_probs(flat[start:stop], tensors, random_state.rows(start, stop))
 
     @checks_names
     def nll(

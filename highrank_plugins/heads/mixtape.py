@@ -128,10 +128,25 @@ class Mixtape(Mixture):
         if count:
             self.gate_hidden = nn.Linear(self.feature_dim, count * self.gate_dim, bias=of_hidden)
             self.gate_shared = nn.Linear(self.feature_dim, count, bias=of_shared)
-            embed = torch.empty(self.frequent, self.gate_dim).uniform_(-0.1, 0.1)
-            self.gate_embed = nn.Parameter(embed)
+            self.gate_embed = nn.Parameter(torch.empty(self.frequent, self.gate_dim))
             if of_classes:
-                self.gate_bias = nn.Parameter(torch.zeros(self.frequent, count))
+                self.gate_bias = nn.Parameter(torch.empty(self.frequent, count))
+        self._reset_gates()
+
+    def reset_parameters(self, submodules: bool = True) -> None:
+        super().reset_parameters(submodules)
+        if submodules and self.components > 1:
+            self.gate_hidden.reset_parameters()
+            self.gate_shared.reset_parameters()
+        self._reset_gates()
+
+    def _reset_gates(self) -> None:
+        """Start with gates that all classes share, nearly."""
+        for name, parameter in self.named_parameters(recurse=False):
+            if name == "gate_embed":
+                nn.init.uniform_(parameter, -0.1, 0.1)
+            elif name == "gate_bias":
+                nn.init.zeros_(parameter)
 
     def needs_sorted_classes(self) -> str | None:
         if not self.frequent:

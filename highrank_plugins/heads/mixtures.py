@@ -62,6 +62,13 @@ class Mixture(Head):
         if self.has_prior:
             self.prior = nn.Linear(feature_dim, components, bias=False)
 
+    def reset_parameters(self, submodules: bool = True) -> None:
+        super().reset_parameters(submodules)
+        if submodules:
+            self.latent.reset_parameters()
+            if self.has_prior:
+                self.prior.reset_parameters()
+
     def sample_masks(self, leading: torch.Size, like: Tensor) -> RandomState:
         """Return a mask of K·D units per token, or per column of a time-major batch if locked."""
         random_state = RandomState()

@@ -33,13 +33,17 @@ OUTSIDE_FUSED = frozenset(
         "registered_name", "contexts", "log_prior", "tensors", "sample_masks",
         "check_sizes", "floats_per_token", "token_floats", "needs_sorted_classes",
         "no_options", "language_model_defaults", "option_help",
-        "constants", "extra_repr", "train", "forward", "log_probs", "nll", "top_k",
+        "constants", "extra_repr", "reset_parameters", "train", "forward",
+        "log_probs", "nll", "top_k",
     )
 )  # fmt: skip
 # what a pointwise function may replace under the kernels of its base
 OUTSIDE_KERNELS = frozenset(
-    ("constants", "domain", "extra_repr", "option_help", "own_rate", "registered_name", "train")
-)
+    (
+        "constants", "domain", "extra_repr", "option_help", "own_rate", "registered_name",
+        "reset_parameters", "train",
+    )
+)  # fmt: skip
 
 
 def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:

@@ -4,9 +4,11 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
-from highrank_plugins.heads import build_head, build_pointwise
-from tests.heads.cases import STRUCTURES
+from highrank_plugins.heads import Head, build_head, build_pointwise
+from highrank_plugins.heads.pointwise import Pointwise
+from tests.heads.cases import PRODUCT, STRUCTURES
 
 CLASSES, FEATURE_DIM = 200, 64
 
@@ -69,3 +71,69 @@ def test_monotone_mlp_starts_near_the_identity():
     moved = build_pointwise("monotone_mlp")(z)
     assert (moved.diff() > 0).all()
     assert (moved - z).abs().max().item() < 1
+
+
+def test_seeds_draw_in_a_fixed_order():
+    """The matrix, contexts, gates of all classes, then those of each."""
+    head = build(STRUCTURES[-1], components=4, frequent=10, gate_dim=5)
+    torch.manual_seed(0)
+    weight = torch.empty(CLASSES, FEATURE_DIM).uniform_(-0.1, 0.1)
+    widths = {"latent": 4 * FEATURE_DIM, "gate_hidden": 3 * 5, "gate_shared": 3}
+    linears = {n: nn.Linear(FEATURE_DIM, w, bias=n == "latent") for n, w in widths.items()}
+    want = {f"{n}.{name}": p for n, m in linears.items() for name, p in m.named_parameters()}
+    want |= {"weight": weight, "gate_embed": torch.empty(10, 5).uniform_(-0.1, 0.1)}
+    state = head.state_dict()
+    assert state.keys() - {"bias", "gate_bias"} == want.keys()
+    assert all(torch.equal(state[name], tensor) for name, tensor in want.items())
+
+
+def start(case):
+    return build_head(
+        case.head, num_classes=11, feature_dim=6, pointwise=case.pointwise,
+        **case.options, **case.pointwise_options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PRODUCT, ids=str)
+def test_a_reset_gives_what_the_constructor_gives(case):
+    torch.manual_seed(0)
+    head = start(case)
+    first = {name: tensor.clone() for name, tensor in head.state_dict().items()}
+    for parameter in head.parameters():
+        parameter.detach().fill_(math.nan)
+    torch.manual_seed(0)
+    head.reset_parameters()
+    assert all(torch.equal(tensor, first[name]) for name, tensor in head.state_dict().items())
+
+
+@pytest.mark.parametrize("case", PRODUCT, ids=str)
+def test_each_module_resets_its_own_parameters(case):
+    with torch.device("meta"):
+        head = start(case)
+    head = head.to_empty(device="cpu")
+    for parameter in head.parameters():
+        parameter.detach().fill_(math.nan)
+    for module in (m for m in head.modules() if m._parameters):
+        own = {*map(id, module._parameters.values())}
+        others = [p for p in head.parameters() if id(p) not in own]
+        before = [bool(p.isnan().all()) for p in others]
+        module.reset_parameters(*[False] * isinstance(module, Head))
+        assert before == [bool(p.isnan().all()) for p in others]
+        assert all(p.isfinite().all() for p in module.parameters(recurse=False))
+
+
+def test_a_reset_leaves_a_shared_matrix_alone():
+    shared = nn.Parameter(torch.full((CLASSES, FEATURE_DIM), 2.0))
+    head = build(STRUCTURES[0], weight=shared)
+    head.reset_parameters()
+    assert head.weight is shared and bool((shared == 2).all())
+
+
+def test_a_function_with_parameters_must_say_how_they_start():
+    class Shift(Pointwise):
+        def __init__(self):
+            super().__init__()
+            self.shift = nn.Parameter(torch.zeros(()))
+
+    with pytest.raises(NotImplementedError, match="Shift has parameters: define its reset_para"):
+        Shift().reset_parameters()

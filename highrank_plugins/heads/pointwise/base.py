@@ -72,6 +72,13 @@ class Pointwise(nn.Module):
         """Return T, where [−T, T] is the interval on which plots draw f."""
         return 20.0
 
+    def reset_parameters(self) -> None:
+        """Give the parameters initial values, as the constructor does from the same seed."""
+        if self._parameters:
+            raise NotImplementedError(
+                f"{type(self).__name__} has parameters: define its reset_parameters()"
+            )
+
     def tensors(self) -> Named:
         """Return what `apply_to` reads besides the logits. Default: the parameters, widened."""
         return {name: widen(tensor) for name, tensor in named_tensors(self).items()}

@@ -45,13 +45,17 @@ class GeneralizedSigSoftmax(Pointwise):
         super().__init__()
         c, k = finite("gss: c", c), positive("gss: k", k)
         self.c: nn.Parameter | float
+        self._start = c, math.log(k)
         if learn:
-            self.c = nn.Parameter(torch.tensor(c))
-            self.log_k = nn.Parameter(torch.tensor(math.log(k)))
+            self.c, self.log_k = (nn.Parameter(torch.tensor(x)) for x in self._start)
         else:
             self.c, self._k = c, k
         self.learn = bool(learn)  # whether c and k are parameters
         self.constants = () if learn else ("c", "k")
+
+    def reset_parameters(self) -> None:
+        for parameter, start in zip(self.parameters(), self._start, strict=False):
+            nn.init.constant_(parameter, start)
 
     @property
     def k(self) -> float:

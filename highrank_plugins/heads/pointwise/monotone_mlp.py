@@ -37,13 +37,22 @@ class MonotoneMLP(Pointwise):
         super().__init__()
         units = integer("monotone_mlp: units", units)
         self.units, self.bound = units, positive("monotone_mlp: bound", bound)
+        self.in_logits = nn.Parameter(torch.empty(units))
+        self.in_bias = nn.Parameter(torch.empty(units))
+        self.out_logits = nn.Parameter(torch.empty(units))
+        self.out_bias = nn.Parameter(torch.empty(()))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        units, bound = self.units, self.bound
         step = 2 * bound / units
         centres = torch.linspace(-bound + step / 2, bound - step / 2, units)
         slope, height = 4 / step, step
-        self.in_logits = nn.Parameter(_inverse_softplus(slope).expand(units).clone())
-        self.in_bias = nn.Parameter(-slope * centres)
-        self.out_logits = nn.Parameter(_inverse_softplus(height).expand(units).clone())
-        self.out_bias = nn.Parameter(torch.tensor(-float(bound)))
+        self.in_logits.copy_(_inverse_softplus(slope))
+        self.in_bias.copy_(-slope * centres)
+        self.out_logits.copy_(_inverse_softplus(height))
+        self.out_bias.fill_(-bound)
 
     def tensors(self) -> Named:
         own = super().tensors()

@@ -36,9 +36,15 @@ class MultiMax(Pointwise):
 
     def __init__(self, init_sd: float = 0.02) -> None:
         super().__init__()
-        init_sd = not_negative("multimax: init_sd", init_sd)
-        self.thresholds = nn.Parameter(init_sd * torch.randn(4))
-        self.strengths = nn.Parameter(init_sd * torch.randn(4))
+        self.init_sd = not_negative("multimax: init_sd", init_sd)
+        self.thresholds = nn.Parameter(torch.empty(4))
+        self.strengths = nn.Parameter(torch.empty(4))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        for parameter in (self.thresholds, self.strengths):
+            parameter.copy_(self.init_sd * torch.randn(4))
 
     def apply_to(self, z: Tensor, tensors: Named) -> Tensor:
         b1, d1, b2, d2 = tensors["thresholds"].to(z.dtype)

@@ -53,11 +53,14 @@ class PLIF(Pointwise):
         super().__init__()
         self.bound = positive("plif: bound", bound)
         self.knots = knots = integer("plif: knots", knots)
-        init_sd = not_negative("plif: init_sd", init_sd)
+        self.init_sd = not_negative("plif: init_sd", init_sd)
+        self.slope_logits = nn.Parameter(torch.empty(knots), requires_grad=not freeze)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
         slope_one = math.log(math.e - 1)
-        self.slope_logits = nn.Parameter(
-            slope_one + init_sd * torch.randn(knots), requires_grad=not freeze
-        )
+        self.slope_logits.copy_(slope_one + self.init_sd * torch.randn(self.knots))
 
     @property
     def freeze(self) -> bool:
