@@ -131,7 +131,7 @@ def test_the_readme_uses_the_training_command_of_the_first_page():
     blocks = [text for _, text, _ in blocks_of(DOCS / "howto" / "own_text.md", tiny=False)]
     (training,) = [text for text in blocks if text.startswith("fairseq-train")]
     options = re.findall(r"--[a-z-]+(?: [^-\s]\S*(?: user-dir\))?)?", line)
-    assert len(options) == 5 and [option for option in options if option not in training] == []
+    assert len(options) == 6 and [option for option in options if option not in training] == []
 
 
 @pytest.mark.long
