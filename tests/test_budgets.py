@@ -23,7 +23,7 @@ BUDGETS: dict[str, int] = {
     "common": 2543,
     "compat": 456,
     "criterions": 192,
-    "data": 2331,
+    "data": 2344,
     "evaluation": 264,
     "heads": 2450,
     "hooks": 2819,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2510,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40159
+LINES_OF_TESTS = 40166
 
 
 @pytest.fixture(scope="module")

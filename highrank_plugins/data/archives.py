@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Self
 
 from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.folders import new_folder
@@ -27,6 +27,8 @@ _DAMAGE = (
 )  # fmt: skip
 LARGEST_RATIO = 200  # ratio of unpacked to packed bytes; about 5 for text
 SMALLEST_LIMIT = 10**9  # bytes that any archive may unpack to
+_LONGEST_HEADER = 1 << 20  # bytes
+_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
 def extract(archive: Path, folder: Path, wanted: frozenset[str] | None = None) -> None:
@@ -89,6 +91,17 @@ def _write(
                     file.write(block)
 
 
+class _ShortInfo(tarfile.TarInfo):
+    """Refuse a long header of a tar, since tarfile holds it whole in memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _HEADERS and header.size > _LONGEST_HEADER:
+            raise tarfile.ReadError(f"it has a header of {header.size:,} bytes")
+        return header
+
+
 def _tar_entries(archive: Path) -> Iterator[Entry]:
     from tqdm import tqdm
 
@@ -98,7 +111,7 @@ def _tar_entries(archive: Path) -> Iterator[Entry]:
         tqdm.wrapattr(raw, "read", total=total, desc="extract", **bar_options()) as shown,
         nullcontext(shown) if archive.suffix == ".tar" else gzip.GzipFile(fileobj=shown) as file,
     ):
-        with tarfile.open(fileobj=file, mode="r|") as tar:
+        with tarfile.open(fileobj=file, mode="r|", tarinfo=_ShortInfo) as tar:
             for member in tar:
                 is_regular = member.isreg() and not member.issparse()
                 opened = partial(tar.extractfile, member) if is_regular else None

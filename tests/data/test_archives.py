@@ -194,6 +194,13 @@ def test_a_bad_name_of_an_unwanted_file_is_refused(tmp_path, folder, name):
     assert not folder.exists()
 
 
+def test_a_name_of_megabytes_is_refused(tmp_path, folder):
+    write_tar(tmp_path / "a.tgz", {"a" * (2 << 20): b""})
+    with pytest.raises(UserError, match="a header of 2,"):
+        extract(tmp_path / "a.tgz", folder)
+    assert not folder.exists()
+
+
 def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, folder, monkeypatch):
     monkeypatch.setattr(archives, "SMALLEST_LIMIT", 1000)
     write_zip(tmp_path / "bomb.zip", {"zeros": bytes(10**6)})
