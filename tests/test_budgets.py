@@ -20,7 +20,7 @@ BUDGETS: dict[str, int] = {
     "analysis": 1470,
     "benchmarks": 1400,
     "cli": 3163,
-    "common": 2543,
+    "common": 2544,
     "compat": 456,
     "criterions": 192,
     "data": 2344,
@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "training": 2510,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40166
+LINES_OF_TESTS = 40175
 
 
 @pytest.fixture(scope="module")

@@ -210,7 +210,8 @@ def _held(folder: Path, use: _Use, owner: str = "", kind: int = fcntl.LOCK_EX) -
     is_whole = False
     with file:
         try:
-            _, _, earlier = file.read().partition("\n")
+            # launchers of two nodes may empty and fill it at once: each entry is two whole lines
+            earlier = "".join(file.read().splitlines()[1:2])
             if owner and earlier not in ("", owner):
                 raise UserError(
                     f"{use.folder} {folder} has the logs of another training run, whose --save-dir "
@@ -218,7 +219,7 @@ def _held(folder: Path, use: _Use, owner: str = "", kind: int = fcntl.LOCK_EX) -
                 )
             with names_full_disk(folder):
                 file.truncate(0)
-                holder = f"process {os.getpid()} on {socket.gethostname()}\n{owner}"
+                holder = f"process {os.getpid()} on {socket.gethostname()}\n{owner}\n"
                 os.write(file.fileno(), holder.encode())  # unbuffered: nothing is left for close()
             yield is_locked
             is_whole = True

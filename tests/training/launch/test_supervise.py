@@ -142,6 +142,13 @@ def test_the_nodes_of_a_training_run_share_their_logs(tmp_path):
         log_folder(tmp_path / "logs", other, True).__enter__()
 
 
+def test_what_two_nodes_have_written_at_once_is_read(tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "launch.lock").write_text("process 1 on a\n..\nprocess 2 on b\n..\n")
+    with log_folder(tmp_path / "logs", tmp_path, is_shared=True):
+        pass
+
+
 def test_logs_of_another_training_run_are_refused_and_those_of_a_moved_one_are_not(tmp_path):
     logs = tmp_path / "old" / "logs"
     with log_folder(logs, tmp_path / "old", is_shared=False):
