@@ -237,7 +237,7 @@ def cost_table(texts: Mapping[str, Any]) -> str:
         rows.append([row["layer"], *steps, *loss])
     headings = [
         "layer", "training step, Transformer", "training step, AWD-LSTM", "beam search",
-        "memory of the loss", "time of the loss",
+        "loss, memory (plain code = 1)", "loss, time (plain code = 1)",
     ]  # fmt: skip
     return formatting.table(headings, rows)
 

@@ -91,7 +91,7 @@ def claim(compared: Compared) -> str:
         if word in words
     ]
     causes = " or ".join(compared.causes)
-    but = f", unless {causes} named above is the cause" if causes else ""
+    but = f". But {causes} named above may be the cause" if causes else ""
     of = f"of these runs, this text and {metric.title} alone"
     return f"What can be claimed, {of}: {'; '.join(said)}{but}."
 
