@@ -5,6 +5,7 @@ from setuptools import find_packages, setup
 DIALOGUE = ["nltk>=3.10"]
 DOCS = ["furo>=2025.9", "myst-nb>=1.3,<2", "Sphinx>=9,<10"]
 EXPORT = ["safetensors>=0.4.3"]
+HF = ["safetensors>=0.4.3", "transformers>=5.0,<6"]
 MOSES = ["sacremoses>=0.1.1", "subword-nmt>=0.3.8"]
 PLOT = ["matplotlib>=3.8"]
 TRACK = ["trackio>=0.43"]
@@ -50,6 +51,7 @@ setup(
         "dialogue": DIALOGUE,
         "docs": DOCS,
         "export": EXPORT,
+        "hf": HF,
         "moses": MOSES,
         "plot": PLOT,
         "track": TRACK,

@@ -13,14 +13,14 @@ PACKAGE = ROOT / "highrank_plugins"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # cli → benchmarks → studies → reports → results → inference → adapters → training → data
-#     → measures → analysis, evaluation → heads, trunks → losses → common
+#     → measures → analysis, evaluation, huggingface → heads, trunks → losses → common
 ADAPTERS = {"models", "criterions", "tasks", "optim"}
 PATCHES = {"hooks", "compat"}  # what adapters alone import
 LEVELS = [
     {"common"},
     {"losses"},
     {"heads", "trunks"},
-    {"analysis", "evaluation"},
+    {"analysis", "evaluation", "huggingface"},
     {"measures"},
     {"data"},
     {"training"},
@@ -32,7 +32,9 @@ LEVELS = [
     {"benchmarks"},
     {"cli"},
 ]
-WITHOUT_FAIRSEQ = {"common", "losses", "heads", "trunks", "analysis", "evaluation", "measures"}
+WITHOUT_FAIRSEQ = {
+    "common", "losses", "heads", "trunks", "analysis", "evaluation", "huggingface", "measures",
+}  # fmt: skip
 
 
 def part_of(module: Path) -> str:

@@ -248,10 +248,12 @@ class Head(nn.Module):
     # -- what users call ---------------------------------------------------------------------
 
     def forward(
-        self, features: Tensor, target: Tensor | None = None, **options: Any
-    ) -> Tensor | LossOutput:
+        self, features: Tensor, target: Tensor | None = None, *, scores: bool = False,
+        **options: Any,
+    ) -> Tensor | LossOutput:  # fmt: skip
         """Return `log_probs`, or with a target `nll`, which takes the options.
 
+        With `scores` it is `logits` for heads that have them: what a sampler divides by T.
         FSDP2 units, DDP, hooks and wrappers act on calls of the module, not of its methods.
         """
         if target is not None:
@@ -259,7 +261,7 @@ class Head(nn.Module):
         if options:
             names = ", ".join(options)
             raise TypeError(f"head(features) is log P; {names}: only with target=, for the loss")
-        return self.log_probs(features)
+        return self.logits(features) if scores and self.has_logits else self.log_probs(features)
 
     def log_probs(self, features: Tensor) -> Tensor:
         """Return log P [..., M] of features [..., F]: float64 for float64 features, else float32.

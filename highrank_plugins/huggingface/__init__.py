@@ -1,0 +1,39 @@
+"""Put any output layer of this package on any causal language model of Hugging Face.
+
+>>> model = replace_head(AutoModelForCausalLM.from_pretrained("gpt2"), "mos", batch=token_ids)
+>>> model(token_ids, labels=token_ids).loss.backward()
+
+Importing this registers `HighrankForCausalLM` with transformers' Auto classes.
+"""
+
+from __future__ import annotations
+
+from highrank_plugins.common.user_error import UserError
+
+try:
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.models.auto import modeling_auto
+    from transformers.utils.versions import require_version
+except ImportError as error:
+    raise UserError(
+        f"highrank_plugins.huggingface: {error}; pip install 'transformers>=5.0,<6' safetensors"
+    ) from error
+except OSError as error:
+    raise UserError(
+        "highrank_plugins.huggingface: the torchaudio here does not fit torch, and transformers "
+        f"imports it; pip uninstall torchaudio ({error})"
+    ) from error
+
+require_version("transformers>=5.0,<6", "pip install 'transformers>=5.0,<6'")
+
+# below the check of what is installed
+from highrank_plugins.huggingface.config import HighrankConfig  # noqa: E402
+from highrank_plugins.huggingface.model import HighrankForCausalLM  # noqa: E402
+from highrank_plugins.huggingface.replace import replace_head  # noqa: E402
+
+__all__ = ["HighrankConfig", "HighrankForCausalLM", "replace_head"]
+
+AutoConfig.register(HighrankConfig.model_type, HighrankConfig)
+AutoModelForCausalLM.register(HighrankConfig, HighrankForCausalLM)
+# under label_smoothing_factor, Trainer shifts labels only for the names in this table
+modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[HighrankConfig.model_type] = "HighrankForCausalLM"

@@ -1,0 +1,101 @@
+"""Describe a language model of Hugging Face with an output layer of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from transformers import AutoConfig
+from transformers.configuration_utils import PreTrainedConfig
+
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.heads import Head, build_head
+
+# what the base class would write into a trunk's configuration, None included
+IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
+TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+class HighrankConfig(PreTrainedConfig):
+    """Configure a trunk of Hugging Face and an output layer of this package.
+
+    Names that this configuration lacks, such as `vocab_size` and `hidden_size`, are the trunk's.
+
+    Args:
+        text_config: configuration of a decoder, e.g. a `LlamaConfig`, or its dictionary.
+        head: name of the output layer, as in `build_head`.
+        head_options: the options of `build_head`, e.g. `{"components": 4, "pointwise": "softcap",
+            "cap": 30.0}`; `bias` is False unless given.
+        feature_scale: factor of the trunk's features (Cohere's `logit_scale` and the like).
+        kwargs: what every configuration of transformers has. `tie_word_embeddings` and the ids of
+            special tokens are the trunk's unless given.
+    Raises:
+        UserError: no decoder, or a pointwise function that is not given by its name.
+    """
+
+    model_type = "highrank"
+    sub_configs = {"text_config": AutoConfig}  # noqa: RUF012 (transformers reads it of the class)
+
+    def __init__(
+        self, text_config: Any = None, head: str = "softmax",
+        head_options: Mapping[str, Any] | None = None, feature_scale: float = 1.0, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        if isinstance(text_config, Mapping):
+            text_config = AutoConfig.for_model(**text_config)
+        self.text_config = text_config
+        self.head, self.head_options = head, {"bias": False, **(head_options or {})}
+        self.feature_scale = feature_scale
+        function = self.head_options.get("pointwise", "identity")
+        if not isinstance(function, str):
+            raise UserError(
+                f"HighrankConfig: pointwise: expected a name, got a {type(function).__name__}; "
+                "its options go into head_options"
+            )
+        if text_config is not None:
+            tied = getattr(text_config, "tie_word_embeddings", False)
+            kwargs.setdefault("tie_word_embeddings", tied)
+            for name in TOKENS:
+                kwargs.setdefault(name, getattr(text_config, name, None))
+            # a living trunk whose implementation becomes None builds no causal mask
+            for name in IMPLEMENTATIONS:
+                kwargs.setdefault(name, getattr(text_config, f"_{name}", None))
+        super().__init__(**kwargs)
+
+    def decoder(self) -> Any:
+        """Return the trunk's configuration; refuse one that is not a decoder's."""
+        text = self.text_config
+        if text is None or getattr(text, "is_encoder_decoder", False):
+            raise UserError(
+                "HighrankConfig: text_config must be the configuration of a decoder, got "
+                + ("none" if text is None else type(text).__name__)
+            )
+        return text
+
+    def build_head(self, weight: nn.Parameter | None = None) -> Head:
+        """Build the output layer, of a matrix to share if one is given."""
+        text = self.decoder()
+        features = getattr(text, "word_embed_proj_dim", None) or text.hidden_size
+        sizes = {"num_classes": text.vocab_size, "feature_dim": features}
+        return build_head(self.head, weight=weight, **sizes, **self.head_options)
+
+    def get_text_config(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the trunk's configuration, from which caches and generation are planned."""
+        return self if self.text_config is None else self.text_config
+
+    def __getattr__(self, name: str) -> Any:
+        trunk = self.__dict__.get("text_config")
+        if trunk is None or name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(trunk, name)
+
+
+def logit_factor(text: Any) -> float:
+    """Return the factor of the logits that some models have: Cohere, Granite, Falcon-H1."""
+    for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
+        if isinstance(value := getattr(text, name, None), int | float):
+            return float(value)
+    scaling = getattr(text, "logits_scaling", None)
+    if scaling is None:
+        return 1.0
+    return scaling if text.model_type == "hyperclovax" else 1 / scaling

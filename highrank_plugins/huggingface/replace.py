@@ -1,0 +1,151 @@
+"""Exchange the output layer of a living model, and begin with the function that it computes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.heads.mixtures import Mixture
+from highrank_plugins.huggingface.config import HighrankConfig, logit_factor
+from highrank_plugins.huggingface.model import HighrankForCausalLM
+
+STARTS = ("lm_head", "weight", "fresh")
+FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)  # of the largest feature: the context scales that are tried
+
+
+def replace_head(
+    model: PreTrainedModel, head: str, *, start: str = "lm_head", batch: Tensor | None = None,
+    noise: float = 0.02, most_kl: float = 5e-3, **options: Any,
+) -> HighrankForCausalLM:  # fmt: skip
+    """Return the model with another output layer; it shares the trunk and gives up `lm_head`.
+
+    Caps and factors of the model's own logits, its bias and a tied embedding are taken over.
+
+    Args:
+        model: a causal language model of transformers whose output layer is an `nn.Linear`.
+        head: name of the new layer, as in `build_head`.
+        start: "lm_head" begins with the model's own function, "weight" with its matrix alone, which
+            predicts no better than "fresh", the layer's usual start.
+        batch: token ids [B, T] of real text, on which start="lm_head" measures.
+        noise: relative deviation of the contexts from the features; a MoS needs some, or its
+            components stay equal for ever.
+        most_kl: largest mean KL divergence to the model's own distribution, in nats.
+        options: those of `build_head`, such as `components`.
+    Raises:
+        UserError: a model or a start that is not supported; the message says what to change.
+    """
+    if start not in STARTS:
+        raise UserError(f"start: expected one of {', '.join(STARTS)}, got {start!r}")
+    own, text = own_layer(model)
+    cap, scale = getattr(text, "final_logit_softcapping", None), logit_factor(text)
+    if cap and "pointwise" not in options:
+        options |= {"pointwise": "softcap", "cap": cap}
+    elif cap and start == "lm_head":
+        raise UserError(f"replace_head: the model's own logits are capped at {cap}; "
+                        "leave pointwise out, or set start='weight' or 'fresh'")  # fmt: skip
+    check_logits(model, own, cap, scale)
+    tied = own.weight is model.get_input_embeddings().weight
+    config = HighrankConfig(
+        text_config=text, head=head, head_options={"bias": own.bias is not None, **options},
+        feature_scale=scale, tie_word_embeddings=tied,
+    )  # fmt: skip
+    layer = config.build_head(own.weight if tied or start != "fresh" else None).to(own.weight)
+    with torch.no_grad():
+        if start == "fresh" and not tied:
+            layer.weight.normal_(std=getattr(text, "initializer_range", 0.02))
+        elif start != "fresh" and own.bias is not None and layer.bias is not None:
+            layer.bias.copy_(own.bias)
+    if start == "lm_head" and isinstance(layer, Mixture):
+        kl = keep_function(model, layer, scale, (batch, noise, most_kl))
+        config.head_options["context_scale"] = layer.context_scale
+        print(f"start='lm_head': context_scale {layer.context_scale:.3g}, KL {kl:.1e} nats")
+    replaced = HighrankForCausalLM(config, trunk=model.base_model, head=layer)
+    replaced.generation_config = model.generation_config
+    return replaced.train(model.training)
+
+
+def own_layer(model: Any) -> tuple[Any, Any]:
+    """Return a model's output layer and the configuration of its decoder."""
+    own, kind = model.get_output_embeddings(), type(model).__name__
+    if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
+        raise UserError("replace_head: the model is split over devices; load it on one")
+    if not isinstance(own, nn.Linear):
+        raise UserError(f"replace_head: {kind} has no nn.Linear as output layer")
+    if type(own) is not nn.Linear or not own.weight.is_floating_point():
+        raise UserError(
+            f"replace_head: the output layer is a {type(own).__name__}; load it unquantised"
+        )
+    text = model.config.get_text_config(decoder=True)
+    if text is not model.config or model.base_model is model:
+        raise UserError(
+            f"replace_head: {kind} is no text decoder alone; give its text model "
+            "(AutoModelForCausalLM of its text_config)"
+        )
+    if getattr(text, "model_type", "") == "rwkv":
+        raise UserError("replace_head: the state of RWKV is no cache that generation could pass")
+    return own, text
+
+
+@torch.no_grad()
+def check_logits(model: PreTrainedModel, own: nn.Linear, cap: float | None, scale: float) -> None:
+    """Refuse a model whose logits are not f(W (s g) + b): some transform features or mask ids."""
+    ids = torch.arange(8, device=own.weight.device)[None] % own.weight.size(0)
+    mode = model.training
+    model.eval()
+    wanted = model(ids).logits.float()
+    z = own(model.base_model(ids).last_hidden_state * scale).float()
+    model.train(mode)
+    z = cap * (z / cap).tanh() if cap else z
+    tolerance = 1e-2 * float(wanted.abs().max())
+    if wanted.shape != z.shape or not torch.allclose(wanted, z, rtol=1e-2, atol=tolerance):
+        raise UserError(
+            f"replace_head: {type(model).__name__} computes more than W g + b of its trunk's "
+            "features, which another output layer would leave out; this class is not supported"
+        )
+
+
+@torch.no_grad()
+def keep_function(
+    model: PreTrainedModel, layer: Mixture, scale: float, wanted: tuple[Tensor | None, float, float]
+) -> float:
+    """Set contexts h_k = s tanh((I + noise) g / s) ≈ g; return the KL of the least s that holds."""
+    batch, noise, most_kl = wanted
+    size, features_size, count = layer.embed_dim, layer.feature_dim, layer.components
+    if batch is None:
+        raise UserError("start='lm_head' measures on token ids of real text: batch=…")
+    if size != features_size:
+        raise UserError(
+            f"start='lm_head': embed_dim {size} must be the hidden size {features_size}; "
+            "leave embed_dim out, or set start='fresh'"
+        )
+    if noise <= 0 and layer.mixes and count > 1:
+        raise UserError("start='lm_head': noise=0 leaves the components equal for ever; set 0.02")
+    mode = model.training
+    model.eval()
+    features = model.base_model(batch).last_hidden_state.flatten(0, 1) * scale
+    reference = model(batch).logits.float().log_softmax(-1).flatten(0, 1)
+    model.train(mode)
+    drawn = torch.randn(count * size, size) * noise / math.sqrt(size)
+    contexts = (torch.eye(size).repeat(count, 1) + drawn).to(layer.latent.weight)
+    for name, parameter in layer.named_parameters():
+        if name.startswith(("prior", "gate_shared", "gate_hidden.bias", "latent.bias")):
+            parameter.zero_()
+    largest, training = float(features.abs().max()), layer.training
+    layer.eval()
+    for factor in FACTORS:
+        layer.context_scale = factor * largest
+        layer.latent.weight.copy_(contexts / layer.context_scale)
+        log_p = layer(features)
+        kl = float((reference.exp() * (reference - log_p)).sum(-1).mean())
+        if kl <= most_kl:
+            layer.train(training)
+            return kl
+    raise UserError(
+        f"start='lm_head': KL {kl:.1e} > {most_kl:g} even at context_scale "
+        f"{layer.context_scale:.2g}; set a smaller noise=, or start='fresh'"
+    )

@@ -1,0 +1,275 @@
+"""The model alone: files, generation, precision, caches. `row_N` is the contract's row N."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs transformers (the extra hf)")
+
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from highrank_plugins.huggingface import HighrankConfig, HighrankForCausalLM
+from tests.huggingface.tiny import (
+    CLASSES,
+    GREEDY,
+    HEADS,
+    SIZE,
+    TRUNKS,
+    ids,
+    log_probs,
+    make,
+    original,
+    trunk,
+)
+
+EVERY = pytest.mark.parametrize("head", HEADS)
+SOME = pytest.mark.parametrize("head", ["softcap", "mixtape", "mos_plif"])
+BOTH = pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+
+
+@BOTH
+@pytest.mark.parametrize("name", TRUNKS)
+def test_row_1_a_saved_model_is_loaded_bit_by_bit(name, tied, tmp_path):
+    for number, head in enumerate(HEADS):
+        model, folder = make(name, head, tied).eval(), tmp_path / str(number)
+        model.save_pretrained(folder, max_shard_size="20KB")
+        files = list(folder.glob("*.safetensors"))
+        keys = [key for file in files for key in safe_open(file, "pt").keys()]  # noqa: SIM118
+        loaded, info = HighrankForCausalLM.from_pretrained(folder, output_loading_info=True)
+        assert not info["missing_keys"] and not info["unexpected_keys"]
+        assert len(files) > 1 and len(keys) == len(set(keys)) and ("head.weight" in keys) != tied
+        state = loaded.state_dict()
+        assert all(torch.equal(tensor, state[n]) for n, tensor in model.state_dict().items())
+        assert torch.equal(model(ids()).logits, loaded.eval()(ids()).logits)
+        if tied:
+            assert loaded.head.weight is loaded.get_input_embeddings().weight
+
+
+def test_row_2_a_fresh_process_loads_the_folder(tmp_path):
+    model = make("qwen3", "mixtape").eval()
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
+    again.save_pretrained(tmp_path)  # the folder keeps its line, and gets no copy of our files
+    assert sorted(p.name for p in tmp_path.glob("*.py")) == ["modeling_highrank.py"]
+    torch.save(ids(), tmp_path / "ids")
+    code = (
+        "import sys, torch; from transformers import AutoModelForCausalLM as A; f = sys.argv[1]\n"
+        "m = A.from_pretrained(f, trust_remote_code=True).eval()\n"
+        "torch.save(m(torch.load(f + '/ids')).logits, f + '/out')"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, env=os.environ.copy())
+    assert torch.equal(torch.load(tmp_path / "out"), model(ids()).logits)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3"])
+@EVERY
+def test_row_10_checkpointed_gradients_are_equal_bit_by_bit(name, head):
+    model = make(name, head).train()
+
+    def gradients():
+        model.zero_grad()
+        model(ids(), labels=ids(), use_cache=False).loss.backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    plain = gradients()
+    for reentrant in (False, True):
+        model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        assert all(map(torch.equal, plain, gradients()))
+        model.gradient_checkpointing_disable()
+
+
+def sharpened(head):
+    model = make("llama", head).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    return model
+
+
+@EVERY
+@torch.no_grad()
+def test_row_12_generation_follows_the_models_distribution(head):
+    model, prompt = sharpened(head), ids(2, 5)
+    by_hand = prompt
+    for _ in range(GREEDY["max_new_tokens"]):
+        best = log_probs(model, by_hand)[:, -1].argmax(-1, keepdim=True)
+        by_hand = torch.cat([by_hand, best], 1)
+    greedy = model.generate(prompt, **GREEDY)
+    assert torch.equal(greedy, by_hand)
+    assert torch.equal(greedy, model.generate(prompt, use_cache=False, **GREEDY))
+    padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), prompt], 1)
+    left = model.generate(padded, attention_mask=(padded != 0).long(), **GREEDY)
+    assert torch.equal(left[:, 3:], greedy)
+    helped = model.generate(prompt[:1], assistant_model=make(head=head, seed=5).eval(), **GREEDY)
+    assert torch.equal(helped, greedy[:1])
+    beams = model.generate(
+        prompt, num_beams=4, length_penalty=0.0, return_dict_in_generate=True, output_scores=True,
+        **GREEDY,
+    )  # fmt: skip
+    own = log_probs(model, beams.sequences)[:, 4:-1].gather(-1, beams.sequences[:, 5:, None])
+    torch.testing.assert_close(own.sum((1, 2)), beams.sequences_scores, rtol=0, atol=2e-5)
+
+
+@SOME
+@torch.no_grad()
+def test_row_12_a_temperature_tempers_the_mixture(head):
+    model, prompt, count = sharpened(head), ids(1, 5), 20_000
+    torch.manual_seed(0)
+    drawn = model.generate(
+        prompt, do_sample=True, temperature=0.7, top_k=0, top_p=1.0, max_new_tokens=1,
+        num_return_sequences=count, pad_token_id=0, eos_token_id=None,
+    )[:, -1]  # fmt: skip
+    wanted = (log_probs(model, prompt)[0, -1] / 0.7).softmax(-1)
+    share = torch.bincount(drawn, minlength=CLASSES) / count
+    assert float((share - wanted).abs().sum() / 2) < 0.035
+
+
+def test_row_13_another_size_is_refused_and_changes_nothing():
+    model = make()
+    for size in (CLASSES, None):
+        assert model.resize_token_embeddings(size) is model.get_input_embeddings()
+    with pytest.raises(ValueError, match="resize the original model before replace_head"):
+        model.resize_token_embeddings(CLASSES + 8)
+    assert len(model.get_input_embeddings().weight) == model.config.vocab_size == CLASSES
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@EVERY
+def test_row_14_half_precision(dtype, head, tmp_path):
+    model = make(head=head)
+    wanted = float(model(ids(), labels=ids()).loss)
+    with torch.autocast("cpu", dtype=dtype):
+        assert abs(float(model(ids(), labels=ids()).loss) - wanted) < 2e-4
+    model.save_pretrained(tmp_path)
+    loaded = HighrankForCausalLM.from_pretrained(tmp_path, dtype=dtype).train()
+    state = model.state_dict()
+    assert all(torch.equal(p, state[n].to(dtype)) for n, p in loaded.state_dict().items())
+    loss = loaded(ids(), labels=ids()).loss
+    loss.backward()
+    assert loss.dtype == torch.float32 and abs(float(loss) - wanted) < 2e-4
+    assert all(p.grad.isfinite().all() for p in loaded.parameters())
+    loaded.eval().generate(ids(1, 4), **GREEDY)
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@EVERY
+def test_row_18_missing_parameters_get_the_first_values_of_the_head(name, head, tied, tmp_path):
+    model, fresh = make(name, head, tied), dict(make(name, head, tied, 9).named_parameters())
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    state = load_file(file)
+    own = [key for key in state if key.startswith("head.")]
+    for lost in [{key} for key in own] + [set(own)]:
+        save_file({k: v for k, v in state.items() if k not in lost}, file, {"format": "pt"})
+        loaded, info = HighrankForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+        assert set(info["missing_keys"]) == lost
+        for key, parameter in loaded.named_parameters():
+            if key not in lost:
+                assert torch.equal(parameter, state[key]), key
+                continue
+            assert parameter.isfinite().all(), key
+            got, wanted = (
+                float(p.detach().square().mean()) ** 0.5 for p in (parameter, fresh[key])
+            )
+            assert wanted / 2 <= got <= wanted * 2 or parameter.numel() < 20, (key, got, wanted)
+
+
+@EVERY
+@torch.no_grad()
+def test_row_23_logits_to_keep(head):
+    model = make(head=head).eval()
+    full, kept = model(ids()).logits, torch.tensor([0, 4])
+    torch.testing.assert_close(
+        model(ids(), logits_to_keep=2).logits, full[:, -2:], rtol=0, atol=5e-7
+    )
+    index = model(ids(), logits_to_keep=kept).logits
+    torch.testing.assert_close(index, full[:, kept], rtol=0, atol=5e-7)
+
+
+@pytest.mark.parametrize("name", TRUNKS)
+@torch.no_grad()
+def test_row_24_a_cache_has_its_old_and_its_new_name(name):
+    model, tokens = make(name).eval(), ids()
+    full = model(tokens).logits
+    for given in ("cache", "past_key_values"):
+        out = model(tokens[:, :6], use_cache=True)
+        cache = out.get("cache") if out.get("cache") is not None else out.get("past_key_values")
+        step = model(tokens[:, 6:7], use_cache=True, **{given: cache}).logits
+        torch.testing.assert_close(step[:, 0], full[:, 6], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", TRUNKS)
+@SOME
+@torch.no_grad()
+def test_the_future_does_not_leak(name, head):
+    model, other = make(name, head).eval(), ids()
+    other[:, -1] = 5
+    assert torch.equal(model(ids()).logits[:, :-1], model(other).logits[:, :-1])
+
+
+@EVERY
+def test_the_loss_is_the_plain_one_in_float64(head):
+    model, labels = make(head=head).double(), ids()
+    labels[0, :4] = -100
+    wanted = -log_probs(model, ids())[:, :-1]
+    kept = labels[:, 1:] != -100
+    wanted = wanted[kept].gather(-1, labels[:, 1:][kept][:, None]).sum()
+    torch.testing.assert_close(model(ids(), labels=labels).loss, wanted / kept.sum())
+    out = model(ids(), labels=labels, num_items_in_batch=torch.tensor(7))
+    torch.testing.assert_close(out.loss, wanted / 7)
+    assert out.logits is None
+    moved = model(ids(), shift_labels=torch.cat([labels[:, 1:], labels[:, :1]], 1))
+    assert torch.isfinite(moved.loss)
+    evaluated = model.eval()(ids(), labels=labels, return_dict=False)
+    torch.testing.assert_close(evaluated[0], wanted / kept.sum())
+    assert evaluated[1].shape == (3, 11, CLASSES)
+
+
+def test_a_mixture_of_experts_keeps_its_routers_loss():
+    own = original("MixtralConfig", num_local_experts=4, output_router_logits=True)
+    text = own.config
+    model = HighrankForCausalLM(HighrankConfig(text_config=text)).eval()
+    model.load_state_dict(
+        {k.replace("lm_head", "head"): v for k, v in own.state_dict().items()}, strict=True
+    )
+    a, b = own(ids(), labels=ids()), model(ids(), labels=ids())
+    assert torch.equal(a.logits, b.logits)
+    torch.testing.assert_close(a.loss, b.loss)
+    assert text.router_aux_loss_coef * a.aux_loss > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"text_config": None}, "text_config must be the configuration of a decoder, got none"),
+        ({"text_config": {"model_type": "t5"}}, "of a decoder, got T5Config"),
+        ({"head": "mixtapes"}, "did you mean 'mixtape'"),
+        ({"head_options": {"component": 3}}, "did you mean 'components'"),
+        ({"head_options": {"pointwise": torch.tanh}}, "pointwise: expected a name"),
+        ({"head": "mixtape", "head_options": {"frequent": 9999}}, "frequent"),
+    ],
+    ids=["none", "encoder_decoder", "head", "option", "function", "frequent"],
+)
+def test_wrong_configurations_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        HighrankForCausalLM(HighrankConfig(**{"text_config": trunk(), "head": "mos"} | change))
+
+
+def test_a_narrower_head_cannot_share_the_embedding():
+    text = trunk(tied=True)
+    config = HighrankConfig(text_config=text, head="mos", head_options={"embed_dim": SIZE // 2})
+    with pytest.raises(ValueError, match="leave out embed_dim, or untie"):
+        HighrankForCausalLM(config)
+
+
+def test_a_label_outside_of_the_vocabulary_is_refused():
+    with pytest.raises(ValueError, match=r"class 1\d\d is out of range \[0, 97\)"):
+        make()(ids(), labels=ids() + 90)
+    with pytest.raises(ValueError, match="use replace_head"):
+        make().set_output_embeddings(torch.nn.Linear(2, 2))
