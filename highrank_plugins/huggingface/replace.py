@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.heads import Head
 from highrank_plugins.heads.mixtures import Mixture
 from highrank_plugins.huggingface.config import HighrankConfig, logit_factor
 from highrank_plugins.huggingface.model import HighrankForCausalLM
@@ -54,12 +55,7 @@ def replace_head(
         text_config=text, head=head, head_options={"bias": own.bias is not None, **options},
         feature_scale=scale, tie_word_embeddings=tied,
     )  # fmt: skip
-    layer = config.build_head(own.weight if tied or start != "fresh" else None).to(own.weight)
-    with torch.no_grad():
-        if start == "fresh" and not tied:
-            layer.weight.normal_(std=getattr(text, "initializer_range", 0.02))
-        elif start != "fresh" and own.bias is not None and layer.bias is not None:
-            layer.bias.copy_(own.bias)
+    layer = first_layer(config, own, copied=start != "fresh")
     if start == "lm_head" and isinstance(layer, Mixture):
         kl = keep_function(model, layer, scale, (batch, noise, most_kl))
         config.head_options["context_scale"] = layer.context_scale
@@ -67,6 +63,17 @@ def replace_head(
     replaced = HighrankForCausalLM(config, trunk=model.base_model, head=layer)
     replaced.generation_config = model.generation_config
     return replaced.train(model.training)
+
+
+@torch.no_grad()
+def first_layer(config: HighrankConfig, own: nn.Linear, copied: bool) -> Head:
+    """Build the new layer, with the matrix and the bias of the model's own if they are copied."""
+    layer = config.build_head(own.weight if config.tie_word_embeddings or copied else None)
+    if not copied and not config.tie_word_embeddings:
+        layer.weight.normal_(std=getattr(config.text_config, "initializer_range", 0.02))
+    elif copied and own.bias is not None and layer.bias is not None:
+        layer.bias.copy_(own.bias)
+    return layer.to(own.weight)
 
 
 def own_layer(model: Any) -> tuple[Any, Any]:

@@ -1,0 +1,236 @@
+"""replace_head on living models: the same function, its caps and factors, its refusals."""
+
+import copy
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs transformers (the extra hf)")
+
+from torch import nn
+from transformers import AutoModelForCausalLM, BertConfig, BertLMHeadModel, RwkvConfig
+
+from highrank_plugins.huggingface import HighrankForCausalLM, replace_head
+from tests.huggingface.tiny import CLASSES, GREEDY, TRUNKS, ids, make, numbers, original
+
+EXTRA = {
+    "MptConfig": {"d_model": 32, "n_heads": 4, "n_layers": 2, "expansion_ratio": 2},
+    "BloomConfig": {"n_layer": 2, "n_head": 4},
+    "FalconConfig": {"num_kv_heads": 2, "new_decoder_architecture": True},
+    "OPTConfig": {"ffn_dim": 48, "word_embed_proj_dim": 16},
+    "GPTJConfig": {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 8, "n_positions": 64},
+    "CodeGenConfig": {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 8, "n_positions": 64},
+    "GPTNeoConfig": {
+        "attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_heads": 4,
+    },
+    "CohereConfig": {"logit_scale": 0.0625},
+    "Cohere2Config": {"logit_scale": 0.25, "layer_types": ["full_attention"] * 2},
+    "GraniteConfig": {
+        "logits_scaling": 8.0, "embedding_multiplier": 2.0, "residual_multiplier": 0.5,
+        "attention_multiplier": 0.3,
+    },
+    "MambaConfig": {"state_size": 8},
+    "Mamba2Config": {
+        "num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 1, "expand": 2,
+    },
+    "MixtralConfig": {"num_local_experts": 4, "output_router_logits": True},
+    "Qwen3MoeConfig": {
+        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8,
+        "output_router_logits": True,
+    },
+    "DeepseekV3Config": {
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_group": 1,
+        "topk_group": 1, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4,
+        "qk_nope_head_dim": 4, "v_head_dim": 8, "first_k_dense_replace": 1,
+    },
+    "GemmaConfig": {"head_dim": 8},
+    "FalconH1Config": {
+        "lm_head_multiplier": 0.5, "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8,
+        "mamba_d_state": 8, "mamba_n_groups": 1,
+    },
+    "XGLMConfig": {"d_model": 32, "ffn_dim": 48, "num_layers": 2, "attention_heads": 4},
+}  # fmt: skip
+PLAIN = [
+    "LlamaConfig", "MistralConfig", "Qwen2Config", "PhiConfig", "Phi3Config", "GPTNeoXConfig",
+    "GPTBigCodeConfig", "StableLmConfig", "OlmoConfig", "Olmo2Config", "Starcoder2Config",
+    "SmolLM3Config", "Glm4Config", "Lfm2Config", "NemotronConfig",
+]  # fmt: skip
+
+
+def changed_last(tokens):
+    other = tokens.clone()
+    other[:, -1] = 5
+    return other
+
+
+def same_function(own, name):
+    """Hold a replaced model against its original, which it shares its trunk with."""
+    wanted = own(ids(), labels=ids())
+    model = replace_head(own, "softmax").eval()
+    got = model(ids(), labels=ids())
+    assert torch.equal(wanted.logits, got.logits), name
+    torch.testing.assert_close(got.loss, wanted.loss, rtol=0, atol=2e-6)
+    with torch.no_grad():
+        later = model(changed_last(ids())).logits
+    assert torch.equal(got.logits[:, :-1], later[:, :-1])
+    greedy = model.generate(ids(2, 4), **GREEDY)
+    assert torch.equal(greedy, own.generate(ids(2, 4), **GREEDY))
+    return model
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("name", TRUNKS)
+def test_row_20_caps_are_taken_over_and_logits_equal_bit_by_bit(name, tied):
+    own = original(name, tied)
+    before = numbers(own.base_model)
+    wanted = torch.autograd.grad(own(ids(), labels=ids()).loss, own.get_input_embeddings().weight)[
+        0
+    ]
+    model = same_function(own, name)
+    assert all(torch.equal(before[n], p) for n, p in model.model.named_parameters())
+    got = torch.autograd.grad(model(ids(), labels=ids()).loss, model.get_input_embeddings().weight)[
+        0
+    ]
+    assert float((got - wanted).abs().max() / wanted.abs().max()) < 5e-6
+    assert (model.head.weight is model.get_input_embeddings().weight) == tied
+
+
+def test_row_20_a_forgotten_cap_is_another_function():
+    own = original("gemma3", final_logit_softcapping=5.0)
+    with torch.no_grad():
+        own.lm_head.weight.mul_(5)
+    wanted = own(ids()).logits.log_softmax(-1)
+    raw = replace_head(own, "softmax", start="weight", pointwise="identity").eval()(ids()).logits
+    assert torch.equal(raw.argmax(-1), wanted.argmax(-1))
+    assert float((wanted.exp() * (wanted - raw.log_softmax(-1))).sum(-1).mean()) > 1
+    assert torch.equal(replace_head(own, "softmax").eval()(ids()).logits, own(ids()).logits)
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *EXTRA])
+def test_every_architecture(name):
+    same_function(original(name, **EXTRA.get(name, {})), name)
+
+
+# -- a start that keeps the function -----------------------------------------------------------
+
+
+def kl(own, model):
+    with torch.no_grad():
+        a, b = (m.eval()(ids(8, 20, 4)).logits.log_softmax(-1) for m in (own, model))
+    return float((a.exp() * (a - b)).sum(-1).mean())
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("head", ["mixtape", "moc", "mos"])
+def test_row_25_the_start_keeps_the_function(head, tied, tmp_path, capsys):
+    own = original(tied=tied)
+    more = {"frequent": 20} if head == "mixtape" else {}
+    given = {"components": 4, **more}
+    model = replace_head(own, head, batch=ids(8, 20), **given)
+    assert "KL" in capsys.readouterr().out
+    assert kl(own, model) < 5e-3 < 0.1 < kl(own, replace_head(own, head, start="weight", **given))
+    model.save_pretrained(tmp_path)
+    loaded = HighrankForCausalLM.from_pretrained(tmp_path).eval()
+    assert torch.equal(loaded(ids()).logits, model.eval()(ids()).logits)
+    with torch.no_grad():
+        assert torch.equal(model(ids()).logits[:, :-1], model(changed_last(ids())).logits[:, :-1])
+
+
+def test_row_25_the_components_of_a_mos_separate():
+    model = replace_head(original(), "mos", batch=ids(8, 20), components=3).train()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+
+    def spread():
+        latent = model.head.latent.weight.detach().view(3, 32, 32)
+        return float((latent - latent.mean(0)).norm() / latent.norm())
+
+    before = spread()
+    for _ in range(30):
+        model(ids(8, 20), labels=ids(8, 20)).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert spread() > 1.5 * before > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "measures on token ids of real text: batch="),
+        ({"batch": ids(), "noise": 0.0}, "noise=0 leaves the components equal for ever"),
+        ({"batch": ids(), "noise": 5.0}, r"KL .* > 0.005 even at context_scale .*smaller noise="),
+        ({"batch": ids(), "embed_dim": 16}, "embed_dim"),
+        ({"start": "own"}, "start: expected one of lm_head, weight, fresh"),
+        ({"component": 3}, "did you mean 'components'"),
+    ],
+    ids=["batch", "noise_0", "noise_5", "embed_dim", "start", "option"],
+)
+def test_wrong_starts_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        replace_head(original(), "mos", **options)
+
+
+def test_a_fresh_start_may_have_another_width_and_leaves_the_original_alone():
+    own = original()
+    before = copy.deepcopy(own.state_dict())
+    model = replace_head(own, "mos", start="fresh", embed_dim=16, components=2).train()
+    model(ids(), labels=ids()).loss.backward()
+    assert model.head.weight.shape == (CLASSES, 16)
+    assert all(torch.equal(before[n], t) for n, t in own.state_dict().items())
+
+
+class Linear8(nn.Linear):
+    """Stand for the class of a quantiser."""
+
+
+def with_layer(model, layer):
+    model.set_output_embeddings(layer)
+    return model
+
+
+def on_two_devices(model):
+    model.hf_device_map = {"model": "cpu", "lm_head": "disk"}
+    return model
+
+
+def bert():
+    small = {
+        "vocab_size": CLASSES,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+    }
+    return BertLMHeadModel(BertConfig(intermediate_size=48, is_decoder=True, **small))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (lambda: original().model, {}, "LlamaModel has no nn.Linear as output layer"),
+        (lambda: with_layer(original(), Linear8(32, CLASSES)), {}, "is a Linear8; load it unquan"),
+        (lambda: on_two_devices(original()), {}, "split over devices; load it on one"),
+        (bert, {}, "computes more than W g . b"),
+        (make, {}, "has no nn.Linear as output layer"),
+        (lambda: original("gemma3"), {"pointwise": "gss"}, "capped at 20.0"),
+    ],
+    ids=["trunk", "quantised", "devices", "bert", "ours", "capped"],
+)
+def test_other_models_are_refused(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        replace_head(model(), "softmax", **options)
+
+
+def test_a_multimodal_model_is_refused():
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    text = original("gemma3").config.to_dict()
+    vision = {
+        "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8,
+        "patch_size": 4, "intermediate_size": 16,
+    }  # fmt: skip
+    model = Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision))
+    with pytest.raises(ValueError, match="is no text decoder alone; give its text model"):
+        replace_head(model, "softmax")
+    rwkv = {"hidden_size": 32, "attention_hidden_size": 32, "num_hidden_layers": 2}
+    config = RwkvConfig(vocab_size=CLASSES, **rwkv)
+    with pytest.raises(ValueError, match="the state of RWKV"):
+        replace_head(AutoModelForCausalLM.from_config(config), "softmax")
