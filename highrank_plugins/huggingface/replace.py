@@ -66,7 +66,7 @@ def replace_head(
 
 
 @torch.no_grad()
-def first_layer(config: HighrankConfig, own: nn.Linear, copied: bool) -> Head:
+def first_layer(config: HighrankConfig, own: Any, copied: bool) -> Head:
     """Build the new layer, with the matrix and the bias of the model's own if they are copied."""
     layer = config.build_head(own.weight if config.tie_word_embeddings or copied else None)
     if not copied and not config.tie_word_embeddings:

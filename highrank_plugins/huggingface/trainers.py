@@ -85,7 +85,8 @@ def fused_call(value: Any) -> FusedCall | None:
     """Return the settings of TRL's replacement of `forward`; None for any other function."""
     function = getattr(value, "__func__", value)
     code = getattr(function, "__code__", None)
-    if code is None or "fused_lm_head" not in code.co_varnames[: code.co_argcount]:
+    named = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    if "fused_lm_head" not in named:
         return None
     held = inspect.getclosurevars(function).nonlocals
     if missing := {"temperature", "outputs", "cast_lm_head_to_fp32"} - held.keys():
