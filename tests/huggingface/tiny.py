@@ -41,7 +41,7 @@ def trunk(name="llama", tied=False, **more):
 
 def make(name="llama", head="mos", tied=False, seed=0, kind=HighrankForCausalLM):
     torch.manual_seed(seed)
-    layer, options = HEADS[head]
+    layer, options = HEADS.get(head, (head, {}))
     return kind(HighrankConfig(text_config=trunk(name, tied), head=layer, head_options=options))
 
 
