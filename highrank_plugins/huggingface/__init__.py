@@ -26,7 +26,7 @@ except OSError as error:
 
 require_version("transformers>=5.0,<6", "pip install 'transformers>=5.0,<6'")
 
-# below the check of what is installed
+# after the check for transformers
 from highrank_plugins.huggingface.config import HighrankConfig  # noqa: E402
 from highrank_plugins.huggingface.model import HighrankForCausalLM  # noqa: E402
 from highrank_plugins.huggingface.replace import replace_head  # noqa: E402

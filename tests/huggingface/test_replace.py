@@ -11,6 +11,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, BertConfig, BertLMHeadModel, RwkvConfig
 
 from highrank_plugins.huggingface import HighrankForCausalLM, replace_head
+from tests.huggingface.rows import ROWS
 from tests.huggingface.tiny import CLASSES, GREEDY, TRUNKS, ids, make, numbers, original
 
 EXTRA = {
@@ -55,6 +56,11 @@ PLAIN = [
     "GPTBigCodeConfig", "StableLmConfig", "OlmoConfig", "Olmo2Config", "Starcoder2Config",
     "SmolLM3Config", "Glm4Config", "Lfm2Config", "NemotronConfig",
 ]  # fmt: skip
+
+
+def test_row_20_names_the_number_of_architectures():
+    kinds = {*PLAIN, *EXTRA, *(kind for kind, _ in TRUNKS.values())}
+    assert f"on {len(kinds)} architectures" in ROWS[20][1]
 
 
 def changed_last(tokens):
