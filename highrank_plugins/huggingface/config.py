@@ -79,6 +79,10 @@ class HighrankConfig(PreTrainedConfig):
         sizes = {"num_classes": text.vocab_size, "feature_dim": features}
         return build_head(self.head, weight=weight, **sizes, **self.head_options)
 
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = None) -> None:
+        """Do nothing: folders import this class and hold no copy of its file."""
+
     def get_text_config(self, *args: Any, **kwargs: Any) -> Any:
         """Return the trunk's configuration, from which caches and generation are planned."""
         return self if self.text_config is None else self.text_config

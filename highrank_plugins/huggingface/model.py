@@ -25,6 +25,7 @@ from highrank_plugins.huggingface.trainers import (
 
 # what save_pretrained writes beside the weights, for AutoModel with trust_remote_code
 MODULE = "modeling_highrank"
+TRAITS = ("_can_set_experts_implementation", "_is_stateful")  # which only the trunk knows
 CACHES = ("cache", "past_key_values")  # the new name and the old one
 
 
@@ -55,12 +56,19 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> None:
         text = config.decoder()
         kind = transformers.MODEL_MAPPING[type(text)] if trunk is None else type(trunk)
-        # False would refuse every mixture of experts, True break generation of other trunks
-        self.__dict__["_can_set_experts_implementation"] = kind._can_set_experts_implementation
+        self._trunk_takes = set(inspect.signature(kind.forward).parameters)
+        if kind._is_stateful and CACHES[0] not in self._trunk_takes:
+            raise UserError(
+                f"{kind.__name__}: generation here would lose the trunk's state, which is no "
+                "cache; Mamba and its hybrids need a newer transformers (5.24)"
+            )
+        for (
+            trait
+        ) in TRAITS:  # e.g. experts that cannot be set would refuse every mixture of experts
+            self.__dict__[trait] = getattr(kind, trait)
         super().__init__(config)
         self.model = AutoModel.from_config(text) if trunk is None else trunk
         self.head = config.build_head() if head is None else head
-        self._trunk_takes = set(inspect.signature(type(self.model).forward).parameters)
         self._head_types = [type(module) for module in self.head.modules()]
         self._fused: FusedCall | None = None
         if config.tie_word_embeddings:
@@ -129,7 +137,7 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = None) -> None:
-        """Do nothing, as folders hold a line that imports this class and no copy of its file."""
+        """Do nothing: folders import this class and hold no copy of its file."""
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
         """Save the model, with a module by which `trust_remote_code=True` finds this class."""

@@ -93,8 +93,6 @@ def own_layer(model: Any) -> tuple[Any, Any]:
             f"replace_head: {kind} is no text decoder alone; give its text model "
             "(AutoModelForCausalLM of its text_config)"
         )
-    if getattr(text, "model_type", "") == "rwkv":
-        raise UserError("replace_head: the state of RWKV is no cache that generation could pass")
     return own, text
 
 

@@ -1,6 +1,7 @@
 """replace_head on living models: the same function, its caps and factors, its refusals."""
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -72,6 +73,10 @@ def changed_last(tokens):
 def same_function(own, name):
     """Hold a replaced model against its original, which it shares its trunk with."""
     wanted = own(ids(), labels=ids())
+    if own._is_stateful and "cache" not in inspect.signature(own.base_model.forward).parameters:
+        with pytest.raises(ValueError, match="need a newer transformers"):
+            replace_head(own, "softmax")
+        return None
     model = replace_head(own, "softmax").eval()
     got = model(ids(), labels=ids())
     assert torch.equal(wanted.logits, got.logits), name
@@ -79,8 +84,11 @@ def same_function(own, name):
     with torch.no_grad():
         later = model(changed_last(ids())).logits
     assert torch.equal(got.logits[:, :-1], later[:, :-1])
-    greedy = model.generate(ids(2, 4), **GREEDY)
-    assert torch.equal(greedy, own.generate(ids(2, 4), **GREEDY))
+    try:
+        greedy = own.generate(ids(2, 4), **GREEDY)
+    except RuntimeError:
+        pytest.skip(f"{name} with its router's logits cannot generate in this transformers")
+    assert torch.equal(greedy, model.generate(ids(2, 4), **GREEDY))
     return model
 
 
@@ -238,5 +246,5 @@ def test_a_multimodal_model_is_refused():
         replace_head(model, "softmax")
     rwkv = {"hidden_size": 32, "attention_hidden_size": 32, "num_hidden_layers": 2}
     config = RwkvConfig(vocab_size=CLASSES, **rwkv)
-    with pytest.raises(ValueError, match="the state of RWKV"):
+    with pytest.raises(ValueError, match="RwkvModel: generation here would lose the trunk's state"):
         replace_head(AutoModelForCausalLM.from_config(config), "softmax")

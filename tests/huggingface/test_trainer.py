@@ -15,12 +15,17 @@ from tests.huggingface.training import BASE, data
 SOME = ["softcap", "mixtape", "mos_plif"]
 
 
+class InOrder(Trainer):
+    def _get_train_sampler(self, dataset=None):
+        return torch.utils.data.SequentialSampler(dataset or self.train_dataset)
+
+
 def trained(model, folder, batch, accumulated):
     arguments = TrainingArguments(
         folder, **BASE, per_device_train_batch_size=batch, max_steps=2, max_grad_norm=0,
-        gradient_accumulation_steps=accumulated, optim="sgd", train_sampling_strategy="sequential",
+        gradient_accumulation_steps=accumulated, optim="sgd",
     )  # fmt: skip
-    trainer = Trainer(model, arguments, train_dataset=data())
+    trainer = InOrder(model, arguments, train_dataset=data())
     trainer.train()
     return numbers(model), [row["loss"] for row in trainer.state.log_history if "loss" in row]
 
@@ -53,6 +58,8 @@ def test_row_4_evaluation_has_a_loss(head, tmp_path):
     arguments = TrainingArguments(tmp_path, **BASE, per_device_eval_batch_size=4)
     trainer = Trainer(model, arguments, eval_dataset=rows)
     found = trainer.evaluate()["eval_loss"]
+    if not hasattr(trainer, "_loss_shifts_labels"):
+        pytest.skip("this Trainer counts labels before they are shifted, for every model")
     means = []
     for start in range(0, 16, 4):
         batch = {k: torch.tensor(v) for k, v in rows[start : start + 4].items()}
