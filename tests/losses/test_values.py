@@ -49,6 +49,8 @@ def test_a_call_with_a_target_is_nll(case):
     for ours, theirs in zip(seen[-1], head.nll(features, TARGET, **options), strict=True):
         assert torch.equal(ours, theirs)
     assert torch.equal(head(features, target=None), head.log_probs(features))
+    compute = head.logits if head.has_logits else head.log_probs
+    assert torch.equal(head(features, scores=True), compute(features))
 
 
 @pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
