@@ -16,13 +16,11 @@ try:
     from transformers.utils.versions import require_version
 except ImportError as error:
     raise UserError(
-        f"highrank_plugins.huggingface: {error}; pip install 'transformers>=5.0,<6' safetensors"
+        f"{__name__}: {error}; pip install 'transformers>=5.0,<6' safetensors"
     ) from error
 except OSError as error:
-    raise UserError(
-        "highrank_plugins.huggingface: the torchaudio here does not fit torch, and transformers "
-        f"imports it; pip uninstall torchaudio ({error})"
-    ) from error
+    raise UserError(f"{__name__}: the torchaudio here does not fit torch, and transformers "
+                    f"imports it; pip uninstall torchaudio ({error})") from error  # fmt: skip
 
 require_version("transformers>=5.0,<6", "pip install 'transformers>=5.0,<6'")
 

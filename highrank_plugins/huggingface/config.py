@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -10,11 +12,16 @@ from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import Head, build_head
+from highrank_plugins.heads import Head, build_head, head_options
+from highrank_plugins.heads.base import HEADS
 
 # what the base class would write into a trunk's configuration, None included
 IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+OWN = ("text_config", "head", "head_options", "feature_scale")
+# what save_pretrained writes beside config.json, for Auto classes with trust_remote_code
+MODULE = "modeling_highrank"
+CLASSES = {"AutoConfig": "HighrankConfig", "AutoModelForCausalLM": "HighrankForCausalLM"}
 
 
 class HighrankConfig(PreTrainedConfig):
@@ -31,7 +38,8 @@ class HighrankConfig(PreTrainedConfig):
         kwargs: what every configuration of transformers has. `tie_word_embeddings` and the ids of
             special tokens are the trunk's unless given.
     Raises:
-        UserError: no decoder, or a pointwise function that is not given by its name.
+        UserError: no decoder, a pointwise function that is not given by its name, or an option that
+            belongs into `head_options`.
     """
 
     model_type = "highrank"
@@ -41,18 +49,18 @@ class HighrankConfig(PreTrainedConfig):
         self, text_config: Any = None, head: str = "softmax",
         head_options: Mapping[str, Any] | None = None, feature_scale: float = 1.0, **kwargs: Any,
     ) -> None:  # fmt: skip
-        if isinstance(text_config, Mapping):
+        check_names(kwargs)
+        if isinstance(text_config, Mapping) and "model_type" in text_config:
             text_config = AutoConfig.for_model(**text_config)
-        self.text_config = text_config
+        self.text_config: Any = text_config
         self.head, self.head_options = head, {"bias": False, **(head_options or {})}
         self.feature_scale = feature_scale
         function = self.head_options.get("pointwise", "identity")
         if not isinstance(function, str):
-            raise UserError(
-                f"HighrankConfig: pointwise: expected a name, got a {type(function).__name__}; "
-                "its options go into head_options"
-            )
+            raise UserError(f"pointwise: expected a name, got a {type(function).__name__}; "
+                            "its options go into head_options")  # fmt: skip
         if text_config is not None:
+            text_config = self.decoder()
             tied = getattr(text_config, "tie_word_embeddings", False)
             kwargs.setdefault("tie_word_embeddings", tied)
             for name in TOKENS:
@@ -65,11 +73,9 @@ class HighrankConfig(PreTrainedConfig):
     def decoder(self) -> Any:
         """Return the trunk's configuration; refuse one that is not a decoder's."""
         text = self.text_config
-        if text is None or getattr(text, "is_encoder_decoder", False):
-            raise UserError(
-                "HighrankConfig: text_config must be the configuration of a decoder, got "
-                + ("none" if text is None else type(text).__name__)
-            )
+        if getattr(text, "is_encoder_decoder", False) or not hasattr(text, "vocab_size"):
+            got = "none" if text is None else type(text).__name__
+            raise UserError(f"text_config must be the configuration of a decoder, got {got}")
         return text
 
     def build_head(self, weight: nn.Parameter | None = None) -> Head:
@@ -79,12 +85,20 @@ class HighrankConfig(PreTrainedConfig):
         sizes = {"num_classes": text.vocab_size, "feature_dim": features}
         return build_head(self.head, weight=weight, **sizes, **self.head_options)
 
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Save it, with a module by which `trust_remote_code=True` finds our classes."""
+        self.auto_map = {auto: f"{MODULE}.{name}" for auto, name in CLASSES.items()}
+        super().save_pretrained(save_directory, *args, **kwargs)
+        package, _, _ = __name__.rpartition(".")
+        line = f"from {package} import {', '.join(CLASSES.values())}\n"
+        (Path(save_directory) / f"{MODULE}.py").write_text(line, encoding="utf-8")
+
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = None) -> None:
         """Do nothing: folders import this class and hold no copy of its file."""
 
     def get_text_config(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the trunk's configuration, from which caches and generation are planned."""
+        """Return the trunk's, from which caches and generation are planned."""
         return self if self.text_config is None else self.text_config
 
     def __getattr__(self, name: str) -> Any:
@@ -92,6 +106,15 @@ class HighrankConfig(PreTrainedConfig):
         if trunk is None or name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(trunk, name)
+
+
+def check_names(given: Mapping[str, Any]) -> None:
+    """Refuse names that the base class would keep, and that would change nothing."""
+    options = HEADS.common.union(*map(head_options, HEADS.names()))
+    for name in given:
+        near = get_close_matches(name, OWN, 1, 0.8) or ["head_options"]
+        if name in options or near != ["head_options"]:
+            raise UserError(f"HighrankConfig: unknown argument {name!r}; did you mean {near[0]}=?")
 
 
 def logit_factor(text: Any) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 import transformers
@@ -23,9 +22,8 @@ from highrank_plugins.huggingface.trainers import (
     seen_by_caller,
 )
 
-# what save_pretrained writes beside the weights, for AutoModel with trust_remote_code
-MODULE = "modeling_highrank"
-TRAITS = ("_can_set_experts_implementation", "_is_stateful")  # which only the trunk knows
+# what only the trunk knows; experts that cannot be set would refuse every mixture of experts
+TRAITS = ("_can_set_experts_implementation", "_is_stateful")
 CACHES = ("cache", "past_key_values")  # the new name and the old one
 
 
@@ -62,10 +60,7 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
                 f"{kind.__name__}: generation here would lose the trunk's state, which is no "
                 "cache; Mamba and its hybrids need a newer transformers (5.24)"
             )
-        for (
-            trait
-        ) in TRAITS:  # e.g. experts that cannot be set would refuse every mixture of experts
-            self.__dict__[trait] = getattr(kind, trait)
+        self.__dict__ |= {trait: getattr(kind, trait) for trait in TRAITS}
         super().__init__(config)
         self.model = AutoModel.from_config(text) if trunk is None else trunk
         self.head = config.build_head() if head is None else head
@@ -138,16 +133,6 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = None) -> None:
         """Do nothing: folders import this class and hold no copy of its file."""
-
-    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
-        """Save the model, with a module by which `trust_remote_code=True` finds this class."""
-        names = {"AutoConfig": HighrankConfig, "AutoModelForCausalLM": HighrankForCausalLM}
-        self.config.auto_map = {auto: f"{MODULE}.{c.__name__}" for auto, c in names.items()}
-        result = super().save_pretrained(save_directory, *args, **kwargs)
-        package, _, _ = __name__.rpartition(".")
-        line = f"from {package} import {', '.join(c.__name__ for c in names.values())}\n"
-        (Path(save_directory) / f"{MODULE}.py").write_text(line, encoding="utf-8")
-        return result
 
     # -- the computation -------------------------------------------------------------------------
 

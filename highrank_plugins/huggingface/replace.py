@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -49,17 +50,24 @@ def replace_head(
     elif cap and start == "lm_head":
         raise UserError(f"replace_head: the model's own logits are capped at {cap}; "
                         "leave pointwise out, or set start='weight' or 'fresh'")  # fmt: skip
-    check_logits(model, own, cap, scale)
+    if start != "fresh" and (width := options.get("embed_dim")) not in (None, own.in_features):
+        raise UserError(f"replace_head: embed_dim {width}: the model's own is {own.in_features}; "
+                        "leave embed_dim out, or set start='fresh'")  # fmt: skip
+    ids = torch.arange(8, device=own.weight.device)[None] % len(own.weight)
+    check_logits(model, own, ids, (cap, scale))
     tied = own.weight is model.get_input_embeddings().weight
     config = HighrankConfig(
         text_config=text, head=head, head_options={"bias": own.bias is not None, **options},
         feature_scale=scale, tie_word_embeddings=tied,
     )  # fmt: skip
     layer = first_layer(config, own, copied=start != "fresh")
-    if start == "lm_head" and isinstance(layer, Mixture):
-        kl = keep_function(model, layer, scale, (batch, noise, most_kl))
-        config.head_options["context_scale"] = layer.context_scale
-        print(f"start='lm_head': context_scale {layer.context_scale:.3g}, KL {kl:.1e} nats")
+    if start == "lm_head":
+        mixture = isinstance(layer, Mixture)
+        given = batch if mixture or batch is not None else ids
+        kl = keep_function(model, layer, scale, (given, noise, most_kl))
+        if mixture:
+            config.head_options["context_scale"] = layer.context_scale
+            print(f"start='lm_head': context_scale {layer.context_scale:.3g}, KL {kl:.1e} nats")
     replaced = HighrankForCausalLM(config, trunk=model.base_model, head=layer)
     replaced.generation_config = model.generation_config
     return replaced.train(model.training)
@@ -97,10 +105,11 @@ def own_layer(model: Any) -> tuple[Any, Any]:
 
 
 @torch.no_grad()
-def check_logits(model: PreTrainedModel, own: nn.Linear, cap: float | None, scale: float) -> None:
+def check_logits(
+    model: PreTrainedModel, own: nn.Linear, ids: Tensor, constants: tuple[float | None, float]
+) -> None:
     """Refuse a model whose logits are not f(W (s g) + b): some transform features or mask ids."""
-    ids = torch.arange(8, device=own.weight.device)[None] % own.weight.size(0)
-    mode = model.training
+    mode, (cap, scale) = model.training, constants
     model.eval()
     wanted = model(ids).logits.float()
     z = own(model.base_model(ids).last_hidden_state * scale).float()
@@ -116,41 +125,41 @@ def check_logits(model: PreTrainedModel, own: nn.Linear, cap: float | None, scal
 
 @torch.no_grad()
 def keep_function(
-    model: PreTrainedModel, layer: Mixture, scale: float, wanted: tuple[Tensor | None, float, float]
+    model: PreTrainedModel, layer: Head, scale: float, wanted: tuple[Any, float, float]
 ) -> float:
-    """Set contexts h_k = s tanh((I + noise) g / s) ≈ g; return the KL of the least s that holds."""
+    """Return the KL of a start with the model's own function; refuse one that does not keep it."""
     batch, noise, most_kl = wanted
-    size, features_size, count = layer.embed_dim, layer.feature_dim, layer.components
-    if batch is None:
-        raise UserError("start='lm_head' measures on token ids of real text: batch=…")
-    if size != features_size:
-        raise UserError(
-            f"start='lm_head': embed_dim {size} must be the hidden size {features_size}; "
-            "leave embed_dim out, or set start='fresh'"
-        )
-    if noise <= 0 and layer.mixes and count > 1:
-        raise UserError("start='lm_head': noise=0 leaves the components equal for ever; set 0.02")
-    mode = model.training
+    if not torch.is_tensor(batch) or batch.dim() != 2 or batch.is_floating_point():
+        raise UserError("start='lm_head' measures on token ids [B, T] of real text: batch=…")
+    mode, training = model.training, layer.training
     model.eval()
     features = model.base_model(batch).last_hidden_state.flatten(0, 1) * scale
     reference = model(batch).logits.float().log_softmax(-1).flatten(0, 1)
     model.train(mode)
+    layer.eval()
+    largest = float(features.abs().max())
+    for _ in near_features(layer, largest, noise) if isinstance(layer, Mixture) else [1.0]:
+        kl = float((reference.exp() * (reference - layer(features))).sum(-1).mean())
+        if kl <= most_kl:
+            layer.train(training)
+            return kl
+    raise UserError(
+        f"start='lm_head': KL {kl:.1e} > {most_kl:g} nats from the model's own function; "
+        "set a smaller noise=, leave pointwise out, or set start='fresh'"
+    )
+
+
+def near_features(layer: Mixture, largest: float, noise: float) -> Iterator[float]:
+    """Set contexts h_k = s tanh((I + noise) g / s) ≈ g, and yield s, from the least one."""
+    size, count = layer.embed_dim, layer.components
+    if noise <= 0 and layer.mixes and count > 1:
+        raise UserError("start='lm_head': noise=0 leaves the components equal for ever; set 0.02")
     drawn = torch.randn(count * size, size) * noise / math.sqrt(size)
     contexts = (torch.eye(size).repeat(count, 1) + drawn).to(layer.latent.weight)
     for name, parameter in layer.named_parameters():
         if name.startswith(("prior", "gate_shared", "gate_hidden.bias", "latent.bias")):
             parameter.zero_()
-    largest, training = float(features.abs().max()), layer.training
-    layer.eval()
     for factor in FACTORS:
         layer.context_scale = factor * largest
         layer.latent.weight.copy_(contexts / layer.context_scale)
-        log_p = layer(features)
-        kl = float((reference.exp() * (reference - log_p)).sum(-1).mean())
-        if kl <= most_kl:
-            layer.train(training)
-            return kl
-    raise UserError(
-        f"start='lm_head': KL {kl:.1e} > {most_kl:g} even at context_scale "
-        f"{layer.context_scale:.2g}; set a smaller noise=, or start='fresh'"
-    )
+        yield layer.context_scale

@@ -32,21 +32,18 @@ class NoMatrix(nn.Module):
         super().__init__()
         self.kind = kind
 
-    def _refusal(self) -> RuntimeError:
-        return RuntimeError(
-            "this trainer reads the output layer as a matrix, and would train "
-            f"{self.kind} as a plain softmax. Use the model's own loss (labels=…), or "
-            "replace_head(model, 'softmax')"
-        )
-
     def __getattr__(self, name: str) -> Any:
         if name in ("weight", "bias", "in_features", "out_features"):
-            raise self._refusal()  # an AttributeError would be swallowed by getattr(…, None)
+            self.forward()  # an AttributeError would be swallowed by getattr(…, None)
         return super().__getattr__(name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Refuse the call."""
-        raise self._refusal()
+        raise RuntimeError(
+            "this trainer reads the output layer as a matrix, and would train "
+            f"{self.kind} as a plain softmax. Use the model's own loss (labels=…), or "
+            "replace_head(model, 'softmax')"
+        )
 
 
 def seen_by_caller(head: nn.Module, kind: str) -> nn.Module:
@@ -62,11 +59,11 @@ def check_modules(head: nn.Module, kinds: list[type]) -> None:
     """Refuse a head whose modules were exchanged, e.g. by LoRA, since its loss reads parameters."""
     if hasattr(head, "modules_to_save"):  # PEFT's wrapper around a whole copy
         return
-    for (name, module), kind in zip(head.named_modules(), kinds, strict=False):
+    for (name, module), kind in zip(head.named_modules(prefix="head"), kinds, strict=False):
         if not isinstance(module, kind):
             found = f"{type(module).__module__}.{type(module).__name__}"
             raise UserError(
-                f"head.{name} is a {found} now, which the loss does not see; leave the head out "
+                f"{name} is a {found} now, which the loss does not see; leave the head out "
                 r'of it (exclude_modules=r"head\..*"), or train it whole: modules_to_save=["head"]'
             )
 

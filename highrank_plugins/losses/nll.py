@@ -150,7 +150,7 @@ def flat_target(
     elif wrong.any():
         raise ValueError(
             f"target: class {int(flat[wrong][0])} is out of range [0, {num_classes}); "
-            "to leave tokens out, set ignore_index"
+            "to leave tokens out, set ignore_index (labels of Hugging Face: −100)"
         )
     return flat, ignored
 

@@ -249,13 +249,19 @@ def test_a_mixture_of_experts_keeps_its_routers_loss():
     [
         ({"text_config": None}, "text_config must be the configuration of a decoder, got none"),
         ({"text_config": {"model_type": "t5"}}, "of a decoder, got T5Config"),
+        ({"text_config": "gpt2"}, "of a decoder, got str"),
+        ({"hed": "mos"}, "unknown argument 'hed'; did you mean head="),
+        ({"components": 3}, "unknown argument 'components'; did you mean head_options="),
         ({"head": "mixtapes"}, "did you mean 'mixtape'"),
         ({"head_options": {"component": 3}}, "did you mean 'components'"),
         ({"head_options": {"pointwise": torch.tanh}}, "pointwise: expected a name"),
         ({"head": "mixtape", "head_options": {"frequent": 9999}}, "frequent"),
     ],
-    ids=["none", "encoder_decoder", "head", "option", "function", "frequent"],
-)
+    ids=[
+        "none", "encoder_decoder", "name", "misspelt", "flat", "head", "option", "function",
+        "frequent",
+    ],
+)  # fmt: skip
 def test_wrong_configurations_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         HighrankForCausalLM(HighrankConfig(**{"text_config": trunk(), "head": "mos"} | change))

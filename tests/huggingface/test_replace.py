@@ -169,18 +169,28 @@ def test_row_25_the_components_of_a_mos_separate():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "measures on token ids of real text: batch="),
+        ({}, r"measures on token ids \[B, T\] of real text: batch="),
         ({"batch": ids(), "noise": 0.0}, "noise=0 leaves the components equal for ever"),
-        ({"batch": ids(), "noise": 5.0}, r"KL .* > 0.005 even at context_scale .*smaller noise="),
-        ({"batch": ids(), "embed_dim": 16}, "embed_dim"),
+        ({"batch": ids(), "noise": 5.0}, r"KL .* > 0.005 nats .*set a smaller noise="),
+        ({"batch": ids(), "embed_dim": 16}, "embed_dim 16: the model's own is 32; leave"),
+        ({"batch": "a text"}, "measures on token ids"),
         ({"start": "own"}, "start: expected one of lm_head, weight, fresh"),
         ({"component": 3}, "did you mean 'components'"),
     ],
-    ids=["batch", "noise_0", "noise_5", "embed_dim", "start", "option"],
+    ids=["batch", "noise_0", "noise_5", "embed_dim", "text", "start", "option"],
 )
 def test_wrong_starts_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         replace_head(original(), "mos", **options)
+
+
+@pytest.mark.parametrize("options", [{"pointwise": "sigsoftmax"}, {"bias": False}], ids=str)
+def test_a_softmax_with_another_function_is_refused(options):
+    own = original("GPTJConfig", **EXTRA["GPTJConfig"])
+    with torch.no_grad():
+        own.lm_head.bias.normal_()
+    with pytest.raises(ValueError, match=r"KL .* > 0.005 nats .*leave pointwise out, or set start"):
+        replace_head(own, "softmax", **options)
 
 
 def test_a_fresh_start_may_have_another_width_and_leaves_the_original_alone():
