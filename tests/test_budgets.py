@@ -25,8 +25,9 @@ BUDGETS: dict[str, int] = {
     "criterions": 192,
     "data": 2344,
     "evaluation": 264,
-    "heads": 2450,
+    "heads": 2452,
     "hooks": 2819,
+    "huggingface": 700,
     "inference": 1309,
     "losses": 4628,
     "measures": 1524,
@@ -40,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2510,
     "trunks": 348,
 }
-LINES_OF_TESTS = 40175
+LINES_OF_TESTS = 41732
 
 
 @pytest.fixture(scope="module")

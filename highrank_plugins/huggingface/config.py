@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,14 @@ from torch import nn
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig
 
+from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head, build_head, head_options
 from highrank_plugins.heads.base import HEADS
 
 # what the base class would write into a trunk's configuration, None included
 IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
+TIED = "tie_word_embeddings"
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 OWN = ("text_config", "head", "head_options", "feature_scale")
 # what save_pretrained writes beside config.json, for Auto classes with trust_remote_code
@@ -49,9 +50,9 @@ class HighrankConfig(PreTrainedConfig):
         self, text_config: Any = None, head: str = "softmax",
         head_options: Mapping[str, Any] | None = None, feature_scale: float = 1.0, **kwargs: Any,
     ) -> None:  # fmt: skip
-        check_names(kwargs)
         if isinstance(text_config, Mapping) and "model_type" in text_config:
             text_config = AutoConfig.for_model(**text_config)
+        check_names(kwargs, text_config)
         self.text_config: Any = text_config
         self.head, self.head_options = head, {"bias": False, **(head_options or {})}
         self.feature_scale = feature_scale
@@ -60,9 +61,8 @@ class HighrankConfig(PreTrainedConfig):
             raise UserError(f"pointwise: expected a name, got a {type(function).__name__}; "
                             "its options go into head_options")  # fmt: skip
         if text_config is not None:
-            text_config = self.decoder()
-            tied = getattr(text_config, "tie_word_embeddings", False)
-            kwargs.setdefault("tie_word_embeddings", tied)
+            self.decoder()
+            kwargs.setdefault(TIED, getattr(text_config, TIED, False))
             for name in TOKENS:
                 kwargs.setdefault(name, getattr(text_config, name, None))
             # a living trunk whose implementation becomes None builds no causal mask
@@ -108,13 +108,14 @@ class HighrankConfig(PreTrainedConfig):
         return getattr(trunk, name)
 
 
-def check_names(given: Mapping[str, Any]) -> None:
+def check_names(given: Mapping[str, Any], text: Any) -> None:
     """Refuse names that the base class would keep, and that would change nothing."""
     options = HEADS.common.union(*map(head_options, HEADS.names()))
     for name in given:
-        near = get_close_matches(name, OWN, 1, 0.8) or ["head_options"]
-        if name in options or near != ["head_options"]:
-            raise UserError(f"HighrankConfig: unknown argument {name!r}; did you mean {near[0]}=?")
+        near = "" if hasattr(text, name) else did_you_mean(name, OWN)
+        if name in options or near:
+            hint = "; options of the head go into head_options" if name in options else near
+            raise UserError(f"HighrankConfig: unknown argument {name!r}{hint}")
 
 
 def logit_factor(text: Any) -> float:
