@@ -19,11 +19,11 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1470,
     "benchmarks": 1400,
-    "cli": 3163,
+    "cli": 3160,
     "common": 2544,
     "compat": 456,
     "criterions": 192,
-    "data": 2344,
+    "data": 2373,
     "evaluation": 264,
     "heads": 2452,
     "hooks": 2819,
@@ -34,14 +34,14 @@ BUDGETS: dict[str, int] = {
     "models": 1838,
     "optim": 295,
     "reports": 1676,
-    "results": 2428,
+    "results": 2462,
     "studies": 1105,
     "tasks": 575,
     "top": 70,
     "training": 2510,
     "trunks": 348,
 }
-LINES_OF_TESTS = 41732
+LINES_OF_TESTS = 41790
 
 
 @pytest.fixture(scope="module")

@@ -57,20 +57,13 @@ def perplexity(
     The end of a line counts as a piece, a word and a byte. Only the last two compare models with
     different pieces.
     """
-    from highrank_plugins.common.text_lines import byte_lines
-    from highrank_plugins.results.perplexity import read_eval_lm
+    from highrank_plugins.results.perplexity import of_text
 
-    score = read_eval_lm(log, "test")["test_bits"]
-    counted = dict(part.split(":") for part in score.signature.split("|"))
-    lines = [line for _, line in byte_lines(text, may_be_empty=False)]
-    scored = int(counted.get("words", counted["tokens"]))
-    if scored < len(lines):
-        raise ValueError(f"{log} scores {scored:,} tokens, but {text} has {len(lines):,} lines")
-    total = score.value * scored
-    words, size = (sum(map(f, lines)) + len(lines) for f in (lambda line: len(line.split()), len))
-    typer.echo(f"perplexity per piece: {2 ** (total / int(counted['tokens'])):,.2f}")
-    typer.echo(f"perplexity per word: {2 ** (total / words):,.2f} ({words:,} words)")
-    typer.echo(f"bits per byte: {total / size:.3f} ({size:,} bytes)")
+    piece, word, byte = of_text(log, text).values()
+    number, size = (int(found.signature.partition(":")[2]) for found in (word, byte))
+    typer.echo(f"perplexity per piece: {piece.value:,.2f}")
+    typer.echo(f"perplexity per word: {word.value:,.2f} ({number:,} words)")
+    typer.echo(f"bits per byte: {byte.value:.3f} ({size:,} bytes)")
 
 
 class ScoreOptions(BlockOptions):

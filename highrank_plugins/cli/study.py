@@ -54,7 +54,8 @@ def study(file: Annotated[Path, "STUDY.yaml."], options: StudyOptions) -> None:
 
     The same command resumes an interrupted study.
     """
-    from highrank_plugins.studies.definition import first_seeds, read_study
+    from highrank_plugins.data.own_text import check_recipe
+    from highrank_plugins.studies.definition import first_seeds, read_study, script_options
     from highrank_plugins.studies.members import prepare, study_folder
     from highrank_plugins.studies.runner import check_machine, slots
     from highrank_plugins.studies.table import planned
@@ -71,6 +72,9 @@ def study(file: Annotated[Path, "STUDY.yaml."], options: StudyOptions) -> None:
     plan = planned(folder, None if options.dry_run else options.at_most)
     if (most := options.at_most or plan) is not None:
         read = replace(read, members=first_seeds(read.members, most))
+    if not (options.only or options.table):
+        for line in check_recipe(script_options(read.recipe) | dict(read.options)):
+            _say(line)
     members = prepare(read, exp_dir)
     if ways in ([], ["only"]):
         check_machine(members)  # nodes of SLURM may have more cores

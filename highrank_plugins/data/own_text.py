@@ -6,13 +6,13 @@ cleaned; given validation and test text stays as it is. Memory is bounded by `MO
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from highrank_plugins.analysis.scored_text import Tokens, bleu_tokens
 from highrank_plugins.common.files import write_json
@@ -25,6 +25,7 @@ from highrank_plugins.data.parallel import KEPT
 PARTS = ("train", "valid", "test")
 MOST_LINES = 2_000_000
 LEAST_LINES = 1_000  # of the training text
+LEAST_HELD_OUT = 10  # lines of validation and of test, or as many times 10 words
 HELD_OUT = 500  # lines of validation and of test, if they are between 2 and 10 % of the text
 _SAMPLE = 20_000  # lines from which the time of reading is estimated
 _KNOWN_SHARE = 0.01  # of the held-out lines, that may be in the training text
@@ -40,6 +41,21 @@ class Choices:
     limit: int | None = None  # lines of the training text, or of the text to split
     words: bool = False  # a model of words needs blanks between them
     tokens: Tokens | None = None  # of sacreBLEU
+
+
+def check_recipe(options: Mapping[str, str]) -> Iterator[str]:
+    """Check the text that the options of a recipe name, as the recipe will; yield what it reads."""
+    data = Path(options.get("data") or "embedded")  # without one, a recipe reads its own text
+    if "overlap" not in options or not data.exists():  # it reads no text of the user's
+        return iter(())
+    pair = options.get("source", ""), options.get("target", "")
+    endings = pair if any(pair) else ("txt",)
+    own = OwnText(data, Choices(
+        endings, options.get("order") == "stream", cast(Any, options["overlap"]),
+        int(options["limit"]) if options.get("limit") else None, options.get("units") == "words",
+        cast(Any, options.get("bleu_tokens") or None),
+    ))  # fmt: skip
+    return chain(own.expect(), own.take())
 
 
 def part_of(source: str, percent: int = 2) -> str:
@@ -75,6 +91,11 @@ def _entry(counts: LineFates) -> dict[str, Any]:
 def _left_out(entry: dict[str, Any]) -> str:
     reasons = (f"{tally['sentences']:,} {why}" for why, tally in entry["left out"].items())
     return f"; left out: {', '.join(reasons)}" if entry["left out"] else ""
+
+
+def _size(entry: dict[str, Any]) -> int:
+    """Return the lines that a part has; a tenth of its words, if these are more."""
+    return max(entry["out"]["sentences"], entry["out"]["words"] // 10)
 
 
 class OwnText:
@@ -210,6 +231,12 @@ class OwnText:
                 f"{train}: {lines:,} lines to train on, and the smallest model needs "
                 f"{LEAST_LINES:,}: give more text"
             )
+        for part in ("valid", "test"):
+            if _size(counts := _entry(self.ledger[part][0])) < LEAST_HELD_OUT:
+                raise UserError(
+                    f"{(whole or self.parts[part])[-1]}: {counts['out']['sentences']:,} lines for "
+                    f"{part}, and a score needs {LEAST_HELD_OUT}, better {HELD_OUT}: give more text"
+                )
         if 2 * self._equal > lines:
             raise UserError(
                 f"{train}: {self._equal:,} of {lines:,} pairs have equal sides: the files hold one "
@@ -239,6 +266,8 @@ class OwnText:
         for part in PARTS:
             counts = _entry(self.ledger[part][0])
             out, left = counts["out"], _left_out(counts) or "; nothing is left out"
+            few = part != "train" and _size(counts) < 10 * LEAST_HELD_OUT
+            left += f"; few: {HELD_OUT} lines tell layers apart better" if few else ""
             yield f"{part}: {out['sentences']:,} lines, {out['words']:,} words{left}"
         if known := self._known_lines():
             said = ", ".join(f"{known[part]:,} lines of {part}" for part in ("valid", "test"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.provenance import machine_kind
-from highrank_plugins.results.perplexity import UNIGRAM
+from highrank_plugins.results.perplexity import BYTE, UNIGRAM, WORD
 
 Record = dict[str, Any]
 # kind of score → its names, its least and its greatest value
@@ -115,7 +115,7 @@ def doubts(record: Record) -> list[str]:
 
 def is_perplexity(metric: str) -> bool:
     """Whether a metric depends on the words among which a model chooses."""
-    return _kind(metric) in ("perplexity", "bits")
+    return _kind(metric) in ("perplexity", "bits") and metric not in (WORD, BYTE)
 
 
 def vocabulary(record: Record) -> dict[str, str]:

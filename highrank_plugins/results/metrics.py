@@ -75,6 +75,8 @@ _LISTED = (
     Metric(f"test_{_BEFORE}", "test ppl before finetuning", ".2f", "score"),
     Metric(f"valid_{_PPL}", "valid ppl", ".2f", "score", "validation perplexity", kind="valid ppl"),
     Metric(f"test_{_PPL}", "test ppl", ".2f", "score", "test perplexity", kind="test ppl"),
+    Metric("word_perplexity", "ppl per word", ".2f", "score"),
+    Metric("bits_per_byte", "bits per byte", ".3f", "score"),
     Metric(f"test_cache_{_PPL}", "test ppl, cache", ".2f", "score", kind="test ppl (cache)"),
     Metric(f"test_dynamic_{_PPL}", "test ppl, dynamic", ".2f", "score", kind="test ppl (dynamic)"),
     Metric(f"valid_cache_{_PPL}", "", ".2f", kind="valid ppl (cache)", detail=True),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from highrank_plugins.common.checksums import checksum
 from highrank_plugins.common.files import read_json
 from highrank_plugins.common.score import Score
+from highrank_plugins.common.text_lines import byte_lines
 from highrank_plugins.data.binarising import SPECIAL
 from highrank_plugins.measures import find_measure, measure_names
 from highrank_plugins.results.counts import count_words, sizes_of
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from highrank_plugins.measures.base import Measure
 
 T = TypeVar("T")
+WORD, BYTE = "word_perplexity", "bits_per_byte"  # whatever the pieces
 BEFORE = "_before_finetuning"  # ends the names of the scores of the first training run
 _COUNT = re.compile(r"Evaluated ([\d,]+) tokens")
 _WORDS = re.compile(r"are means over ([\d,]+) words")  # the log of hooks/evaluation.py
@@ -45,6 +47,27 @@ def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
     return {
         f"{split}_perplexity": Score(round(2**bits, 2), signature),
         f"{split}_bits": Score(bits, signature),
+    }
+
+
+def of_text(log: Path, text: Path) -> dict[str, Score]:
+    """Return perplexities per piece and per word, and bits per byte, of the scored raw text.
+
+    The end of a line counts as a piece, a word and a byte. Only the last two compare models with
+    different pieces.
+    """
+    score = read_eval_lm(log, "test")["test_bits"]
+    counted = dict(part.split(":") for part in score.signature.split("|"))
+    lines = [line for _, line in byte_lines(text, may_be_empty=False)]
+    scored, pieces = int(counted.get("words", counted["tokens"])), int(counted["tokens"])
+    if scored < len(lines):
+        raise ScoreError(f"{log} scores {scored:,} tokens, but {text} has {len(lines):,} lines")
+    bits = score.value * scored
+    words, size = (sum(map(f, lines)) + len(lines) for f in (lambda line: len(line.split()), len))
+    return {
+        "test_perplexity": Score(round(2 ** (bits / pieces), 2), f"tokens:{pieces}"),
+        WORD: Score(round(2 ** (bits / words), 2), f"text_words:{words}"),
+        BYTE: Score(round(bits / size, 3), f"bytes:{size}"),
     }
 
 

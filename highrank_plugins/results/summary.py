@@ -37,6 +37,9 @@ def _evaluations(path: Path, data: Path | None, finetuned: bool) -> dict[str, Sc
         scores |= perplexity.before_finetuning(path)
     if data is not None and (unigram := perplexity.unigram_perplexity(data)):
         scores[perplexity.UNIGRAM] = unigram
+    raw = data and data.with_name("text") / "test.txt"
+    if raw and raw.is_file() and raw.parent.with_name("pieces").is_dir():
+        scores |= perplexity.of_text(path / "test.log", raw) | scores
     for split, folder in (("test", path), ("valid", path / "valid")):
         scores |= perplexity.read_measures(folder, split)
     return scores
@@ -103,7 +106,13 @@ def summary(result: dict[str, Any], texts: list[Path]) -> str:
         signature = result["paired"]["signature"]
         against = f"against {other['system']}, {other['score']:.2f}"
         lines.append(f"{against}: p = {own['p_value']:.4f} {signature}")
-    last = {"chrf": "chrF", "sacrebleu": "sacreBLEU", "test_perplexity": "test perplexity"}
+    last = {
+        "chrf": "chrF",
+        "sacrebleu": "sacreBLEU",
+        perplexity.BYTE: "bits per byte of the test text",
+        perplexity.WORD: "test perplexity per word",
+        "test_perplexity": f"test perplexity{' per piece' if perplexity.WORD in metrics else ''}",
+    }
     for name in filter(metrics.__contains__, known if "sacrebleu" in metrics else last):
         lines.append(f"{last[name]} {metrics[name]} {signatures[name]}")
     return "\n".join(lines)

@@ -136,6 +136,20 @@ def test_bad_text_is_refused_in_one_line_with_the_remedy(tmp_path, case):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(("count", "said"), [(9, ""), (10, "; few: 500"), (100, "words; nothing")])
+def test_a_handful_of_test_lines_is_refused_and_a_few_are_called_so(tmp_path, count, said):
+    data = write_parts(tmp_path / "mine", others=count)
+    if said:
+        assert f"test: {count} lines" in (found := take(data)[1]) and said in found
+    else:
+        with pytest.raises(UserError, match=r"dev\.en: 9 lines for valid, and a score needs 10"):
+            take(data)
+    (data / "test.txt").write_text("a b " * 500 + "\n")  # a stream may be one long line
+    (data / "train.txt").write_text(lines(1000, "word"))
+    (data / "dev.txt").write_text(lines(20, "word", 5000))
+    take(data, endings=("txt",), stream=True)
+
+
 @pytest.mark.parametrize("text", ["word\n" * 2000, "".join(f"w{n} x{n}\n" for n in range(2000))],
                          ids=["one word", "no word twice"])  # fmt: skip
 def test_a_text_whose_words_would_become_unknown_is_refused(tmp_path, text):

@@ -135,6 +135,21 @@ def test_a_new_folder_of_no_text_is_refused(tmp_path, words, message):
     assert not (tmp_path / "mine").exists()
 
 
+@pytest.mark.parametrize(
+    ("way", "lines", "said"),
+    [("--jobs=1", 50, "41 lines to train on"), ("--dry-run", 0, "train.en, train.de, valid.en")],
+)
+def test_a_study_refuses_its_text_before_a_member_starts(timetable, tmp_path, way, lines, said):
+    words = ["--translation", "--source", "en", "--target", "de"]
+    assert highrank("new", tmp_path / "mine", *words).returncode == 0
+    for language in ("en", "de") if lines else ():
+        text = (timetable / f"timetable.{language}").read_text().split("\n")[:lines]
+        (tmp_path / "mine" / "text" / f"short.{language}").write_text("\n".join(text))
+    result = highrank("study", tmp_path / "mine" / "study.yaml", "--exp-dir", tmp_path / "e", way)
+    assert (result.returncode, result.stdout) == (2, "") and said in result.stderr
+    assert result.stderr.count("\n") == 1 and not (tmp_path / "e").exists()
+
+
 def test_translate_names_what_is_no_model(tmp_path):
     result = highrank("translate", tmp_path)
     assert result.returncode == 2

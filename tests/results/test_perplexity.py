@@ -3,12 +3,15 @@
 import pytest
 
 from highrank_plugins.common.score import Score
+from highrank_plugins.results.doubts import below_floor, is_perplexity
 from highrank_plugins.results.perplexity import (
     before_finetuning,
+    of_text,
     read_eval_lm,
     response_perplexity,
 )
 from highrank_plugins.results.scoring import ScoreError
+from highrank_plugins.results.summary import read_scores
 
 LOG = """INFO:fairseq_cli.eval_lm:Evaluated 82,430 tokens in 9.5s (8687.99 tokens/s)
 INFO:fairseq_cli.eval_lm:Loss (base 2): 5.8000, Perplexity: 55.72
@@ -51,6 +54,32 @@ def test_the_perplexity_before_finetuning_is_read(tmp_path):
         "valid_perplexity_before_finetuning": 55.72,
         "test_perplexity_before_finetuning": 55.72,
     }
+
+
+@pytest.mark.parametrize("in_pieces", [True, False])
+def test_models_of_pieces_are_compared_by_words_and_bytes_of_the_raw_text(tmp_path, in_pieces):
+    text, bits = "a bé\nc\n", 12 * 2.5
+    for split in ("valid", "test"):
+        log = "Evaluated 12 tokens in 1s\nLoss (base 2): 2.5, Perplexity: 5.66\n"
+        (tmp_path / f"{split}.log").write_text(log)
+    for folder in ("text", "data-bin", *["pieces"] * in_pieces):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "text" / "test.txt").write_text(text)
+    expected = {
+        "test_perplexity": Score(5.66, "tokens:12"),
+        "word_perplexity": Score(2.0 ** (bits / 5), "text_words:5"),
+        "bits_per_byte": Score(bits / len(text.encode()), "bytes:8"),
+    }
+    assert of_text(tmp_path / "test.log", tmp_path / "text" / "test.txt") == expected
+    found = read_scores(tmp_path, False, tmp_path / "data-bin")
+    assert next(iter(found.items())) == ("test_perplexity", Score(5.66, "tokens:12|eval:static"))
+    assert expected.keys() <= found.keys() if in_pieces else "word_perplexity" not in found
+    metrics = {name: score.value for name, score in found.items()}
+    assert not [*below_floor({"metrics": metrics | {"test_unigram_perplexity": 30}})]
+    assert [is_perplexity(name) for name in expected] == [True, False, False]
+    (tmp_path / "text" / "test.txt").write_text("c\n" * 13)
+    with pytest.raises(ScoreError, match=r"scores 12 tokens, but .* has 13 lines"):
+        of_text(tmp_path / "test.log", tmp_path / "text" / "test.txt")
 
 
 RESPONSES = "oh yeah\nno\n"
