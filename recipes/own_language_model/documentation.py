@@ -8,7 +8,7 @@ import ast
 import hashlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,10 +30,10 @@ def main() -> None:
     Path(sys.argv[1]).write_text(text, encoding="utf-8")
 
 
-def sentences() -> Iterator[str]:
+def sentences(packages: Sequence[str] = PACKAGES) -> Iterator[str]:
     """Yield the sentences of all packages, whose files are mixed by a hash of their names."""
     files = {}
-    for spec in filter(None, map(find_spec, PACKAGES)):
+    for spec in filter(None, map(find_spec, packages)):
         for folder in map(Path, spec.submodule_search_locations or ()):
             found = [path for path in folder.rglob("*.py") if "tests" not in path.parts]
             files |= {path.relative_to(folder.parent).as_posix(): path for path in found}
