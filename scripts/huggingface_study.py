@@ -4,7 +4,7 @@
 
 Each seed trains a Llama of its own on documentation of sympy, scipy and matplotlib. Every layer is
 then fine-tuned from a copy of it on documentation of numpy and networkx, with the same batches, by
-three learning rates. The one with the least validation loss counts.
+two learning rates. The one with the least validation loss counts.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from recipes.own_language_model.documentation import SHA256, sentences
 
 FIRST = ("sympy", "scipy", "matplotlib")
 WORDS, WIDTH, LENGTH, ROWS = 4_000, 96, 32, 16
-PRETRAINING, FINETUNING, RATE = 1_200, 300, 2e-3
-RATES = (1e-3, 2e-3, 4e-3)
+PRETRAINING, FINETUNING, RATE = 1_200, 250, 2e-3
+RATES = (1e-3, 3e-3)
 # moc has the parameters of mos and one softmax; tanh is the layer of contexts alone
 LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "softmax": ("softmax", {}),
