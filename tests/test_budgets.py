@@ -22,16 +22,16 @@ BUDGETS: dict[str, int] = {
     "cli": 3160,
     "common": 2544,
     "compat": 456,
-    "criterions": 192,
+    "criterions": 200,
     "data": 2373,
     "evaluation": 264,
-    "heads": 2452,
+    "heads": 2475,
     "hooks": 2819,
     "huggingface": 700,
     "inference": 1309,
-    "losses": 4628,
+    "losses": 4666,
     "measures": 1524,
-    "models": 1838,
+    "models": 1840,
     "optim": 295,
     "reports": 1676,
     "results": 2462,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2510,
     "trunks": 348,
 }
-LINES_OF_TESTS = 41790
+LINES_OF_TESTS = 41863
 
 
 @pytest.fixture(scope="module")

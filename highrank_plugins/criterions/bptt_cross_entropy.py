@@ -64,6 +64,7 @@ class BPTTCrossEntropyCriterion(FairseqCriterion):
             target=sample["target"],
             ignore_index=self.padding_idx,
             reduction="sum",
+            kept_tokens=sample["ntokens"],
         )
         sample["next_state"] = out.state
         loss = out.loss

@@ -6,9 +6,14 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
     LabelSmoothedCrossEntropyCriterionConfig,
 )
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from highrank_plugins.common.user_error import UserError
+
+# tasks whose batches have at most `ntokens` targets that are no padding
+COUNTING_TARGETS = (TranslationTask, LanguageModelingTask)
 
 
 @register_criterion("highrank_cross_entropy", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
@@ -40,6 +45,8 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             ignore_index=self.padding_idx,
             reduction="sum" if reduce else "none",
             accuracy=self.report_accuracy,
+            # other tasks may count the source's tokens
+            kept_tokens=sample["ntokens"] if isinstance(self.task, COUNTING_TARGETS) else None,
         )
         sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
         logging_output = {

@@ -288,6 +288,7 @@ class Head(nn.Module):
         label_smoothing: float = 0.0, ignore_index: int | None = None, reduction: str = "none",
         impl: str = "auto", memory: int | None = None, accuracy: bool = False,
         filter_gradients: bool = False, entropy: bool = False, z_loss: float = 0.0,
+        kept_tokens: int | None = None,
     ) -> LossOutput:  # fmt: skip
         """Return the negative log-likelihood of `target`, without holding N × M log-probabilities.
 
@@ -298,8 +299,9 @@ class Head(nn.Module):
             target: int64 [...], in [0, M) or `ignore_index`.
             weight: constant w per token [...]; it multiplies `loss`, not `nll`.
             label_smoothing: ε in [0, 1).
-            ignore_index: tokens with this target give 0 and no gradient. torch's default is −100;
-                here None ignores no token, and a target outside [0, M) is then an error.
+            ignore_index: tokens with this target give 0 and no gradient, and cost nothing. torch's
+                default is −100; here None ignores no token, and a target outside [0, M) is then an
+                error.
             reduction: "none" (per token, shape of target), or scalars: "sum", and "mean" over the
                 tokens that are not ignored. As in torch's `cross_entropy`, a weighted mean divides
                 the loss by the sum of these tokens' weights; nll and correct are plain means.
@@ -313,6 +315,8 @@ class Head(nn.Module):
             entropy: also return `entropy`, −Σ_x P_x log P_x in nats.
             z_loss: ζ ≥ 0, the factor of the squared log-sum-exp of f(z), which keeps logits small
                 (PaLM: 1e-4). A Mixture of Softmaxes adds up the squares of its K softmaxes.
+            kept_tokens: the number of tokens that are not ignored, or more. A GPU needs it to leave
+                the ignored ones out; a CPU counts them.
         Returns:
             `LossOutput`; only its `loss` carries gradients. float32, or float64 for float64.
         """
@@ -321,7 +325,7 @@ class Head(nn.Module):
             self.sample_masks(features.shape[:-1], features), label_smoothing, memory, accuracy,
             filter_gradients, entropy, z_loss,
         )  # fmt: skip
-        return compute_nll(plan, features.shape[:-1], reduction, impl, ignore_index)
+        return compute_nll(plan, features.shape[:-1], reduction, impl, ignore_index, kept_tokens)
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode as `nn.Module.train` does, and discard what was prepared for inference."""

@@ -9,7 +9,9 @@ own generator, which draws for one gate after another.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +28,8 @@ class RandomState:
 
     `masks[name]` is [R, width] with entries 0 or 1/(1 − p); token n uses row n % R. R is the number
     of tokens, or of columns of a time-major batch when the mask is locked over time. Only the state
-    of a chunk, of the tokens start..stop−1, has noise.
+    of a chunk, of the tokens start..stop−1, has noise. With an `index` these are not all tokens of
+    the batch, but those with the numbers `index`, which rise.
     """
 
     masks: Named = field(default_factory=dict)
@@ -34,11 +37,21 @@ class RandomState:
     noise_seed: int = 0
     start: int = 0
     stop: int = 0
+    index: Tensor | None = None
 
     def rows(self, start: int, stop: int) -> RandomState:
         """Return the state of the tokens start..stop−1."""
-        masks = {name: _rows(mask, start, stop) for name, mask in self.masks.items()}
-        return RandomState(masks, self.noise_sd, self.noise_seed, start, stop)
+        index, masks = None if self.index is None else self.index[start:stop], {}
+        for name, mask in self.masks.items():
+            cut = self.index is not None and len(mask) == len(self.index)  # by `of_tokens`
+            masks[name] = _rows(mask, start, stop, None if cut else index)
+        return RandomState(masks, self.noise_sd, self.noise_seed, start, stop, index)
+
+    def of_tokens(self, index: Tensor) -> RandomState:
+        """Return the state of the tokens with the numbers `index`, in place of the whole batch."""
+        masks = self.masks.items()
+        cut = {name: m[index % len(m)] if len(m) >= len(index) else m for name, m in masks}
+        return replace(self, masks=cut, index=index)
 
     def dropout(self, name: str, x: Tensor) -> Tensor:
         """Return x [n, width] with the mask `name`, or x itself where no such mask was drawn."""
@@ -60,19 +73,23 @@ class RandomState:
             return False
         # device meta, where `scripts/roofline.py` runs losses, has no generator
         device = "cpu" if x_JNS.is_meta else x_JNS.device
-        begin = self.start + first
-        end = begin + x_JNS.size(1)
-        for block in range(begin // NOISE_BLOCK, math.ceil(end / NOISE_BLOCK)):
-            drawn_from = block * NOISE_BLOCK
-            start, stop = max(begin, drawn_from), min(end, drawn_from + NOISE_BLOCK)
+        numbers = range(self.start, self.stop) if self.index is None else self.index.tolist()
+        at = 0
+        here = numbers[first : first + x_JNS.size(1)]
+        for block, members in groupby(here, lambda number: number // NOISE_BLOCK):
+            rows: Any = [number % NOISE_BLOCK for number in members]
+            start, at = at, at + len(rows)
+            all_drawn = len(rows) == NOISE_BLOCK
+            if rows[-1] - rows[0] == len(rows) - 1:
+                rows = slice(rows[0], rows[-1] + 1)
             generator = torch.Generator(device).manual_seed(self.noise_seed + block)
             for x_NS in x_JNS:
-                rows_NS = x_NS[start - begin : stop - begin]
-                whole = stop - start == NOISE_BLOCK and rows_NS.is_contiguous()
+                rows_NS = x_NS[start:at]
+                whole = all_drawn and rows_NS.is_contiguous()
                 drawn = rows_NS if whole else x_NS.new_empty(NOISE_BLOCK, x_NS.size(1))
                 drawn.normal_(0, self.noise_sd, generator=generator)
                 if not whole:
-                    rows_NS.copy_(drawn[start - drawn_from : stop - drawn_from])
+                    rows_NS.copy_(drawn[rows])
         return True
 
 
@@ -82,8 +99,10 @@ def sample_mask(leading: torch.Size, width: int, p: float, locked: bool, like: T
     return dropout_mask((rows, width), p, like)
 
 
-def _rows(mask: Tensor, start: int, stop: int) -> Tensor:
+def _rows(mask: Tensor, start: int, stop: int, index: Tensor | None) -> Tensor:
     rows = mask.size(0)
-    if stop <= rows:
+    if index is None and stop <= rows:
         return mask[start:stop]
-    return mask[torch.arange(start, stop, device=mask.device) % rows]
+    if index is None:
+        index = torch.arange(start, stop, device=mask.device)
+    return mask[index % rows]

@@ -27,15 +27,19 @@ logger = logging.getLogger(__name__)
 REDUCTIONS = ("none", "sum", "mean")
 FUSED = ("fused", "cpp", "triton")  # for heads with a fused loss; they differ in their kernels
 IMPLEMENTATIONS = ("reference", "chunked", *FUSED)
+LEAST_SHARE = 1 / 16  # of ignored tokens; below it, to leave them out saves little
 _logged: set[tuple[str, str]] = set()
 
 
 def compute_nll(
-    plan: LossPlan, leading: torch.Size, reduction: str, impl: str, ignore_index: int | None
-) -> LossOutput:
+    plan: LossPlan, leading: torch.Size, reduction: str, impl: str, ignore_index: int | None,
+    kept_tokens: int | None = None,
+) -> LossOutput:  # fmt: skip
     """Return `Head.nll` of flat features [N, F]; `leading` is the shape of target and result."""
     if torch.compiler.is_compiling():  # a loss with its own gradients must not be traced
-        return torch.compiler.disable(compute_nll)(plan, leading, reduction, impl, ignore_index)
+        return torch.compiler.disable(compute_nll)(
+            plan, leading, reduction, impl, ignore_index, kept_tokens
+        )
     plan.own, plan.falls_back = not is_ours(plan.head), impl == "auto"
     check_arguments(plan, leading, reduction)
     chosen = implementation_for(impl, plan.head, plan.features, plan.filter_gradients)
@@ -44,12 +48,38 @@ def compute_nll(
     plan.target, plan.ignored = flat_target(plan.target, plan.head.num_classes, ignore_index)
     if plan.weight is not None:
         plan.weight = plan.weight.detach().reshape(-1)
+    index = None if chosen == "reference" else kept_rows(plan, kept_tokens)
+    if index is not None:
+        plan.keep(index)
     if plan.own:
         chosen = checked_implementation(plan, chosen, compute)
     out = compute(chosen, plan)
-    if reduction == "none":
-        return out.map(lambda t: t.view(leading))
-    return out if reduction == "sum" else _mean(plan, out)
+    if reduction != "none":
+        return out if reduction == "sum" else _mean(plan, out)
+    if index is not None:
+        out = out.map(lambda t: t.new_zeros(leading.numel()).index_copy(0, index, t))
+    return out.map(lambda t: t.view(leading))
+
+
+def kept_rows(plan: LossPlan, most: int | None) -> Tensor | None:
+    """Return the numbers of `most` tokens, with all that are not ignored; None keeps every token.
+
+    Only a CPU is asked how many there are. Without its wait a GPU cannot say which blocks of tokens
+    need noise.
+    """
+    ignored = plan.ignored
+    if ignored is None:
+        return None
+    kept = len(ignored) - ignored.sum()
+    if ignored.device.type == "cpu":
+        most = int(kept)
+    elif plan.random_state.noise_sd:
+        return None
+    if most is None or most > (1 - LEAST_SHARE) * len(ignored):
+        return None
+    if ignored.device.type != "cpu":
+        torch._assert_async(kept <= most, "kept_tokens: more tokens are not ignored")
+    return ignored.argsort(stable=True)[:most]
 
 
 def compute(impl: str, plan: LossPlan) -> LossOutput:

@@ -77,6 +77,14 @@ class LossPlan:
     ignored: Tensor | None = None  # [N] bool
     reduction: str = "sum"
 
+    def keep(self, index_n: Tensor) -> None:
+        """Leave out all tokens but those of the numbers `index_n`, which keep masks and noise."""
+        self.features = self.features.index_select(0, index_n)
+        self.target = self.target[index_n]
+        self.ignored = None if self.ignored is None else self.ignored[index_n]
+        self.weight = None if self.weight is None else self.weight[index_n]
+        self.random_state = self.random_state.of_tokens(index_n)
+
     @property
     def smooth(self) -> bool:
         """Whether Σ_x −log P_x is needed at all."""

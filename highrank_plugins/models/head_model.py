@@ -104,6 +104,7 @@ class HeadModel(TrainingListener):
         ignore_index: int | None = None,
         reduction: str = "sum",
         accuracy: bool = False,
+        kept_tokens: int | None = None,
         **kwargs,
     ):
         """Run the stock forward pass; with a target [B, T] return ``Head.nll`` of the features.
@@ -114,7 +115,8 @@ class HeadModel(TrainingListener):
             return super().forward(*args, **kwargs)
         features, _ = self.features(*args, **kwargs)
         options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
-        return self.head_loss(features, target, reduction=reduction, accuracy=accuracy, **options)
+        options |= {"reduction": reduction, "accuracy": accuracy, "kept_tokens": kept_tokens}
+        return self.head_loss(features, target, **options)
 
     def head_loss(self, features: Tensor, target: Tensor, **options) -> LossOutput:
         """Return ``Head.nll`` by the requested implementation; the monitor sees the batch.

@@ -9,6 +9,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 from torch.testing import assert_close
 
 from highrank_plugins.heads import tokens
+from highrank_plugins.losses import nll
 from tests.models.small import build
 
 SETTINGS = {
@@ -48,11 +49,14 @@ def check_gradients(got, want, **tolerance):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_every_setting_gives_stocks_numbers(setting, mt_data):
+def test_every_setting_gives_stocks_numbers(setting, mt_data, monkeypatch):
     built = build(mt_data, "transformer_mixtape_tiny", *SETTINGS[setting])
     built.model.eval()
     batch = built.batch()
+    counts, rows = [], nll.kept_rows
+    monkeypatch.setattr(nll, "kept_rows", lambda plan, n: counts.append(n) or rows(plan, n))
     loss, size, log, got = results(built, built.criterion, batch)
+    assert counts == [batch["ntokens"]]  # without which a GPU computes padding, too
     want_loss, want_size, want_log, want = results(built, stock_twin(built.criterion), batch)
     assert size == want_size
     assert_close(loss, want_loss)
