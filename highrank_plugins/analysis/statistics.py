@@ -116,6 +116,42 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def power(effect: float, seeds: int, alpha: float = 0.05) -> float:
+    """Return how often Student's test finds a difference of `effect` deviations with two × n runs.
+
+    t has a noncentral t-distribution with 2n − 2 degrees of freedom around effect · √(n/2).
+    """
+    from scipy.stats import nct, t
+
+    freedom, centre = 2 * seeds - 2, effect * math.sqrt(seeds / 2)
+    critical = t.ppf(1 - alpha / 2, freedom)
+    found = nct.sf(critical, freedom, centre) + nct.cdf(-critical, freedom, centre)
+    # far in the tail scipy returns NaN where the power is 1
+    return float(found) if math.isfinite(found) else 1.0
+
+
+def smallest_effect(seeds: int, alpha: float = 0.05, wanted: float = 0.8) -> float:
+    """Return the difference, in deviations, that n runs of each system find with this power."""
+    from scipy.optimize import brentq
+
+    high = 1.0
+    while power(high, seeds, alpha) < wanted:
+        high *= 2
+    return float(brentq(lambda effect: power(effect, seeds, alpha) - wanted, 0, high))
+
+
+def seeds_needed(effect: float, alpha: float = 0.05, wanted: float = 0.8) -> int:
+    """Return the fewest runs of each system that find `effect` deviations with this power."""
+    few, enough = 1, 2
+    while power(effect, enough, alpha) < wanted:
+        few, enough = enough, 2 * enough
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        found = power(effect, middle, alpha) >= wanted
+        few, enough = (few, middle) if found else (middle, enough)
+    return enough
+
+
 class Correlation(NamedTuple):
     """Hold Pearson's r, its two-sided p-value, and the number of points."""
 

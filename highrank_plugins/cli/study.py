@@ -22,6 +22,7 @@ _say = partial(typer.echo, err=True)
 if TYPE_CHECKING:
     from highrank_plugins.studies.definition import Study
     from highrank_plugins.studies.members import PreparedMember
+    from highrank_plugins.studies.plan import StudyPlan
 
 
 class StudyOptions(BlockOptions):
@@ -41,6 +42,17 @@ class StudyOptions(BlockOptions):
         ge=2,
     )
     table: bool = option(False, "Run nothing; write the table of the finished members.")
+    effect: float | None = option(
+        None, "Run nothing; print the seeds and hours that a difference needs (perplexity: nats)."
+    )
+    like: Path | None = option(
+        None, "Records that tell --effect how much seeds differ (default: finished members)."
+    )
+    registered: bool = option(
+        False,
+        "Run nothing; write down metric, baseline, seeds and members, before the first run.",
+        {"words": "--register"},
+    )
     # last, since it hides the function
     option: list[str] | None = option(
         None, "Option of the recipe, such as data=DIR; may be repeated.", {"metavar": "KEY=VALUE"}
@@ -57,11 +69,16 @@ def study(file: Annotated[Path, "STUDY.yaml."], options: StudyOptions) -> None:
     from highrank_plugins.data.own_text import check_recipe
     from highrank_plugins.studies.definition import first_seeds, read_study, script_options
     from highrank_plugins.studies.members import prepare, study_folder
+    from highrank_plugins.studies.plan import FILE, forecast, planned, register
     from highrank_plugins.studies.runner import check_machine, slots
-    from highrank_plugins.studies.table import planned
     from highrank_plugins.training.launch.batch_job import check_characters
 
-    ways = [name for name in ("dry_run", "slurm", "only", "table") if getattr(options, name)]
+    fields = ("dry_run", "slurm", "only", "table", "registered")
+    ways = [name.removesuffix("ed") for name in fields if getattr(options, name)]
+    if options.effect is not None and ways not in ([], ["register"]):
+        ways.append("effect")
+    if options.like is not None and options.effect is None:
+        raise ValueError("--like: tells --effect how much seeds differ; give both")
     if len(ways) > 1:
         raise ValueError(f"{' and '.join(map(flag, ways))} exclude each other; choose one")
     exp_dir = options.exp_dir.resolve()
@@ -69,13 +86,22 @@ def study(file: Annotated[Path, "STUDY.yaml."], options: StudyOptions) -> None:
     folder = study_folder(read, exp_dir)
     if options.slurm:
         check_characters([str(folder), *sys.argv])
-    plan = planned(folder, None if options.dry_run else options.at_most)
-    if (most := options.at_most or plan) is not None:
+    only_plans = options.effect is not None or options.registered
+    plan = planned(folder, None if options.dry_run or only_plans else options.at_most)
+    most = options.at_most or (None if plan is None else int(plan["seeds"]))
+    if most is not None:
         read = replace(read, members=first_seeds(read.members, most))
     if not (options.only or options.table):
         for line in check_recipe(script_options(read.recipe) | dict(read.options)):
             _say(line)
     members = prepare(read, exp_dir)
+    if options.effect is not None:
+        for line in forecast(read, members, options.like, options.effect):
+            typer.echo(line)
+    if options.registered:
+        typer.echo(f"plan {register(read, members, folder, options.effect)[:12]}: {folder / FILE}")
+    if only_plans:
+        return
     if ways in ([], ["only"]):
         check_machine(members)  # nodes of SLURM may have more cores
     if options.dry_run:
@@ -96,7 +122,7 @@ def _run(
     members: "list[PreparedMember]",
     folder: Path,
     options: StudyOptions,
-    plan: int | None,
+    plan: "StudyPlan | None",
 ) -> None:
     """Run the members on this machine, or the only one that is asked for, and write the table."""
     from highrank_plugins.studies.members import NOT_RUN

@@ -1,10 +1,11 @@
 """Compare systems by the records of their runs: means, tests, effects, costs, differences."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import NamedTuple
 
 from highrank_plugins.analysis.statistics import (
@@ -21,6 +22,7 @@ from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.results.doubts import (
     Record,
     doubt_notes,
+    is_perplexity,
     provenance_notes,
     require_comparable,
     systems_below_floor,
@@ -32,6 +34,7 @@ from highrank_plugins.results.scoring import read_lines
 BASELINE = "softmax"
 BLEU = "sacrebleu"
 _PREFERRED = (BLEU, "test_perplexity")  # metrics that a table tests by default
+WILD = 0.05  # nats: deviation between seeds of which some hardly train
 TESTS = {"student": student_t, "welch": welch_t}
 
 
@@ -169,8 +172,21 @@ def compare_records(
     alike = [one.name for one in plain if len(one.runs) > len({*one.values(metric)}) == 1]
     said = f"All seeds have one score: {', '.join(alike)}. Check that their training differs."
     doubtful = [*[said][: len(alike)], *doubt_notes(of_systems, metric)]
+    if is_perplexity(metric):
+        wild = [one.name for one in plain if (pooled_deviation([one], metric) or 0) > WILD]
+        said = f"Seeds deviate by more than {WILD} nats, as where some failed to train: "
+        doubtful += [f"{said}{', '.join(wild)}."][: len(wild)]
     causes = [f"a {of}" for of, why in (("difference", differences), ("doubt", doubtful)) if why]
     return replace(compared, notes=[*compared.notes, *doubtful, *differences], causes=causes)
+
+
+def pooled_deviation(systems: Sequence[ComparedSystem], metric: str) -> float | None:
+    """Return the deviation between seeds, of nats if it is a perplexity; None without two seeds."""
+    log = math.log if is_perplexity(metric) else float
+    runs = [list(map(log, one.values(metric))) for one in systems]
+    found = [(len(of) - 1, stdev(of)) for of in runs if len(of) > 1]
+    freedom = sum(n for n, _ in found)
+    return math.sqrt(sum(n * sd**2 for n, sd in found) / freedom) if found else None
 
 
 def compare_values(texts: Sequence[str], metric: str | None, test: str, alpha: float) -> Compared:

@@ -6,35 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from highrank_plugins.common.files import read_json, write_json, write_text
+from highrank_plugins.common.files import write_text
 from highrank_plugins.reports.comparisons import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.results.record import DIVERGED, PROBLEMS, UNFAIR
 from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.members import MEMBERS, PreparedMember
-
-
-def planned(folder: Path, at_most: int | None) -> int | None:
-    """Return the seeds of a system that were planned first; write the plan down if it is new."""
-    file = folder / "plan.json"
-    if not file.is_file():
-        if at_most is not None:
-            write_json(file, at_most)
-        return at_most
-    plan = read_json(file)
-    if type(plan) is not int or plan < 2:
-        raise ValueError(f"{file}: not a number of seeds; write the one that was planned")
-    return plan
+from highrank_plugins.studies.plan import StudyPlan, plan_notes
 
 
 def write_tables(
-    study: Study, members: Sequence[PreparedMember], folder: Path, plan: int | None = None
+    study: Study, members: Sequence[PreparedMember], folder: Path, plan: StudyPlan | None = None
 ) -> list[Table]:
     """Write table.md and table.csv into the folder of a study, and links to its members.
 
     `highrank compare` of the links learns from problems.json which members have no record.
-    `plan` is the seeds of each member that were planned, see `planned`.
+    `plan` is what the study is held to, see `planned`.
     """
     problems = {member.name: problem for member in members if (problem := member.problem())}
     tables = _compare(study, members, problems, folder, plan)
@@ -49,7 +37,7 @@ def _compare(
     members: Sequence[PreparedMember],
     problems: Mapping[str, str],
     folder: Path,
-    plan: int | None,
+    plan: StudyPlan | None,
 ) -> list[Table]:
     """Compare all members that are done; the others are named with their problems."""
     found = [member for member in members if member.name not in problems]
@@ -71,8 +59,7 @@ def _compare(
     systems = [member.member.system for member in members]
     untested = dict.fromkeys(systems, why_untested(members, problems, plan) or "")
     untested = {**dict.fromkeys(diverged, UNFAIR), **{k: why for k, why in untested.items() if why}}
-    if plan is not None and systems.count(max(systems, key=systems.count)) > plan:
-        notes.append(f"Beyond the plan: it had {plan} seeds of each system at most.")
+    notes += plan_notes(study, members, plan) if plan is not None else ()
     compared = compare_records(usable, settings.metric, baseline, settings.test, untested=untested)
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
         own = [note for note in compared.notes if not note.startswith("Nothing is tested")]
@@ -81,11 +68,11 @@ def _compare(
 
 
 def why_untested(
-    members: Sequence[PreparedMember], problems: Mapping[str, str], plan: int | None
+    members: Sequence[PreparedMember], problems: Mapping[str, str], plan: StudyPlan | None
 ) -> str | None:
     """Return why a study shows no tests and nothing bold: its plan, or its machines."""
     if plan is not None and problems:
-        return f"not all of the planned seeds (at most {plan} of each system) are done"
+        return f"not all of the planned seeds (at most {plan['seeds']} of each system) are done"
     kinds: dict[int, set[str]] = {}
     for member in members:
         kinds.setdefault(member.member.seed, set()).update({member.machine()} - {""})

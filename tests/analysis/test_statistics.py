@@ -3,7 +3,9 @@
 import math
 import random
 
+import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
@@ -15,6 +17,9 @@ from highrank_plugins.analysis.statistics import (
     holm,
     paired_bleu,
     pearson,
+    power,
+    seeds_needed,
+    smallest_effect,
     student_t,
     summarise,
     welch_t,
@@ -68,6 +73,24 @@ def test_holm_rejects_what_stepping_down_rejects(p_values, level):
             break
         rejected.add(index)
     assert {i for i, p in enumerate(holm(p_values)) if p <= level} == rejected
+
+
+@pytest.mark.parametrize(
+    ("effect", "seeds", "alpha"), [(3.07, 3, 0.05), (1.0, 17, 0.05), (2.5, 5, 0.01)]
+)
+def test_power_is_the_share_of_studies_that_find_the_effect(effect, seeds, alpha):
+    generator = np.random.default_rng(0)
+    a, b = generator.normal(size=(2, 40_000, seeds))
+    found = (scipy.stats.ttest_ind(a + effect, b, axis=1).pvalue < alpha).mean()
+    assert power(effect, seeds, alpha) == pytest.approx(found, abs=0.008)
+
+
+def test_effects_and_seeds_invert_power():
+    assert [round(smallest_effect(n), 2) for n in (2, 3, 5, 30)] == [5.65, 3.07, 2.02, 0.74]
+    assert power(0.0, 3) == pytest.approx(0.05) and power(500.0, 3) == 1
+    for effect in (0.05, 0.4, 1.6, 3.2, 6.0):
+        n = seeds_needed(effect)
+        assert power(effect, n) >= 0.8 and (n == 2 or power(effect, n - 1) < 0.8)
 
 
 def test_pearson_equals_values_computed_by_hand():

@@ -75,6 +75,7 @@ def test_metrics_with_a_column_are_those_that_the_measures_compute(tmp_path):
     test_every_measure_becomes_scores(tmp_path)
     found = read_measures(tmp_path, "test")
     evaluated = ("sacrebleu", "chrf", "train_perplexity", "valid_perplexity", "test_perplexity")
+    evaluated += ("word_perplexity", "bits_per_byte")
     listed = {one.name for one in SCORES if not one.name.startswith(evaluated)}
     assert listed <= found.keys()
 

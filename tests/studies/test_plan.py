@@ -2,9 +2,13 @@
 
 import fcntl
 import json
+from math import log, sqrt
+from statistics import mean, variance
 
 import pytest
+import yaml
 
+from highrank_plugins.analysis.statistics import seeds_needed, smallest_effect
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.provenance import hardware
 from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
@@ -27,7 +31,78 @@ def test_tests_wait_for_the_seeds_that_were_planned(tmp_path):
     assert "Beyond the plan: it had 3 seeds of each system at most." in table_of(file).decode()
     (folder_of(file) / "plan.json").write_text("[]")
     done = study(file)
-    assert done.exit_code == 2 and "plan.json: not a number of seeds" in done.output
+    assert done.exit_code == 2 and "plan.json: no number of seeds" in done.output
+
+
+def test_a_study_is_held_to_its_registered_plan(tmp_path):
+    members = {name: {"conf": name} for name in ("softmax", "mos")}
+    file = write_stub(tmp_path, members=members, seeds=[1, 2], metric="test_perplexity")
+    done = study(file, "--register", "--effect", "0.01")
+    assert done.exit_code == 2 and "give --like FOLDER of a study like it" in done.output
+    assert study(file, "--register").exit_code == 0
+    plan = folder_of(file) / "plan.json"
+    assert json.loads(plan.read_text())["seeds"] == 2 and not starts(file)
+    assert study(file).exit_code == 0
+    short = json.loads(plan.read_text())["sha256"][:12]
+    assert f"As registered, plan {short}." in table_of(file).decode()
+    again = study(file, "--register")
+    assert again.exit_code == 2 and "has a plan already" in again.output
+
+    tree = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump(tree | {"test": "welch", "set": {"lr": 2}}))
+    assert study(file, "--only", "mos-1").exit_code == study(file, "--table").exit_code == 0
+    changed = "test, softmax-1, softmax-2, mos-1, mos-2"
+    found = table_of(file).decode()
+    assert f"Changed since the plan {short} was registered: {changed}." in found
+    plan.write_text(plan.read_text().replace("softmax-1", "softmax-9"))
+    moved = study(file, "--table")
+    assert moved.exit_code == 2 and "plan.json: changed after it was registered" in moved.output
+
+
+def test_a_plan_is_made_before_the_first_run(tmp_path):
+    file = write_stub(tmp_path, seeds=[1, 2])
+    assert study(file, "--only", "mos-2").exit_code == 0
+    done = study(file, "--register")
+    assert done.exit_code == 2 and "mos-2 has been run" in done.output
+    assert not (folder_of(file) / "plan.json").exists()
+
+
+def test_an_effect_needs_seeds_and_hours(tmp_path):
+    """Deviations by hand: perplexities of the logarithm, pooled over the systems."""
+    file = write_stub(tmp_path, seeds=[1, 2, 3])
+    records = tmp_path / "like"
+    records.mkdir()
+    runs = {"softmax": (80.0, 80.4, 79.8), "mos": (78.0, 78.1, 78.5)}
+    for name, values in runs.items():
+        for seed, value in enumerate(values, 1):
+            record = {"metrics": {"test_perplexity": value}, "signature": "a", "seeds": [seed]}
+            record |= {
+                "train": {"updates": 9, "wall_seconds": 1800, "words_per_second": 9},
+                "config": {"train": {"arch": name}},
+            }
+            record |= {"hardware": {"cores": 1}, "versions": {"torch": "2"}, "git": None}
+            (records / f"{name}-{seed}.json").write_text(json.dumps(record))
+    squares = [variance(map(log, values)) for values in runs.values()]
+    deviation = sqrt(mean(squares))
+    done = study(file, "--effect", "0.01", "--like", str(records))
+    assert done.exit_code == 0 and not starts(file), done.output
+    first, second, third = done.output.splitlines()
+    assert first.startswith(f"Seeds deviate by {deviation:.2g} nats, pooled over 2 systems of")
+    least = deviation * smallest_effect(3, 0.05 / 2)
+    assert f"find a true difference of {least:.2g} nats in 80 % of studies, adjusted" in second
+    seeds = seeds_needed(0.01 / deviation, 0.05 / 2)
+    hours = 3 * seeds / 2
+    assert (
+        third
+        == f"0.01 nats need {seeds} seeds of each: {3 * seeds} runs, {hours:.1f} hours of training."
+    )
+    for arguments, why in (
+        (("--like", str(records)), "--like: tells --effect"),
+        (("--effect", "0", "--like", str(records)), "--effect 0: must be above 0"),
+        (("--effect", "1", "--table"), "--table and --effect exclude each other"),
+    ):
+        refused = study(file, *arguments)
+        assert refused.exit_code == 2 and why in refused.output
 
 
 def test_a_seed_runs_on_one_kind_of_machine(tmp_path):

@@ -1,0 +1,127 @@
+"""Plan a study before it runs, and hold its table to the plan: seeds, metric, members."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from highrank_plugins.analysis.statistics import seeds_needed, smallest_effect
+from highrank_plugins.common.files import read_json, write_json
+from highrank_plugins.results.comparison import compare_records, pooled_deviation
+from highrank_plugins.results.doubts import is_perplexity
+from highrank_plugins.results.metrics import metric_named
+from highrank_plugins.results.record import RESULTS
+from highrank_plugins.studies.definition import Study
+from highrank_plugins.studies.members import PreparedMember
+
+FILE = "plan.json"
+StudyPlan = Mapping[str, Any]  # "seeds", the most of each system; the rest if it was registered
+
+
+def planned(folder: Path, at_most: int | None) -> StudyPlan | None:
+    """Return the plan of a study; write its seeds down if they are new."""
+    file = folder / FILE
+    if not file.is_file():
+        if at_most is None:
+            return None
+        write_json(file, {"seeds": at_most})
+    plan = read_json(file)
+    if not isinstance(plan, dict) or type(plan.get("seeds")) is not int or plan["seeds"] < 2:
+        raise ValueError(f"{file}: no number of seeds; write the one that was planned")
+    if "sha256" in plan and plan["sha256"] != _digest(plan):
+        raise ValueError(
+            f"{file}: changed after it was registered; restore it, or choose another --exp-dir"
+        )
+    return plan
+
+
+def forecast(
+    study: Study, members: Sequence[PreparedMember], like: Path | None, effect: float
+) -> Iterator[str]:
+    """Yield what the study can see, and how many seeds and hours an effect needs.
+
+    The deviation between seeds is that of the records in the folder `like`, or of the study's own
+    finished members. Perplexities are compared by their logarithm, so `effect` is in nats.
+    """
+    if not 0 < effect < math.inf:
+        raise ValueError(f"--effect {effect:g}: must be above 0")
+    where = "the finished members of this study" if like is None else str(like)
+    paths = [one.record for one in members if one.problem() is None]
+    if like is not None:
+        paths = sorted([*like.glob("*-[0-9]*.json"), *like.glob(f"*/{RESULTS}")])
+    few = f"no system has two records in {where}, so nobody knows how much seeds differ"
+    if not paths:
+        raise ValueError(f"--effect: {few}; give --like FOLDER of a study like it")
+    compared = compare_records(paths, study.settings.metric, columns=[])
+    metric, systems = metric_named(compared.metric), compared.systems
+    deviation = pooled_deviation(systems, metric.name)
+    if not deviation:
+        raise ValueError(f"--effect: {few}; give --like FOLDER of a study like it")
+    unit = "nats" if is_perplexity(metric.name) else metric.title
+    names = dict.fromkeys(member.member.system for member in members)
+    tested = max(1, len(names) - 1)
+    alpha = 0.05 / tested
+    yield f"Seeds deviate by {deviation:.2g} {unit}, pooled over {len(systems)} systems of {where}."
+    now = len(members) // len(names)
+    strict = "" if tested == 1 else f", adjusted for {tested} systems"
+    if now > 1:
+        least = f"{deviation * smallest_effect(now, alpha):.2g} {unit}"
+        found = f"a true difference of {least} in 80 % of studies{strict}"
+        yield f"{now} seeds of each would find {found}."
+    needed = seeds_needed(effect / deviation, alpha)
+    seconds = [s for one in systems if (s := one.cost("wall_seconds")) is not None]
+    hours = (
+        f", {needed * len(names) * mean(seconds) / 3600:.1f} hours of training" if seconds else ""
+    )
+    yield f"{effect:g} {unit} need {needed} seeds of each: {needed * len(names)} runs{hours}."
+
+
+def register(
+    study: Study, members: Sequence[PreparedMember], folder: Path, effect: float | None
+) -> str:
+    """Write the plan before the first run, with the key of each member; return its digest."""
+    file = folder / FILE
+    if file.is_file():
+        raise ValueError(f"{file}: this study has a plan already, which its table will be held to")
+    if done := [one.name for one in members if one.is_done()]:
+        raise ValueError(f"--register: {done[0]} has been run; a plan is made before the first run")
+    systems = [member.member.system for member in members]
+    plan = {
+        "seeds": max(map(systems.count, systems)),
+        "effect": effect,
+        **_settings(study),
+        "keys": {member.name: member.key for member in members},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(file, plan | {"sha256": _digest(plan)})
+    return _digest(plan)
+
+
+def plan_notes(study: Study, members: Sequence[PreparedMember], plan: StudyPlan) -> Iterator[str]:
+    """Yield whether a study is as planned: seeds beyond it, and what changed since."""
+    systems = [member.member.system for member in members]
+    if max(map(systems.count, systems)) > plan["seeds"]:
+        yield f"Beyond the plan: it had {plan['seeds']} seeds of each system at most."
+    if "sha256" in plan:
+        keys = {member.name: member.key for member in members}
+        changed = [name for name, value in _settings(study).items() if plan[name] != value]
+        changed += [name for name, key in plan["keys"].items() if keys.get(name, key) != key]
+        changed += sorted({*systems} - {name.rpartition("-")[0] for name in plan["keys"]})
+        short = plan["sha256"][:12]
+        if changed:
+            yield f"Changed since the plan {short} was registered: {', '.join(changed)}."
+        else:
+            yield f"As registered, plan {short}."
+
+
+def _settings(study: Study) -> dict[str, Any]:
+    of = study.settings
+    return {"metric": of.metric, "baseline": of.baseline, "test": of.test}
+
+
+def _digest(plan: StudyPlan) -> str:
+    said = {name: value for name, value in plan.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
