@@ -88,3 +88,33 @@ def test_a_softmax_has_the_loss_of_the_original(text):
     target = text[:, 1:].clone()
     target[0] = -1
     torch.testing.assert_close(ours(text[:, :-1], target)[1], theirs(text[:, :-1], target)[1])
+
+
+def test_the_gpt_of_the_page_learns_and_generates(tmp_path, monkeypatch, capsys):
+    (source,) = re.findall(
+        r"<!-- example: gpt -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL
+    )
+    (tmp_path / "input.txt").write_text("a head is no matrix. " * 20, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for old, new in {
+        "dim=128": "dim=32",
+        "layers=4": "layers=1",
+        "2_000": "40",
+        "200)": "20)",
+    }.items():
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    torch.manual_seed(0)
+    names: dict = {}
+    exec(source, names)
+    assert names["loss"] < 3 < torch.tensor(256.0).log()
+    assert names["model"].head.weight is names["model"].embedding.weight
+    tokens = names["text"][None, :30]
+    later = tokens.clone()
+    later[:, -1] = 3
+    features = []
+    names["model"].blocks.register_forward_hook(lambda *found: features.append(found[-1]))
+    for given in (tokens, later):
+        names["model"](given)
+    torch.testing.assert_close(features[0][:, :-1], features[1][:, :-1])
+    assert len(capsys.readouterr().out) > 15
