@@ -25,13 +25,13 @@ BUDGETS: dict[str, int] = {
     "criterions": 200,
     "data": 2373,
     "evaluation": 264,
-    "heads": 2475,
+    "heads": 2538,
     "hooks": 2819,
-    "huggingface": 700,
+    "huggingface": 701,
     "inference": 1309,
     "losses": 4666,
     "measures": 1524,
-    "models": 1840,
+    "models": 1841,
     "optim": 295,
     "reports": 1689,
     "results": 2478,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2510,
     "trunks": 348,
 }
-LINES_OF_TESTS = 41992
+LINES_OF_TESTS = 42035
 
 
 @pytest.fixture(scope="module")

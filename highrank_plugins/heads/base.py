@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads.checks import (
+    Stated,
     at_target,
     below_largest,
     check_shared_weight,
@@ -27,7 +28,7 @@ from highrank_plugins.heads.checks import (
     mix,
     widen,
 )
-from highrank_plugins.heads.pointwise import Pointwise, build_pointwise
+from highrank_plugins.heads.pointwise import POINTWISE, Pointwise, build_pointwise
 from highrank_plugins.heads.prepared import log_probs_of_chunks
 from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.heads.registry import Registry, follow_function, named_tensors
@@ -45,7 +46,7 @@ HEADS: Registry[type[Head]] = Registry(
 register_head = HEADS.register
 
 
-class Head(nn.Module):
+class Head(Stated):
     """Map features [..., F] to log-probabilities [..., M]: an output layer.
 
     A subclass implements `chunk_logits`, or else `chunk_log_probs`. Both take a run of n tokens and
@@ -191,6 +192,10 @@ class Head(nn.Module):
         own = {n: t for n, t in named_tensors(self).items() if not n.startswith("pointwise.")}
         return own | {f"pointwise.{name}": t for name, t in self.pointwise.tensors().items()}
 
+    def function(self) -> dict[str, Any]:
+        inner = POINTWISE.function(self.pointwise).items()
+        return HEADS.function(self) | {f"pointwise.{name}": value for name, value in inner}
+
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_prepared": None}  # copies and pickles prepare their own
 
@@ -299,9 +304,8 @@ class Head(nn.Module):
             target: int64 [...], in [0, M) or `ignore_index`.
             weight: constant w per token [...]; it multiplies `loss`, not `nll`.
             label_smoothing: ε in [0, 1).
-            ignore_index: tokens with this target give 0 and no gradient, and cost nothing. torch's
-                default is −100; here None ignores no token, and a target outside [0, M) is then an
-                error.
+            ignore_index: tokens with this target give 0, no gradient, and cost nothing. torch's
+                default is −100; ours ignores none, and a target outside [0, M) is then an error.
             reduction: "none" (per token, shape of target), or scalars: "sum", and "mean" over the
                 tokens that are not ignored. As in torch's `cross_entropy`, a weighted mean divides
                 the loss by the sum of these tokens' weights; nll and correct are plain means.
@@ -315,8 +319,7 @@ class Head(nn.Module):
             entropy: also return `entropy`, −Σ_x P_x log P_x in nats.
             z_loss: ζ ≥ 0, the factor of the squared log-sum-exp of f(z), which keeps logits small
                 (PaLM: 1e-4). A Mixture of Softmaxes adds up the squares of its K softmaxes.
-            kept_tokens: the number of tokens that are not ignored, or more. A GPU needs it to leave
-                the ignored ones out; a CPU counts them.
+            kept_tokens: number of tokens that are not ignored, or more; a GPU must be told.
         Returns:
             `LossOutput`; only its `loss` carries gradients. float32, or float64 for float64.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import operator
 from collections.abc import Callable, Iterable
@@ -13,9 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.losses.plan import Named
 from highrank_plugins.losses.runner import autocast_dtype
 
 Call = TypeVar("Call", bound=Callable[..., Any])
+PLAIN_SOFTMAX = {"name": "softmax", "pointwise.name": "identity"}  # a `function`
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -32,6 +36,56 @@ def checks_names(function: Call) -> Call:
         return function(*inputs, **options)
 
     return call  # type: ignore[return-value]  # it has the same signature
+
+
+class Stated(nn.Module):
+    """Name the function of a layer in its state dictionary, and compare it on loading.
+
+    Parameters of one name and shape may belong to two functions: a cap of 15 and one of 30. An
+    extra state of bytes, JSON, holds what `function` returns. A plain softmax has none, and to load
+    its state into another layer torch asks for strict=False.
+    """
+
+    states_function: bool = (
+        True  # False: the model's own configuration has the options, and is compared
+    )
+
+    def function(self) -> dict[str, Any]:
+        """Return the names of the function's parts, and options that no parameter shows."""
+        raise NotImplementedError
+
+    def get_extra_state(self) -> Tensor:
+        """Return the function as bytes."""
+        return torch.tensor([*json.dumps(self.function(), default=repr).encode()]).byte()
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Raise UserError if a state dictionary belongs to another function."""
+        there = json.loads(bytes(state.tolist()))
+        for name, value in self.function().items():
+            if (before := there.get(name, value)) != value:
+                raise UserError(
+                    f"the state dictionary is of another function: {name} {before} there, {value} "
+                    "in this head; build the head with the options of its training"
+                )
+
+    @property
+    def _omits_state(self) -> bool:
+        if type(self).get_extra_state is not Stated.get_extra_state:
+            return False  # a subclass keeps something else
+        return not self.states_function or self.function() == PLAIN_SOFTMAX
+
+    def _save_to_state_dict(self, destination: Named, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._omits_state:
+            del destination[f"{prefix}_extra_state"]
+
+    def _load_from_state_dict(
+        self, state: Named, prefix: str, metadata: object, strict: bool, missing: list[str],
+        *others: list[str],
+    ) -> None:  # fmt: skip
+        super()._load_from_state_dict(state, prefix, metadata, strict, missing, *others)
+        if self._omits_state and (name := f"{prefix}_extra_state") in missing:
+            missing.remove(name)
 
 
 def flat_features(

@@ -34,6 +34,7 @@ OUTSIDE_FUSED = frozenset(
         "check_sizes", "floats_per_token", "token_floats", "needs_sorted_classes",
         "no_options", "language_model_defaults", "option_help",
         "constants", "extra_repr", "reset_parameters", "train", "forward",
+        "get_extra_state", "set_extra_state",
         "log_probs", "nll", "top_k",
     )
 )  # fmt: skip
@@ -228,6 +229,11 @@ class Registry(Generic[T]):
         plain = {name: value for name, value in kept.items() if isinstance(value, PLAIN)}
         return {name: getattr(instance, name) for name in listed} | plain
 
+    def function(self, instance: Any) -> dict[str, Any]:
+        """Return the name of a layer's class, or of the base that has one, and its constants."""
+        name = getattr(instance, "registered_name", type(instance).__name__)
+        return {"name": name} | self.constants(instance)
+
     def hidden_options(self, instance: Any) -> list[str]:
         """Return the options with plain defaults that `constants` cannot find in `instance`."""
         return [
@@ -246,7 +252,7 @@ class Registry(Generic[T]):
             return {}
         with_list = (c for c in type(instance).__mro__ if vars(c).get("constants") is not None)
         covered = next(map(self._options_of, with_list), {})
-        options = self.options(self.name_of(instance))
+        options = self._options_of(type(instance))
         return {name: default for name, default in options.items() if name not in covered}
 
 

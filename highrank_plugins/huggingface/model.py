@@ -64,6 +64,7 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.model = AutoModel.from_config(text) if trunk is None else trunk
         self.head = config.build_head() if head is None else head
+        self.head.states_function = False  # the configuration has the options
         self._head_types = [type(module) for module in self.head.modules()]
         self._fused: FusedCall | None = None
         if config.tie_word_embeddings:

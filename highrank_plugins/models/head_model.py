@@ -59,6 +59,7 @@ class HeadModel(TrainingListener):
             tied=self.decoder.share_input_output_embed,
             locked_dropout=locked_dropout,
         )
+        self.head.states_function = False  # checkpoints hold `function_options`
         self.function_options()  # raises here rather than at the first checkpoint
         if cfg.head_z_loss and not self.head.has_log_norms:
             raise UserError(f"--head-z-loss: --head {cfg.head} has no z-loss; leave it out")

@@ -1,7 +1,10 @@
 """Names and shapes of parameters, frozen: checkpoints depend on them."""
 
 import pytest
+import torch
+from torch import nn
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import (
     build_head,
     build_pointwise,
@@ -70,7 +73,8 @@ POINTWISE_OPTIONS = {
 
 
 def shapes(module):
-    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    state = module.state_dict().items()
+    return {name: tuple(tensor.shape) for name, tensor in state if name != "_extra_state"}
 
 
 @pytest.mark.parametrize("name, options, want", STRUCTURES, ids=str)
@@ -86,6 +90,43 @@ def test_parameters_of_pointwise_functions_keep_names_and_shapes(name, options, 
     assert head.pointwise is pointwise
     extra = {f"pointwise.{parameter}": shape for parameter, shape in want.items()}
     assert shapes(head) == {"weight": (M, F), "bias": (M,)} | extra
+
+
+FUNCTIONS = [
+    # two layers whose parameters have the same names and shapes, and what the message names
+    ({"pointwise": "softcap", "cap": 15}, {"pointwise": "softcap"}, "pointwise.cap 15.0 there, 30"),
+    ({"pointwise": "gss"}, {"pointwise": "softcap"}, "pointwise.name gss there, softcap in"),
+    ({"pointwise": "gss"}, {}, "pointwise.name gss there, identity in"),
+    ({"name": "mos"}, {"name": "moc"}, "name mos there, moc in"),
+    ({"name": "mos", "context_scale": 4}, {"name": "mos"}, "context_scale 4.0 there, 1.0 in"),
+    ({"name": "mixtape", "frequent": 3, "gate_weight_norm": 1},
+     {"name": "mixtape", "frequent": 3}, "gate_weight_norm 1.0 there, 0.0 in"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("there, here, message", FUNCTIONS, ids=str)
+def test_the_state_of_another_function_is_refused(there, here, message, tmp_path):
+    """Also within a model, through a file, and without the order of the dictionary."""
+    old, new = (
+        nn.Sequential(build_head(**{"name": "softmax", "num_classes": M, "feature_dim": F} | o))
+        for o in (there, here)
+    )
+    torch.save(old.state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    with pytest.raises(UserError, match=message) as error:
+        new.load_state_dict(dict(reversed(state.items())))
+    assert "\n" not in str(error.value)
+    old.load_state_dict(state)
+
+
+def test_a_plain_softmax_has_the_state_of_a_linear_layer():
+    softmax = build_head("softmax", num_classes=M, feature_dim=F)
+    assert softmax.state_dict().keys() == OUTPUT.keys()
+    softmax.load_state_dict(nn.Linear(F, M).state_dict())
+    capped = build_head("softmax", num_classes=M, feature_dim=F, pointwise="softcap")
+    with pytest.raises(RuntimeError, match=r"Missing key.* \"_extra_state\""):
+        capped.load_state_dict(softmax.state_dict())
+    assert capped.load_state_dict(softmax.state_dict(), strict=False)
 
 
 @pytest.mark.parametrize("freeze", [False, True])

@@ -164,6 +164,7 @@ def test_missing_parameters_of_the_same_head_are_refused():
 def test_initial_values_fill_a_softmax_state(bias):
     softmax = build_head("softmax", num_classes=13, feature_dim=8, bias=bias)
     head = build_head("moc", num_classes=13, feature_dim=8, components=3, bias=bias)
+    head.states_function = False  # as in a model
     state = state_of(softmax)
     filled = fill_new_parameters(state, head, PREFIX)
     assert filled == [f"{PREFIX}{n}" for n in ("latent.bias", "latent.weight", "prior.weight")]
