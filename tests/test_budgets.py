@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1506,
     "benchmarks": 1400,
-    "cli": 3186,
+    "cli": 3188,
     "common": 2544,
     "compat": 456,
     "criterions": 200,
@@ -35,13 +35,13 @@ BUDGETS: dict[str, int] = {
     "optim": 295,
     "reports": 1689,
     "results": 2478,
-    "studies": 1219,
+    "studies": 1223,
     "tasks": 575,
     "top": 70,
-    "training": 2510,
+    "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 42035
+LINES_OF_TESTS = 42037
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,10 @@ import typer
 import highrank_plugins
 from highrank_plugins.common.blocks import option
 
+_Text = Annotated[
+    Path | None,  # not `data`, which has to be a file or a folder
+    typer.Option("--data", help="Your text, to copy (default: put it into FOLDER/text)."),
+]
 _LAYERS = ("softmax", "mixtape", "mos", "sigsoftmax")
 
 
@@ -19,10 +24,7 @@ def new(
     language_model: bool = option(False, "Compare language models."),
     source: str | None = option(None, "Language to translate from, such as cs."),
     target: str | None = option(None, "Language to translate to, such as en."),
-    text: Annotated[
-        Path | None,  # not `data`, which has to be a file or a folder
-        typer.Option("--data", help="Your text, to copy (default: put it into FOLDER/text)."),
-    ] = None,
+    text: _Text = None,
 ) -> None:
     """Make a folder to compare layers on your own text.
 
@@ -55,11 +57,10 @@ def new(
             shutil.copy(table, part)
         write_text(part / "run.sh", _script(recipe, source, target))
         (part / "text").mkdir()
-        for paths in parts.values():
-            for path in paths:
-                is_named = source or path.name.removesuffix(".gz").endswith(".txt")
-                name = path.name if is_named else f"train.txt{'.gz' * (path.suffix == '.gz')}"
-                shutil.copy(path, part / "text" / name)
+        for path in chain(*parts.values()):
+            is_named = source or path.name.removesuffix(".gz").endswith(".txt")
+            name = path.name if is_named else f"train.txt{'.gz' * (path.suffix == '.gz')}"
+            shutil.copy(path, part / "text" / name)
         write_text(part / "study.yaml", _study(bool(source)))
         write_text(part / "README.md", _readme(folder, source, target, is_there=bool(parts)))
     typer.echo(f"{folder}: see {folder / 'README.md'}")
@@ -105,7 +106,8 @@ Output layers compared on a text of your own.
    `--conf` chooses another layer of `conf/`, `--help` shows all options.
 3. `highrank study {folder.resolve() / "study.yaml"}` trains all layers with all seeds.
    It ends with a table and the sentence that may be claimed. It resumes.
-   `--dry-run` shows what it will do.
+   `--dry-run` shows what it will do. For an answer within an hour, keep two layers and two seeds
+   in `study.yaml`.
 
 `sizes*.yaml` has the sizes, `conf/` the layers: change them as you like. Copy a file in
 `conf/` for a layer of your own ({root / "docs/howto/own_layer.md"}), and add it to `study.yaml`.

@@ -36,6 +36,8 @@ _WAIT = 0.05  # seconds between two polls of the running members
 _DIVERGED = re.compile(
     r"FloatingPointError|Minimum loss scale reached|\b(loss|gradient)s?\b.*\bnan\b", re.IGNORECASE
 )
+USAGE = 2  # exit code of a recipe that refuses its options or text
+_REFUSAL = re.compile(r"^(?:highrank: |[-\d]{10} [:\d]{8} error: )(.+)", re.MULTILINE)
 _TAIL = 20_000  # bytes at the end of a log that are searched for the reason of a failure
 GRACE = 180  # seconds before its time limit at which a task is warned
 # SLURM warns the script alone, and later ends every process of the task
@@ -282,6 +284,8 @@ def _ended(one: _Running) -> str:
             return member.problem() or "done"
     elif code == stop_request.REQUEUE:
         what = "stopped; run the same command to resume it"
+    elif code == USAGE and (said := _REFUSAL.findall(tail)):
+        what = f"refused: {said[-1]}"
     elif _DIVERGED.search(tail):
         what = DIVERGED
     write_text(member.note("failed"), what + "\n")

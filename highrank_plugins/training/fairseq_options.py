@@ -122,6 +122,8 @@ def _explain(parser: Any, message: str, options: Mapping[str, object]) -> dict[s
         value = str(options[name])
         choices = [str(choice) for choice in parser._option_string_actions[option].choices]
         problem = f"{value!r} is not a choice{did_you_mean(value, choices)}"
+        if name == "arch" and "user_dir" not in options:
+            problem += "; for a layer of your own, name the folder of its package as user_dir"
     elif problem.startswith("expected one argument"):
         problem = "takes a value; quote it if it is the word true or false"
     return {name: problem}

@@ -31,6 +31,7 @@ def main() -> None:
         fates = fates_of(all_pairs(wheel, arguments.source, arguments.target))
     counts: Counter[str] = Counter()
     ledger: dict[str, dict] = {}
+    arguments.output.mkdir(parents=True, exist_ok=True)
     for part in ("train", "valid", "test"):
         found = [(pair, fate) for pair, fate in fates if part_of(pair[0]) == part]
         kept = [pair for pair, fate in found if fate == KEPT]

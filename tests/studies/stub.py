@@ -42,6 +42,7 @@ done
 head -c 1000 /dev/zero >"$out/train/checkpoint_last.pt"
 echo "the log of $conf" >"$out/train/train.log"
 if [[ $failing == "$conf-$seed" ]]; then echo "FloatingPointError: loss is NaN"; exit 1; fi
+if [[ $failing == "$conf-$seed-refused" ]]; then echo "highrank: no such arch"; exit 2; fi
 if [[ $failing == "$conf-$seed-code" ]]; then echo "out of luck"; exit 3; fi
 value=$((${#conf} * 10 + seed * seed)).$(printf %02d $((seed * 7 % 100)))
 [[ $failing == "$conf-$seed-nan" ]] && value=NaN

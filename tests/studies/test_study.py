@@ -91,13 +91,14 @@ def test_a_changed_option_makes_a_new_member(tmp_path):
 @pytest.mark.parametrize(
     ("how", "what"),
     [("mos-1", "diverged (NaN)"), ("mos-1-code", "failed with exit code 3"),
-     ("mos-1-nan", "diverged (NaN)")],
+     ("mos-1-refused", "refused: no such arch"), ("mos-1-nan", "diverged (NaN)")],
 )  # fmt: skip
 def test_failing_members_are_named_and_the_others_continue(tmp_path, how, what):
     file = write_stub(tmp_path, seeds=[1, 2], options={"failing": how})
     log = folder_of(file) / "logs" / "mos-1.log"
     log.parent.mkdir(parents=True)  # what an earlier run says is no reason of this one's failure
-    log.write_text("FloatingPointError: loss is NaN\n" if how == "mos-1-code" else "")
+    earlier = how in ("mos-1-code", "mos-1-refused")
+    log.write_text("FloatingPointError: loss is NaN\n" if earlier else "")
     assert study(file).exit_code == 1
     table = table_of(file)
     text = table.decode()
