@@ -5,6 +5,7 @@ from setuptools import find_packages, setup
 DIALOGUE = ["nltk>=3.10"]
 DOCS = ["furo>=2025.9", "myst-nb>=1.3,<2", "Sphinx>=9,<10"]
 EXPORT = ["safetensors>=0.4.3"]
+# fairseq brings a torchaudio that needs CUDA: with a CPU build of torch, `pip uninstall torchaudio`
 HF = ["safetensors>=0.4.3", "transformers>=5.0,<6"]
 MOSES = ["sacremoses>=0.1.1", "subword-nmt>=0.3.8"]
 PLOT = ["matplotlib>=3.8"]

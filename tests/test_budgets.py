@@ -19,21 +19,21 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1506,
     "benchmarks": 1400,
-    "cli": 3188,
-    "common": 2544,
+    "cli": 3216,
+    "common": 2701,
     "compat": 456,
     "criterions": 200,
     "data": 2373,
     "evaluation": 264,
     "heads": 2538,
-    "hooks": 2819,
-    "huggingface": 701,
-    "inference": 1309,
+    "hooks": 2824,
+    "huggingface": 702,
+    "inference": 1311,
     "losses": 4666,
     "measures": 1524,
     "models": 1841,
     "optim": 295,
-    "reports": 1689,
+    "reports": 2057,
     "results": 2478,
     "studies": 1223,
     "tasks": 575,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 42037
+LINES_OF_TESTS = 42502
 
 
 @pytest.fixture(scope="module")

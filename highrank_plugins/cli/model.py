@@ -1,7 +1,7 @@
 """Provide `highrank model …`: checkpoints and model folders."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -75,17 +75,29 @@ def export(
         None, "Record with the scores for the model card: a recipe's results.json."
     ),
     licence: str = option("unknown", "Licence to name on the model card.", {"words": "--license"}),
+    to: Literal["highrank", "huggingface"] = option(
+        "highrank", "Form: for this package, or for transformers (a Transformer with a softmax)."
+    ),
     user_dir: UserDir = None,
 ) -> None:
     """Write a model folder with safetensors and a card.
 
     Example: highrank model export checkpoint_best.pt --output my-model
 
-    The folder also holds configuration, dictionaries and pieces.
+    The folder also holds configuration, dictionaries, pieces and a certificate, see `certify`.
+    With --to huggingface it holds a model and a tokenizer that transformers loads.
     """
     from highrank_plugins.reports.model_folder import export_model
 
-    export_model(checkpoint, output, data, licence, pieces, results)
+    if to == "highrank":
+        export_model(checkpoint, output, data, licence, pieces, results)
+    else:
+        from highrank_plugins.reports.fsmt_folder import export_fsmt
+        from highrank_plugins.reports.model_parts import read_parts
+
+        if results is not None:
+            raise ValueError("--results goes into the card of --to highrank only; leave it out")
+        export_fsmt(read_parts(checkpoint, output, data, pieces), output, licence, pieces)
     typer.echo(f"{output}: {', '.join(sorted(path.name for path in output.iterdir()))}")
 
 
@@ -104,7 +116,23 @@ def import_model(
     typer.echo(output)
 
 
+def certify(
+    served: Annotated[Path, "Checkpoint, or folder of `highrank model export`."],
+    user_dir: UserDir = None,
+) -> None:
+    """Check that a model computes what was certified.
+
+    Example: highrank model certify my-model
+
+    A folder has its certificate from the export; a checkpoint gets one at the first call, in
+    NAME.certificate.json. Log-probabilities may differ by 1e-4, in half precision by 1e-2.
+    """
+    from highrank_plugins.reports import model_folder
+
+    typer.echo(model_folder.certify(served))
+
+
 model = make_group(
-    {"average": average, "export": export, "import": import_model},
+    {"average": average, "export": export, "import": import_model, "certify": certify},
     {"best-checkpoint": best_checkpoint},
 )

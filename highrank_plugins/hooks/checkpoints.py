@@ -25,6 +25,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
+from highrank_plugins.common.certificate import compare_where_certified
 from highrank_plugins.common.checkpoint_file import (
     ReasonsOf,
     check_archive,
@@ -167,9 +169,12 @@ def _check_config(path: str, state: dict[str, Any]) -> None:
 
 @replaces(checkpoint_utils, "load_model_ensemble_and_task")
 def load_models(stock: Callable, filenames: list[str], *args: Any, **kwargs: Any) -> Any:
-    """Build the models that checkpoints describe, and load their parameters."""
+    """Build models, load their parameters, and compare them with certificates."""
     with ReasonsOf(":".join(map(str, filenames))):
-        return stock(filenames, *args, **kwargs)
+        found = stock(filenames, *args, **kwargs)
+    for filename, model in zip(filenames, found[0], strict=True):
+        compare_where_certified(Path(filename), model)
+    return found
 
 
 @replaces(models, "build_model")

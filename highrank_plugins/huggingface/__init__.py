@@ -11,6 +11,7 @@ from __future__ import annotations
 from highrank_plugins.common.user_error import UserError
 
 try:
+    import transformers.audio_utils  # noqa: F401 (most model classes import it, and it torchaudio)
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.models.auto import modeling_auto
     from transformers.utils.versions import require_version

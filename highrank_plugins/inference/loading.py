@@ -13,6 +13,7 @@ from fairseq.data import Dictionary
 from fairseq.models import build_model
 from torch import Tensor, nn
 
+from highrank_plugins.common.certificate import compare_where_certified
 from highrank_plugins.common.checkpoint_file import ReasonsOf
 from highrank_plugins.heads import Head, build_head
 from highrank_plugins.measures.base import Words
@@ -110,6 +111,7 @@ def model_without_words(path: Path, config: Any, parameters: dict[str, Tensor]) 
     with ReasonsOf(str(path)):
         model = build_model(config.model, _NoTask(path, parameters), from_checkpoint=True)
         model.load_state_dict(parameters, strict=True, model_cfg=config.model)
+    compare_where_certified(path, model)
     return model
 
 

@@ -37,6 +37,8 @@ def test_the_checkpoint_comes_back_with_equal_tensors_tied_as_before(checkpoint,
     import_model(folder, tmp_path / "back.pt")
     before, after = parameters(checkpoint), parameters(tmp_path / "back.pt")
     assert same(before, after)
+    beside = (tmp_path / "back.certificate.json").read_text()  # which generation compares
+    assert beside == (folder / "certificate.json").read_text()
     tied = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
     tied.append("decoder.output_projection.weight")
     assert len({after[name].data_ptr() for name in tied}) == 1
@@ -55,9 +57,8 @@ def test_an_imported_model_translates_in_the_same_way(joined_data, checkpoint, f
 
 
 def test_the_folder_is_complete_and_readable_and_reveals_no_paths(folder):
-    assert {path.name for path in folder.iterdir()} == {
-        "model.safetensors", "config.json", "README.md", "dict.en.txt", "dict.de.txt",
-    }  # fmt: skip
+    files = {"model.safetensors", "config.json", "certificate.json", "dict.en.txt", "dict.de.txt"}
+    assert {path.name for path in folder.iterdir()} == files | {"README.md"}
     header = (folder / "model.safetensors").read_bytes()[:8]
     size = int.from_bytes(header, "little")
     names = json.loads((folder / "model.safetensors").read_bytes()[8 : 8 + size])
@@ -297,6 +298,8 @@ IMPORTS = [
     ("", config_with(fairseq={"model": 1}), "fairseq.model must be a mapping, not int"),
     ("", config_with(sha256={"../x": "0"}), "sha256 must map files here to checksums"),
     ("", config_with(sha256={}), "sha256 lacks model.safetensors; export the model again"),
+    ("certificate.json", b"{}", "copy/certificate.json: its sha256 is .* but should be"),
+    ("", config_with(model__head_context_scale=2.0), "copy/certificate.json: .* another function"),
     ("", config_with(valid_loss="x"), "valid_loss must be a number or null"),
 ]
 

@@ -1,0 +1,157 @@
+"""Certify what a model computes, so that the served model is the trained one.
+
+A certificate holds 64 positions of random words. Position p has log P of its next word and of each
+class x with x mod 64 = p, so that every row of the vocabulary matrix is read, and Σ P of all
+classes. They are computed in float64. Greedy words do not show a wrong scale or cap.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.common.checksums import check_sum
+from highrank_plugins.common.files import read_json
+from highrank_plugins.common.user_error import UserError
+
+CERTIFICATE = "certificate.json"
+POSITIONS = 64
+_LENGTH = 8  # words of each example
+_FIRST, _END = 4, 2  # numbers of fairseq's first word and of </s>
+_HALVES = (torch.float16, torch.bfloat16)
+_RARE = 20.0  # −log P from which float32 is less exact
+
+
+class Served(NamedTuple):
+    """Hold what a model computes, and how exactly."""
+
+    words: list[int]  # numbers of source words (0: a language model) and of classes
+    dtype: torch.dtype
+    log_probs: Callable[[Tensor, Tensor], Tensor]  # of source [N, S] and input [N, T]: [N, T, M]
+
+
+def certificate_path(model: Path) -> Path:
+    """Return the place of the certificate of a folder or a checkpoint."""
+    return model / CERTIFICATE if model.is_dir() else model.with_suffix(f".{CERTIFICATE}")
+
+
+def of_fairseq(model: Any) -> Served:
+    """Return what a fairseq model computes in evaluation mode."""
+    encoder, is_training = getattr(model, "encoder", None), model.training
+    first = next(model.parameters())
+
+    @torch.no_grad()
+    def log_probs(source: Tensor, previous: Tensor) -> Tensor:
+        inputs = {"src_tokens": previous}
+        if encoder is not None:
+            lengths = torch.full((len(source),), source.shape[1])
+            inputs = {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": previous}
+        model.eval()
+        out = model(**{name: value.to(first.device) for name, value in inputs.items()})
+        model.train(is_training)
+        if getattr(model.decoder, "adaptive_softmax", None) is not None:
+            return model.get_normalized_probs(out, log_probs=True)
+        # ours return log P, and a second normalisation would hide that their sum is not 1
+        return out[0] if hasattr(model, "as_returned") else out[0].log_softmax(-1)
+
+    words = [0 if encoder is None else len(encoder.dictionary), len(model.decoder.dictionary)]
+    return Served(words, first.dtype, log_probs)
+
+
+def of_transformers(model: Any) -> Served:
+    """Return what a translator (FSMT) or language model of transformers computes."""
+    config, is_fsmt = model.config, model.config.is_encoder_decoder
+    words = [config.src_vocab_size, config.tgt_vocab_size] if is_fsmt else [0, config.vocab_size]
+    # with a cache, FSMT builds no causal mask, and each position sees the next
+    names = ("input_ids", "decoder_input_ids") if is_fsmt else ("", "input_ids")
+
+    @torch.no_grad()
+    def log_probs(*given: Tensor) -> Tensor:
+        inputs = {name: value.to(model.device) for name, value in zip(names, given, strict=True)}
+        logits = model(**{name: of for name, of in inputs.items() if name}, use_cache=False).logits
+        return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
+
+    return Served(words, model.dtype, log_probs)
+
+
+def certificate_of(served: Served) -> dict[str, Any]:
+    """Return the certificate of a model, which should be in float64."""
+    generator = torch.Generator().manual_seed(1)
+
+    def draw(words: int) -> Tensor:
+        shape = (POSITIONS // _LENGTH, _LENGTH)
+        return torch.randint(min(_FIRST, words - 1), words, shape, generator=generator)
+
+    target = draw(served.words[1])
+    end = torch.full_like(target[:, :1], _END)
+    source = torch.cat([draw(served.words[0]), end], 1) if served.words[0] else target[:, :0]
+    words = {"source": source, "previous": torch.cat([end, target[:, :-1]], 1), "target": target}
+    numbers = {"numbers": _numbers(served, *words.values())[0]}
+    saved = {name: value.tolist() for name, value in (words | numbers).items()}
+    return {"words": served.words, **saved}
+
+
+def compare(path: Path, served: Served) -> float:
+    """Compare a model with a certificate, to 1e-4, or 1e-2 in half precision.
+
+    Returns the largest difference. For P below e^-20 both tolerances grow with −log P.
+    """
+    tolerance = 1e-2 if served.dtype in _HALVES else 1e-4
+    saved, expected, *words = _read(path)
+    if saved["words"] != served.words:
+        raise UserError(
+            f"{path}: the model has {served.words[1]} classes and {served.words[0]} source words, "
+            f"the certified one {saved['words'][1]} and {saved['words'][0]}"
+        )
+    for name, digest in saved.get("sha256", {}).items():
+        check_sum(path.parent / name, str(digest))
+    found, classes = _numbers(served, *words)
+    gaps = (found - expected).abs().nan_to_num(torch.inf) / (expected.abs() / _RARE).clamp(min=1)
+    if gaps.max() <= tolerance:
+        return gaps.max().item()
+    place, column = divmod(int(gaps.argmax()), gaps.shape[1])
+    is_sum = column == classes.shape[1]
+    what = "Σ P" if is_sum else f"log P of class {classes[place, column]}"
+    raise UserError(
+        f"{path}: the model computes another function than the certified one: {what} at position "
+        f"{place} is {found[place, column]:.5f}, certified is {expected[place, column]:.5f}; "
+        f"{int((gaps > tolerance).any(1).sum())} of {POSITIONS} positions differ by more than "
+        f"{tolerance:g}. Serve the certified model; if you replaced it on purpose, export or "
+        "certify it again"
+    )
+
+
+def compare_where_certified(checkpoint: Path, model: Any) -> None:
+    """Compare a fairseq model with the certificate of its checkpoint or folder, if it has one."""
+    path = certificate_path(checkpoint)
+    if path.exists():
+        compare(path, of_fairseq(model))
+
+
+def _numbers(served: Served, source: Tensor, previous: Tensor, target: Tensor) -> list[Tensor]:
+    """Return log P of the chosen classes and Σ P of each position, and the classes."""
+    found = served.log_probs(source, previous).double().flatten(0, 1).cpu()
+    classes = torch.arange(POSITIONS)[:, None] + torch.arange(0, found.shape[1], POSITIONS)
+    classes = torch.cat([target.reshape(-1, 1), classes % found.shape[1]], 1)
+    return [torch.cat([found.gather(1, classes), found.exp().sum(1, True)], 1), classes]
+
+
+def _read(path: Path) -> tuple[Any, ...]:
+    """Return the contents of a certificate, and its numbers and words as tensors."""
+    try:
+        saved = read_json(path)
+        numbers = torch.tensor(saved["numbers"], dtype=torch.float64)
+        words = [torch.tensor(saved[name]).long() for name in ("source", "previous", "target")]
+        limits = [saved["words"][side] for side in (0, 1, 1)]
+        shape = (POSITIONS, -(-limits[1] // POSITIONS) + 2)
+        is_whole = all(((of >= 0) & (of < n)).all() for of, n in zip(words, limits, strict=True))
+        is_whole &= isinstance(saved.get("sha256", {}), dict)
+        if numbers.shape == shape and words[1].shape == words[2].shape and is_whole:
+            return saved, numbers, *words
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; export the model again") from None
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+        pass
+    raise UserError(f"{path} is no certificate; export or certify the model again")

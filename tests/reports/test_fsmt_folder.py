@@ -1,0 +1,237 @@
+"""A translator goes to transformers as FSMT: numbers, translations, words; others are refused."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.pieces import encoder, learn_pieces
+from highrank_plugins.inference.loading import load_model
+from highrank_plugins.reports.fsmt_folder import export_fsmt, refuse_others, served_by_transformers
+from highrank_plugins.reports.model_folder import certify
+from highrank_plugins.reports.model_parts import read_parts
+from tests.fairseq_cli import run
+from tests.models.small import build
+from tests.tiny_corpus import TEXT
+from tests.trainings import last, train
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    """Return SentencePiece's model of the text, beside binarised data of two dictionaries."""
+    folder = tmp_path_factory.mktemp("pieces")
+    model = learn_pieces([TEXT / "train.en", TEXT / "train.de"], folder / "pieces", vocab_size=300)
+    for part in ("train", "valid", "test"):
+        for language in ("en", "de"):
+            lines = (TEXT / f"{part}.{language}").read_text().splitlines()
+            text = "".join(f"{line}\n" for line in encoder(model)(lines))
+            (folder / f"{part}.{language}").write_text(text)
+    prefixes = [x for p in ("train", "valid", "test") for x in (f"--{p}pref", folder / p)]
+    languages = ["--source-lang", "en", "--target-lang", "de"]
+    run("preprocess", *prefixes, *languages, "--destdir", folder / "bin")
+    return model
+
+
+@pytest.fixture(scope="module")
+def checkpoint(pieces, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("translator")
+    options = ("--share-decoder-input-output-embed", "--dropout", 0, "--lr", 0.003)
+    train(pieces.parent / "bin", folder, "transformer_softmax", 60, *options)
+    return last(folder)
+
+
+@pytest.fixture(scope="module")
+def folder(checkpoint, pieces):
+    folder = checkpoint.parent / "published"
+    export_fsmt(read_parts(checkpoint, folder, None, pieces), folder, "MIT", pieces)
+    return folder
+
+
+def test_the_folder_holds_all_that_a_translator_needs(folder):
+    assert {path.name for path in folder.iterdir()} == {
+        "README.md", "certificate.json", "config.json", "generation_config.json",
+        "model.safetensors", "source.spm", "target.spm", "target_vocab.json",
+        "tokenizer_config.json", "vocab.json",
+    }  # fmt: skip
+    settings = json.loads((folder / "generation_config.json").read_text())
+    assert settings == {
+        "num_beams": 5, "length_penalty": 1.0, "max_length": 202, "early_stopping": True,
+        "suppress_tokens": [1], "min_new_tokens": 1, "bos_token_id": 0, "pad_token_id": 1,
+        "eos_token_id": 2, "decoder_start_token_id": 2, "forced_eos_token_id": 2,
+    }  # fmt: skip
+
+
+def fsmt(folder):
+    transformers = pytest.importorskip(
+        "transformers", reason="needs transformers: pip install 'highrank_plugins[hf]'"
+    )
+    return transformers.FSMTForConditionalGeneration.from_pretrained(folder).eval()
+
+
+def test_log_probs_of_padded_batches_are_those_of_fairseq(checkpoint, folder, pieces):
+    theirs = fsmt(folder)
+    loaded = load_model(checkpoint, str(pieces.parent / "bin"))
+    loaded.task.load_dataset("test")
+    data = loaded.task.dataset("test")
+    inputs = data.collater([data[index] for index in range(20)])["net_input"]
+    previous = inputs["prev_output_tokens"]
+    with torch.no_grad():
+        want = loaded.model.get_normalized_probs(loaded.model(**inputs), log_probs=True)
+        source = inputs["src_tokens"]
+        out = theirs(
+            source, attention_mask=source.ne(1).long(), decoder_input_ids=previous, use_cache=False
+        )
+    kept = previous.ne(1)
+    assert (~kept).any() and source.eq(1).any()
+    assert (out.logits.log_softmax(-1) - want)[kept].abs().max() < 2e-5
+
+
+def test_text_has_the_numbers_of_fairseq_and_beams_the_same_translations(
+    checkpoint, folder, pieces
+):
+    theirs = fsmt(folder)
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    loaded = load_model(checkpoint, str(pieces.parent / "bin"))
+    words = loaded.task.source_dictionary
+    text = (TEXT / "test.en").read_text().splitlines()
+    odd = ["", " two  blanks ", "Übergröße 漢字 ☂☂ x", "a▁b", "</s> <pad>", "“d” - it's"]
+    for line in (*text, *odd):
+        (split,) = encoder(pieces)([line])
+        want = words.encode_line(split, add_if_not_exist=False, append_eos=True).tolist()
+        assert tokenizer(line).input_ids == want, line
+    search = SimpleNamespace(beam=5, max_len_a=0, max_len_b=200)
+    generator = loaded.task.build_generator([loaded.model], search)
+    for line in text:
+        inputs = tokenizer([line], return_tensors="pt")
+        (found,) = theirs.generate(**inputs)
+        length = torch.tensor([inputs.input_ids.shape[1]])
+        sample = {"net_input": {"src_tokens": inputs.input_ids, "src_lengths": length}}
+        best = loaded.task.inference_step(generator, [loaded.model], sample)[0][0]["tokens"]
+        assert found[1:].tolist() == best.tolist()
+        (shown,) = tokenizer.batch_decode(found[None], skip_special_tokens=True)
+        joined = loaded.dictionary.string(best, bpe_symbol="sentencepiece")
+        assert shown.split() == joined.replace("<unk>", "").split()
+
+
+def test_the_code_of_the_card_runs(folder):
+    fsmt(folder)
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    assert len(code.splitlines()) == 5
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder.parent, capture_output=True, check=True, text=True
+    )
+    assert done.stdout.startswith("[")
+    assert "newly initialized" not in done.stderr
+
+
+def with_config(**change):
+    return lambda config: json.dumps(json.loads(config) | change)
+
+
+def rows_swapped(vocabulary):
+    numbers = json.loads(vocabulary)
+    numbers |= {list(numbers)[9]: 5, list(numbers)[5]: 9}
+    return json.dumps(numbers)
+
+
+# a file of the folder, its fault, and the message
+FAULTS = {
+    "activation": ("config.json", with_config(activation_function="gelu"), "another function"),
+    "embedding scale": ("config.json", with_config(scale_embedding=False), "another function"),
+    "heads": ("config.json", with_config(decoder_attention_heads=4), "another function"),
+    "two words swapped": ("target_vocab.json", rows_swapped, r"vocab\.json: its sha256 is"),
+    "pieces changed": ("source.spm", lambda text: text[:-1], r"source\.spm: its sha256 is"),
+}
+
+
+@pytest.mark.parametrize(("name", "fault", "message"), FAULTS.values(), ids=FAULTS)
+def test_transformers_computes_what_was_certified_and_faults_are_refused(
+    folder, tmp_path, name, fault, message
+):
+    fsmt(folder)
+    shutil.copytree(folder, tmp_path / "copy")
+    assert certify(tmp_path / "copy").startswith(f"{tmp_path}/copy: computes what was certified")
+    path = tmp_path / "copy" / name
+    path.write_text(fault(path.read_text("latin1")), "latin1")
+    with pytest.raises(UserError, match=message):
+        certify(tmp_path / "copy")
+
+
+def test_a_folder_in_half_precision_is_compared_more_coarsely(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "copy")
+    fsmt(folder).half().save_pretrained(tmp_path / "copy")
+    assert certify(tmp_path / "copy").startswith(f"{tmp_path}/copy: computes what was certified")
+
+
+def test_a_torchaudio_that_does_not_fit_torch_is_named_with_its_remedy(tmp_path):
+    """Import what transformers imports where fairseq's torchaudio needs another torch."""
+    pytest.importorskip("transformers", reason="needs transformers")
+    package, facts = tmp_path / "torchaudio", tmp_path / "torchaudio-2.11.0.dist-info"
+    package.mkdir()
+    facts.mkdir()
+    (package / "__init__.py").write_text("raise OSError('cannot load _torchaudio.abi3.so')")
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: torchaudio\nVersion: 2.11.0\n")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import highrank_plugins.huggingface"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (
+        "UserError: highrank_plugins.huggingface: the torchaudio here does not fit" in done.stderr
+    )
+    assert "pip uninstall torchaudio" in done.stderr
+
+
+def test_without_transformers_its_extra_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.delitem(sys.modules, "highrank_plugins.huggingface", raising=False)
+    with pytest.raises(UserError, match=r"pip install 'transformers>=5\.0,<6'"):
+        served_by_transformers(tmp_path)
+
+
+def test_fairseq_and_transformers_are_imported_in_one_environment():
+    """Import classes that come through transformers' audio module, after fairseq."""
+    pytest.importorskip("transformers", reason="needs transformers")
+    code = "import fairseq; from transformers import LlamaForCausalLM, FSMTForConditionalGeneration"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+# options of a model that FSMT cannot be, and how it is named
+OTHERS = {
+    "pre-norm": (["--encoder-normalize-before"], r"pre-norm \(--encoder-normalize-before\)"),
+    "learned": (["--decoder-learned-pos"], r"learned positions \(--decoder-learned-pos\)"),
+    "no positions": (["--no-token-positional-embeddings"], "model without positions"),
+    "layer norm": (["--layernorm-embedding"], "layer norm of embeddings"),
+    "mos": (["--arch", "transformer_mos"], "output layer mos with identity"),
+    "cap": (["--head-pointwise", "softcap"], "output layer softmax with softcap"),
+    "bias": (["--head-bias", "true"], r"bias of the output layer \(--head-bias\)"),
+    "relative": (["--rel-pos-clip", 4], "parameter encoder.layers.0.self_attn.relative"),
+    "activation": (["--activation-fn", "gelu_fast"], "--activation-fn gelu_fast"),
+    "lstm": (["--arch", "lstm_softmax"], "model like lstm_softmax"),
+}
+
+
+@pytest.mark.parametrize(("words", "message"), OTHERS.values(), ids=OTHERS)
+def test_what_fsmt_cannot_be_is_refused_by_name(joined_data, tmp_path, words, message):
+    arch = words[1] if words[0] == "--arch" else "transformer_softmax"
+    built = build(joined_data, arch, *(() if words[0] == "--arch" else words))
+    config = {"model": {"_name": arch}, "task": {"_name": "translation"}}
+    config = {"fairseq": config | {"generation": {"max_len_a": 0}}}
+    parts = SimpleNamespace(model=built.model, config=config, checkpoint=tmp_path / "a.pt")
+    with pytest.raises(UserError, match=rf"a\.pt: FSMT, .* of transformers, has no {message}"):
+        refuse_others(parts)
+
+
+def test_other_searches_and_codes_are_refused(checkpoint, tmp_path):
+    parts = read_parts(checkpoint, tmp_path / "out", None, None)
+    with pytest.raises(UserError, match=r"no tokenizer of transformers splits text by these codes"):
+        export_fsmt(parts, tmp_path / "out", "MIT", tmp_path / "codes")
+    parts.config["fairseq"]["generation"]["max_len_a"] = 1.2
+    with pytest.raises(UserError, match=r"has no --max-len-a 1\.2"):
+        export_fsmt(parts, tmp_path / "out", "MIT", None)
+    assert not (tmp_path / "out").exists()
