@@ -25,11 +25,11 @@ BUDGETS: dict[str, int] = {
     "criterions": 200,
     "data": 2373,
     "evaluation": 264,
-    "heads": 2538,
+    "heads": 2592,
     "hooks": 2824,
-    "huggingface": 702,
+    "huggingface": 714,
     "inference": 1311,
-    "losses": 4666,
+    "losses": 4669,
     "measures": 1524,
     "models": 1841,
     "optim": 295,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 42502
+LINES_OF_TESTS = 42593
 
 
 @pytest.fixture(scope="module")

@@ -247,7 +247,7 @@ class Head(Stated):
         return None
 
     def class_gates(self, features: Tensor, tensors: Named) -> Tensor | None:
-        """Return π [n, K, S + 1] in float64: of each class below S, then of all others, if any."""
+        """Return π [n, K, S + 1] in float64: of each frequent class, then of all others, if any."""
         return None
 
     # -- what users call ---------------------------------------------------------------------

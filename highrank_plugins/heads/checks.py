@@ -127,6 +127,44 @@ def integer(name: str, value: int, least: int = 1) -> int:
     return number
 
 
+def class_order(
+    num_classes: int, frequent: int, classes: Any = None, counts: Any = None
+) -> list[int] | None:
+    """Return all class ids, chosen frequent ones first; None where these are the first ids."""
+    if counts is not None:
+        if classes is not None:
+            raise ValueError("class_counts and frequent_classes: give one of the two")
+        counts = torch.as_tensor(counts, device="cpu").tolist()
+        if len(counts) != num_classes:
+            raise ValueError(f"class_counts: expected {num_classes} numbers, got {len(counts)}")
+        classes = sorted(range(num_classes), key=lambda c: -counts[c])[:frequent]
+    chosen = () if classes is None else torch.as_tensor(classes, device="cpu").tolist()
+    ids = {integer("frequent_classes", c, least=0): None for c in chosen}
+    if len(ids) != len(chosen) or max(ids, default=0) >= num_classes:
+        raise ValueError(f"frequent_classes: expected different ids below {num_classes}")
+    if classes is not None and len(ids) != frequent:
+        raise ValueError(f"frequent is {frequent}, but frequent_classes has {len(ids)} ids")
+    order = [*ids, *(c for c in range(num_classes) if c not in ids)]
+    return None if order == [*range(num_classes)] else order
+
+
+def number_of_frequent(ratio: float, multiple: int, num_classes: int) -> int:
+    """Return S: int(ratio · M), rounded to the nearest multiple where that keeps its meaning.
+
+    A GPU loads 16 bytes at once only where rows start at multiples of 16 bytes. A number below
+    `multiple` stays, since rounding would change the share of classes too much; so does one that
+    would exceed M, and M itself.
+    """
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"frequent_ratio must lie in [0, 1], got {ratio}")
+    if multiple < 1:
+        raise ValueError(f"frequent_multiple must be at least 1, got {multiple}")
+    exact = int(ratio * num_classes)
+    rounded = (exact + multiple // 2) // multiple * multiple
+    keeps = exact < multiple or exact == num_classes or rounded > num_classes
+    return exact if keeps else rounded
+
+
 def probability(name: str, value: float) -> float:
     """Return `value` as a rate in [0, 1)."""
     if not 0 <= value < 1:

@@ -8,6 +8,7 @@ control: gates with as many parameters, whose K terms are divided by their sum.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -15,7 +16,14 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from highrank_plugins.heads.base import register_head
-from highrank_plugins.heads.checks import integer, not_negative, probability, widen
+from highrank_plugins.heads.checks import (
+    class_order,
+    integer,
+    not_negative,
+    number_of_frequent,
+    probability,
+    widen,
+)
 from highrank_plugins.heads.mixtures import Mixture
 from highrank_plugins.heads.pointwise import Pointwise
 from highrank_plugins.heads.random_state import RandomState, sample_mask
@@ -37,8 +45,9 @@ class Mixtape(Mixture):
     """Compute log_softmax(f(z)), z_x = Σ_k π_{x,k} h_k·w_x + b_x   (Yang et al. 2019, eq. 2–6).
 
     The gates π_x come from a sigmoid tree over K − 1 gate logits, or from their softmax with 0.
-    Frequent classes x < S have their own, l_{x,k} = v_x·tanh(U_k g) + u_k·g + b_{x,k}; all others
-    share l_k = u_k·g, so that their contexts are mixed once and cost one product with W.
+    S frequent classes, the first or chosen ones, have l_{x,k} = v_x·tanh(U_k g) + u_k·g + b_{x,k};
+    all others share l_k = u_k·g, so that their contexts are mixed once and cost one product with W.
+    Chosen classes come first in `tensors`; features, targets and results know only their ids.
 
     Parameters: `gate_hidden.weight` [(K−1)·G, F] (U, gate-major), `gate_shared.weight` [K−1, F]
     (u), `gate_embed` [S, G] (V), `gate_bias` [S, K−1] (b_{x,k}); G = gate_dim.
@@ -47,7 +56,8 @@ class Mixtape(Mixture):
         components: K, a power of two for a tree.
         gates: "tree", or "softmax", which has no fused loss.
         context_scale: s, see `Mixture`.
-        frequent: S in [0, M]; class ids must be sorted by frequency. Default: from the next two.
+        frequent: S in [0, M]; class ids must be sorted by frequency, or one of the last two
+            arguments be given. Default: from the next two.
         frequent_ratio: r in [0, 1]; S = r M, see `number_of_frequent`.
         frequent_multiple: S is rounded to the nearest multiple of this number; 1: not rounded.
         gate_dim: G, the paper's d2.
@@ -56,14 +66,17 @@ class Mixtape(Mixture):
         gate_noise: standard deviation of noise on the frequent gates' logits in training.
         gate_weight_norm: constant norm of every row of U; 0 leaves U free.
         gate_biases: "paper" (b_{x,k} alone), "full" (U g and u·g have biases, too) or "none".
+        frequent_classes: S ids of the frequent classes, in the order of `gate_embed`'s rows.
+        class_counts: M numbers, of which the S largest are those of the frequent classes.
         num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
     """
 
     fused: type[FusedLoss] | None = FusedMixtape
     weights_by_class = True
     has_prior = False
+    class_order: Tensor | None
     constants = ("context_scale", "gates", "gate_weight_norm")
-    no_options = ("locked_dropout", "frequent")
+    no_options = ("locked_dropout", "frequent", "frequent_classes", "class_counts")
     language_model_defaults: ClassVar = {"frequent_ratio": 0.1}
     option_help: ClassVar = Mixture.option_help | {
         "frequent_ratio": "r: the r*V most frequent classes have gates of their own (0 to 1)",
@@ -89,6 +102,8 @@ class Mixtape(Mixture):
         dropout: float = 0.0, locked_dropout: bool = False,
         gate_dropout: float = 0.0, gate_noise: float = 0.0, gate_weight_norm: float = 0.0,
         frequent_ratio: float = 0.5, frequent_multiple: int = 64, gate_biases: str = "paper",
+        frequent_classes: Sequence[int] | Tensor | None = None,
+        class_counts: Sequence[float] | Tensor | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             num_classes, feature_dim, embed_dim, weight, bias, pointwise,
@@ -106,10 +121,15 @@ class Mixtape(Mixture):
                 f"frequent: expected an integer, got {frequent}; frequent_ratio takes a share"
             )
         if frequent is None:
-            frequent = number_of_frequent(frequent_ratio, frequent_multiple, num_classes)
+            by_ratio = number_of_frequent(frequent_ratio, frequent_multiple, num_classes)
+            frequent = by_ratio if frequent_classes is None else len(frequent_classes)
         self.frequent = integer("frequent", frequent, least=0)
         if self.frequent > num_classes:
             raise ValueError(f"mixtape: frequent must lie in [0, {num_classes}], got {frequent}")
+        self.is_sorted = frequent_classes is None and class_counts is None
+        self._order = class_order(num_classes, self.frequent, frequent_classes, class_counts)
+        found = None if self._order is None else torch.tensor(self._order)
+        self.register_buffer("class_order", found)  # ids; None: as they are
         self.gate_dim = integer("gate_dim", gate_dim)
         self.gate_dropout = probability("gate_dropout", gate_dropout)
         self.gate_noise = not_negative("gate_noise", gate_noise)
@@ -121,10 +141,8 @@ class Mixtape(Mixture):
         self._add_gates()
 
     def _add_gates(self) -> None:
-        count, (of_hidden, of_shared, of_classes) = (
-            self.components - 1,
-            GATE_BIASES[self.gate_biases],
-        )
+        count = self.components - 1
+        of_hidden, of_shared, of_classes = GATE_BIASES[self.gate_biases]
         if count:
             self.gate_hidden = nn.Linear(self.feature_dim, count * self.gate_dim, bias=of_hidden)
             self.gate_shared = nn.Linear(self.feature_dim, count, bias=of_shared)
@@ -147,9 +165,11 @@ class Mixtape(Mixture):
                 nn.init.uniform_(parameter, -0.1, 0.1)
             elif name == "gate_bias":
                 nn.init.zeros_(parameter)
+        if self.class_order is not None:  # after to_empty
+            self.class_order.copy_(torch.tensor(self._order))
 
     def needs_sorted_classes(self) -> str | None:
-        if not self.frequent:
+        if not (self.is_sorted and 0 < self.frequent < self.num_classes):
             return None
         return (
             "mixtape gives gates of their own to the most frequent classes "
@@ -172,6 +192,11 @@ class Mixtape(Mixture):
         tensors = super().tensors()
         for name in tensors.keys() & {"bias", "gate_bias"}:  # added to widened logits
             tensors[name] = widen(tensors[name])
+        if (order := self.class_order) is not None:
+            for name in tensors.keys() & {"weight", "bias"}:
+                tensors[name] = tensors[name].index_select(0, order)
+            places = torch.arange(len(order), device=order.device)
+            tensors["place"] = torch.empty_like(order).scatter_(0, order, places)
         if self.gate_weight_norm and self.components > 1:
             raw = tensors["gate_hidden.weight"]
             normed = raw / widen(raw).norm(dim=-1, keepdim=True).to(raw.dtype)
@@ -220,7 +245,7 @@ class Mixtape(Mixture):
         rare_NR = widen(linear(inputs["mixed"], weight_RD))
         logits_NM = torch.cat((frequent_NS, rare_NR), -1)
         bias = tensors.get("bias")
-        return logits_NM if bias is None else logits_NM.add_(bias)
+        return by_class(logits_NM if bias is None else logits_NM.add_(bias), tensors)
 
     def class_gate_logits(self, inputs: Named, tensors: Named, random_state: RandomState) -> Tensor:
         """Return l_{x,k} of the frequent classes [n, J, S], widened."""
@@ -232,10 +257,12 @@ class Mixtape(Mixture):
 
     def logit_vectors(self, features: Tensor, tensors: Named) -> Tensor:
         contexts_NKD = self.contexts(features, tensors, RandomState())
-        return widen(linear(contexts_NKD, tensors["weight"]))
+        return by_class(widen(linear(contexts_NKD, tensors["weight"])), tensors)
 
     def nll_of_logits(self, z: Tensor, target: Tensor, features: Tensor, tensors: Named) -> Tensor:
         inputs = self.token_inputs(features, tensors, RandomState())
+        if self.class_order is not None:
+            z, target = z.index_select(-1, self.class_order), tensors["place"][target]
         if self.components > 1:
             own_NJS = self.class_gate_logits(inputs, tensors, RandomState())
             shared_NJ1 = inputs["shared"].unsqueeze(-1)
@@ -248,6 +275,7 @@ class Mixtape(Mixture):
         if self.components == 1:
             return None
         inputs = self.token_inputs(features, tensors, RandomState())
+        target = tensors["place"][target] if "place" in tensors else target
         logits_NJ = inputs["shared"]
         if self.frequent:
             row_N = target.clamp_max(self.frequent - 1)
@@ -285,21 +313,9 @@ class Mixtape(Mixture):
         return 4 * self.num_classes + 6 * self.components * (self.frequent + self.embed_dim)
 
 
-def number_of_frequent(ratio: float, multiple: int, num_classes: int) -> int:
-    """Return S: int(ratio · M), rounded to the nearest multiple where that keeps its meaning.
-
-    A GPU loads 16 bytes at once only where rows start at multiples of 16 bytes. A number below
-    `multiple` stays, since rounding would change the share of classes too much; so does one that
-    would exceed M, and M itself.
-    """
-    if not 0 <= ratio <= 1:
-        raise ValueError(f"frequent_ratio must lie in [0, 1], got {ratio}")
-    if multiple < 1:
-        raise ValueError(f"frequent_multiple must be at least 1, got {multiple}")
-    exact = int(ratio * num_classes)
-    rounded = (exact + multiple // 2) // multiple * multiple
-    keeps = exact < multiple or exact == num_classes or rounded > num_classes
-    return exact if keeps else rounded
+def by_class(values: Tensor, tensors: Named) -> Tensor:
+    """Return values [..., M] in the order of class ids."""
+    return values.index_select(-1, tensors["place"]) if "place" in tensors else values
 
 
 def sigmoid_tree(leaves_NKS: Tensor, gates_NJS: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from highrank_plugins.heads.base import Head
-from highrank_plugins.heads.mixtape import Mixtape
+from highrank_plugins.heads.mixtape import Mixtape, by_class
 from highrank_plugins.heads.mixtures import Mixture, MixtureOfContexts, MixtureOfSoftmaxes
 from highrank_plugins.heads.softmax import Softmax
 
@@ -62,7 +62,7 @@ def _mos(head: MixtureOfSoftmaxes, features: Tensor) -> Tensor:
 
 
 def _mixtape(head: Mixtape, features: Tensor) -> Tensor:
-    contexts_NKD = _contexts(head, features)
+    contexts_NKD, tensors = _contexts(head, features), head.tensors()
     if head.components == 1:  # one component has no gates
         logits_NM = F.linear(contexts_NKD[:, 0], head.weight, head.bias)
         return head.pointwise(logits_NM).log_softmax(-1)
@@ -71,11 +71,11 @@ def _mixtape(head: Mixtape, features: Tensor) -> Tensor:
     own_NSJ = torch.einsum("nkg,sg->nsk", hidden_NJG, head.gate_embed) + shared_NJ.unsqueeze(1)
     gates = _tree if head.gates == "tree" else _softmax_gates
     gates_NSK = gates(own_NSJ + head.gate_bias)
-    logits_NSK = torch.einsum("nkd,sd->nsk", contexts_NKD, head.weight[: head.frequent])
+    logits_NSK = torch.einsum("nkd,sd->nsk", contexts_NKD, tensors["weight"][: head.frequent])
     frequent_NS = (gates_NSK * logits_NSK).sum(-1)
     mixed_ND = (gates(shared_NJ).unsqueeze(-1) * contexts_NKD).sum(1)
-    rare_NR = F.linear(mixed_ND, head.weight[head.frequent :])
-    logits_NM = torch.cat((frequent_NS, rare_NR), -1)
+    rare_NR = F.linear(mixed_ND, tensors["weight"][head.frequent :])
+    logits_NM = by_class(torch.cat((frequent_NS, rare_NR), -1), tensors)
     if head.bias is not None:
         logits_NM = logits_NM + head.bias
     return head.pointwise(logits_NM).log_softmax(-1)

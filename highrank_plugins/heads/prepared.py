@@ -41,7 +41,7 @@ def _prepared_tensors(head: Head) -> Named:
     state: list[object] = [
         tuple(v for v in vars(m).values() if isinstance(v, PLAIN)) for m in head.modules()
     ]
-    for p in head.parameters():
+    for p in (*head.parameters(), *head.buffers()):
         state.append((p.data_ptr(), 0 if p.is_inference() else p._version, p.dtype))
     if head._prepared is None or head._prepared[0] != state:
         head._prepared = state, head.tensors()

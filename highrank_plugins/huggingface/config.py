@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,10 @@ class HighrankConfig(PreTrainedConfig):
             text_config = AutoConfig.for_model(**text_config)
         check_names(kwargs, text_config)
         self.text_config: Any = text_config
-        self.head, self.head_options = head, {"bias": False, **(head_options or {})}
+        given = {
+            n: v.tolist() if hasattr(v, "tolist") else v for n, v in (head_options or {}).items()
+        }
+        self.head, self.head_options = head, {"bias": False, **given}
         self.feature_scale = feature_scale
         function = self.head_options.get("pointwise", "identity")
         if not isinstance(function, str):
@@ -83,7 +87,15 @@ class HighrankConfig(PreTrainedConfig):
         text = self.decoder()
         features = getattr(text, "word_embed_proj_dim", None) or text.hidden_size
         sizes = {"num_classes": text.vocab_size, "feature_dim": features}
-        return build_head(self.head, weight=weight, **sizes, **self.head_options)
+        head = build_head(self.head, weight=weight, **sizes, **self.head_options)
+        chosen = self.head_options.keys() & {"frequent", "frequent_ratio"}
+        if chosen and head.needs_sorted_classes():  # without a choice build_head warns
+            warnings.warn(
+                f"{self.head}: the first ids of a tokenizer are not its most frequent ones, which "
+                "shall have gates of their own: class_counts= or frequent_classes= names them",
+                stacklevel=2,
+            )
+        return head
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save it, with a module by which `trust_remote_code=True` finds our classes."""

@@ -42,6 +42,7 @@ class FusedMixtape(FusedLoss):
         common = len(tensors.get("gate_embed", ()))
         split = [common, self.plan.head.num_classes - common]
         self.frequent_SD, self.rare_RD = self.weight.split(split)
+        self.place = tensors.get("place")  # of each class among the rows of the matrix
         self.frequent_sum = self.rare_sum = None
         if "weight" in self.sums:
             parts = self.sums["weight"].split(split)
@@ -96,6 +97,8 @@ class FusedMixtape(FusedLoss):
         return max(1, least, left // max(1, self._floats_of_leaves(head)))
 
     def chunk(self, chunk: LossChunk) -> Scores:
+        if self.place is not None:
+            chunk = chunk._replace(target_N=self.place[chunk.target_N])
         tokens, common = len(chunk.target_N), len(self.frequent_SD)
         mixed_ND = chunk.given["mixed"].to(self.compute)
         logits_NM = self.buffer("logits", tokens, self.plan.head.num_classes)

@@ -89,6 +89,7 @@ def _mixtape(pointwise: str = "identity", bias: bool = True, **options: Any) -> 
     return Case("mixtape", pointwise, bias, {"frequent": 3, "gate_dim": 2, **options})
 
 
+CHOSEN = _mixtape("gss", frequent=None, frequent_classes=[5, 0, 3])
 VARIANTS = [
     Case("softmax", "gss", bias=False),
     Case("moc", bias=False, options={"components": 1}),
@@ -102,6 +103,7 @@ VARIANTS = [
     _mixtape("sigsoftmax", components=8),
     _mixtape(frequent=0),
     _mixtape(frequent=1),
+    CHOSEN,
     _mixtape("gss", frequent=CLASSES),
     _mixtape(frequent=CLASSES, bias=False, gate_dim=5),
     _mixtape(gate_biases="none"),

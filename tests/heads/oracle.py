@@ -167,15 +167,16 @@ def mixtape(p: Arrays, g: np.ndarray, f: Callable, options: Options) -> np.ndarr
     inner = len(hs) - 1
     shared = p["gate_shared.weight"] @ g + p.get("gate_shared.bias", 0)
     classes = len(p["weight"])
-    frequent = options.get("frequent", classes // 2)
+    frequent = options.get("frequent_classes") or range(options.get("frequent", classes // 2))
     hidden = [gates_hidden(p, g, k, options) for k in range(inner)] if frequent else []
     gates = softmax_gates if options.get("gates") == "softmax" else tree
     z = np.empty(classes, dtype=np.result_type(g, *p.values()))
     for x in range(classes):
         gate = shared.copy()
-        if x < frequent:
-            gate = shared + np.array([p["gate_embed"][x] @ t for t in hidden])
-            gate = gate + (p["gate_bias"][x] if "gate_bias" in p else 0)
+        if x in frequent:
+            row = frequent.index(x)
+            gate = shared + np.array([p["gate_embed"][row] @ t for t in hidden])
+            gate = gate + (p["gate_bias"][row] if "gate_bias" in p else 0)
         z[x] = sum(pi * (p["weight"][x] @ h) for pi, h in zip(gates(gate), hs, strict=True))
     return log_softmax(f(z + p.get("bias", 0)))
 

@@ -29,6 +29,16 @@ HEADS = [
     ("mixtape", {"gate_biases": "all"}, ["gate_biases", "'all'", "paper, full, none"]),
     ("mixtape", {"frequent": 11}, ["frequent", "[0, 10]", "11"]),
     ("mixtape", {"frequent": -1}, ["frequent", "at least 0", "-1"]),
+    (
+        "mixtape",
+        {"frequent_classes": [3, 3]},
+        ["frequent_classes: expected different ids below 10"],
+    ),
+    ("mixtape", {"frequent_classes": [10]}, ["frequent_classes: expected different ids below 10"]),
+    ("mixtape", {"frequent_classes": [1.5]}, ["frequent_classes: expected an integer, got 1.5"]),
+    ("mixtape", {"frequent_classes": [1], "frequent": 2}, ["frequent is 2", "has 1 ids"]),
+    ("mixtape", {"class_counts": [1, 2]}, ["class_counts: expected 10 numbers, got 2"]),
+    ("mixtape", {"class_counts": [1] * 10, "frequent_classes": [1]}, ["give one of the two"]),
     ("mixtape", {"gate_dim": 0}, ["gate_dim", "0"]),
     ("mixtape", {"gate_noise": -0.1}, ["gate_noise", "-0.1"]),
     ("mixtape", {"gate_weight_norm": -1.0}, ["gate_weight_norm", "-1.0"]),
@@ -161,6 +171,7 @@ def test_a_mixtape_without_a_number_of_frequent_classes_warns():
         warnings.simplefilter("error")
         build_head("mixtape", **SIZES, frequent=3)
         build_head("mixtape", **SIZES, frequent_ratio=0.0)
+        build_head("mixtape", **SIZES, class_counts=range(10))
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)

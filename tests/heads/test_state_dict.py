@@ -58,7 +58,8 @@ HEAD_OPTIONS = {
     "mos": {"components": 15, **CONTEXTS},
     "mixtape": {"components": 4, "frequent": None, "gates": "tree", "gate_dim": 64, **CONTEXTS,
                 "gate_dropout": 0.0, "gate_noise": 0.0, "gate_weight_norm": 0.0,
-                "frequent_ratio": 0.5, "frequent_multiple": 64, "gate_biases": "paper"},
+                "frequent_ratio": 0.5, "frequent_multiple": 64, "gate_biases": "paper",
+                "frequent_classes": None, "class_counts": None},
 }  # fmt: skip
 POINTWISE_OPTIONS = {
     "identity": {},
@@ -117,6 +118,31 @@ def test_the_state_of_another_function_is_refused(there, here, message, tmp_path
         new.load_state_dict(dict(reversed(state.items())))
     assert "\n" not in str(error.value)
     old.load_state_dict(state)
+
+
+def test_the_state_says_which_classes_are_frequent():
+    sizes = {"num_classes": M, "feature_dim": F, "frequent": 3, "gate_dim": 2}
+    counts = torch.tensor([1, 9, 3, 3, 0, 0, 7, 0, 0, 0])
+    head = build_head("mixtape", **sizes, class_counts=counts).eval()
+    other = build_head("mixtape", **sizes, frequent_classes=[2, 6, 1]).eval()
+    assert head.class_order.tolist() == [1, 6, 2, 0, 3, 4, 5, 7, 8, 9]
+    features = torch.randn(4, F)
+    with torch.no_grad():
+        other(features)  # prepares tensors
+        other.load_state_dict({"class_order": head.class_order}, strict=False)
+        after = other(features)
+    other.load_state_dict(other.state_dict())
+    assert torch.equal(other(features), after)
+    head.load_state_dict(other.state_dict())
+    assert torch.equal(head(features), after)
+    sorted_head = build_head("mixtape", **sizes, class_counts=[9 - x for x in range(M)])
+    assert sorted_head.class_order is None
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*class_order"):
+        sorted_head.load_state_dict(head.state_dict())
+    with torch.device("meta"):
+        empty = build_head("mixtape", **sizes, class_counts=counts).to_empty(device="cpu")
+    empty.reset_parameters()
+    assert torch.equal(empty.class_order, head.class_order)
 
 
 def test_a_plain_softmax_has_the_state_of_a_linear_layer():

@@ -12,6 +12,7 @@ from highrank_plugins.heads.naive import naive_nll
 from highrank_plugins.losses import chunking
 from tests.heads.cases import (
     CASES,
+    CHOSEN,
     MIXTAPE,
     POINTWISE,
     PRODUCT,
@@ -123,6 +124,37 @@ def test_gates_are_probabilities():
     torch.testing.assert_close(own, gates_NKS[torch.arange(5), :, row])
 
 
+@pytest.mark.parametrize("components", [1, 4])
+def test_chosen_classes_are_those_of_a_sorted_head(components):
+    """Every method has the ids of the words, whose first in the sorted head are the frequent."""
+    order, features = [5, 0, 3, 1, 2, 4, 6], make_features(6)
+    chosen = CHOSEN.with_options(components=components).build()
+    plain = MIXTAPE.with_options(components=components).with_pointwise("gss").build()
+    state = chosen.state_dict()
+    state |= {name: state[name][order] for name in ("weight", "bias")}
+    del state["class_order"]
+    plain.load_state_dict(state)
+    target, place = torch.tensor([4, 1, 5, 0, 6, 3]), torch.tensor(order).argsort()
+    for ours, theirs in (
+        (chosen(features), plain(features)[:, place]),
+        (chosen.logits(features), plain.logits(features)[:, place]),
+        (chosen.top_k(features, 7)[0], plain.top_k(features, 7)[0]),
+        (chosen.top_k(features, 7)[1], torch.tensor(order)[plain.top_k(features, 7)[1]]),
+        (chosen.nll(features, target).loss, plain.nll(features, place[target]).loss),
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    measured = []
+    for head, words in ((chosen, target), (plain, place[target])):
+        tensors = head.tensors()
+        z = head.logit_vectors(features, tensors)
+        nll = head.nll_of_logits(z, words, features, tensors)
+        weights = head.log_weights(features, words, tensors)
+        measured.append([z, nll, weights, head.class_gates(features, tensors)])
+    measured[1][0] = measured[1][0][..., place]
+    for ours, theirs in zip(*measured, strict=True):
+        assert (ours is theirs) if ours is None else torch.allclose(ours, theirs, rtol=1e-12)
+
+
 @pytest.mark.parametrize("impl", ["fused", "cpp", "triton"])
 def test_fused_losses_are_refused(impl):
     head = SOFTMAX_GATES.build()
@@ -132,7 +164,7 @@ def test_fused_losses_are_refused(impl):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(
-    "case", [*PRODUCT, MIXTAPE.with_options(components=8), SOFTMAX_GATES], ids=str
+    "case", [*PRODUCT, MIXTAPE.with_options(components=8), SOFTMAX_GATES, CHOSEN], ids=str
 )
 def test_naive_code_computes_the_same_loss(case, smoothing):
     head, features, target = case.build(), make_features(5), torch.tensor([4, 1, 4, 0, 6])

@@ -1,8 +1,10 @@
 """The model alone: files, generation, precision, caches. `row_N` is the contract's row N."""
 
+import json
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -279,3 +281,17 @@ def test_a_label_outside_of_the_vocabulary_is_refused():
         make()(ids(), labels=ids() + 90)
     with pytest.raises(ValueError, match="use replace_head"):
         make().set_output_embeddings(torch.nn.Linear(2, 2))
+
+
+def test_frequent_classes_of_a_tokenizer_must_be_named():
+    """`make` chooses them by a list, so that all rows hold for it."""
+    few, counts = {"frequent": 20, "gate_dim": 8}, torch.arange(CLASSES)
+    with pytest.warns(UserWarning, match="first ids of a tokenizer .* class_counts="):
+        HighrankConfig(text_config=trunk(), head="mixtape", head_options=few).build_head()
+    config = HighrankConfig(
+        text_config=trunk(), head="mixtape", head_options=few | {"class_counts": counts}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        head = HighrankConfig.from_dict(json.loads(config.to_json_string())).build_head()
+    assert head.class_order[:20].tolist() == [*range(CLASSES - 1, CLASSES - 21, -1)]

@@ -27,7 +27,10 @@ TRUNKS = {
 HEADS = {
     "softmax": ("softmax", {}),
     "softcap": ("softmax", {"pointwise": "softcap", "cap": 5.0}),
-    "mixtape": ("mixtape", {"components": 4, "frequent": 20, "gate_dim": 8}),
+    "mixtape": (
+        "mixtape",
+        {"components": 4, "frequent_classes": [*range(90, 70, -1)], "gate_dim": 8},
+    ),
     "moc": ("moc", {"components": 3}),
     "mos": ("mos", {"components": 3}),
     "mos_plif": ("mos_plif", {"components": 3, "knots": 100}),
