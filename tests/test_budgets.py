@@ -25,14 +25,14 @@ BUDGETS: dict[str, int] = {
     "criterions": 200,
     "data": 2373,
     "evaluation": 264,
-    "heads": 2592,
+    "heads": 2614,
     "hooks": 2824,
     "huggingface": 714,
     "inference": 1311,
     "losses": 4669,
     "measures": 1524,
     "models": 1841,
-    "optim": 295,
+    "optim": 355,
     "reports": 2057,
     "results": 2478,
     "studies": 1223,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 42593
+LINES_OF_TESTS = 42688
 
 
 @pytest.fixture(scope="module")

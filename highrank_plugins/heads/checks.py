@@ -19,6 +19,11 @@ from highrank_plugins.losses.plan import Named
 from highrank_plugins.losses.runner import autocast_dtype
 
 Call = TypeVar("Call", bound=Callable[..., Any])
+ROLES = {
+    **dict.fromkeys(("weight", "gate_embed", "gate_bias"), "vocabulary"),
+    **dict.fromkeys(("prior.weight", "gate_shared.weight"), "components"),
+    **dict.fromkeys(("latent.weight", "gate_hidden.weight"), "hidden"),
+}
 PLAIN_SOFTMAX = {"name": "softmax", "pointwise.name": "identity"}  # a `function`
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -39,7 +44,7 @@ def checks_names(function: Call) -> Call:
 
 
 class Stated(nn.Module):
-    """Name the function of a layer in its state dictionary, and compare it on loading.
+    """Name the roles of parameters, and the function of a layer in its state dictionary.
 
     Parameters of one name and shape may belong to two functions: a cap of 15 and one of 30. An
     extra state of bytes, JSON, holds what `function` returns. A plain softmax has none, and to load
@@ -53,6 +58,23 @@ class Stated(nn.Module):
     def function(self) -> dict[str, Any]:
         """Return the names of the function's parts, and options that no parameter shows."""
         raise NotImplementedError
+
+    def parameter_roles(self) -> dict[str, str]:
+        """Return the role of each parameter by name, from which optimisers can choose.
+
+        "vocabulary" has a row for each class or many of them, "components" one for each component;
+        "hidden" matrices map features to others. The rest are "vector" and "scalar".
+        """
+        return {name: self._role(name, p) for name, p in self.named_parameters()}
+
+    def _role(self, name: str, parameter: Tensor) -> str:
+        if parameter.dim() < 2:
+            return "scalar" if parameter.numel() == 1 else "vector"
+        name, rows = name.removeprefix("parametrizations."), len(parameter)
+        if name.startswith("weight."):  # a factor of a parametrised vocabulary matrix
+            return "vocabulary" if rows >= parameter.size(1) else "hidden"
+        by_rows = "vocabulary" if rows == getattr(self, "num_classes", None) else "hidden"
+        return ROLES.get(name, by_rows)
 
     def get_extra_state(self) -> Tensor:
         """Return the function as bytes."""

@@ -34,7 +34,7 @@ OUTSIDE_FUSED = frozenset(
         "check_sizes", "floats_per_token", "token_floats", "needs_sorted_classes",
         "no_options", "language_model_defaults", "option_help",
         "constants", "extra_repr", "reset_parameters", "train", "forward",
-        "get_extra_state", "set_extra_state",
+        "get_extra_state", "set_extra_state", "parameter_roles",
         "log_probs", "nll", "top_k",
     )
 )  # fmt: skip

@@ -1,1 +1,61 @@
-"""Define an optimizer and a learning-rate schedule for fairseq."""
+"""Define an optimizer and a schedule for fairseq, and parameter groups for torch's optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.heads import Head
+
+Group = dict[str, Any]
+
+
+def parameter_roles(model: nn.Module) -> dict[str, str]:
+    """Return the role of each parameter of a model, see `Head.parameter_roles`.
+
+    Embeddings are "vocabulary", as is a matrix that a head shares with one; other matrices are
+    "hidden".
+    """
+    found: dict[int, str] = {}
+    for part in model.modules():
+        if isinstance(part, nn.Embedding):
+            found[id(part.weight)] = "vocabulary"
+        elif isinstance(part, Head):
+            roles = part.parameter_roles()
+            found |= {id(p): roles[name] for name, p in part.named_parameters()}
+    others = "scalar", "vector", "hidden"
+    return {n: found.get(id(p), others[min(p.dim(), 2)]) for n, p in model.named_parameters()}
+
+
+def groups(
+    model: nn.Module, rates: Mapping[str, float], weight_decay: float = 0.01
+) -> tuple[list[Group], list[Group]]:
+    """Return the parameter groups of `torch.optim.Muon` and of `torch.optim.AdamW`, in this order.
+
+    Muon makes updates orthogonal, which fits "hidden" matrices alone.
+
+    Args:
+        rates: learning rate by role: "vocabulary", "hidden", "components", "vector", "scalar".
+        weight_decay: of all roles but "vector" and "scalar", which have none.
+    Raises:
+        UserError: a role without a rate, or a rate without parameters of its role.
+    """
+    roles, muon, adam = parameter_roles(model), [], []
+    if unknown := sorted(rates.keys() - roles.values()):
+        known = ", ".join(sorted({*roles.values()}))
+        raise UserError(f"rates: no parameter has the role {unknown[0]!r}; this model has {known}")
+    trained = [(n, roles[n], p) for n, p in model.named_parameters() if p.requires_grad]
+    for name, role, parameter in trained:
+        if role not in rates:
+            raise UserError(f"rates: none for {role!r}, the role of {name}")
+        decay = 0.0 if role in ("vector", "scalar") else weight_decay
+        takes = muon if role == "hidden" and parameter.dim() == 2 else adam
+        group: Group = {"params": [], "role": role, "lr": rates[role], "weight_decay": decay}
+        same = next((g for g in takes if g["role"] == role), group)
+        if same is group:
+            takes.append(group)
+        same["params"].append(parameter)
+    return muon, adam
