@@ -41,11 +41,17 @@ class RandomState:
 
     def rows(self, start: int, stop: int) -> RandomState:
         """Return the state of the tokens start..stop−1."""
-        index, masks = None if self.index is None else self.index[start:stop], {}
-        for name, mask in self.masks.items():
-            cut = self.index is not None and len(mask) == len(self.index)  # by `of_tokens`
-            masks[name] = _rows(mask, start, stop, None if cut else index)
+        index = None if self.index is None else self.index[start:stop]
+        masks = {name: self._rows(mask, start, stop) for name, mask in self.masks.items()}
         return RandomState(masks, self.noise_sd, self.noise_seed, start, stop, index)
+
+    def _rows(self, mask: Tensor, start: int, stop: int) -> Tensor:
+        is_cut = self.index is not None and len(mask) == len(self.index)  # by `of_tokens`
+        if (self.index is None and stop <= len(mask)) or is_cut:
+            return mask[start:stop]
+        if self.index is None:
+            return mask[torch.arange(start, stop, device=mask.device) % len(mask)]
+        return mask[self.index[start:stop] % len(mask)]
 
     def of_tokens(self, index: Tensor) -> RandomState:
         """Return the state of the tokens with the numbers `index`, in place of the whole batch."""
@@ -97,12 +103,3 @@ def sample_mask(leading: torch.Size, width: int, p: float, locked: bool, like: T
     """Return a dropout mask [R, width] of features [*leading, F]; a row per column when locked."""
     rows = math.prod(leading[1:]) if locked and len(leading) > 1 else math.prod(leading)
     return dropout_mask((rows, width), p, like)
-
-
-def _rows(mask: Tensor, start: int, stop: int, index: Tensor | None) -> Tensor:
-    rows = mask.size(0)
-    if index is None and stop <= rows:
-        return mask[start:stop]
-    if index is None:
-        index = torch.arange(start, stop, device=mask.device)
-    return mask[index % rows]

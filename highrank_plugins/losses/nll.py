@@ -37,28 +37,31 @@ def compute_nll(
 ) -> LossOutput:  # fmt: skip
     """Return `Head.nll` of flat features [N, F]; `leading` is the shape of target and result."""
     if torch.compiler.is_compiling():  # a loss with its own gradients must not be traced
-        return torch.compiler.disable(compute_nll)(
-            plan, leading, reduction, impl, ignore_index, kept_tokens
-        )
+        untraced = torch.compiler.disable(compute_nll)
+        return untraced(plan, leading, reduction, impl, ignore_index, kept_tokens)
     plan.own, plan.falls_back = not is_ours(plan.head), impl == "auto"
     check_arguments(plan, leading, reduction)
     chosen = implementation_for(impl, plan.head, plan.features, plan.filter_gradients)
     check_whole(plan.head.named_parameters())
     plan.reduction = "none" if reduction == "none" else "sum"
     plan.target, plan.ignored = flat_target(plan.target, plan.head.num_classes, ignore_index)
-    if plan.weight is not None:
-        plan.weight = plan.weight.detach().reshape(-1)
-    index = None if chosen == "reference" else kept_rows(plan, kept_tokens)
-    if index is not None:
+    plan.weight = None if plan.weight is None else plan.weight.detach().reshape(-1)
+    ignores = plan.ignored is not None and chosen != "reference"
+    if (index := kept_rows(plan, kept_tokens) if ignores else None) is not None:
         plan.keep(index)
     if plan.own:
         chosen = checked_implementation(plan, chosen, compute)
     out = compute(chosen, plan)
-    if reduction != "none":
-        return out if reduction == "sum" else _mean(plan, out)
+    if reduction == "none":
+        return out.map(lambda t: _in_place(t, index, leading))
+    return out if reduction == "sum" else _mean(plan, out)
+
+
+def _in_place(values: Tensor, index: Tensor | None, leading: torch.Size) -> Tensor:
+    """Return the values in the shape of the target, with 0 for tokens that were left out."""
     if index is not None:
-        out = out.map(lambda t: t.new_zeros(leading.numel()).index_copy(0, index, t))
-    return out.map(lambda t: t.view(leading))
+        values = values.new_zeros(leading.numel()).index_copy(0, index, values)
+    return values.view(leading)
 
 
 def kept_rows(plan: LossPlan, most: int | None) -> Tensor | None:
@@ -68,8 +71,7 @@ def kept_rows(plan: LossPlan, most: int | None) -> Tensor | None:
     need noise.
     """
     ignored = plan.ignored
-    if ignored is None:
-        return None
+    assert ignored is not None
     kept = len(ignored) - ignored.sum()
     if ignored.device.type == "cpu":
         most = int(kept)
