@@ -54,6 +54,8 @@ def translate(
 
 def _model(model: Path, data: Path | None, pieces: Path | None, scratch: Path) -> list[str]:
     """Return fairseq's words for a model; an exported one becomes a checkpoint in `scratch`."""
+    if not model.exists():
+        raise ValueError(f"{model}: no such file or folder; a recipe says where its run is")
     places = [model / name for name in _CHECKPOINTS] if model.is_dir() else [model]
     checkpoint = next(filter(Path.is_file, places), None)
     if (model / "model.safetensors").is_file():

@@ -154,6 +154,8 @@ def test_translate_names_what_is_no_model(tmp_path):
     result = highrank("translate", tmp_path)
     assert result.returncode == 2
     assert "neither a checkpoint, nor a folder with one or with a model" in result.stderr
+    result = highrank("translate", tmp_path / "nowhere")
+    assert result.returncode == 2 and "nowhere: no such file or folder" in result.stderr
 
 
 def test_lines_to_translate_keep_their_places_and_bad_ones_are_named(monkeypatch, capsys):
