@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1506,
     "benchmarks": 1400,
-    "cli": 3216,
+    "cli": 3218,
     "common": 2701,
     "compat": 456,
     "criterions": 200,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 42688
+LINES_OF_TESTS = 42690
 
 
 @pytest.fixture(scope="module")

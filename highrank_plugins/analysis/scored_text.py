@@ -102,8 +102,8 @@ def require_joined(hypotheses: Sequence[str], references: Sequence[str]) -> None
     is_short = len(hypotheses) == len(references) and 5 * letters[0] < 4 * letters[1]
     if is_short or lost > sum(not line.strip() for line in references):
         logger.warning(
-            "%d of %d translations are empty; all have %.0f %% of the references' characters",
-            lost, len(hypotheses), 100 * letters[0] / max(letters[1], 1))  # fmt: skip
+            "the translations have %.0f %% of the references' characters; %d of %d are empty",
+            100 * letters[0] / max(letters[1], 1), lost, len(hypotheses))  # fmt: skip
 
 
 def _require_words(hypotheses: Sequence[str], references: Sequence[str]) -> None:

@@ -88,9 +88,9 @@ def test_a_dictionary_has_marks_of_pieces():
 
 def test_missing_text_is_said(caplog):
     require_joined(["a b c"] * 8 + ["", " "], ["a b c"] * 10)
-    assert "2 of 10 translations are empty; all have 80 %" in caplog.text
+    assert "have 80 % of the references' characters; 2 of 10 are empty" in caplog.text
     require_joined(["a"] * 10, ["a b c"] * 10)
-    assert "0 of 10 translations are empty; all have 33 %" in caplog.text
+    assert "have 33 % of the references' characters; 0 of 10 are empty" in caplog.text
 
 
 def test_chinese_is_scored_as_chinese():
