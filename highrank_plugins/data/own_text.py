@@ -234,8 +234,9 @@ class OwnText:
         for part in ("valid", "test"):
             if _size(counts := _entry(self.ledger[part][0])) < LEAST_HELD_OUT:
                 raise UserError(
-                    f"{(whole or self.parts[part])[-1]}: {counts['out']['sentences']:,} lines for "
-                    f"{part}, and a score needs {LEAST_HELD_OUT}, better {HELD_OUT}: give more text"
+                    f"{(whole or self.parts[part])[-1]}: too few lines for {part} "
+                    f"({counts['out']['sentences']}): a score needs {LEAST_HELD_OUT}, better "
+                    f"{HELD_OUT}; give more text"
                 )
         if 2 * self._equal > lines:
             raise UserError(

@@ -142,7 +142,7 @@ def test_a_handful_of_test_lines_is_refused_and_a_few_are_called_so(tmp_path, co
     if said:
         assert f"test: {count} lines" in (found := take(data)[1]) and said in found
     else:
-        with pytest.raises(UserError, match=r"dev\.en: 9 lines for valid, and a score needs 10"):
+        with pytest.raises(UserError, match=r"dev\.en: too few lines for valid \(9\): a score"):
             take(data)
     (data / "test.txt").write_text("a b " * 500 + "\n")  # a stream may be one long line
     (data / "train.txt").write_text(lines(1000, "word"))
