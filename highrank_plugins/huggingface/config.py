@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import Head, build_head, head_options
+from highrank_plugins.heads import Head, build_head, head_options, tokens
 from highrank_plugins.heads.base import HEADS
 
 # what the base class would write into a trunk's configuration, None included
@@ -21,6 +22,23 @@ IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
 TIED = "tie_word_embeddings"
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 OWN = ("text_config", "head", "head_options", "feature_scale")
+
+
+class NoFolder(str):
+    """Be the empty name of a model that was not loaded, and say so where a trainer loads it."""
+
+    def __str__(self) -> str:
+        return "this model is in no folder yet: save it, load it, then train"
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
+
+
+# what the base class has is not the trunk's, apart from what the trunk itself is to return
+BASE = {*dir(PreTrainedConfig), *vars(PreTrainedConfig()), *OWN, *TOKENS, TIED}
+BASE -= {"output_hidden_states", "output_attentions", "chunk_size_feed_forward"}
+SIZES = {"num_classes", "feature_dim", "weight"}  # of the head, which are the trunk's
+CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 # what save_pretrained writes beside config.json, for Auto classes with trust_remote_code
 MODULE = "modeling_highrank"
 CLASSES = {"AutoConfig": "HighrankConfig", "AutoModelForCausalLM": "HighrankForCausalLM"}
@@ -29,14 +47,14 @@ CLASSES = {"AutoConfig": "HighrankConfig", "AutoModelForCausalLM": "HighrankForC
 class HighrankConfig(PreTrainedConfig):
     """Configure a trunk of Hugging Face and an output layer of this package.
 
-    Names that this configuration lacks, such as `vocab_size` and `hidden_size`, are the trunk's.
+    Other names, such as `vocab_size` and `use_cache`, are the trunk's: read, given and set there.
 
     Args:
         text_config: configuration of a decoder, e.g. a `LlamaConfig`, or its dictionary.
         head: name of the output layer, as in `build_head`.
         head_options: the options of `build_head`, e.g. `{"components": 4, "pointwise": "softcap",
-            "cap": 30.0}`; `bias` is False unless given.
-        feature_scale: factor of the trunk's features (Cohere's `logit_scale` and the like).
+            "cap": 30.0}`; `bias` is False, and the cap of the logits the trunk's, unless given.
+        feature_scale: factor of the features; None takes the trunk's, e.g. Cohere's `logit_scale`.
         kwargs: what every configuration of transformers has. `tie_word_embeddings` and the ids of
             special tokens are the trunk's unless given.
     Raises:
@@ -49,17 +67,26 @@ class HighrankConfig(PreTrainedConfig):
 
     def __init__(
         self, text_config: Any = None, head: str = "softmax",
-        head_options: Mapping[str, Any] | None = None, feature_scale: float = 1.0, **kwargs: Any,
+        head_options: Mapping[str, Any] | None = None, feature_scale: float | None = None,
+        **kwargs: Any,
     ) -> None:  # fmt: skip
         if isinstance(text_config, Mapping) and "model_type" in text_config:
             text_config = AutoConfig.for_model(**text_config)
         check_names(kwargs, text_config)
-        self.text_config: Any = text_config
+        taken = {n: kwargs.pop(n) for n in [*kwargs] if n not in BASE and hasattr(text_config, n)}
+        self.text_config: Any = copy.deepcopy(text_config) if taken else text_config
+        for name, value in taken.items():
+            setattr(self.text_config, name, value)
         given = {
             n: v.tolist() if hasattr(v, "tolist") else v for n, v in (head_options or {}).items()
         }
+        if sizes := SIZES & given.keys():
+            raise UserError(f"{', '.join(sorted(sizes))}: the model's own; leave it out")
         self.head, self.head_options = head, {"bias": False, **given}
+        if feature_scale is None and text_config is not None:
+            feature_scale = logit_factor(self.text_config)
         self.feature_scale = feature_scale
+        self._take_cap()
         function = self.head_options.get("pointwise", "identity")
         if not isinstance(function, str):
             raise UserError(f"pointwise: expected a name, got a {type(function).__name__}; "
@@ -73,6 +100,14 @@ class HighrankConfig(PreTrainedConfig):
             for name in IMPLEMENTATIONS:
                 kwargs.setdefault(name, getattr(text_config, f"_{name}", None))
         super().__init__(**kwargs)
+        self._name_or_path = self.name_or_path or NoFolder()
+
+    def _take_cap(self) -> None:
+        """Cap the logits as the trunk's own model does, unless a pointwise function is given."""
+        function = tokens().get(self.head, {}).get("head_pointwise", "softcap")
+        cap = logit_cap(self.text_config)
+        if cap and function == "softcap" and "pointwise" not in self.head_options:
+            self.head_options = {"pointwise": "softcap", "cap": cap, **self.head_options}
 
     def decoder(self) -> Any:
         """Return the trunk's configuration; refuse one that is not a decoder's."""
@@ -113,6 +148,14 @@ class HighrankConfig(PreTrainedConfig):
         """Return the trunk's, from which caches and generation are planned."""
         return self if self.text_config is None else self.text_config
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        trunk = self.__dict__.get("text_config")
+        if not name.startswith("_") and name not in BASE and hasattr(trunk, name):
+            setattr(trunk, name, value)
+            if name not in vars(self):
+                return
+        super().__setattr__(name, value)
+
     def __getattr__(self, name: str) -> Any:
         trunk = self.__dict__.get("text_config")
         if trunk is None or name.startswith("_"):
@@ -128,6 +171,11 @@ def check_names(given: Mapping[str, Any], text: Any) -> None:
         if name in options or near:
             hint = "; options of the head go into head_options" if name in options else near
             raise UserError(f"HighrankConfig: unknown argument {name!r}{hint}")
+
+
+def logit_cap(text: Any) -> float | None:
+    """Return the cap c of the logits c·tanh(z/c) that some models have: Gemma 2, xLSTM."""
+    return next((cap for name in CAPS if (cap := getattr(text, name, None))), None)
 
 
 def logit_factor(text: Any) -> float:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import torch
 import transformers
 from torch import Tensor, nn
 from transformers import AutoModel, GenerationMixin, PreTrainedModel
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import CausalLMOutputWithPast, MoeCausalLMOutputWithPast
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
 from highrank_plugins.huggingface.config import HighrankConfig
 from highrank_plugins.huggingface.trainers import (
+    IGNORED,
     FusedCall,
     answer,
     check_modules,
@@ -25,6 +30,58 @@ from highrank_plugins.huggingface.trainers import (
 # what only the trunk knows; experts that cannot be set would refuse every mixture of experts
 TRAITS = ("_can_set_experts_implementation", "_is_stateful")
 CACHES = ("cache", "past_key_values")  # the new name and the old one
+FUNCTION = "head._extra_state"  # in files only: accelerate would shard it
+ROUTER_FACTORS = ("router_aux_loss_coef", "aux_loss_coef")
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Compute without dropout and gradients; restore the mode of each module also after errors."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def spread_ids(classes: int, like: Tensor) -> Tensor:
+    """Return token ids [4, 16] from the whole vocabulary; the first are often special tokens."""
+    return (torch.arange(64, device=like.device) * 7919 % 64 * (classes - 1) // 63).view(4, 16)
+
+
+def check_causal(trunk: PreTrainedModel, like: Tensor) -> None:
+    """Refuse a trunk whose features depend on later tokens: it would train on the future."""
+    ids = spread_ids(trunk.config.vocab_size, like)[:2, :8]
+    ids[1, :-1] = ids[0, :-1]
+    with evaluating(trunk):
+        features = trunk(ids).last_hidden_state.float()
+    moved = (features[0, :-1] - features[1, :-1]).abs().max()
+    if moved > max(1e-5, 2 * torch.finfo(like.dtype).eps) * features.abs().max():
+        raise UserError(
+            f"{type(trunk).__name__}: its features depend on later tokens, so it would train on "
+            "the future; give a decoder's configuration (BERT's kin: is_decoder=True)"
+        )
+
+
+class WithSignature:
+    """Bind `forward` with its trunk's parameters, since `Trainer` drops the columns of others."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self.forward = forward
+
+    def __get__(self, model: Any, kind: type) -> Any:
+        if model is None:
+            return self.forward
+        bound: Any = partial(self.forward, model)
+        own = inspect.signature(bound).parameters
+        names = [n for n in model._trunk_takes if n not in own and "label" not in n]
+        more = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in names]
+        *named, rest = own.values()
+        bound.__signature__ = inspect.Signature([*named, *more, rest])
+        return bound
 
 
 class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
@@ -48,6 +105,7 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = False
+    _keys_to_ignore_on_load_unexpected = [rf"^{FUNCTION}$"]  # noqa: RUF012 (as transformers does)
 
     def __init__(
         self, config: HighrankConfig, trunk: PreTrainedModel | None = None, head: Head | None = None
@@ -60,10 +118,13 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
                 f"{kind.__name__}: generation here would lose the trunk's state, which is no "
                 "cache; Mamba and its hybrids need a newer transformers (5.24)"
             )
+        if self._trunk_takes.isdisjoint(CACHES) or text.model_type == "xlm":
+            raise UserError(f"{kind.__name__} is not supported: it takes no cache, which generation"
+                            " here needs, or scores labels unshifted")  # fmt: skip
         self.__dict__ |= {trait: getattr(kind, trait) for trait in TRAITS}
         super().__init__(config)
         self.model = AutoModel.from_config(text) if trunk is None else trunk
-        self.head = config.build_head() if head is None else head
+        self.head = config.build_head().to(self.model.dtype) if head is None else head
         self.head.states_function = False  # the configuration has the options
         self._head_types = [type(module) for module in self.head.modules()]
         self._fused: FusedCall | None = None
@@ -73,32 +134,46 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
             for part in (*self.modules(), *self.parameters(), *self.buffers()):
                 part._is_hf_initialized = True
         self.post_init()
+        if not (any_parameter := next(self.model.parameters())).is_meta:
+            check_causal(self.model, any_parameter)
 
     def _name_tied_matrix(self) -> None:
         embedding = self.model.get_input_embeddings()
         if embedding.weight.shape != self.head.weight.shape:
             raise UserError(
                 f"tie_word_embeddings: the embedding has shape {tuple(embedding.weight.shape)}, "
-                f"the head's matrix {tuple(self.head.weight.shape)}; leave out embed_dim, or untie"
+                f"the head's matrix {tuple(self.head.weight.shape)}; leave out embed_dim, "
+                "or set tie_word_embeddings=False in the configuration of a new model"
             )
         name = next(n for n, module in self.model.named_modules() if module is embedding)
         self._tied_weights_keys = {"head.weight": f"model.{name}.weight"}
         self.head.shares_weight = True
 
+    def is_custom_code(self) -> bool:
+        """Return False: True would skip the buffers that a trunk computes for its parts."""
+        return False
+
     def _init_weights(self, module: nn.Module) -> None:
         """Give a module of the head its first values, but for parameters that were loaded."""
+        own = list(module.parameters(recurse=False))
+        loaded = [p for p in own if getattr(p, "_is_hf_initialized", False)]
+        of_head = any(module is part for part in self.head.modules())
+        if not of_head or len(loaded) == len(own) > 0:
+            return
+        values = [p.clone() for p in loaded]
         if module is self.head:
             self.head.reset_parameters(submodules=False)
             if not self.head.shares_weight:
                 deviation = getattr(self.config.text_config, "initializer_range", 0.02)
                 nn.init.normal_(self.head.weight, std=deviation)
-        elif any(module is part for part in self.head.modules()):
-            own = list(module.parameters(recurse=False))
-            loaded = [(p, p.clone()) for p in own if getattr(p, "_is_hf_initialized", False)]
-            if reset := getattr(module, "reset_parameters", None):
-                reset()
-            for parameter, values in loaded:
-                parameter.copy_(values)
+        elif reset := getattr(module, "reset_parameters", None):
+            reset()
+        for parameter, value in zip(loaded, values, strict=True):
+            parameter.copy_(value)
+
+    def _supports_default_dynamic_cache(self) -> bool:  # by the class's name
+        of_class: Any = GenerationMixin._supports_default_dynamic_cache
+        return bool(of_class.__func__(type(self.model)))
 
     # -- what libraries ask of a model -----------------------------------------------------------
 
@@ -115,12 +190,15 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
         raise UserError("set_output_embeddings: the output layer is model.head; use replace_head")
 
     def resize_token_embeddings(
-        self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any
-    ) -> nn.Module:
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None,
+        *args: Any, **kwargs: Any,
+    ) -> nn.Module:  # fmt: skip
         """Return the embedding if its size stays; refuse another size."""
-        if new_num_tokens not in (None, self.head.num_classes):
+        wanted = self.head.num_classes if new_num_tokens is None else new_num_tokens
+        wanted += -wanted % (pad_to_multiple_of or 1)
+        if wanted != self.head.num_classes:
             raise UserError(
-                f"resize_token_embeddings({new_num_tokens}): {self.config.head} has "
+                f"resize_token_embeddings({wanted}): {self.config.head} has "
                 f"{self.head.num_classes} classes; resize the original model before replace_head"
             )
         return self.get_input_embeddings()
@@ -131,12 +209,23 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
         else:
             super().__setattr__(name, value)
 
+    def save_pretrained(
+        self, save_directory: Any, is_main_process: bool = True, state_dict: Any = None,
+        **kwargs: Any,
+    ) -> None:  # fmt: skip
+        """Save it with the name of the head's function: `Trainer` resumes with no other one."""
+        state = dict(self.state_dict() if state_dict is None else state_dict)
+        if isinstance(self.head, Head):
+            state[FUNCTION] = self.head.get_extra_state()
+        super().save_pretrained(save_directory, is_main_process, state, **kwargs)
+
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = None) -> None:
         """Do nothing: folders import this class and hold no copy of its file."""
 
     # -- the computation -------------------------------------------------------------------------
 
+    @WithSignature
     def forward(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None, cache: Any = None,
@@ -146,14 +235,12 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
         """Return the loss of labels, which are shifted here, and logits; see the class.
 
         Args:
-            kwargs: what the trunk takes, and `num_items_in_batch`, the number of labels in all
-                accumulated batches, by which the sum of the losses is divided.
+            kwargs: what the trunk takes, `ignore_index` (−100), and `num_items_in_batch`, the
+                number of labels in all accumulated batches, which divides the sum of the losses.
         """
         # no further parameter may have "label" in its name: Trainer would wait for it
-        shift_labels, items, fused, return_dict = (
-            kwargs.pop(name, None)
-            for name in ("shift_labels", "num_items_in_batch", "fused_lm_head", "return_dict")
-        )
+        names = "shift_labels", "num_items_in_batch", "fused_lm_head", "return_dict", "ignore_index"
+        shift_labels, items, fused, return_dict, ignored = (kwargs.pop(n, None) for n in names)
         kwargs |= {"position_ids": position_ids, "cache": cache, "inputs_embeds": inputs_embeds}
         out, routing = self._run_trunk(input_ids, attention_mask, kwargs)
         features, loss, logits = out.last_hidden_state, None, None
@@ -163,6 +250,8 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
         if labels is not None and shift_labels is None:
             target, predicting = labels[:, 1:], features[:, :-1]
         if target is not None:
+            if ignored is not None:
+                target = target.masked_fill(target == ignored, IGNORED)
             batch = predicting, target.to(features.device), items
             if fused and self._fused is not None:
                 output = answer(self._fused, self.head, batch)
@@ -173,10 +262,14 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
             last = isinstance(logits_to_keep, int)
             keep = slice(-logits_to_keep, None) if last else logits_to_keep
             logits = self.head(features[:, keep], scores=True)
-        known = CausalLMOutputWithPast.__dataclass_fields__
-        others = {n: out.get(n) for n in (*CACHES, "hidden_states", "attentions") if n in known}
-        output = CausalLMOutputWithPast(loss=loss, logits=logits, **others)
-        return output.to_tuple() if return_dict is False else output
+        kind = CausalLMOutputWithPast if routing is None else MoeCausalLMOutputWithPast
+        names = (*CACHES, "hidden_states", "attentions", "router_logits")
+        others = {n: out.get(n) for n in names if n in kind.__dataclass_fields__}
+        output = kind(loss=loss, logits=logits, **others)
+        if routing is not None:
+            output.aux_loss = routing
+        whole = self.config.return_dict if return_dict is None else return_dict
+        return output if whole else output.to_tuple()
 
     def _run_trunk(
         self, input_ids: Tensor | None, attention_mask: Tensor | None, options: dict[str, Any]
@@ -191,7 +284,7 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
         given = {n: v for n, v in options.items() if v is not None and n not in unknown}
         out = self.model(input_ids=input_ids, **given)
         check_modules(self.head, self._head_types)
-        if not given.get("output_router_logits"):
+        if not given.get("output_router_logits") or out.get("router_logits") is None:
             return out, None
         from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
@@ -201,5 +294,6 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
 
     def _with_routing(self, loss: Tensor, routing: Tensor | None) -> Tensor:
         """Add the loss of the router, as the trunk's own model does."""
-        factor = getattr(self.config.text_config, "router_aux_loss_coef", 0.0)
+        text = self.config.text_config
+        factor = next((getattr(text, n) for n in ROUTER_FACTORS if hasattr(text, n)), 0.0)
         return loss if routing is None else loss + factor * routing.to(loss.device)

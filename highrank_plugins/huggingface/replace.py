@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import MODEL_MAPPING, PreTrainedModel
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.mixtures import Mixture
-from highrank_plugins.huggingface.config import HighrankConfig, logit_factor
-from highrank_plugins.huggingface.model import HighrankForCausalLM
+from highrank_plugins.huggingface.config import HighrankConfig, logit_cap
+from highrank_plugins.huggingface.model import HighrankForCausalLM, evaluating, spread_ids
 
 STARTS = ("lm_head", "weight", "fresh")
 FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)  # of the largest feature: the context scales that are tried
@@ -43,33 +44,39 @@ def replace_head(
     """
     if start not in STARTS:
         raise UserError(f"start: expected one of {', '.join(STARTS)}, got {start!r}")
+    if not noise >= 0:
+        raise UserError(f"noise: expected a number from 0, got {noise}")
     own, text = own_layer(model)
-    cap, scale = getattr(text, "final_logit_softcapping", None), logit_factor(text)
-    if cap and "pointwise" not in options:
-        options |= {"pointwise": "softcap", "cap": cap}
-    elif cap and start == "lm_head":
-        raise UserError(f"replace_head: the model's own logits are capped at {cap}; "
-                        "leave pointwise out, or set start='weight' or 'fresh'")  # fmt: skip
-    if start != "fresh" and (width := options.get("embed_dim")) not in (None, own.in_features):
+    width = options.get("embed_dim")
+    if start != "fresh" and width not in (None, own.in_features):
         raise UserError(f"replace_head: embed_dim {width}: the model's own is {own.in_features}; "
                         "leave embed_dim out, or set start='fresh'")  # fmt: skip
-    ids = torch.arange(8, device=own.weight.device)[None] % len(own.weight)
-    check_logits(model, own, ids, (cap, scale))
-    tied = own.weight is model.get_input_embeddings().weight
+    ids = [spread_ids(len(own.weight), own.weight)]
+    if batch is not None:
+        ids.insert(0, checked(batch, len(own.weight)))
+    tied = own.weight is model.get_input_embeddings().weight and width in (None, own.in_features)
     config = HighrankConfig(
         text_config=text, head=head, head_options={"bias": own.bias is not None, **options},
-        feature_scale=scale, tie_word_embeddings=tied,
+        tie_word_embeddings=tied,
     )  # fmt: skip
+    cap, scale = logit_cap(text), float(config.feature_scale or 1)
+    kept = [config.head_options.get(name) for name in ("pointwise", "cap")] == ["softcap", cap]
+    if cap and start == "lm_head" and not kept:
+        raise UserError(f"replace_head: the model's own logits are capped at {cap}; leave "
+                        "pointwise and cap out, or set start='weight' or 'fresh'")  # fmt: skip
+    for tokens in ids:
+        check_logits(model, own, tokens, (cap, scale))
     layer = first_layer(config, own, copied=start != "fresh")
     if start == "lm_head":
         mixture = isinstance(layer, Mixture)
-        given = batch if mixture or batch is not None else ids
-        kl = keep_function(model, layer, scale, (given, noise, most_kl))
+        if mixture and batch is None:
+            raise UserError("start='lm_head' measures on token ids [B, T] of real text: batch=…")
+        kl = keep_function(model, layer, scale, (ids[0], noise, most_kl))
         if mixture:
             config.head_options["context_scale"] = layer.context_scale
             print(f"start='lm_head': context_scale {layer.context_scale:.3g}, KL {kl:.1e} nats")
     replaced = HighrankForCausalLM(config, trunk=model.base_model, head=layer)
-    replaced.generation_config = model.generation_config
+    replaced.generation_config = copy.deepcopy(model.generation_config)
     return replaced.train(model.training)
 
 
@@ -86,7 +93,14 @@ def first_layer(config: HighrankConfig, own: Any, copied: bool) -> Head:
 
 def own_layer(model: Any) -> tuple[Any, Any]:
     """Return a model's output layer and the configuration of its decoder."""
-    own, kind = model.get_output_embeddings(), type(model).__name__
+    kind = type(model).__name__
+    if not isinstance(model, PreTrainedModel) or isinstance(model, HighrankForCausalLM):
+        raise UserError(f"replace_head: expected an original model of transformers, got {kind}")
+    trunk, expected = model.base_model, MODEL_MAPPING.get(type(model.config), ())
+    if trunk is not model and not isinstance(trunk, expected):
+        raise UserError(f"replace_head: {kind} has a trunk, {type(trunk).__name__}, which AutoModel"
+                        " does not build of its configuration; it is not supported")  # fmt: skip
+    own = model.get_output_embeddings()
     if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
         raise UserError("replace_head: the model is split over devices; load it on one")
     if not isinstance(own, nn.Linear):
@@ -104,19 +118,29 @@ def own_layer(model: Any) -> tuple[Any, Any]:
     return own, text
 
 
-@torch.no_grad()
+def checked(batch: Any, classes: int) -> Tensor:
+    """Return token ids [B, T]; refuse anything else."""
+    kinds = (torch.int32, torch.int64)
+    if not torch.is_tensor(batch) or batch.dim() != 2 or batch.dtype not in kinds:
+        raise UserError("start='lm_head' measures on token ids [B, T] of real text: batch=…")
+    if not batch.numel() or not 0 <= int(batch.min()) <= int(batch.max()) < classes:
+        raise UserError(f"batch: expected token ids from 0 to {classes - 1}, at least one")
+    return batch
+
+
 def check_logits(
     model: PreTrainedModel, own: nn.Linear, ids: Tensor, constants: tuple[float | None, float]
 ) -> None:
     """Refuse a model whose logits are not f(W (s g) + b): some transform features or mask ids."""
-    mode, (cap, scale) = model.training, constants
-    model.eval()
-    wanted = model(ids).logits.float()
-    z = own(model.base_model(ids).last_hidden_state * scale).float()
-    model.train(mode)
+    cap, scale = constants
+    with evaluating(model):
+        wanted = model(ids).logits.float()
+        features = model.base_model(ids).last_hidden_state * scale
+        fits = features.size(-1) == own.in_features
+        z = own(features).float() if fits else wanted.new_empty(0)
     z = cap * (z / cap).tanh() if cap else z
-    tolerance = 1e-2 * float(wanted.abs().max())
-    if wanted.shape != z.shape or not torch.allclose(wanted, z, rtol=1e-2, atol=tolerance):
+    tolerance = max(1e-4, 2 * torch.finfo(own.weight.dtype).eps) * float(wanted.abs().max())
+    if wanted.shape != z.shape or not torch.allclose(wanted, z, rtol=0, atol=tolerance):
         raise UserError(
             f"replace_head: {type(model).__name__} computes more than W g + b of its trunk's "
             "features, which another output layer would leave out; this class is not supported"
@@ -129,13 +153,10 @@ def keep_function(
 ) -> float:
     """Return the KL of a start with the model's own function; refuse one that does not keep it."""
     batch, noise, most_kl = wanted
-    if not torch.is_tensor(batch) or batch.dim() != 2 or batch.is_floating_point():
-        raise UserError("start='lm_head' measures on token ids [B, T] of real text: batch=…")
-    mode, training = model.training, layer.training
-    model.eval()
-    features = model.base_model(batch).last_hidden_state.flatten(0, 1) * scale
-    reference = model(batch).logits.float().log_softmax(-1).flatten(0, 1)
-    model.train(mode)
+    training = layer.training
+    with evaluating(model):
+        features = model.base_model(batch).last_hidden_state.flatten(0, 1) * scale
+        reference = model(batch).logits.float().log_softmax(-1).flatten(0, 1)
     layer.eval()
     largest = float(features.abs().max())
     for _ in near_features(layer, largest, noise) if isinstance(layer, Mixture) else [1.0]:

@@ -55,9 +55,11 @@ def seen_by_caller(head: nn.Module, kind: str) -> nn.Module:
     return head if package in LOOKING else NoMatrix(kind)
 
 
-def check_modules(head: nn.Module, kinds: list[type]) -> None:
+def check_modules(head: Any, kinds: list[type]) -> None:
     """Refuse a head whose modules were exchanged, e.g. by LoRA, since its loss reads parameters."""
-    if hasattr(head, "modules_to_save"):  # PEFT's wrapper around a whole copy
+    if hasattr(head, "modules_to_save"):  # PEFT's wrapper around whole copies
+        for copied in head.modules_to_save.values():
+            check_modules(copied, kinds)
         return
     for (name, module), kind in zip(head.named_modules(prefix="head"), kinds, strict=False):
         if not isinstance(module, kind):
@@ -65,6 +67,7 @@ def check_modules(head: nn.Module, kinds: list[type]) -> None:
             raise UserError(
                 f"{name} is a {found} now, which the loss does not see; leave the head out "
                 r'of it (exclude_modules=r"head\..*"), or train it whole: modules_to_save=["head"]'
+                " without ensure_weight_tying"
             )
 
 

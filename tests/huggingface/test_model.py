@@ -272,7 +272,7 @@ def test_wrong_configurations_are_refused(change, message):
 def test_a_narrower_head_cannot_share_the_embedding():
     text = trunk(tied=True)
     config = HighrankConfig(text_config=text, head="mos", head_options={"embed_dim": SIZE // 2})
-    with pytest.raises(ValueError, match="leave out embed_dim, or untie"):
+    with pytest.raises(ValueError, match="leave out embed_dim, or set tie_word"):
         HighrankForCausalLM(config)
 
 

@@ -1,0 +1,325 @@
+"""Faults that nobody would see: each is right here, or refused in one line."""
+
+import copy
+import inspect
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs transformers (the extra hf)")
+
+import transformers
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, Trainer, TrainingArguments
+
+from highrank_plugins.huggingface import HighrankConfig, HighrankForCausalLM, replace_head
+from highrank_plugins.huggingface.model import check_causal
+from tests.huggingface.test_replace import EXTRA
+from tests.huggingface.tiny import CLASSES, COMMON, GREEDY, ids, make, original, trunk
+from tests.huggingface.training import BASE
+
+MOE = {"num_local_experts": 4, "num_experts_per_tok": 2}
+MORE = {
+    "JetMoeConfig": {"kv_channels": 8, **MOE},
+    "MixtralConfig": MOE,
+    "MiniMaxConfig": {**MOE, "head_dim": 8},
+    "RecurrentGemmaConfig": {"lru_width": 32, "attention_window_size": 16, "num_hidden_layers": 3},
+    "OpenAIGPTConfig": {"n_embd": 32, "n_layer": 2, "n_head": 4},
+    "XLMConfig": {"emb_dim": 32, "n_layers": 2, "n_heads": 4, "causal": True},
+}
+
+
+def kin(name, **more):
+    return original(name, **{**EXTRA.get(name, {}), **MORE.get(name, {}), **more})
+
+
+def built(text, head="softmax", **more):
+    return HighrankForCausalLM(HighrankConfig(text_config=text, head=head, **more)).eval()
+
+
+def saved(model, folder, **changes):
+    model.save_pretrained(folder)
+    return AutoModelForCausalLM.from_pretrained(folder, **changes).eval()
+
+
+# -- the trunk -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["BertConfig", "RobertaConfig", "ModernBertConfig", "EsmConfig"])
+def test_a_trunk_that_sees_the_future_is_refused(kind):
+    text = getattr(transformers, kind)(**COMMON, tie_word_embeddings=False)
+    with pytest.raises(ValueError, match=r"its features depend on later tokens|takes no cache"):
+        built(text)
+    if kind != "BertConfig":
+        return
+    text.is_decoder = True
+    model = built(text)
+    state = torch.get_rng_state()
+    check_causal(model.model, model.head.weight)
+    assert torch.equal(state, torch.get_rng_state())
+    other = ids()
+    other[:, -1] = 5
+    assert torch.equal(model(ids()).logits[:, :-1], model(other).logits[:, :-1])
+
+
+def test_a_living_trunk_that_sees_the_future_is_refused():
+    config = transformers.BertGenerationConfig(**COMMON)
+    with pytest.raises(ValueError, match="BertGenerationEncoder: its features depend on later"):
+        replace_head(transformers.BertGenerationDecoder(config).eval(), "softmax")
+
+
+def test_buffers_that_a_trunk_computes_for_its_parts_are_loaded(tmp_path):
+    text = trunk("FalconH1Config", **EXTRA["FalconH1Config"])
+    model = built(text)
+    for buffer in (layer.mamba.mup_vector for layer in saved(model, tmp_path).model.layers):
+        assert torch.equal(buffer, model.model.layers[0].mamba.mup_vector)
+    assert torch.equal(saved(model, tmp_path)(ids()).logits, model(ids()).logits)
+
+
+@pytest.mark.parametrize("name", ["OpenAIGPTConfig", "XLMConfig"])
+def test_trunks_that_cannot_generate_or_score_otherwise_are_refused(name):
+    with pytest.raises(ValueError, match="is not supported: it takes no cache"):
+        replace_head(kin(name), "softmax")
+
+
+def test_a_cache_of_the_trunks_own_kind_is_left_to_it():
+    own = kin("MiniMaxConfig")
+    model = replace_head(own, "softmax")
+    assert torch.equal(own.generate(ids(2, 4), **GREEDY), model.generate(ids(2, 4), **GREEDY))
+
+
+def test_a_trunk_in_half_precision_has_such_a_head():
+    model = make()
+    text = trunk(dtype=torch.bfloat16)
+    model = built(text, "mos", head_options={"components": 2})
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert model(ids(), labels=ids()).loss.isfinite()
+
+
+# -- the configuration ---------------------------------------------------------------------------
+
+
+def test_names_of_the_trunks_configuration_reach_the_trunk(tmp_path):
+    text = trunk()
+    model = built(text, vocab_size=50, attention_dropout=0.5)
+    assert model.head.num_classes == len(model.get_input_embeddings().weight) == 50
+    assert model.model.config.attention_dropout == 0.5
+    assert text.vocab_size == CLASSES and text.attention_dropout == 0
+    model = built(text, use_cache=False)
+    assert model(ids()).get("past_key_values") is model(ids()).get("cache") is None
+    model = saved(model, tmp_path, num_hidden_layers=1, attention_dropout=0.25)
+    assert len(model.model.layers) == model.config.num_hidden_layers == 1
+    assert model.model.layers[0].self_attn.attention_dropout == 0.25
+    model.config.output_hidden_states = True
+    assert len(model(ids()).hidden_states) == 2
+    model.config.return_dict = False
+    assert isinstance(model(ids()), tuple)
+
+
+@pytest.mark.parametrize("name", ["MixtralConfig", "JetMoeConfig"])
+def test_the_loss_of_a_router_may_be_switched_on_later(name, tmp_path):
+    own = kin(name, output_router_logits=False)
+    model = replace_head(copy.deepcopy(own), "softmax")
+    before = model(ids(), labels=ids()).loss
+    own.config.output_router_logits = model.config.output_router_logits = True
+    wanted, got = own(ids(), labels=ids()), model(ids(), labels=ids())
+    torch.testing.assert_close(got.loss, wanted.loss)
+    torch.testing.assert_close(got.aux_loss, wanted.aux_loss)
+    assert abs(float(got.loss - before)) > 1e-4
+    assert all(map(torch.equal, got.router_logits, wanted.router_logits))
+    assert len(own(ids(), labels=ids(), return_dict=False)) == len(got.to_tuple())
+    model.config.output_router_logits = False
+    loaded = saved(model, tmp_path, output_router_logits=True)
+    torch.testing.assert_close(loaded(ids(), labels=ids()).loss, wanted.loss)
+
+
+def test_caps_and_factors_are_taken_over_in_pretraining(tmp_path):
+    cohere = trunk("CohereConfig", logit_scale=0.25)
+    assert HighrankConfig(text_config=cohere).feature_scale == 0.25
+    assert HighrankConfig(text_config=cohere, feature_scale=1.0).feature_scale == 1
+    gemma = trunk("gemma2", final_logit_softcapping=7.0)
+    for head in ("softmax", "softcap", "mos"):
+        assert built(gemma, head).head.pointwise.cap == 7
+    assert built(gemma, head_options={"cap": 9.0}).head.pointwise.cap == 9
+    assert built(gemma, "sigsoftmax").config.head_options == {"bias": False}
+    plain = built(gemma, head_options={"pointwise": "identity"})
+    assert saved(plain, tmp_path).config.head_options["pointwise"] == "identity"
+    assert saved(built(cohere, feature_scale=1.0), tmp_path).config.feature_scale == 1
+
+
+# -- the start -----------------------------------------------------------------------------------
+
+
+def large(own, dead=8):
+    """Scale the logits, and give the first ids, special tokens, no embedding."""
+    with torch.no_grad():
+        own.get_output_embeddings().weight.mul_(5)
+        own.get_input_embeddings().weight[:dead] = 0
+    return own
+
+
+def test_the_start_is_checked_beyond_special_tokens():
+    own = large(original())
+    with pytest.raises(ValueError, match=r"KL .* > 0.005 nats"):
+        replace_head(own, "softcap", cap=7.0)
+
+    class Capped(LlamaForCausalLM):
+        def forward(self, *args, **kwargs):
+            out = super().forward(*args, **kwargs)
+            out.logits = 10 * torch.tanh(out.logits / 10)
+            return out
+
+    capped = Capped(own.config).eval()
+    capped.load_state_dict(own.state_dict())
+    with pytest.raises(ValueError, match=r"Capped computes more than W g . b"):
+        replace_head(capped, "softmax")
+
+
+@pytest.mark.parametrize("size", [1, 30], ids=["small", "large"])
+def test_the_cap_of_recurrent_gemma_is_taken_over(size):
+    own = kin("RecurrentGemmaConfig", logits_soft_cap=5.0)
+    with torch.no_grad():
+        own.lm_head.weight.mul_(size)
+    model = replace_head(own, "softmax").eval()
+    assert model.head.pointwise.cap == 5
+    assert torch.equal(own(ids()).logits, model(ids()).logits)
+
+
+@pytest.mark.parametrize("head", ["softcap", "softmax"])
+def test_another_cap_than_the_models_own_is_refused_or_taken(head):
+    own = original("gemma3")
+    given = {"cap": 50.0, **({"pointwise": "softcap"} if head == "softmax" else {})}
+    with pytest.raises(ValueError, match=r"capped at 20.0; leave pointwise and cap out"):
+        replace_head(own, head, **given)
+    assert replace_head(own, head, start="fresh", **given).head.pointwise.cap == 50
+    assert replace_head(own, head, cap=20.0).head.pointwise.cap == 20
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [ids() + CLASSES, ids() - CLASSES, ids()[:0], ids()[:, :0], ids().bool(), ids().to(torch.int8)],
+    ids=["above", "negative", "no_rows", "no_columns", "bool", "int8"],
+)
+def test_a_bad_batch_is_refused_and_leaves_the_modes_alone(batch):
+    own = original().train()
+    own.model.layers[0].eval()
+    modes = [module.training for module in own.modules()]
+    with pytest.raises(ValueError, match="token ids"):
+        replace_head(own, "mos", batch=batch)
+    with pytest.raises(ValueError, match="KL"):
+        replace_head(own, "mos", batch=ids(), most_kl=0.0)
+    assert modes == [module.training for module in own.modules()]
+
+
+def test_the_old_model_keeps_its_generation_config():
+    own = original()
+    replace_head(own, "softmax").generation_config.max_new_tokens = 3
+    assert own.generation_config.max_new_tokens != 3
+
+
+# -- calls ---------------------------------------------------------------------------------------
+
+
+def test_trainer_keeps_the_columns_that_the_trunk_takes(tmp_path):
+    gpt, llama = original("gpt2"), original()
+    for own, takes in ((gpt, True), (llama, False)):
+        model = copy.deepcopy(replace_head(own, "softmax"))
+        names = inspect.signature(model.forward).parameters
+        assert ("token_type_ids" in names) == takes and "labels" in names
+        trainer = Trainer(model, TrainingArguments(tmp_path, **BASE))
+        trainer._set_signature_columns_if_needed()
+        assert ("token_type_ids" in trainer._signature_columns) == takes
+    kinds = {"token_type_ids": ids() % 5, "labels": ids()}
+    wanted = gpt(ids(), **kinds).loss
+    torch.testing.assert_close(replace_head(gpt, "softmax")(ids(), **kinds).loss, wanted)
+
+
+def test_a_fresh_start_of_another_width_unties():
+    own = original(tied=True)
+    model = replace_head(own, "mos", start="fresh", embed_dim=16, components=2)
+    assert model.head.weight.shape == (CLASSES, 16) and not model.config.tie_word_embeddings
+    assert own.lm_head.weight is own.get_input_embeddings().weight
+
+
+def test_a_model_in_no_folder_says_so_where_a_trainer_loads_a_reference():
+    model = replace_head(original(), "softmax")
+    name = copy.deepcopy(model).config._name_or_path
+    assert not name and name == ""
+    with pytest.raises(OSError, match="in no folder yet: save it, load it, then train"):
+        transformers.AutoConfig.from_pretrained(name)
+
+
+def test_trainer_resumes_with_no_other_scale(tmp_path):
+    own = original()
+    one, same, other = (
+        replace_head(copy.deepcopy(own), "mos", batch=batch, components=2, noise=0.01)
+        for batch in (ids(), ids(), ids(1, 2, seed=5))
+    )
+    one.save_pretrained(tmp_path)
+    arguments = TrainingArguments(tmp_path, **BASE)
+    Trainer(same, arguments)._load_from_checkpoint(tmp_path)
+    assert torch.equal(same(ids()).logits, one(ids()).logits)
+    assert other.head.context_scale != one.head.context_scale
+    with pytest.raises(ValueError, match=r"of another function: context_scale"):
+        Trainer(other, arguments)._load_from_checkpoint(tmp_path)
+
+
+def test_ignore_index_is_honoured():
+    own, labels = original(), ids()
+    labels[0, 3:] = 7
+    model = replace_head(own, "softmax")
+    wanted = own(ids(), labels=labels.where(labels != 7, -100)).loss
+    torch.testing.assert_close(model(ids(), labels=labels, ignore_index=7).loss, wanted)
+    assert abs(float(model(ids(), labels=labels).loss - wanted)) > 1e-3
+
+
+def test_resizing_to_a_multiple_is_refused():
+    with pytest.raises(ValueError, match=r"resize_token_embeddings\(128\)"):
+        make().resize_token_embeddings(pad_to_multiple_of=64)
+    assert make().resize_token_embeddings(CLASSES, pad_to_multiple_of=1) is not None
+
+
+# -- words ---------------------------------------------------------------------------------------
+
+
+def bart():
+    small = {"d_model": 32, "decoder_layers": 1, "encoder_layers": 1, "decoder_ffn_dim": 32}
+    heads = {"decoder_attention_heads": 4, "encoder_attention_heads": 4}
+    config = transformers.BartConfig(vocab_size=CLASSES, encoder_ffn_dim=32, **small, **heads)
+    return transformers.BartForCausalLM(config)
+
+
+def electra():
+    config = transformers.ElectraConfig(**COMMON, is_decoder=True, embedding_size=16)
+    return transformers.ElectraForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (bart, {}, "a trunk, BartDecoderWrapper, which AutoModel does not build"),
+        (electra, {}, "computes more than W g . b"),
+        (original, {"num_classes": 5}, "num_classes: the model's own; leave it out"),
+        (original, {"weight": None}, "weight: the model's own; leave it out"),
+        (original, {"noise": -1.0}, "noise: expected a number from 0, got -1.0"),
+        (original, {"noise": float("nan")}, "noise: expected a number from 0, got nan"),
+        (make, {}, "expected an original model of transformers, got HighrankForCausalLM"),
+        (lambda: "gpt2", {}, "expected an original model of transformers, got str"),
+    ],
+    ids=[
+        "bart", "electra", "classes", "weight", "noise", "noise_nan", "ours", "name",
+    ],
+)  # fmt: skip
+def test_the_words_of_refusals(model, options, message):
+    head = "mos" if "noise" in options else "softmax"
+    with pytest.raises(ValueError, match=message):
+        replace_head(model(), head, batch=ids(), **options)
+
+
+def test_a_head_that_peft_ties_to_an_embedding_is_refused():
+    peft = pytest.importorskip("peft", reason="needs PEFT")
+    config = peft.LoraConfig(
+        target_modules=["q_proj"], modules_to_save=["embed_tokens"], ensure_weight_tying=True
+    )
+    model = peft.get_peft_model(make(tied=True), config)
+    with pytest.raises(ValueError, match=r"modules_to_save=\[.head.\] without ensure_weight_tying"):
+        model(input_ids=ids(), labels=ids())
