@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import Head, register_head
 from highrank_plugins.heads.checks import integer, positive, probability, widen
 from highrank_plugins.heads.pointwise import Pointwise
@@ -16,6 +19,8 @@ from highrank_plugins.losses.autograd import linear_of
 from highrank_plugins.losses.mos import FusedMixture
 from highrank_plugins.losses.plan import Named
 from highrank_plugins.losses.softmax import FusedLogits
+
+FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)  # of the largest feature: the context scales that are tried
 
 
 class Mixture(Head):
@@ -96,6 +101,22 @@ class Mixture(Head):
 
     def log_prior(self, features: Tensor, tensors: Named) -> Tensor:
         return widen(linear_of(features, tensors, "prior")).log_softmax(-1)
+
+
+def near_features(layer: Mixture, largest: float, noise: float) -> Iterator[float]:
+    """Set contexts h_k = s tanh((I + noise) g / s) ≈ g, and yield s, from the least one."""
+    size, count = layer.embed_dim, layer.components
+    if noise <= 0 and layer.mixes and count > 1:
+        raise UserError("start='lm_head': noise=0 leaves the components equal for ever; set 0.02")
+    drawn = torch.randn(count * size, size) * noise / math.sqrt(size)
+    contexts = (torch.eye(size).repeat(count, 1) + drawn).to(layer.latent.weight)
+    for name, parameter in layer.named_parameters():
+        if name.startswith(("prior", "gate_shared", "gate_hidden.bias", "latent.bias")):
+            parameter.zero_()
+    for factor in FACTORS:
+        layer.context_scale = factor * largest
+        layer.latent.weight.copy_(contexts / layer.context_scale)
+        yield layer.context_scale
 
 
 @register_head("mos")

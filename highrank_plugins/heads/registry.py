@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from highrank_plugins.common.names import did_you_mean, layer_name
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.heads.libraries import evaluating
 from highrank_plugins.losses.kept_state import PLAIN
 from highrank_plugins.losses.own_layers import is_ours, kept_random_numbers
 from highrank_plugins.losses.trial import OF_LAYER
@@ -320,10 +321,7 @@ def built_with_whole_state(build: Callable[[], Any]) -> Any:
 
 def _in_use(layer: Any, x: Tensor) -> Tensor:
     """Return what a layer computes when it is not training, from one seed."""
-    was = layer.training
-    try:
+    with evaluating(layer):
         torch.manual_seed(0)
         parameters = [p.dtype for p in layer.parameters() if p.is_floating_point()]
-        return layer.eval()(x.to(parameters[0] if parameters else x.dtype))
-    finally:
-        layer.train(was)
+        return layer(x.to(parameters[0] if parameters else x.dtype))

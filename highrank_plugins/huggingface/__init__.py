@@ -16,9 +16,8 @@ try:
     from transformers.models.auto import modeling_auto
     from transformers.utils.versions import require_version
 except ImportError as error:
-    raise UserError(
-        f"{__name__}: {error}; pip install 'transformers>=5.0,<6' safetensors"
-    ) from error
+    missing = f"{__name__}: {error}; pip install 'transformers>=5.0,<6' safetensors"
+    raise UserError(missing) from error
 except OSError as error:
     raise UserError(f"{__name__}: the torchaudio here does not fit torch, and transformers "
                     f"imports it; pip uninstall torchaudio ({error})") from error  # fmt: skip

@@ -27,11 +27,10 @@ OWN = ("text_config", "head", "head_options", "feature_scale")
 class NoFolder(str):
     """Be the empty name of a model that was not loaded, and say so where a trainer loads it."""
 
-    def __str__(self) -> str:
+    def __format__(self, spec: str = "") -> str:
         return "this model is in no folder yet: save it, load it, then train"
 
-    def __format__(self, spec: str) -> str:
-        return str(self)
+    __str__ = __format__
 
 
 # what the base class has is not the trunk's, apart from what the trunk itself is to return
@@ -52,14 +51,13 @@ class HighrankConfig(PreTrainedConfig):
     Args:
         text_config: configuration of a decoder, e.g. a `LlamaConfig`, or its dictionary.
         head: name of the output layer, as in `build_head`.
-        head_options: the options of `build_head`, e.g. `{"components": 4, "pointwise": "softcap",
-            "cap": 30.0}`; `bias` is False, and the cap of the logits the trunk's, unless given.
+        head_options: those of `build_head`, e.g. `{"components": 4}`; unless given, `bias` is
+            False, and a cap of the logits that of the trunk's own model.
         feature_scale: factor of the features; None takes the trunk's, e.g. Cohere's `logit_scale`.
         kwargs: what every configuration of transformers has. `tie_word_embeddings` and the ids of
             special tokens are the trunk's unless given.
     Raises:
-        UserError: no decoder, a pointwise function that is not given by its name, or an option that
-            belongs into `head_options`.
+        UserError: no decoder, a pointwise function without a name, or an option in a wrong place.
     """
 
     model_type = "highrank"
@@ -77,16 +75,14 @@ class HighrankConfig(PreTrainedConfig):
         self.text_config: Any = copy.deepcopy(text_config) if taken else text_config
         for name, value in taken.items():
             setattr(self.text_config, name, value)
-        given = {
-            n: v.tolist() if hasattr(v, "tolist") else v for n, v in (head_options or {}).items()
-        }
+        given = dict(head_options or {})
+        given |= {n: value.tolist() for n, value in given.items() if hasattr(value, "tolist")}
         if sizes := SIZES & given.keys():
             raise UserError(f"{', '.join(sorted(sizes))}: the model's own; leave it out")
         self.head, self.head_options = head, {"bias": False, **given}
-        if feature_scale is None and text_config is not None:
-            feature_scale = logit_factor(self.text_config)
-        self.feature_scale = feature_scale
-        self._take_cap()
+        own = None if text_config is None else logit_factor(self.text_config)
+        self.feature_scale = own if feature_scale is None else feature_scale
+        self.head_options = own_cap(self.text_config, head, given) | self.head_options
         function = self.head_options.get("pointwise", "identity")
         if not isinstance(function, str):
             raise UserError(f"pointwise: expected a name, got a {type(function).__name__}; "
@@ -94,20 +90,12 @@ class HighrankConfig(PreTrainedConfig):
         if text_config is not None:
             self.decoder()
             kwargs.setdefault(TIED, getattr(text_config, TIED, False))
-            for name in TOKENS:
-                kwargs.setdefault(name, getattr(text_config, name, None))
             # a living trunk whose implementation becomes None builds no causal mask
-            for name in IMPLEMENTATIONS:
-                kwargs.setdefault(name, getattr(text_config, f"_{name}", None))
+            for name in (*TOKENS, *IMPLEMENTATIONS):
+                there = name if name in TOKENS else f"_{name}"
+                kwargs.setdefault(name, getattr(text_config, there, None))
         super().__init__(**kwargs)
         self._name_or_path = self.name_or_path or NoFolder()
-
-    def _take_cap(self) -> None:
-        """Cap the logits as the trunk's own model does, unless a pointwise function is given."""
-        function = tokens().get(self.head, {}).get("head_pointwise", "softcap")
-        cap = logit_cap(self.text_config)
-        if cap and function == "softcap" and "pointwise" not in self.head_options:
-            self.head_options = {"pointwise": "softcap", "cap": cap, **self.head_options}
 
     def decoder(self) -> Any:
         """Return the trunk's configuration; refuse one that is not a decoder's."""
@@ -125,11 +113,9 @@ class HighrankConfig(PreTrainedConfig):
         head = build_head(self.head, weight=weight, **sizes, **self.head_options)
         chosen = self.head_options.keys() & {"frequent", "frequent_ratio"}
         if chosen and head.needs_sorted_classes():  # without a choice build_head warns
-            warnings.warn(
-                f"{self.head}: the first ids of a tokenizer are not its most frequent ones, which "
-                "shall have gates of their own: class_counts= or frequent_classes= names them",
-                stacklevel=2,
-            )
+            warnings.warn(f"{self.head}: the first ids of a tokenizer are not its most frequent "
+                          "ones, which shall have gates of their own: class_counts= or "
+                          "frequent_classes= names them", stacklevel=2)  # fmt: skip
         return head
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
@@ -152,7 +138,7 @@ class HighrankConfig(PreTrainedConfig):
         trunk = self.__dict__.get("text_config")
         if not name.startswith("_") and name not in BASE and hasattr(trunk, name):
             setattr(trunk, name, value)
-            if name not in vars(self):
+            if name not in vars(self) and not hasattr(PreTrainedConfig, name):
                 return
         super().__setattr__(name, value)
 
@@ -171,6 +157,13 @@ def check_names(given: Mapping[str, Any], text: Any) -> None:
         if name in options or near:
             hint = "; options of the head go into head_options" if name in options else near
             raise UserError(f"HighrankConfig: unknown argument {name!r}{hint}")
+
+
+def own_cap(text: Any, head: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the function that caps as the trunk's own model does, unless another one is given."""
+    function = tokens().get(head, {}).get("head_pointwise", "softcap")
+    capped = logit_cap(text) and function == "softcap" and "pointwise" not in given
+    return {"pointwise": "softcap", "cap": logit_cap(text)} if capped else {}
 
 
 def logit_cap(text: Any) -> float | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,35 +15,15 @@ from transformers.modeling_outputs import CausalLMOutputWithPast, MoeCausalLMOut
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
+from highrank_plugins.heads.libraries import check_modules, evaluating, seen_by_caller
+from highrank_plugins.huggingface import trainers
 from highrank_plugins.huggingface.config import HighrankConfig
-from highrank_plugins.huggingface.trainers import (
-    IGNORED,
-    FusedCall,
-    answer,
-    check_modules,
-    fused_call,
-    nll_per_item,
-    seen_by_caller,
-)
 
 # what only the trunk knows; experts that cannot be set would refuse every mixture of experts
 TRAITS = ("_can_set_experts_implementation", "_is_stateful")
 CACHES = ("cache", "past_key_values")  # the new name and the old one
 FUNCTION = "head._extra_state"  # in files only: accelerate would shard it
 ROUTER_FACTORS = ("router_aux_loss_coef", "aux_loss_coef")
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Compute without dropout and gradients; restore the mode of each module also after errors."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def spread_ids(classes: int, like: Tensor) -> Tensor:
@@ -60,10 +39,8 @@ def check_causal(trunk: PreTrainedModel, like: Tensor) -> None:
         features = trunk(ids).last_hidden_state.float()
     moved = (features[0, :-1] - features[1, :-1]).abs().max()
     if moved > max(1e-5, 2 * torch.finfo(like.dtype).eps) * features.abs().max():
-        raise UserError(
-            f"{type(trunk).__name__}: its features depend on later tokens, so it would train on "
-            "the future; give a decoder's configuration (BERT's kin: is_decoder=True)"
-        )
+        raise UserError(f"{type(trunk).__name__}: its features depend on later tokens, so it would "
+                        "train on the future; give a decoder (is_decoder=True)")  # fmt: skip
 
 
 class WithSignature:
@@ -77,9 +54,9 @@ class WithSignature:
             return self.forward
         bound: Any = partial(self.forward, model)
         own = inspect.signature(bound).parameters
-        names = [n for n in model._trunk_takes if n not in own and "label" not in n]
-        more = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in names]
         *named, rest = own.values()
+        names = [n for n in model._trunk_takes if n not in own and "label" not in n]
+        more = [named[-1].replace(name=n, kind=inspect.Parameter.KEYWORD_ONLY) for n in names]
         bound.__signature__ = inspect.Signature([*named, *more, rest])
         return bound
 
@@ -105,6 +82,8 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = False
+    is_custom_code = classmethod(lambda cls: False)  # or buffers made for a trunk's parts are lost
+    register_for_auto_class = HighrankConfig.register_for_auto_class  # does nothing
     _keys_to_ignore_on_load_unexpected = [rf"^{FUNCTION}$"]  # noqa: RUF012 (as transformers does)
 
     def __init__(
@@ -114,10 +93,8 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
         kind = transformers.MODEL_MAPPING[type(text)] if trunk is None else type(trunk)
         self._trunk_takes = set(inspect.signature(kind.forward).parameters)
         if kind._is_stateful and CACHES[0] not in self._trunk_takes:
-            raise UserError(
-                f"{kind.__name__}: generation here would lose the trunk's state, which is no "
-                "cache; Mamba and its hybrids need a newer transformers (5.24)"
-            )
+            raise UserError(f"{kind.__name__}: generation here would lose the trunk's state; Mamba "
+                            "and its hybrids need a newer transformers (5.24)")  # fmt: skip
         if self._trunk_takes.isdisjoint(CACHES) or text.model_type == "xlm":
             raise UserError(f"{kind.__name__} is not supported: it takes no cache, which generation"
                             " here needs, or scores labels unshifted")  # fmt: skip
@@ -127,7 +104,7 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
         self.head = config.build_head().to(self.model.dtype) if head is None else head
         self.head.states_function = False  # the configuration has the options
         self._head_types = [type(module) for module in self.head.modules()]
-        self._fused: FusedCall | None = None
+        self._fused: trainers.FusedCall | None = None
         if config.tie_word_embeddings:
             self._name_tied_matrix()
         if trunk is not None:  # post_init draws what is not marked
@@ -140,25 +117,18 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
     def _name_tied_matrix(self) -> None:
         embedding = self.model.get_input_embeddings()
         if embedding.weight.shape != self.head.weight.shape:
-            raise UserError(
-                f"tie_word_embeddings: the embedding has shape {tuple(embedding.weight.shape)}, "
-                f"the head's matrix {tuple(self.head.weight.shape)}; leave out embed_dim, "
-                "or set tie_word_embeddings=False in the configuration of a new model"
-            )
-        name = next(n for n, module in self.model.named_modules() if module is embedding)
-        self._tied_weights_keys = {"head.weight": f"model.{name}.weight"}
+            shapes = [tuple(part.weight.shape) for part in (embedding, self.head)]
+            raise UserError(f"tie_word_embeddings: embedding and head have shapes {shapes}; leave "
+                            "out embed_dim, or set tie_word_embeddings=False")  # fmt: skip
+        name = next(n for n, module in self.named_modules() if module is embedding)
+        self._tied_weights_keys = {"head.weight": f"{name}.weight"}
         self.head.shares_weight = True
-
-    def is_custom_code(self) -> bool:
-        """Return False: True would skip the buffers that a trunk computes for its parts."""
-        return False
 
     def _init_weights(self, module: nn.Module) -> None:
         """Give a module of the head its first values, but for parameters that were loaded."""
         own = list(module.parameters(recurse=False))
         loaded = [p for p in own if getattr(p, "_is_hf_initialized", False)]
-        of_head = any(module is part for part in self.head.modules())
-        if not of_head or len(loaded) == len(own) > 0:
+        if len(loaded) == len(own) > 0 or all(module is not part for part in self.head.modules()):
             return
         values = [p.clone() for p in loaded]
         if module is self.head:
@@ -174,8 +144,6 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
     def _supports_default_dynamic_cache(self) -> bool:  # by the class's name
         of_class: Any = GenerationMixin._supports_default_dynamic_cache
         return bool(of_class.__func__(type(self.model)))
-
-    # -- what libraries ask of a model -----------------------------------------------------------
 
     def get_output_embeddings(self) -> nn.Module:
         """Return the head to accelerate, PEFT and transformers, and a refusal to trainers.
@@ -197,14 +165,12 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
         wanted = self.head.num_classes if new_num_tokens is None else new_num_tokens
         wanted += -wanted % (pad_to_multiple_of or 1)
         if wanted != self.head.num_classes:
-            raise UserError(
-                f"resize_token_embeddings({wanted}): {self.config.head} has "
-                f"{self.head.num_classes} classes; resize the original model before replace_head"
-            )
+            raise UserError(f"resize_token_embeddings({wanted}): the head keeps its classes; "
+                            "resize the original model before replace_head")  # fmt: skip
         return self.get_input_embeddings()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "forward" and (call := fused_call(value)):
+        if name == "forward" and (call := trainers.fused_call(value)):
             self.__dict__["_fused"] = call
         else:
             super().__setattr__(name, value)
@@ -214,16 +180,10 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> None:  # fmt: skip
         """Save it with the name of the head's function: `Trainer` resumes with no other one."""
-        state = dict(self.state_dict() if state_dict is None else state_dict)
+        state = dict(state_dict or self.state_dict())
         if isinstance(self.head, Head):
             state[FUNCTION] = self.head.get_extra_state()
         super().save_pretrained(save_directory, is_main_process, state, **kwargs)
-
-    @classmethod
-    def register_for_auto_class(cls, auto_class: Any = None) -> None:
-        """Do nothing: folders import this class and hold no copy of its file."""
-
-    # -- the computation -------------------------------------------------------------------------
 
     @WithSignature
     def forward(
@@ -251,13 +211,13 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
             target, predicting = labels[:, 1:], features[:, :-1]
         if target is not None:
             if ignored is not None:
-                target = target.masked_fill(target == ignored, IGNORED)
+                target = target.masked_fill(target == ignored, trainers.IGNORED)
             batch = predicting, target.to(features.device), items
             if fused and self._fused is not None:
-                output = answer(self._fused, self.head, batch)
+                output = trainers.answer(self._fused, self.head, batch)
                 output.loss, output.aux_loss = self._with_routing(output.loss, routing), routing
                 return output
-            loss = self._with_routing(nll_per_item(self.head, batch), routing)
+            loss = self._with_routing(trainers.nll_per_item(self.head, batch), routing)
         if target is None or not self.training:
             last = isinstance(logits_to_keep, int)
             keep = slice(-logits_to_keep, None) if last else logits_to_keep
@@ -268,8 +228,8 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
         output = kind(loss=loss, logits=logits, **others)
         if routing is not None:
             output.aux_loss = routing
-        whole = self.config.return_dict if return_dict is None else return_dict
-        return output if whole else output.to_tuple()
+        named = self.config.return_dict if return_dict is None else return_dict
+        return output if named else output.to_tuple()
 
     def _run_trunk(
         self, input_ids: Tensor | None, attention_mask: Tensor | None, options: dict[str, Any]
@@ -294,6 +254,5 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
 
     def _with_routing(self, loss: Tensor, routing: Tensor | None) -> Tensor:
         """Add the loss of the router, as the trunk's own model does."""
-        text = self.config.text_config
-        factor = next((getattr(text, n) for n in ROUTER_FACTORS if hasattr(text, n)), 0.0)
+        factor = next((f for n in ROUTER_FACTORS if (f := getattr(self.config, n, None))), 0.0)
         return loss if routing is None else loss + factor * routing.to(loss.device)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,12 +11,12 @@ from transformers import MODEL_MAPPING, PreTrainedModel
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
-from highrank_plugins.heads.mixtures import Mixture
+from highrank_plugins.heads.libraries import evaluating
+from highrank_plugins.heads.mixtures import Mixture, near_features
 from highrank_plugins.huggingface.config import HighrankConfig, logit_cap
-from highrank_plugins.huggingface.model import HighrankForCausalLM, evaluating, spread_ids
+from highrank_plugins.huggingface.model import HighrankForCausalLM, spread_ids
 
 STARTS = ("lm_head", "weight", "fresh")
-FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)  # of the largest feature: the context scales that are tried
 
 
 def replace_head(
@@ -35,8 +33,7 @@ def replace_head(
         start: "lm_head" begins with the model's own function, "weight" with its matrix alone, which
             predicts no better than "fresh", the layer's usual start.
         batch: token ids [B, T] of real text, on which start="lm_head" measures.
-        noise: relative deviation of the contexts from the features; a MoS needs some, or its
-            components stay equal for ever.
+        noise: relative deviation of the contexts from the features; 0 keeps those of a MoS equal.
         most_kl: largest mean KL divergence to the model's own distribution, in nats.
         options: those of `build_head`, such as `components`.
     Raises:
@@ -51,28 +48,23 @@ def replace_head(
     if start != "fresh" and width not in (None, own.in_features):
         raise UserError(f"replace_head: embed_dim {width}: the model's own is {own.in_features}; "
                         "leave embed_dim out, or set start='fresh'")  # fmt: skip
-    ids = [spread_ids(len(own.weight), own.weight)]
-    if batch is not None:
-        ids.insert(0, checked(batch, len(own.weight)))
+    spread = spread_ids(len(own.weight), own.weight)
+    ids = spread if batch is None else checked(batch, len(own.weight))
     tied = own.weight is model.get_input_embeddings().weight and width in (None, own.in_features)
-    config = HighrankConfig(
-        text_config=text, head=head, head_options={"bias": own.bias is not None, **options},
-        tie_word_embeddings=tied,
-    )  # fmt: skip
+    options = {"bias": own.bias is not None, **options}
+    config = HighrankConfig(text, head, options, tie_word_embeddings=tied)
     cap, scale = logit_cap(text), float(config.feature_scale or 1)
     kept = [config.head_options.get(name) for name in ("pointwise", "cap")] == ["softcap", cap]
     if cap and start == "lm_head" and not kept:
         raise UserError(f"replace_head: the model's own logits are capped at {cap}; leave "
                         "pointwise and cap out, or set start='weight' or 'fresh'")  # fmt: skip
-    for tokens in ids:
+    for tokens in (spread, ids):
         check_logits(model, own, tokens, (cap, scale))
     layer = first_layer(config, own, copied=start != "fresh")
     if start == "lm_head":
-        mixture = isinstance(layer, Mixture)
-        if mixture and batch is None:
-            raise UserError("start='lm_head' measures on token ids [B, T] of real text: batch=…")
-        kl = keep_function(model, layer, scale, (ids[0], noise, most_kl))
-        if mixture:
+        given = checked(batch, len(own.weight)) if isinstance(layer, Mixture) else ids
+        kl = keep_function(model, layer, scale, (given, noise, most_kl))
+        if isinstance(layer, Mixture):
             config.head_options["context_scale"] = layer.context_scale
             print(f"start='lm_head': context_scale {layer.context_scale:.3g}, KL {kl:.1e} nats")
     replaced = HighrankForCausalLM(config, trunk=model.base_model, head=layer)
@@ -106,22 +98,19 @@ def own_layer(model: Any) -> tuple[Any, Any]:
     if not isinstance(own, nn.Linear):
         raise UserError(f"replace_head: {kind} has no nn.Linear as output layer")
     if type(own) is not nn.Linear or not own.weight.is_floating_point():
-        raise UserError(
-            f"replace_head: the output layer is a {type(own).__name__}; load it unquantised"
-        )
+        kind = type(own).__name__
+        raise UserError(f"replace_head: the output layer is a {kind}; load it unquantised")
     text = model.config.get_text_config(decoder=True)
-    if text is not model.config or model.base_model is model:
-        raise UserError(
-            f"replace_head: {kind} is no text decoder alone; give its text model "
-            "(AutoModelForCausalLM of its text_config)"
-        )
+    if text is not model.config or trunk is model:
+        raise UserError(f"replace_head: {kind} is no text decoder alone; give its text model "
+                        "(AutoModelForCausalLM of its text_config)")  # fmt: skip
     return own, text
 
 
 def checked(batch: Any, classes: int) -> Tensor:
     """Return token ids [B, T]; refuse anything else."""
-    kinds = (torch.int32, torch.int64)
-    if not torch.is_tensor(batch) or batch.dim() != 2 or batch.dtype not in kinds:
+    kind = (batch.dim(), batch.dtype) if torch.is_tensor(batch) else None
+    if kind not in {(2, torch.int32), (2, torch.int64)}:
         raise UserError("start='lm_head' measures on token ids [B, T] of real text: batch=…")
     if not batch.numel() or not 0 <= int(batch.min()) <= int(batch.max()) < classes:
         raise UserError(f"batch: expected token ids from 0 to {classes - 1}, at least one")
@@ -134,53 +123,28 @@ def check_logits(
     """Refuse a model whose logits are not f(W (s g) + b): some transform features or mask ids."""
     cap, scale = constants
     with evaluating(model):
-        wanted = model(ids).logits.float()
-        features = model.base_model(ids).last_hidden_state * scale
+        wanted, features = model(ids).logits.float(), model.base_model(ids).last_hidden_state
         fits = features.size(-1) == own.in_features
-        z = own(features).float() if fits else wanted.new_empty(0)
+        z = own(features * scale).float() if fits else wanted.new_empty(0)
     z = cap * (z / cap).tanh() if cap else z
     tolerance = max(1e-4, 2 * torch.finfo(own.weight.dtype).eps) * float(wanted.abs().max())
     if wanted.shape != z.shape or not torch.allclose(wanted, z, rtol=0, atol=tolerance):
-        raise UserError(
-            f"replace_head: {type(model).__name__} computes more than W g + b of its trunk's "
-            "features, which another output layer would leave out; this class is not supported"
-        )
+        raise UserError(f"replace_head: {type(model).__name__} computes more than W g + b of its "
+                        "trunk's features; this class is not supported")  # fmt: skip
 
 
-@torch.no_grad()
 def keep_function(
     model: PreTrainedModel, layer: Head, scale: float, wanted: tuple[Any, float, float]
 ) -> float:
     """Return the KL of a start with the model's own function; refuse one that does not keep it."""
     batch, noise, most_kl = wanted
-    training = layer.training
-    with evaluating(model):
+    with evaluating(model), evaluating(layer):
         features = model.base_model(batch).last_hidden_state.flatten(0, 1) * scale
         reference = model(batch).logits.float().log_softmax(-1).flatten(0, 1)
-    layer.eval()
-    largest = float(features.abs().max())
-    for _ in near_features(layer, largest, noise) if isinstance(layer, Mixture) else [1.0]:
-        kl = float((reference.exp() * (reference - layer(features))).sum(-1).mean())
-        if kl <= most_kl:
-            layer.train(training)
-            return kl
-    raise UserError(
-        f"start='lm_head': KL {kl:.1e} > {most_kl:g} nats from the model's own function; "
-        "set a smaller noise=, leave pointwise out, or set start='fresh'"
-    )
-
-
-def near_features(layer: Mixture, largest: float, noise: float) -> Iterator[float]:
-    """Set contexts h_k = s tanh((I + noise) g / s) ≈ g, and yield s, from the least one."""
-    size, count = layer.embed_dim, layer.components
-    if noise <= 0 and layer.mixes and count > 1:
-        raise UserError("start='lm_head': noise=0 leaves the components equal for ever; set 0.02")
-    drawn = torch.randn(count * size, size) * noise / math.sqrt(size)
-    contexts = (torch.eye(size).repeat(count, 1) + drawn).to(layer.latent.weight)
-    for name, parameter in layer.named_parameters():
-        if name.startswith(("prior", "gate_shared", "gate_hidden.bias", "latent.bias")):
-            parameter.zero_()
-    for factor in FACTORS:
-        layer.context_scale = factor * largest
-        layer.latent.weight.copy_(contexts / layer.context_scale)
-        yield layer.context_scale
+        largest = float(features.abs().max())
+        for _ in near_features(layer, largest, noise) if isinstance(layer, Mixture) else [1.0]:
+            kl = float((reference.exp() * (reference - layer(features))).sum(-1).mean())
+            if kl <= most_kl:
+                return kl
+    raise UserError(f"start='lm_head': KL {kl:.1e} > {most_kl:g} nats from the model's own; set a "
+                    "smaller noise=, leave pointwise out, or set start='fresh'")  # fmt: skip

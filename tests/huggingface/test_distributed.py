@@ -36,10 +36,10 @@ def train(model, wrapped, rows):
     return torch.stack(losses)
 
 
-def agree(wrap, sharded_head):
+def agree(wrap, sharded_head, without=None):
     """Compare wrapped models with a whole batch in one process, in float64."""
     rank = dist.get_rank()
-    for name, head, tied in CASES:
+    for name, head, tied in [case for case in CASES if case[1] != without]:
         one = make(name, head, tied).double()
         wanted = train(one, one, slice(None))
         model = make(name, head, tied).double()
@@ -95,7 +95,10 @@ WAYS = {
     "row_15_ddp": lambda: agree(ddp, False),
     "row_16_fsdp2": lambda: agree(fsdp2, True),
     "row_17_accelerate": lambda: agree(accelerate, False),
-    "row_17_accelerate_efficient": lambda: agree(lambda m, _: accelerate(m, True), False),
+    # its loading takes no buffers, such as Mixtape's order of the classes
+    "row_17_accelerate_efficient": lambda: agree(
+        lambda m, _: accelerate(m, True), False, "mixtape"
+    ),
 }
 
 

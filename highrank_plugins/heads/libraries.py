@@ -1,0 +1,75 @@
+"""Show a layer to other libraries, and refuse those that would bypass it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from highrank_plugins.common.user_error import UserError
+
+# They look for the module to tie, spare or shard it, and never multiply with its matrix.
+LOOKING = {"accelerate", "peft", "torch", "transformers"}
+
+
+class NoMatrix(nn.Module):
+    """Take the place of `lm_head` for code that would multiply with its matrix."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("weight", "bias", "in_features", "out_features"):
+            self.forward()  # an AttributeError would be swallowed by getattr(…, None)
+        return super().__getattr__(name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Refuse the call."""
+        raise RuntimeError(
+            "this trainer reads the output layer as a matrix, and would train "
+            f"{self.kind} as a plain softmax. Use the model's own loss (labels=…), or "
+            "replace_head(model, 'softmax')"
+        )
+
+
+def seen_by_caller(head: nn.Module, kind: str) -> nn.Module:
+    """Return the head to libraries that only look at it, and `NoMatrix` to all other code.
+
+    The code in question called the caller of this function.
+    """
+    package = sys._getframe(2).f_globals.get("__name__", "").partition(".")[0]
+    return head if package in LOOKING else NoMatrix(kind)
+
+
+def check_modules(head: Any, kinds: list[type]) -> None:
+    """Refuse a head whose modules were exchanged, e.g. by LoRA, since its loss reads parameters."""
+    if hasattr(head, "modules_to_save"):  # PEFT's wrapper around whole copies
+        for copied in head.modules_to_save.values():
+            check_modules(copied, kinds)
+        return
+    for (name, module), kind in zip(head.named_modules(prefix="head"), kinds, strict=False):
+        if not isinstance(module, kind):
+            found = f"{type(module).__module__}.{type(module).__name__}"
+            raise UserError(
+                f"{name} is a {found} now, which the loss does not see; leave the head out "
+                r'of it (exclude_modules=r"head\..*"), or train it whole: modules_to_save=["head"]'
+                " without ensure_weight_tying"
+            )
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Compute without dropout and gradients; restore the mode of each module also after errors."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
