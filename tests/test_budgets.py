@@ -25,9 +25,9 @@ BUDGETS: dict[str, int] = {
     "criterions": 200,
     "data": 2374,
     "evaluation": 264,
-    "heads": 2611,
+    "heads": 2743,
     "hooks": 2824,
-    "huggingface": 714,
+    "huggingface": 700,
     "inference": 1311,
     "losses": 4671,
     "measures": 1524,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 42690
+LINES_OF_TESTS = 43018
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads.token_statistics import token_statistics
+from highrank_plugins.heads.libraries import token_statistics
 
 IGNORED = -100  # label of tokens without a loss, in transformers and TRL
 Batch = tuple[Tensor, Tensor, Any]  # features [B, T, F], target [B, T], num_items_in_batch or None
