@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast, MoeCausalLMOutputWithPast
 
+from highrank_plugins.common.certificate import CERTIFICATE, compare, of_transformers
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.libraries import check_modules, evaluating, seen_by_caller
@@ -174,6 +176,17 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
             self.__dict__["_fused"] = call
         else:
             super().__setattr__(name, value)
+
+    @classmethod
+    def from_pretrained(cls, folder: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load a model; compare it, in float32, with the certificate of its folder, if any."""
+        found = super().from_pretrained(folder, *args, **kwargs)
+        path = Path(str(folder)) / CERTIFICATE
+        model = found[0] if isinstance(found, tuple) else found  # with output_loading_info
+        kinds = {(p.dtype, p.is_meta) for p in model.parameters()} if path.exists() else set()
+        if kinds == {(torch.float32, False)}:
+            compare(path, of_transformers(model))
+        return found
 
     def save_pretrained(
         self, save_directory: Any, is_main_process: bool = True, state_dict: Any = None,

@@ -15,7 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.huggingface import HighrankConfig, HighrankForCausalLM
+from highrank_plugins.reports.model_folder import certify
 from tests.huggingface.tiny import (
     CLASSES,
     GREEDY,
@@ -267,6 +269,18 @@ def test_a_mixture_of_experts_keeps_its_routers_loss():
 def test_wrong_configurations_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         HighrankForCausalLM(HighrankConfig(**{"text_config": trunk(), "head": "mos"} | change))
+
+
+def test_a_certified_folder_that_computes_something_else_is_refused(tmp_path):
+    make(head="softcap").save_pretrained(tmp_path)
+    for said in ("certificate.json: written", "computes what was certified, to "):
+        assert said in certify(tmp_path)
+    AutoModelForCausalLM.from_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"]["rms_norm_eps"] = 0.01
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="another function than the certified one"):
+        AutoModelForCausalLM.from_pretrained(tmp_path)
 
 
 def test_a_narrower_head_cannot_share_the_embedding():
