@@ -1,10 +1,12 @@
 """docs/howto/huggingface.md: its table has the rows that are tested, and its examples run."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from scripts.huggingface_cost import table as costs
 from tests.huggingface.rows import ROWS, table
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +24,12 @@ def test_the_table_has_the_tested_rows():
     assert {int(n) for n in re.findall(r"\brow_(\d+)_|_row_(\d+)_", tests) for n in n if n} == set(
         ROWS
     )
+
+
+@pytest.mark.parametrize("classes", [50_000, 128_000])
+def test_costs_are_those_of_their_records(classes):
+    lines = (ROOT / "docs" / "benchmarks" / "huggingface_step.jsonl").read_text().splitlines()
+    assert costs([json.loads(line) for line in lines], classes) in PAGE
 
 
 def test_a_new_model_of_the_page_learns():
