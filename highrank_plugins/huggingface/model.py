@@ -238,9 +238,8 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
         kind = CausalLMOutputWithPast if routing is None else MoeCausalLMOutputWithPast
         names = (*CACHES, "hidden_states", "attentions", "router_logits")
         others = {n: out.get(n) for n in names if n in kind.__dataclass_fields__}
+        others |= {} if routing is None else {"aux_loss": routing}
         output = kind(loss=loss, logits=logits, **others)
-        if routing is not None:
-            output.aux_loss = routing
         named = self.config.return_dict if return_dict is None else return_dict
         return output if named else output.to_tuple()
 

@@ -41,6 +41,11 @@ def saved(model, folder, **changes):
     return AutoModelForCausalLM.from_pretrained(folder, **changes).eval()
 
 
+def of_newest():
+    if "cache" not in inspect.signature(transformers.MambaModel.forward).parameters:
+        pytest.skip("models with a state need a newer transformers")
+
+
 # -- the trunk -----------------------------------------------------------------------------------
 
 
@@ -68,6 +73,7 @@ def test_a_living_trunk_that_sees_the_future_is_refused():
 
 
 def test_buffers_that_a_trunk_computes_for_its_parts_are_loaded(tmp_path):
+    of_newest()
     text = trunk("FalconH1Config", **EXTRA["FalconH1Config"])
     model = built(text)
     for buffer in (layer.mamba.mup_vector for layer in saved(model, tmp_path).model.layers):
@@ -123,6 +129,8 @@ def test_the_loss_of_a_router_may_be_switched_on_later(name, tmp_path):
     own.config.output_router_logits = model.config.output_router_logits = True
     wanted, got = own(ids(), labels=ids()), model(ids(), labels=ids())
     torch.testing.assert_close(got.loss, wanted.loss)
+    if wanted.aux_loss is None:
+        pytest.skip(f"{name} has no router's loss in this transformers")
     torch.testing.assert_close(got.aux_loss, wanted.aux_loss)
     assert abs(float(got.loss - before)) > 1e-4
     assert all(map(torch.equal, got.router_logits, wanted.router_logits))
@@ -176,6 +184,7 @@ def test_the_start_is_checked_beyond_special_tokens():
 
 @pytest.mark.parametrize("size", [1, 30], ids=["small", "large"])
 def test_the_cap_of_recurrent_gemma_is_taken_over(size):
+    of_newest()
     own = kin("RecurrentGemmaConfig", logits_soft_cap=5.0)
     with torch.no_grad():
         own.lm_head.weight.mul_(size)
