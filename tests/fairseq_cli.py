@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,3 +101,13 @@ def _run(command: str, argv: list[str], log: str, typed: str, folder: str = os.c
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def in_processes(target: Callable[..., None], calls: Iterable[tuple], seconds: float = 120) -> None:
+    """Call a function in several processes at once, and end those that take too long."""
+    children = [FORKS.Process(target=target, args=arguments) for arguments in calls]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(seconds)
+        child.kill()

@@ -19,38 +19,26 @@ OVERSHOOT, PUSH = 1.5, 0.01  # shares of the gap to the best rival, and of the d
 def unargmaxable(
     weight: Tensor,
     bias: Tensor | None = None,
-    contexts: Tensor | None = None,
     bound: float | None = None,
     progress: Progress = silent,
 ) -> Tensor:
     """Return classes c for which no h has w_c·h + b_c > w_j·h + b_j for all j ≠ c (Grivas 2022).
 
-    Most classes are cleared quickly: c wins in one of `contexts`, or in a search that starts at
-    h = w_c and steps away from the winning rival (Agmon 1954, Motzkin and Schoenberg 1954). A
-    linear program decides each of the others exactly (`argmax_margin`). Equal rows with equal
-    biases are never strictly above each other, so all of them are listed.
+    Most classes are cleared quickly: c wins in a search that starts at h = w_c and steps away from
+    the winning rival (Agmon 1954, Motzkin and Schoenberg 1954). A linear program decides each of
+    the others exactly (`argmax_margin`). Equal rows with equal biases are never strictly above each
+    other, so all of them are listed.
 
     Args:
         weight: [M, d]; bias: [M].
-        contexts: features [n, d] to try first, e.g. some of the corpus.
         bound: only |h_i| ≤ bound counts (1 for the output of an LSTM); default all of R^d.
     Returns:
         class ids, ascending, int64.
     """
     wide, offsets = _checked(weight, bias, bound)
-    if contexts is not None and (contexts.dim() != 2 or contexts.size(1) != wide.size(1)):
-        raise ValueError(f"contexts: expected [n, {wide.size(1)}], got {tuple(contexts.shape)}")
-    left = torch.ones(len(wide), dtype=torch.bool)
-    if contexts is not None:
-        given = contexts.detach().double().cpu()
-        given = given if bound is None else given.clamp(-bound, bound)
-        for part in given.split(_batch(wide)):
-            logits = part @ wide.t() + offsets
-            top, rounding = logits.topk(2), ROUNDING * logits.abs().amax(1)
-            left[top.indices[top.values[:, 0] - top.values[:, 1] > rounding, 0]] = False
+    at_once = max(1, 2**22 // len(wide))  # contexts whose logits [n, M] are in memory
     walked = [
-        _walk(wide, offsets, classes, bound)
-        for classes in left.nonzero().flatten().split(_batch(wide))
+        _walk(wide, offsets, classes, bound) for classes in torch.arange(len(wide)).split(at_once)
     ]
     undecided = progress(torch.cat(walked).tolist(), "linear programs")
     found = [c for c in undecided if argmax_margin(wide, offsets, c, bound) <= NOISE]
@@ -58,10 +46,7 @@ def unargmaxable(
 
 
 def unargmaxable_classes(
-    head: Head,
-    contexts: Tensor | None = None,
-    bound: float | None = None,
-    progress: Progress = silent,
+    head: Head, bound: float | None = None, progress: Progress = silent
 ) -> Tensor:
     """Apply `unargmaxable` to a softmax whose pointwise function keeps the order of logits."""
     if not ranks_linearly(head):
@@ -71,7 +56,7 @@ def unargmaxable_classes(
             "increase (is_increasing)"
         )
     bias = None if head.bias is None else head.bias.detach()
-    return unargmaxable(head.weight.detach(), bias, contexts, bound, progress)
+    return unargmaxable(head.weight.detach(), bias, bound, progress)
 
 
 def ranks_linearly(head: Head) -> bool:
@@ -91,11 +76,6 @@ def _checked(weight: Tensor, bias: Tensor | None, bound: float | None) -> tuple[
     if not (wide.isfinite().all() and offsets.isfinite().all()):
         raise ValueError("weight or bias has entries that are not finite")
     return wide, offsets.double()
-
-
-def _batch(weight: Tensor) -> int:
-    """Return how many contexts have their logits [n, M] in memory at once."""
-    return max(1, 2**22 // len(weight))
 
 
 def _walk(weight: Tensor, offsets: Tensor, classes: Tensor, bound: float | None) -> Tensor:

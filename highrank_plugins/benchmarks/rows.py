@@ -1,11 +1,11 @@
-"""Hold the measurement of one implementation in one case: in CSV files, tables and plots."""
+"""Hold the measurement of one implementation in one case: in CSV files and tables."""
 
 from __future__ import annotations
 
 import csv
 import io
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from pydantic import TypeAdapter
 from highrank_plugins.benchmarks.case import CaseError
 from highrank_plugins.common import formatting
 from highrank_plugins.common.files import write_text
-from highrank_plugins.reports.plots import check_plot
 
 
 @dataclass(frozen=True)
@@ -124,29 +123,9 @@ def table(rows: list[Row]) -> str:
     return formatting.table(headings, lines)
 
 
-def check_outputs(csv: Path | None, plot: Path | None) -> None:
-    """Refuse files that cannot be written, before anything is measured."""
-    for option, path in (("--csv", csv), ("--plot", plot)):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise CaseError(f"{option} {path}: the folder {path.parent} is missing")
-        if path is not None and path.is_dir():
-            raise CaseError(f"{option} {path} is a folder; name a file")
-    check_plot(plot)
-
-
-def plot(rows: list[Row], size: Callable[[Row], int], label: str, path: Path) -> None:
-    """Plot time and memory of each implementation against a size called `label`."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    time, memory = figure.subplots(1, 2)
-    for implementation in dict.fromkeys(row.implementation for row in rows):
-        own = sorted((row for row in rows if row.implementation == implementation), key=size)
-        x = [size(row) for row in own]
-        time.plot(x, [row.milliseconds for row in own], marker="o", label=implementation)
-        memory.plot(x, [(row.memory or 0) / 2**20 for row in own], marker="o", label=implementation)
-    for axes, title in ((time, "time, ms"), (memory, "peak memory, MiB")):
-        axes.set(title=title, xlabel=label, xscale="log", yscale="log")
-        axes.grid(alpha=0.3)
-    time.legend()
-    figure.savefig(path)
+def check_csv(path: Path | None) -> None:
+    """Refuse a file that cannot be written, before anything is measured."""
+    if path is not None and not path.resolve().parent.is_dir():
+        raise CaseError(f"--csv {path}: the folder {path.parent} is missing")
+    if path is not None and path.is_dir():
+        raise CaseError(f"--csv {path} is a folder; name a file")

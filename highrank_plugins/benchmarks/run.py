@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from highrank_plugins.benchmarks.case import (
@@ -20,7 +19,7 @@ from highrank_plugins.benchmarks.case import (
     named,
 )
 from highrank_plugins.benchmarks.measuring import MeasurementFailed, largest_batch, measure
-from highrank_plugins.benchmarks.rows import Row, check_outputs, plot, table, write_csv
+from highrank_plugins.benchmarks.rows import Row, check_csv, table, write_csv
 from highrank_plugins.common.provenance import revision, typed_command
 
 Echo = Callable[[str], None]
@@ -91,16 +90,13 @@ def run_losses(
     changes: dict[str, Any],
     grid: dict[str, list[int]],
     benchmark: Benchmark,
-    chart: Path | None,
 ) -> int:
     """Measure every case with every implementation that can do it; return how many failed.
 
     `changes` replace values of the presets. `grid` has several values of some sizes; every
-    combination is a case. `chart` is the file of --plot.
+    combination is a case.
     """
-    check_outputs(benchmark.settings.csv, chart)
-    if chart is not None and sum(len(values) > 1 for values in grid.values()) > 1:
-        raise CaseError("--plot: only one size may have several values, since it is the x axis")
+    check_csv(benchmark.settings.csv)
     cases = loss_cases(names, implementations, changes, grid)
     from highrank_plugins.benchmarks.implementations import available
 
@@ -113,17 +109,14 @@ def run_losses(
             able = [each for each, reason in reasons.items() if reason is None]
             yield name, case, able, "gemm_floor"
 
-    rows, failed = benchmark.run(subjects())
-    if chart is not None:
-        plot(rows, *_axis(grid, cases), chart)
-    return failed
+    return benchmark.run(subjects())[1]
 
 
 def run_models(
     names: list[str], models: list[str] | None, changes: dict[str, Any], benchmark: Benchmark
 ) -> int:
     """Measure training steps or beam search of each model; return how many failed."""
-    check_outputs(benchmark.settings.csv, None)
+    check_csv(benchmark.settings.csv)
     if any(not model.strip() for model in models or ()):
         raise CaseError("--model: expected an arch, then its options after a space")
     cases = _cases(benchmark.kind, names, changes)
@@ -179,13 +172,3 @@ def _cases(kind: str, names: list[str], changes: dict[str, Any]) -> dict[str, Ca
         cases |= {n: changed(case, changes) for n, case in named(kind, name).items()}
     check_device(changes["device"])  # last: torch takes seconds to load
     return cases
-
-
-def _axis(
-    grid: Mapping[str, list[int]], cases: Mapping[str, Case]
-) -> tuple[Callable[[Row], int], str]:
-    """Return the x axis of a plot: the size that varies, or the number of tokens."""
-    label = next((name for name, values in grid.items() if len(values) > 1), "tokens")
-    if label == "tokens":
-        return lambda row: row.tokens, label
-    return lambda row: int(getattr(cases[row.case], label)), label

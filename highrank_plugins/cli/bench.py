@@ -36,7 +36,6 @@ class LossSettings(BenchSettings):
     head: str | None = option(None, "Structure instead of the preset's.")
     pointwise: str | None = option(None, "Pointwise function instead of the preset's.")
     profile: bool = option(False, "Show in which of torch's operations the time goes.")
-    plot: Path | None = option(None, "Also write a plot (.png, .svg, .pdf).")
 
 
 def loss(
@@ -61,11 +60,11 @@ def loss(
     implementations = names("--impl", settings.impl or default)
     benchmark = Benchmark("loss", settings, echo_markdown)
     if settings.profile:
-        unused = {f"--{name}": getattr(settings, name) for name in ("within", "csv", "plot")}
+        unused = {f"--{name}": getattr(settings, name) for name in ("within", "csv")}
         if wrong := [name for name, value in unused.items() if value is not None]:
             raise ValueError(f"{wrong[0]} has no effect with --profile; leave one of them out")
         profile_losses(preset, implementations, changes, grid, benchmark)
-    elif run_losses(preset, implementations, changes, grid, benchmark, settings.plot):
+    elif run_losses(preset, implementations, changes, grid, benchmark):
         raise typer.Exit(1)
 
 

@@ -33,7 +33,6 @@ from highrank_plugins.analysis.spectrum import (
     spectral_decay,
     spectral_entropy,
     spectrum,
-    whole_spectrum,
 )
 from highrank_plugins.analysis.statistics import (
     Summary,
@@ -46,7 +45,7 @@ from highrank_plugins.analysis.statistics import (
 )
 from highrank_plugins.analysis.unargmaxable_words import unargmaxable, unargmaxable_classes
 from highrank_plugins.heads import build_head, build_pointwise, head_names
-from tests.analysis.test_parts import log_probs, spectrum_part
+from tests.analysis.test_divergence import log_probs
 from tests.analysis.test_predictions import COUNTS, LOG_PROBS, NLL, PROBS, TARGET
 from tests.analysis.test_retention import random
 from tests.analysis.test_similarity import LENGTHS, VECTORS, WORDS, pairs
@@ -54,7 +53,7 @@ from tests.analysis.test_spectrum import matrix
 from tests.analysis.test_statistics import BAD, GOOD, REFERENCE
 from tests.analysis.test_unargmaxable_words import CORNERS
 
-NAN, P = math.nan, log_probs(3)
+NAN, P = math.nan, log_probs(3, classes=20)
 
 
 def changed(x, value, row=1, column=2):
@@ -119,7 +118,9 @@ DIVERGENCES = [
     (lambda: mean_pairwise_kld([]), "no blocks"),
     (lambda: mean_pairwise_kld([P[:0]]), "no rows"),
     (
-        lambda: mean_kld_of_sums(PredictionSums.of([P]), PredictionSums.of([log_probs(3, 5)])),
+        lambda: mean_kld_of_sums(
+            PredictionSums.of([P]), PredictionSums.of([log_probs(3, classes=5)])
+        ),
         "P has 20 classes, but Q has 5",
     ),
 ]
@@ -183,7 +184,6 @@ SPECTRA = [
     (lambda: spectrum([]), "no blocks"),
     (lambda: spectrum([torch.zeros(0, 3)]), "no rows"),
     (lambda: spectrum([torch.zeros(1, 3)]), "a single row always has rank 1"),
-    (lambda: whole_spectrum([spectrum_part(P[:1])]), "a single row always has rank 1"),
     (
         lambda: spectrum([torch.zeros(2, 3), torch.zeros(2, 4)]),
         "block 1 has 4 columns, .* have 3",
@@ -222,7 +222,6 @@ LAYERS = [
     (lambda: unargmaxable(CORNERS, torch.zeros(3)), r"bias: expected \[4\], got \(3,\)"),
     (lambda: unargmaxable(CORNERS * NAN), "not finite"),
     (lambda: unargmaxable(CORNERS, torch.full((4,), -math.inf)), "not finite"),
-    (lambda: unargmaxable(CORNERS, contexts=torch.zeros(1, 3)), r"contexts: expected \[n, 2\]"),
     (lambda: unargmaxable(CORNERS, bound=0.0), "bound must be a number above 0"),
     (lambda: unargmaxable(CORNERS, bound=NAN), "bound must be a number above 0"),
     (lambda: classes("softmax", pointwise="multimax"), "not applicable to softmax.*must increase"),

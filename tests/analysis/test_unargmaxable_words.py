@@ -80,7 +80,6 @@ def test_a_bound_on_features_rules_out_more_words():
     assert unargmaxable(weight, bias).tolist() == []
     assert unargmaxable(weight, bias, bound=1.0).tolist() == [0]
     assert unargmaxable(weight, bias, bound=3.0).tolist() == []
-    assert unargmaxable(weight, bias, torch.tensor([[5.0]]), bound=1.0).tolist() == [0]
 
 
 def test_equal_rows_never_win_alone():
@@ -108,14 +107,6 @@ def test_searches_save_linear_programs(solved):
     weight = random(200, 20) - random(20, seed=2)
     assert unargmaxable(weight).tolist() == []
     assert not solved
-
-
-def test_contexts_save_searches(solved, monkeypatch):
-    monkeypatch.setattr(unargmaxable_words, "STEPS", 0)
-    weight = torch.cat([CORNERS, torch.tensor([[1.1, 1.0], [0.1, 0.1]])])
-    contexts = torch.cat([CORNERS, torch.tensor([[1.0, 1.0]])])
-    assert unargmaxable(weight, contexts=contexts).tolist() == [5]
-    assert solved == [5]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 100])

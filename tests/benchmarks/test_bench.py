@@ -14,7 +14,6 @@ from highrank_plugins.benchmarks.case import LossCase
 from highrank_plugins.benchmarks.implementations import loss_step
 from highrank_plugins.benchmarks.measuring import MeasurementFailed, measure
 from highrank_plugins.benchmarks.rows import Row, table, write_csv
-from highrank_plugins.benchmarks.run import _axis
 from highrank_plugins.cli import app
 from highrank_plugins.common.provenance import revision
 from highrank_plugins.heads import Head
@@ -33,10 +32,10 @@ def bench(*words):
     return CliRunner().invoke(app, ["bench", *map(str, words)])
 
 
-def test_a_loss_is_timed_and_written_to_csv_and_plot(tmp_path):
+def test_a_loss_is_timed_and_written_to_csv(tmp_path):
     words = ["--preset", "softmax_ptb", "--tokens", "16,32", "--classes", "300",
              "--impl", "naive", "--repeats", "2", "--threads", "1",
-             "--csv", tmp_path / "x.csv", "--plot", tmp_path / "x.png"]  # fmt: skip
+             "--csv", tmp_path / "x.csv"]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "highrank_plugins.cli", "bench", "loss", *words],
         capture_output=True, text=True, check=False,
@@ -50,7 +49,6 @@ def test_a_loss_is_timed_and_written_to_csv_and_plot(tmp_path):
     assert {line["revision"] for line in lines} == {revision()}
     again = bench("table", tmp_path / "x.csv")
     assert again.exit_code == 0 and again.stdout.strip() in done.stdout
-    assert (tmp_path / "x.png").stat().st_size > 5000
 
 
 @pytest.mark.long
@@ -71,7 +69,6 @@ def test_models_are_timed(kind):
     (["train", "--device", "cuda:99"], "--device cuda:99"),
     (["loss", "--reduction", "mean"], "--reduction mean"),
     (["loss", "--csv", "/tmp"], "--csv /tmp is a folder"),
-    (["loss", "--tokens", "8,9", "--classes", "8,9", "--plot", "x.png"], "--plot: only one"),
     (["train", "--model", " "], "--model: expected an arch"),
     (["train", "--preset", "wmt"], "known: ui_strings_en_de"),
     (["loss", "--head", "moss"], "--head moss does not exist; did you mean 'mos'"),
@@ -82,15 +79,6 @@ def test_bad_input_is_refused(words, message):
     done = bench(*words)
     assert done.exit_code == 2 and not done.stdout
     assert message in done.stderr and "Traceback" not in done.stderr
-
-
-def test_a_plot_is_drawn_against_the_size_that_varies():
-    cases = {f"c{size}": replace(SMALL, classes=size) for size in (300, 900)}
-    size, label = _axis({"tokens": [64], "classes": [300, 900]}, cases)
-    found = row("c900", "naive", [1.0], [1.0])
-    assert (size(found), label) == (900, "classes")
-    size, label = _axis({}, cases)
-    assert (size(replace(found, tokens=32)), label) == (32, "tokens")  # as --within has found
 
 
 def test_tables_of_several_files_name_their_own_machines(tmp_path):

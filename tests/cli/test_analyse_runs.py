@@ -71,6 +71,8 @@ def test_numbers_of_runs_are_tested_with_the_direction_of_their_metric():
         (["a=1,2", __file__], "a=1,2: give records or numbers, not both"),
         ([__file__, "--runs", "--x", "a"], "--x a: changes nothing with --runs; leave it out"),
         ([__file__, "--y", "a", "--metric", "b"], "--metric b: changes nothing with --y"),
+        ([__file__, "--x", "parameters"], "--x parameters: changes nothing without --plot; add"),
+        ([__file__, "--task", "ptb"], "--task ptb: changes nothing without --paper; add --paper"),
         ([__file__, "--within", "1,2"], "--within 1,2: changes nothing without --y; add --y"),
     ],
 )

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import time
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +10,7 @@ from typer.testing import CliRunner
 from highrank_plugins.cli import app
 from highrank_plugins.inference import adaptive_evaluation
 from highrank_plugins.inference.saved_progress import SavedProgress
-from tests.fairseq_cli import FORKS, run
+from tests.fairseq_cli import run
 from tests.stream_corpus import CERTAIN, binarise, train_streams, write_text
 from tests.trainings import last
 
@@ -49,8 +48,8 @@ def invoke(words):
     return CliRunner().invoke(app, words)
 
 
-def record(folder, name="out.json"):
-    return json.loads((folder / name).read_text())
+def record(folder):
+    return json.loads((folder / "out.json").read_text())
 
 
 def eval_lm(data, path, split):
@@ -166,24 +165,6 @@ def test_a_killed_evaluation_resumes_with_the_same_result(
     }
 
 
-def test_an_evaluation_resumes_after_a_real_kill(call, trained, stream_data, tmp_path):
-    words = ["evaluate", "dynamic", trained, stream_data, *STEP, "--bptt", 2, "--save-seconds", 0]
-    words += ["--split", "train", "--output", tmp_path / "killed.json"]
-    child = FORKS.Process(target=invoke, args=(words,))
-    child.start()
-    state, patience = tmp_path / "killed.json.state", time.monotonic() + 60
-    while not state.exists() and time.monotonic() < patience:
-        time.sleep(0.01)
-    time.sleep(0.3)
-    child.kill()
-    child.join()
-    assert state.exists() and not (tmp_path / "killed.json").exists()
-    assert invoke(words).exit_code == 0
-    assert not state.exists()
-    assert call("dynamic", *words[4:], "--output", tmp_path / "out.json").exit_code == 0
-    assert record(tmp_path, "killed.json")["metrics"] == record(tmp_path)["metrics"]
-
-
 def test_the_state_of_another_evaluation_is_refused(call, tmp_path, monkeypatch):
     def die(progress):
         save(progress)
@@ -259,10 +240,3 @@ def test_invalid_values_are_refused(command, words, message, call, tmp_path):
     assert done.exit_code == 2
     assert message in done.output
     assert not (tmp_path / "out.json").exists()
-
-
-def test_a_missing_checkpoint_is_named(stream_data, tmp_path):
-    words = [tmp_path / "none.pt", stream_data, "--output", tmp_path / "out.json"]
-    done = invoke(["evaluate", "cache", *words, *CACHE])
-    assert done.exit_code == 2
-    assert "none.pt: no such file or directory" in done.output

@@ -94,12 +94,6 @@ def test_the_documented_lines_run(documented, home):
     assert "| `arcsinh` | f(z) = c asinh(z / c). | c 30.0 |" in heads
 
 
-def test_sentences_are_translated_interactively(cooled, home):
-    words = ["--path", cooled, "--user-dir", home / "my_layers", "--max-len-b", 5]
-    done = run("interactive", home / "data-bin", *words, stdin="a dog\n")
-    assert done.lines("H-0")
-
-
 def test_a_users_layer_has_a_language_model_architecture_too(lm_data, home, tmp_path):
     user_dir = ["--user-dir", home / "my_layers"]
     options = ["--head-temperature", 3, "--max-update", 2, "--head-monitor", 1]
@@ -271,17 +265,6 @@ def test_a_fixed_number_is_in_the_checkpoint_too(home, tmp_path):
     six = changed(tmp_path / "six", *FIXED, ("self.c = 5.0", "self.c = 6.0"))
     refused = attempt("generate", home / "data-bin", *at, "--user-dir", six)
     assert "--head-arcsinh-c 5.0 there, 6.0 in the model" in refused.output
-
-
-def test_later_steps_of_a_recipe_get_the_user_dir_of_the_run(home, tmp_path):
-    source = REPOSITORY / "recipes" / "multi30k_en_de" / "conf" / "softmax.yaml"
-    own = {"user_dir": str(home / "my_layers"), "arch": "transformer_arcsinh", "head_arcsinh_c": 20}
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump({"base": str(source), "train": own}))
-    resolved = tmp_path / "resolved.yaml"
-    words = ["--output", resolved, "--commands", tmp_path / "commands"]
-    run("highrank", "train", "configure", tmp_path / "own.yaml", *words)
-    found = (tmp_path / "commands" / "generate.sh").read_text()
-    assert f"--user-dir {home / 'my_layers'}" in found and found.count("--user-dir") == 1
 
 
 @pytest.mark.parametrize(

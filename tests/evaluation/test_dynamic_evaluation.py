@@ -81,29 +81,6 @@ def test_rates_at_the_bound_restore_the_trained_weights():
     assert p[1].item() == pytest.approx(3 - 0.8 * (0.1 / 4.55) * 2)
 
 
-def test_an_evaluation_resumes_where_it_was_stopped():
-    whole, want = evaluate(0.1, 0.001, 0.2)
-    parameters = make_parameters()
-    mean_squares = statistics_of(parameters).finish()
-    start = [p.detach().clone() for p in parameters]
-    losses, state = [], None
-    for part in (TEST[:2], TEST[2:]):
-        parameters = [p.detach().clone().requires_grad_() for p in parameters]
-        for step in dynamic_evaluation(
-            score_with(parameters),
-            parameters,
-            part,
-            start,
-            mean_squares,
-            Adaptation(0.1, 0.001, 0.2),
-            state,
-        ):
-            losses.append(step.nll / step.tokens)
-            state = step.state
-    assert losses == whole
-    assert all(torch.equal(a, b) for a, b in zip(parameters, want, strict=True))
-
-
 def test_unused_parameters_have_gradient_0():
     parameters = [*make_parameters(), torch.ones(3, dtype=torch.float64, requires_grad=True)]
     statistics = GradientStatistics(parameters)

@@ -23,7 +23,7 @@ from highrank_plugins.hooks.distributed import (
     disagreement,
     refuse_lone_ranks,
 )
-from tests.fairseq_cli import FORKS, _run, attempt
+from tests.fairseq_cli import FORKS, _run, attempt, in_processes
 from tests.free_port import free_address
 from tests.trainings import NARROW, OUR_LOSS, TRANSLATION
 
@@ -78,16 +78,6 @@ def refused(children, message: str, folder: Path) -> None:
     assert not (folder / "save" / "checkpoint_last.pt").exists()
 
 
-def together(target, *args: tuple) -> None:
-    """Run a function in several processes at once."""
-    children = [FORKS.Process(target=target, args=each) for each in args]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(60)
-        child.kill()
-
-
 def test_a_missing_process_ends_the_others_in_time(mt_data, tmp_path):
     address, began = free_address(), time.monotonic()
     children = [start(mt_data, tmp_path, *group(address, rank, 3)) for rank in (0, 1)]
@@ -135,7 +125,7 @@ def join(address: str, rank: int, log: str) -> None:
 
 def test_a_slow_first_process_leaves_no_other_behind(tmp_path):
     address, logs = free_address(), [tmp_path / str(rank) for rank in (0, 1)]
-    together(join, *((address, rank, str(log)) for rank, log in enumerate(logs)))
+    in_processes(join, [(address, rank, str(log)) for rank, log in enumerate(logs)])
     assert [log.read_text() for log in logs if log.exists()] == ["2", "2"]
 
 
@@ -226,7 +216,7 @@ def compare(rank: int, address: str, world: int, flipped: int | None, log: str) 
 )
 def test_one_changed_bit_is_reported_by_all(tmp_path, world, flipped, message):
     address, logs = free_address(), [tmp_path / str(rank) for rank in range(world)]
-    together(compare, *((n, address, world, flipped, str(log)) for n, log in enumerate(logs)))
+    in_processes(compare, [(n, address, world, flipped, str(log)) for n, log in enumerate(logs)])
     assert all(log.read_text().startswith(message) for log in logs)
 
 

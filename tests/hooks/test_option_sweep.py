@@ -112,8 +112,6 @@ def lines(request, tmp_path_factory):
 @pytest.mark.parametrize(
     ("command", "words", "said"),
     [
-        ("generate", "--beam 0", "--beam must be at least 1"),
-        ("generate", "--nbest 5 --beam 2", "--nbest must be at most --beam 2"),
         ("generate", "--path {folder}", "is a folder; a file is needed here"),
         ("generate", "--path {folder}/half.pt", "half.pt"),
         ("generate", "--gen-subset nosuch", "split nosuch is missing"),

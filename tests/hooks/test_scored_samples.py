@@ -15,7 +15,7 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks import evaluation
 from highrank_plugins.training import generation
 from tests.compat.conftest import SIZES, config, run_training, translation_options
-from tests.fairseq_cli import FORKS, attempt, run
+from tests.fairseq_cli import attempt, in_processes, run
 from tests.free_port import free_address
 from tests.stream_corpus import train_streams
 from tests.trainings import last
@@ -147,11 +147,7 @@ def count_together(rank: int, address: str, lost: bool, log: str) -> None:
 @pytest.mark.parametrize("lost", [False, True])
 def test_samples_of_all_processes_are_counted_together(lost, tmp_path):
     address, log = free_address(), str(tmp_path / "log")
-    ranks = [FORKS.Process(target=count_together, args=(r, address, lost, log)) for r in (0, 1)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(60)
+    in_processes(count_together, [(rank, address, lost, log) for rank in (0, 1)])
     texts = [Path(f"{log}{rank}").read_text() for rank in (0, 1)]
     expected = "valid: 1 of 6 samples were not scored; the first are [5]" if lost else "whole"
     assert all(text.startswith(expected) for text in texts)

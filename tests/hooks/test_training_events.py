@@ -1,15 +1,9 @@
 """Listeners are told what happens, and whoever watches sees signs of life."""
 
-import os
-import re
-import signal
-import subprocess
 import sys
-import time
 from difflib import get_close_matches
 from inspect import signature
 from itertools import groupby
-from pathlib import Path
 
 import pytest
 from fairseq.models import BaseFairseqModel
@@ -21,13 +15,10 @@ from fairseq.tasks.translation import TranslationTask
 from torch.optim import Optimizer
 
 import highrank_plugins
-from highrank_plugins.common import heartbeat
 from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.hooks import trainer, training_loop
 from tests.compat.conftest import run_training, translation_options
-from tests.free_port import free_port
 from tests.hooks.conftest import listen
-from tests.training.launch.trainings import command
 
 EVENTS = ("before_epoch", "before_validation", "after_epoch", "before_save")
 NAMES = {name for name in vars(TrainingListener) if not name.startswith("_")}
@@ -142,10 +133,6 @@ def test_methods_named_like_events_belong_to_listeners_and_take_what_they_are_to
         assert not NAMES & set(dir(cls)), "an event would shadow a method"
 
 
-PACKAGE = Path(heartbeat.__file__).parents[1]
-STALL = 5
-
-
 @pytest.fixture
 def beats(monkeypatch):
     """Record the beats of this process: phase and number of updates, None where not told."""
@@ -171,32 +158,3 @@ def test_each_phase_of_two_epochs_shows_signs_of_life(data, tmp_path, beats):
     validation = beats[beats.index(("validating", None)) :]
     within = validation[1 : validation.index(("training", None))]
     assert set(within) == {(None, None)}  # batches and sums
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-def test_a_stopped_process_ends_the_others_of_torchrun(mt_data, tmp_path):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    torchrun += ["--master-port", str(free_port())]
-    script = Path(sys.executable).with_name("fairseq-train")
-    words = [*command(mt_data, tmp_path / "two", 100_000)[1:], "--distributed-world-size", "2"]
-    log = tmp_path / "log"
-    with log.open("wb") as file:
-        training = subprocess.Popen(
-            [*torchrun, str(script), *words, "--cpu", "--user-dir", str(PACKAGE)],
-            stdout=file, stderr=file, env=os.environ | {"HIGHRANK_STALL_TIMEOUT": str(STALL)},
-        )  # fmt: skip
-    try:
-        while "num_updates=5," not in log.read_text():
-            assert training.poll() is None, log.read_text()
-            time.sleep(0.1)
-        children = Path(f"/proc/{training.pid}/task/{training.pid}/children").read_text().split()
-        stopped = int(children[-1])
-        os.kill(stopped, signal.SIGSTOP)
-        assert training.wait(STALL + 90) not in (0, 75)  # torchrun gives the others 30 s
-    finally:
-        training.kill()
-    assert not any(Path(f"/proc/{child}").exists() for child in children)
-    (line,) = [line for line in log.read_text().splitlines() if "has made no progress" in line]
-    assert f"a signal has stopped rank 1 (process {stopped}) (SIGSTOP or SIGTSTP)" in line
-    assert re.search(r"^rank 0 .*for \d+ s, (training|validating|saving) after update \d+:", line)

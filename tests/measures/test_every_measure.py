@@ -140,18 +140,6 @@ def test_every_measure_of_the_weights_runs(name, case):
     check_shown(measure, measure.measure(words))
 
 
-def test_word_similarity_runs(tmp_path):
-    pairs = tmp_path / "pairs.txt"
-    pairs.write_text("word0 word1 3\nword1 word2 1\nword0 word3 2\nword4 word2 5\n")
-    measure = find_measure("word_similarity")([pairs])
-    words = words_of(SOFTMAX)
-    result = measure.measure(words)
-    assert result.benchmarks[str(pairs)].used == 4
-    scores = measure.scores(plain(result), "test")
-    assert scores["word_similarity"].value == result.benchmarks[str(pairs)].spearman
-    assert measure.rows(result)[0][0] == "pairs"
-
-
 @pytest.mark.parametrize("case", OF_TOYS, ids=str)
 def test_a_custom_layer_is_monitored(case):
     head = words_of(case).head

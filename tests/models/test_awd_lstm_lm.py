@@ -9,7 +9,7 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import tokens
 from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel
 from tests.models.small import build
-from tests.trainings import last, parameters, train
+from tests.trainings import train
 
 FEW_KNOTS = {"plif": ["--head-plif-knots", "50"], "mos_plif": ["--head-plif-knots", "50"]}
 RATES = """--dropout 0.4 --dropouti 0.4 --dropouth 0.25 --dropoute 0.1 --wdrop 0.5
@@ -54,14 +54,6 @@ def test_the_vocabulary_matrix_may_be_separate(layer, width, lm_data):
     assert weight is not embedding and not torch.equal(weight[:, :8], embedding[:, :8])
     for matrix in (weight, embedding):
         assert 0.09 < matrix.abs().max() <= 0.1  # U(±0.1), as the shared one
-
-
-def test_separate_embeddings_learn_and_are_saved_apart(lm_data, tmp_path):
-    words = ["--separate-embeddings", "--head-embed-dim", "8"]
-    train(lm_data, tmp_path, "awd_lstm_lm_mos", 5, *words)
-    state = parameters(last(tmp_path))
-    embedding, weight = (state[f"decoder.{n}.weight"] for n in ("trunk.embed", "output_projection"))
-    assert weight.size(1) == 8 != embedding.size(1)
 
 
 @pytest.mark.parametrize("layer", ["softmax", "mos"])

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from highrank_plugins.models.transformer import TransformerHeadModel, TransformerLMHeadModel
+from highrank_plugins.models.transformer import TransformerHeadModel
 from tests.fairseq_cli import run
 from tests.tiny_corpus import TEXT, valid_losses
 from tests.trainings import last, train
@@ -47,13 +47,6 @@ def test_an_ensemble_of_a_model_with_itself_equals_the_model(trained):
     assert [score for score, _ in twice] == pytest.approx([s for s, _ in alone], abs=1e-3)
 
 
-def test_an_ensemble_of_two_heads_translates(trained):
-    folder, _ = trained
-    mos, mixtape = last(folder / "mos"), last(folder / "mixtape")
-    scores = [[s for s, _ in translate(folder, p)[0]] for p in (mos, f"{mos}:{mixtape}")]
-    assert scores[0] != scores[1]
-
-
 def test_a_language_model_changes_the_scores(trained):
     folder, _ = trained
     helped, _ = translate(
@@ -61,18 +54,6 @@ def test_a_language_model_changes_the_scores(trained):
     )
     alone, _ = translate(folder, last(folder / "mos"))
     assert [s for s, _ in helped] != [s for s, _ in alone]
-
-
-def test_sampling_depends_on_the_seed_only(trained):
-    folder, _ = trained
-
-    def sample(seed):
-        options = ["--sampling", "--sampling-topp", "0.9", "--nbest", 2, "--seed", seed]
-        return translate(folder, last(folder / "mixtape"), *options)[0]
-
-    first = sample(1)
-    assert sample(1) == first
-    assert sample(2) != first
 
 
 def test_scores_of_references_agree_with_the_validation_loss(trained):
@@ -102,15 +83,6 @@ def test_interactive_and_hub_translate_like_generate(trained):
         str(folder / "mos"), "checkpoint_last.pt", str(folder / "data")
     )
     assert hub.translate(source.splitlines(), beam=2) == want
-
-
-def test_the_hub_scores_with_a_language_model(trained, lm_data):
-    folder, _ = trained
-    hub = TransformerLMHeadModel.from_pretrained(
-        str(folder / "lm"), "checkpoint_last.pt", str(lm_data)
-    )
-    likely, unlikely = hub.score(["der mann kauft heute frisches brot .", "brot . heute der"])
-    assert likely["positional_scores"].mean() > unlikely["positional_scores"].mean()
 
 
 def test_validate_gives_the_loss_of_training(trained):

@@ -4,10 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from tests.fairseq_cli import REPOSITORY, attempt, run
-from tests.trainings import COMMON, NARROW, OUR_LOSS, TRANSLATION, last
+from tests.fairseq_cli import REPOSITORY, run
+from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last
 
 SCRIPTS = Path(sys.executable).parent
 
@@ -40,22 +38,3 @@ def test_a_model_trains_under_its_own_name(mt_data, tmp_path):
     assert "Loaded checkpoint" in resumed.output
     done = run("generate", mt_data, "--path", last(tmp_path), "--batch-size", 8, "--max-len-b", 5)
     assert len(done.lines("H-")) == 20
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--head", "mixtpae"], "did you mean 'mixtape'?"),
-        (["--head", "gss"], "use --head-pointwise gss"),
-        (["--head", "moc", "--head-gate-dim", "9"], "--head-gate-dim: --head moc"),
-        (["--adaptive-softmax-cutoff", "[9]"], "--adaptive-softmax-cutoff: a head needs"),
-    ],
-    ids=str,
-)
-def test_bad_options_end_with_an_error(words, message, mt_data, tmp_path):
-    line = [mt_data, "--save-dir", tmp_path, "--arch", "transformer_mos", *COMMON, *OUR_LOSS]
-    done = attempt("train", *line, *words)
-    assert done.code == 2
-    (line,) = done.lines("fairseq-train: error: ")
-    assert message in line and "Traceback" not in done.output
-    assert not any(tmp_path.iterdir())

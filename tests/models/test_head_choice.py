@@ -91,24 +91,6 @@ def test_explicit_options_win(options, wanted):
     assert choose(**chosen) == chosen
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"head": "mixtpae"}, "--head.*mixtape"),
-        ({"head": "gss"}, "--head-pointwise gss"),
-        ({"head_pointwise": "sigsotfmax"}, "sigsoftmax"),
-        ({"head": "softmax", "head_components": 4}, "--head-components.*softmax"),
-        ({"head": "mos", "head_frequent_ratio": 0.1}, "--head-frequent-ratio.*mos"),
-        ({"head_pointwise": "gss", "head_plif_knots": 9}, "--head-plif-knots.*gss"),
-        ({"head_pointwise": "gss", "head_plif_lr": 0.1}, "--head-plif-lr.*gss"),
-    ],
-    ids=str,
-)
-def test_invalid_values_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        choose(**options)
-
-
 def test_any_pointwise_function_may_have_its_own_learning_rate(monkeypatch):
     monkeypatch.setattr(MonotoneMLP, "own_rate", "centres")
     chosen = choose(head_pointwise="monotone_mlp", head_monotone_mlp_lr=0.1)

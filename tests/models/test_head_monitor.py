@@ -86,20 +86,6 @@ def test_a_resumed_run_continues_its_curves(mt_data, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "half", [["--fp16", "--fp16-no-flatten-grads"], ["--memory-efficient-fp16"]]
-)
-def test_half_precision_is_monitored(half, mt_data, tmp_path):
-    arch, options = "transformer_mos_tiny", [*half, "--fp16-init-scale", 128]
-    train(mt_data, tmp_path / "alone", arch, 4, *options)
-    logdir = ["--tensorboard-logdir", tmp_path / "events"]
-    train(mt_data, tmp_path / "seen", arch, 4, *options, *EVERY_THIRD, *logdir)
-    assert same(parameters(last(tmp_path / "seen")), parameters(last(tmp_path / "alone")))
-    found = events(tmp_path / "events" / "head")
-    assert 0 < found.Scalars("head_gradient_retention")[0].value < 1
-
-
-@pytest.mark.long
 def test_only_the_first_of_two_processes_writes(mt_data, tmp_path):
     address, arch = free_address(), "transformer_mos_tiny"
     where = ["--arch", arch, "--max-update", 4, *TRANSLATION, *NARROW, *OUR_LOSS, "--dropout", 0]

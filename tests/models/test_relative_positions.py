@@ -13,9 +13,8 @@ from highrank_plugins.models.relative_positions import (
 )
 from highrank_plugins.models.warm_start import fill_new_tables
 from highrank_plugins.trunks import RelativeAttention
-from tests.fairseq_cli import attempt, run
 from tests.models.small import assert_scores_of_one_pass, build, gradients
-from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, parameters, same, train
+from tests.trainings import last, parameters, same, train
 
 CLIP = ["--rel-pos-clip", 3]
 RELATIVE = [*CLIP, "--no-token-positional-embeddings"]
@@ -159,16 +158,6 @@ def test_checkpointed_activations_change_no_gradient(mt_data):
     torch.testing.assert_close(*found)
 
 
-def test_half_precision_trains(mt_data, tmp_path):
-    half = ["--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", 128]
-    train(mt_data, tmp_path, MT, 5, *RELATIVE, *half)
-    before = build(mt_data, MT, *RELATIVE).model.state_dict()
-    after = parameters(last(tmp_path))
-    for name in tables("encoder", "decoder"):
-        assert after[name].isfinite().all()
-        assert not torch.equal(after[name].float(), before[name])
-
-
 def test_xformers_are_refused():
     options = Namespace(rel_pos_clip=3, rel_pos_in="both", decoder_xformers_att_config="{}")
     with pytest.raises(ValueError, match="does not work with --decoder-xformers-att-config"):
@@ -194,16 +183,6 @@ def without_tables(mt_data, tmp_path_factory):
     return last(folder)
 
 
-@pytest.mark.long
-def test_a_resumed_run_equals_an_uninterrupted_one_and_translates(mt_data, tmp_path):
-    train(mt_data, tmp_path / "whole", ARCH, 12, *RELATIVE)
-    train(mt_data, tmp_path / "parts", ARCH, 6, *RELATIVE)
-    train(mt_data, tmp_path / "parts", ARCH, 12, *RELATIVE)
-    assert same(parameters(last(tmp_path / "whole")), parameters(last(tmp_path / "parts")))
-    done = run("generate", mt_data, "--path", last(tmp_path / "whole"), *GENERATION)
-    assert len(done.lines("H-")) == 20
-
-
 def test_a_checkpoint_without_tables_starts_with_zeros_and_says_so(
     mt_data, without_tables, tmp_path
 ):
@@ -214,23 +193,6 @@ def test_a_checkpoint_without_tables_starts_with_zeros_and_says_so(
     added = sorted(new.keys() - old.keys())
     assert len(added) == 4
     assert all(not new[name].any() and name in done.output for name in added)
-
-
-def test_a_model_with_untrained_tables_does_not_translate(mt_data, without_tables):
-    overrides = ["--model-overrides", "{'rel_pos_clip': 4}"]
-    done = attempt("generate", mt_data, "--path", without_tables, *GENERATION, *overrides)
-    assert done.code == 2
-    assert "decoder.layers.0.self_attn.relative.key_table" in done.output
-    assert not done.lines("H-")
-
-
-def test_a_run_without_tables_refuses_a_checkpoint_with_tables(mt_data, tmp_path):
-    train(mt_data, tmp_path / "old", ARCH, 1, "--rel-pos-clip", 4)
-    words = ["--arch", ARCH, "--save-dir", tmp_path / "new", *OUR_LOSS, *TRANSLATION, *NARROW]
-    start = ["--finetune-from-model", last(tmp_path / "old")]
-    done = attempt("train", mt_data, *words, *start)
-    assert done.code == 2
-    assert "has relative positions; use --rel-pos-clip" in done.output.splitlines()[-1]
 
 
 def model_of(clip, *sides, layers=1):
@@ -258,6 +220,13 @@ def test_pruned_layers_are_not_an_error():
     assert len(state) == 6
 
 
-def test_other_clip_distances_are_refused():
-    with pytest.raises(ValueError, match=r"\(5, 4\) in the checkpoint, \(7, 4\) in the model"):
-        fill_new_tables(model_of(2, "decoder").state_dict(), model_of(3, "decoder"))
+@pytest.mark.parametrize(
+    ("clip", "side", "message"),
+    [
+        (3, "decoder", r"\(5, 4\) in the checkpoint, \(7, 4\) in the model"),
+        (2, "encoder", "the checkpoint has relative positions; use --rel-pos-clip"),
+    ],
+)
+def test_tables_of_another_model_are_refused(clip, side, message):
+    with pytest.raises(ValueError, match=message):
+        fill_new_tables(model_of(2, "decoder").state_dict(), model_of(clip, side))

@@ -8,10 +8,10 @@ import torch
 from highrank_plugins.analysis.components import gate_sharpness, prior_use, slope_statistics
 from highrank_plugins.analysis.retention import gradient_retention, logit_gradient
 from highrank_plugins.analysis.spectrum import spectral_entropy
-from highrank_plugins.heads import Head
 from highrank_plugins.measures import retention
 from highrank_plugins.measures.base import MonitoredBatch
 from highrank_plugins.models.head_monitor import take_snapshot
+from tests.analysis.test_head_gradient import OneSoftmax
 from tests.heads.cases import CLASSES, MIXTAPE, MOC, MOS, SOFTMAX, Case, make_features
 
 TARGET = torch.tensor([[0, 3, 6, 2, 1], [5, 4, 6, 0, 2]])
@@ -105,13 +105,6 @@ def test_the_use_of_a_single_component_is_not_measured(case):
     found = snapshot_of(case.with_options(components=1))
     assert found.component_use is None
     assert found.scalars.keys() == {"spectral_entropy", "effective_rank", "gradient_retention"}
-
-
-class OneSoftmax(Head):
-    """Stand for a user's layer that does not define its logits."""
-
-    def chunk_log_probs(self, features, tensors, random_state):
-        return torch.nn.functional.linear(features, tensors["weight"]).log_softmax(-1)
 
 
 def test_a_custom_layer_is_measured_as_one_softmax():

@@ -33,15 +33,6 @@ def test_options_of_translation_models_work(option, mt_data, tmp_path):
     assert all(p.isfinite().all() for p in parameters(last(tmp_path)).values())
 
 
-def test_shared_embeddings_are_saved_as_one_matrix(joined_data, tmp_path):
-    words = ["--share-all-embeddings", "--label-smoothing", "0.1"]
-    train(joined_data, tmp_path, "transformer_mos_tiny", 5, *words)
-    state = parameters(last(tmp_path))
-    output = state["decoder.output_projection.weight"]
-    assert torch.equal(output, state["encoder.embed_tokens.weight"])
-    assert torch.equal(output, state["decoder.embed_tokens.weight"])
-
-
 @pytest.mark.parametrize("token", ["mos", "mixtape", "gss"])
 def test_features_give_the_probabilities(token, mt_data):
     built = build(mt_data, f"transformer_{token}_tiny")

@@ -9,7 +9,7 @@ from highrank_plugins.heads import build_head
 from highrank_plugins.models.warm_start import fill_new_parameters
 from tests.fairseq_cli import attempt, run
 from tests.models.small import build
-from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, parameters, same, train
+from tests.trainings import last, parameters, same, train
 
 PREFIX = "decoder.output_projection."
 
@@ -64,26 +64,6 @@ def test_a_head_that_was_never_trained_does_not_translate(mt_data, tmp_path):
     assert done.code == 2
     assert "prior.weight" in done.output
     assert not done.lines("H-")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "option"),
-    [
-        ("mos", "mixtape", "--finetune-from-model"),
-        ("mos", "moc", "--finetune-from-model"),
-        ("gss", "softmax", "--restore-file"),
-    ],
-)
-def test_the_checkpoint_of_another_head_is_refused(old, new, option, mt_data, tmp_path):
-    train(mt_data, tmp_path / old, f"transformer_{old}_tiny", 1)
-    words = ["--arch", f"transformer_{new}_tiny", "--save-dir", tmp_path / new, *OUR_LOSS]
-    start = ["--max-update", 2, option, last(tmp_path / old)]
-    done = attempt("train", mt_data, *words, *TRANSLATION, *NARROW, *start)
-    assert done.code == 2
-    last_line = done.output.splitlines()[-1]
-    assert last_line.startswith(
-        f"fairseq-train: error: {last(tmp_path / old)}: the checkpoint has another"
-    )
 
 
 def check_start(data, old, new):

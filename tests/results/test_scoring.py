@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.results import scoring
 from highrank_plugins.results.scoring import (
     ORDERS,
@@ -69,13 +68,6 @@ def test_only_line_feeds_end_lines(tmp_path):
     assert read_lines(path) == ["a b\rc d", "last"]
 
 
-def test_bytes_that_are_not_text_are_named(tmp_path):
-    path = tmp_path / "reference"
-    path.write_bytes(b"gut\ncaf\xe9\n")
-    with pytest.raises(TextError, match="reference:2:4: byte 0xe9 is not UTF-8"):
-        read_lines(path)
-
-
 def test_translations_that_begin_with_the_reference_are_named(tmp_path, caplog):
     path = generated(tmp_path, [0])
     read_hypotheses(path, 1)
@@ -138,12 +130,6 @@ def test_tokenised_bleu_equals_the_value_computed_by_hand():
     )
     expected = (10 / 11 * 7 / 9 * 5 / 7 * 3 / 5) ** 0.25 * 100
     assert scores["bleu_tokenised"].value == pytest.approx(expected, abs=0.01)
-
-
-@pytest.mark.parametrize("language", ["fr", "en", None])
-def test_only_german_compounds_are_split(language):
-    with pytest.raises(ScoreError, match="compounds are split for German only"):
-        scoring.check_compounds(language)
 
 
 def test_a_system_does_not_differ_from_itself(tmp_path):

@@ -5,10 +5,9 @@ import math
 import pytest
 import torch
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from highrank_plugins.trunks import RelativeAttention
+from tests.largest_tensor import Largest
 from tests.trunks.plain import relative_attention
 
 BATCH, HEADS, DIM = 2, 3, 4
@@ -80,25 +79,12 @@ def test_half_precision_is_as_exact_as_the_formula_in_half(dtype):
     assert (got - want).norm() < 1.5 * (plain - want).norm()
 
 
-class Largest(TorchDispatchMode):
-    """Record the elements of the largest memory behind any operation's result."""
-
-    size = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        tensors = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
-        sizes = [t.untyped_storage().nbytes() // t.element_size() for t in tensors]
-        self.size = max([self.size, *sizes])
-        return result
-
-
 def test_no_tensor_holds_a_vector_for_each_pair_of_positions():
     length, dim = 40, 64
     layer, args = layer_of(16, dim), inputs(length, length, dim)
     with Largest() as largest:
         layer(*args)[0].sum().backward()
-    per_head = largest.size / (BATCH * HEADS)
+    per_head = largest.numel / 2 / (BATCH * HEADS)  # of float64
     assert length * length < per_head <= 2 * length * length < length * length * dim / 8
 
 

@@ -15,7 +15,7 @@ from fairseq.trainer import Trainer
 
 from highrank_plugins.common.stop_request import REQUEUE
 from highrank_plugins.training.launch.plan import Place, distributed_flags
-from tests.fairseq_cli import FORKS, REPOSITORY, _run
+from tests.fairseq_cli import REPOSITORY, _run, in_processes
 from tests.free_port import free_address, free_port
 from tests.training.launch.trainings import UPDATES, command, one_process
 from tests.trainings import last, parameters, same
@@ -156,16 +156,14 @@ def train_and_keep(argv: list[str], log: str, path: str) -> None:
 def test_every_process_ends_with_the_parameters_of_one(mt_data, tmp_path):
     address = free_address()
     words = [*command(mt_data, tmp_path / "two"), "--user-dir", f"{REPOSITORY}/highrank_plugins"]
-    children = []
+    calls = []
     for rank in (0, 1):
         flags = distributed_flags(Place(rank, 2, rank, address), None, words)
         argv = [str(word) for word in (*words, *flags)]
         paths = str(tmp_path / f"{rank}.log"), str(tmp_path / f"{rank}.pt")
-        children.append(FORKS.Process(target=train_and_keep, args=(argv, *paths)))
-    for child in children:
-        child.start()
+        calls.append((argv, *paths))
+    in_processes(train_and_keep, calls, 200)
     want = parameters(last(one_process(mt_data, tmp_path)))
-    for rank, child in enumerate(children):
-        child.join(200)
-        assert child.exitcode == 0, (tmp_path / f"{rank}.log").read_text()[-3000:]
+    for rank in (0, 1):
+        assert (tmp_path / f"{rank}.pt").exists(), (tmp_path / f"{rank}.log").read_text()[-3000:]
         assert same(torch.load(tmp_path / f"{rank}.pt", weights_only=True), want)
