@@ -17,9 +17,9 @@ import pytest
 TESTS = Path(__file__).parent
 # lines of Python today; each may only fall
 BUDGETS: dict[str, int] = {
-    "analysis": 1506,
-    "benchmarks": 1400,
-    "cli": 3218,
+    "analysis": 1486,
+    "benchmarks": 1362,
+    "cli": 3217,
     "common": 2701,
     "compat": 456,
     "criterions": 200,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 43049
+LINES_OF_TESTS = 42321
 
 
 @pytest.fixture(scope="module")

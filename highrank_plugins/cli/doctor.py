@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +20,15 @@ from highrank_plugins.common.processes import memory_gib, python, usable_cores
 
 PROJECT = "highrank_plugins"
 SETUP = "run: bash scripts/setup.sh"
+_IMPORT_NAMES = {"pyyaml": "yaml", "tensorboardx": "tensorboardX", "ve-fairseq": "fairseq"}
+# prints the name of each module before it is imported, so that the last one is the broken one
+_IMPORTS = """
+import importlib, sys
+for name in sys.argv[1:]:
+    print(name, flush=True)
+    importlib.import_module(name)
+sys.modules[name].register()
+"""
 
 
 def doctor(
@@ -111,17 +120,27 @@ class Package:
 def check_packages() -> list[Package]:
     """Return the state of every requirement, then of this project with fairseq, in ten seconds.
 
-    The import happens in another process: a broken package may raise anything, or crash.
+    Imports happen in another process: a broken package may raise anything, or crash.
     """
     pins = pinned_versions()
     needed = [r for r in map(Requirement, metadata.requires(PROJECT) or []) if r.marker is None]
     packages = [find(requirement, pins.get(requirement.name.lower())) for requirement in needed]
+    names = {
+        _IMPORT_NAMES.get(name := package.name.lower(), name.replace("-", "_")): package
+        for package in packages
+        if package.problem is None
+    }
+    tried = subprocess.run(
+        python("-c", _IMPORTS, *names, PROJECT), capture_output=True, text=True, check=False
+    )
+    broken = names.get((tried.stdout.split() or [""])[-1]) if tried.returncode else None
+    reason = (tried.stderr.strip().splitlines() or [f"exit status {tried.returncode}"])[-1]
+    if broken is not None:
+        problem = f"cannot be imported ({reason}); {SETUP}"
+        packages = [replace(p, problem=problem) if p is broken else p for p in packages]
     if any(package.problem for package in packages):
         return packages
-    words = python("-c", f"import {PROJECT}; {PROJECT}.register()")
-    tried = subprocess.run(words, capture_output=True, text=True, check=False)
-    reason = (tried.stderr.strip().splitlines() or [f"exit status {tried.returncode}"])[-1]
-    failed = f"cannot register with fairseq: {reason}; {SETUP}" if tried.returncode else None
+    failed = f"cannot register with fairseq: {reason}" if tried.returncode else None
     return [*packages, Package(PROJECT, highrank_plugins.__version__, None, failed)]
 
 

@@ -44,8 +44,10 @@ def launch(
         check_command(command)
     if settings.slurm is not None:
         _slurm(plan, settings, settings.slurm)
-    elif settings.submit or settings.sbatch or settings.prologue:
-        raise ValueError("--submit, --sbatch and --prologue need --slurm FILE")
+    elif settings.submit or settings.sbatch or settings.prologue or _directives(settings):
+        raise ValueError(
+            "--submit, --sbatch, --account, --qos, --mem and --prologue need --slurm FILE"
+        )
     elif settings.dry_run:
         typer.echo(describe(plan))
     else:
@@ -94,6 +96,12 @@ def _complete(command: list[str], settings: LaunchSettings, world_size: int) -> 
     return tuple(command)
 
 
+def _directives(settings: LaunchSettings) -> list[str]:
+    """Return the options of sbatch that have a name here."""
+    own = {"account": settings.account, "qos": settings.qos, "mem": settings.mem}
+    return [f"--{name}={value}" for name, value in own.items() if value is not None]
+
+
 def _slurm(plan: "Plan", settings: LaunchSettings, script: Path) -> None:
     from highrank_plugins.common.files import write_text
     from highrank_plugins.common.folders import held_alone
@@ -105,9 +113,9 @@ def _slurm(plan: "Plan", settings: LaunchSettings, script: Path) -> None:
         submit_once,
     )
 
-    directives = settings.sbatch or ()
+    directives = [*_directives(settings), *(settings.sbatch or ())]
     job = Job(script.stem, settings.one_gpu_each, settings.grace, directives, settings.prologue)
-    check_characters([str(script), *directives, *plan.command])
+    check_characters([str(script), *job.directives, *plan.command])
     text = sbatch_script(plan, job)
     if settings.dry_run:
         typer.echo(text, nl=False)

@@ -59,12 +59,15 @@ class LaunchSettings(BlockOptions):
         None, "Write a script for sbatch, and start nothing.", {"metavar": "FILE"}
     )
     submit: bool = option(False, "Submit the script to sbatch.")
+    account: str | None = option(None, "Account that SLURM charges.")
+    qos: str | None = option(None, "Quality of service of the SLURM job.", {"metavar": "NAME"})
+    mem: str | None = option(None, "Memory per node of the SLURM job, such as 64G.")
     prologue: Path | None = option(
         None, "Bash at the start of the script: modules, conda, a container.", {"metavar": "FILE"}
     )
     sbatch: Annotated[
         list[str] | None, BeforeValidator(lambda given: [given] if type(given) is str else given)
-    ] = option(None, "Option for sbatch, such as --sbatch=--account=NAME; may be repeated.")
+    ] = option(None, "Option for sbatch, such as --sbatch=--time=24:00:00; may be repeated.")
     one_gpu_each: bool = option(
         True,
         "Under SLURM: each task sees one GPU of its node, or all.",

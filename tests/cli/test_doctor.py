@@ -48,19 +48,35 @@ def test_a_build_of_the_pinned_version_is_the_pinned_version(monkeypatch):
     assert package.problem is None
 
 
+@pytest.fixture
+def broken_module(monkeypatch, tmp_path):
+    """Make a module that comes before the real one and fails; requirements are two small ones."""
+    monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["packaging", "tqdm"])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return lambda name, code: (tmp_path / f"{name}.py").write_text(code)
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
-    [("raise ValueError('wrong ABI')", "ValueError: wrong ABI"), ("import os; os._exit(3)", "3")],
+    [
+        ("raise ValueError('wrong ABI')", "ValueError: wrong ABI"),
+        ("import os; os._exit(3)", "exit status 3"),
+    ],
 )
-def test_a_package_that_cannot_be_imported_is_a_problem(code, words, monkeypatch, tmp_path):
-    """The module comes before the real one."""
-    monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["packaging"])
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(doctor.__file__).parents[2]}")
-    (tmp_path / "fairseq.py").write_text(code)
-    good, plugin = doctor.check_packages()
+def test_a_package_that_cannot_be_imported_is_named(broken_module, code, words):
+    broken_module("tqdm", code)
+    good, broken = doctor.check_packages()
     assert good.problem is None
-    assert plugin.problem.startswith("cannot register with fairseq: ")
-    assert plugin.problem.endswith(f"{words}; {doctor.SETUP}")
+    assert broken.name == "tqdm"
+    assert words in broken.problem
+    assert doctor.SETUP in broken.problem
+
+
+def test_a_fairseq_that_the_plugin_cannot_use_is_a_problem(broken_module):
+    broken_module("fairseq", "raise RuntimeError('another fairseq')")
+    *requirements, plugin = doctor.check_packages()
+    assert not any(package.problem for package in requirements)
+    assert plugin.problem == "cannot register with fairseq: RuntimeError: another fairseq"
 
 
 def test_unsupported_pythons_are_a_problem():

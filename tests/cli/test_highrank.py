@@ -154,8 +154,6 @@ launch -- fairseq-train . --finetune-from-model=zz
 launch fairseq-train . --zz
 bench --zz
 bench estimate zz.yaml
-bench loss --head zz
-bench loss --pointwise zz
 bench loss --impl zz
 bench loss --preset zz
 bench train --dtype zz

@@ -4,7 +4,6 @@ import pytest
 
 from tests.cli.test_highrank import called
 
-NO_COMPONENTS = ["--arch", "transformer_mos", "--head-components", "0"]
 TRAIN = ["--", *"fairseq-train data --arch transformer --save-dir save --max-tokens 100".split()]
 
 
@@ -39,12 +38,12 @@ def test_the_effective_batch_is_printed():
 def test_a_batch_script_is_written(tmp_path):
     (tmp_path / "modules.sh").write_text("\tmodule load cuda\n")
     words = ["--nodes", "2", "--gpus-per-node", "8", "--slurm", "job.sh", "--sbatch=--time=9"]
-    words += ["--sbatch=--account=us", "--prologue", "modules.sh"]
+    words += ["--account", "us", "--qos", "long", "--mem", "64G", "--prologue", "modules.sh"]
     result = called("launch", *words, *TRAIN, cwd=tmp_path)
     assert result.stdout == "sbatch job.sh\n"
     script = (tmp_path / "job.sh").read_text()
     directives, rest = script.split("container=()\n\tmodule load cuda\nset -uo pipefail\n")
-    named = ["--time=9", "--account=us"]
+    named = ["--account=us", "--qos=long", "--mem=64G", "--time=9"]
     assert directives.endswith("".join(f"#SBATCH {option}\n" for option in named))
     assert '"${container[@]}" \\\n' in rest
     assert (tmp_path / "save" / "logs").is_dir()
@@ -70,17 +69,36 @@ def test_no_control_character_is_written_into_a_batch_script(words, character, t
         (["--nodes", "2", "--processes", "1", "--dry-run"], "--rendezvous HOST:PORT"),
         (["--gpus-per-node", "99"], "--gpus-per-node 99: torch sees"),
         (["--processes", "1", "--submit"], "need --slurm FILE"),
+        (["--processes", "1", "--mem", "64G"], "need --slurm FILE"),
         (["--processes", "1", "--prologue", "p"], "need --slurm FILE"),
-        (["--processes", "1", "--slurm", "j", "--prologue", "wrong.sh"], "wrong.sh: line 2: syn"),
+        (
+            ["--processes", "1", "--slurm", "j", "--prologue", "wrong.sh"],
+            "wrong.sh: line 2: syntax",
+        ),
         (["--processes", "1", "--slurm", "j", "--submit"], "--submit: sbatch is missing"),
         (["--processes", "1", "--dry-run", *TRAIN, "--max-tokenz", "5"], "mean '--max-tokens'"),
         (["--processes", "1", "--dry-run", *TRAIN, "--arch", "transformer_mox"], "'transformer_mo"),
-        (["--processes", "1", "--dry-run", *TRAIN, *NO_COMPONENTS], "-components must be at least"),
+        (
+            [
+                "--processes",
+                "1",
+                "--dry-run",
+                *TRAIN,
+                "--arch",
+                "transformer_mos",
+                "--head-components",
+                "0",
+            ],
+            "--head-components must be at least 1",
+        ),
         (["--processes", "1", "--rendezvous", "here"], "expected HOST:PORT"),
         (["--processes", "2", "--effective-streams", "8"], "for --task bptt_language_modeling"),
         (["--nodes", "4", "--slurm", "job.sh"], "--gpus-per-node N (or --processes N on CPUs)"),
         (["--processes", "1", "--slurm", "j", "--rendezvous", "a:1"], "--rendezvous: SLURM tells"),
-        (["--processes", "1", "--slurm", "j", "--max-restarts", "1"], "--max-restarts: a SLURM"),
+        (
+            ["--processes", "1", "--slurm", "j", "--max-restarts", "1"],
+            "--max-restarts: a SLURM job",
+        ),
     ],
 )
 def test_wrong_options_are_refused(words, message, tmp_path):

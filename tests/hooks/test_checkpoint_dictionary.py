@@ -12,9 +12,6 @@ from fairseq_cli import eval_lm, generate, interactive, validate
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.inference.loading import load_model
 from tests.compat.conftest import DECODER, config, run_training, translation_options
-from tests.fairseq_cli import attempt
-from tests.stream_corpus import LOSS, SHAPE, STREAMS, binarise, train_streams, write_text
-from tests.trainings import last
 
 MESSAGE = "the {} dictionary .* is not the dictionary that the checkpoint was trained with"
 CPU = ["--cpu", "--num-workers", 0]
@@ -113,17 +110,3 @@ def test_another_model_is_refused_as_a_language_model(data, other_text, translat
         run_generate(folder, translator, *fusion, tmp_path / "lm" / "checkpoint_last.pt")
     with pytest.raises(ValueError, match="--lm-path: this checkpoint has an encoder"):
         run_generate(data, translator, *fusion, translator)
-
-
-def test_streams_of_another_dictionary_are_neither_finetuned_nor_resumed(tmp_path):
-    data = binarise(write_text(tmp_path))
-    train_streams(data, tmp_path / "old", "--max-update", 2)
-    path = last(tmp_path / "old")
-    swap_words(data / "dict.txt")
-    for words in ["--finetune-from-model"], ["--reset-dataloader", "--restore-file"]:
-        where = [data, "--arch", "awd_lstm_lm_softmax", "--save-dir", tmp_path / "new"]
-        done = attempt("train", *where, *SHAPE, *LOSS, *STREAMS, "--max-update", 3, *words, path)
-        assert done.code == 2
-        assert done.output.splitlines()[-1].startswith(
-            f"fairseq-train: error: {path}: the target dictionary"
-        )

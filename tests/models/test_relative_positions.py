@@ -1,7 +1,5 @@
 """--rel-pos-clip: which self-attentions it changes, and that decoding agrees with training."""
 
-from argparse import Namespace
-
 import pytest
 import torch
 from fairseq.modules import MultiheadAttention
@@ -9,7 +7,6 @@ from fairseq.modules import MultiheadAttention
 from highrank_plugins.models.relative_positions import (
     RelativePositionOptions,
     RelativeSelfAttention,
-    attach_relative_positions,
 )
 from highrank_plugins.models.warm_start import fill_new_tables
 from highrank_plugins.trunks import RelativeAttention
@@ -156,12 +153,6 @@ def test_checkpointed_activations_change_no_gradient(mt_data):
         found.append(gradients(built, built.batch()))
     assert all(found[0][name].any() for name in tables("encoder", "decoder"))
     torch.testing.assert_close(*found)
-
-
-def test_xformers_are_refused():
-    options = Namespace(rel_pos_clip=3, rel_pos_in="both", decoder_xformers_att_config="{}")
-    with pytest.raises(ValueError, match="does not work with --decoder-xformers-att-config"):
-        attach_relative_positions(torch.nn.Module(), options)
 
 
 def test_options_are_public():

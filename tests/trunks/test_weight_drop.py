@@ -1,7 +1,5 @@
 """DropConnect: the recurrent matrix is masked in training and nowhere else."""
 
-import copy
-
 import pytest
 import torch
 
@@ -67,31 +65,6 @@ def test_every_pass_draws_a_new_mask(layer, inputs):
     torch.manual_seed(SEED)
     first, second = layer(*inputs, P)[0], layer(*inputs, P)[0]
     assert not torch.allclose(first, second)
-
-
-CHANGES = {
-    "deepcopy": copy.deepcopy,
-    "float and back": lambda layer: copy.deepcopy(layer).float().double(),
-    "load": lambda layer: _loaded(layer),
-    "after evaluation": lambda layer: copy.deepcopy(layer).eval().train(),
-}
-
-
-def _loaded(layer):
-    other = WeightDropLSTM(4, 6).double()
-    other.load_state_dict(layer.state_dict())
-    return other
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_weight_drop_stays_active_and_follows_its_own_weights(change, layer, inputs):
-    layer = CHANGES[change](layer.float().double())  # what float32 can hold
-    with torch.no_grad():
-        layer.weight_hh_l0 *= -2
-    x, (h, c) = inputs
-    weights = plain.weights_of(layer, recurrent=dropped(layer))
-    want, _, _ = plain.lstm(x.numpy(), h[0].numpy(), c[0].numpy(), weights)
-    torch.testing.assert_close(run(layer, *inputs)[0], torch.from_numpy(want))
 
 
 def test_a_locked_mask_is_the_same_at_all_steps():
