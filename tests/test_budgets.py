@@ -20,14 +20,14 @@ BUDGETS: dict[str, int] = {
     "analysis": 1486,
     "benchmarks": 1362,
     "cli": 3217,
-    "common": 2701,
+    "common": 2709,
     "compat": 456,
     "criterions": 200,
     "data": 2374,
     "evaluation": 264,
     "heads": 2743,
     "hooks": 2824,
-    "huggingface": 712,
+    "huggingface": 700,
     "inference": 1311,
     "losses": 4671,
     "measures": 1524,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 42323
+LINES_OF_TESTS = 42326
 
 
 @pytest.fixture(scope="module")

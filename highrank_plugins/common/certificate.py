@@ -130,6 +130,14 @@ def compare_where_certified(checkpoint: Path, model: Any) -> None:
         compare(path, of_fairseq(model))
 
 
+def compare_folder(folder: str | Path, model: Any) -> None:
+    """Compare a model of transformers, in float32, with the certificate of its folder, if any."""
+    path = Path(str(folder)) / CERTIFICATE
+    kinds = {(p.dtype, p.is_meta) for p in model.parameters()} if path.exists() else set()
+    if kinds == {(torch.float32, False)}:
+        compare(path, of_transformers(model))
+
+
 def _numbers(served: Served, source: Tensor, previous: Tensor, target: Tensor) -> list[Tensor]:
     """Return log P of the chosen classes and Σ P of each position, and the classes."""
     found = served.log_probs(source, previous).double().flatten(0, 1).cpu()
@@ -154,4 +162,4 @@ def _read(path: Path) -> tuple[Any, ...]:
         raise UserError(f"{path} is missing; export the model again") from None
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         pass
-    raise UserError(f"{path} is no certificate; export or certify the model again")
+    raise UserError(f"{path} is not a certificate; export or certify the model again")

@@ -24,10 +24,9 @@ except OSError as error:
 
 require_version("transformers>=5.0,<6", "pip install 'transformers>=5.0,<6'")
 
-# after the check for transformers
-from highrank_plugins.huggingface.config import HighrankConfig  # noqa: E402
-from highrank_plugins.huggingface.model import HighrankForCausalLM  # noqa: E402
-from highrank_plugins.huggingface.replace import replace_head  # noqa: E402
+from highrank_plugins.huggingface.config import HighrankConfig  # noqa: E402 (after the check)
+from highrank_plugins.huggingface.model import HighrankForCausalLM  # noqa: E402 (after the check)
+from highrank_plugins.huggingface.replace import replace_head  # noqa: E402 (after the check)
 
 __all__ = ["HighrankConfig", "HighrankForCausalLM", "replace_head"]
 

@@ -176,7 +176,5 @@ def logit_factor(text: Any) -> float:
     for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
         if isinstance(value := getattr(text, name, None), int | float):
             return float(value)
-    scaling = getattr(text, "logits_scaling", None)
-    if scaling is None:
-        return 1.0
+    scaling = float(getattr(text, "logits_scaling", None) or 1)
     return scaling if text.model_type == "hyperclovax" else 1 / scaling

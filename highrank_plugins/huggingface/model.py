@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast, MoeCausalLMOutputWithPast
 
-from highrank_plugins.common.certificate import CERTIFICATE, compare, of_transformers
+from highrank_plugins.common.certificate import compare_folder
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.libraries import check_modules, evaluating, seen_by_caller
@@ -150,8 +149,7 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
     def get_output_embeddings(self) -> nn.Module:
         """Return the head to accelerate, PEFT and transformers, and a refusal to trainers.
 
-        accelerate compares its matrix with the embedding, PEFT and quantisers spare the module. A
-        trainer that multiplies with the matrix would train a softmax.
+        A trainer that multiplies with its matrix would train a softmax.
         """
         return seen_by_caller(self._modules["head"], self.config.head)
 
@@ -181,11 +179,8 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
     def from_pretrained(cls, folder: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a model; compare it, in float32, with the certificate of its folder, if any."""
         found = super().from_pretrained(folder, *args, **kwargs)
-        path = Path(str(folder)) / CERTIFICATE
         model = found[0] if isinstance(found, tuple) else found  # with output_loading_info
-        kinds = {(p.dtype, p.is_meta) for p in model.parameters()} if path.exists() else set()
-        if kinds == {(torch.float32, False)}:
-            compare(path, of_transformers(model))
+        compare_folder(folder, model)
         return found
 
     def save_pretrained(

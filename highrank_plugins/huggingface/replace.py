@@ -88,8 +88,8 @@ def own_layer(model: Any) -> tuple[Any, Any]:
     kind = type(model).__name__
     if not isinstance(model, PreTrainedModel) or isinstance(model, HighrankForCausalLM):
         raise UserError(f"replace_head: expected an original model of transformers, got {kind}")
-    trunk, expected = model.base_model, MODEL_MAPPING.get(type(model.config), ())
-    if trunk is not model and not isinstance(trunk, expected):
+    trunk = model.base_model
+    if trunk is not model and not isinstance(trunk, MODEL_MAPPING.get(type(model.config), ())):
         raise UserError(f"replace_head: {kind} has a trunk, {type(trunk).__name__}, which AutoModel"
                         " does not build of its configuration; it is not supported")  # fmt: skip
     own = model.get_output_embeddings()
@@ -102,7 +102,7 @@ def own_layer(model: Any) -> tuple[Any, Any]:
         raise UserError(f"replace_head: the output layer is a {kind}; load it unquantised")
     text = model.config.get_text_config(decoder=True)
     if text is not model.config or trunk is model:
-        raise UserError(f"replace_head: {kind} is no text decoder alone; give its text model "
+        raise UserError(f"replace_head: {kind} is more than a text decoder; pass its text model "
                         "(AutoModelForCausalLM of its text_config)")  # fmt: skip
     return own, text
 

@@ -1,8 +1,7 @@
 """Let no trainer bypass the output layer: answer TRL's, and refuse readers of its matrix.
 
-Every main trainer of TRL replaces `model.forward` by one that multiplies features with the matrix
-of `get_output_embeddings()`. It would train any layer as a plain softmax. The model recognises the
-replacement, keeps its settings, and answers the calls itself.
+TRL's trainers replace `model.forward` by one that multiplies features with the matrix of the output
+layer, as if it were a softmax. The model recognises it, keeps its settings, and answers itself.
 """
 
 from __future__ import annotations
@@ -45,10 +44,7 @@ def fused_call(value: Any) -> FusedCall | None:
 
 
 def nll_per_item(head: Any, batch: Batch) -> Tensor:
-    """Return the summed loss of a batch, divided by the number of its labels or of its items.
-
-    Features of ignored tokens are dropped before the head.
-    """
+    """Return the summed loss of a batch, divided by the number of its labels or of its items."""
     features, target, items = batch
     mask = target != IGNORED
     total: Tensor = head(features[mask], target[mask], reduction="sum").loss

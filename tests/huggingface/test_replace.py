@@ -252,7 +252,7 @@ def test_a_multimodal_model_is_refused():
         "patch_size": 4, "intermediate_size": 16,
     }  # fmt: skip
     model = Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision))
-    with pytest.raises(ValueError, match="is no text decoder alone; give its text model"):
+    with pytest.raises(ValueError, match="is more than a text decoder; pass its text model"):
         replace_head(model, "softmax")
     rwkv = {"hidden_size": 32, "attention_hidden_size": 32, "num_hidden_layers": 2}
     config = RwkvConfig(vocab_size=CLASSES, **rwkv)

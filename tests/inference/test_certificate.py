@@ -171,11 +171,14 @@ def changed(**values):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda saved: [], "is no certificate"),
-        (changed(numbers=[[1.0]]), "is no certificate"),
-        (changed(source=[[10**6]] * 8), "is no certificate"),
-        (changed(sha256=[]), "is no certificate"),
-        (changed(words=[120, 119]), "is no certificate|has 120 classes and 120 source words, the"),
+        (lambda saved: [], "is not a certificate"),
+        (changed(numbers=[[1.0]]), "is not a certificate"),
+        (changed(source=[[10**6]] * 8), "is not a certificate"),
+        (changed(sha256=[]), "is not a certificate"),
+        (
+            changed(words=[120, 119]),
+            "is not a certificate|has 120 classes and 120 source words, the",
+        ),
     ],
 )
 def test_damaged_certificates_are_refused(model, certificate, tmp_path, change, message):
