@@ -177,4 +177,4 @@ def logit_factor(text: Any) -> float:
         if isinstance(value := getattr(text, name, None), int | float):
             return float(value)
     scaling = float(getattr(text, "logits_scaling", None) or 1)
-    return scaling if text.model_type == "hyperclovax" else 1 / scaling
+    return scaling if getattr(text, "model_type", "") == "hyperclovax" else 1 / scaling
