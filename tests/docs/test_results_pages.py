@@ -48,6 +48,16 @@ def test_pages_are_short(page):
     assert len(words) <= (600 if page == "results.md" else 500)
 
 
+def test_sizes_of_own_text_show_their_records():
+    text = (DOCS / "howto" / "own_text.md").read_text(encoding="utf-8").partition("## Sizes")[2]
+    (table,) = re.findall(r"\| text \| size \| result.*?\n\n", text, re.DOTALL)
+    files = [*(RECORDS / "own_text").iterdir(), RECORDS / "multi30k_en_de" / "softmax.json"]
+    records = [json.loads(path.read_text()) for path in files]
+    known = {f"{value:.2f}" for record in records for value in record["metrics"].values()}
+    shown = set(re.findall(r"\d+\.\d\d", table))
+    assert len(shown) > 5 and shown <= known
+
+
 def test_numbers_follow_the_records():
     """The mean of three seeds, and a difference of two systems, computed here."""
     scores = {
