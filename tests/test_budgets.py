@@ -20,7 +20,7 @@ BUDGETS: dict[str, int] = {
     "analysis": 1486,
     "benchmarks": 1362,
     "cli": 3217,
-    "common": 2709,
+    "common": 2718,
     "compat": 456,
     "criterions": 200,
     "data": 2374,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 42336
+LINES_OF_TESTS = 42347
 
 
 @pytest.fixture(scope="module")

@@ -131,8 +131,17 @@ def compare_where_certified(checkpoint: Path, model: Any) -> None:
 
 
 def compare_folder(folder: str | Path, model: Any) -> None:
-    """Compare a model of transformers, in float32, with the certificate of its folder, if any."""
-    path = Path(str(folder)) / CERTIFICATE
+    """Compare a model of transformers with what its folder says of the head, and certifies.
+
+    Parameters of one shape may belong to two functions. The certificate counts in float32 only.
+    """
+    path, config = (Path(str(folder)) / name for name in (CERTIFICATE, "config.json"))
+    stated = read_json(config) if config.exists() else {}
+    names = ("head", "head_options", "feature_scale")
+    if changed := [n for n in names if n in stated and stated[n] != getattr(model.config, n)]:
+        raise UserError(
+            f"{config}: {', '.join(changed)}: the saved model has another value; leave it out"
+        )
     kinds = {(p.dtype, p.is_meta) for p in model.parameters()} if path.exists() else set()
     if kinds == {(torch.float32, False)}:
         compare(path, of_transformers(model))

@@ -272,6 +272,17 @@ def test_trainer_resumes_with_no_other_scale(tmp_path):
         Trainer(other, arguments)._load_from_checkpoint(tmp_path)
 
 
+def test_a_saved_head_is_loaded_with_no_other_function(tmp_path):
+    model = make(head="mos")
+    model.save_pretrained(tmp_path)
+    scaled = {**model.config.head_options, "context_scale": 9.0}
+    for changes in ({"head_options": scaled}, {"head": "moc"}, {"feature_scale": 2.0}):
+        name = next(iter(changes))
+        with pytest.raises(ValueError, match=f"{name}: the saved model has another value"):
+            AutoModelForCausalLM.from_pretrained(tmp_path, **changes)
+    AutoModelForCausalLM.from_pretrained(tmp_path)
+
+
 def test_ignore_index_is_honoured():
     own, labels = original(), ids()
     labels[0, 3:] = 7
