@@ -203,7 +203,7 @@ class OwnText:
             if both in self._seen:
                 return "repeated"
             self._seen.add(both)
-            self._equal += pair[0] == pair[1]
+            self._equal += part == "train" and pair[0] == pair[1]
         if key in self._held_out:
             self._known.add(key)
         return KEPT

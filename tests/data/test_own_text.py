@@ -73,6 +73,15 @@ def test_one_pair_is_split_and_no_source_line_is_in_two_parts(tmp_path, name):
                for line in part)  # fmt: skip
 
 
+def test_equal_sides_are_counted_in_the_training_part_of_a_split_text(tmp_path):
+    data = tmp_path / "mine"
+    data.mkdir()
+    for language in ("cs", "en"):
+        (data / f"all.{language}").write_text(lines(2000, "slovo"))
+    with pytest.raises(UserError, match=r"([\d,]+) of \1 pairs have equal sides"):
+        take(data)
+
+
 def test_a_stream_is_split_by_place_and_rare_words_become_unknown_in_all_parts(tmp_path):
     path = tmp_path / "book.txt"
     path.write_text(lines(2000, "word") + "a strange last line\n")
