@@ -24,7 +24,7 @@ setup(
     packages=find_packages(include=["highrank_plugins", "highrank_plugins.*"]),
     package_data={
         "highrank_plugins": [
-            *("**/*.cpp", "**/*.hpp", "**/*.html", "**/*.sh", "**/*.yaml"),
+            *("**/*.cpp", "**/*.hpp", "**/*.html", "**/*.json", "**/*.sh", "**/*.yaml"),
             "py.typed",
         ]
     },

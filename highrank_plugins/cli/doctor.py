@@ -38,6 +38,12 @@ def doctor(
     faults: Annotated[
         bool, typer.Option("--faults", help="Try what saves need from the disk of FOLDER.")
     ] = False,
+    numbers: Annotated[
+        bool, typer.Option("--numbers", help="Repeat training runs, and compare their numbers.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="With --numbers: JSON file to add this machine's to.")
+    ] = None,
 ) -> None:
     """Show versions, devices and missing packages.
 
@@ -49,9 +55,23 @@ def doctor(
     and link. Prints a line for each fault: whether a training run survives it on this disk, and
     what to do. Leaves nothing in FOLDER. The exit code is 1 if a fault was not survived. See
     docs/reliability.md.
+
+    With --numbers: train five tiny models for ten updates, and compare losses and tensors with
+    those that we have committed for this kind of machine. Takes less than a minute. The exit code
+    is 1 if a number differs, and 0 if there is no reference for this kind.
     """
+    if numbers and faults:
+        raise ValueError("--numbers and --faults: run them one after the other")
+    if output is not None and not numbers:
+        raise ValueError(f"--output {output} has no effect without --numbers; add --numbers")
     if folder is not None and not faults:
         raise ValueError(f"{folder}: a folder has no effect without --faults; add --faults")
+    if numbers:
+        from highrank_plugins.cli.numbers import compare_numbers
+
+        lines, is_equal = compare_numbers(output)
+        typer.echo("\n".join(lines))
+        raise typer.Exit(0 if is_equal else 1)
     if not faults:
         lines, problems = diagnose()
         typer.echo("\n".join([*lines, *(problems or ["Nothing required is missing."])]))

@@ -71,6 +71,13 @@ def library() -> ctypes.CDLL | Unavailable:
         return Unavailable(str(reason))
 
 
+def compiler_version() -> str:
+    """Return what the preferred compiler calls itself; empty if there is no library."""
+    if isinstance(library(), Unavailable):
+        return ""
+    return _output([*_compilers()[0], "--version"]).splitlines()[0]
+
+
 def _compilers() -> list[list[str]]:
     """Return the compilers' commands, in order of preference."""
     try:

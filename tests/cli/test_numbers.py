@@ -1,0 +1,181 @@
+"""`highrank doctor --numbers`: equal where nothing changed, and the place where something did."""
+
+import json
+import math
+from copy import deepcopy
+
+import pytest
+from typer.testing import CliRunner
+
+from highrank_plugins.cli import app, numbers
+from highrank_plugins.common.files import read_json
+from highrank_plugins.studies.members import NUMERICS_VERSION
+from tests.fairseq_cli import attempt
+
+KNOWN = read_json(numbers.REFERENCE)
+KIND, RUNS = next(iter(KNOWN["kinds"].items()))
+RENEW = (
+    "numbers of training runs have changed: raise NUMERICS_VERSION in studies/members.py if they "
+    "should, and run `highrank doctor --numbers --output highrank_plugins/cli/numbers.json`"
+)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Return the runs of a machine whose kind is known, to change them; count their repetitions."""
+    runs = deepcopy(RUNS)
+    monkeypatch.setattr(numbers, "this_kind", lambda: KIND)
+    monkeypatch.setattr(numbers, "repeat", lambda: runs)
+    return runs
+
+
+def doctor(*words):
+    return CliRunner().invoke(app, ["doctor", *map(str, words)])
+
+
+def change(runs, title, name, update, text):
+    """Replace what a run has of a tensor after an update, counted from 1."""
+    (full,) = [one for one in runs if one.startswith(title)]
+    digests = runs[full][name].split()
+    digests[update - 1] = text
+    runs[full][name] = " ".join(digests)
+
+
+def test_the_reference_is_of_this_version_and_has_every_run():
+    assert KNOWN["numerics"] == NUMERICS_VERSION, RENEW
+    for kind, runs in KNOWN["kinds"].items():
+        assert [title.partition(",")[0] for title in runs] == list(numbers.TRAININGS), kind
+        for run in runs.values():
+            assert next(iter(run)) == "loss" and len(run) > 10
+            assert all(len(text.split()) == numbers.UPDATES for text in run.values())
+            losses = [float(one.partition(":")[2]) for one in run["loss"].split()]
+            assert losses[-1] < losses[0] and all(map(math.isfinite, losses))
+
+
+def test_a_run_computes_what_the_reference_says(monkeypatch):
+    title = "transformer_mixtape_tiny --head-loss fused"
+    monkeypatch.setattr(numbers, "TRAININGS", {title: numbers.TRAININGS[title]})
+    found = numbers.repeat()
+    expected = KNOWN["kinds"].get(numbers.this_kind())
+    assert found[title].keys() == RUNS[title].keys(), RENEW
+    assert expected is None or not numbers.first_difference(found[title], expected[title]), RENEW
+
+
+@pytest.mark.long
+@pytest.mark.cpp
+def test_this_installation_computes_what_the_reference_says():
+    done = attempt("highrank", "doctor", "--numbers")
+    assert done.code == 0, f"{RENEW}\n{done.output}"
+    if "no reference: " in done.output:
+        pytest.skip(done.output.splitlines()[0])
+    assert "This installation computes what ours did: " in done.output
+    assert done.output.count(": equal\n") >= 4
+
+
+def test_equal_numbers_have_exit_code_0(machine):
+    done = doctor("--numbers")
+    assert done.exit_code == 0
+    *runs, last = done.stdout.splitlines()
+    assert len(runs) == 5 and all(line.endswith(": equal") for line in runs)
+    assert last.endswith(f"5 of 5 training runs are equal bit for bit, on {KIND}")
+
+
+def test_the_first_update_tensor_and_digit_are_named(machine):
+    name = [*next(run for title, run in RUNS.items() if "mos" in title)][2]
+    norm = RUNS["awd_lstm_lm_mos --head-loss fused"][name].split()[2].partition(":")[2]
+    other = float(norm) * (1 + 2e-6)
+    change(machine, "awd_lstm_lm_mos", name, 3, f"00000000:{other!r}")
+    change(machine, "awd_lstm_lm_mos", "loss", 4, "00000000:1.0")
+    done = doctor("--numbers")
+    assert done.exit_code == 1
+    (line,) = [line for line in done.stdout.splitlines() if "DIFFERS" in line]
+    place = f"awd_lstm_lm_mos --head-loss fused: DIFFERS at update 3, norm of {name}, digit "
+    assert line.startswith(place) and f"{other!r} here, {norm} in ours" in line
+    assert 5 <= int(line.removeprefix(place).partition(":")[0]) <= 7
+    assert "other numbers than ours did: 4 of 5 training runs" in done.stdout
+
+
+def test_a_digest_alone_is_seen(machine):
+    norm = RUNS["lstm_softmax --head-loss reference"]["loss"].split()[9].partition(":")[2]
+    change(machine, "lstm_softmax", "loss", 10, f"00000000:{norm}")
+    done = doctor("--numbers")
+    assert done.exit_code == 1 and "DIFFERS at update 10, loss, digit 18" in done.stdout
+
+
+def test_other_names_of_tensors_are_named(machine):
+    run = machine["lstm_softmax --head-loss reference"]
+    run["new"] = run.pop("encoder.embed_tokens.weight")
+    assert "DIFFERS at names of tensors: encoder.embed_tokens.weight, new" in (
+        doctor("--numbers").stdout
+    )
+
+
+def test_another_compiler_has_no_reference(machine):
+    (title,) = [title for title in machine if "cpp" in title]
+    machine["transformer_lm_sigsoftmax --head-loss cpp, clang 99"] = machine.pop(title)
+    change(machine, "transformer_lm_sigsoftmax", "loss", 1, "00000000:1.0")
+    done = doctor("--numbers")
+    assert done.exit_code == 0
+    assert "--head-loss cpp, clang 99: no reference" in done.stdout
+    assert "4 of 5 training runs are equal" in done.stdout
+
+
+def test_an_unknown_kind_is_no_error(machine, monkeypatch):
+    monkeypatch.setattr(numbers, "this_kind", lambda: "an abacus")
+    done = doctor("--numbers")
+    assert done.exit_code == 0
+    first, second = done.stdout.splitlines()
+    assert first.startswith("no reference: ") and "an abacus" in first and KIND in first
+    assert second.endswith("highrank doctor --numbers --output FILE")
+
+
+def test_numbers_are_added_to_a_file_and_old_ones_dropped(machine, monkeypatch, tmp_path):
+    file = tmp_path / "numbers.json"
+    assert doctor("--numbers", "--output", file).exit_code == 0
+    monkeypatch.setattr(numbers, "this_kind", lambda: "another")
+    assert doctor("--numbers", "--output", file).exit_code == 0
+    assert json.loads(file.read_text()) == {
+        "numerics": NUMERICS_VERSION, "kinds": {KIND: machine, "another": machine},
+    }  # fmt: skip
+    file.write_text(json.dumps({"numerics": NUMERICS_VERSION - 1, "kinds": {KIND: {}}}))
+    doctor("--numbers", "--output", file)
+    assert list(json.loads(file.read_text())["kinds"]) == ["another"]
+
+
+def test_another_file_is_not_replaced(machine, tmp_path):
+    file = tmp_path / "record.json"
+    for text in ('{"metrics": 1}', "[]"):
+        file.write_text(text)
+        done = doctor("--numbers", "--output", file)
+        assert done.exit_code == 2 and file.read_text() == text
+        assert done.stderr.startswith(f"highrank: {file}: not written by `highrank doctor")
+
+
+def test_options_without_effect_are_refused(tmp_path):
+    done = doctor("--output", tmp_path / "x.json")
+    assert done.exit_code == 2 and "has no effect without --numbers" in done.stderr
+    done = doctor("--numbers", "--faults")
+    assert done.exit_code == 2 and "run them one after the other" in done.stderr
+
+
+def test_a_run_that_fails_is_one_line(tmp_path):
+    with pytest.raises(ValueError, match=r"fairseq-preprocess failed .*; `highrank doctor` says"):
+        numbers._run(tmp_path, "preprocess", "--trainpref nothing")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "digit"),
+    [
+        (5.743739, 5.743738, 7),
+        (1.3, 1.2, 2),
+        (12.346, 12.345, 5),
+        (0.00123, 0.00124, 3),
+        (2.0, 1.0, 1),
+        (99.0, 1.0, 1),
+        (1.0, 1.0, 18),
+        (math.nan, 1.0, 1),
+        (1.0, 0.0, 1),
+    ],
+)
+def test_the_digit(value, expected, digit):
+    assert numbers.first_digit(value, expected) == digit
