@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1486,
     "benchmarks": 1362,
-    "cli": 3217,
+    "cli": 3449,
     "common": 2718,
     "compat": 456,
     "criterions": 200,
@@ -29,7 +29,7 @@ BUDGETS: dict[str, int] = {
     "hooks": 2824,
     "huggingface": 700,
     "inference": 1311,
-    "losses": 4671,
+    "losses": 4678,
     "measures": 1524,
     "models": 1841,
     "optim": 355,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 42331
+LINES_OF_TESTS = 42512
 
 
 @pytest.fixture(scope="module")
