@@ -31,9 +31,14 @@ _SYNONYMS = {
 }
 
 
+def class_of(layer: object) -> type:
+    """Return the class of a layer, and not the one that torch derives for a parametrisation."""
+    return next(c for c in type(layer).__mro__ if c.__module__ != "torch.nn.utils.parametrize")
+
+
 def layer_name(layer: object) -> str:
     """Return the name under which a layer's class is registered, else the name of the class."""
-    return vars(type(layer)).get("registered_name", type(layer).__name__)
+    return vars(class_of(layer)).get("registered_name", class_of(layer).__name__)
 
 
 def flag(name: str) -> str:

@@ -23,6 +23,7 @@ from highrank_plugins.heads.checks import (
     below_largest,
     check_shared_weight,
     checks_names,
+    fill_matrix,
     flat_features,
     integer,
     mix,
@@ -91,10 +92,9 @@ class Head(Stated):
         self.check_sizes()
         self.pointwise = build_pointwise(pointwise)
         self.shares_weight = weight is not None
-        if weight is None:
-            weight = nn.Parameter(torch.empty(num_classes, self.embed_dim))
-        check_shared_weight(weight, (num_classes, self.embed_dim))
-        self.weight = weight
+        own = nn.Parameter(torch.empty(num_classes, self.embed_dim)) if weight is None else weight
+        check_shared_weight(own, (num_classes, self.embed_dim))
+        self.weight = own
         self.register_parameter("bias", nn.Parameter(torch.empty(num_classes)) if bias else None)
         Head.reset_parameters(self, submodules=False)
         self._prepared: tuple[list[object], Named] | None = None  # of which state of parameters
@@ -112,7 +112,7 @@ class Head(Stated):
         if submodules:
             self.pointwise.reset_parameters()
         if not self.shares_weight:
-            nn.init.uniform_(self.weight, -0.1, 0.1)
+            fill_matrix(self, lambda matrix: nn.init.uniform_(matrix, -0.1, 0.1))
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 

@@ -230,6 +230,16 @@ def check_shared_weight(weight: object, shape: tuple[int, int]) -> None:
         )
 
 
+def fill_matrix(head: nn.Module, fill: Callable[[Tensor], object]) -> None:
+    """Let `fill` write a head's vocabulary matrix in place, also through a parametrisation."""
+    if isinstance(weight := head.weight, nn.Parameter):
+        fill(weight)
+    elif isinstance(weight, Tensor):
+        with torch.no_grad():
+            fill(matrix := torch.empty_like(weight))
+            head.weight = matrix  # the parametrisation's right_inverse
+
+
 def widen(x: Tensor) -> Tensor:
     """Return x in at least float32, where log-sum-exps and mixtures are computed."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

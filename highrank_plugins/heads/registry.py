@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.common.names import did_you_mean, layer_name
+from highrank_plugins.common.names import class_of, did_you_mean, layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.libraries import evaluating
 from highrank_plugins.losses.kept_state import PLAIN
@@ -180,9 +180,9 @@ class Registry(Generic[T]):
     def name_of(self, instance: object) -> str:
         """Return the name under which the class of `instance` is registered."""
         for name, cls in self._classes.items():
-            if type(instance) is cls:
+            if class_of(instance) is cls:
                 return name
-        raise ValueError(f"{type(instance).__name__} is not registered as a {self.kind}")
+        raise ValueError(f"{class_of(instance).__name__} is not registered as a {self.kind}")
 
     def build(self, name: str, **options: Any) -> Any:
         """Build an instance of the class called `name`."""
@@ -232,7 +232,7 @@ class Registry(Generic[T]):
 
     def function(self, instance: Any) -> dict[str, Any]:
         """Return the name of a layer's class, or of the base that has one, and its constants."""
-        name = getattr(instance, "registered_name", type(instance).__name__)
+        name = getattr(instance, "registered_name", class_of(instance).__name__)
         return {"name": name} | self.constants(instance)
 
     def hidden_options(self, instance: Any) -> list[str]:

@@ -22,6 +22,7 @@ from highrank_plugins.inference.streaming_model import (
     StreamText,
     Text,
 )
+from highrank_plugins.losses.own_layers import stored_matrix
 from highrank_plugins.measures.base import MEASURES, Block, TextMeasure
 
 PATIENCE = timedelta(days=7)  # the first process waits until the slowest is done
@@ -127,7 +128,7 @@ class Collector:
     @property
     def dtype(self) -> torch.dtype:
         """Return the precision in which the model computes."""
-        return self.head.weight.dtype
+        return stored_matrix(self.head).dtype
 
     def measure(self, measures: Sequence[TextMeasure]) -> list[Any] | None:
         """Return the results of several measures, from one pass over the text.

@@ -10,6 +10,7 @@ from torch import Tensor
 from highrank_plugins.losses.autograd import GradientSum
 from highrank_plugins.losses.chunking import chunk_memory, chunk_ranges, concatenate
 from highrank_plugins.losses.fused import FusedLoss, LossChunk
+from highrank_plugins.losses.own_layers import stored_matrix
 from highrank_plugins.losses.plan import (
     AnyHead,
     GateProduct,
@@ -77,7 +78,7 @@ class FusedMixtape(FusedLoss):
 
     @classmethod
     def floats_per_token(cls, head: AnyHead) -> int:
-        blocks = LEAF_BLOCKS.get(head.weight.device.type, LEAF_BLOCKS["cuda"])
+        blocks = LEAF_BLOCKS.get(stored_matrix(head).device.type, LEAF_BLOCKS["cuda"])
         return head.num_classes + -(-cls._floats_of_leaves(head) // blocks)
 
     @staticmethod

@@ -17,7 +17,7 @@ from highrank_plugins.losses.kernels import triton
 from highrank_plugins.losses.kernels.cpp import build as cpp
 from highrank_plugins.losses.kernels.cpp.passes import CppKernels
 from highrank_plugins.losses.kernels.torch import Kernels
-from highrank_plugins.losses.own_layers import is_ours
+from highrank_plugins.losses.own_layers import check_matrix, is_ours
 from highrank_plugins.losses.plan import AnyHead, LossOutput, LossPlan
 from highrank_plugins.losses.reference import reference_nll
 from highrank_plugins.losses.runner import run
@@ -41,6 +41,7 @@ def compute_nll(
         return untraced(plan, leading, reduction, impl, ignore_index, kept_tokens)
     plan.own, plan.falls_back = not is_ours(plan.head), impl == "auto"
     check_arguments(plan, leading, reduction)
+    check_matrix(plan.head)
     chosen = implementation_for(impl, plan.head, plan.features, plan.filter_gradients)
     check_whole(plan.head.named_parameters())
     plan.reduction = "none" if reduction == "none" else "sum"

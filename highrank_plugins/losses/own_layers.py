@@ -15,14 +15,16 @@ from functools import cache
 from inspect import unwrap
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from highrank_plugins.common.names import layer_name
+from highrank_plugins.common.names import class_of, layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.autograd import generators, set_generators
+from highrank_plugins.losses.kept_state import PARAMETRISED
 from highrank_plugins.losses.plan import LossPlan, Named
 
 T = TypeVar("T")
@@ -34,6 +36,7 @@ TRANSPARENT = ("torch.distributed", "torch.nn.utils")
 METHODS = ("forward", "log_probs", "nll", "top_k", "chunk_log_probs", "chunk_nll", "chunk_logits",
            "linear_logits", "contexts", "log_prior", "apply_to")  # fmt: skip
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_checked: WeakSet[Any] = WeakSet()  # heads whose parametrised matrix was right
 OUR_CODE = tuple(str(Path(file).parent) for file in (torch.__file__, Path(__file__).parent))
 
 
@@ -151,6 +154,35 @@ def same_form(module: Any, values: Tensor, logits: Tensor) -> Tensor:
     )
 
 
+def stored_matrix(head: Any) -> Tensor:
+    """Return the vocabulary matrix, or the first tensor from which a parametrisation makes it."""
+    names = ("weight", *(f"{PARAMETRISED}weight.original{i}" for i in ("", 0)))
+    parameters = dict(head.named_parameters(remove_duplicate=False))
+    return next((parameters[n] for n in names if n in parameters), next(iter(parameters.values())))
+
+
+def check_matrix(head: Any) -> None:
+    """Refuse, at a head's first loss, a parametrisation that does not give the matrix [M, D]."""
+    if "weight" not in getattr(head, "parametrizations", ()) or head in _checked:
+        return
+    matrix, parts = head.weight.detach(), head.parametrizations["weight"]
+    kind = f"weight: the parametrisation {', '.join(class_of(p).__name__ for p in parts)}"
+    wanted, stored = (head.num_classes, head.embed_dim), stored_matrix(head)
+    if tuple(matrix.shape) != wanted or matrix.dtype != stored.dtype:
+        raise UserError(
+            f"{kind} returns {matrix.dtype} {tuple(matrix.shape)}, expected {stored.dtype} "
+            f"{wanted}: (num_classes, embed_dim), in the dtype of its parameters"
+        )
+    right = matrix.is_meta or bool(matrix.isfinite().all())
+    if not right and all(bool(p.isfinite().all()) for p in parts.parameters()):
+        first = int((~matrix.isfinite().all(1)).nonzero()[0])
+        raise UserError(
+            f"{kind} returns NaN or infinite numbers for finite parameters, first for class "
+            f"{first}; mend its forward, e.g. where it divides by the norm of a row of zeros"
+        )
+    _checked.add(head)
+
+
 @contextmanager
 def calls(head: Any) -> Iterator[set[Any]]:
     """Yield the set of parts of a layer that are called meanwhile."""
@@ -199,5 +231,5 @@ def leaves(loss: Tensor) -> list[Tensor]:
 
 def title(module: Any) -> str:
     """Return the class of a layer and the name under which it is registered, for messages."""
-    name, cls = layer_name(module), type(module).__name__
+    name, cls = layer_name(module), class_of(module).__name__
     return name if name == cls else f"{cls} ({name})"

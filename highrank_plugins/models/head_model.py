@@ -8,6 +8,7 @@ from fairseq.models import BaseFairseqModel
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
+from highrank_plugins.common.names import class_of
 from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
@@ -198,7 +199,7 @@ class HeadModel(TrainingListener):
         super().prepare_for_inference_(cfg)
         if getattr(cfg.generation, "retain_dropout", False):
             names = cfg.generation.retain_dropout_modules
-            self.head.retain_dropout = names is None or type(self.head).__name__ in names
+            self.head.retain_dropout = names is None or class_of(self.head).__name__ in names
 
 
 class TargetScores:

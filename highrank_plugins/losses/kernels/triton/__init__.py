@@ -16,6 +16,7 @@ from torch import Tensor
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.kernels.triton.tiles import COMPONENTS
+from highrank_plugins.losses.own_layers import stored_matrix
 from highrank_plugins.losses.plan import AnyHead
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ def check_components(head: AnyHead) -> None:
     if head.fused is None or not head.fused.holds_components:
         return
     components = getattr(head, "components", 1)
-    dtype = dict(head.named_parameters())["weight"].dtype
+    dtype = stored_matrix(head).dtype
     most = COMPONENTS[max(dtype.itemsize, min(COMPONENTS))]
     if components > most:
         raise ValueError(
