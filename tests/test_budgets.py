@@ -20,18 +20,18 @@ BUDGETS: dict[str, int] = {
     "analysis": 1486,
     "benchmarks": 1362,
     "cli": 3449,
-    "common": 2718,
+    "common": 2723,
     "compat": 456,
     "criterions": 200,
     "data": 2374,
     "evaluation": 264,
-    "heads": 2743,
+    "heads": 2753,
     "hooks": 2824,
     "huggingface": 700,
-    "inference": 1311,
-    "losses": 4678,
+    "inference": 1312,
+    "losses": 4713,
     "measures": 1524,
-    "models": 1841,
+    "models": 1842,
     "optim": 355,
     "reports": 2057,
     "results": 2478,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 42512
+LINES_OF_TESTS = 42705
 
 
 @pytest.fixture(scope="module")
