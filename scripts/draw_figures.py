@@ -17,8 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
 from highrank_plugins.common.formatting import Scatter
-from highrank_plugins.reports.comparisons import study_figures
-from highrank_plugins.reports.plots import STYLE, draw, draw_figure
+from highrank_plugins.reports.plots import STYLE, draw, draw_figure, study_figures
 from highrank_plugins.results.comparison import compare_records
 
 ROOT = Path(__file__).parents[1]

@@ -42,7 +42,6 @@ SIZES = "All runs are small, on CPUs, with three seeds. The papers' sizes have n
 IMPROVING = "In each row the validation loss of most seeds still fell at the last epoch."
 RANK = "test_rank"
 UNDECIDED = "no difference shown"
-COLUMNS_LEFT_OUT = {"Hedges' g", "p"}  # the interval and the adjusted p say both
 GREY = "#999999"
 MEASURES = {
     "rank": "test_rank", "ε-rank, 1e-4": "test_effective_rank_0.0001",
@@ -267,8 +266,8 @@ def one_table(compared: Compared) -> Table:
     first, *others = comparison_tables(compared, timed=False)
     names = [one.name for one in compared.systems]
     counts = {str(len(one.runs)) for one in compared.systems}
-    left_out = COLUMNS_LEFT_OUT | ({"seeds"} if len(counts) == 1 else set())
-    kept = [i for i, heading in enumerate(first.headings) if heading not in left_out]
+    left_out = "seeds" if len(counts) == 1 else ""
+    kept = [i for i, heading in enumerate(first.headings) if heading != left_out]
     headings = [first.headings[i] for i in kept]
     rows = [[row[i] for i in kept] for row in first.rows]
     for table in others:
@@ -277,7 +276,7 @@ def one_table(compared: Compared) -> Table:
     notes = first.notes if others else first.notes[:-1]  # the claim is the last sentence
     seeds = [f"{counts.pop()} seeds each."] if len(counts) == 1 else []
     notes = [*seeds, *(note.replace(", ".join(names) + ".", "all.") for note in notes)]
-    return Table("", headings, rows, ["\n".join(notes)])
+    return Table("", headings, rows, ["\n".join(notes)], first.lines)
 
 
 def runs_page(name: str, of: Mapping[str, Any]) -> str:

@@ -36,6 +36,7 @@ class CompareOptions(BlockOptions):
     paper: str | None = option(None, "Paper to test our scores against, e.g. yang2019.")
     task: str | None = option(None, "Recipe whose published scores these are, e.g. ptb.")
     runs: bool = option(False, "Print a row for each record, and test nothing.")
+    all_tests: bool = option(False, "Also print effects and p-values, as CSV always does.")
     format: Format | None = option(
         None, "Format of the table (default: terminal on a terminal, else markdown)."
     )
@@ -67,16 +68,18 @@ def compare(
 
     Example: highrank compare exp/ptb/*/results.json --baseline softmax
 
+    Systems are sorted, with the places that each may have, and a line between groups that differ.
     Notes below the table name what else differs between the runs: training length, batches,
     scoring, text, code, machine. With --runs two records of one configuration and seed need
     different revisions of the code. With --y the seeds of a configuration are one point, since they
     are not independent of each other.
     """
-    from highrank_plugins.reports.comparisons import comparison_tables, runs_table, study_figures
-    from highrank_plugins.reports.plots import check_plot, draw
+    from highrank_plugins.reports.comparisons import comparison_tables, runs_table
+    from highrank_plugins.reports.plots import check_plot, draw, study_figures
     from highrank_plugins.results.comparison import compare_values
 
     plot, paper = options.plot, options.paper
+    all_tests = options.all_tests or options.format == "csv"
     check_plot(plot)
     given = [str(path) for path in records if "=" in str(path) and not path.exists()]
     kind = "--runs" if options.runs else "--y" if options.y else "numbers" if given else ""
@@ -89,12 +92,13 @@ def compare(
         tables = [_correlation(records, options.x or "test_rank", options.y, options)]
     elif given:
         compared = compare_values(given, options.metric, options.test, options.alpha)
-        tables = comparison_tables(compared)
+        tables = comparison_tables(compared, all_tests=all_tests)
     else:
         compared = _compared(records, options)
         if plot is not None:
             draw(plot, *study_figures(compared, options.x))
-        tables = comparison_tables(compared, paper=None if paper is None else (paper, options.task))
+        judged = None if paper is None else (paper, options.task)
+        tables = comparison_tables(compared, paper=judged, all_tests=all_tests)
     print_tables(tables, options.output, options.format)
 
 
@@ -118,8 +122,8 @@ def _refuse_idle(kind: str, options: CompareOptions) -> None:
 
 
 def _correlation(records: list[Path], x: str, y: str, options: CompareOptions) -> "Table":
-    from highrank_plugins.reports.comparisons import correlation_figure, correlation_table
-    from highrank_plugins.reports.plots import draw
+    from highrank_plugins.reports.comparisons import correlation_table
+    from highrank_plugins.reports.plots import correlation_figure, draw
 
     table = correlation_table(records, x, y, _range(options.within))
     if options.plot is not None:

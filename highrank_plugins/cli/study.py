@@ -42,6 +42,7 @@ class StudyOptions(BlockOptions):
         ge=2,
     )
     table: bool = option(False, "Run nothing; write the table of the finished members.")
+    all_tests: bool = option(False, "Also show effects and p-values, as table.csv always does.")
     effect: float | None = option(
         None, "Run nothing; print the seeds and hours that a difference needs (perplexity: nats)."
     )
@@ -143,7 +144,7 @@ def _run(
     with nullcontext() if table else held_alone(folder / ".lock", busy):
         if not table:
             run_members(members, folder / "logs", environments, _say, read.settings.metric)
-        tables = write_tables(read, members, folder, plan)
+        tables = write_tables(read, members, folder, plan, options.all_tests)
         _say(f"table: {folder / 'table.md'}, {folder / 'table.csv'}")
         print_tables(tables)  # its last line says what can be claimed
     failed = any(member.problem() not in (None, NOT_RUN) for member in members)

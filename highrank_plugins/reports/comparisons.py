@@ -1,20 +1,23 @@
-"""Show records as tables and figures: systems with their tests and costs, runs, correlations."""
+"""Show records as tables: systems with their places, tests and costs, runs, correlations."""
 
 import json
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
-from typing import Any, TypeAlias
 
-from highrank_plugins.analysis.statistics import Summary, pearson, smallest_effect, summarise
-from highrank_plugins.common.formatting import Scatter
+from highrank_plugins.analysis.statistics import (
+    Ranking,
+    Summary,
+    pearson,
+    ranking,
+    smallest_effect,
+    summarise,
+)
 from highrank_plugins.common.names import distinct_names
-from highrank_plugins.reports.plots import layer_of
 from highrank_plugins.reports.tables import NOTHING, Cell, Table, number
-from highrank_plugins.results.comparison import Compared, ComparedSystem, Comparison, RecordedRun
+from highrank_plugins.results.comparison import TESTS, Compared, ComparedSystem, Comparison
 from highrank_plugins.results.doubts import (
     Record,
     doubt_notes,
@@ -32,7 +35,6 @@ from highrank_plugins.results.results_table import (
 )
 from highrank_plugins.results.verdicts import judge
 
-Groups: TypeAlias = dict[str, list[tuple[float, float]]]  # system → (x, y) of each run
 _TESTS = {"student": "Student's unpaired two-sided t-test", "welch": "Welch's two-sided t-test"}
 # heading, name in CSV, field of a `Comparison`, and its format
 _TESTED = (
@@ -50,21 +52,29 @@ NO_CLAIM = "What can be claimed: nothing, since the notes above name scores that
 
 
 def comparison_tables(
-    compared: Compared, timed: bool = True, paper: tuple[str, str | None] | None = None
+    compared: Compared,
+    timed: bool = True,
+    paper: tuple[str, str | None] | None = None,
+    all_tests: bool = False,
 ) -> list[Table]:
     """Return the table of the tested metric with costs, and that of the others if there are any.
 
-    The last note of the last table says what can be claimed.
+    Systems are in the order of their scores, see `ranking`; those without a test come last. The
+    last note of the last table says what can be claimed.
 
     Args:
         timed: whether to show what a repeated run would change: speed and memory.
         paper: a paper, and a task or None, for a table of verdicts, see `judge`.
+        all_tests: whether to show effects and p-values, which places and the last note sum up.
     """
-    tables = [_tested(compared, timed)]
+    compared, ranked = _by_score(compared)
+    tables = [_tested(compared, ranked, timed, all_tests)]
     if len(compared.metrics) > 1:
         others = list(map(metric_named, compared.metrics[1:]))
         headings = ["system", *(one.title for one in others)]
-        rows = [[Cell(of.name), *(_summary(one, of) for one in others)] for of in compared.systems]
+        names = [_name(one, compared.baseline) for one in compared.systems]
+        cells = [[_summary(one, of) for one in others] for of in compared.systems]
+        rows = [[name, *own] for name, own in zip(names, cells, strict=True)]
         tables.append(Table("Other metrics", headings, rows))
     if paper is not None:
         tables.append(_verdicts(compared, *paper))
@@ -97,21 +107,44 @@ def claim(compared: Compared) -> str:
     return f"What can be claimed, {of}: {'; '.join(said)}{but}."
 
 
-def _tested(compared: Compared, timed: bool) -> Table:
+def _by_score(compared: Compared) -> tuple[Compared, Ranking | None]:
+    """Return the comparison with its systems sorted, and the places of the first; None without."""
+    metric, systems = metric_named(compared.metric), compared.systems
+    if not metric.better:  # nobody knows which is the first
+        return compared, None
+
+    def place(one: ComparedSystem) -> float:
+        found = one.summary(metric.name)
+        score = found.mean if isinstance(found, Summary) else found
+        return math.inf if score is None else -metric.better * score
+
+    tested = [one for one in systems if one.comparison or one.name == compared.baseline]
+    if len(tested) < 2:
+        return replace(compared, systems=sorted(systems, key=place)), None
+    runs = [one.given or one.values(metric.name) for one in tested]
+    found = ranking(runs, metric.better, compared.alpha, TESTS[compared.test])
+    others = sorted((one for one in systems if one not in tested), key=place)
+    return replace(compared, systems=[*(tested[i] for i in found.order), *others]), found
+
+
+def _tested(compared: Compared, ranked: Ranking | None, timed: bool, all_tests: bool) -> Table:
     metric, systems = metric_named(compared.metric), compared.systems
     tests = [one.comparison for one in systems]
     tested = sum(test is not None for test in tests)
     columns = [
-        ("system", [Cell(one.name) for one in systems]),
+        ("system", [_name(one, compared.baseline) for one in systems]),
         ("seeds", [number(one.count(metric.name), "d", "seeds") for one in systems]),
         (metric.title, [_summary(metric, one, compared.alpha) for one in systems]),
     ]
+    if ranked:
+        columns.insert(1, ("place", _places(ranked, len(systems))))
     if tested:
         found = [NOTHING if test is None else _difference(metric, test) for test in tests]
         columns.append(("difference [95 %]", found))
-    for heading, name, field, form in _TESTED if tested else ():
+    shows_p = all_tests or not ranked
+    for heading, name, field, form in _TESTED if tested and shows_p else ():
         columns.append((heading, [number(getattr(t, field, None), form, name) for t in tests]))
-    if any(system.paired for system in systems):
+    if shows_p and any(system.paired for system in systems):
         columns.append(("paired bootstrap, p", list(map(_paired, systems))))
     for cost in filter(lambda cost: timed or cost.group != "timed", COSTS):
         costs = [number(system.cost(cost.name), cost.format, cost.name) for system in systems]
@@ -119,17 +152,50 @@ def _tested(compared: Compared, timed: bool) -> Table:
             columns.append((cost.title, costs))
     notes = ["± is the sample standard deviation over seeds (n − 1 below)."]
     if tested:
-        bold = f"Bold: significantly better at {compared.alpha:g} after the adjustment"
-        if not metric.better:
-            bold = "Nothing is bold, since the name of the metric does not say what is better"
-        notes.append(
-            f"p: {_TESTS[compared.test]} against {compared.baseline}, adjusted for {tested} "
-            f"system{'' if tested == 1 else 's'} (Holm); intervals are not. {bold}."
-        )
+        notes += [*_test_notes(compared, ranked, tested, shows_p)]
         notes.append(_least_difference(metric, compared, tested))
     headings, cells = zip(*columns, strict=True)
     title = f"{metric.title} against {compared.baseline}"
-    return Table(title, headings, list(zip(*cells, strict=True)), [*notes, *compared.notes])
+    rows, lines = list(zip(*cells, strict=True)), ranked.lines if ranked else ()
+    return Table(title, headings, rows, [*notes, *compared.notes], lines)
+
+
+def _test_notes(
+    compared: Compared, ranked: Ranking | None, tested: int, shows_p: bool
+) -> Iterator[str]:
+    """Yield which tests are behind places and lines, and which behind bold and p."""
+    test, base = _TESTS[compared.test], compared.baseline
+    adjusted = f"adjusted for {tested} system{'' if tested == 1 else 's'} (Holm); intervals are not"
+    if not ranked:
+        yield f"p: {test} against {base}, {adjusted}."
+        yield "Nothing is bold, since the name of the metric does not say what is better."
+        return
+    k = len(ranked.order)
+    pairs = "the pair" if k == 2 else f"all {k * (k - 1) // 2} pairs, adjusted together (Holm)"
+    yield (
+        f"Places: from 1 + the better systems to {k} − the worse ones, by {test} of {pairs}, "
+        f"at {compared.alpha:g}."
+    )
+    if ranked.lines:
+        yield "All systems above a line are told from all below."
+    p = " (p)" if shows_p else ""
+    yield f"Bold: better than {base} by the same test{p}, {adjusted}."
+
+
+def _name(one: ComparedSystem, baseline: str | None) -> Cell:
+    mark = " (baseline)" if one.name == baseline else ""
+    return Cell(f"{one.name}{mark}", values={"system": one.name})
+
+
+def _places(ranked: Ranking, systems: int) -> list[Cell]:
+    """Return a cell of places for each system, in order; its group lies between two lines."""
+    cells = []
+    for row, index in enumerate(ranked.order):
+        low, high = ranked.ranges[index]
+        group = 1 + sum(line <= row for line in ranked.lines)
+        values: dict[str, float | str] = {"place from": low, "place to": high, "group": group}
+        cells.append(Cell(f"{low}" if low == high else f"{low}–{high}", values=values))
+    return cells + [NOTHING] * (systems - len(cells))
 
 
 def _least_difference(metric: Metric, compared: Compared, tested: int) -> str:
@@ -260,74 +326,3 @@ def correlation_table(
         f"r = {found.r:.3g}, p = {found.p_value:.2g}. A model is the mean of its seeds."
     )
     return Table("", ["runs", *(one.title for one in of)], rows, [note])
-
-
-def study_figures(compared: Compared, x: str | None) -> list[Scatter]:
-    """Return a figure of the tested metric over `x`; over an option, also one of the rank.
-
-    Without `x` it is parameters, or the speed where no record has their number.
-    """
-    if x is None:
-        known = any(system.cost("parameters") is not None for system in compared.systems)
-        x = "parameters" if known else "words_per_second"
-    is_cost = metric_named(x).more != 0
-    is_metric = any(system.values(x) for system in compared.systems)
-
-    def number(run: RecordedRun) -> float | None:
-        option = run.record.get("config", {}).get("train", {}).get(x)
-        if is_cost or is_metric:
-            return run.cost(x) if is_cost else run.record["metrics"].get(x)
-        return float(option) if isinstance(option, (int, float)) else None
-
-    metrics = [compared.metric]
-    ranks = any(system.values("test_rank") for system in compared.systems)
-    if ranks and not (is_cost or is_metric or compared.metric == "test_rank"):
-        metrics.insert(0, "test_rank")
-    figures = []
-    for metric in metrics:
-        groups = {}
-        for system in compared.systems:
-            pairs = ((number(run), run.record["metrics"].get(metric)) for run in system.runs)
-            if found := [(a, b) for a, b in pairs if a is not None and b is not None]:
-                groups[system.name] = found
-        if not groups:
-            if is_cost or is_metric:
-                raise ValueError(f"no record has both {x} and {metric}")
-            raise ValueError(
-                f"--x {x}: expected parameters, words_per_second, a metric or an option of train"
-            )
-        more = {} if is_cost or is_metric else _layers(compared, groups, metric)
-        figures.append(Scatter(groups, *_axes(x, metric), **more))
-    return figures
-
-
-def correlation_figure(records: Sequence[Path], x: str, y: str) -> Scatter:
-    """Return two metrics of runs, grouped by system."""
-    groups: Groups = {}
-    for name, at in zip(distinct_names(records, RESULTS), numbers_of(records, x, y), strict=True):
-        groups.setdefault(re.sub(r"-\d+$", "", name), []).append((at[0], at[1]))
-    return Scatter(groups, *_axes(x, y))
-
-
-def _axes(x: str, y: str) -> tuple[str, tuple[str, str], str]:
-    """Return title, names of the axes, and the scale: ranks and parameters span magnitudes."""
-    of = metric_named(x), metric_named(y)
-    scale = {(1, 1): "loglog", (1, 0): "logx", (0, 1): "log"}.get((of[0].is_wide, of[1].is_wide))
-    better = {1: " (higher is better)", -1: " (lower is better)"}.get(of[1].better, "")
-    axes = (of[0].label, of[1].label + better)
-    return f"{of[1].label} over {of[0].label}", axes, scale or "linear"
-
-
-def _layers(compared: Compared, groups: Groups, metric: str) -> dict[str, Any]:
-    """Return what a figure over an option shows: a line for each layer, the baseline's level."""
-    layers: dict[str, list[str]] = {}
-    for name in sorted(groups, key=lambda name: groups[name][0][0]):
-        layers.setdefault(layer_of(name), []).append(name)
-    return {
-        "connected": [names for names in layers.values() if len(names) > 1],
-        "levels": {  # the baseline may lack the option, as a softmax lacks components
-            system.name: mean(values)
-            for system in compared.systems
-            if system.name == compared.baseline not in groups and (values := system.values(metric))
-        },
-    }

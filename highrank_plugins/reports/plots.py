@@ -13,10 +13,16 @@ from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, TypeAlias
 
 from highrank_plugins.common.formatting import Bars, Figure, Scatter
+from highrank_plugins.common.names import distinct_names
+from highrank_plugins.results.comparison import Compared, RecordedRun
+from highrank_plugins.results.metrics import metric_named
+from highrank_plugins.results.record import RESULTS
+from highrank_plugins.results.results_table import numbers_of
 
+Groups: TypeAlias = dict[str, list[tuple[float, float]]]  # system → (x, y) of each run
 COLOURS = {
     "softmax": "#4d4d4d",
     "sigsoftmax": "#56b4e9",
@@ -227,3 +233,74 @@ def save(figure: Any, path: Path) -> None:
     dated = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
     figure.savefig(part, **dated)
     part.replace(path)
+
+
+def study_figures(compared: Compared, x: str | None) -> list[Scatter]:
+    """Return a figure of the tested metric over `x`; over an option, also one of the rank.
+
+    Without `x` it is parameters, or the speed where no record has their number.
+    """
+    if x is None:
+        known = any(system.cost("parameters") is not None for system in compared.systems)
+        x = "parameters" if known else "words_per_second"
+    is_cost = metric_named(x).more != 0
+    is_metric = any(system.values(x) for system in compared.systems)
+
+    def number(run: RecordedRun) -> float | None:
+        option = run.record.get("config", {}).get("train", {}).get(x)
+        if is_cost or is_metric:
+            return run.cost(x) if is_cost else run.record["metrics"].get(x)
+        return float(option) if isinstance(option, (int, float)) else None
+
+    metrics = [compared.metric]
+    ranks = any(system.values("test_rank") for system in compared.systems)
+    if ranks and not (is_cost or is_metric or compared.metric == "test_rank"):
+        metrics.insert(0, "test_rank")
+    figures = []
+    for metric in metrics:
+        groups = {}
+        for system in compared.systems:
+            pairs = ((number(run), run.record["metrics"].get(metric)) for run in system.runs)
+            if found := [(a, b) for a, b in pairs if a is not None and b is not None]:
+                groups[system.name] = found
+        if not groups:
+            if is_cost or is_metric:
+                raise ValueError(f"no record has both {x} and {metric}")
+            raise ValueError(
+                f"--x {x}: expected parameters, words_per_second, a metric or an option of train"
+            )
+        more = {} if is_cost or is_metric else _layers(compared, groups, metric)
+        figures.append(Scatter(groups, *_axes(x, metric), **more))
+    return figures
+
+
+def correlation_figure(records: Sequence[Path], x: str, y: str) -> Scatter:
+    """Return two metrics of runs, grouped by system."""
+    groups: Groups = {}
+    for name, at in zip(distinct_names(records, RESULTS), numbers_of(records, x, y), strict=True):
+        groups.setdefault(re.sub(r"-\d+$", "", name), []).append((at[0], at[1]))
+    return Scatter(groups, *_axes(x, y))
+
+
+def _axes(x: str, y: str) -> tuple[str, tuple[str, str], str]:
+    """Return title, names of the axes, and the scale: ranks and parameters span magnitudes."""
+    of = metric_named(x), metric_named(y)
+    scale = {(1, 1): "loglog", (1, 0): "logx", (0, 1): "log"}.get((of[0].is_wide, of[1].is_wide))
+    better = {1: " (higher is better)", -1: " (lower is better)"}.get(of[1].better, "")
+    axes = (of[0].label, of[1].label + better)
+    return f"{of[1].label} over {of[0].label}", axes, scale or "linear"
+
+
+def _layers(compared: Compared, groups: Groups, metric: str) -> dict[str, Any]:
+    """Return what a figure over an option shows: a line for each layer, the baseline's level."""
+    layers: dict[str, list[str]] = {}
+    for name in sorted(groups, key=lambda name: groups[name][0][0]):
+        layers.setdefault(layer_of(name), []).append(name)
+    return {
+        "connected": [names for names in layers.values() if len(names) > 1],
+        "levels": {  # the baseline may lack the option, as a softmax lacks components
+            system.name: mean(values)
+            for system in compared.systems
+            if system.name == compared.baseline not in groups and (values := system.values(metric))
+        },
+    }

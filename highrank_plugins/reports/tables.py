@@ -28,6 +28,7 @@ class Cell:
 
 
 NOTHING = Cell("–")
+_LINE = Cell("———")
 
 
 def number(value: float | None, form: str, column: str) -> Cell:
@@ -37,19 +38,27 @@ def number(value: float | None, form: str, column: str) -> Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Hold rows under headings, and sentences below."""
+    """Hold rows under headings, and sentences below; `lines` are the rows with a line above."""
 
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = ()
+    lines: Sequence[int] = ()
+
+    def lined(self) -> list[Sequence[Cell]]:
+        """Return the rows with rows of dashes for the lines."""
+        rows = list(self.rows)
+        for index in sorted(self.lines, reverse=True):
+            rows.insert(index, [_LINE] * len(self.headings))
+        return rows
 
 
 def to_markdown(tables: Sequence[Table]) -> str:
     """Return the tables one after the other, each with its notes as a paragraph."""
     parts = []
     for table in tables:
-        rows = [[f"**{cell.text}**" if cell.bold else cell.text for cell in r] for r in table.rows]
+        rows = [[f"**{of.text}**" if of.bold else of.text for of in r] for r in table.lined()]
         parts.append(formatting.table(table.headings, rows))
         if table.notes:
             parts.append("\n".join(table.notes) + "\n")
@@ -62,6 +71,8 @@ def to_latex(tables: Sequence[Table]) -> str:
     for table in tables:
         head, *rows = map(_latex_row, [list(map(Cell, table.headings)), *table.rows])
         lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}", r"\toprule", head]
+        for index in sorted(table.lines, reverse=True):
+            rows.insert(index, r"\midrule")
         lines += [r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""]
         for note in table.notes:
             lines += [_escaped(note), ""]
@@ -120,11 +131,14 @@ def to_terminal(tables: Sequence[Table], width: int | None = None) -> str:
             console.print()
         if table.title:
             console.print(Text(table.title, "italic"))
-        drawn = _drawn(table.headings, table.rows)
+        drawn = _drawn(table.headings, table.lined())
         if Measurement.get(console, endless, drawn).minimum <= console.width:
             console.print(drawn)
         else:
-            for name, *cells in table.rows:
+            for name, *cells in table.lined():
+                if name is _LINE:
+                    console.print(_LINE.text * 9, "", sep="\n")
+                    continue
                 values = zip(map(Cell, table.headings[1:]), cells, strict=True)
                 console.print(_drawn([table.headings[0], name.text], list(values)), "")
         for note in table.notes:

@@ -17,17 +17,22 @@ from highrank_plugins.studies.plan import StudyPlan, plan_notes
 
 
 def write_tables(
-    study: Study, members: Sequence[PreparedMember], folder: Path, plan: StudyPlan | None = None
+    study: Study,
+    members: Sequence[PreparedMember],
+    folder: Path,
+    plan: StudyPlan | None = None,
+    all_tests: bool = False,
 ) -> list[Table]:
     """Write table.md and table.csv into the folder of a study, and links to its members.
 
     `highrank compare` of the links learns from problems.json which members have no record.
-    `plan` is what the study is held to, see `planned`.
+    `plan` is what the study is held to, see `planned`; table.csv always has `all_tests`.
     """
     problems = {member.name: problem for member in members if (problem := member.problem())}
-    tables = _compare(study, members, problems, folder, plan)
+    short, whole = _compare(study, members, problems, folder, plan)
+    tables = whole if all_tests else short
     write_text(folder / "table.md", to_markdown(tables))
-    write_text(folder / "table.csv", to_csv(tables))
+    write_text(folder / "table.csv", to_csv(whole))
     write_text(folder / PROBLEMS, json.dumps(problems, indent=1) + "\n")
     return tables
 
@@ -38,8 +43,11 @@ def _compare(
     problems: Mapping[str, str],
     folder: Path,
     plan: StudyPlan | None,
-) -> list[Table]:
-    """Compare all members that are done; the others are named with their problems."""
+) -> tuple[list[Table], list[Table]]:
+    """Compare all members that are done; the others are named with their problems.
+
+    Returns the tables twice: without effects and p-values, and with them.
+    """
     found = [member for member in members if member.name not in problems]
     notes = [
         f"{member.name}: {problems[member.name]}{_log(member, folder)}."
@@ -49,7 +57,8 @@ def _compare(
     usable = _link(found, folder)
     if not usable:
         rows = [[Cell(member.name), Cell("no record")] for member in members]
-        return [Table(study.name, ["member", "result"], rows, notes)]
+        empty = [Table(study.name, ["member", "result"], rows, notes)]
+        return empty, empty
     settings = study.settings
     baseline, why = settings.baseline, "no baseline is named"
     if baseline is not None and baseline not in {one.member.system for one in found}:
@@ -64,7 +73,9 @@ def _compare(
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
         own = [note for note in compared.notes if not note.startswith("Nothing is tested")]
         compared = replace(compared, notes=[f"Nothing is tested, because {why}.", *own])
-    return comparison_tables(replace(compared, notes=[*compared.notes, *notes]), timed=False)
+    compared = replace(compared, notes=[*compared.notes, *notes])
+    short, whole = (comparison_tables(compared, False, all_tests=every) for every in (False, True))
+    return short, whole
 
 
 def why_untested(

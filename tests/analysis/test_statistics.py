@@ -18,6 +18,7 @@ from highrank_plugins.analysis.statistics import (
     paired_bleu,
     pearson,
     power,
+    ranking,
     seeds_needed,
     smallest_effect,
     student_t,
@@ -73,6 +74,46 @@ def test_holm_rejects_what_stepping_down_rejects(p_values, level):
             break
         rejected.add(index)
     assert {i for i, p in enumerate(holm(p_values)) if p <= level} == rejected
+
+
+CHAIN = [(5.0, 0.5, 4), (2.0, 0.5, 4), (3.5, 2.0, 4), (9.0, 0.5, 4)]  # 3.5 is told from 9 alone
+
+
+@pytest.mark.parametrize(
+    ("better", "order", "ranges"),
+    [(1, [3, 0, 2, 1], [(2, 3), (3, 4), (2, 4), (1, 1)]),
+     (-1, [1, 2, 0, 3], [(2, 3), (1, 2), (1, 3), (4, 4)])],
+)  # fmt: skip
+def test_places_count_the_systems_that_are_told_apart(better, order, ranges):
+    found = ranking([Summary(*one) for one in CHAIN], better, 0.05, student_t)
+    assert (found.order, found.ranges) == (order, ranges)
+    assert found.lines == ([1] if better > 0 else [3])  # 5 is told from 2, but not both from 3.5
+
+
+def test_pairs_are_adjusted_together_and_constant_scores_are_not_told_apart():
+    a, b, c = Summary(1, 0.1, 3), Summary(1.3, 0.1, 3), Summary(1.15, 0.1, 3)
+    assert student_t(a, b).p_value == pytest.approx(0.0213, abs=1e-3)
+    assert ranking([a, b], 1, 0.05, student_t).lines == [1]
+    assert ranking([a, b, c], 1, 0.05, student_t) == ([1, 2, 0], [(1, 3)] * 3, [])
+    assert ranking([[2.0, 2.0], [3.0, 3.0]], 1, 0.05, student_t).ranges == [(1, 2)] * 2
+
+
+@pytest.mark.parametrize(
+    ("draws", "low", "high"),
+    [(1000, 0.02, 0.075), pytest.param(10_000, 0.036, 0.06, marks=pytest.mark.long)],
+)
+@pytest.mark.parametrize(("systems", "seeds"), [(2, 3), (4, 3), (7, 5)])
+def test_equal_systems_are_told_apart_in_a_twentieth_of_studies(systems, seeds, draws, low, high):
+    rng = np.random.default_rng(systems)
+    means = rng.normal(0, 1 / math.sqrt(seeds), (draws, systems))
+    deviations = np.sqrt(rng.chisquare(seeds - 1, (draws, systems)) / (seeds - 1))
+    studies = np.stack([means, deviations], -1).tolist()
+    found = [
+        ranking([Summary(*one, seeds) for one in study], -1, 0.05, student_t) for study in studies
+    ]
+    narrowed = sum({*one.ranges} != {(1, systems)} for one in found) / draws
+    assert low < narrowed < high
+    assert sum(one.lines != [] for one in found) <= narrowed * draws
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Test the figures of reports/comparisons.py: colours, markers, what stands along an axis."""
+"""Test the figures of studies in reports/plots.py: colours, markers, what stands along an axis."""
 
 import json
 
@@ -8,8 +8,15 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.heads import head_names, pointwise_names
-from highrank_plugins.reports.comparisons import study_figures
-from highrank_plugins.reports.plots import COLOURS, colour_of, draw, layer_of, markers_of, rendered
+from highrank_plugins.reports.plots import (
+    COLOURS,
+    colour_of,
+    draw,
+    layer_of,
+    markers_of,
+    rendered,
+    study_figures,
+)
 from highrank_plugins.results.comparison import compare_records
 
 

@@ -53,26 +53,27 @@ def change(path, **changes):
 
 
 def test_every_number_of_the_table_is_right(records):
-    done = compare(*records, "--columns", "")
+    done = compare(*records, "--columns", "", "--all-tests")
     assert done.exit_code == 0, done.output
     head, _, *rows = done.output.split("\n\n")[0].splitlines()
     assert head == (
-        "| system | seeds | test ppl | difference [95 %] | Hedges' g | p | p (Holm) "
+        "| system | place | seeds | test ppl | difference [95 %] | Hedges' g | p | p (Holm) "
         "| parameters | words/s in training |"
     )
     p = [ttest_ind(RUNS[name], RUNS["softmax"]).pvalue for name in ("mos", "gss")]
     adjusted = holm(p)
     cells = rows[0].strip("| ").split(" | ")
-    assert cells[:3] == ["mos", "3", "**101.42 ± 0.88**"]  # significantly better: bold
-    assert cells[3].startswith("-9.33 [")
-    assert cells[5:7] == [f"{p[0]:.2g}", f"{adjusted[0]:.2g}"]
-    assert cells[7:] == ["5,000", "2,000"]
-    assert rows[1].startswith("| softmax | 3 | 110.75 ± 0.75 | – |")
+    assert cells[:4] == ["mos", "1", "3", "**101.42 ± 0.88**"]  # significantly better: bold
+    assert cells[4].startswith("-9.33 [")
+    assert cells[6:8] == [f"{p[0]:.2g}", f"{adjusted[0]:.2g}"]
+    assert cells[8:] == ["5,000", "2,000"]
+    assert rows[1] == "|" + " ——— |" * 10
     assert "**" not in rows[2] and f"| {p[1]:.2g} | {adjusted[1]:.2g} |" in rows[2]
+    assert rows[3].startswith("| softmax (baseline) | 2–3 | 3 | 110.75 ± 0.75 | – |")
 
 
 def test_a_worse_system_is_not_bold_and_welchs_test_can_be_chosen(records):
-    done = compare(*records, "--baseline", "mos", "--test", "welch")
+    done = compare(*records, "--baseline", "mos", "--test", "welch", "--all-tests")
     assert "**" not in done.output and "Welch" in done.output
     p = ttest_ind(RUNS["softmax"], RUNS["mos"], equal_var=False).pvalue
     assert f"| {p:.2g} |" in done.output
@@ -89,6 +90,8 @@ def test_csv_has_all_digits(records):
     mos = next(csv.DictReader(line for line in lines if not line.startswith("#")))
     assert float(mos["test_perplexity mean"]) == pytest.approx(sum(RUNS["mos"]) / 3, abs=1e-12)
     assert float(mos["valid_perplexity sd"]) > 0
+    assert [mos[name] for name in ("place from", "place to", "group")] == ["1", "1", "1"]
+    assert 0 < float(mos["p"]) <= float(mos["p Holm"]) < 0.05
     assert mos["parameters"] == "5000.0"
     softmax = next(line for line in lines if line.startswith("softmax,"))
     assert "–" not in softmax and ",,,,,,5000.0," in softmax  # an empty cell is no text
@@ -124,6 +127,39 @@ def test_latex_and_terminal_show_the_numbers(records, tmp_path, monkeypatch):
     assert not Path("-").exists()
     done = compare(*records, "--output", tmp_path / "new" / "a.md")
     assert done.output == "" and "| mos |" in (tmp_path / "new" / "a.md").read_text()
+
+
+def test_every_writer_draws_the_line_between_groups(records):
+    tables = comparison_tables(compare_records(records, columns=[]))
+    assert tables[0].lines == [1]
+    for width in (60, 130):  # a list of rows, and a table
+        drawn = re.sub("\x1b.*?m", "", to_terminal(tables, width)).partition("±  is")[0]
+        found = re.findall(r"^(?: system)? +(mos|gss)\b|^ ?(———)", drawn, re.MULTILINE)
+        assert ["".join(one) for one in found] == ["mos", "———", "gss"], drawn
+    text = to_latex(tables)
+    assert re.search(r"\nmos & .*\n\\midrule\ngss & ", text) and text.count("midrule") == 2
+    rows = list(csv.DictReader(compare(*records, "--format", "csv").output.splitlines()))
+    assert [row["group"] for row in rows[:3]] == ["1", "2", "2"]
+
+
+def test_systems_without_a_test_are_sorted_below_the_others(records, tmp_path):
+    more = {"plif": 200.0, "moc": 100.0}
+    more = [write(tmp_path / f"{name}-1.json", value) for name, value in more.items()]
+    _, _, *rows = compare(*records, *more).output.partition("\n\n")[0].splitlines()
+    found = [tuple(row.strip("| ").split(" | ")[:2]) for row in rows]
+    assert found[2:] == [("gss", "2–3"), ("softmax (baseline)", "2–3"), ("moc", "–"), ("plif", "–")]
+    rows = compare(*more).output.splitlines()[2:4]
+    assert [row[:6] for row in rows] == ["| moc ", "| plif"]
+
+
+def test_p_values_are_shown_on_request_and_where_nobody_knows_what_is_better(records):
+    assert "p (Holm)" not in compare(*records).output
+    assert (
+        "Bold: better than softmax by the same test (p)" in compare(*records, "--all-tests").output
+    )
+    given = compare("a=1,2", "b=5,6", "c=7,8").output
+    assert "| p (Holm) |" in given and "place" not in given
+    assert [line[:4] for line in given.splitlines()[2:5]] == ["| a ", "| b ", "| c "]
 
 
 def test_a_long_heading_takes_two_lines_in_a_terminal():
@@ -215,8 +251,8 @@ def test_a_metric_of_somebodys_own_recipe_is_compared(records, words):
             path, metrics={"accuracy": json.loads(path.read_text())["metrics"]["test_perplexity"]}
         )
     done = compare(*records, *words)
-    assert done.exit_code == 0 and "| system | seeds | accuracy | diff" in done.output
-    assert "| softmax | 3 | 110.8 ± 0.75 |" in done.output
+    assert done.exit_code == 0 and "| system | place | seeds | accuracy | diff" in done.output
+    assert "| softmax (baseline) | 1–2 | 3 | 110.8 ± 0.75 |" in done.output
 
 
 @pytest.mark.parametrize("text", ["{}", '{"metrics": {"sacrebleu": "high"}}', "[" * 100_000])

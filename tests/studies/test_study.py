@@ -103,7 +103,7 @@ def test_failing_members_are_named_and_the_others_continue(tmp_path, how, what):
     table = table_of(file)
     text = table.decode()
     assert f"mos-1: {what}; log: logs/mos-1.log." in text
-    assert "| mos | 1 |" in text and "| softmax | 2 |" in text
+    assert "| mos | – | 1 |" in text and "| softmax (baseline) | 1–2 | 2 |" in text
     assert ("loss is NaN" in log.read_text()) == (how != "mos-1-nan")
     assert study(file, "--table").exit_code == 1 and table_of(file) == table
     assert study(file).exit_code == 1 and table_of(file) == table
