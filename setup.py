@@ -20,7 +20,7 @@ setup(
     license="MIT",
     license_files=["LICENSE"],
     author="the highrank_plugins authors",
-    python_requires=">=3.11,<3.13",
+    python_requires=">=3.11,<3.15",
     packages=find_packages(include=["highrank_plugins", "highrank_plugins.*"]),
     package_data={
         "highrank_plugins": [
@@ -46,7 +46,8 @@ setup(
         "tqdm>=4.60,<5",
         "typer>=0.20,<1",
         # The maintained wheel of fairseq: the official 0.12.2 cannot be imported on Python >= 3.11.
-        "ve-fairseq>=0.12.3,<0.13",
+        # It has none for Python >= 3.13, where the layers work alone.
+        "ve-fairseq>=0.12.3,<0.13; python_version < '3.13'",
     ],
     extras_require={
         "dialogue": DIALOGUE,
@@ -65,6 +66,8 @@ setup(
     classifiers=[
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Programming Language :: Python :: 3.14",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
 )

@@ -23,6 +23,7 @@ from highrank_plugins.benchmarks.measuring import (
     use,
 )
 from highrank_plugins.common import formatting
+from highrank_plugins.common.processes import keep_freed_memory
 from highrank_plugins.common.provenance import hardware
 from highrank_plugins.common.user_error import UserError
 
@@ -52,15 +53,17 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "machine": machine(case),
     }
+    keep_freed_memory()  # as training does; holes would count as memory of the step
     if request["repeats"]:
         steps = [subject]
         if request["baseline"] is not None:
             own = case_from(kind, request["baseline_case"])
             steps.append(_step(kind, request["baseline"], own))
-        result["seconds"], *others = alternate(steps, case.device, request["repeats"])
+        timings, *others = alternate(steps, case.device, request["repeats"])
+        result["seconds"], result["processor_seconds"] = zip(*timings, strict=True)
         if others:  # scale the baseline to the work of the subject
             scale = case.work() / own.work()
-            (result["baseline_seconds"],) = [[scale * s for s in seconds] for seconds in others]
+            result["baseline_seconds"] = [scale * timing.seconds for timing in others[0]]
     return result
 
 

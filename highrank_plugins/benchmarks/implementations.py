@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Callable
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -56,10 +57,10 @@ def available(implementation: str, case: LossCase) -> str | None:
             return "plain softmax only"
         if implementation in MODULES and importlib.util.find_spec(MODULES[implementation]) is None:
             return f"{MODULES[implementation]} is not installed"
-        if implementation in MODULES and not case.device.startswith("cuda"):
+        if implementation == "liger" and not case.device.startswith("cuda"):
             return "CUDA only"
-        if implementation == "cce" and case.label_smoothing:
-            return "no label smoothing"
+        if implementation == "cce" and (case.label_smoothing or case.bias):
+            return "no label smoothing, no bias"
     return None
 
 
@@ -133,8 +134,9 @@ def _liger(case: LossCase) -> Loss:
 
 def _cut_cross_entropy(case: LossCase) -> Loss:
     cce = importlib.import_module("cut_cross_entropy")
+    impl = "cce" if case.device.startswith("cuda") else "torch_compile"
     return lambda head, x, y: cce.linear_cross_entropy(
-        x, head.weight, y, bias=head.bias, reduction="sum"
+        x, head.weight, y, reduction="sum", impl=impl
     )
 
 
@@ -166,8 +168,8 @@ def gemm_floor_step(case: LossCase) -> Step:
         piece = max(1, min(rows, PIECE // (columns * dtype.itemsize)))
         ways = [_product(memory, rows, inner, columns, size) for size in {rows, piece}]
         if len(ways) > 1:
-            seconds = alternate(ways, case.device, 1)
-            ways = [ways[seconds.index(min(seconds))]]
+            medians = [median(own) for own in alternate(ways, case.device, 3)]
+            ways = [ways[medians.index(min(medians))]]
         chosen.append(ways[0])
 
     def run() -> None:

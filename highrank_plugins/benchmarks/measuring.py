@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from highrank_plugins.benchmarks.case import Case, LossCase, changed
 from highrank_plugins.common.processes import python
@@ -32,19 +32,27 @@ def use(device: str, threads: int) -> None:
         torch.cuda.set_device(device)
 
 
-def alternate(steps: Sequence[Step], device: str, repeats: int) -> list[list[float]]:
-    """Return seconds of each step, one after the other, after a warm-up of one each."""
+class Timing(NamedTuple):
+    """Hold the seconds of a step: on the clock, and of all processors."""
+
+    seconds: float
+    processor: float
+
+
+def alternate(steps: Sequence[Step], device: str, repeats: int) -> list[list[Timing]]:
+    """Return the timings of each step, one after the other, after a warm-up of one each."""
     import torch
 
-    timings: list[list[float]] = [[] for _ in steps]
+    timings: list[list[Timing]] = [[] for _ in steps]
     for turn in range(repeats + 1):
-        for step, seconds in zip(steps, timings, strict=True):
-            start = time.perf_counter()
+        for step, own in zip(steps, timings, strict=True):
+            start, spent = time.perf_counter(), time.process_time()
             step()
             if device.startswith("cuda"):
                 torch.cuda.synchronize()
             if turn:
-                seconds.append(time.perf_counter() - start)
+                end, used = time.perf_counter(), time.process_time()
+                own.append(Timing(end - start, used - spent))
     return timings
 
 

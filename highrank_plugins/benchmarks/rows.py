@@ -23,7 +23,8 @@ class Row:
 
     `spread` is half the distance between the quartiles, relative to the median; `over_baseline`
     the median over that of the baseline, both measured in turns in one process; `memory` the peak
-    in bytes above what was there before the call, None where it cannot be read.
+    in bytes above what was there before the call, None where it cannot be read. `processor` is the
+    median of the processor time in ms, of all threads, which other programs do not change.
     """
 
     case: str
@@ -37,8 +38,9 @@ class Row:
     threads: int
     repeats: int
     machine: str  # processor or GPU, threads, dtype, versions
-    revision: str = ""  # see `provenance.revision`; older files lack these two columns
+    revision: str = ""  # see `provenance.revision`; older files lack these three columns
     command: str = ""
+    processor: float | None = None
 
     @classmethod
     def of(
@@ -63,6 +65,7 @@ class Row:
             threads=measured["threads"],
             repeats=len(seconds),
             machine=measured["machine"],
+            processor=round(1e3 * statistics.median(measured["processor_seconds"]), 3),
             **made,
         )
 
@@ -91,7 +94,8 @@ def read_csv(path: Path) -> list[Row]:
     if not lines:
         raise ValueError(f"{path}: the file holds no measurements")
     return [
-        adapter.validate_python({**line, "memory": line.get("memory") or None}) for line in lines
+        adapter.validate_python(line | {n: line.get(n) or None for n in ("memory", "processor")})
+        for line in lines
     ]
 
 
@@ -105,6 +109,8 @@ def table(rows: list[Row]) -> str:
     baseline = rows[0].baseline if rows else "baseline"
     headings = ["case", "implementation", "tokens", "ms", "±", f"× {baseline}", "MiB"]
     headings += ["× naive, time", "× naive, memory"] if naive else []
+    if timed := any(row.processor is not None for row in rows):
+        headings.insert(4, "processor ms")
     lines = []
     for row in rows:
         cells = [
@@ -116,6 +122,8 @@ def table(rows: list[Row]) -> str:
             f"{row.over_baseline:.2f}",
             "-" if row.memory is None else f"{row.memory / 2**20:,.0f}",
         ]
+        if timed:
+            cells.insert(4, "-" if row.processor is None else f"{row.processor:,.1f}")
         if own := naive.get(row.case):
             memory = f"1/{own.memory / row.memory:.1f}" if row.memory and own.memory else "-"
             cells += [f"{row.over_baseline / own.over_baseline:.2f}", memory]

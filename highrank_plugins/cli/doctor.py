@@ -27,8 +27,8 @@ import importlib, sys
 for name in sys.argv[1:]:
     print(name, flush=True)
     importlib.import_module(name)
-sys.modules[name].register()
 """
+_REGISTERS = "sys.modules[name].register()"
 
 
 def doctor(
@@ -143,7 +143,8 @@ def check_packages() -> list[Package]:
     Imports happen in another process: a broken package may raise anything, or crash.
     """
     pins = pinned_versions()
-    needed = [r for r in map(Requirement, metadata.requires(PROJECT) or []) if r.marker is None]
+    needed = [r for r in map(Requirement, metadata.requires(PROJECT) or []) if _is_needed(r)]
+    has_fairseq = sys.version_info < (3, 13)
     packages = [find(requirement, pins.get(requirement.name.lower())) for requirement in needed]
     names = {
         _IMPORT_NAMES.get(name := package.name.lower(), name.replace("-", "_")): package
@@ -151,7 +152,10 @@ def check_packages() -> list[Package]:
         if package.problem is None
     }
     tried = subprocess.run(
-        python("-c", _IMPORTS, *names, PROJECT), capture_output=True, text=True, check=False
+        python("-c", _IMPORTS + _REGISTERS * has_fairseq, *names, PROJECT),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     broken = names.get((tried.stdout.split() or [""])[-1]) if tried.returncode else None
     reason = (tried.stderr.strip().splitlines() or [f"exit status {tried.returncode}"])[-1]
@@ -161,7 +165,13 @@ def check_packages() -> list[Package]:
     if any(package.problem for package in packages):
         return packages
     failed = f"cannot register with fairseq: {reason}" if tried.returncode else None
-    return [*packages, Package(PROJECT, highrank_plugins.__version__, None, failed)]
+    alone = None if has_fairseq else "fairseq has no build for this Python; the layers work alone"
+    return [*packages, Package(PROJECT, highrank_plugins.__version__, None, failed, alone)]
+
+
+def _is_needed(requirement: Requirement) -> bool:
+    """Return whether this Python needs it, not only an extra."""
+    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
 
 
 def find(requirement: Requirement, pinned: str | None) -> Package:

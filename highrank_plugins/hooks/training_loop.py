@@ -61,6 +61,7 @@ from highrank_plugins.common.folders import locked
 from highrank_plugins.common.heartbeat import beat, guard
 from highrank_plugins.common.names import did_you_mean, flag
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.processes import keep_freed_memory
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.commands import is_command
 from highrank_plugins.hooks.distributed import refuse_lone_ranks
@@ -75,6 +76,7 @@ _DEFAULT = "checkpoint_last.pt"
 @replaces(training, "main")
 def main(stock: Callable, cfg: Any, *args: Any, **kwargs: Any) -> Any:
     """Train, unless another training run writes into --save-dir; handle requests to stop."""
+    keep_freed_memory()
     refuse_lone_ranks(cfg)  # otherwise all but one would name the lock
     alone = cfg.distributed_training.distributed_rank == 0 and not cfg.checkpoint.no_save
     with locked(cfg.checkpoint.save_dir) if alone else nullcontext():

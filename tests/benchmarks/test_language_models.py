@@ -9,6 +9,7 @@ import torch
 
 from highrank_plugins.benchmarks import child, measuring
 from highrank_plugins.benchmarks.case import LossCase, ModelCase, presets
+from highrank_plugins.benchmarks.measuring import Timing
 from highrank_plugins.benchmarks.models import model_step, parameters
 
 SIZES = "--decoder-embed-dim 8 --decoder-hidden-size 12 --decoder-last-hidden-size 10"
@@ -45,7 +46,8 @@ def test_the_baseline_is_compared_per_token():
         "kind": "train", "case": case, "baseline_case": case | {"sentences": 2},
         "implementation": SOFTMAX, "baseline": SOFTMAX, "repeats": 1, "threads": 0,
     }  # fmt: skip
-    taken = iter([[[9.0], [2.0]], [[9.0], [2.0]]])
+    nine, two = [Timing(9.0, 8.0)], [Timing(2.0, 1.0)]
+    taken = iter([[nine, two], [nine, two]])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(child, "alternate", lambda *_: next(taken))
         assert child.measured(request)["baseline_seconds"] == [6.0]

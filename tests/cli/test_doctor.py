@@ -51,7 +51,9 @@ def test_a_build_of_the_pinned_version_is_the_pinned_version(monkeypatch):
 @pytest.fixture
 def broken_module(monkeypatch, tmp_path):
     """Make a module that comes before the real one and fails; requirements are two small ones."""
-    monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["packaging", "tqdm"])
+    monkeypatch.setattr(doctor.metadata, "requires", lambda name: [
+        "packaging", "tqdm", "nothing; extra == 'nothing'", "nobody; python_version < '3'",
+    ])  # fmt: skip
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return lambda name, code: (tmp_path / f"{name}.py").write_text(code)
 
@@ -81,7 +83,14 @@ def test_a_fairseq_that_the_plugin_cannot_use_is_a_problem(broken_module):
 
 def test_unsupported_pythons_are_a_problem():
     assert doctor.python_problem("3.12.1") is None
-    assert "3.13.0" in doctor.python_problem("3.13.0")
+    assert "3.15.0" in doctor.python_problem("3.15.0")
+
+
+def test_a_python_without_fairseq_has_the_layers_alone(broken_module, monkeypatch):
+    broken_module("fairseq", "raise RuntimeError('no build')")
+    monkeypatch.setattr(doctor.sys, "version_info", (3, 13))
+    *_, plugin = doctor.check_packages()
+    assert plugin.problem is None and "the layers work alone" in plugin.note
 
 
 def test_a_problem_makes_the_exit_code_1(monkeypatch, capsys):

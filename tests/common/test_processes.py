@@ -163,3 +163,23 @@ def test_several_launchers_of_one_node_are_refused(monkeypatch, tmp_path):
     with pytest.raises(UserError, match=re.escape(said)):
         Plan(("fairseq-train",), tmp_path).check_meeting()
     Plan(("fairseq-train",), tmp_path, 2, rendezvous="a:1").check_meeting()
+
+
+FAULTS = """
+import os, resource, sys
+from highrank_plugins.common.processes import keep_freed_memory
+keep_freed_memory()
+for _ in range(3):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    b'x' * (int(sys.argv[1]) * 2**20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.parametrize(("mebibytes", "own", "again"), [
+    (100, {}, False), (300, {}, True), (100, {"MALLOC_MMAP_THRESHOLD_": "1000000"}, True),
+])  # fmt: skip
+def test_freed_memory_is_kept_unless_it_is_large_or_the_user_chose(mebibytes, own, again):
+    words = [sys.executable, "-c", FAULTS, str(mebibytes)]
+    done = subprocess.run(words, env=os.environ | own, capture_output=True, text=True, check=True)
+    assert (int(done.stdout) > mebibytes * 2**20 / 4096 / 2) == again
