@@ -168,7 +168,8 @@ def gemm_floor_step(case: LossCase) -> Step:
         piece = max(1, min(rows, PIECE // (columns * dtype.itemsize)))
         ways = [_product(memory, rows, inner, columns, size) for size in {rows, piece}]
         if len(ways) > 1:
-            medians = [median(own) for own in alternate(ways, case.device, 3)]
+            timings = alternate(ways, case.device, 3)
+            medians = [median(one.seconds for one in own) for own in timings]
             ways = [ways[medians.index(min(medians))]]
         chosen.append(ways[0])
 

@@ -1,0 +1,128 @@
+"""A vocabulary split over two processes has the loss and the gradients of the whole layer."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import sys, torch
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.heads import build_head
+from highrank_plugins.heads.pointwise import POINTWISE
+from highrank_plugins.heads.vocabulary_parallel import SPLIT, VocabularyParallel
+
+torch.set_num_threads(1)
+rank, meeting, part = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+CLASSES, STRUCTURES = 23, {
+    "softmax": {}, "mos": {"components": 3}, "moc": {"components": 3},
+    "mixtape": {"components": 4, "frequent": 15, "gate_dim": 5, "gate_biases": "full"},
+}
+draw = torch.Generator().manual_seed(1)
+x = torch.randn(7, 2, 6, generator=draw, dtype=torch.float64)
+y = torch.randint(CLASSES, (7, 2), generator=draw)
+y[1, 1] = -100
+w = torch.rand(7, 2, generator=draw, dtype=torch.float64)
+
+def build(name, pointwise="identity", seed=0, **more):
+    torch.manual_seed(seed)
+    options = {"num_classes": CLASSES, "feature_dim": 6, "pointwise": pointwise}
+    if name == "softmax":
+        options["embed_dim"] = 6
+    with torch.no_grad():
+        head = build_head(name, **options | STRUCTURES[name] | more).double()
+        for parameter in head.parameters():
+            parameter.add_(torch.randn(parameter.shape, dtype=torch.float64) * 0.3)
+    return head
+
+def compare(whole, split, **options):
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    expected = whole.nll(theirs, y, ignore_index=-100, impl="reference", **options).loss
+    found = split(ours, y, ignore_index=-100, **options)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    scale = torch.randn(found.shape, generator=torch.Generator().manual_seed(2)).double()
+    (found * scale).sum().backward()
+    (expected * scale).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-10)
+    parameters = dict(split.head.named_parameters())
+    for name, parameter in whole.named_parameters():
+        grad = parameters[name].grad
+        grad = grad.to_local() if isinstance(grad, DTensor) else grad
+        rows = parameter.grad[split.first : split.stop] if name in SPLIT else parameter.grad
+        torch.testing.assert_close(grad, rows, rtol=1e-9, atol=1e-10)
+
+def refused(message, head):
+    try:
+        VocabularyParallel(head)
+    except UserError as error:
+        assert message in str(error) and "\\n" not in str(error), error
+    else:
+        raise AssertionError(message)
+
+if part in STRUCTURES:
+    for pointwise in POINTWISE.names():
+        for count, options in enumerate((
+            {"reduction": "sum"}, {"reduction": "none", "weight": w},
+            {"reduction": "mean", "weight": w, "memory": 2**13},
+            {"reduction": "sum", "label_smoothing": 0.2},
+        )):
+            if part == "mos" and "label_smoothing" in options:
+                continue
+            split = VocabularyParallel(build(part, pointwise))
+            assert split.head.weight.shape[0] == (12, 11)[rank]
+            compare(build(part, pointwise), split, **options)
+elif part == "tensor":
+    for name in STRUCTURES:
+        head, mesh = build(name, num_classes=24), init_device_mesh("cpu", (2,))
+        head.weight = torch.nn.Parameter(distribute_tensor(head.weight.detach(), mesh, [Shard(0)]))
+        split = VocabularyParallel(head)
+        assert isinstance(split.head.weight, DTensor)
+        compare(build(name, num_classes=24), split, reduction="sum")
+else:
+    refused("class_counts=", build("mixtape", class_counts=list(range(CLASSES)), frequent=3))
+    refused("process 1 of the group has another head than process 0: latent.bias is",
+            build("mos", components=2 + rank))
+    refused("pointwise.", build("softmax", "softcap" if rank else "identity"))
+    refused("cannot be split over 2 processes", build("softmax", num_classes=1))
+    head = build("mos", seed=rank)  # the first process's values are copied
+    split = VocabularyParallel(head)
+    gathered = [None, None]
+    distributed.all_gather_object(gathered, head.latent.weight.tolist())
+    assert gathered[0] == gathered[1]
+    for options in ({"label_smoothing": 0.1}, {"reduction": "most"}):
+        try:
+            split(x, y.clamp(min=0), **options)
+        except ValueError as error:
+            assert "label_smoothing" in str(error) or "'most'" in str(error)
+        else:
+            raise AssertionError(options)
+    split = VocabularyParallel(build("mixtape", dropout=0.5, gate_dropout=0.5, gate_noise=0.3))
+    torch.manual_seed(rank)
+    losses = [split(x, y, ignore_index=-100, reduction="sum") for _ in range(2)]
+    distributed.all_gather_object(gathered, [loss.item() for loss in losses])
+    assert gathered[0] == gathered[1] and gathered[0][0] != gathered[0][1]
+distributed.destroy_process_group()
+print("same")
+"""
+
+
+@pytest.mark.parametrize("part", ["softmax", "mos", "moc", "mixtape", "tensor", "refused"])
+def test_two_processes_match_one(tmp_path, part):
+    words = [str(tmp_path / "meeting"), part]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(rank), *words], cwd=Path(__file__).parents[2],
+            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"}, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    for process in running:
+        out, error = process.communicate(timeout=300)
+        assert process.returncode == 0 and out.endswith("same\n"), error
