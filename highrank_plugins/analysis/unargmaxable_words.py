@@ -1,6 +1,7 @@
-"""Find words that no context can make the most probable one."""
+"""Find words that no context can make the most probable one, and sets that none puts on top."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from highrank_plugins.heads import Head
 NOISE = 1e-7  # the solver's tolerance, and the resolution of float32 weights
 ROUNDING = 1e-12  # relative to the largest logit; a smaller lead may be rounding error
 STEPS = 100  # search steps; classes that can win mostly do so within 25
+STEP = 4  # constraints added to a linear program at a time, for each of its variables
+_INFEASIBLE = 2  # HiGHS, as scipy calls its answers
 OVERSHOOT, PUSH = 1.5, 0.01  # shares of the gap to the best rival, and of the distance to it
 
 
@@ -26,7 +29,7 @@ def unargmaxable(
 
     Most classes are cleared quickly: c wins in a search that starts at h = w_c and steps away from
     the winning rival (Agmon 1954, Motzkin and Schoenberg 1954). A linear program decides each of
-    the others exactly (`argmax_margin`). Equal rows with equal biases are never strictly above each
+    the others exactly (`top_margin`). Equal rows with equal biases are never strictly above each
     other, so all of them are listed.
 
     Args:
@@ -41,7 +44,7 @@ def unargmaxable(
         _walk(wide, offsets, classes, bound) for classes in torch.arange(len(wide)).split(at_once)
     ]
     undecided = progress(torch.cat(walked).tolist(), "linear programs")
-    found = [c for c in undecided if argmax_margin(wide, offsets, c, bound) <= NOISE]
+    found = [c for c in undecided if top_margin(wide, offsets, [c], bound) <= NOISE]
     return torch.tensor(found, dtype=torch.int64)
 
 
@@ -95,35 +98,104 @@ def _walk(weight: Tensor, offsets: Tensor, classes: Tensor, bound: float | None)
     return classes
 
 
-def argmax_margin(weight: Tensor, offsets: Tensor, c: int, bound: float | None = None) -> float:
-    r"""Return how far class c can exceed all others: positive if it can win, else ≤ `NOISE`.
+def reach(
+    weight: Tensor,
+    bias: Tensor | None,
+    order: Sequence[int],
+    levels: Tensor | None = None,
+    bound: float | None = None,
+) -> tuple[int, int | None]:
+    """Return the largest m ≤ len(order) for which each of the sets order[:1] … order[:m] can lead.
 
-    c can win at some h = x / t, or far along x (t = 0), if and only if the linear program
+    A set leads at h if all its logits w_c·h + b_c are above all others (Basri and Jacobs 2026). A
+    set may lead although a smaller one cannot, so all sets up to m count. The second number is the
+    largest m whose logits can also have the differences of `levels`; None without these.
 
-        maximise δ subject to (w_c − w_j)·x + (b_c − b_j) t ≥ δ for all j ≠ c, |x_i| ≤ 1, 0 ≤ t ≤ 1
+    Args:
+        weight: [M, d]; bias: [M]; order: different classes, fewer than M.
+        levels: log-probabilities of `order`, descending.
+        bound: only |h_i| ≤ bound counts; default all of R^d.
+    """
+    wide, offsets = _checked(weight, bias, bound)
+    sets = 0
+    while sets < len(order) and top_margin(wide, offsets, order[: sets + 1], bound) > NOISE:
+        sets += 1
+    if levels is None:
+        return sets, None
+    exact = sets  # what has the differences leads, and so do its first classes
+    while exact and top_margin(wide, offsets, order[:exact], bound, levels[:exact]) <= NOISE:
+        exact -= 1
+    return sets, exact
+
+
+def top_margin(
+    weight: Tensor,
+    offsets: Tensor,
+    chosen: Sequence[int],
+    bound: float | None = None,
+    levels: Tensor | None = None,
+) -> float:
+    r"""Return how far the chosen classes can exceed all others: above `NOISE` if they can.
+
+    They can at some h = x / t, or far along x (t = 0), if and only if the linear program
+
+        maximise δ subject to w_i·x + b_i t ≥ θ + δ for chosen i, w_j·x + b_j t ≤ θ for all others,
+        |x_k| ≤ 1, 0 ≤ t ≤ 1
 
     has an optimum above 0: it is homogeneous in (x, t), so that the box excludes nothing. With a
-    bound on features, |x_i| ≤ bound and t = 1. Differences of rows are divided by the longest, and
-    without a bound biases by the largest one, so that δ has no unit. Solved by HiGHS.
+    bound on features, |x_k| ≤ bound and t = 1. With `levels`, t = 1, the chosen logits have exactly
+    these differences, and δ ≤ 1 nat. Rows are relative to the mean of the chosen ones and divided
+    by the longest, and without a bound biases by the largest one, so that δ has no unit.
+
+    HiGHS solves it with the others that need it: those that exceed θ are added until none does
+    (cutting planes), or until the margin is known to be positive.
     """
+    rows, gaps = weight - weight[chosen].mean(0), offsets - offsets[chosen].mean()
+    others = np.setdiff1d(np.arange(len(weight)), chosen)
+    longest = float(rows[others].norm(dim=1).max()) or 1.0  # all rows, or biases, may be the same
+    is_fixed = bound is not None or levels is not None
+    unit = longest if is_fixed else float(gaps[others].abs().max()) or 1.0
+    logits_of = torch.column_stack([rows / longest, gaps / unit]).numpy()  # [M, d + 1], of (x, t)
+    box = bound if bound is not None else math.inf if is_fixed else 1.0
+    limits = [(-box, box)] * rows.size(1) + [(float(is_fixed), 1.0), (-math.inf, math.inf)]
+    limits.append((-math.inf, math.inf if levels is None else 1 / longest))
+    given = None if levels is None else (levels - levels[-1]).double().numpy() / longest
+    own, their = logits_of[chosen], logits_of[others]
+    needed = np.argsort(their @ (their.mean(0) - own.mean(0)))  # the nearest first
+    needed = needed[: STEP * len(limits)]
+    while True:
+        found = _solved(own, their[needed], limits, given)
+        if found is None:
+            return -math.inf
+        *point, theta, margin = found
+        if margin <= NOISE:
+            return margin  # further constraints can only lower it
+        excess = their @ point - theta + (0.0 if given is None else margin)
+        excess[needed] = -math.inf  # these hold up to the solver's tolerance
+        lead = (own @ point).min() - (their @ point).max()
+        if excess.max() <= NOISE or lead > 10 * NOISE:
+            return min(margin, lead)
+        worst = excess.argsort()[::-1][: STEP * len(limits)]
+        needed = np.append(needed, worst[excess[worst] > NOISE])
+
+
+def _solved(
+    own: np.ndarray, their: np.ndarray, limits: list[tuple[float, float]], given: np.ndarray | None
+) -> np.ndarray | None:
+    """Return (x, t, θ, δ) of the program for some of the others; None if no point is allowed."""
     from scipy.optimize import linprog
 
-    others = torch.arange(len(weight)) != c
-    rows, gaps = weight[c] - weight[others], offsets[c] - offsets[others]
-    longest = rows.norm(dim=1).max()
-    largest = gaps.abs().max() if bound is None else longest
-    gaps = gaps / (float(largest) or 1.0)  # all rows, or all biases, may be the same
-    limits = [(-1.0, 1.0)] * rows.size(1) + [(0.0, 1.0)]
-    if bound is not None:
-        limits = [(-bound, bound)] * rows.size(1) + [(1.0, 1.0)]
-    rows = rows / (float(longest) or 1.0)
+    ones, others = np.ones(len(own)), np.ones(len(their))
+    rivals, more = np.column_stack([their, -others, 0 * others]), {}
+    if given is None:
+        rows = np.vstack([np.column_stack([-own, ones, ones]), rivals])
+    else:
+        rows = np.column_stack([their, -others, others])
+        more = {"A_eq": np.column_stack([own, -ones, 0 * ones]), "b_eq": given}
     result = linprog(
-        np.append(np.zeros(len(limits)), -1.0),
-        A_ub=np.column_stack([-rows.numpy(), -gaps.numpy(), np.ones(len(rows))]),
-        b_ub=np.zeros(len(rows)),
-        bounds=[*limits, (None, None)],
-        method="highs",
-    )
-    if result.x is None:
-        raise FloatingPointError(f"class {c}: the solver HiGHS found no answer: {result.message}")
-    return float(result.x[-1])
+        np.append(np.zeros(len(limits) - 1), -1.0),
+        A_ub=rows, b_ub=np.zeros(len(rows)), bounds=limits, method="highs", **more,
+    )  # fmt: skip
+    if result.x is None and result.status != _INFEASIBLE:
+        raise FloatingPointError(f"the solver HiGHS found no answer: {result.message}")
+    return result.x

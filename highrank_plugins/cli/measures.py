@@ -70,7 +70,8 @@ def command(measure: "type[Measure]", words: str) -> Callable[..., None]:
     if is_text:
         ends.insert(0, ("settings", TextSettings, empty))
     if getattr(measure, "compares", False):
-        other = option(None, "Second checkpoint, with the same dictionary.")
+        alone = ... if getattr(measure, "needs_other", False) else None
+        other = option(alone, "Second checkpoint, with the same dictionary.")
         ends.insert(0, ("other", Path | None, other))
     taken = {name for name, *_ in (*given, *ends)}
     taken |= TextSettings.model_fields.keys() if is_text else set()
@@ -87,6 +88,7 @@ def command(measure: "type[Measure]", words: str) -> Callable[..., None]:
     example = [words, "exp/train/checkpoint*.pt" if many else "checkpoint_best.pt", "data-bin"]
     for name, _, default in options:
         example += [flag(name), f"{name}.txt"] if default is empty else []
+    example += ["--other", "other.pt"] if getattr(measure, "needs_other", False) else []
     what, _, more = (inspect.getdoc(measure) or "").partition("\n\n")
     run.__doc__ = f"{what}\n\nExample: {' '.join(example)}\n\n{more}"
     told = [

@@ -103,6 +103,7 @@ class TextMeasure(Measure):
     of_a_split = True
     card_tokens: ClassVar[int | None] = None  # the largest number of tokens that a card measures
     compares: ClassVar[bool] = False  # whether `compare` merges what two checkpoints observe
+    needs_other: ClassVar[bool] = False  # whether one checkpoint alone says nothing
 
     def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
         """Prepare for a text; `dtype` is the precision in which the model computes.
@@ -126,6 +127,47 @@ class TextMeasure(Measure):
     def compare(self, parts: Sequence[Any], other: Self, its_parts: Sequence[Any]) -> Any:
         """Return the result of two checkpoints that have observed the same text."""
         raise NotImplementedError
+
+
+class ContextMeasure(TextMeasure):
+    """Keep the features and the words of a text, and compare its contexts at the end."""
+
+    compares = True
+
+    def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
+        super().start(words, dtype)
+        self._observed: list[tuple[Tensor, Tensor]] = []
+
+    def observe(self, block: Block) -> None:
+        self._observed.append((block.features, block.target))
+
+    def part(self) -> tuple[Tensor, Tensor]:
+        """Return features [n, F] and words [n] of the blocks of this process."""
+        features, target = zip(*self._observed, strict=True)
+        return torch.cat(features), torch.cat(target)
+
+    @staticmethod
+    def joined(parts: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """Return features and words of all processes, on the device of the first."""
+        device = parts[0][0].device
+        features, target = (torch.cat([part[i].to(device) for part in parts]) for i in (0, 1))
+        return features, target
+
+    def same_text(
+        self, parts: Sequence[Any], other: TextMeasure, its_parts: Sequence[Any]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the features of two checkpoints and the words; refuse contexts of other texts."""
+        (own, target), (its, its_target) = self.joined(parts), self.joined(its_parts)
+        if self.words.dictionary != other.words.dictionary:
+            raise ValueError(
+                "the two checkpoints have different dictionaries: their classes are different words"
+            )
+        if not torch.equal(target.cpu(), its_target.cpu()):
+            raise ValueError(
+                "the two checkpoints read different contexts of the split and cannot be matched: "
+                "their --tokens-per-sample, --sample-break-mode or kind of model differ"
+            )
+        return own, its, target
 
 
 class WeightMeasure(Measure):

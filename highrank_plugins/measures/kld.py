@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -39,16 +39,11 @@ class Divergences:
     matched: Estimate | None
 
 
-class _Part(NamedTuple):
-    """Hold the features [n, F] and words [n] of a run of the text, and its sums if wanted."""
-
-    features: Tensor
-    target: Tensor
-    sums: PredictionSums | None
+_Part = tuple[Tensor, Tensor, PredictionSums | None]  # as of ContextMeasure; sums if wanted
 
 
 @base.register_measure("kld")
-class DivergenceMeasure(base.TextMeasure):
+class DivergenceMeasure(base.ContextMeasure):
     """Compute the divergence between predictions.
 
     It is the mean KL(P_i ‖ Q_j) in two contexts i, j, in nats, drawn independently. With --other
@@ -61,7 +56,6 @@ class DivergenceMeasure(base.TextMeasure):
         "how much a prediction depends on its context (Yang et al. 2018). It is 0 for a model that "
         "ignores the context."
     )
-    compares = True
 
     def __init__(
         self,
@@ -80,53 +74,48 @@ class DivergenceMeasure(base.TextMeasure):
 
     def start(self, words: base.Words, dtype: torch.dtype = torch.float32) -> None:
         super().start(words, dtype)
-        self._features: list[Tensor] = []
-        self._targets: list[Tensor] = []
         self._sums: PredictionSums | None = None
 
     def observe(self, block: base.Block) -> None:
-        self._features.append(block.features)
-        self._targets.append(block.target)
+        super().observe(block)
         if self.pairs == "all":
             check_log_probs(block.log_probs, f"token {block.first}")
             self._sums = PredictionSums.of_rows(block.log_probs, self._sums)
 
-    def part(self) -> _Part:
-        return _Part(torch.cat(self._features), torch.cat(self._targets), self._sums)
+    def part(self) -> Any:
+        return (*super().part(), self._sums)
 
     def merge(self, parts: Sequence[_Part]) -> Divergences:
-        own = _joined(parts)
-        return self._divergences(own, self.words.head, own)
+        own, _ = self.joined(parts)
+        sums = _joined_sums(parts)
+        return self._divergences(own, sums, self.words.head, own, sums)
 
     def compare(
-        self, parts: Sequence[_Part], other: DivergenceMeasure, its_parts: Sequence[_Part]
+        self, parts: Sequence[_Part], other: base.TextMeasure, its_parts: Sequence[_Part]
     ) -> Divergences:
-        own, its = _joined(parts), _joined(its_parts)
-        if self.words.dictionary != other.words.dictionary:
-            raise ValueError(
-                "the two checkpoints have different dictionaries: their classes are different words"
-            )
-        if not torch.equal(own.target.cpu(), its.target.cpu()):
-            raise ValueError(
-                "the two checkpoints read different contexts of the split and cannot be matched: "
-                "their --tokens-per-sample, --sample-break-mode or kind of model differ"
-            )
-        every = torch.arange(len(own.target))
+        own, its, _ = self.same_text(parts, other, its_parts)
+        every = torch.arange(len(own))
         p, q = self.words.head, other.words.head
-        matched = _mean_of(p, own.features, every, q, its.features, every)
-        return self._divergences(own, q, its, matched)
+        matched = _mean_of(p, own, every, q, its, every)
+        sums, its_sums = _joined_sums(parts), _joined_sums(its_parts)
+        return self._divergences(own, sums, q, its, its_sums, matched)
 
     def _divergences(
-        self, own: _Part, q: Head, its: _Part, matched: Estimate | None = None
+        self,
+        x: Tensor,
+        own: PredictionSums | None,
+        q: Head,
+        y: Tensor,
+        its: PredictionSums | None,
+        matched: Estimate | None = None,
     ) -> Divergences:
         """Return the mean over all pairs of a context of each, or over drawn ones."""
-        x, y, count = own.features, its.features, len(own.target)
-        if own.sums is not None and its.sums is not None:
-            return Divergences(count, None, mean_kld_of_sums(own.sums, its.sums), matched)
+        if own is not None and its is not None:
+            return Divergences(len(x), None, mean_kld_of_sums(own, its), matched)
         assert self.pairs != "all"
         first, second = drawn_pairs(len(x), len(y), self.pairs, self.seed)
         sampled = _mean_of(self.words.head, x, first, q, y, second)
-        return Divergences(count, sampled, None, matched)
+        return Divergences(len(x), sampled, None, matched)
 
     @classmethod
     def scores(cls, found: base.Found, split: str) -> dict[str, Score]:
@@ -157,15 +146,11 @@ class DivergenceMeasure(base.TextMeasure):
         return [("contexts", f"{result.contexts:,}"), *found]
 
 
-def _joined(parts: Sequence[_Part]) -> _Part:
-    """Return the parts of all processes as one, on the device of the first."""
-    device = parts[0].features.device
-    features = torch.cat([part.features.to(device) for part in parts])
-    targets = torch.cat([part.target.to(device) for part in parts])
-    first, *rest = [part.sums for part in parts]
+def _joined_sums(parts: Sequence[_Part]) -> PredictionSums | None:
+    first, *rest = [sums for *_, sums in parts]
     for sums in rest:
         first = None if first is None or sums is None else first + sums
-    return _Part(features, targets, first)
+    return first
 
 
 @torch.no_grad()

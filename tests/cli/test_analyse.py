@@ -104,6 +104,29 @@ def test_kld_of_two_checkpoints_equals_that_of_the_whole_matrices(stream_data, m
     assert drawn["sampled"] == pytest.approx(sampled_kld(p, q, 30)._asdict(), rel=1e-4)
 
 
+def test_reach_needs_another_model(mos, stream_data, tmp_path):
+    softmax = build(stream_data, arch="awd_lstm_lm_softmax")
+    path = write_checkpoint(tmp_path / "softmax.pt", softmax)
+    size = [*SIZE, "--contexts", 3, "--most", 8]
+    found = analyse(tmp_path, "reach", path, stream_data, *size, "--other", mos[0])
+    assert (found["contexts"], found["most"], len(found["sets"])) == (3, 8, 3)
+    assert all(a >= b for a, b in zip(found["sets"], found["probabilities"], strict=True))
+    for words in ([], ["--other", mos[0]]):
+        done = invoke("reach", *(mos if words else (path, stream_data)), *size, *words)
+        assert done.exit_code == 2
+        reason = "reach: not applicable to mos" if words else "Missing option '--other'"
+        assert reason in done.output
+
+
+def test_context_dependence_runs_along_any_text(either, tmp_path):
+    found = analyse(tmp_path, "context-dependence", *either, *SIZE, "--bands", "2,5")
+    assert found["contexts"] == 60 > found["repeated"] > 0
+    assert [band["low"] for band in found["bands"]] == [1, 2, 5]
+    other = analyse(tmp_path, "context-dependence", *either, *SIZE, "--other", either[0])
+    assert other["other"] == other["dependence"] == found["dependence"] > 0
+    assert other["gain"]["mean"] == 0
+
+
 def test_predictions_equal_those_of_the_whole_matrix(either, tmp_path):
     words = ["--top", "1,3", "--bands", "5,50"]
     found = analyse(tmp_path, "predictions", *either, *SIZE, *words)

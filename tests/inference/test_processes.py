@@ -21,6 +21,7 @@ from tests.tasks.built import build
 COMMANDS = {
     "spectrum": ["--dtype", "float64"],
     "kld": ["--pairs", "50"],
+    "context-dependence": ["--bands", "2,5"],
     "predictions": ["--bands", "10,40"],
     "components": [],
     "retention": [],

@@ -25,7 +25,11 @@ from tests.heads.cases import MIXTAPE, MOC, MOS, SOFTMAX, Case, make_features
 from tests.heads.toys import toys  # noqa: F401  (a fixture)
 
 TOKENS, CLASSES = 24, 9
-TEXT = [name for name, kind in all_measures().items() if issubclass(kind, TextMeasure)]
+TEXT = [
+    name
+    for name, kind in all_measures().items()
+    if issubclass(kind, TextMeasure) and not kind.needs_other
+]
 CASES = [SOFTMAX, MOC, MOS, MIXTAPE, SOFTMAX.with_pointwise("plif", knots=20)]
 OF_TOYS = [Case("residual"), Case("residual", "bend"), MOS.with_pointwise("bend")]
 

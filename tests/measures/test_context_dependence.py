@@ -1,0 +1,119 @@
+"""Dependence on earlier words: a plain formula, a model of word pairs, and two checkpoints."""
+
+import numpy as np
+import pytest
+import torch
+
+from highrank_plugins.analysis.divergence import Estimate
+from highrank_plugins.common.files import plain
+from highrank_plugins.measures import context_dependence
+from highrank_plugins.measures.base import Block
+from highrank_plugins.measures.context_dependence import ContextDependenceMeasure
+from tests.heads.cases import MIXTAPE, MOS, SOFTMAX, make_features
+from tests.measures.test_every_measure import CLASSES, words_of
+
+TARGET = torch.tensor([4, 5, 4, 2, 4, 5, 6, 5, 4, 2, 7, 5, 4, 5, 2, 4, 4, 6, 5, 4, 2, 4, 8, 4])
+
+
+def observe(words, features, target=TARGET, sizes=None, **options):
+    """Return the measure and its parts, one for each of the sizes."""
+    sizes, parts = sizes or [len(target)], []
+    for start, size in zip(np.cumsum([0, *sizes]).tolist(), sizes, strict=False):
+        measure = ContextDependenceMeasure(**options)
+        measure.start(words, torch.float64)
+        for at in range(start, start + size, 3):
+            some = slice(at, min(at + 3, start + size))
+            measure.observe(Block(words.head, features[some], target[some], at))
+        parts.append(measure.part())
+    return measure, parts
+
+
+def by_pairs(log_probs, preceding, inside):
+    """Return the mean over contexts of the mean divergence from the others with their word."""
+    means = []
+    for i in range(len(preceding)):
+        others = [j for j in range(len(preceding)) if preceding[j] == preceding[i] and j != i]
+        if others and inside[i]:
+            gaps = [np.exp(log_probs[i]) @ (log_probs[i] - log_probs[j]) for j in others]
+            means.append(np.mean(gaps))
+    return np.mean(means) if means else None
+
+
+@pytest.mark.parametrize("case", [SOFTMAX, MOS, MIXTAPE], ids=str)
+@pytest.mark.parametrize("numbers", [1, 2 * CLASSES, 2**22])
+def test_a_plain_formula_agrees(case, numbers, monkeypatch):
+    monkeypatch.setattr(context_dependence, "NUMBERS", numbers)
+    words, features = words_of(case), make_features(len(TARGET))
+    measure, parts = observe(words, features, bands=(2, 5))
+    found = measure.merge(parts)
+    log_probs = words.head.log_probs(features).double().detach().numpy()
+    preceding = [words.dictionary.eos(), *TARGET[:-1].tolist()]
+    times = np.array([preceding.count(one) for one in preceding])
+    assert found.dependence == pytest.approx(by_pairs(log_probs, preceding, times > 0), rel=1e-6)
+    assert (found.contexts, found.repeated) == (len(TARGET), int((times > 1).sum()))
+    for band, (low, high) in zip(found.bands, [(1, 2), (2, 5), (5, 99)], strict=True):
+        inside = (low <= times) & (times < high)
+        expected = by_pairs(log_probs, preceding, inside)
+        assert band.dependence == (None if expected is None else pytest.approx(expected, rel=1e-6))
+        assert band.contexts == inside.sum()
+        assert band.words == len({p for p, there in zip(preceding, inside, strict=True) if there})
+    assert found.bands[0].dependence is None and found.bands[2].high is None
+    assert found.gain is None and found.other is None
+
+
+def test_a_model_of_word_pairs_has_no_dependence():
+    words = words_of(SOFTMAX)
+    of_words = make_features(CLASSES)
+    preceding = torch.cat([torch.tensor([words.dictionary.eos()]), TARGET[:-1]])
+    measure, parts = observe(words, of_words[preceding])
+    found = measure.merge(parts)
+    assert found.dependence == pytest.approx(0, abs=1e-12)
+    # one context that reads more is seen
+    features = of_words[preceding].clone()
+    features[5] = features[5] + 1
+    measure, parts = observe(words, features)
+    assert measure.merge(parts).dependence > 1e-3
+
+
+def test_processes_and_blocks_change_nothing():
+    words, features = words_of(MOS), make_features(len(TARGET))
+    measure, parts = observe(words, features)
+    split, of_three = observe(words, features, sizes=[7, 1, 16])
+    assert plain(split.merge(of_three)) == plain(measure.merge(parts))
+
+
+def test_two_checkpoints_are_compared_by_preceding_word():
+    features = make_features(len(TARGET))
+    a, b = words_of(SOFTMAX), words_of(MOS)
+    b.dictionary.__dict__.update(a.dictionary.__dict__)
+    (one, own), (two, its) = (observe(words, features, bands=(2, 5)) for words in (a, b))
+    found, back = one.compare(own, two, its), two.compare(its, one, own)
+    nll = [-w.head.log_probs(features)[range(len(TARGET)), TARGET].double() for w in (a, b)]
+    gain = Estimate.of((nll[1] - nll[0]).detach())
+    assert found.gain == pytest.approx(gain)
+    assert back.gain.mean == pytest.approx(-found.gain.mean)
+    assert found.other == pytest.approx(two.merge(its).dependence)
+    assert found.dependence == pytest.approx(one.merge(own).dependence)
+    total = sum(band.gain.mean * band.contexts for band in found.bands if band.gain)
+    alone = [band for band in found.bands if not band.gain]
+    assert all(band.contexts < 2 for band in alone)
+    if not alone:
+        assert total / len(TARGET) == pytest.approx(gain.mean)
+    preceding = [a.dictionary.eos(), *TARGET[:-1].tolist()]
+    often = torch.tensor([preceding.count(p) >= 5 for p in preceding])
+    assert found.bands[2].gain == pytest.approx(Estimate.of((nll[1] - nll[0]).detach()[often]))
+
+
+def test_another_text_is_refused():
+    words, features = words_of(SOFTMAX), make_features(len(TARGET))
+    (one, own), (two, its) = observe(words, features), observe(words, features, TARGET.flip(0))
+    with pytest.raises(ValueError, match="read different contexts of the split"):
+        one.compare(own, two, its)
+
+
+def test_a_diverged_model_is_refused():
+    words, features = words_of(SOFTMAX), make_features(len(TARGET))
+    measure, parts = observe(words, features)
+    words.head.weight.data[3, 0] = torch.nan
+    with pytest.raises(FloatingPointError, match="diverged"):
+        measure.merge(parts)
