@@ -120,7 +120,7 @@ def test_reach_needs_another_model(mos, stream_data, tmp_path):
 
 def test_context_dependence_runs_along_any_text(either, tmp_path):
     found = analyse(tmp_path, "context-dependence", *either, *SIZE, "--bands", "2,5")
-    assert found["contexts"] == 60 > found["repeated"] > 0
+    assert found["contexts"] == 60 >= found["repeated"] > 0
     assert [band["low"] for band in found["bands"]] == [1, 2, 5]
     other = analyse(tmp_path, "context-dependence", *either, *SIZE, "--other", either[0])
     assert other["other"] == other["dependence"] == found["dependence"] > 0
