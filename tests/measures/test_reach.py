@@ -14,17 +14,18 @@ TARGET = torch.arange(24) * 5 % CLASSES
 FEATURES = make_features(24)
 
 
-def observed(words, **options):
+def observed(words, features, **options):
     measure = ReachMeasure(**options)
     measure.start(words)
-    measure.observe(Block(words.head, FEATURES[:10], TARGET[:10], 0))
-    measure.observe(Block(words.head, FEATURES[10:], TARGET[10:], 10))
+    measure.observe(Block(words.head, features[:10], TARGET[:10], 0))
+    measure.observe(Block(words.head, features[10:], TARGET[10:], 10))
     return measure, [measure.part()]
 
 
 def compared(first, second, **options):
     second.dictionary.__dict__.update(first.dictionary.__dict__)
-    (one, own), (two, its) = observed(first, **options), observed(second, **options)
+    one, own = observed(first, -FEATURES.flip(0), **options)  # read by no one
+    two, its = observed(second, FEATURES, **options)
     return one, one.compare(own, two, its)
 
 
