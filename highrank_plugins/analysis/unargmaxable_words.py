@@ -117,15 +117,18 @@ def reach(
         bound: only |h_i| ≤ bound counts; default all of R^d.
     """
     wide, offsets = _checked(weight, bias, bound)
-    sets = 0
+    given = -torch.arange(float(len(order))) if levels is None else levels
+    exact, beyond = 0, len(order) + 1  # what has the differences contains fewer that have them
+    while beyond - exact > 1:
+        m = min(2 * exact or 1, (exact + beyond) // 2)
+        if top_margin(wide, offsets, order[:m], bound, given[:m]) > NOISE:
+            exact = m
+        else:
+            beyond = m
+    sets = exact  # in this order, so that all smaller sets lead, too
     while sets < len(order) and top_margin(wide, offsets, order[: sets + 1], bound) > NOISE:
         sets += 1
-    if levels is None:
-        return sets, None
-    exact = sets  # what has the differences leads, and so do its first classes
-    while exact and top_margin(wide, offsets, order[:exact], bound, levels[:exact]) <= NOISE:
-        exact -= 1
-    return sets, exact
+    return sets, None if levels is None else exact
 
 
 def top_margin(

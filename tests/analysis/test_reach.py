@@ -131,3 +131,18 @@ def test_few_linear_programs_have_few_constraints(monkeypatch):
     monkeypatch.setattr(unargmaxable_words, "_solved", noted)
     sets, _ = reach(random(3000, 16), None, permutation(3000, 1)[:20])
     assert 1 <= sets < 20 and max(sizes) < 600
+
+
+def test_few_programs_are_solved(monkeypatch):
+    weight, feature, asked = random(200, 12), random(12, seed=3), []
+    solve = unargmaxable_words.top_margin
+
+    def noted(wide, offsets, chosen, *more):
+        asked.append(len(chosen))
+        return solve(wide, offsets, chosen, *more)
+
+    monkeypatch.setattr(unargmaxable_words, "top_margin", noted)
+    levels, order = (weight @ feature).topk(20)
+    assert reach(weight, None, order.tolist(), levels) == (20, 20)
+    assert asked == [1, 2, 4, 8, 14, 17, 19, 20]
+    assert reach(weight, None, order.tolist())[0] == 20  # also with differences of its own
