@@ -98,7 +98,7 @@ class FusedMixtape(FusedLoss):
         return max(1, least, left // max(1, self._floats_of_leaves(head)))
 
     def chunk(self, chunk: LossChunk) -> Scores:
-        if self.place is not None:
+        if self.place is not None and self.plan.soft is None:
             chunk = chunk._replace(target_N=self.place[chunk.target_N])
         tokens, common = len(chunk.target_N), len(self.frequent_SD)
         mixed_ND = chunk.given["mixed"].to(self.compute)

@@ -21,6 +21,7 @@ from highrank_plugins.losses.own_layers import check_matrix, is_ours
 from highrank_plugins.losses.plan import AnyHead, LossOutput, LossPlan
 from highrank_plugins.losses.reference import reference_nll
 from highrank_plugins.losses.runner import run
+from highrank_plugins.losses.targets import TargetKernels, prepare
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ def compute_nll(
         untraced = torch.compiler.disable(compute_nll)
         return untraced(plan, leading, reduction, impl, ignore_index, kept_tokens)
     plan.own, plan.falls_back = not is_ours(plan.head), impl == "auto"
+    soft = prepare(plan, leading, ignore_index)
     check_arguments(plan, leading, reduction)
     check_matrix(plan.head)
     chosen = implementation_for(impl, plan.head, plan.features, plan.filter_gradients)
@@ -47,6 +49,8 @@ def compute_nll(
     plan.reduction = "none" if reduction == "none" else "sum"
     plan.target, plan.ignored = flat_target(plan.target, plan.head.num_classes, ignore_index)
     plan.weight = None if plan.weight is None else plan.weight.detach().reshape(-1)
+    if soft is not None:
+        plan.take(soft)
     ignores = plan.ignored is not None and chosen != "reference"
     if (index := kept_rows(plan, kept_tokens) if ignores else None) is not None:
         plan.keep(index)
@@ -89,7 +93,8 @@ def compute(impl: str, plan: LossPlan) -> LossOutput:
     """Return the loss of a plan by an implementation."""
     if impl == "reference":
         return reference_nll(plan)
-    return run(plan, kernels_of(impl, plan.features.device))
+    kernels = kernels_of(impl, plan.features.device)
+    return run(plan, TargetKernels if kernels and plan.soft is not None else kernels)
 
 
 def _mean(plan: LossPlan, total: LossOutput) -> LossOutput:
@@ -97,7 +102,7 @@ def _mean(plan: LossPlan, total: LossOutput) -> LossOutput:
 
     Where there are none, means are NaN and gradients zero, as in torch's cross_entropy.
     """
-    ones = torch.ones_like(plan.target, dtype=total.nll.dtype)
+    ones = total.nll.new_ones(len(plan.target))
     count = plan.blank(ones, 0, len(ones)).sum()
     weights = count
     if plan.weight is not None:

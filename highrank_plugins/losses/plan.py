@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 Named = dict[str, Tensor]  # name of a head's tensor → the tensor, or a value that belongs to it
@@ -42,6 +43,7 @@ class Scores(NamedTuple):
     correct_N: Tensor | None = None  # whether the target is the most probable class, bool
     entropy_N: Tensor | None = None  # −Σ_x P_x log P_x
     square_norm_N: Tensor | None = None  # lse²; for a mixture Σ_k lse_k²
+    loss_N: Tensor | None = None  # of a `targets.Target`, in place of what the others make
 
 
 class ClassWeights(NamedTuple):
@@ -76,11 +78,30 @@ class LossPlan:
     falls_back: bool = False  # to another implementation, where the first choice cannot serve
     ignored: Tensor | None = None  # [N] bool
     reduction: str = "sum"
+    # a `targets.Target`: `target` then holds row numbers 0..N−1, on the CPU, and `label` its labels
+    soft: Any = None
+    label: Tensor | None = None  # [N]
+
+    def take(self, soft: Any) -> None:
+        """Compute a `targets.Target`, whose labels, if any, are the targets so far."""
+        self.label = label = None if soft.labels is None else self.target
+        if label is not None:
+            soft = soft.changed(
+                lambda given: given | {"label": label} if "label" in given else given
+            )
+        self.soft, self.target = soft, torch.arange(len(self.target))
 
     def keep(self, index_n: Tensor) -> None:
         """Leave out all tokens but those of the numbers `index_n`, which keep masks and noise."""
         self.features = self.features.index_select(0, index_n)
-        self.target = self.target[index_n]
+        if self.soft is None:
+            self.target = self.target[index_n]
+        else:
+            self.soft = self.soft.changed(
+                lambda given: {name: t[index_n.to(t.device)] for name, t in given.items()}
+            )
+            self.target = self.target[: len(index_n)]
+            self.label = None if self.label is None else self.label[index_n]
         self.ignored = None if self.ignored is None else self.ignored[index_n]
         self.weight = None if self.weight is None else self.weight[index_n]
         self.random_state = self.random_state.of_tokens(index_n)
@@ -108,8 +129,8 @@ class LossPlan:
 
     def output(self, scores: Scores, start: int, stop: int) -> LossOutput:
         """Return loss and scores [n] of the tokens start..stop−1; 0 (or False) where ignored."""
-        nll, smooth_sum, correct, entropy, square_norm = scores
-        loss = nll
+        nll, smooth_sum, correct, entropy, square_norm, whole = scores
+        loss = nll if whole is None else whole
         if smooth_sum is not None:
             loss = self.target_weight * nll + self.smoothing_weight * smooth_sum
         if square_norm is not None:

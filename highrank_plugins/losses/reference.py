@@ -31,6 +31,9 @@ def scores_of_log_probs(
 ) -> Scores:
     """Return the scores of a run of tokens from all their log-probabilities."""
     log_probs = plan.head.chunk_log_probs(features, tensors, random_state)
+    if plan.soft is not None:
+        scores, _ = plan.soft.scores(plan, log_probs, target)
+        return scores._replace(square_norm_N=square_norms(plan, features, tensors, random_state))
     fixed = log_probs.detach()
     return Scores(
         -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1),
@@ -69,7 +72,7 @@ class AutogradLoss(FusedLoss):
         self, features: Tensor, target: Tensor, tensors: Named, random_state: Any
     ) -> Named:
         plan = self.plan
-        if plan.accuracy or plan.entropy:
+        if plan.accuracy or plan.entropy or plan.soft is not None:
             scores = scores_of_log_probs(plan, features, target, tensors, random_state)
         else:
             nll, smooth = plan.head.chunk_nll(features, target, tensors, random_state, plan.smooth)

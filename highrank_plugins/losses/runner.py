@@ -122,7 +122,7 @@ class Runner:
         named = dict(zip(self.names, (t.detach() for t in inputs), strict=True))
         if upstream is not None:  # factor of the gradient of each token; 0 where ignored
             wide = torch.promote_types(self.compute, torch.float32)
-            scale_N = torch.full_like(plan.target, self.scale, dtype=wide) * upstream
+            scale_N = plan.features.new_full((tokens,), self.scale, dtype=wide) * upstream
             if plan.weight is not None:
                 scale_N = scale_N * plan.weight.to(wide)
             scale_N = plan.blank(scale_N.to(wide), 0, tokens)

@@ -6,7 +6,7 @@ Suffixes of tensors are their shapes, see `heads.base`; N is a block of a chunk 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -134,8 +134,7 @@ class Kernels:
             correct_N = mixture_NM.argmax(-1) == target_N if plan.accuracy else None
             entropy_N = entropy_of(mixture_NM) if plan.entropy else None
         if plan.smooth and mixture_NM is not None:
-            limits = torch.finfo(mixture_NM.dtype)  # smallest number that is divided by
-            lost = (mixture_NM.amin(-1) < limits.tiny / limits.eps).nonzero().squeeze(-1)
+            lost = underflowing(mixture_NM)
             mixture_NM[lost] = 1.0
             smooth_sum_N = -mixture_NM.log().sum(-1)
         if scale_N is not None:
@@ -217,6 +216,15 @@ class Kernels:
         else:
             total.addmv_(grad_NM.t(), factor_N)
 
+    def weighed(self, log_probs: Tensor, target_N: Tensor, wanted: bool) -> tuple[Scores, Any]:
+        """Return the scores of log P [n, M] and, if wanted, the weights [n, M] of −log P."""
+        plan = self.plan
+        nll_N = -log_probs.gather(-1, target_N.unsqueeze(-1)).squeeze(-1)
+        correct_N = log_probs.argmax(-1) == target_N if plan.accuracy else None
+        entropy_N = entropy_of(log_probs.exp()) if plan.entropy else None
+        weight_NM = smoothing_weights(plan, log_probs, target_N) if wanted else None
+        return Scores(nll_N, -log_probs.sum(-1), correct_N, entropy_N), weight_NM
+
     def write_gradient(
         self, grad: Tensor, pullback: Callable[[Tensor], Tensor], factor: Tensor, logits: Tensor
     ) -> None:
@@ -292,16 +300,13 @@ def log_domain_pass(kernels: Kernels, block: MixtureBlock) -> Scores:
     log_parts_NKM = values_NKM.log_softmax(-1)
     log_joint_NKM = log_prior_NK.unsqueeze(-1) + log_parts_NKM
     log_mixture_NM = log_joint_NKM.logsumexp(1)
-    nll_N = -log_mixture_NM.gather(-1, target_N.unsqueeze(-1)).squeeze(-1)
-    smooth_sum_N = -log_mixture_NM.sum(-1)
-    correct_N = log_mixture_NM.argmax(-1) == target_N if kernels.plan.accuracy else None
-    entropy_N = entropy_of(log_mixture_NM.exp()) if kernels.plan.entropy else None
+    scores, weight_NM = kernels.weighed(log_mixture_NM, target_N, scale_N is not None)
     log_norm_NK = values_NKM.logsumexp(-1) if kernels.plan.z_loss else None
     if scale_N is not None:
-        weight_N1M = smoothing_weights(kernels.plan, log_mixture_NM, target_N).unsqueeze(1)
         # −∞ (every component rules a class out) must not be subtracted
         shift_NM = log_mixture_NM.masked_fill(log_mixture_NM == -torch.inf, 0)
-        posterior_NKM = log_joint_NKM.sub_(shift_NM.unsqueeze(1)).exp_().mul_(weight_N1M)
+        posterior_NKM = log_joint_NKM.sub_(shift_NM.unsqueeze(1)).exp_()
+        posterior_NKM.mul_(weight_NM.unsqueeze(1))
         share_NK = posterior_NKM.sum(-1)
         factor_NK.copy_(scale_N.unsqueeze(-1).expand_as(factor_NK))
         torch.mul(factor_NK, share_NK, out=grad_prior_NK).neg_()
@@ -310,7 +315,7 @@ def log_domain_pass(kernels: Kernels, block: MixtureBlock) -> Scores:
         torch.mul(log_parts_NKM.exp_(), share_NK.unsqueeze(-1), out=values_NKM).sub_(posterior_NKM)
         kernels.write_gradient(values_NKM, pullback, factor_NK, logits_NKM)
     square_norm_N = None if log_norm_NK is None else log_norm_NK.square().sum(-1)
-    return Scores(nll_N, smooth_sum_N, correct_N, entropy_N, square_norm_N)
+    return scores._replace(square_norm_N=square_norm_N)
 
 
 def smoothing_weights(plan: LossPlan, like_NM: Tensor, target_N: Tensor) -> Tensor:
@@ -319,6 +324,12 @@ def smoothing_weights(plan: LossPlan, like_NM: Tensor, target_N: Tensor) -> Tens
     weight_NM = torch.full_like(like_NM, plan.smoothing_weight)
     at_target_N1 = weight_NM.new_full(index_N1.shape, plan.target_weight)
     return weight_NM.scatter_add_(-1, index_N1, at_target_N1)
+
+
+def underflowing(mixture_NM: Tensor) -> Tensor:
+    """Return the numbers of tokens with a probability that is too small to divide by."""
+    limits = torch.finfo(mixture_NM.dtype)
+    return (mixture_NM.amin(-1) < limits.tiny / limits.eps).nonzero().squeeze(-1)
 
 
 def entropy_of(probs: Tensor) -> Tensor:
