@@ -33,7 +33,7 @@ from highrank_plugins.heads.pointwise import POINTWISE, Pointwise, build_pointwi
 from highrank_plugins.heads.prepared import log_probs_of_chunks
 from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.heads.registry import Registry, follow_function, named_tensors
-from highrank_plugins.losses import LossOutput, LossPlan, compute_nll
+from highrank_plugins.losses import LossOutput, LossPlan, Target, compute_nll
 from highrank_plugins.losses.chunking import join_chunks
 from highrank_plugins.losses.fused import FusedLoss
 from highrank_plugins.losses.own_layers import same_form
@@ -253,7 +253,7 @@ class Head(Stated):
     # -- what users call ---------------------------------------------------------------------
 
     def forward(
-        self, features: Tensor, target: Tensor | None = None, *, scores: bool = False,
+        self, features: Tensor, target: Tensor | Target | None = None, *, scores: bool = False,
         **options: Any,
     ) -> Tensor | LossOutput:  # fmt: skip
         """Return `log_probs`, or with a target `nll`, which takes the options.
@@ -289,7 +289,7 @@ class Head(Stated):
 
     @checks_names
     def nll(
-        self, features: Tensor, target: Tensor, *, weight: Tensor | None = None,
+        self, features: Tensor, target: Tensor | Target, *, weight: Tensor | None = None,
         label_smoothing: float = 0.0, ignore_index: int | None = None, reduction: str = "none",
         impl: str = "auto", memory: int | None = None, accuracy: bool = False,
         filter_gradients: bool = False, entropy: bool = False, z_loss: float = 0.0,
@@ -301,7 +301,7 @@ class Head(Stated):
 
         Args:
             features: [..., F].
-            target: int64 [...], in [0, M) or `ignore_index`.
+            target: int64 [...], in [0, M) or `ignore_index`; or a target of `losses.targets`.
             weight: constant w per token [...]; it multiplies `loss`, not `nll`.
             label_smoothing: ε in [0, 1).
             ignore_index: tokens with this target give 0, no gradient, and cost nothing. torch's

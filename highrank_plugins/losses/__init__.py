@@ -14,11 +14,13 @@ from highrank_plugins.losses.nll import (
     implementation_here,
 )
 from highrank_plugins.losses.plan import LossOutput, LossPlan
+from highrank_plugins.losses.weighted import Target
 
 __all__ = [
     "IMPLEMENTATIONS",
     "LossOutput",
     "LossPlan",
+    "Target",
     "check_implementation",
     "compute_nll",
     "implementation_here",

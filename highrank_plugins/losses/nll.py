@@ -21,7 +21,8 @@ from highrank_plugins.losses.own_layers import check_matrix, is_ours
 from highrank_plugins.losses.plan import AnyHead, LossOutput, LossPlan
 from highrank_plugins.losses.reference import reference_nll
 from highrank_plugins.losses.runner import run
-from highrank_plugins.losses.targets import TargetKernels, prepare
+from highrank_plugins.losses.targets import TargetKernels
+from highrank_plugins.losses.weighted import prepare
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ def compute_nll(
     if (index := kept_rows(plan, kept_tokens) if ignores else None) is not None:
         plan.keep(index)
     if plan.own:
-        chosen = checked_implementation(plan, chosen, compute)
+        chosen = checked_implementation(plan.hard(), chosen, compute)
     out = compute(chosen, plan)
     if reduction == "none":
         return out.map(lambda t: _in_place(t, index, leading))

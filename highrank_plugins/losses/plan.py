@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -39,11 +39,10 @@ class Scores(NamedTuple):
     """Hold scores of N tokens; None if they are not wanted."""
 
     nll_N: Tensor
-    smooth_sum_N: Tensor | None = None  # Σ_x −log P_x
+    smooth_sum_N: Tensor | None = None  # Σ_x −log P_x, or the loss of a `targets.Target`
     correct_N: Tensor | None = None  # whether the target is the most probable class, bool
     entropy_N: Tensor | None = None  # −Σ_x P_x log P_x
     square_norm_N: Tensor | None = None  # lse²; for a mixture Σ_k lse_k²
-    loss_N: Tensor | None = None  # of a `targets.Target`, in place of what the others make
 
 
 class ClassWeights(NamedTuple):
@@ -64,7 +63,7 @@ class LossPlan:
 
     head: AnyHead
     features: Tensor  # [N, F]
-    target: Tensor  # [N] int64, all in range: ignored tokens get any class
+    target: Any  # [N] int64, all in range: ignored tokens get any class
     weight: Tensor | None  # [N]
     random_state: Any  # highrank_plugins.heads.random_state.RandomState
     label_smoothing: float
@@ -91,6 +90,13 @@ class LossPlan:
             )
         self.soft, self.target = soft, torch.arange(len(self.target))
 
+    def hard(self) -> LossPlan:
+        """Return the plan with a class in the place of a `targets.Target`, to check a layer."""
+        if self.soft is None:
+            return self
+        zeros = torch.zeros(len(self.target), dtype=torch.int64, device=self.features.device)
+        return replace(self, soft=None, label=None, target=zeros, accuracy=True)
+
     def keep(self, index_n: Tensor) -> None:
         """Leave out all tokens but those of the numbers `index_n`, which keep masks and noise."""
         self.features = self.features.index_select(0, index_n)
@@ -113,7 +119,9 @@ class LossPlan:
 
     @property
     def smoothing_weight(self) -> float:
-        """Return ε_i, the factor of Σ_x −log P_x."""
+        """Return ε_i, the factor of Σ_x −log P_x; 1 for a `targets.Target`."""
+        if self.soft is not None:
+            return 1.0
         return self.label_smoothing / max(self.head.num_classes - 1, 1)
 
     @property
@@ -129,9 +137,11 @@ class LossPlan:
 
     def output(self, scores: Scores, start: int, stop: int) -> LossOutput:
         """Return loss and scores [n] of the tokens start..stop−1; 0 (or False) where ignored."""
-        nll, smooth_sum, correct, entropy, square_norm, whole = scores
-        loss = nll if whole is None else whole
-        if smooth_sum is not None:
+        nll, smooth_sum, correct, entropy, square_norm = scores
+        loss = nll
+        if smooth_sum is not None and self.soft is not None:
+            loss = smooth_sum
+        elif smooth_sum is not None:
             loss = self.target_weight * nll + self.smoothing_weight * smooth_sum
         if square_norm is not None:
             loss = loss + self.z_loss * square_norm

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from highrank_plugins.losses import targets
-from tests.heads.cases import CHOSEN, MIXTAPE, MOS, SOFTMAX, STRUCTURES, make_features
+from tests.heads.cases import CHOSEN, MOS, SOFTMAX, STRUCTURES, make_features
 from tests.losses.implementations import RUNNABLE, memory_for
 
 CLASSES, TOKENS = 13, 7
@@ -92,27 +92,196 @@ for name, definition in DIVERGENCES.items():
 FUNCTIONS = ["identity", "sigsoftmax", "gss", "plif", "multimax", "monotone_mlp"]
 
 
-def assert_exact(head, target, definition, impl, reduction="none", **options):
+def gradients(loss, upstream, parameters):
+    found = torch.autograd.grad(loss, parameters, upstream, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for g, p in zip(found, parameters, strict=True)]
+
+
+def assert_exact(head, target, definition, **options):
+    """Compare one token's losses, and all gradients, with those of a definition."""
     x = make_features(TOKENS).requires_grad_()
     parameters = [x, *head.parameters()]
-    want = definition(head(x))
-    wanted = torch.autograd.grad(want @ UPSTREAM if reduction == "none" else want.sum(), parameters,
-                                 allow_unused=True)  # fmt: skip
-    got = head.nll(x, target, impl=impl, reduction=reduction, **options).loss
-    found = torch.autograd.grad(got @ UPSTREAM if reduction == "none" else got, parameters,
-                                allow_unused=True)  # fmt: skip
-    torch.testing.assert_close(
-        got, want if reduction == "none" else want.sum(), rtol=1e-9, atol=1e-11
-    )
-    for one, other in zip(found, wanted, strict=True):
-        other = torch.zeros_like(one) if other is None else other
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    want, got = definition(head(x)), head.nll(x, target, **options).loss
+    upstream = UPSTREAM
+    if not got.dim():
+        want, upstream = want.sum(), UPSTREAM[1]
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
+    found, wanted = (gradients(loss, upstream, parameters) for loss in (got, want))
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("target", CASES)
 @pytest.mark.parametrize("pointwise", FUNCTIONS)
 @pytest.mark.parametrize("case", [*STRUCTURES, CHOSEN], ids=str)
-def test_targets_are_exact(case, pointwise, target):
+def test_every_target_is_exact(case, pointwise):
     head = case.with_pointwise(pointwise).build(classes=CLASSES)
-    target, definition = CASES[target][0](), CASES[target][1]
-    assert_exact(head, target, definition, "fused", "sum", memory=memory_for(head, 3, "fused"))
+    memory = memory_for(head, 3, "fused")
+    for target, definition in CASES.values():
+        assert_exact(head, target(), definition, impl="fused", reduction="sum", memory=memory)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("case", [*STRUCTURES, CHOSEN], ids=str)
+def test_every_implementation_is_exact(case, impl):
+    head = case.with_pointwise("gss").build(classes=CLASSES)
+    memory = memory_for(head, 3, impl)
+    for name in ("sum", "reverse-warm", "top-k"):
+        target, definition = CASES[name]
+        assert_exact(head, target(), definition, impl=impl, memory=memory)
+
+
+def test_a_teacher_computes_few_tokens_ahead(monkeypatch):
+    """Blocks of the student straddle those of the teacher."""
+    monkeypatch.setattr(targets, "LEAST_TEACHER", 2 * CLASSES * 8)
+    monkeypatch.setattr(targets, "chunk_memory", lambda *_: 0)
+    for case in STRUCTURES:
+        head = case.build(classes=CLASSES)
+        for tokens in (1, 3):
+            target = targets.from_teacher(head, TEACHER_FEATURES)
+            assert target.ahead == 2
+            chunks = memory_for(MOS.build(classes=CLASSES), tokens, "fused")
+            got = MOS.build(classes=CLASSES).nll(TEACHER_FEATURES, target, memory=chunks).loss
+            log_q, log_p = head(TEACHER_FEATURES), MOS.build(classes=CLASSES)(TEACHER_FEATURES)
+            torch.testing.assert_close(got, (log_q.exp() * (log_q - log_p)).sum(-1))
+            assert not len(target.kept)
+
+
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_a_head_is_its_own_teacher(case):
+    head = case.build(classes=CLASSES)
+    for divergence in DIVERGENCES:
+        target = targets.from_teacher(head, TEACHER_FEATURES, divergence=divergence)
+        loss = head.nll(TEACHER_FEATURES, target, reduction="sum").loss
+        assert abs(loss) < 1e-14
+        loss.backward()
+        assert all(p.grad.abs().max() < 1e-14 for p in head.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("case", [*STRUCTURES, CHOSEN], ids=str)
+def test_labels_have_every_option(case):
+    """Labels as a target are the labels of `nll`: ignored tokens, weights and all scores."""
+    head, x = case.build(classes=CLASSES), make_features(TOKENS)
+    weight = torch.linspace(0.2, 1.4, TOKENS, dtype=torch.float64)
+    options = {"ignore_index": 5, "weight": weight, "accuracy": True, "entropy": True,
+               "z_loss": 0.05, "reduction": "mean"}  # fmt: skip
+    outcomes = []
+    for target, more in ((LABEL, {"label_smoothing": 0.1}), (targets.labels(LABEL, 0.1), {})):
+        head.zero_grad()
+        out = head.nll(x, target, impl="fused", **options, **more)
+        out.loss.backward()
+        outcomes.append([*out, *(p.grad for p in head.parameters() if p.grad is not None)])
+    torch.testing.assert_close(*outcomes, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_ignored_tokens_leave_a_teacher_out(case):
+    head, x = case.build(classes=CLASSES), make_features(TOKENS)
+    kept = LABEL != 5
+    for divergence in ("forward", "reverse"):
+        both = targets.labels(LABEL) + targets.from_teacher(
+            TEACHER, TEACHER_FEATURES, divergence=divergence
+        )
+        found = head.nll(x, both, ignore_index=5).loss
+        log_p = head(x)
+        want = DIVERGENCES[divergence](log_p) - log_p.gather(-1, LABEL.unsqueeze(-1)).squeeze(-1)
+        torch.testing.assert_close(found, want.masked_fill(~kept, 0))
+    rows = LOG_Q.exp()
+    both = 0 * targets.labels(LABEL) + targets.from_probabilities(
+        lambda numbers: rows[numbers], tokens=LABEL.shape
+    )
+    found = head.nll(x, both, ignore_index=5).loss
+    torch.testing.assert_close(found, forward(head(x)).masked_fill(~kept, 0))
+
+
+def test_probabilities_that_underflow_are_exact_in_float32():
+    """A mixture divides by probabilities; where one underflows, it computes in logarithms."""
+    head = MOS.build(classes=CLASSES, dtype=torch.float32)
+    with torch.no_grad():
+        head.bias[4] = -120.0
+    x = make_features(TOKENS).float().requires_grad_()
+    for divergence in DIVERGENCES:
+        target = targets.from_teacher(TEACHER, TEACHER_FEATURES, divergence=divergence)
+        parameters = [x, *head.parameters()]
+        found = gradients(head.nll(x, target, impl="fused").loss.sum(), None, parameters)
+        wide, y = MOS.build(classes=CLASSES), x.detach().double().requires_grad_()
+        wide.load_state_dict(head.double().state_dict())
+        head.float()
+        want = gradients(DIVERGENCES[divergence](wide(y)).sum(), None, [y, *wide.parameters()])
+        for one, other in zip(found, want, strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_class_of_probability_0_stays_finite():
+    q = LOG_Q.exp()
+    q[:, 2] = 0
+    q /= q.sum(-1, keepdim=True)
+    head, x = SOFTMAX.build(classes=CLASSES), make_features(TOKENS)
+    with torch.no_grad():
+        head.bias[2] = -math.inf
+    top = (q.topk(4).values.log(), q.topk(4).indices)
+    made = [targets.from_probabilities(q, divergence=name) for name in DIVERGENCES]
+    made += [targets.entropy(), targets.from_top_k(*top, 1 - top[0].exp().sum(-1))]
+    for target in made:
+        for impl in IMPLS:
+            head.zero_grad()
+            loss = head.nll(x, target, reduction="sum", impl=impl).loss
+            loss.backward()
+            assert loss.isfinite()
+            assert head.weight.grad.isfinite().all()
+
+
+def test_samples_are_unbiased_and_top_k_is_not():
+    torch.manual_seed(0)
+    drawn = targets.draw(TEACHER, TEACHER_FEATURES, 20_000)
+    shares = torch.nn.functional.one_hot(drawn, CLASSES).double().mean(1)
+    torch.testing.assert_close(shares, LOG_Q.exp(), rtol=0, atol=0.015)
+
+
+def test_an_own_layer_learns_from_a_teacher():
+    class Own(type(SOFTMAX.build())):
+        def chunk_logits(self, features, tensors, random_state):
+            return 2 * super().chunk_logits(features, tensors, random_state)
+
+        fused = None
+
+    head = Own(CLASSES, TEACHER_FEATURES.size(-1)).double().eval()
+    assert_exact(head, *(CASES["sum"][0](), CASES["sum"][1]))
+
+
+BAD = {
+    "both must have the same dictionary": lambda: targets.from_teacher(
+        MOS.build(classes=12), TEACHER_FEATURES
+    ),
+    r"do not sum to 1 \(2\)": lambda: targets.from_probabilities(2 * LOG_Q.exp()),
+    "probability of the other classes is missing": lambda: targets.from_top_k(*TOP, None),
+    r"from_top_k: .* do not sum to 1": lambda: targets.from_top_k(*TOP, REST + 0.1),
+    "a token has a class twice": lambda: targets.from_top_k(TOP[0], TOP[1] * 0, REST),
+    "from_samples: expected classes int64": lambda: targets.from_samples(SAMPLES, REST),
+    "from_samples: .* do not sum to 1": lambda: targets.from_samples(SAMPLES, SAMPLES * 0.0),
+    "call teacher.eval": lambda: targets.from_teacher(
+        MOS.build(classes=CLASSES).train(), TEACHER_FEATURES
+    ),
+    "expected shape \\(7,\\)": lambda: targets.from_teacher(TEACHER, TEACHER_FEATURES[:5]),
+    "divergence: unknown 'forwards'": lambda: teacher(divergence="forwards"),
+    "temperature must be above 0": lambda: teacher(temperature=0.0),
+    "a function needs tokens": lambda: targets.from_probabilities(lambda n: n),
+    "probabilities of a chunk": lambda: targets.from_probabilities(
+        lambda n: LOG_Q.exp()[n, :4], tokens=(TOKENS,)
+    ),
+    "different tokens do not add up": lambda: teacher() + targets.labels(LABEL[:3]),
+    "label_smoothing must lie in": lambda: targets.labels(LABEL, 1.0),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_targets_are_refused_in_one_line(message):
+    with pytest.raises(ValueError, match=message) as caught:
+        SOFTMAX.build(classes=CLASSES).nll(make_features(TOKENS), BAD[message]())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"ignore_index": 5}, {"accuracy": True}])
+def test_what_needs_labels_is_refused_without(options):
+    with pytest.raises(ValueError, match="this target has no labels"):
+        SOFTMAX.build(classes=CLASSES).nll(make_features(TOKENS), teacher(), **options)
+    with pytest.raises(ValueError, match="give it to targets"):
+        SOFTMAX.build(classes=CLASSES).nll(make_features(TOKENS), teacher(), label_smoothing=0.1)

@@ -99,7 +99,7 @@ class KernelInput(NamedTuple):
 def empty_scores(kernels: Kernels, rows: Tensor) -> Scores:
     """Return unwritten scores, one for each of the rows."""
     plan, dtypes = kernels.plan, {"correct_N": torch.bool}
-    wanted = (True, plan.smooth, plan.accuracy, plan.entropy, plan.z_loss > 0, False)
+    wanted = (True, plan.smooth, plan.accuracy, plan.entropy, plan.z_loss > 0)
     names = (name for name, want in zip(Scores._fields, wanted, strict=True) if want)
     return Scores(
         **{n: rows.new_empty(len(rows), dtype=dtypes.get(n, kernels.wide)) for n in names}

@@ -1,0 +1,215 @@
+"""Define targets: losses of log-probabilities, with their weights.
+
+Every loss L of log P has dL = −Σ_x w_x dlog P_x for weights w [n, M]. An implementation needs no
+more than L and w of a few tokens, which a `Target` returns. Targets multiply and add up.
+
+| loss | w_x |
+|---|---|
+| labels | (1 − ε − ε_i) 1[x = y] + ε_i |
+| forward KL, samples | q_x |
+| reverse KL | −P_x (log P_x − log q_x − KL) |
+| Jensen–Shannon | −½ P_x log(P_x / m_x), m = (P + q) / 2 |
+| k classes and the rest's mass r | q_x of the k classes, r P_x / Σ_rest P elsewhere |
+| entropy H | P_x (log P_x + H) |
+| T² times a divergence of P' = P^(1/T) / Σ P^(1/T) | T (w_x − (Σw) P'_x) |
+
+Suffixes of tensors are their shapes, see `heads.base`; N is a block of tokens here.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.losses.kernels.torch import entropy_of
+from highrank_plugins.losses.plan import LossPlan, Named, Scores
+
+Weighted = tuple[Tensor, Tensor]  # a loss [n], differentiable in log P, and its weights w [n, M]
+Loss = Callable[[Tensor, Named], Weighted]  # of log P [n, M], and what is given of n tokens
+
+
+class Target:
+    """Return a loss of each token's log-probabilities, and its weights on −log P.
+
+    Args:
+        loss: a function of log P [n, M] and the rows of `given`, which returns both.
+        given: what belongs to tokens [*leading, ...], kept as [N, ...].
+        leading: shape of the tokens; None fits any.
+        classes: number M of classes; None fits any.
+    """
+
+    def __init__(
+        self, loss: Loss, given: Named,
+        leading: torch.Size | None = None, classes: int | None = None,
+    ) -> None:  # fmt: skip
+        self.loss, self.leading, self.classes = loss, leading, classes
+        outer = len(leading or ())
+        self.given = {n: t.detach().reshape(-1, *t.shape[outer:]) for n, t in given.items()}
+        self.labels = given.get("label")  # as they were given
+
+    def weighted(self, log_probs_NM: Tensor, rows_N: Tensor) -> Weighted:
+        """Return loss and w of tokens with the numbers `rows`, which rise and are on the CPU."""
+        which = indices(rows_N)
+        return self.loss(log_probs_NM, {name: t[which] for name, t in self.given.items()})
+
+    def scores(self, plan: LossPlan, log_probs_NM: Tensor, rows_N: Tensor) -> tuple[Scores, Tensor]:
+        """Return every score that a plan wants, and w [n, M]."""
+        loss_N, weight_NM = self.weighted(log_probs_NM, rows_N)
+        fixed_NM, nll_N, correct_N = log_probs_NM.detach(), loss_N.detach(), None
+        if plan.label is not None:
+            label_N = plan.label[indices(rows_N)]
+            nll_N = -fixed_NM.gather(-1, label_N.unsqueeze(-1)).squeeze(-1)
+            correct_N = fixed_NM.argmax(-1) == label_N if plan.accuracy else None
+        entropy_N = entropy_of(fixed_NM.exp()) if plan.entropy else None
+        return Scores(nll_N, loss_N, correct_N, entropy_N), weight_NM
+
+    def changed(self, change: Callable[[Named], Named]) -> Target:
+        """Return the target with other rows of tokens: `change` of what was given."""
+        other = copy.copy(self)
+        other.given = change(self.given)
+        return other
+
+    def __add__(self, other: Target) -> Target:
+        return _Total((1.0, self), (1.0, other))
+
+    def __mul__(self, factor: float) -> Target:
+        return _Total((float(factor), self))
+
+    __rmul__ = __mul__
+
+
+class _Total(Target):
+    """Add up targets, each times a factor."""
+
+    def __init__(self, *parts: tuple[float, Target]) -> None:
+        self.parts, self.given = parts, {}
+        found: list[Any] = [
+            {getattr(part, name) for _, part in parts} - {None}
+            for name in ("leading", "classes", "labels")
+        ]
+        for name, values in zip(("tokens", "classes", "labels"), found, strict=True):
+            if len(values) > 1:
+                raise ValueError(f"targets: different {name} do not add up; give all the same")
+        self.leading, self.classes, self.labels = (next(iter(values), None) for values in found)
+
+    def weighted(self, log_probs_NM: Tensor, rows_N: Tensor) -> Weighted:
+        used = [pair for pair in self.parts if pair[0]] or self.parts  # not 0 × ∞
+        parts = ((f, *part.weighted(log_probs_NM, rows_N)) for f, part in used)
+        losses, weights = zip(*((f * loss, f * w) for f, loss, w in parts), strict=True)
+        return sum(losses[1:], losses[0]), sum(weights[1:], weights[0])
+
+    def changed(self, change: Callable[[Named], Named]) -> Target:
+        return _Total(*((factor, part.changed(change)) for factor, part in self.parts))
+
+
+def _product(probs: Tensor, values: Tensor) -> Tensor:
+    """Return p v, and 0 where p is 0, whatever v is."""
+    return probs * values.masked_fill(probs == 0, 0)
+
+
+def of_labels(log_p: Tensor, given: Named, smoothing: float) -> Weighted:
+    share = smoothing / max(log_p.size(-1) - 1, 1)
+    at_label, index_N1 = 1 - smoothing - share, given["label"].unsqueeze(-1)
+    loss = -at_label * log_p.gather(-1, index_N1).squeeze(-1)
+    if share:
+        loss = loss - share * log_p.sum(-1)
+    weight = torch.full_like(log_p, share)
+    return loss, weight.scatter_add_(-1, index_N1, weight.new_full(index_N1.shape, at_label))
+
+
+def of_entropy(log_p: Tensor, given: Named) -> Weighted:
+    p = log_p.exp()
+    parts = _product(p, log_p)
+    loss = -parts.sum(-1)
+    return loss, torch.addcmul(parts, p, loss.unsqueeze(-1))
+
+
+def of_top_k(log_p: Tensor, given: Named) -> Weighted:
+    classes, (q, rest) = given["classes"], (given[n].to(log_p.dtype) for n in ("q", "rest"))
+    others = log_p.scatter(-1, classes, -torch.inf)
+    log_others = others.logsumexp(-1, keepdim=True)
+    loss = _product(q, q.log() - log_p.gather(-1, classes)).sum(-1)
+    loss = loss + _product(rest, rest.log() - log_others).squeeze(-1)
+    shift = (rest.log() - log_others.detach()).masked_fill(rest == 0, -torch.inf)
+    return loss, (others.detach() + shift).exp_().scatter_(-1, classes, q)
+
+
+def of_samples(log_p: Tensor, given: Named) -> Weighted:
+    classes, share = given["classes"], given["weights"].to(log_p.dtype)
+    loss = -(share * log_p.gather(-1, classes)).sum(-1)
+    return loss, torch.zeros_like(log_p).scatter_add_(-1, classes, share)
+
+
+def _forward(log_p: Tensor, log_q: Tensor) -> Weighted:
+    q = log_q.exp()
+    return _product(q, log_q - log_p).sum(-1), q
+
+
+def _reverse(log_p: Tensor, log_q: Tensor) -> Weighted:
+    p = log_p.exp()
+    parts = _product(p, log_p - log_q)
+    loss = parts.sum(-1)
+    return loss, torch.addcmul(-parts, p, loss.unsqueeze(-1))
+
+
+def _jensen_shannon(log_p: Tensor, log_q: Tensor) -> Weighted:
+    # not −∞, whose logaddexp with −∞ has no gradient
+    log_m = torch.logaddexp(log_p, log_q.clamp_min(-1e30)) - math.log(2)
+    own = _product(log_p.exp(), log_p - log_m)
+    return (own.sum(-1) + _product(log_q.exp(), log_q - log_m).sum(-1)) / 2, own / -2
+
+
+DIVERGENCES = {"forward": _forward, "reverse": _reverse, "jensen_shannon": _jensen_shannon}
+
+
+def divergence_of(name: str, temperature: float) -> Loss:
+    """Return T² times a divergence at the temperature T: gradients keep their size as T grows."""
+    if name not in DIVERGENCES:
+        hint = did_you_mean(name, DIVERGENCES)
+        raise ValueError(f"divergence: unknown {name!r}{hint}; known: {', '.join(DIVERGENCES)}")
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature must be above 0 and finite, got {temperature}")
+
+    def loss(log_p: Tensor, given: Named) -> Weighted:
+        log_q, t = given["log_q"].to(log_p.dtype), temperature
+        if t == 1:
+            return DIVERGENCES[name](log_p, log_q)
+        warm = (log_p / t).log_softmax(-1)
+        found, weight = DIVERGENCES[name](warm, (log_q / t).log_softmax(-1))
+        return t * t * found, t * (weight - warm.exp() * weight.sum(-1, keepdim=True))
+
+    return loss
+
+
+def prepare(plan: LossPlan, leading: torch.Size, ignore_index: int | None) -> Target | None:
+    """Put labels, or zeros, in the place of a plan's target; return this if it is a `Target`."""
+    soft: Any = plan.target
+    if not isinstance(soft, Target):
+        return None
+    if soft.leading not in (None, leading):
+        raise ValueError(f"target: expected shape {tuple(leading)}, that of features without the "
+                         f"last dimension, got {tuple(soft.leading)}")  # fmt: skip
+    classes = plan.head.num_classes
+    if soft.classes not in (None, classes):
+        raise ValueError(f"target: the teacher has {soft.classes} classes, the head {classes}; "
+                         "both must have the same dictionary")  # fmt: skip
+    needs = {"ignore_index": ignore_index is not None, "accuracy": plan.accuracy}
+    for name in (n for n, needed in needs.items() if needed and soft.labels is None):
+        raise ValueError(f"{name}: this target has no labels; add 0 * targets.labels(y)")
+    if plan.label_smoothing:
+        raise ValueError("label_smoothing: give it to targets.labels instead")
+    zeros = torch.zeros(leading, dtype=torch.int64, device=plan.features.device)
+    plan.target = zeros if soft.labels is None else soft.labels
+    return soft
+
+
+def indices(rows_N: Tensor) -> slice | Tensor:
+    """Return rising row numbers as a slice if none is left out: a view, without a copy to a GPU."""
+    first, last = (int(rows_N[0]), int(rows_N[-1])) if len(rows_N) else (0, -1)
+    return slice(first, last + 1) if last + 1 - first == len(rows_N) else rows_N
