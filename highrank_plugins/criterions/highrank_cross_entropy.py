@@ -1,6 +1,13 @@
-"""Train by label-smoothed cross-entropy that the model computes in its forward pass."""
+"""Train by label-smoothed cross-entropy that the model computes in its forward pass.
 
-from fairseq import utils
+With a teacher, training adds the divergence from its distribution in the same pass.
+"""
+
+from dataclasses import dataclass
+from typing import Optional
+
+import torch
+from fairseq import checkpoint_utils, utils
 from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
@@ -10,24 +17,67 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
+from highrank_plugins.common.options import Range, described
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.hooks.checkpoints import check_dictionaries
+from highrank_plugins.losses import targets
+from highrank_plugins.losses.nll import check_choice
+from highrank_plugins.losses.weighted import DIVERGENCES
 
 # tasks whose batches have at most `ntokens` targets that are no padding
 COUNTING_TARGETS = (TranslationTask, LanguageModelingTask)
 
 
-@register_criterion("highrank_cross_entropy", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
+BOUNDS = {
+    "label_smoothing": Range(0, 1, below_high=True),
+    "teacher_weight": Range(0, 1),
+    "teacher_temperature": Range(0, above_low=True),
+}
+
+
+@dataclass
+class HighrankCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
+    """Define the options of ``highrank_cross_entropy``."""
+
+    teacher: Optional[str] = described(
+        "also learn the distribution of this checkpoint, a model with a head and our dictionary"
+    )
+    teacher_weight: float = described(
+        "λ of the loss (1 − λ) cross-entropy + λ T² KL(teacher ‖ model)", 0.5
+    )
+    teacher_temperature: float = described("T, by which both log-probabilities are divided", 1.0)
+    teacher_divergence: str = described(
+        "forward: KL(teacher ‖ model); reverse: KL(model ‖ teacher); jensen_shannon", "forward"
+    )
+
+
+@register_criterion("highrank_cross_entropy", dataclass=HighrankCrossEntropyConfig)
 class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """Compute fairseq's ``label_smoothed_cross_entropy``, with the memory of one chunk.
 
-    Label smoothing is 0 unless given. The head never holds all log-probabilities at once.
+    Label smoothing is 0 unless given. The head never holds all log-probabilities at once. A teacher
+    is part of the training loss only; ``nll_loss``, and validation, leave it out.
     """
+
+    def __init__(
+        self, task, sentence_avg, label_smoothing, ignore_prefix_size=0, report_accuracy=False,
+        teacher=None, teacher_weight=0.5, teacher_temperature=1.0, teacher_divergence="forward",
+    ):  # fmt: skip
+        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
+        self.teacher, self.teacher_weight = teacher, teacher_weight
+        self.teacher_options = {
+            "temperature": teacher_temperature,
+            "divergence": teacher_divergence,
+        }
+        self.loaded = []  # the teacher's model; no module of the criterion, which would be trained
 
     @classmethod
     def build_criterion(cls, cfg, task):
         """Build the criterion of a configuration."""
-        if not 0 <= cfg.label_smoothing < 1:
-            raise UserError(f"--label-smoothing must lie in [0, 1), got {cfg.label_smoothing}")
+        for name, bounds in BOUNDS.items():
+            if problem := bounds.problem(getattr(cfg, name)):
+                raise UserError(f"--{name.replace('_', '-')} {problem}")
+        check_choice("--teacher-divergence", cfg.teacher_divergence, tuple(DIVERGENCES))
         return super().build_criterion(cfg, task)
 
     def forward(self, model, sample, reduce=True):
@@ -38,10 +88,12 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
                 "transformer_<head> and others); for other models use label_smoothed_cross_entropy"
             )
         target = self.scored_target(sample["target"])
+        options = {"target": target, "label_smoothing": self.eps}
+        if self.teacher and model.training:
+            options = {"target": self.with_teacher(model, target, sample["net_input"])}
         out = model(
             **sample["net_input"],
-            target=target,
-            label_smoothing=self.eps,
+            **options,
             ignore_index=self.padding_idx,
             reduction="sum" if reduce else "none",
             accuracy=self.report_accuracy,
@@ -68,3 +120,29 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         target = target.clone()
         target[:, : self.ignore_prefix_size] = self.padding_idx
         return target
+
+    def with_teacher(self, model, target: Tensor, net_input: dict) -> targets.Target:
+        """Return the labels and the teacher's distribution, weighted."""
+        teacher = self.teacher_like(next(model.parameters()))
+        with torch.no_grad():
+            features, _ = teacher.features(**net_input)
+        distilled = targets.from_teacher(teacher.head, features, **self.teacher_options)
+        weight = self.teacher_weight
+        return (1 - weight) * targets.labels(target, self.eps) + weight * distilled
+
+    def teacher_like(self, parameter: Tensor):
+        """Return the teacher, loaded once, with the device and dtype of the student's parameter."""
+        if not self.loaded:
+            try:
+                state = checkpoint_utils.load_checkpoint_to_cpu(self.teacher)
+                check_dictionaries(self.task, state.pop("task_state", {}))
+            except (OSError, UserError) as error:
+                raise UserError(f"--teacher {self.teacher}: {error}") from None
+            load = checkpoint_utils.load_model_ensemble_and_task
+            (teacher,), _, _ = load([self.teacher], task=self.task, state=state)
+            if not getattr(teacher, "computes_loss", False):
+                raise UserError(
+                    f"--teacher {self.teacher}: expected a model with a head of this package"
+                )
+            self.loaded = [teacher.eval().to(parameter)]
+        return self.loaded[0]

@@ -127,7 +127,8 @@ class HeadModel(TrainingListener):
         training adds the z-loss, so that validation losses compare.
         """
         if self.monitor is not None:
-            self.monitor.see(features, target, options.get("ignore_index"))
+            labels = target if isinstance(target, Tensor) else target.labels
+            self.monitor.see(features, labels, options.get("ignore_index"))
         how = self.loss_options
         if not self.training:
             here = implementation_here(how["impl"], features.device)

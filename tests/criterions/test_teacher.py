@@ -1,0 +1,82 @@
+"""`--teacher`: a tiny training run, the formula, and what is no teacher."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from highrank_plugins.common.user_error import UserError
+from tests.models.small import build
+from tests.trainings import train
+
+TEACHER, STUDENT = "transformer_lm_mos", "transformer_lm_softmax"
+WORDS = ["--teacher-weight", "0.7", "--teacher-temperature", "2", "--label-smoothing", "0.1"]
+
+
+@pytest.fixture(scope="module")
+def teacher(lm_data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("teacher")
+    train(lm_data, folder, TEACHER, 2)
+    return folder / "checkpoint_last.pt"
+
+
+def test_a_student_trains(lm_data, teacher, tmp_path):
+    done = train(lm_data, tmp_path, STUDENT, 2, "--teacher", teacher, *WORDS)
+    assert done.lines("| loss") or "nll_loss" in done.output
+    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
+    assert state["cfg"]["criterion"]["teacher"] == str(teacher)
+    assert not state.get("criterion")  # the teacher's parameters are nobody's here
+
+
+@pytest.mark.parametrize("divergence", ["forward", "reverse"])
+def test_the_loss_is_the_formula(lm_data, teacher, divergence):
+    words = ["--teacher", teacher, *WORDS, "--teacher-divergence", divergence, "--dropout", "0"]
+    built = build(lm_data, STUDENT, *words)
+    model, criterion, batch = built.model.double().train(), built.criterion, built.batch()
+    loss, _, log = criterion(model, batch)
+    (other,) = criterion.loaded
+    assert not list(criterion.parameters())
+    assert not other.training
+    with torch.no_grad():
+        log_q = (other(**batch["net_input"])[0] / 2).log_softmax(-1)
+    log_p, target = model(**batch["net_input"])[0], batch["target"]
+    warm, kept = (log_p / 2).log_softmax(-1), target != criterion.padding_idx
+    pair = (log_q, warm) if divergence == "forward" else (warm, log_q)
+    kl = 4 * (pair[0].exp() * (pair[0] - pair[1])).sum(-1)[kept].sum()
+    share = 0.1 / (log_p.size(-1) - 1)
+    nll = -log_p.gather(-1, target.unsqueeze(-1)).squeeze(-1)[kept].sum()
+    hard = (0.9 - share) * nll - share * log_p[kept].sum()
+    assert_close(loss, 0.3 * hard + 0.7 * kl, rtol=1e-9, atol=0)
+    assert_close(log["nll_loss"], nll.detach(), rtol=1e-9, atol=0)
+
+    valid, _, _ = criterion(model.eval(), batch)
+    assert_close(valid, hard, rtol=1e-9, atol=0)
+
+
+def refusal(built):
+    with pytest.raises(UserError) as caught:
+        built.criterion(built.model.train(), built.batch())
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_another_dictionary_is_refused(lm_data, teacher, tmp_path):
+    state = torch.load(teacher, weights_only=False)
+    state["task_state"]["dictionaries"] = dict.fromkeys(state["task_state"]["dictionaries"], "no")
+    torch.save(state, tmp_path / "other.pt")
+    built = build(lm_data, STUDENT, "--teacher", tmp_path / "other.pt")
+    assert "is not the dictionary that the checkpoint was trained with" in refusal(built)
+    assert refusal(built).startswith(f"--teacher {tmp_path / 'other.pt'}: ")
+
+
+def test_no_teacher_is_refused(lm_data, tmp_path):
+    built = build(lm_data, STUDENT, "--teacher", tmp_path / "missing.pt")
+    assert refusal(built).startswith(f"--teacher {tmp_path / 'missing.pt'}: ")
+
+
+@pytest.mark.parametrize(
+    "words", [["--teacher-weight", "1.5"], ["--teacher-temperature", "0"],
+              ["--teacher-divergence", "backward"]],
+)  # fmt: skip
+def test_bad_options_are_refused_before_training(words, lm_data):
+    with pytest.raises(ValueError, match=words[0]):
+        build(lm_data, STUDENT, *words)
