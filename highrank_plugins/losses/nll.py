@@ -22,7 +22,7 @@ from highrank_plugins.losses.plan import AnyHead, LossOutput, LossPlan
 from highrank_plugins.losses.reference import reference_nll
 from highrank_plugins.losses.runner import run
 from highrank_plugins.losses.targets import TargetKernels
-from highrank_plugins.losses.weighted import prepare
+from highrank_plugins.losses.weighted import Target, prepare
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def compute_nll(
         untraced = torch.compiler.disable(compute_nll)
         return untraced(plan, leading, reduction, impl, ignore_index, kept_tokens)
     plan.own, plan.falls_back = not is_ours(plan.head), impl == "auto"
-    soft = prepare(plan, leading, ignore_index)
+    soft = prepare(plan, leading, ignore_index) if isinstance(plan.target, Target) else None
     check_arguments(plan, leading, reduction)
     check_matrix(plan.head)
     chosen = implementation_for(impl, plan.head, plan.features, plan.filter_gradients)

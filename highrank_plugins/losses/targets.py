@@ -35,9 +35,9 @@ from highrank_plugins.losses.plan import (
 )
 from highrank_plugins.losses.runner import run
 from highrank_plugins.losses.weighted import (
-    Loss,
     Target,
     Weighted,
+    WeightedLoss,
     divergence_of,
     indices,
     of_entropy,
@@ -163,7 +163,7 @@ class _Teacher(Target):
     """
 
     def __init__(
-        self, head: AnyHead, features: Tensor, loss: Loss
+        self, head: AnyHead, features: Tensor, loss: WeightedLoss
     ) -> None:  # fmt: skip
         super().__init__(loss, {"features": features}, features.shape[:-1], head.num_classes)
         self.head, self.kept, self.start = head, features[:0], 0  # log q of tokens from `start` on

@@ -31,7 +31,7 @@ from highrank_plugins.losses.kernels.torch import entropy_of
 from highrank_plugins.losses.plan import LossPlan, Named, Scores
 
 Weighted = tuple[Tensor, Tensor]  # a loss [n], differentiable in log P, and its weights w [n, M]
-Loss = Callable[[Tensor, Named], Weighted]  # of log P [n, M], and what is given of n tokens
+WeightedLoss = Callable[[Tensor, Named], Weighted]  # of log P [n, M], and what is given of n tokens
 
 
 class Target:
@@ -45,7 +45,7 @@ class Target:
     """
 
     def __init__(
-        self, loss: Loss, given: Named,
+        self, loss: WeightedLoss, given: Named,
         leading: torch.Size | None = None, classes: int | None = None,
     ) -> None:  # fmt: skip
         self.loss, self.leading, self.classes = loss, leading, classes
@@ -168,7 +168,7 @@ def _jensen_shannon(log_p: Tensor, log_q: Tensor) -> Weighted:
 DIVERGENCES = {"forward": _forward, "reverse": _reverse, "jensen_shannon": _jensen_shannon}
 
 
-def divergence_of(name: str, temperature: float) -> Loss:
+def divergence_of(name: str, temperature: float) -> WeightedLoss:
     """Return T² times a divergence at the temperature T: gradients keep their size as T grows."""
     if name not in DIVERGENCES:
         hint = did_you_mean(name, DIVERGENCES)
@@ -187,11 +187,9 @@ def divergence_of(name: str, temperature: float) -> Loss:
     return loss
 
 
-def prepare(plan: LossPlan, leading: torch.Size, ignore_index: int | None) -> Target | None:
-    """Put labels, or zeros, in the place of a plan's target; return this if it is a `Target`."""
-    soft: Any = plan.target
-    if not isinstance(soft, Target):
-        return None
+def prepare(plan: LossPlan, leading: torch.Size, ignore_index: int | None) -> Target:
+    """Put labels, or zeros, in the place of a plan's `Target`, which is checked and returned."""
+    soft: Target = plan.target
     if soft.leading not in (None, leading):
         raise ValueError(f"target: expected shape {tuple(leading)}, that of features without the "
                          f"last dimension, got {tuple(soft.leading)}")  # fmt: skip
