@@ -33,7 +33,7 @@ from highrank_plugins.losses.plan import (
     Scores,
     SoftmaxBlock,
 )
-from highrank_plugins.losses.runner import run
+from highrank_plugins.losses.runner import autocast_dtype, run
 from highrank_plugins.losses.weighted import (
     Target,
     Weighted,
@@ -162,11 +162,11 @@ class _Teacher(Target):
     Products are thus large, also where the model asks for few tokens at a time.
     """
 
-    def __init__(
-        self, head: AnyHead, features: Tensor, loss: WeightedLoss
-    ) -> None:  # fmt: skip
+    def __init__(self, head: AnyHead, features: Tensor, loss: WeightedLoss) -> None:
         super().__init__(loss, {"features": features}, features.shape[:-1], head.num_classes)
+        features = self.given["features"]
         self.head, self.kept, self.start = head, features[:0], 0  # log q of tokens from `start` on
+        self.autocast = autocast_dtype(features)
         shape = (head.num_classes, head.embed_dim)
         # log q and logits, and the logits of the model, which are a chunk
         self.memory = max(chunk_memory(features, None, shape) // 3, LEAST_TEACHER)
@@ -207,15 +207,16 @@ class _Teacher(Target):
             return log_probs_NM[:, 0], log_probs_NM
 
         rows = torch.arange(len(x))
-        floats = (
-            head.floats_per_token() if head.fused is None else head.fused.floats_per_token(head)
-        )
+        fused = head.fused
+        floats = fused.floats_per_token(head) if fused else head.floats_per_token()
         plan = LossPlan(
             head, x, rows, None, head.sample_masks(x.shape[:1], x), 0.0, None, False, False,
             own=not is_ours(head), most=max(1, self.memory // (out.element_size() * floats)),
             soft=Target(copies, {"row": rows}, rows.shape),
         )  # fmt: skip
-        run(plan, None if head.fused is None else TargetKernels)
+        device, by = x.device.type, self.autocast  # that of the caller of `from_teacher`
+        with torch.autocast(device, by, by is not None, cache_enabled=False):
+            run(plan, TargetKernels if fused else None)
         return out
 
 

@@ -194,7 +194,8 @@ def test_ignored_tokens_leave_a_teacher_out(case):
 
 def test_probabilities_that_underflow_are_exact_in_float32():
     """A mixture divides by probabilities; where one underflows, it computes in logarithms."""
-    head = MOS.build(classes=CLASSES, dtype=torch.float32)
+    case = MOS.with_pointwise("gss", learn=True)  # whose gradients a pass sums
+    head = case.build(classes=CLASSES, dtype=torch.float32)
     with torch.no_grad():
         head.bias[4] = -120.0
     x = make_features(TOKENS).float().requires_grad_()
@@ -202,7 +203,7 @@ def test_probabilities_that_underflow_are_exact_in_float32():
         target = targets.from_teacher(TEACHER, TEACHER_FEATURES, divergence=divergence)
         parameters = [x, *head.parameters()]
         found = gradients(head.nll(x, target, impl="fused").loss.sum(), None, parameters)
-        wide, y = MOS.build(classes=CLASSES), x.detach().double().requires_grad_()
+        wide, y = case.build(classes=CLASSES), x.detach().double().requires_grad_()
         wide.load_state_dict(head.double().state_dict())
         head.float()
         want = gradients(DIVERGENCES[divergence](wide(y)).sum(), None, [y, *wide.parameters()])
@@ -234,6 +235,19 @@ def test_samples_are_unbiased_and_top_k_is_not():
     drawn = targets.draw(TEACHER, TEACHER_FEATURES, 20_000)
     shares = torch.nn.functional.one_hot(drawn, CLASSES).double().mean(1)
     torch.testing.assert_close(shares, LOG_Q.exp(), rtol=0, atol=0.015)
+
+
+def test_a_teacher_computes_under_autocast():
+    head, teacher = (MOS.build(classes=CLASSES, dtype=torch.float32, seed=s) for s in (0, 5))
+    x = make_features(TOKENS).float()
+    losses = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            given = TEACHER_FEATURES.to(torch.bfloat16 if enabled else torch.float32)
+            target = targets.from_teacher(teacher, given)
+            losses.append(head.nll(x, target, reduction="sum").loss)
+    assert losses[0] != losses[1]
+    torch.testing.assert_close(*losses, rtol=0.05, atol=0.05)
 
 
 def test_an_own_layer_learns_from_a_teacher():
