@@ -27,7 +27,9 @@ def steps_of(layer: str):
     """Return a function for each target, which makes the loss and its gradients."""
     tokens, classes, size, options = SIZES[layer]
     torch.manual_seed(0)
-    head, teacher = (build_head(layer, classes, size, **options) for _ in range(2))
+    head, teacher = (
+        build_head(layer, num_classes=classes, feature_dim=size, **options) for _ in range(2)
+    )
     teacher.eval()
     x, given = torch.randn(tokens, size, requires_grad=True), torch.randn(tokens, size)
     words = torch.randint(classes, (tokens,))

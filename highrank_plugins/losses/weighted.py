@@ -70,7 +70,7 @@ class Target:
         return Scores(nll_N, loss_N, correct_N, entropy_N), weight_NM
 
     def changed(self, change: Callable[[Named], Named]) -> Target:
-        """Return the target with other rows of tokens: `change` of what was given."""
+        """Return the target with `change` of the given tensors in their place."""
         other = copy.copy(self)
         other.given = change(self.given)
         return other
