@@ -172,11 +172,6 @@ class _Teacher(Target):
         self.memory = max(chunk_memory(features, None, shape) // 3, LEAST_TEACHER)
         self.ahead = max(1, self.memory // (head.num_classes * max(4, features.element_size())))
 
-    def changed(self, change: Callable[[Named], Named]) -> Target:
-        other: Any = super().changed(change)
-        other.kept = self.kept[:0]
-        return other
-
     def weighted(self, log_probs_NM: Tensor, rows_N: Tensor) -> Weighted:
         return self.loss(log_probs_NM, {"log_q": self.log_q(rows_N)})
 
@@ -186,7 +181,7 @@ class _Teacher(Target):
         if not isinstance(which, slice):  # few tokens, for the second time
             return self.log_probs(features[which])
         a, b = which.start, which.stop
-        if a == 0 or not self.start <= a <= b <= self.start + len(self.kept):  # 0: another pass
+        if a == 0 or not self.start <= a <= b <= self.start + len(self.kept):  # 0: other tokens
             self.kept = features[:0]  # frees the memory first
             size = max(1, self.ahead // max(1, b - a)) * (b - a)  # blocks of the model are equal
             self.start, self.kept = a, self.log_probs(features[a : a + size])

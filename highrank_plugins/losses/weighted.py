@@ -191,8 +191,8 @@ def prepare(plan: LossPlan, leading: torch.Size, ignore_index: int | None) -> Ta
     """Put labels, or zeros, in the place of a plan's `Target`, which is checked and returned."""
     soft: Target = plan.target
     if soft.leading not in (None, leading):
-        raise ValueError(f"target: expected shape {tuple(leading)}, that of features without the "
-                         f"last dimension, got {tuple(soft.leading)}")  # fmt: skip
+        raise ValueError(f"target: made for tokens {tuple(soft.leading)}, but features have "
+                         f"{tuple(leading)}; both must have the same tokens")  # fmt: skip
     classes = plan.head.num_classes
     if soft.classes not in (None, classes):
         raise ValueError(f"target: the teacher has {soft.classes} classes, the head {classes}; "

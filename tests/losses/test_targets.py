@@ -173,6 +173,15 @@ def test_labels_have_every_option(case):
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_a_few_ignored_labels_are_no_classes(case):
+    """One of twenty tokens is computed, with a class in place of −100."""
+    head, x, label = case.build(classes=CLASSES), make_features(20), torch.arange(20) % CLASSES
+    label[3] = -100
+    pair = (head.nll(x, y, ignore_index=-100).loss for y in (label, targets.labels(label)))
+    torch.testing.assert_close(*pair)
+
+
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_ignored_tokens_leave_a_teacher_out(case):
     head, x = case.build(classes=CLASSES), make_features(TOKENS)
     kept = LABEL != 5
@@ -274,7 +283,7 @@ BAD = {
     "call teacher.eval": lambda: targets.from_teacher(
         MOS.build(classes=CLASSES).train(), TEACHER_FEATURES
     ),
-    "expected shape \\(7,\\)": lambda: targets.from_teacher(TEACHER, TEACHER_FEATURES[:5]),
+    r"made for tokens \(5,\)": lambda: targets.from_teacher(TEACHER, TEACHER_FEATURES[:5]),
     "divergence: unknown 'forwards'": lambda: teacher(divergence="forwards"),
     "temperature must be above 0": lambda: teacher(temperature=0.0),
     "a function needs tokens": lambda: targets.from_probabilities(lambda n: n),
