@@ -157,7 +157,8 @@ def test_a_head_is_its_own_teacher(case):
 
 
 @pytest.mark.parametrize("case", [*STRUCTURES, CHOSEN], ids=str)
-def test_labels_have_every_option(case):
+@pytest.mark.parametrize("impl", ["fused", "chunked", "reference"])
+def test_labels_have_every_option(case, impl):
     """Labels as a target are the labels of `nll`: ignored tokens, weights and all scores."""
     head, x = case.build(classes=CLASSES), make_features(TOKENS)
     weight = torch.linspace(0.2, 1.4, TOKENS, dtype=torch.float64)
@@ -166,7 +167,7 @@ def test_labels_have_every_option(case):
     outcomes = []
     for target, more in ((LABEL, {"label_smoothing": 0.1}), (targets.labels(LABEL, 0.1), {})):
         head.zero_grad()
-        out = head.nll(x, target, impl="fused", **options, **more)
+        out = head.nll(x, target, impl=impl, **options, **more)
         out.loss.backward()
         outcomes.append([*out, *(p.grad for p in head.parameters() if p.grad is not None)])
     torch.testing.assert_close(*outcomes, rtol=1e-9, atol=1e-11)
