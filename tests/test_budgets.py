@@ -22,16 +22,16 @@ BUDGETS: dict[str, int] = {
     "cli": 3466,
     "common": 2738,
     "compat": 456,
-    "criterions": 200,
+    "criterions": 278,
     "data": 2374,
     "evaluation": 264,
     "heads": 3031,
     "hooks": 2826,
     "huggingface": 700,
     "inference": 1312,
-    "losses": 4713,
+    "losses": 5276,
     "measures": 1789,
-    "models": 1842,
+    "models": 1843,
     "optim": 355,
     "reports": 2143,
     "results": 2478,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 43315
+LINES_OF_TESTS = 43708
 
 
 @pytest.fixture(scope="module")
