@@ -1,19 +1,25 @@
-"""Certify what a model computes, so that the served model is the trained one.
+"""Certify what a model computes, so that the served model is the trained one; and its perplexities.
 
 A certificate holds 64 positions of random words. Position p has log P of its next word and of each
 class x with x mod 64 = p, so that every row of the vocabulary matrix is read, and Σ P of all
 classes. They are computed in float64. Greedy words do not show a wrong scale or cap.
+
+A perplexity is certified by Σ P(x) at 64 positions of the text that was scored, see `Mass`.
 """
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+import highrank_plugins
 from highrank_plugins.common.checksums import check_sum
 from highrank_plugins.common.files import read_json
+from highrank_plugins.common.score import is_piece
 from highrank_plugins.common.user_error import UserError
 
 CERTIFICATE = "certificate.json"
@@ -172,3 +178,69 @@ def _read(path: Path) -> tuple[Any, ...]:
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         pass
     raise UserError(f"{path} is not a certificate; export or certify the model again")
+
+
+# -- perplexities ----------------------------------------------------------------------------------
+
+
+def digest_of_tokens(tokens: Tensor) -> str:
+    """Return a digest that tells one text from another."""
+    return hashlib.sha256(tokens.contiguous().numpy().data).hexdigest()[:16]
+
+
+class Mass:
+    """Hold Σ_x P(x) at 64 positions of a scored text [N], and refuse one that is not 1.
+
+    The text's digest draws the positions, so that no batching and no evaluation changes them. A sum
+    is P_scored(y) Σ_x P(x) / P(y), with y the word that was scored. P is what the scored path
+    computes of all words. If it computes y alone, P is the layer's, of the same features.
+
+    Attributes:
+        worst: Σ P − 1 where it is largest in size; the bound is 1e-5, or 1e-3 in half precision.
+        seen: number of positions so far.
+    """
+
+    def __init__(self, text: Tensor, name: str, dtype: torch.dtype, worst: float = 0.0) -> None:
+        self.text, self.name, self.digest = text, name, digest_of_tokens(text)
+        draw = np.random.RandomState(int(self.digest[:8], 16))
+        self.places = sorted(draw.permutation(len(text))[:POSITIONS].tolist())
+        self.bound = 1e-3 if dtype in _HALVES else 1e-5
+        self.worst, self.seen = worst, 0
+
+    def within(self, start: int, length: int) -> list[int]:
+        """Return the positions among `length` tokens, counted from the first, number `start`."""
+        return [place - start for place in self.places if start <= place < start + length]
+
+    def add(self, scored: Tensor, target: Tensor, log_probs: Tensor) -> None:
+        """Add n ≥ 1 tokens: their score log P(y) [n], y [n], and log P of all words [n, M].
+
+        Raises:
+            UserError: a sum is not 1. The bound grows with −log P(y) above 20.
+        """
+        rows, scored = log_probs.detach().double(), scored.detach().double()
+        ratio = scored - rows.gather(1, target.unsqueeze(1)).squeeze(1)
+        gaps = (rows.logsumexp(1) + ratio).expm1()
+        worst = gaps[gaps.abs().nan_to_num(torch.inf).argmax()].item()
+        if not abs(worst) <= self.bound * max(1.0, -scored.min().item() / _RARE):
+            half = " (or the model overflows: try without --fp16)" if self.bound > 1e-4 else ""
+            raise UserError(
+                f"{self.name}: P(x) of all words, as it was scored, sums to {1 + worst:.6g} at a "
+                f"position, not to 1 within {self.bound:g}: this is no perplexity. Mend the layer, "
+                f"cache or ensemble that returns it{half}"
+            )
+        self.worst, self.seen = max(self.worst, worst, key=abs), self.seen + len(gaps)
+
+    def signature(self, dictionary: Any, context: str, words: int = 0) -> str:
+        """Return the signature of a perplexity; `words`: over which it is a mean, if not tokens."""
+        symbols = dictionary.symbols[dictionary.nspecial :]
+        unit = "word" if words or not any(map(is_piece, symbols)) else "piece"
+        ends, unknown = (
+            "counted" if (self.text == number).any() else "absent"
+            for number in (dictionary.eos(), dictionary.unk())
+        )
+        mass = f"1{self.worst:+.0e}".replace("e-0", "e-")
+        return (
+            f"ppl|unit:{unit}|ctx:{context}|eos:{ends}|unk:{unknown}|text:{self.name}-"
+            f"{self.digest[:8]}|n:{words or len(self.text)}|mass:{mass}|"
+            f"v:{highrank_plugins.__version__}"
+        )

@@ -63,6 +63,11 @@ def hardware() -> dict[str, Any]:
     }
 
 
+def conditions() -> dict[str, Any]:
+    """Return versions, the state of the clone and the machine, as records hold them."""
+    return {"versions": versions(), "git": git_state(), "hardware": hardware()}
+
+
 def machine_kind(found: Mapping[str, Any]) -> str:
     """Return what makes equal seeds give equal numbers, of `hardware`; empty if it is unknown."""
     if "family" not in found:

@@ -15,8 +15,10 @@ from torch import Tensor
 
 import highrank_plugins
 from highrank_plugins.analysis.predictions import perplexity_of
+from highrank_plugins.common.certificate import Mass, digest_of_tokens
 from highrank_plugins.common.files import write_json
-from highrank_plugins.common.provenance import git_state, hardware, versions
+from highrank_plugins.common.provenance import conditions
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.evaluation.dynamic_evaluation import (
     Adaptation,
     GradientStatistics,
@@ -30,11 +32,7 @@ from highrank_plugins.inference.saved_progress import (
     evaluate_segments,
     perplexity,
 )
-from highrank_plugins.inference.streaming_model import (
-    StreamingModel,
-    digest_of_file,
-    digest_of_tokens,
-)
+from highrank_plugins.inference.streaming_model import StreamingModel, digest_of_file
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
 
 Grid = Mapping[str, Sequence[float]]  # option, without --, → the values to try
@@ -73,6 +71,7 @@ class Outcome:
     tokens: int
     nll: float | None  # sum over the tokens, in nats; None where the evaluation failed
     problem: str = ""  # why it failed
+    mass: Mass | None = None
 
     @property
     def metrics(self) -> dict[str, float | None]:
@@ -161,6 +160,7 @@ class Evaluation:
             "--grid": list(search) if search else False,
             **{f"--{name}": list(value) for name, value in values.items()},
             **{f"--{name}": value for name, value in options.items()},
+            "certificate": True,  # earlier versions had none
             "--device": str(self.model.device),
             "torch": str(torch.__version__),
             "highrank_plugins": highrank_plugins.__version__,
@@ -171,18 +171,28 @@ class Evaluation:
         """Score a split, or the first `tokens` of it, at each point."""
         raise NotImplementedError
 
+    def masses(self, name: str, split: str, tokens: int | None, count: int = 1) -> list[Mass]:
+        """Return the masses of a text at `count` points, as the progress `name` left them."""
+        text, dtype = self.model.text(split, tokens), self.model.parameters()[0].dtype
+        left = self.saved.progress.get(name, {}).get("mass", [0.0] * count)
+        return [Mass(text, split, dtype, worst) for worst in left]
+
     def finish(self, points: Sequence[Point], echo: Say, **more: Any) -> None:
         """Evaluate the points, write the record with `more` entries, and delete the progress."""
         run, split, search = self.run, self.run.settings.split, self.run.search
         try:
             outcome, tried = tune_and_evaluate(self.outcomes, points, split, search, echo)
-        except FloatingPointError:
+        except (FloatingPointError, UserError):
             self.saved.remove()  # the search cannot be resumed after this error
             raise
+        assert outcome.mass is not None
+        certificate = outcome.mass.signature(self.model.task.dictionary, f"stream+{run.kind}")
+        echo(certificate)
         record = {
             "metrics": outcome.metrics,
             "tokens": outcome.tokens,
             "signature": f"split:{split}|tokens:{outcome.tokens}|eval:{run.kind}",
+            "certificate": certificate,
             "point": outcome.point,
             "options": {"split": split, **self.named},
             "checkpoint": {
@@ -191,9 +201,7 @@ class Evaluation:
                 "arch": self.model.arch,
             },
             "command": run.command,
-            "versions": versions(),
-            "git": git_state(),
-            "hardware": hardware(),
+            **conditions(),
             "grid": search
             and {
                 "split": search[0],
@@ -266,27 +274,30 @@ class DynamicEvaluator(Evaluation):
         outcomes, progress = [], self.saved.progress
         for point in points:
             name = _name(split, tokens, describe(point))
+            (mass,) = [self.model.mass] = self.masses(name, split, tokens)
             if "problem" not in progress.get(name, {}):
                 try:
-                    self._keep(name, self._evaluate(name, split, tokens, point))
+                    self._keep(name, self._evaluate(name, split, tokens, point, mass))
                 except FloatingPointError as error:
                     self._keep(name, {"problem": str(error), "nll": [None], "tokens": 0})
             found = progress[name]
             problem = found.get("problem", "")
-            outcomes.append(Outcome(point, found["tokens"], found["nll"][0], problem))
+            outcomes.append(Outcome(point, found["tokens"], found["nll"][0], problem, mass))
         return outcomes
 
-    def _evaluate(self, name: str, split: str, tokens: int | None, point: Point) -> dict[str, Any]:
+    def _evaluate(
+        self, name: str, split: str, tokens: int | None, point: Point, mass: Mass
+    ) -> dict[str, Any]:
         weights = [p.detach() for p in self.parameters]
 
         def begin(left: Iterator[Any], state: Any, extra_state: Any) -> Iterator[SegmentResult]:
             _copy(weights, extra_state or self.start)
             adaptation = _adaptation(point, self.options)
-            for scored in dynamic_evaluation(
+            for nll, counted, after in dynamic_evaluation(
                 self.model.score, self.parameters, left, self.start, self.mean_squares,
                 adaptation, state,
             ):  # fmt: skip
-                yield SegmentResult([scored.nll], scored.tokens, scored.state, weights)
+                yield SegmentResult([nll], counted, after, weights, [mass.worst])
 
         segments = self.model.segments(split, self.options.bptt, tokens=tokens)
         done = evaluate_segments(name, segments, self.saved, begin)
@@ -312,24 +323,31 @@ class CacheEvaluator(Evaluation):
         chosen = describe(points[0]) if len(points) == 1 else f"{len(points)} caches"
         name = _name(split, tokens, chosen)
         caches = [_cache(point) for point in points]
+        masses = self.masses(name, split, tokens, len(caches))
 
         def begin(left: Iterator[Any], state: Any, extra_state: Any) -> Iterator[SegmentResult]:
             for cache, (hidden, words) in zip(caches, extra_state or [], strict=bool(extra_state)):
                 cache.hidden, cache.words = (t.to(self.model.device) for t in (hidden, words))
             for batch in left:
                 hidden, target, log_probs, state = self.model.observe(batch, state)
-                scores = [cache.log_probs(hidden, target, log_probs) for cache in caches]
+                rows = self.model.distributions(batch, hidden, masses[0])
+                whole = [dict(rows) for _ in caches]  # by each cache
+                mixed = zip(caches, whole, strict=True)
+                scores = [cache.log_probs(hidden, target, log_probs, of) for cache, of in mixed]
                 nll = [-float(score.double().sum()) for score in scores]
                 if not all(map(math.isfinite, nll)):
                     raise FloatingPointError(f"the loss of a segment is {nll}: the model is broken")
+                for mass, score, of in zip(masses, scores, whole, strict=True):
+                    if of:
+                        mass.add(score[[*of]], target[[*of]], torch.stack([*of.values()]))
                 pairs = [[cache.hidden, cache.words] for cache in caches]
-                yield SegmentResult(nll, len(target), state, pairs)
+                yield SegmentResult(nll, len(target), state, pairs, [m.worst for m in masses])
 
         segments = self.model.segments(split, CHUNK, tokens=tokens)
         done = evaluate_segments(name, segments, self.saved, begin)
         self._keep(name, done)
-        sums = zip(points, done["nll"], strict=True)
-        return [Outcome(point, done["tokens"], nll) for point, nll in sums]
+        found = zip(points, done["nll"], masses, strict=True)
+        return [Outcome(point, done["tokens"], nll, mass=mass) for point, nll, mass in found]
 
 
 def _cache(point: Point) -> NeuralCache:

@@ -3,7 +3,7 @@
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,6 +86,7 @@ class SegmentResult(NamedTuple):
     tokens: int
     state: Any  # the recurrent one after the segment, nested lists of tensors
     extra_state: Any  # any other tensors that the next segment needs
+    mass: Sequence[float] = ()  # worst so far of each of the models, see `Mass`
 
 
 def evaluate_segments(
@@ -94,8 +95,8 @@ def evaluate_segments(
     """Evaluate all segments that an earlier process has not evaluated.
 
     `begin` is called once; both states are None at the start of the text. `saved` keeps the result
-    under `name`: `nll` (sums) and `tokens` of the text so far, and the last `state`, `extra_state`
-    and `position` (number of segments).
+    under `name`: `nll` (sums) and `tokens` of the text so far, and the last `state`, `extra_state`,
+    `mass` and `position` (number of segments).
     """
     progress = saved.progress.get(name, START)
     start = progress["position"]
@@ -111,6 +112,7 @@ def evaluate_segments(
                 "tokens": progress["tokens"] + step.tokens,
                 "state": step.state,
                 "extra_state": step.extra_state,
+                "mass": step.mass,
             }
             if saved.is_due():
                 saved.save()

@@ -16,12 +16,14 @@ from fairseq.models import (
 )
 from torch import Tensor, nn
 
+from highrank_plugins.common.certificate import Mass
 from highrank_plugins.common.checksums import checksum
 from highrank_plugins.inference.loading import load_model, pick_device
 from highrank_plugins.tasks.carried_state import map_tensors
 from highrank_plugins.tasks.streams import Chunk, SplitTokens, Streams, chunk_plan
 
 TASK = "bptt_language_modeling"
+DIVERGED = 80.0  # nats per word
 FairseqBatch = dict[str, Any]
 
 
@@ -37,7 +39,12 @@ class Segments(NamedTuple):
 
 
 class StreamingModel:
-    """Hold a model in evaluation mode, without dropout, that passes on its recurrent state."""
+    """Hold a model in evaluation mode, without dropout, that passes on its recurrent state.
+
+    `score` adds to `mass`, which is None where a perplexity is not the purpose.
+    """
+
+    mass: Mass | None = None
 
     def __init__(self, model: Any, task: Any, arch: str, device: torch.device) -> None:
         self.model, self.task, self.arch, self.device = model, task, arch, device
@@ -86,7 +93,26 @@ class StreamingModel:
     def score(self, batch: FairseqBatch, state: Any) -> tuple[Tensor, int, Any]:
         """Return the summed nll of a batch, with gradients; its tokens; the state after it."""
         out = self._forward(batch, state, reduction="sum")
+        if self.mass is not None:
+            self._add_mass(self.mass, batch, out)
         return out.loss, batch["ntokens"], map_tensors(Tensor.detach, out.state)
+
+    @torch.no_grad()
+    def _add_mass(self, mass: Mass, batch: FairseqBatch, out: Any) -> None:
+        """Add the segments of one stream with a position; only their summed loss is known."""
+        target = batch["target"][0].to(self.device)
+        has_diverged = not out.loss < DIVERGED * len(target)  # and no rounding error stays small
+        if mass.within(batch["position"], len(target)) and not has_diverged:
+            log_probs = self.model.head.log_probs(out.features[:, 0])
+            known = log_probs.gather(1, target[:, None])[:, 0].double()
+            mass.add(known - (out.loss.double() + known.sum()) / len(target), target, log_probs)
+
+    @torch.no_grad()
+    def distributions(self, batch: FairseqBatch, hidden: Tensor, mass: Mass) -> dict[int, Tensor]:
+        """Return log P of all words [M] at the positions of `mass`, by number in `hidden`."""
+        places = mass.within(batch["position"], len(hidden))
+        rows = self.model.head.log_probs(hidden[places]) if places else ()
+        return dict(zip(places, rows, strict=True))
 
     @torch.no_grad()
     def observe(self, batch: FairseqBatch, state: Any) -> tuple[Tensor, Tensor, Tensor, Any]:
@@ -107,11 +133,6 @@ class StreamingModel:
             ignore_index=self.pad,
             reduction=reduction,
         )
-
-
-def digest_of_tokens(tokens: Tensor) -> str:
-    """Return a digest that tells one text from another."""
-    return hashlib.sha256(tokens.contiguous().numpy().data).hexdigest()[:16]
 
 
 def digest_of_file(path: Path) -> str:

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from highrank_plugins.common.files import read_json
 from highrank_plugins.common.formatting import CONTROL
-from highrank_plugins.common.provenance import git_state, hardware, versions
+from highrank_plugins.common.provenance import conditions
 from highrank_plugins.common.score import direction
 from highrank_plugins.results.doubts import doubts, impossible
 
@@ -136,9 +136,7 @@ def make_record(
         "command": training.command,
         "train": training.summary,
         **{name: value for name, value in more.items() if value},
-        "versions": versions(),
-        "git": git_state(),
-        "hardware": hardware(),
+        **conditions(),
     }
     return record | {"doubts": doubts(record)}
 
