@@ -169,7 +169,8 @@ def _write_or_print(scores: "dict[str, Score]", output: Path | None) -> None:
     from highrank_plugins.common.files import write_json
 
     if output is not None:
-        write_json(output, {name: asdict(value) for name, value in scores.items()})
+        said = {name: asdict(score).items() for name, score in scores.items()}
+        write_json(output, {name: {k: v for k, v in of if v != ""} for name, of in said.items()})
         return
     for name, found in scores.items():
         typer.echo(f"{name} {found.value} {found.signature}")

@@ -8,10 +8,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Score:
-    """Hold a metric's value and its signature, such as sacrebleu's."""
+    """Hold a metric's value and its signature, such as sacrebleu's.
+
+    A perplexity may have a certificate, too, see `common.certificate.Mass.signature`.
+    """
 
     value: float
     signature: str
+    certificate: str = ""
 
 
 # words in the names of metrics, ours and fairseq's; two that contradict each other say nothing

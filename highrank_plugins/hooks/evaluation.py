@@ -13,6 +13,11 @@ start of the text; `--post-process subword_nmt` changes nothing, and means per w
 look alike. Why: `eval_lm_dataloader` ignores such blocks, the task comes from the command line, and
 words that end in the option's value are joined. What we do: raise, take `subword_nmt` for `@@ `,
 and say how many words the mean is over. Delete when: fairseq raises.
+
+Masses. What breaks: a layer, a cache or an ensemble whose P(x) do not sum to 1 gets a perplexity
+that is too low. Why: fairseq reads P of the scored words alone. What we do: sum P of all words at
+64 positions, in the tensors that were scored; refuse another sum than 1, and log the signature.
+Delete when: fairseq checks its sums.
 """
 
 import logging
@@ -22,16 +27,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
+import torch
 import torch.distributed as dist
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq_cli import eval_lm, generate, validate
 
+from highrank_plugins.common.certificate import Mass
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.commands import write_output
@@ -45,6 +52,9 @@ class _Split:
     """Count what is scored of a dataset."""
 
     dataset: Any
+    name: str = ""
+    task: Any = None
+    watch: "Watch | None" = None
     ids: set[int] = field(default_factory=set)
     tokens: int = 0
 
@@ -109,12 +119,87 @@ def _counting(cfg: Any) -> Iterator[None]:
         raise UserError(f"{empty}: no sample was scored, because the data are empty")
 
 
+def newest() -> _Split | None:
+    """Return the newest split of the evaluation that runs, if one does."""
+    return next(reversed((_splits.get() or {}).values()), None)
+
+
 def count(sample: dict[str, Any]) -> bool:
     """Count a sample of the newest split, and return whether anybody counts."""
-    splits = _splits.get()
-    if splits:
-        list(splits.values())[-1].add(sample)
-    return bool(splits)
+    if split := newest():
+        split.add(sample)
+    return split is not None
+
+
+class Tap:
+    """Stand for a model in fairseq's SequenceScorer, and keep its (log) P of some tokens [n, M]."""
+
+    def __init__(self, model: Any, tokens: list[int]) -> None:
+        self.model, self.eval, self.tokens = model, model.eval, tokens  # by number in the batch
+        self.kept: list[torch.Tensor] = []
+        self.first = 0  # of a part of the batch (--softmax-batch)
+
+    def __call__(self, **inputs: Any) -> Any:
+        """Return what the model returns."""
+        return self.model(**inputs)
+
+    def get_normalized_probs(self, out: Any, log_probs: bool, sample: Any = None) -> torch.Tensor:
+        """Return what the model returns; a lean one is asked for all words of the tokens."""
+        found = self.model.get_normalized_probs(out, log_probs, sample)
+        start, self.first = self.first, self.first + found[..., 0].numel()
+        if not hasattr(self.model, "distributions"):
+            inside = [n - start for n in self.tokens if start <= n < self.first]
+            self.kept += found.flatten(0, 1)[inside]
+        elif start == 0:
+            rows = self.model.distributions(self.tokens)
+            self.kept += rows if log_probs else rows.exp()
+        return found
+
+
+class Watch:
+    """Follow the certified positions of a text through the batches of fairseq-eval-lm."""
+
+    def __init__(self, split: _Split, models: Any) -> None:
+        options, dataset, self.words = split.task.args, split.dataset, split.task.target_dictionary
+        if getattr(dataset, "counts_tokens", False):  # one text, cut into streams
+            parts, self.context = dataset.tokens.tensor_split(options.eval_streams), "stream"
+        else:
+            parts = tuple(dataset[number]["target"] for number in range(len(dataset)))
+            self.context = f"{options.sample_break_mode or 'none'}-{options.tokens_per_sample}"
+        self.context += f"|models:{len(models)}" if len(models) > 1 else ""
+        self.next = [0, *accumulate(map(len, parts))]  # position of the next word of each sample
+        halves = [p.dtype for m in models for p in m.parameters() if p.element_size() < 4]
+        self.mass = Mass(torch.cat(parts), split.name, (halves or [torch.float32])[0])
+        self.chosen: list[tuple[int, ...]] = []  # row, number among its words, and in the batch
+
+    def see(self, sample: dict[str, Any]) -> None:
+        """Find the positions in a batch."""
+        self.chosen, target = [], sample["target"]
+        for row, number in enumerate(sample["id"].tolist()):
+            columns = target[row].ne(self.words.pad()).nonzero()[:, 0].tolist()
+            places = self.mass.within(self.next[number], len(columns))
+            self.chosen += [(row, n, row * target.size(1) + columns[n]) for n in places]
+            self.next[number] += len(columns)
+
+    def taps(self, models: list[Any]) -> list[Any]:
+        """Return the models, behind taps if the batch has positions."""
+        tokens = [token for *_, token in self.chosen]
+        return [Tap(model, tokens) for model in models] if tokens else models
+
+    @torch.no_grad()
+    def add(self, taps: list[Any], target: torch.Tensor, hypotheses: Any) -> None:
+        """Add the positions of a batch [B, T], as they were scored."""
+        if self.chosen:
+            found = [torch.stack(tap.kept) for tap in taps]
+            log_probs = found[0] if len(taps) == 1 else (sum(found) / len(taps)).log()
+            scores = [hypotheses[r][0]["positional_scores"][n] for r, n, _ in self.chosen]
+            words = target.flatten()[[token for *_, token in self.chosen]]
+            self.mass.add(torch.stack(scores), words, log_probs)
+
+    def report(self, words: int) -> None:
+        """Log the signature of a whole text."""
+        if self.mass.seen == len(self.mass.places):
+            logger.info(f"signature: {self.mass.signature(self.words, self.context, words)}")
 
 
 @replaces(FairseqTask, "dataset")
@@ -123,7 +208,7 @@ def dataset(stock: Callable, task: FairseqTask, split: str) -> Any:
     found = stock(task, split)
     splits = _splits.get()
     if splits is not None and split not in splits:
-        splits[split] = _Split(found)
+        splits[split] = _Split(found, split, task)
     return found
 
 
@@ -163,10 +248,13 @@ def eval_lm_dataloader(stock: Callable, task: Any, dataset: Any, *args: Any, **k
 
 @replaces(eval_lm, "eval_lm")
 def score_text(
-    stock: Callable, *args: Any, batch_iterator: Any, post_process: str | None = None, **kwargs: Any
-) -> Any:
-    """Return loss and perplexity, or raise a UserError if --post-process would join nothing."""
+    stock: Callable, models: Any, *args: Any, batch_iterator: Any,
+    post_process: str | None = None, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Return loss and perplexity; raise a UserError if --post-process joins nothing, or for Σ P."""
     parts, words, known = set(), 0, kwargs["source_dictionary"]
+    if split := newest():
+        split.watch = Watch(split, models)
     if post_process is not None:
         parts = {number for number, word in enumerate(known.symbols) if word.endswith("@@")}
         if post_process not in ("@@ ", "subword_nmt") or not parts:
@@ -181,12 +269,16 @@ def score_text(
         nonlocal words
         for sample in batch_iterator:
             count(sample)
+            if split and split.watch and "net_input" in sample:
+                split.watch.see(sample)
             for row in sample.get("target", ()) if parts else ():
                 numbers = row[row != known.pad()].tolist()
                 words += len(numbers) - sum(number in parts for number in numbers[:-1])
             yield sample
 
-    found = stock(*args, batch_iterator=counted(), post_process=post_process, **kwargs)
+    found = stock(models, *args, batch_iterator=counted(), post_process=post_process, **kwargs)
+    if split and split.watch:
+        split.watch.report(words)
     if parts:
         logger.info(f"loss and perplexity are means over {words:,} words and ends of lines")
     return found

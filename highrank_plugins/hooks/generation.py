@@ -33,7 +33,7 @@ from fairseq.tasks.translation import TranslationTask
 
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks.evaluation import count
+from highrank_plugins.hooks.evaluation import count, newest
 
 # messages of torch for a CPU, for a GPU, and of the GPU's matrix libraries
 _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
@@ -181,7 +181,9 @@ def score(stock: Callable, scorer: Any, models: Any, sample: Any, **kwargs: Any)
             model.target_scores(sample["target"]) if hasattr(model, "target_scores") else model
             for model in models
         ]
-        hypotheses = stock(scorer, lean, sample, **kwargs)
+        watch = split.watch if (split := newest()) else None
+        taps = watch.taps(lean) if watch else lean
+        hypotheses = stock(scorer, taps, sample, **kwargs)
     scores = torch.cat([best["positional_scores"].float() for best, *_ in hypotheses])
     if not scores.isfinite().all():
         wrong = int((~scores.isfinite()).sum())
@@ -190,4 +192,6 @@ def score(stock: Callable, scorer: Any, models: Any, sample: Any, **kwargs: Any)
             f"{sample['id'].tolist()[:5]} are infinite or NaN, so no perplexity can be given: "
             "the model is broken, or --fp16 overflows (try without)"
         )
+    if watch:
+        watch.add(taps, sample["target"], hypotheses)
     return hypotheses

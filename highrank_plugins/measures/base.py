@@ -200,7 +200,8 @@ class AdaptiveEvaluation(Measure):
     def scores(cls, found: Found, split: str) -> dict[str, Score]:
         value, tokens = found["metrics"]["perplexity"], found["tokens"]
         signature = f"tokens:{tokens}|eval:{cls.kind}"
-        return {f"{split}_{cls.kind}_perplexity": Score(round(value, 2), signature)}
+        mass = found.get("certificate", "")
+        return {f"{split}_{cls.kind}_perplexity": Score(round(value, 2), signature, mass)}
 
 
 @dataclass(frozen=True)

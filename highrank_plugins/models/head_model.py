@@ -228,6 +228,7 @@ class TargetScores:
         features, extra = self.model.features(**net_input)
         if carried is not None:
             carried.states[self.model] = extra["state"]
+        self.features = features
         nll = self.model.head_loss(features, self.target).nll
         return -nll.unsqueeze(-1), extra
 
@@ -235,3 +236,7 @@ class TargetScores:
         """Return the scores [..., 1], or their exponentials, as a view [..., V]."""
         scores = net_output[0] if log_probs else net_output[0].exp()
         return scores.expand(*scores.shape[:-1], self.model.head.num_classes)
+
+    def distributions(self, tokens: list[int]) -> Tensor:
+        """Return log P of all words [n, V] of some tokens, by number in the scored batch."""
+        return self.model.head.log_probs(self.features.flatten(0, 1)[tokens])

@@ -131,7 +131,8 @@ def _scores(record: Mapping[str, Any] | None) -> Iterator[tuple[str, object]]:
     if record is None:
         return
     for name, value in record["metrics"].items():
-        signature = record.get("signatures", {}).get(name)
+        said = record.get("signatures", {}) | record.get("certificates", {})
+        signature = said.get(name)
         yield name, f"{value} ({signature.replace('|', ', ')})" if signature else value
     yield from (("caution", doubt) for doubt in doubts(dict(record)))
 

@@ -23,6 +23,7 @@ from highrank_plugins.results.doubts import (
     Record,
     doubt_notes,
     is_perplexity,
+    masses,
     provenance_notes,
     require_comparable,
     systems_below_floor,
@@ -177,7 +178,8 @@ def compare_records(
         said = f"Seeds deviate by more than {WILD} nats, as where some failed to train: "
         doubtful += [f"{said}{', '.join(wild)}."][: len(wild)]
     causes = [f"a {of}" for of, why in (("difference", differences), ("doubt", doubtful)) if why]
-    return replace(compared, notes=[*compared.notes, *doubtful, *differences], causes=causes)
+    notes = [*compared.notes, *doubtful, *differences, *filter(None, [masses(of_systems)])]
+    return replace(compared, notes=notes, causes=causes)
 
 
 def pooled_deviation(systems: Sequence[ComparedSystem], metric: str) -> float | None:

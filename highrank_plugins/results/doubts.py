@@ -26,6 +26,7 @@ _KINDS = {
     "": (re.compile(""), -math.inf, math.inf),
 }
 _EVALUATED = re.compile("(valid|test)_|ppl|perplexity")  # as the unigram's, unlike in training
+_TEXT = re.compile(r"unit:[^|]*|text:[^|]*|n:\d+")  # of certificates; neither mass nor version
 LEAST_BLEU = 5.0
 LEAST_KLD = 0.01
 TEXT_BLOCKS = ("corpus", "data", "clean")
@@ -93,6 +94,7 @@ def require_comparable(metric: str, runs: Sequence[tuple[Path, Record]]) -> None
     for path, record in runs:
         said = vocabulary(record) if is_perplexity(metric) else {}
         said["signature"] = _signature(record, metric)
+        said["text"] = "|".join(_TEXT.findall(record.get("certificates", {}).get(metric, "")))
         for what in filter(said.get, said if metric in record["metrics"] else ()):
             there, other = first.setdefault(what, (path, said[what]))
             if other != (value := said[what]):
@@ -228,6 +230,16 @@ def texts(systems: Mapping[str, Sequence[Record]]) -> str:
     return _difference(
         what, systems, lambda record: f"{_preparation(record)} {record.get('data')}", short=True
     )
+
+
+def masses(systems: Mapping[str, Sequence[Record]]) -> str:
+    """Return how far Σ P(x) of any perplexity is from 1; empty if no record says it."""
+    stated = {name: [r.get("certificates") for r in records] for name, records in systems.items()}
+    gaps = re.findall(r"\|mass:1([^|]+)", str(stated))
+    silent = ", ".join(name for name, found in stated.items() if not all(found))
+    rest = f" (mass not recorded: {silent})" if silent else ""
+    worst = max(map(abs, map(float, gaps)), default=0.0)
+    return f"Σ P(x) is 1 within {worst:.0e} at 64 positions of each text{rest}." if gaps else ""
 
 
 def _preparation(record: Record) -> str:

@@ -24,6 +24,7 @@ BEFORE = "_before_finetuning"  # ends the names of the scores of the first train
 _COUNT = re.compile(r"Evaluated ([\d,]+) tokens")
 _WORDS = re.compile(r"are means over ([\d,]+) words")  # the log of hooks/evaluation.py
 _PART = re.compile(r"this is part \d+ of \d+")  # the log of hooks/evaluation.py
+_CERTIFICATE = re.compile(r"ppl\|\S+")  # the log of hooks/evaluation.py
 _LOSS = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity")
 
 
@@ -44,9 +45,10 @@ def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
     bits = float(losses[-1])
     signature = f"tokens:{counts[-1].replace(',', '')}|eval:static"
     signature += "".join(f"|words:{n.replace(',', '')}" for n in _WORDS.findall(text)[-1:])
+    certificate = "".join(_CERTIFICATE.findall(text)[-1:])
     return {
-        f"{split}_perplexity": Score(round(2**bits, 2), signature),
-        f"{split}_bits": Score(bits, signature),
+        f"{split}_perplexity": Score(round(2**bits, 2), signature, certificate),
+        f"{split}_bits": Score(bits, signature, certificate),
     }
 
 

@@ -83,6 +83,7 @@ class _Record(TypedDict, total=False):
     ]
     signature: str
     signatures: dict[str, str]
+    certificates: dict[str, str]
     config: dict[str, dict[str, bool | Whole | BoundedFloat | str | None] | None]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)]
     command: str
@@ -127,6 +128,7 @@ def make_record(
     """
     if finetuning is not None:
         more["finetune"] = {"command": finetuning.command, "train": finetuning.summary}
+    more["certificates"] = {name: s.certificate for name, s in scores.items() if s.certificate}
     record = {
         "metrics": {name: score.value for name, score in scores.items()},
         "signature": next(iter(scores.values())).signature,

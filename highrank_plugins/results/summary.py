@@ -95,7 +95,8 @@ def summary(result: dict[str, Any], texts: list[Path]) -> str:
     lines = _dialogues(texts) if "bleu1_precision" in metrics else _translations(texts)
     known = ("chrf", "sacrebleu")
     if not {*known} <= metrics.keys():
-        lines += [f"{name:>24}  {value}  {signatures[name]}" for name, value in metrics.items()]
+        said = signatures | result.get("certificates", {})
+        lines += [f"{name:>24}  {value}  {said[name]}" for name, value in metrics.items()]
     lines += ledger.describe(result.get("ledger", {}))
     numbers = {name: value for name, value in result["train"].items() if value is not None}
     said = ((metric_named(name).text or f"{name} {{:,.10g}}", n) for name, n in numbers.items())
