@@ -165,8 +165,9 @@ class Watch:
             parts, self.context = dataset.tokens.tensor_split(options.eval_streams), "stream"
         else:
             parts = tuple(dataset[number]["target"] for number in range(len(dataset)))
-            self.context = f"{options.sample_break_mode or 'none'}-{options.tokens_per_sample}"
-        self.context += f"|models:{len(models)}" if len(models) > 1 else ""
+            mode = options.sample_break_mode or "none"
+            self.context = f"{'block' if mode == 'none' else mode}-{options.tokens_per_sample}"
+        self.models, self.window = len(models), -1  # of --context-window, if there is one
         self.next = [0, *accumulate(map(len, parts))]  # position of the next word of each sample
         halves = [p.dtype for m in models for p in m.parameters() if p.element_size() < 4]
         self.mass = Mass(torch.cat(parts), split.name, (halves or [torch.float32])[0])
@@ -175,6 +176,7 @@ class Watch:
     def see(self, sample: dict[str, Any]) -> None:
         """Find the positions in a batch."""
         self.chosen, target = [], sample["target"]
+        self.window = max(self.window, *sample.get("start_indices", [0]))
         for row, number in enumerate(sample["id"].tolist()):
             columns = target[row].ne(self.words.pad()).nonzero()[:, 0].tolist()
             places = self.mass.within(self.next[number], len(columns))
@@ -199,7 +201,9 @@ class Watch:
     def report(self, words: int) -> None:
         """Log the signature of a whole text."""
         if self.mass.seen == len(self.mass.places):
-            logger.info(f"signature: {self.mass.signature(self.words, self.context, words)}")
+            context = self.context + (f"+{self.window}" if self.window > 0 else "")
+            context += f"|models:{self.models}" if self.models > 1 else ""
+            logger.info(f"signature: {self.mass.signature(self.words, context, words)}")
 
 
 @replaces(FairseqTask, "dataset")

@@ -169,6 +169,20 @@ def test_a_long_heading_takes_two_lines_in_a_terminal():
     assert ["words", "per"] in lines and ["mos", "7"] in lines
 
 
+def test_masses_are_noted_and_do_not_enter_the_comparison(records):
+    assert "mass" not in compare(*records).output  # of old records
+    for path, mass in zip(records, ("1+3e-7|v:1", "1-2e-6|v:2"), strict=False):
+        stated = f"ppl|unit:word|ctx:stream|text:test-ab12|n:100|mass:{mass}"
+        change(path, certificates={"test_perplexity": stated})
+    done = compare(*records)
+    note = "Σ P(x) is 1 within 2e-06 at 64 positions of each text (mass not recorded: mos, soft"
+    assert done.exit_code == 0 and note in done.output and "causes" not in done.output
+    change(records[1], certificates={"test_perplexity": stated.replace("ab12", "cd34")})
+    done = compare(*records)
+    assert done.exit_code == 2
+    assert "test_perplexity has the text unit:word|text:test-cd34|n:100" in done.output
+
+
 @pytest.mark.parametrize(
     ("changes", "note"),
     [

@@ -31,6 +31,17 @@ def test_the_result_of_eval_lm_is_read(tmp_path, more, words):
     }
 
 
+PPL = "ppl|unit:word|ctx:stream|eos:counted|unk:counted|text:test-ab12|n:82430"
+
+
+@pytest.mark.parametrize("mass", ["|mass:1+3e-7|v:0.1.0", ""])
+def test_the_signature_with_the_mass_is_read_from_the_log(tmp_path, mass):
+    said = f"INFO:highrank_plugins.hooks.evaluation:signature: {PPL}{mass}\n" if mass else ""
+    (tmp_path / "test.log").write_text(said + LOG)
+    found = read_eval_lm(tmp_path / "test.log", "test")
+    assert {score.certificate for score in found.values()} == {f"{PPL}{mass}" if mass else ""}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

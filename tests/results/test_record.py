@@ -7,6 +7,7 @@ import pytest
 
 import highrank_plugins
 from highrank_plugins.common import files
+from highrank_plugins.common.provenance import git_state
 from highrank_plugins.results import record
 from highrank_plugins.results.scoring import Score
 from highrank_plugins.training.configuration import Configuration
@@ -17,6 +18,7 @@ def result():
     configuration = Configuration(data={"vocab_size": 5}, train={"arch": "x", "seed": 7})
     scores = {"sacrebleu": Score(30.1, "sig:bleu"), "chrf": Score(50.2, "sig:chrf")}
     first = record.RecordedTraining("fairseq-train data", {"updates": 3.0})
+    scores["test_perplexity"] = Score(80.0, "tokens:9", "ppl|n:9|mass:1+3e-7|v:0.1.0")
     second = record.RecordedTraining("fairseq-train data --finetune-from-model a", {"updates": 2.0})
     return record.make_record(scores, configuration, first, second, paired={"scores": [1]})
 
@@ -24,7 +26,8 @@ def result():
 def test_a_record_is_complete(result):
     again = {"command": "fairseq-train data --finetune-from-model a", "train": {"updates": 2.0}}
     expected = {
-        "metrics": {"sacrebleu": 30.1, "chrf": 50.2}, "signature": "sig:bleu", "seeds": [7],
+        "metrics": {"sacrebleu": 30.1, "chrf": 50.2, "test_perplexity": 80.0}, "seeds": [7],
+        "certificates": {"test_perplexity": "ppl|n:9|mass:1+3e-7|v:0.1.0"}, "signature": "sig:bleu",
         "command": "fairseq-train data", "train": {"updates": 3.0}, "finetune": again,
         "paired": {"scores": [1]},
     }  # fmt: skip
@@ -46,9 +49,9 @@ def test_only_changes_to_tracked_files_make_a_clone_modified(tmp_path, monkeypat
     git("commit", "--quiet", "--message", "one")
     monkeypatch.setattr(highrank_plugins, "__file__", str(known))
     (tmp_path / "notes.txt").write_text("mine")
-    assert record.git_state()["modified"] is False
+    assert git_state()["modified"] is False
     known.write_text("changed")
-    assert record.git_state()["modified"] is True
+    assert git_state()["modified"] is True
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

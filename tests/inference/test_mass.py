@@ -1,0 +1,300 @@
+"""The mass of a perplexity: planted faults are refused, honest scores are not."""
+
+import re
+from contextlib import contextmanager
+from functools import cache
+
+import pytest
+import torch
+from fairseq_cli import eval_lm
+from typer.testing import CliRunner
+
+from highrank_plugins.cli import app
+from highrank_plugins.common.certificate import POSITIONS, Mass
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.evaluation.neural_cache import NeuralCache
+from highrank_plugins.hooks import evaluation
+from highrank_plugins.inference.adaptive_evaluation import (
+    Run,
+    run_cache_evaluation,
+    run_dynamic_evaluation,
+)
+from highrank_plugins.inference.streaming_model import StreamingModel
+from highrank_plugins.models.head_model import HeadModel
+from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
+from tests.built import Built, parse
+from tests.inference.checkpoints import write_checkpoint
+from tests.tasks.built import build
+
+BLOCKS = """--task language_modeling --tokens-per-sample 16 --decoder-embed-dim 8
+    --decoder-ffn-embed-dim 8 --decoder-attention-heads 1 --decoder-layers 1
+    --optimizer adam""".split()
+STREAM, STOCK = "awd_lstm_lm_mos", "transformer_lm"
+CACHE = {"theta": [0.5], "lambda": [0.2], "window": [9]}
+STEP = {"lr": [0.01], "eps": [0.001], "lambda": [0.01]}
+
+
+@pytest.fixture(scope="module")
+def models(stream_data, tmp_path_factory):
+    """Return a function (arch, function) → what is built, with weights large enough to matter."""
+    folder = tmp_path_factory.mktemp("models")
+
+    @cache
+    def models(arch, function="identity"):
+        if arch.startswith("awd"):
+            built = build(stream_data, "--head-pointwise", function, arch=arch)
+        else:
+            kind = "cross_entropy" if arch == "transformer_lm" else "highrank_cross_entropy"
+            built = Built.of(parse([stream_data, "--arch", arch, "--criterion", kind, *BLOCKS]))
+        built.path = write_checkpoint(folder / f"{arch}_{function}.pt", built)
+        built.model.eval()
+        return built
+
+    return models
+
+
+def score(built, models, softmax_batch=0, **more):
+    """Score the test text as fairseq-eval-lm does."""
+    task = built.task
+    with evaluation._counting(built.cfg):
+        task.load_dataset("test")
+        limits = {"max_tokens": 100, "max_positions": 1000} | more
+        batches = task.eval_lm_dataloader(dataset=task.dataset("test"), **limits)
+        words = {"source_dictionary": task.source_dictionary, "softmax_batch": softmax_batch}
+        return eval_lm.eval_lm(models=models, batch_iterator=batches, **words)
+
+
+@pytest.fixture
+def signature(caplog):
+    """Return the signature that a score has logged."""
+    caplog.set_level("INFO")
+
+    def signature():
+        (found,) = re.findall(r"signature: (ppl\|\S+)", caplog.text)
+        caplog.clear()
+        return found
+
+    return signature
+
+
+def adapt(kind, models, data):
+    """Return the signature that an evaluation prints."""
+    said = []
+    run = Run(models(STREAM).path, str(data), kind, "", AdaptiveSettings(device="cpu"))
+    if kind == "cache":
+        run_cache_evaluation(run, CACHE, said.append)
+    else:
+        run_dynamic_evaluation(run, STEP, DynamicSettings(train_batch_size=10), said.append)
+    return said[-1]
+
+
+def mass_of(signature):
+    return float(re.search(r"mass:1([+-]\S+?)\|", signature)[1])
+
+
+# -- honest scores ------------------------------------------------------------------------------
+
+STRUCTURES = ["softmax", "mos", "moc", "mixtape"]
+
+
+@pytest.mark.parametrize("function", ["identity", "gss", "plif", "sigmoid_cap", "multimax"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_layers_are_accepted(structure, function, models, signature):
+    built = models(f"awd_lstm_lm_{structure}", function)
+    score(built, [built.model])
+    assert abs(mass_of(signature())) < 5e-6
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_dtypes_are_accepted(dtype, structure, stream_data, signature):
+    built = Built.of(
+        parse([stream_data, "--arch", f"transformer_lm_{structure}",
+               "--criterion", "highrank_cross_entropy", *BLOCKS])
+    )  # fmt: skip
+    score(built, [built.model.eval().to(dtype)])
+    assert abs(mass_of(signature())) < (1e-3 if dtype == torch.float16 else 5e-6)
+
+
+@pytest.mark.parametrize("part", [0, 3])
+@pytest.mark.parametrize(
+    "archs",
+    [[STREAM], [STREAM, "awd_lstm_lm_softmax"], [STOCK], [STOCK, "transformer_lm_mixtape"]],
+    ids="+".join,
+)
+def test_paths_are_accepted(archs, part, models, signature):
+    built = [models(arch) for arch in archs]
+    score(built[0], [one.model for one in built], part)
+    found = signature()
+    assert abs(mass_of(found)) < 5e-6
+    assert ("|models:2|" in found) == (len(archs) == 2)
+
+
+@pytest.mark.parametrize("kind", ["cache", "dynamic"])
+def test_adapting_models_are_accepted(kind, models, stream_data):
+    found = adapt(kind, models, stream_data)
+    assert abs(mass_of(found)) < 5e-6 and f"|ctx:stream+{kind}|" in found
+
+
+# -- planted faults -----------------------------------------------------------------------------
+
+
+def of_returned(change):
+    """Return a fault of a stock model's `get_normalized_probs`, which fairseq reads."""
+
+    @contextmanager
+    def plant(models, patch):
+        built = models("transformer_lm")
+        own = built.model.get_normalized_probs
+
+        def returned(out, log_probs, sample=None):
+            return change(own(out, True, sample), out[0])
+
+        patch.setattr(built.model, "get_normalized_probs", returned)
+        yield lambda: score(built, [built.model])
+
+    return plant
+
+
+def of_lean(change):
+    """Return a fault of the loss that gives log P of the target alone."""
+
+    @contextmanager
+    def plant(models, patch):
+        built, own = models(STREAM), HeadModel.head_loss
+
+        def loss(*args, **options):
+            out = own(*args, **options)
+            return out._replace(nll=change(out.nll))
+
+        patch.setattr(HeadModel, "head_loss", loss)
+        yield lambda: score(built, [built.model])
+
+    return plant
+
+
+def half_mixture(log_probs, logits):
+    one, other = ((of / 10).softmax(-1).half() for of in (logits, logits.flip(-1)))
+    return (one * 0.7 + other * 0.3).float().log()
+
+
+FAULTS = {
+    "logits for log P": of_returned(lambda log_probs, logits: logits),
+    "ε in the log": of_returned(lambda log_probs, logits: (log_probs.exp() + 1e-5).log()),
+    "half-precision mixture": of_returned(half_mixture),
+    "half-precision log P": of_returned(lambda log_probs, logits: log_probs.half().float()),
+    "ensemble of logits": of_returned(
+        lambda log_probs, logits: (log_probs + logits.flip(-1).log_softmax(-1)) / 2
+    ),
+    "a word left out": of_returned(
+        lambda log_probs, logits: log_probs.index_fill(-1, torch.tensor([7]), -1e4)
+    ),
+    "unnormalised smoothing": of_returned(
+        lambda log_probs, logits: torch.logaddexp(log_probs, torch.tensor(-9.0))
+    ),
+    "ε in the lean loss": of_lean(lambda nll: -((-nll).exp() + 1e-5).log()),
+    "temperature after the loss": of_lean(lambda nll: 0.999 * nll),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_a_model_is_refused(fault, models, monkeypatch):
+    said = r"test: P\(x\) of all words, as it was scored, sums to"
+    with FAULTS[fault](models, monkeypatch) as run, pytest.raises(UserError, match=said):
+        run()
+
+
+class Unnormalised(NeuralCache):
+    def _mix(self, model_log_probs, pointer, place):
+        mixed = torch.logaddexp(model_log_probs, pointer + torch.tensor(self.lamb).log())
+        return torch.where(place < self.window, model_log_probs, mixed)
+
+
+class Doubled(NeuralCache):
+    """Attend to each word twice."""
+
+    def _mix(self, model_log_probs, pointer, place):
+        return super()._mix(model_log_probs, pointer + torch.tensor(2.0).log(), place)
+
+
+class OneSided(NeuralCache):
+    """Give the target alone what all words of the cache have."""
+
+    def _block(self, hidden, target, model_log_probs, whole):
+        return super()._block(hidden, target, model_log_probs, whole) + 1e-4
+
+
+@pytest.mark.parametrize("fault", [Unnormalised, Doubled, OneSided])
+def test_a_fault_of_a_cache_is_refused(fault, models, stream_data, monkeypatch):
+    monkeypatch.setattr("highrank_plugins.inference.adaptive_evaluation.NeuralCache", fault)
+    with pytest.raises(UserError, match="test: P"):
+        adapt("cache", models, stream_data)
+
+
+def test_a_refused_score_has_no_record(models, stream_data, monkeypatch, tmp_path):
+    monkeypatch.setattr("highrank_plugins.inference.adaptive_evaluation.NeuralCache", Doubled)
+    words = [models(STREAM).path, stream_data, *"--theta 0.5 --lambda 0.2 --window 9".split()]
+    words += ["--output", tmp_path / "out.json", "--save-seconds", 0]
+    done = CliRunner().invoke(app, ["evaluate", "cache", *map(str, words)])
+    assert done.exit_code == 2 and "highrank: test: P(x) of all words" in done.output
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("factor", [0.999, 1.001])
+def test_a_fault_of_dynamic_evaluation_is_refused(factor, models, stream_data, monkeypatch):
+    own = StreamingModel._forward
+
+    def forward(self, batch, state, reduction):
+        out = own(self, batch, state, reduction)
+        return out._replace(loss=factor * out.loss)
+
+    monkeypatch.setattr(StreamingModel, "_forward", forward)
+    with pytest.raises(UserError, match="test: P"):
+        adapt("dynamic", models, stream_data)
+
+
+# -- positions and signatures -------------------------------------------------------------------
+
+
+def test_the_text_draws_the_positions():
+    text = torch.arange(5000) % 97
+    one = Mass(text, "test", torch.float32)
+    assert len({*one.places}) == POSITIONS and one.places == sorted(one.places)
+    assert Mass(text.clone(), "valid", torch.float16).places == one.places
+    text[4999] += 1
+    assert Mass(text, "test", torch.float32).places != one.places
+    assert max(one.places) > 4000  # not the first ones
+    assert one.within(one.places[3], 1) == [0]
+
+
+def test_every_path_and_batching_has_one_text(models, stream_data, signature):
+    found = []
+    for arch, more in ((STREAM, {}), ("transformer_lm", {}), ("transformer_lm", {"batch_size": 1})):
+        score(models(arch), [models(arch).model], **more)
+        found.append(signature())
+    found += [adapt(kind, models, stream_data) for kind in ("cache", "dynamic")]
+    assert len({re.search(r"text:test-\w{8}\|n:\d+", one)[0] for one in found}) == 1
+    contexts = [re.search(r"ctx:([^|]+)", one)[1] for one in found]
+    assert contexts == ["stream", "block-16", "block-16", "stream+cache", "stream+dynamic"]
+    score(models("transformer_lm"), [models("transformer_lm").model], context_window=4)
+    assert "|ctx:block-16+4|" in signature()
+
+
+@pytest.mark.parametrize(("dtype", "gap", "accepted"), [
+    (torch.float32, 9e-6, True), (torch.float32, 1.1e-5, False), (torch.float16, 9e-4, True),
+    (torch.bfloat16, 1.1e-3, False), (torch.float64, -1.1e-5, False),
+    (torch.float32, float("nan"), False),
+])  # fmt: skip
+def test_the_bounds(dtype, gap, accepted):
+    mass = Mass(torch.arange(100), "test", dtype)
+    rows = torch.randn(4, 9, dtype=torch.float64).log_softmax(-1)
+    rows[2] += torch.tensor(gap, dtype=torch.float64).log1p()
+    target = torch.arange(4)
+    scored = rows.gather(1, target[:, None])[:, 0]
+    if accepted:
+        mass.add(scored, target, rows)
+        assert mass.worst == pytest.approx(gap) and mass.seen == 4
+        return
+    with pytest.raises(UserError, match=r"not to 1 within (1e-05|0.001): this is no perplexity"):
+        mass.add(scored, target, rows)
+    assert mass.seen == 0
