@@ -54,7 +54,7 @@ class _Split:
     dataset: Any
     name: str = ""
     task: Any = None
-    watch: "Watch | None" = None
+    watch: "MassWatch | None" = None
     ids: set[int] = field(default_factory=set)
     tokens: int = 0
 
@@ -156,7 +156,7 @@ class Tap:
         return found
 
 
-class Watch:
+class MassWatch:
     """Follow the certified positions of a text through the batches of fairseq-eval-lm."""
 
     def __init__(self, split: _Split, models: Any) -> None:
@@ -258,7 +258,7 @@ def score_text(
     """Return loss and perplexity; raise a UserError if --post-process joins nothing, or for Σ P."""
     parts, words, known = set(), 0, kwargs["source_dictionary"]
     if split := newest():
-        split.watch = Watch(split, models)
+        split.watch = MassWatch(split, models)
     if post_process is not None:
         parts = {number for number, word in enumerate(known.symbols) if word.endswith("@@")}
         if post_process not in ("@@ ", "subword_nmt") or not parts:

@@ -71,7 +71,7 @@ class Outcome:
     tokens: int
     nll: float | None  # sum over the tokens, in nats; None where the evaluation failed
     problem: str = ""  # why it failed
-    mass: Mass | None = None
+    mass: Any = None  # a `Mass`
 
     @property
     def metrics(self) -> dict[str, float | None]:
@@ -185,7 +185,6 @@ class Evaluation:
         except (FloatingPointError, UserError):
             self.saved.remove()  # the search cannot be resumed after this error
             raise
-        assert outcome.mass is not None
         certificate = outcome.mass.signature(self.model.task.dictionary, f"stream+{run.kind}")
         echo(certificate)
         record = {
@@ -260,9 +259,8 @@ class DynamicEvaluator(Evaluation):
 
         def begin(left: Iterator[Any], state: Any, extra_state: Any) -> Iterator[SegmentResult]:
             _copy(sums, extra_state or sums)
-            for nll, tokens, after in gather_statistics(
-                score, self.parameters, left, self.statistics, state
-            ):
+            steps = gather_statistics(score, self.parameters, left, self.statistics, state)
+            for nll, tokens, after in steps:
                 yield SegmentResult([nll], tokens, after, sums)
 
         progress = evaluate_segments(STATISTICS, segments, self.saved, begin)
@@ -277,7 +275,7 @@ class DynamicEvaluator(Evaluation):
             (mass,) = [self.model.mass] = self.masses(name, split, tokens)
             if "problem" not in progress.get(name, {}):
                 try:
-                    self._keep(name, self._evaluate(name, split, tokens, point, mass))
+                    self._keep(name, self._evaluate(name, split, tokens, point))
                 except FloatingPointError as error:
                     self._keep(name, {"problem": str(error), "nll": [None], "tokens": 0})
             found = progress[name]
@@ -285,10 +283,8 @@ class DynamicEvaluator(Evaluation):
             outcomes.append(Outcome(point, found["tokens"], found["nll"][0], problem, mass))
         return outcomes
 
-    def _evaluate(
-        self, name: str, split: str, tokens: int | None, point: Point, mass: Mass
-    ) -> dict[str, Any]:
-        weights = [p.detach() for p in self.parameters]
+    def _evaluate(self, name: str, split: str, tokens: int | None, point: Point) -> dict[str, Any]:
+        weights, mass = [p.detach() for p in self.parameters], self.model.mass
 
         def begin(left: Iterator[Any], state: Any, extra_state: Any) -> Iterator[SegmentResult]:
             _copy(weights, extra_state or self.start)
@@ -297,7 +293,7 @@ class DynamicEvaluator(Evaluation):
                 self.model.score, self.parameters, left, self.start, self.mean_squares,
                 adaptation, state,
             ):  # fmt: skip
-                yield SegmentResult([nll], counted, after, weights, [mass.worst])
+                yield SegmentResult([nll], counted, after, weights, [mass.worst] if mass else [])
 
         segments = self.model.segments(split, self.options.bptt, tokens=tokens)
         done = evaluate_segments(name, segments, self.saved, begin)
@@ -337,9 +333,8 @@ class CacheEvaluator(Evaluation):
                 nll = [-float(score.double().sum()) for score in scores]
                 if not all(map(math.isfinite, nll)):
                     raise FloatingPointError(f"the loss of a segment is {nll}: the model is broken")
-                for mass, score, of in zip(masses, scores, whole, strict=True):
-                    if of:
-                        mass.add(score[[*of]], target[[*of]], torch.stack([*of.values()]))
+                for mass, score, of in zip(masses, scores, whole, strict=True) if rows else ():
+                    mass.add(score[[*of]], target[[*of]], torch.stack([*of.values()]))
                 pairs = [[cache.hidden, cache.words] for cache in caches]
                 yield SegmentResult(nll, len(target), state, pairs, [m.worst for m in masses])
 
