@@ -19,29 +19,29 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1593,
     "benchmarks": 1384,
-    "cli": 3466,
-    "common": 2738,
+    "cli": 3467,
+    "common": 2819,
     "compat": 456,
     "criterions": 278,
     "data": 2374,
-    "evaluation": 264,
+    "evaluation": 282,
     "heads": 3031,
-    "hooks": 2826,
+    "hooks": 2926,
     "huggingface": 700,
-    "inference": 1312,
+    "inference": 1348,
     "losses": 5276,
-    "measures": 1789,
-    "models": 1843,
+    "measures": 1790,
+    "models": 1848,
     "optim": 355,
-    "reports": 2143,
-    "results": 2478,
+    "reports": 2144,
+    "results": 2495,
     "studies": 1234,
     "tasks": 575,
     "top": 70,
     "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 43708
+LINES_OF_TESTS = 44036
 
 
 @pytest.fixture(scope="module")
