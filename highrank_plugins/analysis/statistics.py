@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations, product
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -54,6 +55,64 @@ def student_t(a: Runs, b: Runs) -> TTest:
 def welch_t(a: Runs, b: Runs) -> TTest:
     """Test whether two means are equal, two-sided and unpaired, with any variances (Welch 1947)."""
     return _t_test(a, b, equal_variances=False)
+
+
+@dataclass(frozen=True)
+class PlannedTest:
+    """Test once, or at several looks while runs are added: `looks` are their least and most runs.
+
+    At each look the p-value is the share of studies without a difference in which the least p of
+    all possible looks, one with each number of runs, is as small. All looks together thus err in
+    `alpha` of studies, whenever they stop. This spends alpha evenly (Pocock 1977). With 3 to 12
+    runs, 5.2 % of 20,000 studies without a difference ended with one. A difference of 2
+    deviations was found by 98 %, after 5.7 runs on average. The e-value of a normal mixture of
+    t-tests, which needs no last look, found it in 94 % after 7.0, and erred in 1.6 %. The test of
+    arXiv 2501.03982 has the power of the last look, but before it gives only a probability of
+    rejecting.
+    """
+
+    name: str = "student"  # or "welch"
+    looks: tuple[int, int] | None = None
+
+    def __call__(self, a: Runs, b: Runs) -> TTest:
+        """Return t and its p-value, of this look if there are several."""
+        found = student_t(a, b) if self.equal_variances else welch_t(a, b)
+        if self.looks is None or self.looks[0] == self.looks[1]:
+            return found
+        least = _least_p(*self.looks, self.equal_variances)
+        share = (1 + least.searchsorted(found.p_value, "right")) / (1 + len(least))
+        count = self.looks[1] - self.looks[0] + 1  # a bound, where few draws are as small
+        return found._replace(p_value=float(min(share, count * found.p_value)))
+
+    @property
+    def equal_variances(self) -> bool:
+        """Whether the variances are taken to be equal."""
+        return self.name == "student"
+
+    def level(self, alpha: float) -> float:
+        """Return the level of each look at which all together err in `alpha` of studies."""
+        if self.looks is None or self.looks[0] == self.looks[1]:
+            return alpha
+        least = _least_p(*self.looks, self.equal_variances)
+        return float(least[int(alpha * len(least))])
+
+
+@cache
+def _least_p(first: int, most: int, equal_variances: bool) -> Any:
+    """Return the sorted least p-values of simulated studies without a difference [draws]."""
+    import numpy as np
+    from scipy.special import stdtr
+
+    draws = max(10_000, 1_000_000 // most)
+    runs = np.random.default_rng(0).standard_normal((2, draws, most))
+    n = np.arange(first, most + 1)
+    sums, squares = (of.cumsum(-1)[..., first - 1 :] for of in (runs, runs**2))
+    errors = (squares - sums**2 / n) / (n * (n - 1))  # squared, of the means
+    freedom = 2 * (n - 1)
+    if not equal_variances:
+        freedom = errors.sum(0) ** 2 / (errors**2).sum(0) * (n - 1)
+    t = (sums[0] - sums[1]) / n / np.sqrt(errors.sum(0))
+    return np.sort(2 * stdtr(freedom, -np.abs(t)).min(-1))
 
 
 def _t_test(a: Runs, b: Runs, equal_variances: bool) -> TTest:
@@ -162,6 +221,7 @@ def power(effect: float, seeds: int, alpha: float = 0.05) -> float:
     return float(found) if math.isfinite(found) else 1.0
 
 
+@cache  # a table asks twice, and the answer takes a moment
 def smallest_effect(seeds: int, alpha: float = 0.05, wanted: float = 0.8) -> float:
     """Return the difference, in deviations, that n runs of each system find with this power."""
     from scipy.optimize import brentq

@@ -74,6 +74,7 @@ def compare(
     different revisions of the code. With --y the seeds of a configuration are one point, since they
     are not independent of each other.
     """
+    from highrank_plugins.analysis.statistics import PlannedTest
     from highrank_plugins.reports.comparisons import comparison_tables, runs_table
     from highrank_plugins.reports.plots import check_plot, draw, study_figures
     from highrank_plugins.results.comparison import compare_values
@@ -91,7 +92,7 @@ def compare(
     elif options.y:
         tables = [_correlation(records, options.x or "test_rank", options.y, options)]
     elif given:
-        compared = compare_values(given, options.metric, options.test, options.alpha)
+        compared = compare_values(given, options.metric, PlannedTest(options.test), options.alpha)
         tables = comparison_tables(compared, all_tests=all_tests)
     else:
         compared = _compared(records, options)
@@ -133,6 +134,7 @@ def _correlation(records: list[Path], x: str, y: str, options: CompareOptions) -
 
 def _compared(records: list[Path], options: CompareOptions) -> "Compared":
     """Compare records, and name the other runs of their studies that have none."""
+    from highrank_plugins.analysis.statistics import PlannedTest
     from highrank_plugins.results.comparison import compare_records
     from highrank_plugins.results.record import DIVERGED, UNFAIR
     from highrank_plugins.results.results_table import study_problems
@@ -142,8 +144,8 @@ def _compared(records: list[Path], options: CompareOptions) -> "Compared":
     problems = study_problems(records)
     diverged = [run.rpartition("-")[0] for run, why in problems.items() if why == DIVERGED]
     compared = compare_records(
-        records, options.metric, options.baseline, options.test, options.alpha, columns,
-        dict.fromkeys(diverged, UNFAIR),
+        records, options.metric, options.baseline, PlannedTest(options.test), options.alpha,
+        columns, dict.fromkeys(diverged, UNFAIR),
     )  # fmt: skip
     missing = [f"{run} has no record: {why}." for run, why in problems.items()]
     return replace(compared, notes=[*compared.notes, *missing])

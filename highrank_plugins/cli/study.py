@@ -37,8 +37,8 @@ class StudyOptions(BlockOptions):
     only: str | None = option(None, "Run this member alone, and write no table.")
     at_most: int | None = option(
         None,
-        "Run the first N seeds of each system. The first N is the plan: tests wait for "
-        "all of its seeds, and the table names seeds beyond it.",
+        "Run the first N seeds of each system. Tests wait for all of the first N; the others may "
+        "be added later, so the tests are sequential.",
         ge=2,
     )
     table: bool = option(False, "Run nothing; write the table of the finished members.")
@@ -70,7 +70,7 @@ def study(file: Annotated[Path, "STUDY.yaml."], options: StudyOptions) -> None:
     from highrank_plugins.data.own_text import check_recipe
     from highrank_plugins.studies.definition import first_seeds, read_study, script_options
     from highrank_plugins.studies.members import prepare, study_folder
-    from highrank_plugins.studies.plan import FILE, forecast, planned, register
+    from highrank_plugins.studies.plan import FILE, forecast, most_seeds, planned, register
     from highrank_plugins.studies.runner import check_machine, slots
     from highrank_plugins.training.launch.batch_job import check_characters
 
@@ -88,9 +88,10 @@ def study(file: Annotated[Path, "STUDY.yaml."], options: StudyOptions) -> None:
     if options.slurm:
         check_characters([str(folder), *sys.argv])
     only_plans = options.effect is not None or options.registered
-    plan = planned(folder, None if options.dry_run or only_plans else options.at_most)
+    first = None if options.dry_run or only_plans else options.at_most
+    plan = planned(folder, first, most_seeds(read.members))
     most = options.at_most or (None if plan is None else int(plan["seeds"]))
-    if most is not None:
+    if most is not None and not options.registered:
         read = replace(read, members=first_seeds(read.members, most))
     if not (options.only or options.table):
         for line in check_recipe(script_options(read.recipe) | dict(read.options)):
@@ -100,7 +101,8 @@ def study(file: Annotated[Path, "STUDY.yaml."], options: StudyOptions) -> None:
         for line in forecast(read, members, options.like, options.effect):
             typer.echo(line)
     if options.registered:
-        typer.echo(f"plan {register(read, members, folder, options.effect)[:12]}: {folder / FILE}")
+        digest = register(read, members, folder, options.effect, options.at_most)
+        typer.echo(f"plan {digest[:12]}: {folder / FILE}")
     if only_plans:
         return
     if ways in ([], ["only"]):

@@ -17,7 +17,7 @@ from highrank_plugins.analysis.statistics import (
 )
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.reports.tables import NOTHING, Cell, Table, number
-from highrank_plugins.results.comparison import TESTS, Compared, ComparedSystem, Comparison
+from highrank_plugins.results.comparison import Compared, ComparedSystem, Comparison
 from highrank_plugins.results.doubts import (
     Record,
     doubt_notes,
@@ -122,7 +122,7 @@ def _by_score(compared: Compared) -> tuple[Compared, Ranking | None]:
     if len(tested) < 2:
         return replace(compared, systems=sorted(systems, key=place)), None
     runs = [one.given or one.values(metric.name) for one in tested]
-    found = ranking(runs, metric.better, compared.alpha, TESTS[compared.test])
+    found = ranking(runs, metric.better, compared.alpha, compared.test)
     others = sorted((one for one in systems if one not in tested), key=place)
     return replace(compared, systems=[*(tested[i] for i in found.order), *others]), found
 
@@ -164,8 +164,12 @@ def _test_notes(
     compared: Compared, ranked: Ranking | None, tested: int, shows_p: bool
 ) -> Iterator[str]:
     """Yield which tests are behind places and lines, and which behind bold and p."""
-    test, base = _TESTS[compared.test], compared.baseline
+    test, base = _TESTS[compared.test.name], compared.baseline
     adjusted = f"adjusted for {tested} system{'' if tested == 1 else 's'} (Holm); intervals are not"
+    if compared.test.looks:
+        first, most = compared.test.looks
+        test += f", made sequential for looks at {first} to {most} seeds,"
+        adjusted += ", but hold at every look"
     if not ranked:
         yield f"p: {test} against {base}, {adjusted}."
         yield "Nothing is bold, since the name of the metric does not say what is better."
@@ -205,7 +209,8 @@ def _least_difference(metric: Metric, compared: Compared, tested: int) -> str:
     squares = sum((of.n - 1) * of.sd**2 for of in runs)
     deviation = math.sqrt(squares / sum(of.n - 1 for of in runs))
     seeds = min(of.n for of in runs)
-    least = metric.shown(deviation * smallest_effect(seeds, compared.alpha / tested))
+    level = compared.test.level(compared.alpha / tested)
+    least = metric.shown(deviation * smallest_effect(seeds, level))
     return f"{seeds} seeds would find a true difference of {least} in 80 % of studies."
 
 

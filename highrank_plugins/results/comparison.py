@@ -9,14 +9,13 @@ from statistics import mean, stdev
 from typing import NamedTuple
 
 from highrank_plugins.analysis.statistics import (
+    PlannedTest,
     Summary,
     confidence_interval,
     hedges_g,
     holm,
     paired_bleu,
-    student_t,
     summarise,
-    welch_t,
 )
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.results.doubts import (
@@ -36,7 +35,6 @@ BASELINE = "softmax"
 BLEU = "sacrebleu"
 _PREFERRED = (BLEU, "test_perplexity")  # metrics that a table tests by default
 WILD = 0.05  # nats: deviation between seeds of which some hardly train
-TESTS = {"student": student_t, "welch": welch_t}
 
 
 @dataclass(frozen=True)
@@ -112,14 +110,14 @@ class ComparedSystem:
 class Compared:
     """Hold systems, the metrics to show (the first is tested), and notes on the records.
 
-    `baseline` is None if no system has that name; `test` is "student" or "welch". `causes` is what
-    else notes name as a cause: "a difference" of the runs, or "a doubt".
+    `baseline` is None if no system has that name. `causes` is what else notes name as a cause: "a
+    difference" of the runs, or "a doubt".
     """
 
     systems: Sequence[ComparedSystem]
     metrics: Sequence[str]
     baseline: str | None
-    test: str
+    test: PlannedTest
     alpha: float
     notes: Sequence[str] = ()
     causes: Sequence[str] = ()
@@ -134,16 +132,16 @@ def compare_records(
     paths: Sequence[Path],
     metric: str | None = None,
     baseline: str | None = None,
-    test: str = "student",
+    test: PlannedTest | None = None,
     alpha: float = 0.05,
     columns: Sequence[str] | None = None,
     untested: Mapping[str, str] | None = None,
 ) -> Compared:
     """Compare systems with a baseline; records are named after systems, see `_systems`.
 
-    By default the metric is sacreBLEU, or else the test perplexity, the baseline is softmax, and
-    all known metrics are `columns`. `untested` says why a system has no test. Models below the
-    floor have none, either.
+    By default the metric is sacreBLEU, or else the test perplexity, the baseline is softmax, the
+    test Student's, and all known metrics are `columns`. `untested` says why a system has no test.
+    Models below the floor have none, either.
     """
     records = read_records(paths)
     systems = _systems(paths, records)
@@ -169,7 +167,8 @@ def compare_records(
     differences = provenance_notes(of_systems)
     floor = dict.fromkeys(systems_below_floor(of_systems), "a model is below the floor")
     plain = [ComparedSystem(name, runs) for name, runs in systems.items()]
-    compared = _tested(Compared(plain, shown, control, test, alpha), {**floor, **(untested or {})})
+    compared = Compared(plain, shown, control, test or PlannedTest(), alpha)
+    compared = _tested(compared, {**floor, **(untested or {})})
     alike = [one.name for one in plain if len(one.runs) > len({*one.values(metric)}) == 1]
     said = f"All seeds have one score: {', '.join(alike)}. Check that their training differs."
     doubtful = [*[said][: len(alike)], *doubt_notes(of_systems, metric)]
@@ -191,7 +190,9 @@ def pooled_deviation(systems: Sequence[ComparedSystem], metric: str) -> float | 
     return math.sqrt(sum(n * sd**2 for n, sd in found) / freedom) if found else None
 
 
-def compare_values(texts: Sequence[str], metric: str | None, test: str, alpha: float) -> Compared:
+def compare_values(
+    texts: Sequence[str], metric: str | None, test: PlannedTest, alpha: float
+) -> Compared:
     """Compare systems, given as NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS, with the first."""
     if len(texts) < 2:
         raise ValueError("a t-test needs a baseline and a system")
@@ -296,7 +297,7 @@ def _with_tests(compared: Compared, systems: Sequence[ComparedSystem]) -> list[C
     found = {}
     for one in others:
         try:
-            found[one.name] = TESTS[compared.test](runs[one.name], runs[baseline.name])
+            found[one.name] = compared.test(runs[one.name], runs[baseline.name])
         except ValueError as error:
             raise ValueError(f"{one.name} against {baseline.name}: {error}") from None
     adjusted = holm([test.p_value for test in found.values()])
@@ -304,7 +305,8 @@ def _with_tests(compared: Compared, systems: Sequence[ComparedSystem]) -> list[C
     tested = [baseline]
     for one, p in zip(others, adjusted, strict=True):
         own, raw = summarise(runs[one.name]), found[one.name].p_value
-        interval = confidence_interval(own, control, compared.test == "student")
+        sure = 1 - compared.test.level(0.05)
+        interval = confidence_interval(own, control, compared.test.equal_variances, sure)
         effect = hedges_g(own, control)
         test = Comparison(raw, p, own.mean - control.mean, interval, effect)
         tested.append(replace(one, comparison=test))

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -200,6 +201,12 @@ def _number(entry: dict[str, Any], name: str) -> float:
     return math.nan if entry[name] is None else round(float(entry[name]), 3)
 
 
+@cache
+def _adapter() -> TypeAdapter[Any]:
+    """Return what checks a record; to make it takes longer than a hundred checks."""
+    return TypeAdapter(_Record)
+
+
 def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> dict[str, Any]:
     """Load a JSON object with `metrics`, as `results record` and the evaluations write it.
 
@@ -207,7 +214,7 @@ def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> d
     """
     record = read_json(path)
     try:
-        found = TypeAdapter(_Record).validate_python(record, strict=True)["metrics"]
+        found = _adapter().validate_python(record, strict=True)["metrics"]
         needed = _COMPLETE if complete else ()
         missing = [f"{b}.{n}" for b, n in needed if (record.get(b) or {}).get(n) is None]
         missing += ["git"] if complete and "git" not in record else []

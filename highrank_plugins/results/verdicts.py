@@ -11,7 +11,7 @@ from highrank_plugins.analysis.statistics import Summary, confidence_interval
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
-from highrank_plugins.results.comparison import TESTS, Compared, ComparedSystem
+from highrank_plugins.results.comparison import Compared, ComparedSystem
 from highrank_plugins.results.doubts import SCORING, STEPS, TEXT_BLOCKS, flat_settings
 from highrank_plugins.results.metrics import KINDS
 from highrank_plugins.results.perplexity import BEFORE
@@ -254,8 +254,8 @@ def _test(ours: Summary | float, theirs: Summary | float, compared: Compared) ->
     if not any(sample.sd for sample in samples):
         return "not comparable", "no score varies over seeds"
     if isinstance(ours, Summary) and isinstance(theirs, Summary):
-        p = TESTS[compared.test](ours, theirs).p_value
-        low, high = confidence_interval(ours, theirs, compared.test == "student")
+        p = compared.test(ours, theirs).p_value
+        low, high = confidence_interval(ours, theirs, compared.test.equal_variances)
         word = "agrees" if p >= compared.alpha else "differs"
         return word, (f"{ours.mean - theirs.mean:+.2f} [{low:.2f}, {high:.2f}], p = {p:.2g}")
     (single,) = (numbers for numbers in (ours, theirs) if not isinstance(numbers, Summary))

@@ -8,34 +8,78 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from highrank_plugins.analysis.statistics import seeds_needed, smallest_effect
+from highrank_plugins.analysis.statistics import PlannedTest, seeds_needed, smallest_effect
 from highrank_plugins.common.files import read_json, write_json
 from highrank_plugins.results.comparison import compare_records, pooled_deviation
 from highrank_plugins.results.doubts import is_perplexity
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import RESULTS
-from highrank_plugins.studies.definition import Study
-from highrank_plugins.studies.members import PreparedMember
+from highrank_plugins.studies.definition import Member, Study
+from highrank_plugins.studies.members import NOT_RUN, PreparedMember
 
 FILE = "plan.json"
-StudyPlan = Mapping[str, Any]  # "seeds", the most of each system; the rest if it was registered
+TESTED = "tested.json"  # the keys of the members in the first table that had tests
+# "seeds", of each system at the first look, and "most" at the last; the rest if it was registered
+StudyPlan = Mapping[str, Any]
 
 
-def planned(folder: Path, at_most: int | None) -> StudyPlan | None:
-    """Return the plan of a study; write its seeds down if they are new."""
+def planned(folder: Path, at_most: int | None, listed: int) -> StudyPlan | None:
+    """Return the plan of a study; write its seeds down if they are new.
+
+    The `listed` seeds are the most: those beyond `at_most` may be added after a look.
+    """
     file = folder / FILE
     if not file.is_file():
         if at_most is None:
             return None
-        write_json(file, {"seeds": at_most})
+        write_json(file, {"seeds": min(at_most, listed), "most": listed})
     plan = read_json(file)
     if not isinstance(plan, dict) or type(plan.get("seeds")) is not int or plan["seeds"] < 2:
         raise ValueError(f"{file}: no number of seeds; write the one that was planned")
+    if type(plan.setdefault("most", plan["seeds"])) is not int or plan["most"] < plan["seeds"]:
+        raise ValueError(f"{file}: most: fewer than the {plan['seeds']} seeds of the first look")
     if "sha256" in plan and plan["sha256"] != _digest(plan):
         raise ValueError(
             f"{file}: changed after it was registered; restore it, or choose another --exp-dir"
         )
     return plan
+
+
+def most_seeds(members: Sequence[Member | PreparedMember]) -> int:
+    """Return how many seeds the system with the most of them has."""
+    systems = [one.name.rpartition("-")[0] for one in members]
+    return max(map(systems.count, systems))
+
+
+def test_of(study: Study, plan: StudyPlan | None) -> PlannedTest:
+    """Return the test of a study: a sequential one if its plan lets seeds be added."""
+    looks = None if plan is None or plan["most"] == plan["seeds"] else (plan["seeds"], plan["most"])
+    return PlannedTest(study.settings.test, looks)
+
+
+def unplanned(
+    members: Sequence[PreparedMember],
+    problems: Mapping[str, str],
+    folder: Path,
+    plan: StudyPlan | None,
+) -> str | None:
+    """Return why the seeds of a table allow no test.
+
+    All seeds of a look must be done. If seeds are added after a look that neither its plan nor its
+    file had, any test finds differences too often, since the look has spent all of alpha.
+    """
+    late = "seeds were added that were not planned before a look at fewer"
+    if plan is not None:
+        if problems or most_seeds(members) < plan["seeds"]:
+            return f"not all of the planned seeds ({plan['seeds']} of each system or more) are done"
+        return late if most_seeds(members) > plan["most"] else None
+    if NOT_RUN in problems.values():
+        return "not all seeds are done"
+    before = read_json(folder / TESTED) if (folder / TESTED).is_file() else {}
+    keys = {one.name: one.key for one in members if one.name not in problems}
+    systems = {name.rpartition("-")[0] for name in before}
+    added = [name for name in keys if name not in before and name.rpartition("-")[0] in systems]
+    return late if added and before.items() & keys.items() else None
 
 
 def forecast(
@@ -80,7 +124,11 @@ def forecast(
 
 
 def register(
-    study: Study, members: Sequence[PreparedMember], folder: Path, effect: float | None
+    study: Study,
+    members: Sequence[PreparedMember],
+    folder: Path,
+    effect: float | None,
+    at_most: int | None,
 ) -> str:
     """Write the plan before the first run, with the key of each member; return its digest."""
     file = folder / FILE
@@ -88,9 +136,10 @@ def register(
         raise ValueError(f"{file}: this study has a plan already, which its table will be held to")
     if done := [one.name for one in members if one.is_done()]:
         raise ValueError(f"--register: {done[0]} has been run; a plan is made before the first run")
-    systems = [member.member.system for member in members]
+    listed = most_seeds(members)
     plan = {
-        "seeds": max(map(systems.count, systems)),
+        "seeds": min(at_most or listed, listed),
+        "most": listed,
         "effect": effect,
         **_settings(study),
         "keys": {member.name: member.key for member in members},
@@ -102,14 +151,16 @@ def register(
 
 def plan_notes(study: Study, members: Sequence[PreparedMember], plan: StudyPlan) -> Iterator[str]:
     """Yield whether a study is as planned: seeds beyond it, and what changed since."""
-    systems = [member.member.system for member in members]
-    if max(map(systems.count, systems)) > plan["seeds"]:
-        yield f"Beyond the plan: it had {plan['seeds']} seeds of each system at most."
+    if most_seeds(members) > plan["most"]:
+        yield f"Beyond the plan: it had {plan['most']} seeds of each system at most."
     if "sha256" in plan:
         keys = {member.name: member.key for member in members}
         changed = [name for name, value in _settings(study).items() if plan[name] != value]
         changed += [name for name, key in plan["keys"].items() if keys.get(name, key) != key]
-        changed += sorted({*systems} - {name.rpartition("-")[0] for name in plan["keys"]})
+        changed += sorted(
+            {one.member.system for one in members}
+            - {name.rpartition("-")[0] for name in plan["keys"]}
+        )
         short = plan["sha256"][:12]
         if changed:
             yield f"Changed since the plan {short} was registered: {', '.join(changed)}."

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from highrank_plugins.common.files import write_text
+from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.reports.comparisons import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.results.record import DIVERGED, PROBLEMS, UNFAIR
 from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.members import MEMBERS, PreparedMember
-from highrank_plugins.studies.plan import StudyPlan, plan_notes
+from highrank_plugins.studies.plan import TESTED, StudyPlan, plan_notes, test_of, unplanned
 
 
 def write_tables(
@@ -66,10 +66,15 @@ def _compare(
         baseline = None
     diverged = [m.member.system for m in members if problems.get(m.name) == DIVERGED]
     systems = [member.member.system for member in members]
-    untested = dict.fromkeys(systems, why_untested(members, problems, plan) or "")
-    untested = {**dict.fromkeys(diverged, UNFAIR), **{k: why for k, why in untested.items() if why}}
+    untested = dict.fromkeys(diverged, UNFAIR)
+    if none := why_untested(members, problems, plan, folder):
+        untested = dict.fromkeys(systems, none)
     notes += plan_notes(study, members, plan) if plan is not None else ()
-    compared = compare_records(usable, settings.metric, baseline, settings.test, untested=untested)
+    test = test_of(study, plan)
+    compared = compare_records(usable, settings.metric, baseline, test, untested=untested)
+    is_tested = any(one.comparison for one in compared.systems)
+    if plan is None and is_tested and not (folder / TESTED).is_file():
+        write_json(folder / TESTED, {one.name: one.key for one in found})
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
         own = [note for note in compared.notes if not note.startswith("Nothing is tested")]
         compared = replace(compared, notes=[f"Nothing is tested, because {why}.", *own])
@@ -79,11 +84,14 @@ def _compare(
 
 
 def why_untested(
-    members: Sequence[PreparedMember], problems: Mapping[str, str], plan: StudyPlan | None
+    members: Sequence[PreparedMember],
+    problems: Mapping[str, str],
+    plan: StudyPlan | None,
+    folder: Path | None = None,
 ) -> str | None:
     """Return why a study shows no tests and nothing bold: its plan, or its machines."""
-    if plan is not None and problems:
-        return f"not all of the planned seeds (at most {plan['seeds']} of each system) are done"
+    if folder is not None and (why := unplanned(members, problems, folder, plan)):
+        return why
     kinds: dict[int, set[str]] = {}
     for member in members:
         kinds.setdefault(member.member.seed, set()).update({member.machine()} - {""})

@@ -15,6 +15,8 @@ from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
 from highrank_plugins.studies.definition import read_study
 from tests.studies.stub import folder_of, starts, study, table_of, write_stub, write_study
 
+LATE = "seeds were added that were not planned before a look at fewer"
+
 
 def test_tests_wait_for_the_seeds_that_were_planned(tmp_path):
     file = write_stub(tmp_path, seeds=[1, 2, 3, 4], baseline="softmax")
@@ -22,21 +24,65 @@ def test_tests_wait_for_the_seeds_that_were_planned(tmp_path):
         assert study(file, "--only", name, "--at-most", "3").exit_code == 0
     assert study(file, "--table").exit_code == 0
     text = table_of(file).decode()
-    assert "not all of the planned seeds (at most 3 of each system) are done" in text
+    assert "not all of the planned seeds (3 of each system or more) are done" in text
     assert "**" not in text and "p Holm" not in text and "place" not in text
     assert study(file).exit_code == 0  # the plan is kept
     text = table_of(file).decode()
-    assert (
-        "p Holm" in text
-        and "p (Holm)" not in text
-        and len(starts(file)) == 9
-        and "Beyond the plan" not in text
-    )
+    assert "p Holm" in text and "p (Holm)" not in text and len(starts(file)) == 9
+    looks = "t-test, made sequential for looks at 3 to 4 seeds, of all 3 pairs"
+    assert looks in text and "(Holm); intervals are not, but hold at every look." in text
     assert study(file, "--at-most", "4").exit_code == 0 and len(starts(file)) == 12
-    assert "Beyond the plan: it had 3 seeds of each system at most." in table_of(file).decode()
-    (folder_of(file) / "plan.json").write_text("[]")
-    done = study(file)
-    assert done.exit_code == 2 and "plan.json: no number of seeds" in done.output
+    text = table_of(file).decode()
+    assert looks in text and "Beyond the plan" not in text
+    assert study(file, "--table", "--at-most", "2").exit_code == 0
+    assert "not all of the planned seeds" in table_of(file).decode()
+    write_study(tmp_path, yaml.safe_load(file.read_text()) | {"seeds": [1, 2, 3, 4, 5]})
+    assert study(file, "--at-most", "5").exit_code == 0
+    text = table_of(file).decode()
+    assert "Beyond the plan: it had 4 seeds of each system at most." in text
+    assert f"since {LATE}: softmax, mos, mixtape." in text and "p Holm" not in text
+    plan = folder_of(file) / "plan.json"
+    for wrong, why in (
+        ("[]", "no number of seeds"),
+        ('{"seeds": 3, "most": 2}', "most: fewer than"),
+    ):
+        plan.write_text(wrong)
+        done = study(file)
+        assert done.exit_code == 2 and f"plan.json: {why}" in done.output
+
+
+def test_seeds_that_are_added_after_a_tested_table_have_no_test(tmp_path):
+    """The first look spent all of alpha; other systems, and a new study, may be added."""
+    file = write_stub(tmp_path, seeds=[1, 2, 3], baseline="softmax")
+    tree = yaml.safe_load(file.read_text())
+    two = {"softmax": {"conf": "softmax"}, "mos": {"conf": "mos"}}
+    write_study(tmp_path, tree | {"members": two})
+    for name in ("softmax-1", "softmax-2", "mos-1", "mos-2"):
+        assert study(file, "--only", name).exit_code == 0
+    assert study(file, "--table").exit_code == 0  # no look, since nothing is tested
+    assert "Not tested, since not all seeds are done: softmax, mos." in table_of(file).decode()
+    assert study(file).exit_code == 0
+    assert "Student's unpaired two-sided t-test of the pair" in table_of(file).decode()
+    write_study(tmp_path, tree)
+    assert study(file).exit_code == 0 and "p Holm" in table_of(file).decode()
+    write_study(tmp_path, tree | {"seeds": [1, 2, 3, 4]})
+    for _ in range(2):
+        assert study(file).exit_code == 0
+        text = table_of(file).decode()
+        assert f"Not tested, since {LATE}: softmax, mos, mixtape." in text and "p Holm" not in text
+    write_study(tmp_path, tree | {"seeds": [1, 2, 3, 4], "set": {"lr": 2}})
+    assert study(file).exit_code == 0 and "p Holm" in table_of(file).decode()
+
+
+def test_a_registered_plan_may_have_several_looks(tmp_path):
+    file = write_stub(tmp_path, seeds=[1, 2, 3], baseline="softmax")
+    assert study(file, "--register", "--at-most", "2").exit_code == 0
+    plan = json.loads((folder_of(file) / "plan.json").read_text())
+    assert (plan["seeds"], plan["most"], len(plan["keys"])) == (2, 3, 9)
+    for seeds in (2, 3):
+        assert study(file, "--at-most", str(seeds)).exit_code == 0
+        text = table_of(file).decode()
+        assert "As registered" in text and "sequential for looks at 2 to 3 seeds" in text
 
 
 def test_a_study_is_held_to_its_registered_plan(tmp_path):
