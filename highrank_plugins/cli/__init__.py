@@ -35,6 +35,7 @@ COMMANDS = {
     "launch": ("Run fairseq-train on all GPUs of a machine or a cluster.", "launch:launch"),
     "evaluate": ("Translate, score, and adapt language models.", "evaluate:evaluate"),
     "analyse": ("Measure what a model's output layer does.", "analyse:analyse"),
+    "race": ("Train layers alone on a trunk's features.", "compare:race"),
     "compare": ("Compare systems over seeds, by their records.", "compare:compare"),
     "study": ("Run configurations × seeds, and compare them.", "study:study"),
     "published": ("Print the papers' scores, and ours.", "results:published"),

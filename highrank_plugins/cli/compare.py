@@ -1,4 +1,4 @@
-"""Compare systems by the records of their runs, or by numbers: `highrank compare`."""
+"""Compare systems by the records of their runs, or by numbers: `highrank compare`, `race`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from highrank_plugins.cli.options import names, numbers, print_tables
+from highrank_plugins.cli.options import Data, UserDir, names, numbers, print_tables
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.names import flag
+from highrank_plugins.studies.definition import RaceSettings
 
 if TYPE_CHECKING:
     from highrank_plugins.reports.tables import Table
@@ -158,3 +159,22 @@ def _range(text: str | None) -> tuple[float, float] | None:
     if len(found) != 2 or not found[0] < found[1]:
         raise ValueError(f"--within {text}: expected LOW,HIGH with LOW below HIGH")
     return found[0], found[1]
+
+
+def race(
+    checkpoint: Annotated[Path, "Language or translation model, fairseq's or ours."],
+    data: Data,
+    settings: RaceSettings,
+    user_dir: UserDir = None,
+) -> None:
+    """Train output layers alone on the features of one trained trunk, and compare them.
+
+    Example: highrank race checkpoint_best.pt data-bin --layers softmax,sigsoftmax,mos
+
+    Features are written once. The same command resumes an interrupted race. More in
+    docs/howto/race.md.
+    """
+    from highrank_plugins.studies.race import race as run
+
+    layers, rates = names("--layers", settings.layers), numbers("--rates", settings.rates, float)
+    print_tables(run(checkpoint, data, settings, layers, rates, user_dir))

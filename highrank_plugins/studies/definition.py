@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PositiveInt
 
 import highrank_plugins
-from highrank_plugins.common.blocks import BlockOptions, validated
+from highrank_plugins.common.blocks import BlockOptions, option, validated
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import ConfigurationError, Tree, read_tree
 from highrank_plugins.training.configuration import Scalar
@@ -255,3 +255,29 @@ def _systems(key: str, member: MemberSettings, place: str) -> Iterator[tuple[str
                     f"{place}: {name!r} is not a valid member name: use letters, digits and ._=+-"
                 )
             yield name, changes
+
+
+class RaceSettings(BlockOptions):
+    """Say which output layers race on the features of one trunk, and how they are trained."""
+
+    exp_dir: Path = option(Path("exp/race"), "Folder for features, records and the table.")
+    layers: str = option(
+        "softmax,sigsoftmax,gss,plif,softcap,mos,moc,mixtape,mos_sigsoftmax",
+        "Output layers, separated by commas; softmax, the baseline, among them.",
+    )
+    seeds: int = option(10, "Number of seeds of each layer.", ge=2)
+    rates: str = option(
+        "0.3,1,3", "Multiples of --lr; each layer has its best one on the validation text."
+    )
+    lr: float = option(0.001, "Learning rate of Adam; falls linearly to 0.", ge=1e-9)
+    epochs: int = option(2, "Number of passes over the training features.", ge=1)
+    batch: int = option(500, "Number of tokens in an update.", ge=1)
+    components: int = option(4, "Number of components of a mixture.", ge=1)
+    tokens: int = option(200_000, "Take the first N tokens of each text.", ge=2)
+    jobs: int | None = option(
+        None, "Number of layers to train at a time, one core each (default: cores).", ge=1
+    )
+
+    def updates(self, size: int) -> int:
+        """Return the number of updates on that many tokens."""
+        return self.epochs * -(-size // self.batch)

@@ -1,0 +1,308 @@
+"""Train output layers alone, on the frozen features of one trunk: `highrank race`.
+
+Features and targets are written once. Every layer then starts from the trunk's own matrix, reads
+the same tokens in an order drawn by its seed, and has the same number of updates.
+"""
+
+import copy
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import highrank_plugins
+from highrank_plugins.common.checksums import checksum
+from highrank_plugins.common.files import read_json, write_json, write_text, write_whole
+from highrank_plugins.common.folders import held_alone
+from highrank_plugins.common.processes import usable_cores
+from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
+from highrank_plugins.data.ordered_map import ordered_map
+from highrank_plugins.heads import HEADS, Head, build_head, tokens
+from highrank_plugins.heads.mixtures import Mixture, near_features
+from highrank_plugins.heads.registry import unknown_name_message
+from highrank_plugins.reports.comparisons import comparison_tables
+from highrank_plugins.reports.tables import Table, to_csv, to_markdown
+from highrank_plugins.results.comparison import BASELINE, compare_records
+from highrank_plugins.results.doubts import doubts
+from highrank_plugins.results.perplexity import UNIGRAM, dictionary
+from highrank_plugins.results.record import UNFAIR
+from highrank_plugins.studies.definition import RaceSettings
+
+FrozenTexts = Mapping[str, tuple[Tensor, Tensor]]  # split → features [N, F], targets [N]
+SPLITS = ("train", "valid", "test")
+ROWS = 2000  # tokens that are scored at a time
+NOISE, MOST_NATS = 0.1, 5e-3  # of a mixture: less noise leaves its components alike in a race
+FEATURES, TRUNK = "features", "trunk.pt"
+EXPRESSIVITY = (
+    "No difference here is no proof: the trunk grew up with {own}, and its features fit that "
+    "layer. Others may gain in joint training, and a gain may shrink. To calibrate this table, "
+    "train softmax and the best layer once with their trunks."
+)
+
+
+class RaceRun(NamedTuple):
+    """Name one training run of a layer: its multiple of --lr, its seed, and its command."""
+
+    settings: RaceSettings
+    layer: str
+    rate: float
+    seed: int
+    command: str
+    user_dir: Path | None
+
+    @property
+    def file(self) -> Path:
+        """Return the place of its record."""
+        return self.settings.exp_dir / "runs" / f"{self.rate:g}" / f"{self.layer}-{self.seed}.json"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return what changes its numbers, besides the features."""
+        own = {"layer": self.layer, "lr": self.settings.lr * self.rate, "seed": self.seed}
+        unneeded = {"exp_dir", "layers", "rates", "jobs", "tokens"}
+        return self.settings.model_dump(mode="json", exclude=unneeded) | own
+
+
+def race(
+    checkpoint: Path,
+    data: str,
+    settings: RaceSettings,
+    layers: Sequence[str],
+    rates: Sequence[float],
+    user_dir: Path | None = None,
+) -> list[Table]:
+    """Dump the features, choose a rate for each layer, train all seeds; return the tables.
+
+    A finished dump and finished records are kept, so the same command resumes a killed race.
+    """
+    for layer in layers:
+        if layer not in tokens():
+            raise ValueError(f"--layers: {unknown_name_message('layer', layer, tokens())}")
+    if BASELINE not in layers or len(layers) < 2:
+        raise ValueError(f"--layers: name {BASELINE}, the baseline, and another layer at least")
+    if not all(0 < rate < math.inf for rate in rates):
+        raise ValueError(f"--rates {settings.rates}: expected numbers above 0")
+    folder, jobs = settings.exp_dir, settings.jobs or usable_cores()
+    busy = f"another process runs the race in {folder}; wait, stop it, or name another --exp-dir"
+    with held_alone(folder / ".lock", busy):
+        dump(checkpoint, data, settings)
+        last = typed_command(), user_dir
+        tried = [RaceRun(settings, name, rate, 1, *last) for name in layers for rate in rates]
+        found: dict[str, dict[float, float]] = {name: {} for name in layers}
+        for one, loss in zip(tried, ordered_map(trained, tried, jobs), strict=True):
+            found[one.layer][one.rate] = loss
+        best = {name: min(losses, key=losses.__getitem__) for name, losses in found.items()}
+        seeds = range(1, settings.seeds + 1)
+        runs = [RaceRun(settings, name, best[name], n, *last) for n in seeds for name in layers]
+        losses = dict(zip(runs, ordered_map(trained, runs, jobs), strict=True))
+        tables = tables_of(settings, losses, found)
+        write_text(folder / "table.md", to_markdown(tables))
+        write_text(folder / "table.csv", to_csv(tables))
+    return tables
+
+
+def dump(checkpoint: Path, data: str, settings: RaceSettings) -> None:
+    """Write features and targets of all splits, and the trunk's own layer with its score.
+
+    Refuse the folder of another race, and features that have changed since they were written.
+    """
+    from highrank_plugins.inference.collector import Collector
+    from highrank_plugins.inference.loading import load_model, pick_device
+    from highrank_plugins.inference.on_disk import write_collection
+
+    folder, loaded = settings.exp_dir / FEATURES, load_model(checkpoint, data, pick_device(None))
+    texts = {split: Collector(loaded, split, tokens=settings.tokens) for split in SPLITS}
+    own = {
+        "checkpoint": checksum(checkpoint),
+        "dictionary": dictionary(Path(data.partition(":")[0])) or "",
+        **{f"text of {split}": of.text.digest for split, of in texts.items()},
+    }
+    before = torch.load(folder / TRUNK, weights_only=True) if (folder / TRUNK).exists() else {}
+    refuse_other(folder, before.get("identity", {}), own)
+    for split, of in texts.items():
+        write_collection(of, folder / split, ("features", "targets"))
+    files = [f"{split}/{name}.npy" for split in SPLITS for name in ("features", "targets")]
+    own |= {f"{FEATURES}/{file}": checksum(folder / file) for file in files}
+    refuse_other(folder, before.get("identity", {}), own)
+    if not before:
+        head = loaded.head.cpu()
+        score = loss_of(head, *read_texts(settings)["test"])
+        kept = {"identity": own, "weight": head.weight.detach(), "bias": head.bias, "loss": score}
+        name = HEADS.name_of(head)
+        write_whole(folder / TRUNK, lambda file: torch.save(kept | {"layer": name}, file))
+
+
+def refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse features or a record of another trunk, text or option."""
+    for name, value in now.items():
+        if name in before and before[name] != value:
+            raise ValueError(
+                f"{path} is of another race: {name} was {str(before[name])[:16]}, and is "
+                f"{str(value)[:16]} now; name another --exp-dir, or delete it"
+            )
+
+
+def read_texts(settings: RaceSettings) -> FrozenTexts:
+    """Return features and targets of all splits, as memory maps."""
+
+    def read(split: str, name: str) -> Tensor:
+        path = settings.exp_dir / FEATURES / split / f"{name}.npy"
+        return torch.from_numpy(np.load(path, mmap_mode="c"))
+
+    return {split: (read(split, "features"), read(split, "targets")) for split in SPLITS}
+
+
+@torch.no_grad()
+def loss_of(head: Head, features: Tensor, target: Tensor) -> float:
+    """Return the mean −log P of the targets, in nats, without dropout."""
+    head.eval()
+    parts = zip(features.split(ROWS), target.split(ROWS), strict=True)
+    total = math.fsum(float(head.nll(x, y, reduction="sum").loss) for x, y in parts)
+    head.train()
+    return total / len(target)
+
+
+def trained(run: RaceRun) -> float:
+    """Train a layer unless its record is there; return its best validation loss, inf if diverged.
+
+    The layer has one core, and may have a process of its own.
+    """
+    if not run.file.exists():
+        if run.user_dir is not None:
+            highrank_plugins.register()
+            from argparse import Namespace
+
+            from fairseq.utils import import_user_module
+
+            import_user_module(Namespace(user_dir=str(run.user_dir)))
+        torch.set_num_threads(1)
+        write_json(run.file, record_of(run))
+    record = read_json(run.file)
+    refuse_other(run.file, record["config"]["train"], run.options)
+    loss = record["train"]["best_valid_loss"]
+    return math.inf if loss is None else float(loss)
+
+
+def record_of(run: RaceRun) -> dict[str, Any]:
+    """Train a layer, and return the record of its best validation."""
+    torch.manual_seed(run.seed)
+    settings, texts = run.settings, read_texts(run.settings)
+    trunk = torch.load(settings.exp_dir / FEATURES / TRUNK, weights_only=True)
+    start, processor = time.perf_counter(), time.process_time()
+    head, losses = train(first_layer(run, trunk, texts), texts, run)
+    seconds = time.perf_counter() - start
+    size, count = len(texts["train"][1]), len(texts["test"][1])
+    summary = {
+        "updates": settings.updates(size), "epochs": settings.epochs, "wall_seconds": seconds,
+        "processor_seconds": time.process_time() - processor,
+        "words_per_second": settings.epochs * size / seconds,
+        "parameters": sum(p.numel() for p in head.parameters()),
+        "valid_loss": losses[-1], "best_valid_loss": min(losses),
+    }  # fmt: skip
+    if not math.isfinite(losses[-1]):
+        lost = {"valid_loss": None, "best_valid_loss": None}
+        return {"train": {**summary, **lost}, "config": {"train": run.options}}
+    counts = torch.bincount(texts["train"][1], minlength=head.num_classes).double() + 1
+    nats = {
+        "test_perplexity": loss_of(head, *texts["test"]),
+        "valid_perplexity": min(losses),
+        UNIGRAM: -float((counts / counts.sum()).log()[texts["test"][1]].mean()),
+        "trunk_test_perplexity": trunk["loss"],
+    }
+    signed = dict.fromkeys(nats, f"tokens:{count}|eval:static")
+    signed["valid_perplexity"] = f"tokens:{len(texts['valid'][1])}|eval:static"
+    signed[UNIGRAM] = f"tokens:{count}|words:{head.num_classes}"
+    record = {
+        "metrics": {name: round(math.exp(value), 4) for name, value in nats.items()},
+        "signature": signed["test_perplexity"], "signatures": signed,
+        "config": {"train": run.options}, "seeds": [run.seed], "command": run.command,
+        "vocabulary": trunk["identity"]["dictionary"], "train": summary,
+        "trunk": trunk["identity"], "versions": versions(), "git": git_state(),
+        "hardware": hardware(),
+    }  # fmt: skip
+    return record | {"doubts": doubts(record)}
+
+
+@torch.no_grad()
+def first_layer(run: RaceRun, trunk: Mapping[str, Any], texts: FrozenTexts) -> Head:
+    """Return a new layer with the trunk's own matrix; a mixture's contexts begin near the features.
+
+    Where the own matrix does not have the features' width, every layer has its usual start.
+    """
+    features, target = texts["train"]
+    classes, width = len(trunk["weight"]), features.size(1)
+    counts = torch.bincount(target, minlength=classes).tolist()
+    given = {"components": run.settings.components, "frequent_ratio": 0.1, "class_counts": counts}
+    known = HEADS.options(tokens()[run.layer]["head"])
+    options = {name: value for name, value in given.items() if name in known}
+    head, softmax = (
+        build_head(name, num_classes=classes, feature_dim=width, **more)
+        for name, more in ((run.layer, options), (BASELINE, {}))
+    )
+    if trunk["weight"].size(1) != width:
+        return head
+    for layer in (head, softmax):
+        layer.weight.copy_(trunk["weight"])
+        if trunk["bias"] is not None and layer.bias is not None:
+            layer.bias.copy_(trunk["bias"])
+    if isinstance(head, Mixture):
+        some = features[:ROWS], target[:ROWS]
+        most = loss_of(softmax, *some) + MOST_NATS
+        for _ in near_features(head, float(some[0].abs().max()), NOISE):
+            if loss_of(head, *some) <= most:
+                break
+    return head
+
+
+def train(head: Head, texts: FrozenTexts, run: RaceRun) -> tuple[Head, list[float]]:
+    """Train with Adam at a rate that falls to 0; return the best layer and all validation losses.
+
+    The layer is validated before the first update and after each epoch. Training ends early at a
+    loss that is not finite.
+    """
+    settings, (features, target) = run.settings, texts["train"]
+    steps = settings.updates(len(target))
+    optimizer = torch.optim.Adam(head.parameters(), settings.lr * run.rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1 - done / steps)
+    best, losses = copy.deepcopy(head), [loss_of(head, *texts["valid"])]
+    for _ in range(settings.epochs):
+        for rows in torch.randperm(len(target)).split(settings.batch):
+            optimizer.zero_grad()
+            head.nll(features[rows], target[rows], reduction="mean").loss.backward()
+            optimizer.step()
+            schedule.step()
+        losses.append(loss_of(head, *texts["valid"]))
+        if not math.isfinite(losses[-1]):
+            break
+        if losses[-1] == min(losses):
+            best = copy.deepcopy(head)
+    return best, losses
+
+
+def tables_of(
+    settings: RaceSettings,
+    losses: Mapping[RaceRun, float],
+    rates: Mapping[str, Mapping[float, float]],
+) -> list[Table]:
+    """Return the comparison of all finite runs, with notes on rates, trunk and expressivity."""
+    untested = {run.layer: UNFAIR for run, loss in losses.items() if not math.isfinite(loss)}
+    records = [run.file for run, loss in losses.items() if math.isfinite(loss)]
+    compared = compare_records(records, "test_perplexity", BASELINE, untested=untested)
+    first, best = compared.systems[0].runs[0].record, {run.layer: run.rate for run in losses}
+    ends = [n for n, r in best.items() if len(rates[n]) > 1 and r in (min(rates[n]), max(rates[n]))]
+    own = torch.load(settings.exp_dir / FEATURES / TRUNK, weights_only=True)["layer"]
+    notes = [
+        f"Only the layers were trained, for {first['train']['updates']:,} updates each, on frozen "
+        f"features. The trunk's own layer has {first['metrics']['trunk_test_perplexity']:.2f} on "
+        "these tokens. Seeds vary start and order, not the trunk: the tests hold for it alone.",
+        f"Rates, times {settings.lr:g}: {', '.join(f'{n} {r:g}' for n, r in best.items())}."
+        + f" At an end of --rates, so that wider ones may help: {', '.join(ends)}." * bool(ends),
+        EXPRESSIVITY.format(own=own),
+    ]
+    return comparison_tables(replace(compared, notes=[*compared.notes, *notes]))

@@ -1,0 +1,202 @@
+"""A race trains layers alone, from the trunk's own matrix, resumes, and refuses other features."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from highrank_plugins.heads import build_head
+from highrank_plugins.inference.collector import Collector
+from highrank_plugins.studies import race as racing
+from highrank_plugins.studies.definition import RaceSettings
+from highrank_plugins.studies.race import RaceRun, first_layer, loss_of, race, read_texts, train
+from tests.inference.checkpoints import write_checkpoint
+from tests.tasks.built import build
+
+LAYERS, RATES = ["softmax", "mos"], [1.0, 10.0]
+SMALL = {"seeds": 2, "lr": 1e-2, "epochs": 2, "batch": 50, "tokens": 300, "jobs": 1}
+
+
+@pytest.fixture(scope="module")
+def trunk(stream_data, tmp_path_factory):
+    path = tmp_path_factory.mktemp("trunk") / "a.pt"
+    return write_checkpoint(path, build(stream_data)), str(stream_data)
+
+
+@pytest.fixture(scope="module")
+def finished(trunk, tmp_path_factory):
+    settings = RaceSettings(exp_dir=tmp_path_factory.mktemp("race") / "r", **SMALL)
+    return settings, race(*trunk, settings, LAYERS, RATES)
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    shutil.copytree(finished[0].exp_dir, tmp_path / "r")
+    return finished[0].model_copy(update={"exp_dir": tmp_path / "r"})
+
+
+def records(settings: RaceSettings) -> dict[str, dict]:
+    folder = settings.exp_dir / "runs"
+    return {str(p.relative_to(folder)): json.loads(p.read_text()) for p in folder.rglob("*.json")}
+
+
+def test_every_layer_has_its_best_rate_and_every_seed(finished):
+    settings, tables = finished
+    found = records(settings)
+    assert len(found) == 6  # 2 layers × 2 rates, and the second seed of each
+    for layer in LAYERS:
+        losses = {r: found[f"{r:g}/{layer}-1.json"]["train"]["best_valid_loss"] for r in RATES}
+        best = min(losses, key=losses.get)
+        assert f"{best:g}/{layer}-2.json" in found
+        assert f"{layer} {best:g}" in " ".join(tables[0].notes)
+    assert sorted(row[0].text.split()[0] for row in tables[0].rows) == sorted(LAYERS)
+    notes = " ".join(tables[0].notes)
+    assert "No difference here is no proof: the trunk grew up with softmax" in notes
+    assert "The trunk's own layer has" in notes and "At an end of --rates" in notes
+    assert "What can be claimed" in tables[-1].notes[-1]
+    assert (settings.exp_dir / "table.md").read_text().startswith("| system")
+
+
+def test_a_record_has_the_perplexities_of_its_positions(finished, trunk):
+    settings, _ = finished
+    record = records(settings)["1/softmax-1.json"]
+    collector = Collector.open(*trunk, "test", tokens=SMALL["tokens"])
+    blocks = list(collector.blocks())
+    own = -torch.cat([b.log_probs.gather(1, b.target[:, None]) for b in blocks]).mean()
+    assert record["metrics"]["trunk_test_perplexity"] == pytest.approx(own.exp().item(), rel=1e-4)
+    texts = read_texts(settings)
+    assert torch.equal(texts["test"][1], torch.cat([b.target for b in blocks]))
+    counts = np.bincount(texts["train"][1].numpy(), minlength=collector.head.num_classes) + 1
+    nats = -np.log(counts / counts.sum())[texts["test"][1].numpy()].mean()
+    floor = record["metrics"]["test_unigram_perplexity"]
+    assert floor == pytest.approx(math.exp(nats), rel=1e-4)
+    assert record["train"]["updates"] == 2 * 6
+    assert record["train"]["parameters"] == collector.head.weight.numel() + len(counts)
+    # scored again, by another way: the layer that this seed and rate give
+    torch.manual_seed(1)
+    run = RaceRun(settings, "softmax", 1.0, 1, "", None)
+    saved = torch.load(settings.exp_dir / "features" / "trunk.pt", weights_only=True)
+    head, losses = train(first_layer(run, saved, texts), texts, run)
+    picked = head.eval()(texts["test"][0]).gather(1, texts["test"][1][:, None]).mean().item()
+    assert record["metrics"]["test_perplexity"] == pytest.approx(math.exp(-picked), rel=1e-4)
+    assert record["train"]["best_valid_loss"] == min(losses)
+
+
+@pytest.mark.parametrize("layer", ["softmax", "mos", "moc", "mixtape"])
+def test_layers_start_with_the_trunks_own_function(finished, layer):
+    settings, _ = finished
+    texts = read_texts(settings)
+    saved = torch.load(settings.exp_dir / "features" / "trunk.pt", weights_only=True)
+    head = first_layer(RaceRun(settings, layer, 1.0, 1, "", None), saved, texts)
+    assert torch.equal(head.weight, saved["weight"])
+    assert abs(loss_of(head, *texts["test"]) - saved["loss"]) < (
+        0.05 if layer != "softmax" else 1e-6
+    )
+
+
+def test_the_best_validation_is_kept_not_the_last(finished):
+    settings, _ = finished
+    wild = settings.model_copy(update={"lr": 3.0})
+    texts = read_texts(settings)
+    saved = torch.load(settings.exp_dir / "features" / "trunk.pt", weights_only=True)
+    run = RaceRun(wild, "softmax", 3.0, 1, "", None)
+    head, losses = train(first_layer(run, saved, texts), texts, run)
+    assert losses[-1] > min(losses)
+    assert loss_of(head, *texts["valid"]) == min(losses)
+
+
+def test_a_killed_race_resumes_with_the_same_numbers(finished, copied, trunk, monkeypatch):
+    before = records(copied)
+    gone = sorted((copied.exp_dir / "runs").rglob("*.json"))[2:]
+    for file in gone:
+        file.unlink()
+    computed, record_of = [], racing.record_of
+
+    def counted(run):
+        computed.append(run.file)
+        return record_of(run)
+
+    monkeypatch.setattr(racing, "record_of", counted)
+    race(*trunk, copied, LAYERS, RATES)
+    assert sorted(computed) == gone
+    again = records(copied)
+    assert {n: r["metrics"] for n, r in again.items()} == {
+        n: r["metrics"] for n, r in before.items()
+    }
+
+
+def test_a_layer_that_diverged_is_not_tested(copied, trunk):
+    broken = RaceRun(copied, "mos", 1.0, 2, "", None).file
+    record = json.loads(broken.read_text()) if broken.exists() else None
+    if record is None:
+        broken = RaceRun(copied, "mos", 10.0, 2, "", None).file
+        record = json.loads(broken.read_text())
+    record["train"] |= {"valid_loss": None, "best_valid_loss": None}
+    broken.write_text(json.dumps({"train": record["train"], "config": record["config"]}))
+    notes = " ".join(race(*trunk, copied, LAYERS, RATES)[0].notes)
+    assert "Not tested, since a seed diverged" in notes
+
+
+def test_another_trunk_changed_features_and_another_dictionary_are_refused(
+    copied, trunk, stream_data, tmp_path
+):
+    def refused(checkpoint=trunk[0], data=trunk[1], settings=copied) -> str:
+        with pytest.raises(ValueError) as error:
+            race(checkpoint, data, settings, LAYERS, RATES)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    other = write_checkpoint(tmp_path / "b.pt", build(stream_data, "--dropout", "0.3"))
+    assert "features is of another race: checkpoint was" in refused(other)
+    assert "softmax-1.json is of another race: batch was 50, and is 60 now" in refused(
+        settings=copied.model_copy(update={"batch": 60})
+    )
+    words = Path(shutil.copytree(stream_data, tmp_path / "data")) / "dict.txt"
+    first, second, *rest = words.read_text().splitlines()
+    words.write_text("\n".join([second, first, *rest]) + "\n")
+    assert "dictionary" in refused(data=str(words.parent))
+    with (copied.exp_dir / "features" / "valid" / "features.npy").open("r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"\1\2\3\4")
+    said = refused()
+    assert "features/valid/features.npy was" in said and "name another --exp-dir" in said
+
+
+@pytest.mark.parametrize(
+    ("layers", "rates", "said"),
+    [
+        (["softmax", "sigsoftmx"], [1.0], "did you mean"),
+        (["mos", "moc"], [1.0], "name softmax, the baseline"),
+        (["softmax"], [1.0], "another layer at least"),
+        (LAYERS, [1.0, -1.0], "expected numbers above 0"),
+        (LAYERS, [math.nan], "expected numbers above 0"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_written(layers, rates, said, tmp_path):
+    settings = RaceSettings(exp_dir=tmp_path / "r", **SMALL)
+    with pytest.raises(ValueError, match=said):
+        race(Path("missing.pt"), "data", settings, layers, rates)
+    assert not list(tmp_path.iterdir())
+
+
+def test_layers_of_two_processes_have_the_numbers_of_one(finished, trunk, tmp_path):
+    settings = finished[0].model_copy(update={"exp_dir": tmp_path / "r", "jobs": 2})
+    race(*trunk, settings, LAYERS, RATES)
+    one, two = records(finished[0]), records(settings)
+    assert {n: r["metrics"] for n, r in one.items()} == {n: r["metrics"] for n, r in two.items()}
+
+
+def test_a_trunk_whose_matrix_is_narrower_gives_layers_their_own_start(finished):
+    settings, _ = finished
+    texts = read_texts(settings)
+    saved = torch.load(settings.exp_dir / "features" / "trunk.pt", weights_only=True)
+    saved |= {"weight": saved["weight"][:, :4]}
+    torch.manual_seed(1)
+    head = first_layer(RaceRun(settings, "softmax", 1.0, 1, "", None), saved, texts)
+    torch.manual_seed(1)
+    plain = build_head("softmax", num_classes=head.num_classes, feature_dim=head.feature_dim)
+    assert torch.equal(head.weight, plain.weight)
