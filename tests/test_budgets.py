@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1653,
     "benchmarks": 1384,
-    "cli": 3471,
+    "cli": 3492,
     "common": 2819,
     "compat": 456,
     "criterions": 278,
@@ -35,13 +35,13 @@ BUDGETS: dict[str, int] = {
     "optim": 355,
     "reports": 2149,
     "results": 2504,
-    "studies": 1293,
+    "studies": 1627,
     "tasks": 575,
     "top": 70,
     "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 44204
+LINES_OF_TESTS = 44406
 
 
 @pytest.fixture(scope="module")
