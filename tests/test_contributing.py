@@ -13,6 +13,7 @@ import torch
 from highrank_plugins.heads import head_names, pointwise_names, pointwise_options
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise.base import POINTWISE
+from highrank_plugins.heads.vocabulary.base import VOCABULARY
 from highrank_plugins.losses import nll
 from highrank_plugins.measures.base import MEASURES
 from tests.heads.cases import STRUCTURES, Case, make_features
@@ -69,6 +70,18 @@ def test_the_example_of_a_pointwise_function_works(example):
     assert example["Arcsinh"](c=5.0).apply_to(logits, {}).tolist() == [-far, 0, far]
     with pytest.raises(ValueError, match="c must be above 0, got 0"):
         example["Arcsinh"](c=0)
+
+
+@pytest.mark.parametrize("example", [("cubed", VOCABULARY)], indirect=True)
+def test_the_example_of_a_vocabulary_matrix_works(example):
+    for case in STRUCTURES:
+        case = case.with_options(vocabulary="cubed", c=0.5)
+        assert_losses_are_the_references(case)
+        head = build(case)
+        assert torch.allclose(head.weight, 2 * head.parametrizations.weight.original**3)
+        matrix = torch.randn_like(head.weight)
+        head.weight = matrix
+        torch.testing.assert_close(head.weight, matrix)
 
 
 @pytest.mark.parametrize("example", [("tempered", HEADS)], indirect=True)

@@ -38,6 +38,7 @@ def _heads() -> None:
     from highrank_plugins.common.formatting import table
     from highrank_plugins.heads.base import HEADS
     from highrank_plugins.heads.pointwise import POINTWISE
+    from highrank_plugins.heads.vocabulary.base import VOCABULARY
     from highrank_plugins.losses import IMPLEMENTATIONS
     from highrank_plugins.losses.nll import FUSED
 
@@ -49,10 +50,13 @@ def _heads() -> None:
     echo_markdown(table(("structure", "what it is", "options", "losses"), structures))
     functions = [row for _, row in _rows(POINTWISE)]
     echo_markdown(table(("pointwise function", "what it is", "options"), functions))
+    matrices = [row for _, row in _rows(VOCABULARY)]
+    echo_markdown(table(("vocabulary matrix", "what it is", "options"), matrices))
     typer.echo(
-        "In Python: build_head(STRUCTURE, pointwise=FUNCTION, OPTION=VALUE, …)\n"
+        "In Python: build_head(STRUCTURE, pointwise=FUNCTION, vocabulary=MATRIX, OPTION=VALUE, …)\n"
         "In fairseq: --head STRUCTURE --head-OPTION VALUE\n"
-        "            --head-pointwise FUNCTION --head-FUNCTION-OPTION VALUE"
+        "            --head-pointwise FUNCTION --head-FUNCTION-OPTION VALUE\n"
+        "            --head-vocabulary MATRIX --head-MATRIX-OPTION VALUE"
     )
 
 

@@ -1,4 +1,4 @@
-"""Provide output layers in pure torch: structure × pointwise function.
+"""Provide output layers in pure torch: structure × pointwise function × vocabulary matrix.
 
 >>> head = build_head("mixtape", num_classes=10_000, feature_dim=512, pointwise="gss")
 >>> head(features)                                    # [..., 512] → log-probabilities [..., 10000]
@@ -25,6 +25,13 @@ from highrank_plugins.heads.pointwise import (
 )
 from highrank_plugins.heads.registry import check_options, unknown_name_message
 from highrank_plugins.heads.softmax import Softmax
+from highrank_plugins.heads.vocabulary import build_vocabulary
+from highrank_plugins.heads.vocabulary.base import (
+    VOCABULARY,
+    Vocabulary,
+    make_matrix,
+    register_vocabulary,
+)
 
 __all__ = [
     "Head",
@@ -33,15 +40,21 @@ __all__ = [
     "MixtureOfSoftmaxes",
     "Pointwise",
     "Softmax",
+    "Vocabulary",
     "build_head",
     "build_pointwise",
+    "build_vocabulary",
     "head_names",
     "head_options",
+    "make_matrix",
     "pointwise_names",
     "pointwise_options",
     "register_head",
     "register_pointwise",
+    "register_vocabulary",
     "tokens",
+    "vocabulary_names",
+    "vocabulary_options",
     "with_layer_of_arch",
 ]
 
@@ -50,6 +63,8 @@ PAIRS = [("mos", "plif"), ("mos", "sigsoftmax")]
 
 head_names = HEADS.names
 head_options = HEADS.options
+vocabulary_names = VOCABULARY.names
+vocabulary_options = VOCABULARY.options
 
 
 def build_head(name: str, *sizes: int, **options: Any) -> Head:
@@ -58,8 +73,8 @@ def build_head(name: str, *sizes: int, **options: Any) -> Head:
     Args:
         name: a structure, see `head_names()`, or a layer of an architecture: "mos_sigsoftmax".
         options: `num_classes`, `feature_dim`, `embed_dim`, `weight`, `bias`, `pointwise` (see
-            `Head`), the structure's own, see `head_options`, and those of the pointwise function,
-            see `pointwise_options`.
+            `Head`), `vocabulary` (see `Vocabulary`), the structure's own, see `head_options`, and
+            those of function and matrix, see `pointwise_options` and `vocabulary_options`.
     Raises:
         ValueError: unknown name or option (with the nearest match), or a value out of range.
     """
@@ -67,19 +82,26 @@ def build_head(name: str, *sizes: int, **options: Any) -> Head:
         raise TypeError(f"build_head({name!r}): name the sizes: num_classes=…, feature_dim=…")
     if name not in (layers := tokens()):
         raise ValueError(unknown_name_message("head", name, layers))
-    structure, function = layers[name]["head"], layers[name].get("head_pointwise")
-    if function and options.setdefault("pointwise", function) != function:
-        raise ValueError(
-            f"pointwise: the head {name!r} has {function}; choose {structure!r} for another one"
-        )
-    function = options.get("pointwise")
+    structure = layers[name]["head"]
+    for part in ("pointwise", "vocabulary"):
+        fixed = layers[name].get(f"head_{part}")
+        if fixed and options.setdefault(part, fixed) != fixed:
+            raise ValueError(
+                f"{part}: the head {name!r} has {fixed}; choose {structure!r} for another one"
+            )
+    own, function = head_options(structure), options.get("pointwise")
+    matrix = options.get("vocabulary", "plain")
     of_function = pointwise_options(function) if isinstance(function, str) else {}
-    own = head_options(structure)
-    check_options(f"head {name!r}", options, {*HEADS.common, *own, *of_function})
+    of_matrix = vocabulary_options(matrix) if isinstance(matrix, str) else {}
+    known = {*HEADS.common, "vocabulary", *own, *of_function, *of_matrix}
+    check_options(f"head {name!r}", options, known)
+    options.pop("vocabulary", None)
     given = {n: options.pop(n) for n in of_function if n in options and n not in own}
     if function and given:
         options["pointwise"] = build_pointwise(function, **given)
+    made = build_vocabulary(matrix, **{n: options.pop(n) for n in of_matrix if n in options})
     head: Head = HEADS.build(structure, **options)
+    make_matrix(head, made, tied=options.get("weight") is not None)
     chosen = options.keys() & {"frequent", "frequent_ratio"}
     if isinstance(head, Mixtape) and head.needs_sorted_classes() and not chosen:
         warnings.warn(
@@ -96,6 +118,9 @@ def tokens() -> dict[str, dict[str, str]]:
     functions = [("softmax", name, name) for name in POINTWISE.names() if name != "identity"]
     for head, name, token in [*functions, *((h, n, f"{h}_{n}") for h, n in PAIRS)]:
         named.append((token, {"head": head, "head_pointwise": name}))
+    for name in VOCABULARY.names():
+        if name != "plain":
+            named.append((name, {"head": "softmax", "head_vocabulary": name}))
     found: dict[str, dict[str, str]] = {}
     for token, layer in named:
         if found.setdefault(token, layer) != layer:
@@ -119,3 +144,4 @@ def with_layer_of_arch(given: Mapping[str, Any], arch: Mapping[str, Any]) -> dic
 
 HEADS.listen(tokens)
 POINTWISE.listen(tokens)
+VOCABULARY.listen(tokens)

@@ -33,6 +33,7 @@ from highrank_plugins.heads.pointwise import POINTWISE, Pointwise, build_pointwi
 from highrank_plugins.heads.prepared import log_probs_of_chunks
 from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.heads.registry import Registry, follow_function, named_tensors
+from highrank_plugins.heads.vocabulary.base import function_of_matrix
 from highrank_plugins.losses import LossOutput, LossPlan, Target, compute_nll
 from highrank_plugins.losses.chunking import join_chunks
 from highrank_plugins.losses.fused import FusedLoss
@@ -193,8 +194,8 @@ class Head(Stated):
         return own | {f"pointwise.{name}": t for name, t in self.pointwise.tensors().items()}
 
     def function(self) -> dict[str, Any]:
-        inner = POINTWISE.function(self.pointwise).items()
-        return HEADS.function(self) | {f"pointwise.{name}": value for name, value in inner}
+        own = {f"pointwise.{n}": v for n, v in POINTWISE.function(self.pointwise).items()}
+        return HEADS.function(self) | own | dict(function_of_matrix(self))
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_prepared": None}  # copies and pickles prepare their own
@@ -341,8 +342,7 @@ class Head(Stated):
 
     def apply_pointwise(self, logits: Tensor, tensors: Named) -> Tensor:
         """Return f of widened logits."""
-        prefix = "pointwise."
-        own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        own = {n[10:]: t for n, t in tensors.items() if n.startswith("pointwise.")}
         return same_form(self.pointwise, self.pointwise.apply_to(wide := widen(logits), own), wide)
 
     def extra_repr(self) -> str:

@@ -57,7 +57,7 @@ class HighrankConfig(PreTrainedConfig):
         kwargs: what every configuration of transformers has. `tie_word_embeddings` and the ids of
             special tokens are the trunk's unless given.
     Raises:
-        UserError: no decoder, a pointwise function without a name, or an option in a wrong place.
+        UserError: no decoder, a function or matrix without a name, or an option in a wrong place.
     """
 
     model_type = "highrank"
@@ -83,10 +83,10 @@ class HighrankConfig(PreTrainedConfig):
         own = None if text_config is None else logit_factor(self.text_config)
         self.feature_scale = own if feature_scale is None else feature_scale
         self.head_options = own_cap(self.text_config, head, given) | self.head_options
-        function = self.head_options.get("pointwise", "identity")
-        if not isinstance(function, str):
-            raise UserError(f"pointwise: expected a name, got a {type(function).__name__}; "
-                            "its options go into head_options")  # fmt: skip
+        for part in ("pointwise", "vocabulary"):
+            if not isinstance(function := self.head_options.get(part, ""), str):
+                raise UserError(f"{part}: expected a name, got a {type(function).__name__}; "
+                                "its options go into head_options")  # fmt: skip
         if text_config is not None:
             self.decoder()
             kwargs.setdefault(TIED, getattr(text_config, TIED, False))

@@ -16,6 +16,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast, MoeCausalLMOut
 from highrank_plugins.common.certificate import compare_folder
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
+from highrank_plugins.heads.checks import fill_matrix
 from highrank_plugins.heads.libraries import check_modules, evaluating, seen_by_caller
 from highrank_plugins.huggingface import trainers
 from highrank_plugins.huggingface.config import HighrankConfig
@@ -122,12 +123,15 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
             raise UserError(f"tie_word_embeddings: embedding and head have shapes {shapes}; leave "
                             "out embed_dim, or set tie_word_embeddings=False")  # fmt: skip
         name = next(n for n, module in self.named_modules() if module is embedding)
-        self._tied_weights_keys = {"head.weight": f"{name}.weight"}
+        own = "weight" if "weight" in self.head._parameters else "parametrizations.weight.original"
+        self._tied_weights_keys = {f"head.{own}": f"{name}.weight"}
         self.head.shares_weight = True
 
     def _init_weights(self, module: nn.Module) -> None:
         """Give a module of the head its first values, but for parameters that were loaded."""
         own = list(module.parameters(recurse=False))
+        if module is self.head and "weight" not in module._parameters:
+            own += module.get_submodule("parametrizations.weight").parameters()
         loaded = [p for p in own if getattr(p, "_is_hf_initialized", False)]
         if len(loaded) == len(own) > 0 or all(module is not part for part in self.head.modules()):
             return
@@ -136,7 +140,7 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
             self.head.reset_parameters(submodules=False)
             if not self.head.shares_weight:
                 deviation = getattr(self.config.text_config, "initializer_range", 0.02)
-                nn.init.normal_(self.head.weight, std=deviation)
+                fill_matrix(self.head, lambda matrix: nn.init.normal_(matrix, std=deviation))
         elif reset := getattr(module, "reset_parameters", None):
             reset()
         for parameter, value in zip(loaded, values, strict=True):

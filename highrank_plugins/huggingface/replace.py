@@ -11,6 +11,7 @@ from transformers import MODEL_MAPPING, PreTrainedModel
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
+from highrank_plugins.heads.checks import fill_matrix
 from highrank_plugins.heads.libraries import evaluating
 from highrank_plugins.heads.mixtures import Mixture, near_features
 from highrank_plugins.huggingface.config import HighrankConfig, logit_cap
@@ -75,10 +76,15 @@ def replace_head(
 @torch.no_grad()
 def first_layer(config: HighrankConfig, own: Any, copied: bool) -> Head:
     """Build the new layer, with the matrix and the bias of the model's own if they are copied."""
-    layer = config.build_head(own.weight if config.tie_word_embeddings or copied else None)
-    if not copied and not config.tie_word_embeddings:
-        layer.weight.normal_(std=getattr(config.text_config, "initializer_range", 0.02))
-    elif copied and own.bias is not None and layer.bias is not None:
+    plain = config.head_options.get("vocabulary", "plain") == "plain"
+    shared = config.tie_word_embeddings or (copied and plain)
+    layer = config.build_head(own.weight if shared else None)
+    if not copied and not shared:
+        deviation = getattr(config.text_config, "initializer_range", 0.02)
+        fill_matrix(layer, lambda matrix: matrix.normal_(std=deviation))
+    elif not shared:
+        fill_matrix(layer, lambda matrix: matrix.copy_(own.weight))
+    if copied and own.bias is not None and layer.bias is not None:
         layer.bias.copy_(own.bias)
     return layer.to(own.weight)
 

@@ -25,6 +25,7 @@ _TARGET = (
     "decoder.output_projection.weight",
     "decoder.fc_out.weight",
     "decoder.embed_tokens.weight",
+    "decoder.trunk.embed.weight",
 )
 _SOURCE = ("encoder.embed_tokens.weight", *_TARGET)
 _NOT_EXTRA = ("model", "cfg", "args", "last_optimizer_state")  # large, or kept elsewhere

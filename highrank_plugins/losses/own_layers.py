@@ -77,7 +77,7 @@ def _is_our_class(given: type[nn.Module]) -> bool:
     if cls is nn.Module:
         return given is not nn.Module  # a parametrization of torch's
     known = all(is_our_function(function) for _, _, function in _methods(cls) if function)
-    return known and (_comes_from(cls, PACKAGE) or cls in (nn.Linear, nn.ModuleList))
+    return known and (_comes_from(cls, PACKAGE) or cls in (nn.Linear, nn.ModuleDict, nn.ModuleList))
 
 
 def is_our_function(function: Any) -> bool:

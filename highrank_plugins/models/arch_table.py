@@ -9,19 +9,22 @@ from highrank_plugins.common.names import flag
 from highrank_plugins.heads import tokens
 from highrank_plugins.models.archs import TRUNKS, adaptive_options
 from highrank_plugins.models.awd_lstm_lm import DEFAULT, PRESETS, fill
+from highrank_plugins.models.head_options import AXES
 
 INTRODUCTION = """# Architectures
 
 Printed by `highrank list archs`. `transformer_mos_iwslt_de_en` is fairseq's
 `transformer_iwslt_de_en` with the head `mos` in place of the output layer; all other options keep
 fairseq's values. The first table has the names that may stand for `<layer>` in the others. Any
-other pair of structure and pointwise function is made with `--head-pointwise`."""
+other choice of structure, pointwise function and vocabulary matrix is made with `--head-pointwise`
+and `--head-vocabulary`."""
 AWD_LSTM = f"""## On `awd_lstm_lm`
 
 The AWD-LSTM has the papers' sizes and dropouts for Penn Treebank, WikiText-2, One Billion Word and
 text8. They depend on the structure of the head; structures that are not listed use the values of
 `softmax`. `awd_lstm_lm_<layer>` is the same as `awd_lstm_lm_<layer>_{DEFAULT}`.
 The embeddings are also the vocabulary matrix, unless `--separate-embeddings` is given."""
+LAYER_COLUMNS = ("layer", "structure", "pointwise function", "vocabulary matrix")
 AWD_LSTM_COLUMNS = {
     "embeddings": "decoder_embed_dim",
     "LSTMs": "decoder_layers",
@@ -36,14 +39,14 @@ AWD_LSTM_COLUMNS = {
 def arch_table() -> str:
     """Return the Markdown document, with the heads and presets that are registered now."""
     layers = [
-        (f"`{token}`", f"`{head['head']}`", f"`{head.get('head_pointwise', 'identity')}`")
+        (f"`{token}`", *(f"`{head.get(axis.option, axis.default)}`" for axis in AXES))
         for token, head in sorted(tokens().items())
     ]
     columns = ("architecture", "structure", *AWD_LSTM_COLUMNS)
     awd_lstm = [_awd_lstm_row(preset, s) for preset in PRESETS for s in PRESETS[preset]]
     parts = [
         INTRODUCTION,
-        _section("## Layers", ("layer", "structure", "pointwise function"), layers),
+        _section("## Layers", LAYER_COLUMNS, layers),
         _section(AWD_LSTM, columns, awd_lstm),
     ]
     columns = ("fairseq's", "with a head", "switched off with a head")

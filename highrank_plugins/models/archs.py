@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import HEADS, POINTWISE, tokens
+from highrank_plugins.heads import HEADS, POINTWISE, VOCABULARY, tokens
 from highrank_plugins.models.head_from_options import choose_head
 from highrank_plugins.models.head_options import HeadOptions
 from highrank_plugins.models.relative_positions import RelativePositionOptions
@@ -77,6 +77,7 @@ def register_archs(
 
     HEADS.listen(add_new)
     POINTWISE.listen(add_new)
+    VOCABULARY.listen(add_new)
 
 
 def fill_config(

@@ -13,7 +13,7 @@ from torch import nn
 
 from highrank_plugins.common.names import flag, layer_name
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import Head, with_layer_of_arch
+from highrank_plugins.heads import Head, make_matrix, with_layer_of_arch
 from highrank_plugins.hooks.optimizers import set_own_rate
 from highrank_plugins.models.head_options import (
     AXES,
@@ -61,10 +61,7 @@ def _layers_of(options: dict) -> list[Choice]:
     layers, head = [], options.get("head")
     for axis in AXES[1:]:
         if head in axis.registry.names():
-            raise UserError(
-                f"--head {head}: {head} acts on the logits of a head; use "
-                f"{flag(axis.option)} {head}"
-            )
+            raise UserError(f"--head {head}: {head} {axis.does}; use {flag(axis.option)} {head}")
     for axis in AXES:
         try:
             layers.append(Choice(axis, options.get(axis.option, axis.default)))
@@ -109,11 +106,13 @@ def head_from_options(
     structure, *others = _layers_of(vars(cfg))
     if "locked_dropout" in structure.no_options:
         common["locked_dropout"] = locked_dropout
-    parts = {layer.axis.attribute: layer.build(cfg) for layer in others}
-    head = structure.build(cfg, **common, **parts)
-    if (reason := head.needs_sorted_classes()) is not None:
+    function, matrix = (layer.build(cfg) for layer in others)
+    head = structure.build(cfg, **common, pointwise=function)
+    with others[1].names_options():
+        make_matrix(head, matrix, tied)
+    if (reason := head.needs_sorted_classes() or matrix.needs_sorted_classes) is not None:
         require_sorted_by_count(dictionary, reason)
-    for layer, part in zip((structure, *others), (head, *parts.values()), strict=True):
+    for layer, part in zip((structure, *others), (head, function, matrix), strict=True):
         _set_rate(layer, part, cfg)
         for option in layer.axis.registry.hidden_options(part):
             logger.warning(
@@ -151,7 +150,7 @@ def _set_rate(layer: Choice, part: nn.Module, cfg: Namespace) -> None:
 
 def function_options(head: Head) -> dict:
     """Return the options by which two heads with the same parameters may differ."""
-    parts = [head, *(getattr(head, axis.attribute) for axis in AXES[1:])]
+    parts = [axis.of(head) for axis in AXES]
     names = {a.option: a.registry.name_of(part) for a, part in zip(AXES, parts, strict=True)}
     return names | {
         layer.prefix + name: value

@@ -83,7 +83,7 @@ class HeadModel(TrainingListener):
     def check_head(cls, cfg: Namespace) -> None:
         """Build only the head that complete options describe, for 1,000 words."""
         feature_dim, embed_dim, tied = cls.head_sizes(cfg)
-        weight = nn.Parameter(torch.empty(1000, embed_dim))
+        weight = nn.Parameter(torch.ones(1000, embed_dim))
         head_from_options(cfg, weight, feature_dim, Dictionary(), tied)
 
     @classmethod

@@ -9,8 +9,10 @@ import inspect
 import math
 import re
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, make_dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -20,10 +22,11 @@ from hydra.core.config_store import ConfigStore
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import head_names, pointwise_names
+from highrank_plugins.heads import Head, head_names, pointwise_names, vocabulary_names
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.heads.registry import Registry, unknown_name_message
+from highrank_plugins.heads.vocabulary.base import VOCABULARY, vocabulary_of
 from highrank_plugins.losses import IMPLEMENTATIONS
 from highrank_plugins.losses.kept_state import PLAIN
 
@@ -38,6 +41,10 @@ class HeadOptions(FairseqDataclass):
     )
     head_pointwise: Optional[str] = described(
         f"function on each logit: {', '.join(pointwise_names())}, or one of your own"
+    )
+    head_vocabulary: Optional[str] = described(
+        f"what makes the vocabulary matrix of parameters: {', '.join(vocabulary_names())}, or one "
+        "of your own"
     )
     head_embed_dim: Optional[int] = described(
         "width d of the vocabulary matrix (default: the embedding's if they are "
@@ -75,21 +82,22 @@ class Axis(NamedTuple):
     """Hold one choice that makes a head: its option, the classes, and the default.
 
     The options of a structure are ``head_<argument>``; structures share those of one name. A layer
-    of another axis ``head_<axis>`` has ``head_<layer>_<argument>``, and is the structure's argument
-    and attribute ``<axis>``.
+    of another axis ``head_<axis>`` has ``head_<layer>_<argument>``.
     """
 
     option: str
     registry: Registry
     default: str
-
-    @property
-    def attribute(self) -> str:
-        """Return where a structure keeps its layer of this axis."""
-        return self.option.removeprefix("head_")
+    of: Callable[[Head], Any]  # the layer of this axis in a head
+    does: str = ""  # what a layer of this axis does, for messages
 
 
-AXES = (Axis("head", HEADS, "softmax"), Axis("head_pointwise", POINTWISE, "identity"))
+AXES = (
+    Axis("head", HEADS, "softmax", lambda head: head),
+    Axis("head_pointwise", POINTWISE, "identity", attrgetter("pointwise"),
+         "acts on the logits of a head"),
+    Axis("head_vocabulary", VOCABULARY, "plain", vocabulary_of, "makes the matrix of a head"),
+)  # fmt: skip
 
 
 class Choice:
@@ -160,8 +168,14 @@ class Choice:
             if hasattr(cfg, option):
                 value = getattr(cfg, option)
                 own[name] = true_or_false(option, value) if isinstance(default, bool) else value
-        try:
+        with self.names_options():
             return self.axis.registry.build(self.name, **common, **own)
+
+    @contextmanager
+    def names_options(self) -> Iterator[None]:
+        """Raise UserError for a ValueError of the layer, with options in place of arguments."""
+        try:
+            yield
         except ValueError as error:
             message = str(error).removeprefix(f"{self.name}: ")
             named = [*self.arguments, *(self.axis.registry.common & {"embed_dim"})]
@@ -271,3 +285,4 @@ def _rate_field(layer: Choice) -> Any:
 
 HEADS.listen(add_options)
 POINTWISE.listen(add_options)
+VOCABULARY.listen(add_options)

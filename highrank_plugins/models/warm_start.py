@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
+from highrank_plugins.heads.checks import fill_matrix
 from highrank_plugins.models.head_from_options import other_head
 
 logger = logging.getLogger(__name__)
@@ -14,6 +15,7 @@ logger = logging.getLogger(__name__)
 # parameters of a softmax; fairseq's Transformers have no bias
 SOFTMAX_KEYS = ({"weight"}, {"weight", "bias"})
 OUTPUT = "decoder.output_projection."
+STORED = "parametrizations.weight.original"  # the parameter of a matrix that is made of one
 # of an AWD-LSTM, and of fairseq's decoders
 EMBEDDINGS = ("decoder.trunk.embed.weight", "decoder.embed_tokens.weight")
 # tables of relative positions
@@ -29,7 +31,8 @@ def require_one_matrix(state: dict[str, Tensor]) -> None:
 
     It would replace the trained embedding in silence. Another shape is refused by torch.
     """
-    matrix = state.get(f"{OUTPUT}weight")
+    names = (f"{OUTPUT}weight", f"{OUTPUT}{STORED}")
+    matrix = next((state[name] for name in names if name in state), None)
     for name in EMBEDDINGS:
         embedding = state.get(name)
         if matrix is None or embedding is None or matrix.shape != embedding.shape:
@@ -49,13 +52,19 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
     """Put initial values of the head where a softmax checkpoint has none; return the new keys."""
     own = head.state_dict()
     saved = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
-    missing = sorted(own.keys() - saved.keys())
     may_fill = saved.keys() in SOFTMAX_KEYS
+    remedy = "use the dictionary and the --head… options of that training run"
+    if may_fill and "weight" not in own:  # its parameters follow from the matrix
+        matrix = saved.pop("weight")
+        _require_shape(f"{prefix}weight", matrix, head.weight, remedy)
+        fill_matrix(head, lambda values: values.copy_(matrix))
+        own = head.state_dict()
+        del state_dict[f"{prefix}weight"]
+    missing = sorted(own.keys() - saved.keys())
     if (missing and not may_fill) or saved.keys() - own.keys():
         there, here = (f"{prefix}{{{', '.join(sorted(names))}}}" for names in (saved, own))
         raise UserError(other_head(there, here))
     for name in saved:
-        remedy = "use the dictionary and the --head… options of that training run"
         _require_shape(prefix + name, saved[name], own[name], remedy + _ROUNDING * (name in _GATES))
     state_dict.update({prefix + name: own[name] for name in missing})
     keys = [prefix + name for name in missing]

@@ -20,6 +20,7 @@ from highrank_plugins.common.folders import new_folder
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import Head
+from highrank_plugins.heads.vocabulary.base import UNCHANGED, vocabulary_of
 from highrank_plugins.reports.model_parts import (
     CARD,
     CONFIG,
@@ -147,6 +148,8 @@ def _lacks(parts: ModelParts) -> Iterator[str]:
     layer = model.decoder.output_projection
     if isinstance(layer, Head):
         names = layer_name(layer), layer_name(layer.pointwise)
+        if vocabulary_of(layer) is not UNCHANGED:
+            yield f"vocabulary matrix {layer_name(vocabulary_of(layer))} (--head-vocabulary)"
         if names != ("softmax", "identity"):
             yield f"output layer {names[0]} with {names[1]}; it has a softmax alone"
     if getattr(layer, "bias", None) is not None:

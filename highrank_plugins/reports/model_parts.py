@@ -13,6 +13,7 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.pieces import piece_options, require_pieces_of
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
+from highrank_plugins.heads.vocabulary.base import VOCABULARY
 from highrank_plugins.training.checkpoints import load_without_weights, mapped_model
 
 if TYPE_CHECKING:
@@ -91,13 +92,14 @@ def require_known_layer(path: Path, options: Mapping[str, Any]) -> None:
     try:
         HEADS.find(options.get("head") or "softmax")
         POINTWISE.find(options.get("head_pointwise") or "identity")
+        VOCABULARY.find(options.get("head_vocabulary") or "plain")
     except ValueError as error:
         raise ValueError(f"{path}: {error}; pass the --user-dir of its training run") from None
 
 
 def check_weights(path: Path, model: "dict[str, Tensor]") -> None:
     for name, value in model.items():
-        if not value.is_floating_point():
+        if not value.is_floating_point() and not name.endswith(".codes"):
             raise ValueError(f"{path}: {name} has dtype {value.dtype}; expected floating point")
         if not value.isfinite().all():
             raise ValueError(f"{path}: {name} holds infinite numbers or NaN")

@@ -188,15 +188,18 @@ def _without_finetuning(settings: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in settings.items() if not name.startswith("finetune.")}
 
 
-def _layer(settings: Mapping[str, object]) -> tuple[object, object] | None:
-    """Return structure and pointwise function, as training chooses them; None if unknown."""
+def _layer(settings: Mapping[str, object]) -> tuple[object, object, object] | None:
+    """Return structure, function and matrix, as training chooses them; None if unknown."""
     from highrank_plugins.heads import tokens, with_layer_of_arch  # imports torch
 
     arch = f"_{settings.get('train.arch', '')}_"
     named = max((token for token in tokens() if f"_{token}_" in arch), key=len, default="")
     options = {name.removeprefix("train."): value for name, value in settings.items()}
     layer = with_layer_of_arch(options, tokens().get(named, {}))
-    return (layer["head"], layer.get("head_pointwise", "identity")) if "head" in layer else None
+    if "head" not in layer:
+        return None
+    others = layer.get("head_pointwise", "identity"), layer.get("head_vocabulary", "plain")
+    return layer["head"], *others
 
 
 def _differences(

@@ -58,7 +58,7 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
         return dict(wrong.problems)
     except UserError as error:
         # the first option in the message, apart from the layer's name before the message
-        text = re.sub(r"^--head(-pointwise)? \S+: ", "", str(error))
+        text = re.sub(r"^--head(-pointwise|-vocabulary)? \S+: ", "", str(error))
         named = map(option_name, re.findall(r"--[\w-]+", text))
         return {next((name for name in named if name in options), "arch"): str(error)}
     # argparse has no public list of its options

@@ -1,19 +1,24 @@
 """A vocabulary matrix may be any function of parameters, under every structure, f and loss."""
 
 import copy
+import itertools
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.profiler import ProfilerActivity, profile
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import build_head
+from highrank_plugins.heads import build_head, build_vocabulary, vocabulary_names
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.losses.kernels import triton
-from tests.heads.cases import MIXTAPE, MOS, SOFTMAX, STRUCTURES, make_features
+from tests.heads.cases import MIXTAPE, MOS, PRODUCT, SOFTMAX, STRUCTURES, make_features
 
 CLASSES, TOKENS = 37, 11
+OPTIONS = {"low_rank": {"rank": 2}, "tiers": {"factor": 2, "shares": "0.1,0.9"}}
+BY_CLASS = ("unit", {"by_class": True})
+MATRICES = [*((n, OPTIONS.get(n, {})) for n in vocabulary_names() if n != "plain"), BY_CLASS]
 TARGET = torch.arange(TOKENS) * 3 % CLASSES
 BLOCKED = ("chunked", "fused", "cpp")  # implementations beside the reference
 
@@ -191,3 +196,162 @@ def test_triton_reads_the_dtype_of_a_parametrised_matrix():
     head = parametrised(MOS.with_options(components=300), Product())
     with pytest.raises(ValueError, match=r"at most \d+ components in torch.float64"):
         triton.check_components(head)
+
+
+# -- the matrices of this package ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "options"), MATRICES, ids=str)
+@pytest.mark.parametrize("case", PRODUCT, ids=str)
+def test_every_structure_function_and_matrix_has_the_gradients_of_the_reference(
+    case, name, options
+):
+    head = case.build(classes=CLASSES, vocabulary=name, **options)
+    right = results(head, "reference", label_smoothing=0.1)
+    assert all(value.abs().max() > 0 for n, value in right.items() if n.startswith("parametriz"))
+    for impl in BLOCKED:
+        same(results(head, impl, label_smoothing=0.1), right)
+
+
+def written_out(name, tensors, codes):
+    """Return a matrix as its definition states it."""
+    first, *others = tensors
+    if name == "centred":
+        return torch.stack([row - sum(first) / len(first) for row in first])
+    if name == "unit":
+        scale, rows = others[0].expand(len(first)), first
+        pairs = zip(scale, rows, strict=True)
+        return torch.stack([s * row / row.square().sum().sqrt() for s, row in pairs])
+    if name == "low_rank":
+        return torch.einsum("mr,rd->md", first, others[0])
+    if name == "tiers":
+        return torch.cat([first, torch.einsum("mr,rd->md", *others)])
+    return torch.stack([first[code] for code in codes])
+
+
+@pytest.mark.parametrize(("name", "options"), MATRICES, ids=str)
+def test_a_matrix_and_its_gradients_are_those_of_its_definition(name, options):
+    head = SOFTMAX.build(classes=CLASSES, vocabulary=name, **options)
+    codes = getattr(head.parametrizations.weight[0], "codes", None)
+    stored = sorted((n, p) for n, p in head.parametrizations.weight.named_parameters())
+    tensors = [p.detach().clone().requires_grad_() for _, p in reversed(stored)]
+    tensors.sort(key=lambda t: t.dim(), reverse=True)
+    if name in ("low_rank", "tiers"):
+        tensors = [p.detach().clone().requires_grad_() for _, p in stored]
+    found, right = head.weight, written_out(name, tensors, codes)
+    upstream = torch.randn(right.shape, dtype=right.dtype)
+    assert torch.allclose(found, right, rtol=0, atol=1e-12)
+    originals = (
+        [p for _, p in stored]
+        if name in ("low_rank", "tiers")
+        else sorted((p for _, p in stored), key=lambda p: p.dim(), reverse=True)
+    )
+    grads = torch.autograd.grad(found, originals, upstream)
+    for grad, want in zip(grads, torch.autograd.grad(right, tensors, upstream), strict=True):
+        assert torch.allclose(grad, want, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["centred", "unit"])
+def test_a_matrix_is_differentiable_twice(name):
+    part = build_vocabulary(name).double()
+    raw = part.right_inverse(torch.randn(5, 3, dtype=torch.float64)).requires_grad_()
+    assert torch.autograd.gradcheck(part, raw)
+    assert torch.autograd.gradgradcheck(part, raw)
+
+
+def test_a_row_of_zeros_stays_and_has_no_infinite_gradient():
+    part, raw = build_vocabulary("unit"), torch.randn(4, 3)
+    raw[2] = 0
+    raw = part.right_inverse(raw).requires_grad_()
+    part(raw).sum().backward()
+    assert part(raw)[2].tolist() == [0, 0, 0] and raw.grad[2].tolist() == [0, 0, 0]
+    assert raw.grad.isfinite().all() and part.scale.grad.isfinite()
+
+
+@pytest.mark.parametrize(("name", "options"), MATRICES, ids=str)
+def test_a_matrix_starts_near_the_given_one(name, options):
+    torch.manual_seed(0)
+    tall, wide = torch.randn(CLASSES, 2), torch.randn(2, 4)
+    given = tall @ wide if name in ("low_rank", "tiers") else torch.randn(CLASSES, 4)
+    head = build_head("softmax", num_classes=CLASSES, feature_dim=4, vocabulary=name, **options)
+    with torch.no_grad():
+        head.weight = given.clone()
+    if name in ("low_rank", "tiers") or options == BY_CLASS[1]:
+        assert torch.allclose(head.weight, given, atol=1e-5)
+    elif name == "unit":
+        assert torch.allclose(head.weight.norm(dim=1), given.norm(dim=1).mean().expand(CLASSES))
+    elif name == "centred":
+        assert torch.allclose(head.weight, given - given.mean(0), atol=1e-6)
+    else:
+        own = head.parametrizations.weight
+        assert len(own.original) == int(0.1 * CLASSES) and head.weight.unique(dim=0).size(0) == 3
+        nearest = torch.cdist(given, own.original).argmin(1)
+        assert torch.equal(own[0].codes, nearest)
+
+
+@pytest.mark.parametrize(("name", "options"), MATRICES, ids=str)
+def test_a_state_dictionary_holds_the_matrix_and_names_it(name, options):
+    build = {"num_classes": CLASSES, "feature_dim": 4, "vocabulary": name, **options}
+    one, other = build_head("mos", **build), build_head("mos", **build)
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one.weight, other.weight)
+    assert one.function()["vocabulary.name"] == name
+    with pytest.raises(RuntimeError, match="parametrizations"):
+        build_head("mos", num_classes=CLASSES, feature_dim=4).load_state_dict(one.state_dict())
+    state = one.state_dict()
+    if name == "centred":
+        del build["vocabulary"]
+        with pytest.raises(UserError, match=r"vocabulary\.name centred there, unit in this head"):
+            build_head("mos", vocabulary="unit", **build).load_state_dict(state, strict=False)
+
+
+@pytest.mark.parametrize("name", ["low_rank", "tiers", "codebook"])
+def test_factors_cannot_be_a_tied_embedding(name):
+    embedding = nn.Embedding(CLASSES, 4)
+    with pytest.raises(ValueError, match=f"^{name}: its parameters have no row for each class"):
+        build_head("softmax", num_classes=CLASSES, feature_dim=4, weight=embedding.weight,
+                   vocabulary=name, **OPTIONS.get(name, {}))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"vocabulary": "centered"},
+            "unknown vocabulary matrix 'centered'; did you mean 'centred",
+        ),
+        ({"vocabulary": "unit", "rank": 3}, "has no option 'rank'; known:"),
+        ({"vocabulary": nn.Identity()}, "vocabulary: expected a name or an instance of Vocabulary"),
+    ],
+)
+def test_wrong_choices_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build_head("softmax", num_classes=CLASSES, feature_dim=4, **options)
+
+
+def peak_of(step):
+    """Return the largest number of bytes that a step's tensors had at once."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        step()
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return max(itertools.accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())))
+
+
+@pytest.mark.parametrize("impl", BLOCKED)
+def test_a_matrix_takes_at_most_two_matrices_more_than_a_plain_one(impl):
+    classes, width = 4000, 64
+    features, target, peaks = torch.randn(128, width), torch.arange(128), {}
+    for name, options in [("plain", {}), *MATRICES]:
+        own = options | ({"rank": 16} if name == "low_rank" else {})
+        sizes = {"num_classes": classes, "feature_dim": width}
+        head = build_head("softmax", vocabulary=name, **sizes, **own)
+
+        def step(head=head):
+            out = head.nll(features, target, impl=impl, reduction="sum", memory=2**20)
+            out.loss.backward()
+            head.zero_grad()
+
+        step()
+        peaks[name, *options] = peak_of(step)
+    most = peaks["plain",] + 2 * classes * width * 4
+    assert all(peaks["plain",] <= peak <= most for peak in peaks.values()), peaks

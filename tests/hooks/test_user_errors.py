@@ -17,7 +17,7 @@ import highrank_plugins
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import WrongNumbers
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import head_names, pointwise_names
+from highrank_plugins.heads import head_names, pointwise_names, vocabulary_names
 from highrank_plugins.hooks.commands import print_uncaught  # applies all repairs
 from highrank_plugins.models import head_options
 
@@ -121,19 +121,21 @@ def test_an_error_names_the_option_that_led_to_it(words, code, said, tmp_path, m
 def test_no_option_of_any_layer_takes_a_number_that_is_not_finite(number):
     highrank_plugins.register()
     rates, tried = head_options.rate_options(), set()
-    layers = [(name, "identity") for name in head_names()]
-    for head, pointwise in layers + [("softmax", name) for name in pointwise_names()]:
-        names = {name for name, own in rates.items() if own == pointwise} | {"head_z_loss"}
-        for axis, name in zip(head_options.AXES, (head, pointwise), strict=True):
+    layers = [(name, "identity", "plain") for name in head_names()]
+    layers += [("softmax", name, "plain") for name in pointwise_names()]
+    for chosen in layers + [("softmax", "identity", name) for name in vocabulary_names()]:
+        names = {name for name, own in rates.items() if own in chosen} | {"head_z_loss"}
+        words = ["data", "--arch", "transformer_mos"]
+        for axis, name in zip(head_options.AXES, chosen, strict=True):
             defaults = head_options.Choice(axis, name).defaults()
             names |= {name for name, default in defaults.items() if type(default) is float}
-        words = ["data", "--arch", "transformer_mos", "--head", head, "--head-pointwise", pointwise]
+            words += [flag(axis.option), name]
         words += [f"{flag(name)}={number}" for name in names]
         with pytest.raises(WrongNumbers) as refused:
             options.parse_args_and_arch(options.get_training_parser(), words)
         assert refused.value.problems == dict.fromkeys(names, f"{number}: expected a finite number")
         tried |= names
-    assert {"head_context_scale", "head_gss_c", "head_plif_lr", "head_softcap_cap"} <= tried
+    assert {"head_context_scale", "head_gss_c", "head_plif_lr", "head_codebook_ratio"} <= tried
 
 
 STOCK = "--arch transformer --optimizer adam --criterion label_smoothed_cross_entropy".split()

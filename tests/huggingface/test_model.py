@@ -309,3 +309,15 @@ def test_frequent_classes_of_a_tokenizer_must_be_named():
         warnings.simplefilter("error")
         head = HighrankConfig.from_dict(json.loads(config.to_json_string())).build_head()
     assert head.class_order[:20].tolist() == [*range(CLASSES - 1, CLASSES - 21, -1)]
+
+
+@pytest.mark.parametrize(("name", "tied"), [("centred", True), ("unit", True), ("codebook", False)])
+def test_a_vocabulary_matrix_is_saved_loaded_and_tied(name, tied, tmp_path, monkeypatch):
+    options = {"components": 3, "vocabulary": name}
+    monkeypatch.setitem(HEADS, name, ("mos", options))
+    model = make(head=name, tied=tied).eval()
+    model.save_pretrained(tmp_path)
+    loaded = HighrankForCausalLM.from_pretrained(tmp_path).eval()
+    assert torch.equal(loaded(ids()).logits, model(ids()).logits)
+    stored = loaded.head.parametrizations.weight.original
+    assert (stored is loaded.get_input_embeddings().weight) == tied

@@ -27,15 +27,18 @@ CONFIGS = {
 }
 LSTM_PRESETS = ["lstm", "lstm_luong_wmt_en_de", "lstm_wiseman_iwslt_de_en"]
 PRESETS = [(model, preset) for model in CONFIGS for preset in ARCH_MODEL_INV_REGISTRY[model]]
-TOKENS = """gss mixtape moc monotone_mlp mos mos_plif mos_sigsoftmax multimax plif sigmoid_cap
-    sigsoftmax softcap softmax""".split()
-OPTIONS = """head head_bias head_components head_context_scale head_dropout head_embed_dim
+TOKENS = """centred codebook gss low_rank mixtape moc monotone_mlp mos mos_plif mos_sigsoftmax
+    multimax plif sigmoid_cap sigsoftmax softcap softmax tiers unit""".split()
+OPTIONS = """head head_bias head_codebook_ratio head_components head_context_scale head_dropout
+    head_embed_dim
     head_frequent_multiple head_frequent_ratio head_gate_biases head_gate_dim head_gate_dropout
     head_gate_noise head_gate_weight_norm head_gates head_gss_c head_gss_k head_gss_learn head_loss
-    head_loss_filter head_loss_memory head_monitor head_monotone_mlp_bound head_monotone_mlp_units
+    head_loss_filter head_loss_memory head_low_rank_rank head_monitor head_monotone_mlp_bound
+    head_monotone_mlp_units
     head_multimax_init_sd head_plif_bound head_plif_freeze head_plif_init_sd head_plif_knots
     head_plif_lr head_pointwise head_sigmoid_cap_height head_sigmoid_cap_scale
-    head_sigmoid_cap_shift head_softcap_cap head_z_loss""".split()
+    head_sigmoid_cap_shift head_softcap_cap head_tiers_factor head_tiers_shares head_unit_by_class
+    head_vocabulary head_z_loss""".split()
 
 
 LSTM_OPTIONS = """adaptive_softmax_cutoff decoder_attention decoder_dropout_in decoder_dropout_out

@@ -13,7 +13,11 @@ UPDATES = 40
 # a training validates and saves when it ends; of each epoch that would cost more than to train it
 ONLY_AT_THE_END = ["--validate-interval", "99", "--save-interval", "99"]
 # 1e5 knots are slow for a model of this size
-SMALL = {"plif": ["--head-plif-knots", "500"], "mos_plif": ["--head-plif-knots", "500"]}
+SMALL = {
+    **{token: ["--head-plif-knots", "500"] for token in ("plif", "mos_plif")},
+    "low_rank": ["--head-low-rank-rank", "8"],
+    "codebook": ["--head-codebook-ratio", "0.9"],
+}
 # the published LSTMs are trained for hours
 QUICK = {
     "awd_lstm": "--lr 0.02 --decoder-layers 1 --dropouti 0.1 --wdrop 0.2".split(),
@@ -21,13 +25,14 @@ QUICK = {
 }
 
 
-RECENT = ("softcap", "sigmoid_cap", "multimax")
+RECENT = ("softcap", "sigmoid_cap", "multimax", "unit", "low_rank", "codebook")
 # Their layers are trained on another trunk too: those training runs are left to `--all`.
 ELSEWHERE = {
     *(f"transformer_{t}_tiny" for t in ("gss", "monotone_mlp", "sigsoftmax", "mos_sigsoftmax")),
     *(f"transformer_lm_{t}" for t in ("moc", "plif", "mos_plif")),
     *(f"{trunk}_{t}" for trunk in ("transformer_lm", "awd_lstm_lm") for t in RECENT),
     *(f"transformer_{t}_tiny" for t in RECENT),
+    *("transformer_lm_centred", "transformer_tiers_tiny"),
     *("lstm_softcap", "lstm_sigmoid_cap"),
     *("lstm_mos", "awd_lstm_lm_softmax", "awd_lstm_lm_plif", "awd_lstm_lm_mixtape"),
     *("transformer_mos_tiny", "transformer_lm_softmax", "transformer_lm_mixtape"),

@@ -9,13 +9,17 @@ from fairseq.data import Dictionary
 from torch import nn
 
 from highrank_plugins.heads import Head as LogitHead
-from highrank_plugins.heads import Softmax
+from highrank_plugins.heads import Vocabulary
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise.monotone_mlp import MonotoneMLP
-from highrank_plugins.heads.registry import Registry
-from highrank_plugins.models import head_from_options, head_options
-from highrank_plugins.models.head_from_options import choose_head
-from highrank_plugins.models.head_options import AXES, Axis, HeadOptions, derived_defaults, help_of
+from highrank_plugins.heads.vocabulary.base import VOCABULARY
+from highrank_plugins.models.head_from_options import (
+    choose_head,
+    function_options,
+    head_from_options,
+    require_same_function,
+)
+from highrank_plugins.models.head_options import HeadOptions, derived_defaults, help_of
 
 TRUNK = {"head_bias": "false"}
 MOS_PLIF = {"head": "mos", "head_pointwise": "plif"}
@@ -104,7 +108,7 @@ def test_the_error_about_a_foreign_option_lists_the_options_of_the_head():
         choose(head="mos", head_gss_c=0.5)
     own, remedy = str(refused.value).partition("it has ")[2].split(". ")
     listed = set(own.split(", "))
-    common = """--head --head-pointwise --head-embed-dim --head-bias --head-loss
+    common = """--head --head-pointwise --head-vocabulary --head-embed-dim --head-bias --head-loss
         --head-loss-filter --head-loss-memory --head-monitor --head-z-loss"""
     mos = {"--head-components", "--head-context-scale", "--head-dropout"}
     assert listed == {*common.split(), *mos}
@@ -123,15 +127,8 @@ def test_every_option_has_help():
     assert set(derived_defaults()) < set(HeadOptions.__dataclass_fields__)
 
 
-class Plain(nn.Module):
-    """Stand for a vocabulary matrix as it is."""
-
-    constants = None
-    option_help: ClassVar = {}
-
-
-class Shifted(Plain):
-    """Stand for a vocabulary matrix with an option."""
+class Shifted(Vocabulary):
+    """Stand for a matrix of a user's, with an option that no parameter shows."""
 
     option_help: ClassVar = {"by": "what is added"}
 
@@ -139,34 +136,83 @@ class Shifted(Plain):
         super().__init__()
         self.by = by
 
+    def forward(self, raw):
+        return raw + self.by
 
-class OnMatrix(Softmax):
-    """Stand for a structure that reads its matrix through a third axis."""
-
-    def __init__(self, *args, vocabulary: nn.Module, **options):
-        super().__init__(*args, **options)
-        self.vocabulary = vocabulary
+    def right_inverse(self, matrix):
+        return matrix - self.by
 
 
-def test_a_third_axis_has_options_checks_construction_and_identity(monkeypatch):
-    matrices = Registry("vocabulary matrix")
-    for name, cls in (("plain", Plain), ("shifted", Shifted)):
-        matrices.register(name)(cls)
-    monkeypatch.setitem(HEADS._classes, "own", OnMatrix)
-    monkeypatch.setattr(HEADS, "common", HEADS.common | {"vocabulary"})
-    for module in (head_options, head_from_options):
-        monkeypatch.setattr(module, "AXES", (*AXES, Axis("head_vocabulary", matrices, "plain")))
+@pytest.fixture
+def shifted(monkeypatch):
+    """Know the matrix without its architectures, which cannot be removed again."""
+    monkeypatch.setitem(VOCABULARY._classes, "shifted", Shifted)
+
+
+def test_a_matrix_has_options_checks_construction_and_identity(shifted):
     assert help_of("head_shifted_by") == "what is added (default: 0.5)"
     with pytest.raises(ValueError, match=r"--head-vocabulary plain has no .*has it: shifted"):
-        choose(head="own", head_shifted_by=2.0)
+        choose(head_shifted_by=2.0)
     with pytest.raises(ValueError, match=r"--head-vocabulary: unknown .*did you mean 'shifted'"):
-        choose(head="own", head_vocabulary="shfted")
-    chosen = choose(head="own", head_vocabulary="shifted", head_shifted_by=2.0)
-    cfg = Namespace(head_embed_dim=None, **chosen)
-    weight = nn.Parameter(torch.zeros(9, 4))
-    head = head_from_options.head_from_options(cfg, weight, 4, Dictionary(), tied=False)
-    assert head.vocabulary.by == 2.0
-    assert head_from_options.function_options(head) == {
-        **{"head": "own", "head_pointwise": "identity", "head_vocabulary": "shifted"},
-        "head_shifted_by": 2.0,
-    }
+        choose(head_vocabulary="shfted")
+    with pytest.raises(ValueError, match=r"unit makes the matrix of a head; use --head-vocabulary"):
+        choose(head="unit")
+    head = made(head="mos", head_vocabulary="shifted", head_shifted_by=2.0)
+    assert torch.equal(head.weight, torch.ones(9, 4))
+    assert torch.equal(head.parametrizations.weight.original, -torch.ones(9, 4))
+    own = {"head_shifted_by": 2.0, "head_context_scale": 1.0}
+    identity = {"head": "mos", "head_pointwise": "identity", "head_vocabulary": "shifted"} | own
+    assert function_options(head) == identity
+    require_same_function(identity, head)
+    for option, there, here in (("shifted_by", 1.0, 2.0), ("vocabulary", "plain", "shifted")):
+        with pytest.raises(
+            ValueError, match=f"--head-{option.replace('_', '-')} {there} there, {here}"
+        ):
+            require_same_function(identity | {f"head_{option}": there}, head)
+    plain = function_options(made(head="mos")) | {"head_vocabulary": "centred"}
+    with pytest.raises(ValueError, match="--head-vocabulary centred there, plain in the model"):
+        require_same_function(plain, made(head="mos"))
+
+
+def made(tied=False, width=4, **options):
+    cfg = Namespace(head_embed_dim=None, **choose(**options))
+    return head_from_options(cfg, nn.Parameter(torch.ones(9, width)), 4, Dictionary(), tied=tied)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"head_vocabulary": "low_rank"}, "low_rank: --head-low-rank-rank 64 is above 4, the"),
+        ({"head_vocabulary": "low_rank", "head_low_rank_rank": 0}, "--head-low-rank-rank must be"),
+        ({"head_vocabulary": "codebook", "head_codebook_ratio": 1.5}, "-ratio must be at most 1"),
+        ({"head_vocabulary": "tiers", "head_tiers_shares": "0.1,0.2"},
+         "tiers: --head-tiers-shares 0.1,0.2 add up to 0.3; they must cover the vocabulary"),
+        ({"head_vocabulary": "tiers", "head_tiers_shares": "a"}, "shares: expected numbers above"),
+        ({"head_vocabulary": "tiers"}, "factor 4: tier 3 would have 5 of 9 classes and rows of w"),
+        *(({"head_vocabulary": name, "tied": True}, f"{name}: its parameters have no row for each")
+          for name in ("low_rank", "tiers", "codebook")),
+    ],
+)  # fmt: skip
+def test_a_wrong_matrix_is_refused_by_its_option(options, message):
+    with pytest.raises(ValueError, match=message) as refused:
+        made(**options)
+    assert str(refused.value).startswith("--head-vocabulary")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["centred", "unit"])
+def test_the_parameter_of_a_tied_matrix_is_the_embedding(name):
+    weight = nn.Parameter(torch.randn(9, 4))
+    cfg = Namespace(head_embed_dim=None, **choose(head_vocabulary=name))
+    head = head_from_options(cfg, weight, 4, Dictionary(), tied=True)
+    assert head.parametrizations.weight.original is weight
+    assert not torch.equal(head.weight, weight)
+
+
+def test_tiers_need_a_sorted_dictionary():
+    dictionary = Dictionary()
+    for word, count in (("a", 5), ("b", 7)):
+        dictionary.add_symbol(word, n=count)
+    cfg = Namespace(head_embed_dim=None, **choose(head_vocabulary="tiers", head_tiers_factor=2))
+    with pytest.raises(ValueError, match=r"not sorted by count: .*the first tier of"):
+        head_from_options(cfg, nn.Parameter(torch.ones(9, 4)), 4, dictionary, tied=False)

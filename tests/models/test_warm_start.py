@@ -3,10 +3,11 @@
 import functools
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
-from highrank_plugins.heads import build_head
-from highrank_plugins.models.warm_start import fill_new_parameters
+from highrank_plugins.heads import build_head, vocabulary_names
+from highrank_plugins.models.warm_start import STORED, fill_new_parameters, require_one_matrix
 from tests.fairseq_cli import attempt, run
 from tests.models.small import build
 from tests.trainings import last, parameters, same, train
@@ -44,6 +45,28 @@ def test_a_head_can_start_from_a_stock_checkpoint(arch, mt_data, stock, tmp_path
     added = sorted(new.keys() - old.keys())
     assert all(name.startswith(PREFIX) and name in done.output for name in added)
     assert bool(added) == ("softmax" not in arch)
+
+
+@pytest.mark.parametrize("name", [n for n in vocabulary_names() if n != "plain"])
+def test_the_matrix_of_a_softmax_starts_every_vocabulary_matrix(name):
+    options = {"num_classes": 40, "feature_dim": 4, "bias": False}
+    own = {"rank": 4} if name == "low_rank" else {"ratio": 1.0} if name == "codebook" else {}
+    own |= {"by_class": True} if name == "unit" else {"shares": "1"} if name == "tiers" else {}
+    stock = build_head("softmax", **options)
+    head = build_head("softmax", vocabulary=name, **options, **own)
+    state = state_of(stock)
+    new = fill_new_parameters(state, head, PREFIX)
+    assert new == sorted(PREFIX + key for key in head.state_dict())
+    head.load_state_dict({key.removeprefix(PREFIX): value for key, value in state.items()})
+    want = stock.weight - stock.weight.mean(0) if name == "centred" else stock.weight
+    torch.testing.assert_close(head.weight, want)
+
+
+def test_a_matrix_that_is_no_embedding_is_refused_beside_one():
+    state = {"decoder.embed_tokens.weight": torch.ones(5, 3)}
+    state[PREFIX + STORED] = torch.zeros(5, 3)
+    with pytest.raises(ValueError, match="has a vocabulary matrix beside the embedding"):
+        require_one_matrix(state)
 
 
 def test_stock_fairseq_can_start_from_our_softmax_checkpoint(mt_data, tmp_path):

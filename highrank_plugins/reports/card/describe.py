@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor, nn
 
-from highrank_plugins.heads import Head, head_options, pointwise_options
+from highrank_plugins.common.names import layer_name
+from highrank_plugins.heads import Head, head_options, pointwise_options, vocabulary_options
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise.base import POINTWISE
+from highrank_plugins.heads.vocabulary.base import UNCHANGED, VOCABULARY, vocabulary_of
 
 if TYPE_CHECKING:
     from highrank_plugins.inference.loading import LoadedModel
@@ -53,9 +55,11 @@ def describe(loaded: LoadedModel) -> dict[str, Any]:
 def describe_head(head: Head) -> dict[str, Any]:
     """Return structure, pointwise function, sizes, and the options of both."""
     structure, function = HEADS.name_of(head), POINTWISE.name_of(head.pointwise)
-    named = {
+    matrix = vocabulary_of(head)
+    named: dict[str, Any] = {
         "structure": structure,
         "pointwise": function,
+        "vocabulary": None if matrix is UNCHANGED else layer_name(matrix),
         "classes M": head.num_classes,
         "features F": head.feature_dim,
         "embedding d": head.embed_dim,
@@ -65,6 +69,8 @@ def describe_head(head: Head) -> dict[str, Any]:
     for name in pointwise_options(function):
         value = getattr(head.pointwise, name, None)
         named[f"{function} {name}"] = value.item() if isinstance(value, Tensor) else value
+    for name in vocabulary_options(VOCABULARY.name_of(matrix)):
+        named[f"{layer_name(matrix)} {name}"] = getattr(matrix, name, None)
     return {name: value for name, value in named.items() if _is_said(value)}
 
 
