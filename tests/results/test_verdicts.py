@@ -218,13 +218,14 @@ def test_every_published_kind_of_score_is_judged(tmp_path):
 @pytest.mark.parametrize(
     ("options", "layer"),
     [
-        ({"arch": "awd_lstm_lm_softmax_ptb"}, ("softmax", "identity")),
-        ({"arch": "awd_lstm_lm_sigsoftmax_ptb"}, ("softmax", "sigsoftmax")),
-        ({"arch": "transformer_sigmoid_cap"}, ("softmax", "sigmoid_cap")),
-        ({"arch": "awd_lstm_lm_mos_plif_ptb"}, ("mos", "plif")),
-        ({"arch": "awd_lstm_lm_softmax_ptb", "head_pointwise": "gss"}, ("softmax", "gss")),
-        ({"arch": "awd_lstm_lm_softmax_ptb", "head": "mos"}, ("mos", "identity")),
-        ({"arch": "awd_lstm_lm_plif_ptb", "head": "mos"}, ("mos", "identity")),
+        ({"arch": "awd_lstm_lm_softmax_ptb"}, ("softmax", "identity", "plain")),
+        ({"arch": "awd_lstm_lm_sigsoftmax_ptb"}, ("softmax", "sigsoftmax", "plain")),
+        ({"arch": "transformer_sigmoid_cap"}, ("softmax", "sigmoid_cap", "plain")),
+        ({"arch": "awd_lstm_lm_mos_plif_ptb"}, ("mos", "plif", "plain")),
+        ({"arch": "awd_lstm_lm_softmax_ptb", "head_pointwise": "gss"}, ("softmax", "gss", "plain")),
+        ({"arch": "awd_lstm_lm_softmax_ptb", "head": "mos"}, ("mos", "identity", "plain")),
+        ({"arch": "awd_lstm_lm_plif_ptb", "head": "mos"}, ("mos", "identity", "plain")),
+        ({"arch": "transformer_unit"}, ("softmax", "identity", "unit")),
         ({"arch": "awd_lstm_lm_cooled_ptb"}, None),  # a layer of somebody's own
     ],
 )
