@@ -85,6 +85,11 @@ class VocabularyParallel(nn.Module):
                 "class_counts= and frequent_classes= permute the rows of the vocabulary matrix; "
                 "sort the ids by falling count, and give frequent="
             )
+        if "weight" in getattr(head, "parametrizations", ()):
+            raise UserError(
+                f"{type(head).__name__}: a vocabulary matrix that is a function of other "
+                "parameters has no rows to split; build the head with vocabulary='plain'"
+            )
         own: Any = head.weight
         if hasattr(own, "to_local") and (
             not own.placements[0].is_shard(0) or len(own.to_local()) != self.stop - self.first
