@@ -19,29 +19,29 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1653,
     "benchmarks": 1384,
-    "cli": 3492,
+    "cli": 3496,
     "common": 2819,
     "compat": 456,
     "criterions": 278,
     "data": 2374,
     "evaluation": 282,
-    "heads": 3031,
+    "heads": 3377,
     "hooks": 2926,
-    "huggingface": 700,
-    "inference": 1348,
+    "huggingface": 710,
+    "inference": 1349,
     "losses": 5276,
     "measures": 1790,
-    "models": 1848,
+    "models": 1875,
     "optim": 355,
-    "reports": 2149,
-    "results": 2504,
+    "reports": 2160,
+    "results": 2507,
     "studies": 1627,
     "tasks": 575,
     "top": 70,
     "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 44406
+LINES_OF_TESTS = 44686
 
 
 @pytest.fixture(scope="module")
