@@ -38,6 +38,7 @@ COMMANDS = {
     "race": ("Train layers alone on a trunk's features.", "compare:race"),
     "compare": ("Compare systems over seeds, by their records.", "compare:compare"),
     "study": ("Run configurations × seeds, and compare them.", "study:study"),
+    "ladder": ("Compare at several sizes, and project to a larger one.", "study:ladder"),
     "published": ("Print the papers' scores, and ours.", "results:published"),
     "results": ("Write records of runs.", "results:results"),
     "model": ("Average, choose, export and import checkpoints.", "model:model"),

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -20,13 +21,13 @@ from highrank_plugins.common.processes import python
 _say = partial(typer.echo, err=True)
 
 if TYPE_CHECKING:
+    from highrank_plugins.reports.tables import Table
     from highrank_plugins.studies.definition import Study
     from highrank_plugins.studies.members import PreparedMember
-    from highrank_plugins.studies.plan import StudyPlan
 
 
-class StudyOptions(BlockOptions):
-    """Say which members of a study run, and where."""
+class RunOptions(BlockOptions):
+    """Say which members of a study or of a ladder run, and where."""
 
     exp_dir: Path = option(Path("exp"), "Folder for runs and tables.")
     jobs: int | None = option(
@@ -42,22 +43,67 @@ class StudyOptions(BlockOptions):
         ge=2,
     )
     table: bool = option(False, "Run nothing; write the table of the finished members.")
+    # last, since it hides the function
+    option: list[str] | None = option(
+        None, "Option of the recipe, such as data=DIR; may be repeated.", {"metavar": "KEY=VALUE"}
+    )
+
+
+class StudyOptions(RunOptions):
+    """Say also what a study could find, and plan it."""
+
     all_tests: bool = option(False, "Also show effects and p-values, as table.csv always does.")
+    registered: bool = option(
+        False,
+        "Run nothing; write down metric, baseline, seeds and members, before the first run.",
+        {"words": "--register"},
+    )
     effect: float | None = option(
         None, "Run nothing; print the seeds and hours that a difference needs (perplexity: nats)."
     )
     like: Path | None = option(
         None, "Records that tell --effect how much seeds differ (default: finished members)."
     )
-    registered: bool = option(
-        False,
-        "Run nothing; write down metric, baseline, seeds and members, before the first run.",
-        {"words": "--register"},
+
+
+class LadderOptions(RunOptions):
+    """Say also which records a ladder reads in place of runs, and what it draws."""
+
+    record_folder: Path | None = option(
+        None,
+        "Run nothing; read the records ARM_SIZE-SEED.json of this folder.",
+        {"words": "--records"},
     )
-    # last, since it hides the function
-    option: list[str] | None = option(
-        None, "Option of the recipe, such as data=DIR; may be repeated.", {"metavar": "KEY=VALUE"}
-    )
+    plot: Path | None = option(None, "Figure of the projections to write: .png, .svg or .pdf.")
+
+
+def ladder(file: Annotated[Path, "LADDER.yaml."], options: LadderOptions) -> None:
+    """Run the arms of a ladder at each size, and project their differences to a larger size.
+
+    Example: highrank ladder recipes/own_language_model/ladder.yaml
+
+    A file of points is judged at once. The same command resumes an interrupted ladder.
+    """
+    from highrank_plugins.reports.plots import check_plot, draw
+    from highrank_plugins.studies.ladder import check_tokens, read_ladder
+    from highrank_plugins.studies.ladder_table import judge, ladder_tables, of_points, of_records
+
+    check_plot(options.plot)
+    read = read_ladder(file, _assignments(options.option or []))
+    if read.study is None:
+        table, figures = judge(read, of_points(read))
+    elif options.record_folder is not None:
+        table, figures = judge(
+            read, of_records(read, sorted(options.record_folder.glob("*-*.json")))
+        )
+    else:
+        if options.plot is not None:
+            raise ValueError("--plot: runs have ladder.svg beside their table; or give --records")
+        _start(read.study, options, partial(ladder_tables, read), partial(check_tokens, read))
+        return
+    if options.plot is not None:
+        draw(options.plot, *figures)
+    print_tables([table])
 
 
 def study(file: Annotated[Path, "STUDY.yaml."], options: StudyOptions) -> None:
@@ -67,41 +113,60 @@ def study(file: Annotated[Path, "STUDY.yaml."], options: StudyOptions) -> None:
 
     The same command resumes an interrupted study.
     """
+    from highrank_plugins.studies.definition import read_study
+
+    if options.like is not None and options.effect is None:
+        raise ValueError("--like: tells --effect how much seeds differ; give both")
+    read = read_study(file, _assignments(options.option or []))
+    _start(read, options, None, None, (options.effect, options.like))
+
+
+def _start(
+    read: "Study",
+    options: RunOptions,
+    compared: Callable[..., "list[Table]"] | None,
+    check: Callable[["list[PreparedMember]"], None] | None = None,
+    asked: tuple[float | None, Path | None] = (None, None),
+) -> None:
+    """Do what the options ask for: plan, print, submit or run the members of a study.
+
+    `compared` makes the table, and `check` refuses members. `asked` is --effect and --like.
+    """
     from highrank_plugins.data.own_text import check_recipe
-    from highrank_plugins.studies.definition import first_seeds, read_study, script_options
+    from highrank_plugins.studies.definition import first_seeds, script_options
     from highrank_plugins.studies.members import prepare, study_folder
     from highrank_plugins.studies.plan import FILE, forecast, most_seeds, planned, register
     from highrank_plugins.studies.runner import check_machine, slots
+    from highrank_plugins.studies.table import write_tables
     from highrank_plugins.training.launch.batch_job import check_characters
 
     fields = ("dry_run", "slurm", "only", "table", "registered")
-    ways = [name.removesuffix("ed") for name in fields if getattr(options, name)]
-    if options.effect is not None and ways not in ([], ["register"]):
+    ways = [name.removesuffix("ed") for name in fields if getattr(options, name, False)]
+    if asked[0] is not None and ways not in ([], ["register"]):
         ways.append("effect")
-    if options.like is not None and options.effect is None:
-        raise ValueError("--like: tells --effect how much seeds differ; give both")
     if len(ways) > 1:
         raise ValueError(f"{' and '.join(map(flag, ways))} exclude each other; choose one")
     exp_dir = options.exp_dir.resolve()
-    read = read_study(file, _assignments(options.option or []))
     folder = study_folder(read, exp_dir)
     if options.slurm:
         check_characters([str(folder), *sys.argv])
-    only_plans = options.effect is not None or options.registered
+    only_plans = asked[0] is not None or "register" in ways
     first = None if options.dry_run or only_plans else options.at_most
     plan = planned(folder, first, most_seeds(read.members))
     most = options.at_most or (None if plan is None else int(plan["seeds"]))
-    if most is not None and not options.registered:
+    if most is not None and "register" not in ways:
         read = replace(read, members=first_seeds(read.members, most))
     if not (options.only or options.table):
         for line in check_recipe(script_options(read.recipe) | dict(read.options)):
             _say(line)
     members = prepare(read, exp_dir)
-    if options.effect is not None:
-        for line in forecast(read, members, options.like, options.effect):
+    if check is not None:
+        check(members)
+    if asked[0] is not None:
+        for line in forecast(read, members, asked[1], asked[0]):
             typer.echo(line)
-    if options.registered:
-        digest = register(read, members, folder, options.effect, options.at_most)
+    if "register" in ways:
+        digest = register(read, members, folder, asked[0], options.at_most)
         typer.echo(f"plan {digest[:12]}: {folder / FILE}")
     if only_plans:
         return
@@ -113,24 +178,25 @@ def study(file: Annotated[Path, "STUDY.yaml."], options: StudyOptions) -> None:
         prepare(read, exp_dir, check_values=True)
         _print_cost(members, len(slots(read.settings.threads, options.jobs)))
         return
-    claim(folder, file)
+    claim(folder, read.file)
     if options.slurm:
         _submit(read, members, folder, options.jobs)
     else:
-        _run(read, members, folder, options, plan)
+        every = getattr(options, "all_tests", False)
+        write = partial(write_tables, plan=plan, all_tests=every, compared=compared)
+        _run(read, members, folder, options, write)
 
 
 def _run(
     read: "Study",
     members: "list[PreparedMember]",
     folder: Path,
-    options: StudyOptions,
-    plan: "StudyPlan | None",
+    options: RunOptions,
+    write: Callable[..., "list[Table]"],
 ) -> None:
     """Run the members on this machine, or the only one that is asked for, and write the table."""
     from highrank_plugins.studies.members import NOT_RUN
     from highrank_plugins.studies.runner import run_members, slots
-    from highrank_plugins.studies.table import write_tables
 
     only, table = options.only, options.table
     environments = [] if table else slots(read.settings.threads, 1 if only else options.jobs)
@@ -146,7 +212,7 @@ def _run(
     with nullcontext() if table else held_alone(folder / ".lock", busy):
         if not table:
             run_members(members, folder / "logs", environments, _say, read.settings.metric)
-        tables = write_tables(read, members, folder, plan, options.all_tests)
+        tables = write(read, members, folder)
         _say(f"table: {folder / 'table.md'}, {folder / 'table.csv'}")
         print_tables(tables)  # its last line says what can be claimed
     failed = any(member.problem() not in (None, NOT_RUN) for member in members)
@@ -183,7 +249,9 @@ def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: 
     from highrank_plugins.studies.runner import array_script
     from highrank_plugins.training.launch.batch_job import submit
 
-    arguments = sys.argv[1:] if sys.argv[1:2] == ["study"] else ["study", str(read.file)]
+    arguments = (
+        sys.argv[1:] if sys.argv[1:2] in (["study"], ["ladder"]) else ["study", str(read.file)]
+    )
     arguments = [word for word in arguments if word != "--slurm"]
     # tasks need not have the PATH of this environment
     command = python("-m", "highrank_plugins.cli", *arguments)

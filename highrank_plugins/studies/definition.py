@@ -113,7 +113,11 @@ def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
     if not file.is_file():
         near = did_you_mean(file.stem, [path.stem for path in file.parent.glob("*.yaml")])
         raise ConfigurationError(f"{file}: no such study{near}")
-    tree = read_tree(file)
+    return study_of(file, read_tree(file), options)
+
+
+def study_of(file: Path, tree: Tree, options: Mapping[str, str] | None) -> Study:
+    """Return the study that the values of a file define."""
     settings = validated(StudySettings, tree)
     recipe = recipe_folder(settings.recipe, file.parent)
     known = script_options(recipe)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,14 +22,16 @@ def write_tables(
     folder: Path,
     plan: StudyPlan | None = None,
     all_tests: bool = False,
+    compared: Callable[..., tuple[list[Table], list[Table]]] | None = None,
 ) -> list[Table]:
     """Write table.md and table.csv into the folder of a study, and links to its members.
 
     `highrank compare` of the links learns from problems.json which members have no record.
     `plan` is what the study is held to, see `planned`; table.csv always has `all_tests`.
+    `compared` makes other tables.
     """
     problems = {member.name: problem for member in members if (problem := member.problem())}
-    short, whole = _compare(study, members, problems, folder, plan)
+    short, whole = (compared or _compare)(study, members, problems, folder, plan)
     tables = whole if all_tests else short
     write_text(folder / "table.md", to_markdown(tables))
     write_text(folder / "table.csv", to_csv(whole))
@@ -48,17 +50,11 @@ def _compare(
 
     Returns the tables twice: without effects and p-values, and with them.
     """
-    found = [member for member in members if member.name not in problems]
-    notes = [
-        f"{member.name}: {problems[member.name]}{_log(member, folder)}."
-        for member in members
-        if member not in found
-    ]
-    usable = _link(found, folder)
+    usable, notes = link_done(members, problems, folder)
     if not usable:
-        rows = [[Cell(member.name), Cell("no record")] for member in members]
-        empty = [Table(study.name, ["member", "result"], rows, notes)]
+        empty = no_records(study, members, notes)
         return empty, empty
+    found = [member for member in members if member.name not in problems]
     settings = study.settings
     baseline, why = settings.baseline, "no baseline is named"
     if baseline is not None and baseline not in {one.member.system for one in found}:
@@ -81,6 +77,26 @@ def _compare(
     compared = replace(compared, notes=[*compared.notes, *notes])
     short, whole = (comparison_tables(compared, False, all_tests=every) for every in (False, True))
     return short, whole
+
+
+def link_done(
+    members: Sequence[PreparedMember], problems: Mapping[str, str], folder: Path
+) -> tuple[list[Path], list[str]]:
+    """Link to the members that are done; return their records, and a note on each other one."""
+    notes = [
+        f"{member.name}: {problems[member.name]}{_log(member, folder)}."
+        for member in members
+        if member.name in problems
+    ]
+    return _link([one for one in members if one.name not in problems], folder), notes
+
+
+def no_records(
+    study: Study, members: Sequence[PreparedMember], notes: Sequence[str]
+) -> list[Table]:
+    """Return the table of a study of which no member is done."""
+    rows = [[Cell(member.name), Cell("no record")] for member in members]
+    return [Table(study.name, ["member", "result"], rows, notes)]
 
 
 def why_untested(

@@ -1,0 +1,170 @@
+"""Judge a difference over sizes: LADDER.yaml is a study at each size, or points of others."""
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from highrank_plugins.common.blocks import BlockOptions, validated
+from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.common.yaml_tree import ConfigurationError, Tree, read_tree
+from highrank_plugins.results.metrics import metric_named
+from highrank_plugins.studies.definition import Changes, Seed, Study, Values, study_of
+from highrank_plugins.studies.members import PreparedMember
+
+DECADE = 10
+# options that decide how many tokens a run reads
+_TOKENS = "max_update max_epoch max_tokens batch_size bptt tokens_per_sample update_freq".split()
+
+
+def _three(found: dict[str, Any]) -> dict[str, Any]:
+    if len(found) < 3:
+        raise ValueError(f"{len(found)} sizes, and any two fit a line; give three, or better four")
+    return found
+
+
+def _near(factor: float) -> float:
+    if not 1 < factor <= DECADE:
+        raise ValueError(f"{factor:g} times the largest size: choose up to {DECADE}, a decade")
+    return factor
+
+
+class _JudgedSettings(BlockOptions):
+    """Hold what a file of runs and one of points say; `target` is in computes of the largest."""
+
+    baseline: str
+    target: Annotated[float, AfterValidator(_near)] = DECADE
+
+
+class ArmSettings(BlockOptions):
+    """Hold a system of a ladder."""
+
+    conf: str
+    set: Changes = Field({})
+
+
+class SizeSettings(BlockOptions):
+    """Hold a size: its seeds or their number, and a run's compute if records do not tell it."""
+
+    seeds: Annotated[int, Field(ge=2)] | Annotated[list[Seed], Field(min_length=2)]
+    set: Changes = Field({})
+    compute: Annotated[float, Field(gt=0)] | None = None
+
+
+class LadderSettings(_JudgedSettings):
+    """Hold a ladder of runs. `rules` are powers of the option `width`; the rest is a study's."""
+
+    recipe: str
+    metric: str = "test_perplexity"
+    options: Values = Field({})
+    set: Changes = Field({})
+    threads: int = 1
+    slurm: Values = Field({})
+    width: str = ""
+    rules: dict[str, float] = Field({})
+    arms: dict[str, ArmSettings] = Field(min_length=2)
+    sizes: Annotated[dict[str, SizeSettings], AfterValidator(_three)]
+
+
+class PointSettings(_JudgedSettings):
+    """Hold points: compute → system → score. `deviation` is that of a run."""
+
+    metric: str = "loss"
+    deviation: Annotated[float, Field(gt=0)]
+    points: Annotated[dict[str, dict[str, float]], AfterValidator(_three)]
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Hold a file; `study` has a member for each arm, size and seed, None for points."""
+
+    tree: Tree
+    settings: LadderSettings | PointSettings
+    study: Study | None
+
+    @property
+    def arms(self) -> list[str]:
+        """Return the systems, baseline first."""
+        of = self.settings
+        listed = of.arms if isinstance(of, LadderSettings) else next(iter(of.points.values()))
+        return [of.baseline, *(name for name in listed if name != of.baseline)]
+
+    @property
+    def systems(self) -> dict[str, str]:
+        """Return the arm of each system of the study, ARM_SIZE."""
+        sizes = self.settings.sizes if isinstance(self.settings, LadderSettings) else ()
+        return {f"{arm}_{size}": arm for size in sizes for arm in self.arms}
+
+
+def read_ladder(file: Path, options: Mapping[str, str] | None = None) -> Ladder:
+    """Read a ladder of runs, or of points; `options` replace those of the recipe."""
+    tree = read_tree(file)
+    if "points" in tree.values:
+        points = validated(PointSettings, tree)
+        _check_arms(points, points.points, tree)
+        return Ladder(tree, points, None)
+    settings = validated(LadderSettings, tree)
+    _check_arms(settings, {"": settings.arms}, tree)
+    kept = {"recipe", "options", "metric", "threads", "slurm"} & {*tree.values}
+    values = {name: tree.values[name] for name in kept}
+    values["members"] = dict(_members(settings, tree))
+    return Ladder(tree, settings, study_of(file, Tree(values, tree.places), options))
+
+
+def _check_arms(
+    settings: "LadderSettings | PointSettings", rows: Mapping[str, Mapping[str, Any]], tree: Tree
+) -> None:
+    """Refuse sizes with other arms than the first, without the baseline, or without a compute."""
+    first = next(iter(rows.values()))
+    for compute, row in rows.items():
+        place = tree.place(("points", compute) if compute else ("baseline",))
+        if settings.baseline not in row or {*row} != {*first}:
+            near = did_you_mean(settings.baseline, row)
+            raise ConfigurationError(
+                f"{place}: expected {settings.baseline} and the same arms at each size{near}"
+            )
+        if compute and not re.fullmatch(r"[\d.]+(e\+?\d+)?", compute):
+            raise ConfigurationError(f"{place}: points.{compute}: expected the compute of a run")
+    if not metric_named(settings.metric).better:
+        place = tree.place(("metric",))
+        raise ConfigurationError(
+            f"{place}: metric {settings.metric}: nobody knows if more is better"
+        )
+
+
+def _members(settings: LadderSettings, tree: Tree) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield ARM_SIZE and its member of a study; a rule scales an option from the first size."""
+    width, start = settings.width, next(iter(settings.sizes.values())).set
+    for size, of in settings.sizes.items():
+        for arm, one in settings.arms.items():
+            changes = settings.set | one.set
+            for name, power in settings.rules.items():
+                if name not in changes or name in of.set or not {width} <= {*of.set} & {*start}:
+                    raise ConfigurationError(
+                        f"{tree.place(('rules', name))}: rules.{name}: give {name} in `set` of the "
+                        f"file or of each arm, and `width` ({width or 'missing'}) in each size"
+                    )
+                scale = float(of.set[width]) / float(start[width])
+                changes |= {name: float(f"{float(changes[name]) * scale**power:.4g}")}
+            seeds = of.seeds if isinstance(of.seeds, list) else list(range(1, of.seeds + 1))
+            tree.places["members", f"{arm}_{size}"] = tree.place(("sizes", size))
+            yield f"{arm}_{size}", {"conf": one.conf, "set": changes | of.set, "seeds": seeds}
+
+
+def check_tokens(ladder: Ladder, members: Sequence[PreparedMember]) -> None:
+    """Refuse an arm that reads another number of tokens than the baseline of its size."""
+    of = {one.member.system: one.settings.train for one in members}
+    base, *others = ladder.arms
+    for system in [name for name in of if name.startswith(f"{base}_")]:
+        size = system.removeprefix(f"{base}_")
+        for arm, name in itertools.product(others, _TOKENS):
+            own, control = of[f"{arm}_{size}"].get(name), of[system].get(name)
+            if own != control:
+                raise ConfigurationError(
+                    f"{ladder.tree.place(('arms', arm))}: arms.{arm}: {name} is {own} at {size}, "
+                    f"and {control} of {base}: arms read the same tokens; give {name} in sizes"
+                )

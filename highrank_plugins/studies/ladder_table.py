@@ -1,0 +1,206 @@
+"""Project the differences of a ladder to its target: a table, figures, a sentence for each arm."""
+
+import math
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+from highrank_plugins.analysis.statistics import MISFIT, Projection, Step, project, step
+from highrank_plugins.common.formatting import Lines, short
+from highrank_plugins.reports import plots
+from highrank_plugins.reports.tables import NOTHING, Cell, Table
+from highrank_plugins.results.comparison import compare_records
+from highrank_plugins.results.metrics import metric_named
+from highrank_plugins.results.record import RESULTS
+from highrank_plugins.studies.definition import Study
+from highrank_plugins.studies.ladder import Ladder, LadderSettings, PointSettings
+from highrank_plugins.studies.members import PreparedMember
+from highrank_plugins.studies.plan import StudyPlan, plan_notes
+from highrank_plugins.studies.table import link_done, no_records, why_untested
+
+
+class Measured(NamedTuple):
+    """Hold what was measured: size → compute of a run, and scores by arm, perplexities in nats.
+
+    An arm that is `lost`, or has no scores at a size, is not projected.
+    """
+
+    rungs: Mapping[str, tuple[float, Mapping[str, Sequence[float]]]]
+    notes: Sequence[str] = ()
+    lost: Set[str] = frozenset()
+
+
+def of_points(ladder: Ladder) -> Measured:
+    """Return the points of a file."""
+    assert isinstance(ladder.settings, PointSettings)
+    points = {float(at): row for at, row in ladder.settings.points.items()}
+    return Measured(
+        {f"{at:.3g}": (at, {arm: [row[arm]] for arm in row}) for at, row in points.items()}
+    )
+
+
+def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
+    """Return the scores in records of ARM_SIZE-SEED; those of a size must compare.
+
+    A run's compute is 6 × parameters × tokens of the baseline. An arm that is not tested at a
+    size, or has read other tokens there, is left out, with a note.
+    """
+    settings, rungs, notes = ladder.settings, dict[str, Any](), dict[str, list[str]]()
+    assert isinstance(settings, LadderSettings)
+    base, log = settings.baseline, math.log if _is_perplexity(ladder) else float
+    for size, of in settings.sizes.items():
+        names = {f"{arm}_{size}": arm for arm in ladder.arms}
+        own = [path for path in paths if _system(path) in names]
+        if sum(names[_system(path)] == base for path in own) < 2:
+            notes.setdefault(f"{base} has no two runs, so nothing is projected", []).append(size)
+            continue
+        compared = compare_records(own, settings.metric, f"{base}_{size}", columns=[])
+        systems = {names[one.name]: one for one in compared.systems}
+        control = systems[base].runs[0].record
+        rungs[size] = (of.compute or _compute(control, size), {})
+        for arm, one in systems.items():
+            if any(_reads(run.record) != _reads(control) for run in one.runs):
+                notes.setdefault(f"{arm} has read other tokens than {base}", []).append(size)
+            elif one.comparison or arm == base:
+                rungs[size][1][arm] = [log(value) for value in one.values(settings.metric)]
+        for note in compared.notes:
+            notes.setdefault(note.removesuffix("."), []).append(size)
+    if not rungs:
+        raise ValueError(f"no records of this ladder, such as {base}_{size}-1.json")
+    said = [f"{note} ({', '.join(sizes)})." for note, sizes in notes.items()]
+    return Measured(rungs, said, {*ladder.arms} if len(rungs) < len(settings.sizes) else {*()})
+
+
+def _is_perplexity(ladder: Ladder) -> bool:
+    return "perplexity" in ladder.settings.metric
+
+
+def _system(path: Path) -> str:
+    name = path.absolute().parent.name if path.name == RESULTS else path.stem
+    return name.rpartition("-")[0]
+
+
+def _reads(record: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the updates of a run, and the tokens of a full batch; 0 where a record lacks them."""
+    of = record.get("config", {}).get("train", {})
+    rows = float(of.get("batch_size", 0)) * float(of.get("bptt", of.get("tokens_per_sample", 0)))
+    batch = float(of.get("max_tokens", rows)) * float(of.get("update_freq", 1))
+    return float(record["train"].get("updates", 0)), batch
+
+
+def _compute(record: Mapping[str, Any], size: str) -> float:
+    found = 6 * float(record["train"].get("parameters", 0)) * math.prod(_reads(record))
+    if found == 0:
+        raise ValueError(f"{size}: its records do not tell the compute; state it: compute in sizes")
+    return found
+
+
+def judge(ladder: Ladder, measured: Measured) -> tuple[Table, list[Lines]]:
+    """Return the table, whose last notes are the sentences, and a figure for each arm."""
+    settings, metric, rungs = ladder.settings, metric_named(ladder.settings.metric), measured.rungs
+    (base, *arms), in_nats = ladder.arms, _is_perplexity(ladder)
+    sd = settings.deviation if isinstance(settings, PointSettings) else None
+    if len({at for at, _ in rungs.values()}) < len(rungs):
+        raise ValueError(f"two sizes have one compute ({', '.join(rungs)}): give different sizes")
+    steps = {
+        arm: {n: step(at, of[arm], of[base], sd) for n, (at, of) in rungs.items() if arm in of}
+        for arm in arms
+    }
+    lost = {*arms} if base in measured.lost else measured.lost
+    whole = [arm for arm in arms if arm not in lost and len(steps[arm]) == len(rungs)]
+    sure = 1 - 0.05 / max(1, len(whole))
+    target = settings.target * max((at for at, _ in rungs.values()), default=0)
+    found = {arm: project([*steps[arm].values()], target, sure) for arm in whole}
+    rows = []
+    for size, (at, of) in rungs.items():
+        level = metric.shown(math.exp(mean(of[base])) if in_nats else mean(of[base]))
+        seeds = "/".join(str(len(of.get(arm, ()))) for arm in ladder.arms)
+        cells = [_cell(arm, steps[arm].get(size), sure) for arm in arms]
+        rows.append([Cell(size), Cell(short(at)), Cell(seeds), Cell(level), *cells])
+    if whole:
+        cells = [_cell(arm, found.get(arm), sure) for arm in arms]
+        rows.append([Cell("projected"), Cell(short(target)), NOTHING, NOTHING, *cells])
+    unit = "nats" if in_nats else metric.title
+    headings = ["size", "compute", "seeds", f"{base}, {metric.title}"]
+    headings += [f"{arm} − {base}, {unit}" for arm in arms]
+    together = f", for the {len(whole)} projected arms together" if len(whole) > 1 else ""
+    sentences = [
+        _sentence(arm, steps[arm], found[arm], (short(target), metric.better, sure))
+        for arm in whole
+    ]
+    notes = [*measured.notes, f"Intervals: 95 %{together}.", *sentences]
+    axes = ("compute", f"difference from {base}, {unit}")
+    figures = [_figure(arm, [*steps[arm].values()], target, sure, axes) for arm in whole]
+    return Table("", headings, rows, notes), figures
+
+
+def _sentence(
+    arm: str, steps: Mapping[str, Step], end: Projection, said: tuple[str, int, float]
+) -> str:
+    """Return what is known at the sizes, and what of the target, for (target, better, sure)."""
+    target, better, sure = said
+    sizes: dict[str, list[str]] = {}
+    for size, of in steps.items():
+        sizes.setdefault(_word(of.ends(sure), better), []).append(size)
+    words = "; ".join(f"{word} at {', '.join(names)}" for word, names in sizes.items())
+    bent = f" (no line fits, p = {end.p_misfit:.2g}, so this is wider)"
+    return (
+        f"{arm} {words}; at {target} between {end.ends[0]:+.4f} and {end.ends[1]:+.4f}"
+        f"{bent if end.p_misfit < MISFIT else ''}: {_word(end.ends, better)}."
+    )
+
+
+def _word(ends: tuple[float, float], better: int) -> str:
+    return (
+        "not decided" if ends[0] <= 0 <= ends[1] else "helps" if ends[0] * better > 0 else "hurts"
+    )
+
+
+def _cell(arm: str, of: Step | Projection | None, sure: float) -> Cell:
+    if of is None:
+        return NOTHING
+    low, high = of.ends(sure) if isinstance(of, Step) else of.ends
+    values = {arm: of.difference, f"{arm} low": low, f"{arm} high": high}
+    return Cell(f"{of.difference:+.4f} [{low:+.4f}, {high:+.4f}]", low * high > 0, values)
+
+
+def _figure(
+    arm: str, steps: Sequence[Step], target: float, sure: float, axes: tuple[str, str]
+) -> Lines:
+    """Return the differences as they were measured, and the line with its band up to the target."""
+    x = [one.compute for one in steps]
+    first, grid = min(x), range(41)
+    xs = [first * (target / first) ** (part / 40) for part in grid]
+    line = [project(steps, at, sure) for at in xs]
+    series = {
+        f"{arm}, measured": (x, [one.difference for one in steps]),
+        "line": (xs, [one.difference for one in line]),
+        "upper end": (xs, [one.ends[1] for one in line]),
+        "lower end": (xs, [one.ends[0] for one in line]),
+    }
+    return Lines(series, arm, axes, "logx", ("lower end", "upper end"))
+
+
+def ladder_tables(
+    ladder: Ladder,
+    study: Study,
+    members: Sequence[PreparedMember],
+    problems: Mapping[str, str],
+    folder: Path,
+    plan: StudyPlan | None,
+) -> tuple[list[Table], list[Table]]:
+    """Return the table of a ladder's runs, twice; arms of which a run is missing are not projected."""
+    usable, notes = link_done(members, problems, folder)
+    notes += plan_notes(study, members, plan) if plan is not None else ()
+    if not usable:
+        return (empty := no_records(study, members, notes)), empty
+    measured = of_records(ladder, usable)
+    if mixed := why_untested(members, {}, None):
+        notes.append(f"Nothing is projected, since {mixed}.")
+    lost = {ladder.systems[one.member.system] for one in members if mixed or one.name in problems}
+    notes += [f"Not projected, since runs are missing: {', '.join(sorted(lost))}."] * bool(lost)
+    table, figures = judge(ladder, Measured(measured.rungs, [*notes, *measured.notes], lost))
+    if figures and plots.is_available():
+        plots.draw(folder / "ladder.svg", *figures)
+    return [table], [table]
