@@ -245,7 +245,7 @@ def seeds_needed(effect: float, alpha: float = 0.05, wanted: float = 0.8) -> int
     return enough
 
 
-class Step(NamedTuple):
+class SizeDifference(NamedTuple):
     """Hold the difference of a system from the baseline at one size, of a ladder of sizes.
 
     `variance` is that of a single run, with `freedom` degrees of freedom; that of the difference is
@@ -263,13 +263,15 @@ class Step(NamedTuple):
         return _around(self.difference, self.variance * self.share, self.freedom, confidence)
 
 
-def step(compute: float, own: Runs, base: Runs, deviation: float | None = None) -> Step:
+def size_difference(
+    compute: float, own: Runs, base: Runs, deviation: float | None = None
+) -> SizeDifference:
     """Return a difference with the variance of both systems' runs, or of a stated deviation."""
     if deviation is not None:  # of one run each, as exact as if many runs had shown it
-        return Step(compute, mean(own) - mean(base), deviation**2, 1e9, 2)
+        return SizeDifference(compute, mean(own) - mean(base), deviation**2, 1e9, 2)
     a, b = summarise(own), summarise(base)
     variance = _pooled_deviation(a, b) ** 2
-    return Step(compute, a.mean - b.mean, variance, a.n + b.n - 2, 1 / a.n + 1 / b.n)
+    return SizeDifference(compute, a.mean - b.mean, variance, a.n + b.n - 2, 1 / a.n + 1 / b.n)
 
 
 class Projection(NamedTuple):
@@ -284,7 +286,9 @@ class Projection(NamedTuple):
     p_misfit: float
 
 
-def project(steps: Sequence[Step], compute: float, confidence: float = 0.95) -> Projection:
+def project(
+    steps: Sequence[SizeDifference], compute: float, confidence: float = 0.95
+) -> Projection:
     """Return the line through three or more differences over log compute, at `compute`.
 
     Few seeds tell a variance badly, so the weights come from a line through the variances'

@@ -6,7 +6,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
-from highrank_plugins.analysis.statistics import MISFIT, Projection, Step, project, step
+from highrank_plugins.analysis.statistics import (
+    MISFIT,
+    Projection,
+    SizeDifference,
+    project,
+    size_difference,
+)
 from highrank_plugins.common.formatting import Lines, short
 from highrank_plugins.reports import plots
 from highrank_plugins.reports.tables import NOTHING, Cell, Table
@@ -104,7 +110,11 @@ def judge(ladder: Ladder, measured: Measured) -> tuple[Table, list[Lines]]:
     if len({at for at, _ in rungs.values()}) < len(rungs):
         raise ValueError(f"two sizes have one compute ({', '.join(rungs)}): give different sizes")
     steps = {
-        arm: {n: step(at, of[arm], of[base], sd) for n, (at, of) in rungs.items() if arm in of}
+        arm: {
+            n: size_difference(at, of[arm], of[base], sd)
+            for n, (at, of) in rungs.items()
+            if arm in of
+        }
         for arm in arms
     }
     lost = {*arms} if base in measured.lost else measured.lost
@@ -136,7 +146,7 @@ def judge(ladder: Ladder, measured: Measured) -> tuple[Table, list[Lines]]:
 
 
 def _sentence(
-    arm: str, steps: Mapping[str, Step], end: Projection, said: tuple[str, int, float]
+    arm: str, steps: Mapping[str, SizeDifference], end: Projection, said: tuple[str, int, float]
 ) -> str:
     """Return what is known at the sizes, and what of the target, for (target, better, sure)."""
     target, better, sure = said
@@ -157,16 +167,16 @@ def _word(ends: tuple[float, float], better: int) -> str:
     )
 
 
-def _cell(arm: str, of: Step | Projection | None, sure: float) -> Cell:
+def _cell(arm: str, of: SizeDifference | Projection | None, sure: float) -> Cell:
     if of is None:
         return NOTHING
-    low, high = of.ends(sure) if isinstance(of, Step) else of.ends
+    low, high = of.ends(sure) if isinstance(of, SizeDifference) else of.ends
     values = {arm: of.difference, f"{arm} low": low, f"{arm} high": high}
     return Cell(f"{of.difference:+.4f} [{low:+.4f}, {high:+.4f}]", low * high > 0, values)
 
 
 def _figure(
-    arm: str, steps: Sequence[Step], target: float, sure: float, axes: tuple[str, str]
+    arm: str, steps: Sequence[SizeDifference], target: float, sure: float, axes: tuple[str, str]
 ) -> Lines:
     """Return the differences as they were measured, and the line with its band up to the target."""
     x = [one.compute for one in steps]

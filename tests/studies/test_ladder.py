@@ -15,7 +15,7 @@ from scipy.special import digamma
 from scipy.stats import f as f_distribution
 from typer.testing import CliRunner
 
-from highrank_plugins.analysis.statistics import project, step
+from highrank_plugins.analysis.statistics import project, size_difference
 from highrank_plugins.cli import app
 from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.studies.ladder import read_ladder
@@ -237,7 +237,9 @@ def test_a_line_by_hand():
     """Equal seeds and deviations: ordinary least squares, with the error of its textbook."""
     computes, gains = [1e3, 1e4, 1e5, 1e6], [-0.02, -0.01, 0.001, 0.009]
     noise = np.array([-0.001, 0.0, 0.001])
-    steps = [step(at, gain + noise, noise) for at, gain in zip(computes, gains, strict=True)]
+    steps = [
+        size_difference(at, gain + noise, noise) for at, gain in zip(computes, gains, strict=True)
+    ]
     x = np.log10(computes)
     slope, level = np.polyfit(x, gains, 1)
     found = project(steps, 1e7)
@@ -256,7 +258,9 @@ def test_a_line_by_hand():
 def test_a_curve_that_is_no_line_widens_its_band():
     noise = np.array([-0.001, 0.0, 0.001])
     straight, bent = (
-        project([step(10.0**i, gain + noise, noise) for i, gain in enumerate(gains)], 1e4)
+        project(
+            [size_difference(10.0**i, gain + noise, noise) for i, gain in enumerate(gains)], 1e4
+        )
         for gains in ((0.0, 0.01, 0.02, 0.03), (0.0, 0.02, 0.03, 0.03))
     )
     assert straight.p_misfit > 0.99 and bent.p_misfit < 1e-4
@@ -284,7 +288,7 @@ def test_projections_have_the_wrong_sign_in_one_of_a_hundred_at_most(truth):
         steps = []
         for size, seeds in zip((1, 3, 10, 30), (30, 3, 3, 5), strict=True):
             own, base = random.normal(0, 0.0025 * size**-0.25, (2, seeds))
-            steps.append(step(size, own + TRUTHS[truth](size), base))
+            steps.append(size_difference(size, own + TRUTHS[truth](size), base))
         ends.append(project(steps, 300).ends)
     low, high = np.array(ends).T
     helps, hurts = (high < 0).mean(), (low > 0).mean()
