@@ -124,7 +124,7 @@ def study(file: Annotated[Path, "STUDY.yaml."], options: StudyOptions) -> None:
 def _start(
     read: "Study",
     options: RunOptions,
-    compared: Callable[..., "list[Table]"] | None,
+    compared: Callable[..., "tuple[list[Table], list[Table]]"] | None,
     check: Callable[["list[PreparedMember]"], None] | None = None,
     asked: tuple[float | None, Path | None] = (None, None),
 ) -> None:

@@ -200,7 +200,7 @@ def ladder_tables(
     folder: Path,
     plan: StudyPlan | None,
 ) -> tuple[list[Table], list[Table]]:
-    """Return the table of a ladder's runs, twice; arms of which a run is missing are not projected."""
+    """Return a ladder's table, twice; an arm of which a run is missing is not projected."""
     usable, notes = link_done(members, problems, folder)
     notes += plan_notes(study, members, plan) if plan is not None else ()
     if not usable:
