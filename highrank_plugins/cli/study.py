@@ -90,17 +90,13 @@ def ladder(file: Annotated[Path, "LADDER.yaml."], options: LadderOptions) -> Non
 
     check_plot(options.plot)
     read = read_ladder(file, _assignments(options.option or []))
-    if read.study is None:
-        table, figures = judge(read, of_points(read))
-    elif options.record_folder is not None:
-        table, figures = judge(
-            read, of_records(read, sorted(options.record_folder.glob("*-*.json")))
-        )
-    else:
+    if read.study is not None and options.record_folder is None:
         if options.plot is not None:
             raise ValueError("--plot: runs have ladder.svg beside their table; or give --records")
         _start(read.study, options, partial(ladder_tables, read), partial(check_tokens, read))
         return
+    paths = sorted((options.record_folder or Path()).glob("*-*.json"))
+    table, figures = judge(read, of_records(read, paths) if read.study else of_points(read))
     if options.plot is not None:
         draw(options.plot, *figures)
     print_tables([table])
