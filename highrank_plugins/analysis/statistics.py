@@ -27,7 +27,6 @@ class TTest(NamedTuple):
 
 
 Runs = Summary | Sequence[float]
-MISFIT = 0.05  # p below which the sizes do not lie on a line
 
 
 def summarise(runs: Runs) -> Summary:
@@ -243,85 +242,6 @@ def seeds_needed(effect: float, alpha: float = 0.05, wanted: float = 0.8) -> int
         found = power(effect, middle, alpha) >= wanted
         few, enough = (few, middle) if found else (middle, enough)
     return enough
-
-
-class SizeDifference(NamedTuple):
-    """Hold the difference of a system from the baseline at one size, of a ladder of sizes.
-
-    `variance` is that of a single run, with `freedom` degrees of freedom; that of the difference is
-    `share` times as large.
-    """
-
-    compute: float
-    difference: float
-    variance: float
-    freedom: float
-    share: float
-
-    def ends(self, confidence: float) -> tuple[float, float]:
-        """Return the ends of the difference's interval, by Student's t."""
-        return _around(self.difference, self.variance * self.share, self.freedom, confidence)
-
-
-def size_difference(
-    compute: float, own: Runs, base: Runs, deviation: float | None = None
-) -> SizeDifference:
-    """Return a difference with the variance of both systems' runs, or of a stated deviation."""
-    if deviation is not None:  # of one run each, as exact as if many runs had shown it
-        return SizeDifference(compute, mean(own) - mean(base), deviation**2, 1e9, 2)
-    a, b = summarise(own), summarise(base)
-    variance = _pooled_deviation(a, b) ** 2
-    return SizeDifference(compute, a.mean - b.mean, variance, a.n + b.n - 2, 1 / a.n + 1 / b.n)
-
-
-class Projection(NamedTuple):
-    """Hold the value of a line at a compute with its interval, and its slope per decade.
-
-    `p_misfit` tests whether the sizes lie on a line.
-    """
-
-    difference: float
-    ends: tuple[float, float]
-    slope: float
-    p_misfit: float
-
-
-def project(
-    steps: Sequence[SizeDifference], compute: float, confidence: float = 0.95
-) -> Projection:
-    """Return the line through three or more differences over log compute, at `compute`.
-
-    Few seeds tell a variance badly, so the weights come from a line through the variances'
-    logarithms. The error is from the sizes' own variances, with the degrees of freedom of
-    Satterthwaite 1946. If the line does not fit (p < 0.05), it is that of the fit where larger.
-    """
-    import numpy as np
-    from scipy.special import digamma, fdtrc, polygamma
-
-    computes, d, variance, freedom, share = (np.array(of) for of in zip(*steps, strict=True))
-    x, half = np.log10(computes / compute), freedom / 2
-    logs = np.log(variance) - digamma(half) + np.log(half)  # without the logarithm's bias
-    tilt, level = np.polyfit(x, logs, 1, w=polygamma(1, half) ** -0.5)
-    weights = 1 / (np.exp(level + tilt * x) * share)
-    line = np.stack([np.ones_like(x), x])
-    inverse = np.linalg.inv(line * weights @ line.T)
-    at, slope = inverse @ (line * weights)  # of each difference in the value, in the slope
-    value, extra = float(at @ d), len(steps) - 2
-    misfit = float(weights @ (d - value - slope @ d * x) ** 2) / extra
-    p_misfit = float(fdtrc(extra, freedom.sum(), misfit))
-    parts = at**2 * variance * share
-    error, own_freedom = float(parts.sum()), float(parts.sum() ** 2 / (parts**2 / freedom).sum())
-    if p_misfit < MISFIT:
-        error, own_freedom = max(error, misfit * float(inverse[0, 0])), extra
-    ends = _around(value, error, own_freedom, confidence)
-    return Projection(value, ends, float(slope @ d), p_misfit)
-
-
-def _around(value: float, error: float, freedom: float, confidence: float) -> tuple[float, float]:
-    from scipy.special import stdtrit
-
-    half = float(stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(error)
-    return value - half, value + half
 
 
 class Correlation(NamedTuple):

@@ -6,11 +6,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
-from highrank_plugins.analysis.statistics import (
+from highrank_plugins.analysis.projection import (
     MISFIT,
     Projection,
     SizeDifference,
     project,
+    projection_figure,
     size_difference,
 )
 from highrank_plugins.common.formatting import Lines, short
@@ -141,7 +142,7 @@ def judge(ladder: Ladder, measured: Measured) -> tuple[Table, list[Lines]]:
     ]
     notes = [*measured.notes, f"Intervals: 95 %{together}.", *sentences]
     axes = ("compute", f"difference from {base}, {unit}")
-    figures = [_figure(arm, [*steps[arm].values()], target, sure, axes) for arm in whole]
+    figures = [projection_figure(arm, [*steps[arm].values()], target, sure, axes) for arm in whole]
     return Table("", headings, rows, notes), figures
 
 
@@ -173,23 +174,6 @@ def _cell(arm: str, of: SizeDifference | Projection | None, sure: float) -> Cell
     low, high = of.ends(sure) if isinstance(of, SizeDifference) else of.ends
     values = {arm: of.difference, f"{arm} low": low, f"{arm} high": high}
     return Cell(f"{of.difference:+.4f} [{low:+.4f}, {high:+.4f}]", low * high > 0, values)
-
-
-def _figure(
-    arm: str, steps: Sequence[SizeDifference], target: float, sure: float, axes: tuple[str, str]
-) -> Lines:
-    """Return the differences as they were measured, and the line with its band up to the target."""
-    x = [one.compute for one in steps]
-    first, grid = min(x), range(41)
-    xs = [first * (target / first) ** (part / 40) for part in grid]
-    line = [project(steps, at, sure) for at in xs]
-    series = {
-        f"{arm}, measured": (x, [one.difference for one in steps]),
-        "line": (xs, [one.difference for one in line]),
-        "upper end": (xs, [one.ends[1] for one in line]),
-        "lower end": (xs, [one.ends[0] for one in line]),
-    }
-    return Lines(series, arm, axes, "logx", ("lower end", "upper end"))
 
 
 def ladder_tables(

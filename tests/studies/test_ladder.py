@@ -15,7 +15,7 @@ from scipy.special import digamma
 from scipy.stats import f as f_distribution
 from typer.testing import CliRunner
 
-from highrank_plugins.analysis.statistics import project, size_difference
+from highrank_plugins.analysis.projection import project, size_difference
 from highrank_plugins.cli import app
 from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.studies.ladder import read_ladder
