@@ -8,6 +8,7 @@ import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import mean
@@ -34,6 +35,8 @@ from highrank_plugins.results.comparison import (
 )
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.metrics import metric_named
+from highrank_plugins.studies.ladder import LadderSettings, read_ladder
+from highrank_plugins.studies.ladder_table import judge, of_records
 from recipes.synthetic.spamlang_grid import grid_table
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -185,7 +188,7 @@ def first_page(texts: Mapping[str, Any], pages: dict[str, str]) -> str:
     questions = texts["studies"] | {"measures": texts["measures"]} | texts["spamlang"]
     studies = [f"- [{of['question']}](results/{name}.md)" for name, of in questions.items()]
     runs = ", ".join(f"[{of['title']}](results/{n}.md)" for n, of in texts["runs"].items())
-    listed = "\n".join(f"results/{name}" for name in (*questions, *texts["runs"]))
+    listed = "\n".join(f"results/{n}" for n in (*questions, *texts["runs"], *texts["ladders"]))
     parts = [
         "# Results", SIZES if ended else f"{SIZES} {IMPROVING}",
         texts["advice"].strip(), formatting.table(headings, rows) + "\n" + texts["note"],
@@ -285,6 +288,22 @@ def runs_page(name: str, of: Mapping[str, Any]) -> str:
     return f"# {of['title']}\n\n{of['setting']}\n\n{to_markdown([table])}"
 
 
+def ladder_page(name: str, of: Mapping[str, Any]) -> str:
+    """Return the page of a ladder, of the sizes and arms that have records."""
+    records = sorted((DOCS / "records" / name).glob("*.json"))
+    ladder = read_ladder(DOCS.parent / of["file"])
+    settings, names = ladder.settings, {path.stem.rpartition("-")[0] for path in records}
+    assert isinstance(settings, LadderSettings)
+    sizes = {n: size for n, size in settings.sizes.items() if f"{settings.baseline}_{n}" in names}
+    arms = {n: arm for n, arm in settings.arms.items() if f"{n}_{next(iter(sizes))}" in names}
+    ladder = replace(ladder, settings=settings.model_copy(update={"sizes": sizes, "arms": arms}))
+    table, _ = judge(ladder, of_records(ladder, records))
+    parts = [f"# {of['title']}", of["question"], of["setting"]]
+    parts += [f"```bash\nhighrank ladder {of['file']}\n```", to_markdown([table]).strip()]
+    parts.append(of["found"].strip())
+    return "\n\n".join(parts) + "\n"
+
+
 def measures_page(of: Mapping[str, str]) -> str:
     """Return the correlations of measures with quality over layers, each the mean of its seeds."""
     found = {}
@@ -328,6 +347,8 @@ def pages() -> dict[str, str]:
         found[f"results/{name}.md"] = study_page(name, of, found)
     for name, of in texts["runs"].items():
         found[f"results/{name}.md"] = runs_page(name, of)
+    for name, of in texts["ladders"].items():
+        found[f"results/{name}.md"] = ladder_page(name, of)
     found["results/measures.md"] = measures_page(texts["measures"])
     for name, of in texts["spamlang"].items():
         found[f"results/{name}.md"] = spamlang_page(name, of)

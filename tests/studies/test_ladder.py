@@ -255,6 +255,28 @@ def test_a_line_by_hand():
     assert found.p_misfit == pytest.approx(f_distribution.sf(ratio, 2, 16))
 
 
+def test_a_size_counts_as_its_seeds_do():
+    computes, gains, seeds = [1e3, 1e4, 1e5, 1e6], [-0.02, -0.016, -0.008, 0.009], [30, 3, 3, 5]
+    steps = [
+        size_difference(at, [gain] * n, [0.0] * n, 0.01)._replace(share=2 / n)
+        for at, gain, n in zip(computes, gains, seeds, strict=True)
+    ]
+    line = np.polyfit(np.log10(computes), gains, 1, w=np.sqrt(seeds))
+    assert project(steps, 1e7).difference == pytest.approx(np.polyval(line, 7))
+
+
+def test_intervals_hold_for_all_arms_together(tmp_path):
+    tree = yaml.safe_load(MARIN.read_text())
+    one = CliRunner().invoke(app, ["ladder", str(MARIN)]).output
+    rows = {str(at): of | {"other": of["softmax"]} for at, of in tree["points"].items()}
+    (file := tmp_path / "two.yaml").write_text(yaml.safe_dump(tree | {"points": rows}))
+    both = CliRunner().invoke(app, ["ladder", str(file)]).output
+    assert "Intervals: 95 %.\n" in one
+    assert "Intervals: 95 %, for the 2 projected arms together." in both
+    # 2.2414 deviations of a normal distribution in place of 1.96
+    assert "[-0.0161, -0.0105]" in one and "[-0.0165, -0.0101]" in both
+
+
 def test_a_curve_that_is_no_line_widens_its_band():
     noise = np.array([-0.001, 0.0, 0.001])
     straight, bent = (
