@@ -8,7 +8,6 @@ import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import mean
@@ -35,9 +34,8 @@ from highrank_plugins.results.comparison import (
 )
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.studies.ladder import LadderSettings, read_ladder
-from highrank_plugins.studies.ladder_table import judge, of_records
 from recipes.synthetic.spamlang_grid import grid_table
+from scripts.ladder_page import ladder_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXTS = DOCS / "results.yaml"
@@ -286,22 +284,6 @@ def runs_page(name: str, of: Mapping[str, Any]) -> str:
     """Return the page of runs that have one seed each."""
     table = runs_table(sorted((DOCS / "records" / name).glob("*.json")))
     return f"# {of['title']}\n\n{of['setting']}\n\n{to_markdown([table])}"
-
-
-def ladder_page(name: str, of: Mapping[str, Any]) -> str:
-    """Return the page of a ladder, of the sizes and arms that have records."""
-    records = sorted((DOCS / "records" / name).glob("*.json"))
-    ladder = read_ladder(DOCS.parent / of["file"])
-    settings, names = ladder.settings, {path.stem.rpartition("-")[0] for path in records}
-    assert isinstance(settings, LadderSettings)
-    sizes = {n: size for n, size in settings.sizes.items() if f"{settings.baseline}_{n}" in names}
-    arms = {n: arm for n, arm in settings.arms.items() if f"{n}_{next(iter(sizes))}" in names}
-    ladder = replace(ladder, settings=settings.model_copy(update={"sizes": sizes, "arms": arms}))
-    table, _ = judge(ladder, of_records(ladder, records))
-    parts = [f"# {of['title']}", of["question"], of["setting"]]
-    parts += [f"```bash\nhighrank ladder {of['file']}\n```", to_markdown([table]).strip()]
-    parts.append(of["found"].strip())
-    return "\n\n".join(parts) + "\n"
 
 
 def measures_page(of: Mapping[str, str]) -> str:

@@ -1,0 +1,28 @@
+"""Write the page of a ladder, for scripts/results_pages.py."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from highrank_plugins.reports.tables import to_markdown
+from highrank_plugins.studies.ladder import LadderSettings, read_ladder
+from highrank_plugins.studies.ladder_table import judge, of_records
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def ladder_page(name: str, of: Mapping[str, Any]) -> str:
+    """Return the page of a ladder, of the sizes and arms that have records."""
+    records = sorted((DOCS / "records" / name).glob("*.json"))
+    ladder = read_ladder(DOCS.parent / of["file"])
+    settings, names = ladder.settings, {path.stem.rpartition("-")[0] for path in records}
+    assert isinstance(settings, LadderSettings)
+    sizes = {n: size for n, size in settings.sizes.items() if f"{settings.baseline}_{n}" in names}
+    arms = {n: arm for n, arm in settings.arms.items() if f"{n}_{next(iter(sizes))}" in names}
+    ladder = replace(ladder, settings=settings.model_copy(update={"sizes": sizes, "arms": arms}))
+    table, _ = judge(ladder, of_records(ladder, records))
+    parts = [f"# {of['title']}", of["question"], of["setting"]]
+    parts += [f"```bash\nhighrank ladder {of['file']}\n```", to_markdown([table]).strip()]
+    parts.append(of["found"].strip())
+    return "\n\n".join(parts) + "\n"
