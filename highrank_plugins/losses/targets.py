@@ -44,6 +44,7 @@ from highrank_plugins.losses.weighted import (
     of_labels,
     of_samples,
     of_top_k,
+    require,
 )
 
 LEAST_TEACHER = 2**23  # bytes of a teacher's log-probabilities, at least
@@ -124,7 +125,7 @@ def from_top_k(log_probs: Tensor, classes: Tensor, rest: Tensor | None) -> Targe
     _check_classes("from_top_k", classes, q)
     _check_sums("from_top_k", q.sum(-1) + rest)
     ordered = classes.sort(-1).values
-    _require((ordered[..., 1:] != ordered[..., :-1]).all(), "from_top_k: a token has a class twice")
+    require((ordered[..., 1:] != ordered[..., :-1]).all(), "from_top_k: a token has a class twice")
     given = {"q": q, "classes": classes, "rest": rest.clamp_min(0).unsqueeze(-1)}
     return Target(of_top_k, given, classes.shape[:-1])
 
@@ -276,13 +277,6 @@ class TargetKernels(Kernels):
         return scores
 
 
-def _require(kept: Tensor, message: str) -> None:
-    if kept.device.type != "cpu":
-        torch._assert_async(kept, message)
-    elif not kept:
-        raise ValueError(message)
-
-
 def _check_classes(name: str, classes: Tensor, like: Tensor) -> None:
     if classes.dtype != torch.int64 or classes.shape != like.shape:
         raise ValueError(f"{name}: expected classes int64 {list(like.shape)}, got {classes.dtype} "
@@ -294,4 +288,4 @@ def _check_sums(name: str, total: Tensor) -> None:
     shown = ""
     if total.device.type == "cpu" and total.numel():
         shown = f" ({total.flatten()[right.flatten().int().argmin()]:.4g})"
-    _require(right.all(), f"{name}: the probabilities of a token do not sum to 1{shown}")
+    require(right.all(), f"{name}: the probabilities of a token do not sum to 1{shown}")

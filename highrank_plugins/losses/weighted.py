@@ -130,8 +130,23 @@ def of_entropy(log_p: Tensor, given: Named) -> Weighted:
     return loss, torch.addcmul(parts, p, loss.unsqueeze(-1))
 
 
+def require(kept: Tensor, message: str) -> None:
+    """Raise ValueError unless a condition holds; a GPU checks it later, without a wait."""
+    if kept.device.type != "cpu":
+        torch._assert_async(kept, message)
+    elif not kept:
+        raise ValueError(message)
+
+
+def _classes_within(given: Named, log_p: Tensor) -> Tensor:
+    classes, size = given["classes"], log_p.size(-1)
+    right = ((classes >= 0) & (classes < size)).all()
+    require(right, f"target: a class is out of range [0, {size}), the head's dictionary")
+    return classes
+
+
 def of_top_k(log_p: Tensor, given: Named) -> Weighted:
-    classes, (q, rest) = given["classes"], (given[n].to(log_p.dtype) for n in ("q", "rest"))
+    classes, q, rest = _classes_within(given, log_p), *(given[n].to(log_p) for n in ("q", "rest"))
     others = log_p.scatter(-1, classes, -torch.inf)
     log_others = others.logsumexp(-1, keepdim=True)
     loss = _product(q, q.log() - log_p.gather(-1, classes)).sum(-1)
@@ -141,7 +156,7 @@ def of_top_k(log_p: Tensor, given: Named) -> Weighted:
 
 
 def of_samples(log_p: Tensor, given: Named) -> Weighted:
-    classes, share = given["classes"], given["weights"].to(log_p.dtype)
+    classes, share = _classes_within(given, log_p), given["weights"].to(log_p.dtype)
     loss = -(share * log_p.gather(-1, classes)).sum(-1)
     return loss, torch.zeros_like(log_p).scatter_add_(-1, classes, share)
 

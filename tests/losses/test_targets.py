@@ -279,6 +279,7 @@ BAD = {
     "probability of the other classes is missing": lambda: targets.from_top_k(*TOP, None),
     r"from_top_k: .* do not sum to 1": lambda: targets.from_top_k(*TOP, REST + 0.1),
     "a token has a class twice": lambda: targets.from_top_k(TOP[0], TOP[1] * 0, REST),
+    "a class is out of range": lambda: targets.from_samples(SAMPLES + 7),
     "from_samples: expected classes int64": lambda: targets.from_samples(SAMPLES, REST),
     "from_samples: .* do not sum to 1": lambda: targets.from_samples(SAMPLES, SAMPLES * 0.0),
     "call teacher.eval": lambda: targets.from_teacher(
