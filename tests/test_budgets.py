@@ -29,7 +29,7 @@ BUDGETS: dict[str, int] = {
     "hooks": 2926,
     "huggingface": 710,
     "inference": 1349,
-    "losses": 5276,
+    "losses": 5285,
     "measures": 1790,
     "models": 1875,
     "optim": 355,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 45009
+LINES_OF_TESTS = 45010
 
 
 @pytest.fixture(scope="module")
