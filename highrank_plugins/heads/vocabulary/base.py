@@ -84,7 +84,7 @@ def _parts(head: nn.Module) -> list[nn.Module]:
 
 
 def function_of_matrix(head: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield names and constants of what makes the vocabulary matrix, unless it is a parameter."""
+    """Yield names and constants of the parts that make the vocabulary matrix of parameters."""
     for i, part in enumerate(_parts(head)):
         own = {"name": class_of(part).__name__}
         if isinstance(part, Vocabulary):
