@@ -76,7 +76,7 @@ class _Part(NamedTuple):
 
 @base.register_measure("components")
 class ComponentMeasure(base.TextMeasure):
-    """Measure what a layer mixes, and its pointwise function.
+    """Measure what a layer mixes, and its function.
 
     It measures the prior (MoS, MoC), the gates by word class (Mixtape), slopes and curve (PLIF, …).
     Mixtape is slow: pass --tokens 2000.

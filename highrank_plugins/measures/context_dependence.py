@@ -52,7 +52,7 @@ class ContextDependence:
 
 @base.register_measure("context_dependence")
 class ContextDependenceMeasure(base.ContextMeasure):
-    """Compute how much predictions differ after the same preceding word.
+    """Compare predictions after the same preceding word.
 
     It is the mean KL(P_i ‖ P_j) over pairs of contexts with one preceding word, in nats, by how
     often the text has that word. A model that reads only one word has 0. With --other also how much

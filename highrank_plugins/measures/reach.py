@@ -35,7 +35,7 @@ class Reach:
 
 @base.register_measure("reach")
 class ReachMeasure(base.ContextMeasure):
-    """Measure how many of another model's most probable words a layer can put on top.
+    """Count another model's words that can be put on top.
 
     Linear programs decide for each context whether any features of the vocabulary matrix as trained
     lead to exactly these words, and to their probabilities (Basri and Jacobs 2026). It applies to a

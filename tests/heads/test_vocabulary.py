@@ -5,14 +5,13 @@ import itertools
 
 import pytest
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.nn.utils import parametrize
 from torch.profiler import ProfilerActivity, profile
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import build_head, build_vocabulary, vocabulary_names
 from highrank_plugins.heads.base import HEADS
-from highrank_plugins.heads.vocabulary_parallel import VocabularyParallel
 from highrank_plugins.losses.kernels import triton
 from tests.heads.cases import MIXTAPE, MOS, PRODUCT, SOFTMAX, STRUCTURES, make_features
 
@@ -356,13 +355,3 @@ def test_a_matrix_takes_at_most_two_matrices_more_than_a_plain_one(impl):
         peaks[name, *options] = peak_of(step)
     most = peaks["plain",] + 2 * classes * width * 4
     assert all(peaks["plain",] <= peak <= most for peak in peaks.values()), peaks
-
-
-def test_a_matrix_of_other_parameters_is_not_split_over_processes():
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    try:
-        head = build_head("softmax", num_classes=CLASSES, feature_dim=4, vocabulary="centred")
-        with pytest.raises(UserError, match="has no rows to split"):
-            VocabularyParallel(head)
-    finally:
-        distributed.destroy_process_group()

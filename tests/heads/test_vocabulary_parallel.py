@@ -6,6 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch import distributed
+
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.heads import build_head
+from highrank_plugins.heads.vocabulary_parallel import VocabularyParallel
 
 SCRIPT = """
 import sys, torch
@@ -126,3 +131,13 @@ def test_two_processes_match_one(tmp_path, part):
     for process in running:
         out, error = process.communicate(timeout=300)
         assert process.returncode == 0 and out.endswith("same\n"), error
+
+
+def test_a_matrix_of_other_parameters_is_not_split_over_processes():
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        head = build_head("softmax", num_classes=8, feature_dim=4, vocabulary="centred")
+        with pytest.raises(UserError, match="has no rows to split"):
+            VocabularyParallel(head)
+    finally:
+        distributed.destroy_process_group()

@@ -7,11 +7,16 @@ import torch
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import tokens
+from highrank_plugins.losses.own_layers import stored_matrix
 from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel
 from tests.models.small import build
 from tests.trainings import train
 
-FEW_KNOTS = {"plif": ["--head-plif-knots", "50"], "mos_plif": ["--head-plif-knots", "50"]}
+OPTIONS = {
+    **{token: ["--head-plif-knots", "50"] for token in ("plif", "mos_plif")},
+    **{token: ["--separate-embeddings"] for token in ("tiers", "codebook")},
+    "low_rank": ["--separate-embeddings", "--head-low-rank-rank", "8"],
+}
 RATES = """--dropout 0.4 --dropouti 0.4 --dropouth 0.25 --dropoute 0.1 --wdrop 0.5
     --embed-noise 0.1""".split()
 NO_RATES = """--dropout 0 --dropouti 0 --dropouth 0 --dropoute 0 --wdrop 0
@@ -21,7 +26,7 @@ NO_RATES = """--dropout 0 --dropouti 0 --dropouth 0 --dropoute 0 --wdrop 0
 @pytest.fixture(params=sorted(tokens()))
 def built(request, lm_data):
     """Build every token, with the dropouts of its architecture."""
-    return build(lm_data, f"awd_lstm_lm_{request.param}", *FEW_KNOTS.get(request.param, []))
+    return build(lm_data, f"awd_lstm_lm_{request.param}", *OPTIONS.get(request.param, []))
 
 
 @pytest.fixture
@@ -35,12 +40,17 @@ def inputs_of(built):
     return sample["net_input"]["src_tokens"], sample["target"]
 
 
-def test_the_embedding_is_the_vocabulary_matrix(built):
-    model = built.model
-    assert model.head.weight is model.decoder.trunk.embed.weight
+def test_the_embedding_is_the_vocabulary_matrix(built, request):
+    model, token = built.model, request.node.callspec.params["built"]
     names = set(model.state_dict())
-    assert {"decoder.output_projection.weight", "decoder.output_projection.bias"} <= names
-    assert "decoder.trunk.embed.weight" in names
+    assert {"decoder.output_projection.bias", "decoder.trunk.embed.weight"} <= names
+    if "--separate-embeddings" in OPTIONS.get(token, []):
+        assert all(p is not model.decoder.trunk.embed.weight for p in model.head.parameters())
+        return
+    assert stored_matrix(model.head) is model.decoder.trunk.embed.weight
+    made = token in ("centred", "unit")
+    name = "parametrizations.weight.original" if made else "weight"
+    assert f"decoder.output_projection.{name}" in names
 
 
 @pytest.mark.parametrize(

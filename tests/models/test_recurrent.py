@@ -6,15 +6,19 @@ import torch
 from highrank_plugins.heads import tokens
 from tests.models.small import assert_scores_of_one_pass, build
 
+# matrices without a row for each class
+SEPARATE = [f"awd_lstm_lm_{token}" for token in ("low_rank", "tiers", "codebook")]
+
 
 @pytest.fixture(
     params=[f"{trunk}_{token}" for trunk in ("lstm", "awd_lstm_lm") for token in sorted(tokens())]
 )
 def built(request, mt_data, lm_data):
-    knots = ["--head-plif-knots", "50"] if "plif" in request.param else []
-    smooth = ["--label-smoothing", "0.1"]
-    data = lm_data if "_lm_" in request.param else mt_data
-    return build(data, request.param, *smooth, *knots)
+    arch, words = request.param, ["--label-smoothing", "0.1"]
+    words += ["--head-plif-knots", "50"] if "plif" in arch else []
+    words += ["--head-low-rank-rank", "8"] if "low_rank" in arch else []
+    words += ["--separate-embeddings"] if arch in SEPARATE else []
+    return build(lm_data if "_lm_" in arch else mt_data, arch, *words)
 
 
 def test_every_parameter_learns(built):

@@ -78,6 +78,7 @@ NEEDED = {  # options without a default
     "cache_eval": {"theta": 1, "lambda": 0.1, "window": 5},
     "dynamic_eval": {"lr": 1e-3, "eps": 1e-3, "lambda": 0.1},
     "word_similarity": {"pairs": "pairs.txt"},
+    "reach": {"other": "teacher.pt"},
 }
 
 
