@@ -22,6 +22,7 @@ OWN_LAYERS = {"wave", "arcsinh", "cooled"}
 OWN_COMMANDS = {"confidence"}
 OWN_OPTIONS = {
     "--head-wave-start",
+    "--head-cubed-c",
     "--head-arcsinh-c",
     "--head-temperature",
     "--head-cool-bias",
