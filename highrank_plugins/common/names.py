@@ -32,7 +32,7 @@ _SYNONYMS = {
 
 
 def class_of(layer: object) -> type:
-    """Return the class of a layer, and not the one that torch derives for a parametrisation."""
+    """Return a layer's own class, without the subclass that torch makes for a parametrisation."""
     return next(c for c in type(layer).__mro__ if c.__module__ != "torch.nn.utils.parametrize")
 
 

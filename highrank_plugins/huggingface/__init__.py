@@ -2,8 +2,6 @@
 
 >>> model = replace_head(AutoModelForCausalLM.from_pretrained("gpt2"), "mos", batch=token_ids)
 >>> model(token_ids, labels=token_ids).loss.backward()
-
-Importing this registers `HighrankForCausalLM` with transformers' Auto classes.
 """
 
 from __future__ import annotations

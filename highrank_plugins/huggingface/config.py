@@ -56,8 +56,6 @@ class HighrankConfig(PreTrainedConfig):
         feature_scale: factor of the features; None takes the trunk's, e.g. Cohere's `logit_scale`.
         kwargs: what every configuration of transformers has. `tie_word_embeddings` and the ids of
             special tokens are the trunk's unless given.
-    Raises:
-        UserError: no decoder, a function or matrix without a name, or an option in a wrong place.
     """
 
     model_type = "highrank"

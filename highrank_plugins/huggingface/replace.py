@@ -37,8 +37,6 @@ def replace_head(
         noise: relative deviation of the contexts from the features; 0 keeps those of a MoS equal.
         most_kl: largest mean KL divergence to the model's own distribution, in nats.
         options: those of `build_head`, such as `components`.
-    Raises:
-        UserError: a model or a start that is not supported; the message says what to change.
     """
     if start not in STARTS:
         raise UserError(f"start: expected one of {', '.join(STARTS)}, got {start!r}")
@@ -60,11 +58,11 @@ def replace_head(
         raise UserError(f"replace_head: the model's own logits are capped at {cap}; leave "
                         "pointwise and cap out, or set start='weight' or 'fresh'")  # fmt: skip
     for tokens in (spread, ids):
-        check_logits(model, own, tokens, (cap, scale))
+        check_logits(model, own, tokens, cap, scale)
     layer = first_layer(config, own, copied=start != "fresh")
     if start == "lm_head":
         given = checked(batch, len(own.weight)) if isinstance(layer, Mixture) else ids
-        kl = keep_function(model, layer, scale, (given, noise, most_kl))
+        kl = keep_function(model, layer, scale, given, noise, most_kl)
         if isinstance(layer, Mixture):
             config.head_options["context_scale"] = layer.context_scale
             print(f"start='lm_head': context_scale {layer.context_scale:.3g}, KL {kl:.1e} nats")
@@ -79,11 +77,9 @@ def first_layer(config: HighrankConfig, own: Any, copied: bool) -> Head:
     plain = config.head_options.get("vocabulary", "plain") == "plain"
     shared = config.tie_word_embeddings or (copied and plain)
     layer = config.build_head(own.weight if shared else None)
-    if not copied and not shared:
+    if not shared:
         deviation = getattr(config.text_config, "initializer_range", 0.02)
-        fill_matrix(layer, lambda matrix: matrix.normal_(std=deviation))
-    elif not shared:
-        fill_matrix(layer, lambda matrix: matrix.copy_(own.weight))
+        fill_matrix(layer, lambda m: m.copy_(own.weight) if copied else m.normal_(std=deviation))
     if copied and own.bias is not None and layer.bias is not None:
         layer.bias.copy_(own.bias)
     return layer.to(own.weight)
@@ -124,10 +120,9 @@ def checked(batch: Any, classes: int) -> Tensor:
 
 
 def check_logits(
-    model: PreTrainedModel, own: nn.Linear, ids: Tensor, constants: tuple[float | None, float]
+    model: PreTrainedModel, own: nn.Linear, ids: Tensor, cap: float | None, scale: float
 ) -> None:
     """Refuse a model whose logits are not f(W (s g) + b): some transform features or mask ids."""
-    cap, scale = constants
     with evaluating(model):
         wanted, features = model(ids).logits.float(), model.base_model(ids).last_hidden_state
         fits = features.size(-1) == own.in_features
@@ -140,10 +135,9 @@ def check_logits(
 
 
 def keep_function(
-    model: PreTrainedModel, layer: Head, scale: float, wanted: tuple[Any, float, float]
+    model: PreTrainedModel, layer: Head, scale: float, batch: Any, noise: float, most_kl: float
 ) -> float:
     """Return the KL of a start with the model's own function; refuse one that does not keep it."""
-    batch, noise, most_kl = wanted
     with evaluating(model), evaluating(layer):
         features = model.base_model(batch).last_hidden_state.flatten(0, 1) * scale
         reference = model(batch).logits.float().log_softmax(-1).flatten(0, 1)

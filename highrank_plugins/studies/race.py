@@ -40,9 +40,9 @@ ROWS = 2000  # tokens that are scored at a time
 NOISE, MOST_NATS = 0.1, 5e-3  # of a mixture: less noise leaves its components alike in a race
 FEATURES, TRUNK = "features", "trunk.pt"
 EXPRESSIVITY = (
-    "No difference here is no proof: the trunk grew up with {own}, and its features fit that "
-    "layer. Others may gain in joint training, and a gain may shrink. To calibrate this table, "
-    "train softmax and the best layer once with their trunks."
+    "No difference here proves nothing: the trunk was trained with {own}, and its features fit "
+    "that layer. Others may gain in joint training, and a gain may shrink. To calibrate this "
+    "table, train softmax and the best layer once with their trunks."
 )
 
 

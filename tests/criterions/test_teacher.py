@@ -22,7 +22,7 @@ def teacher(lm_data, tmp_path_factory):
 def test_a_student_trains(lm_data, teacher, tmp_path):
     done = train(lm_data, tmp_path, STUDENT, 2, "--teacher", teacher, *WORDS)
     assert done.lines("| loss") or "nll_loss" in done.output
-    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
+    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)  # written by this test
     assert state["cfg"]["criterion"]["teacher"] == str(teacher)
     assert not state.get("criterion")  # the teacher's parameters are nobody's here
 
@@ -60,7 +60,7 @@ def refusal(built):
 
 
 def test_another_dictionary_is_refused(lm_data, teacher, tmp_path):
-    state = torch.load(teacher, weights_only=False)
+    state = torch.load(teacher, weights_only=False)  # written by this test
     state["task_state"]["dictionaries"] = dict.fromkeys(state["task_state"]["dictionaries"], "no")
     torch.save(state, tmp_path / "other.pt")
     built = build(lm_data, STUDENT, "--teacher", tmp_path / "other.pt")
