@@ -225,7 +225,7 @@ class Mass:
             half = " (or the model overflows: try without --fp16)" if self.bound > 1e-4 else ""
             raise UserError(
                 f"{self.name}: P(x) of all words, as it was scored, sums to {1 + worst:.6g} at a "
-                f"position, not to 1 within {self.bound:g}. Such a score is not a "
+                f"position, not to 1 within {self.bound:g}. This score is not a "
                 f"perplexity; mend the layer, cache or ensemble that returns it{half}"
             )
         self.worst, self.seen = max(self.worst, worst, key=abs), self.seen + len(gaps)

@@ -295,6 +295,6 @@ def test_the_bounds(dtype, gap, accepted):
         mass.add(scored, target, rows)
         assert mass.worst == pytest.approx(gap) and mass.seen == 4
         return
-    with pytest.raises(UserError, match=r"not to 1 within (1e-05|0.001)\. Such a score is not"):
+    with pytest.raises(UserError, match=r"not to 1 within (1e-05|0.001)\. This score is not"):
         mass.add(scored, target, rows)
     assert mass.seen == 0
