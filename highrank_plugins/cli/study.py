@@ -14,7 +14,6 @@ import typer
 from highrank_plugins.cli.options import names, print_or_write, print_tables
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.folders import held_alone
-from highrank_plugins.common.formatting import size
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.processes import python
 
@@ -131,26 +130,19 @@ def _start(
     from highrank_plugins.data.own_text import check_recipe
     from highrank_plugins.studies.definition import first_seeds, script_options
     from highrank_plugins.studies.members import prepare, study_folder
-    from highrank_plugins.studies.plan import FILE, forecast, most_seeds, planned, register
-    from highrank_plugins.studies.runner import check_machine, slots
+    from highrank_plugins.studies.plan import most_seeds, planned
+    from highrank_plugins.studies.rates import trials_of
+    from highrank_plugins.studies.runner import check_machine
     from highrank_plugins.studies.table import write_tables
-    from highrank_plugins.training.launch.batch_job import check_characters
 
-    fields = ("dry_run", "slurm", "only", "table", "registered")
-    ways = [name.removesuffix("ed") for name in fields if getattr(options, name, False)]
-    if asked[0] is not None and ways not in ([], ["register"]):
-        ways.append("effect")
-    if len(ways) > 1:
-        raise ValueError(f"{' and '.join(map(flag, ways))} exclude each other; choose one")
+    way = _way(options, asked[0])
     exp_dir = options.exp_dir.resolve()
     folder = study_folder(read, exp_dir)
-    if options.slurm:
-        check_characters([str(folder), *sys.argv])
-    only_plans = asked[0] is not None or "register" in ways
+    only_plans = asked[0] is not None or way == "register"
     first = None if options.dry_run or only_plans else options.at_most
     plan = planned(folder, first, most_seeds(read.members))
     most = options.at_most or (None if plan is None else int(plan["seeds"]))
-    if most is not None and "register" not in ways:
+    if most is not None and way != "register":
         read = replace(read, members=first_seeds(read.members, most))
     if not (options.only or options.table):
         for line in check_recipe(script_options(read.recipe) | dict(read.options)):
@@ -158,54 +150,113 @@ def _start(
     members = prepare(read, exp_dir)
     if check is not None:
         check(members)
-    if asked[0] is not None:
-        for line in forecast(read, members, asked[1], asked[0]):
-            typer.echo(line)
-    if "register" in ways:
-        digest = register(read, members, folder, asked[0], options.at_most)
-        typer.echo(f"plan {digest[:12]}: {folder / FILE}")
     if only_plans:
+        _plan(read, members, folder, asked, options)
         return
-    if ways in ([], ["only"]):
-        check_machine(members)  # nodes of SLURM may have more cores
-    if options.dry_run:
-        _print_plan(members)
-        sys.stdout.flush()  # fairseq, which checks the options, takes seconds
-        prepare(read, exp_dir, check_values=True)
-        _print_cost(members, len(slots(read.settings.threads, options.jobs)))
-        return
-    claim(folder, read.file)
-    if options.slurm:
-        _submit(read, members, folder, options.jobs)
+    trials = trials_of(read, exp_dir)
+    if way in ("", "only"):
+        check_machine([*trials, *members])  # nodes of SLURM may have more cores
+    if options.dry_run or options.slurm:
+        _print_or_submit(read, trials, folder, options)
     else:
+        claim(folder, read.file)
         every = getattr(options, "all_tests", False)
         write = partial(write_tables, plan=plan, all_tests=every, compared=compared)
-        _run(read, members, folder, options, write)
+        _run(read, trials, folder, options, write)
+
+
+def _way(options: RunOptions, effect: float | None) -> str:
+    """Return what to do in place of running all members; the options for it exclude each other."""
+    fields = ("dry_run", "slurm", "only", "table", "registered")
+    ways = [name.removesuffix("ed") for name in fields if getattr(options, name, False)]
+    if effect is not None and ways not in ([], ["register"]):
+        ways.append("effect")
+    if len(ways) > 1:
+        raise ValueError(f"{' and '.join(map(flag, ways))} exclude each other; choose one")
+    return ways[0] if ways else ""
+
+
+def _plan(
+    read: "Study",
+    members: "list[PreparedMember]",
+    folder: Path,
+    asked: tuple[float | None, Path | None],
+    options: RunOptions,
+) -> None:
+    """Print what the study can see, and write its plan if that is asked for."""
+    from highrank_plugins.studies.plan import FILE, forecast, register
+
+    effect, like = asked
+    for line in () if effect is None else forecast(read, members, like, effect):
+        typer.echo(line)
+    if getattr(options, "registered", False):
+        digest = register(read, members, folder, effect, options.at_most)
+        typer.echo(f"plan {digest[:12]}: {folder / FILE}")
+
+
+def _print_or_submit(
+    read: "Study", trials: "list[PreparedMember]", folder: Path, options: RunOptions
+) -> None:
+    """Print or submit the members; the trials of their rates come first, if any waits."""
+    from highrank_plugins.studies.members import prepare
+    from highrank_plugins.studies.plan import cost_of, members_table
+    from highrank_plugins.studies.rates import tuned, untried
+    from highrank_plugins.studies.runner import slots
+    from highrank_plugins.training.launch.batch_job import check_characters
+
+    exp_dir = options.exp_dir.resolve()
+    if waiting := untried(trials):
+        members = trials
+        _say(
+            f"{len(waiting)} trials of learning rates come first; the same command then takes the "
+            f"best rates for all {len(read.members)} members"
+        )
+    else:
+        read = tuned(read, trials)
+        members = prepare(read, exp_dir)
+    if options.slurm:
+        check_characters([str(folder), *sys.argv])
+        claim(folder, read.file)
+        _submit(read, members, folder, options.jobs)
+        return
+    print_tables([members_table(members)])
+    for member in members:
+        typer.echo(f"# {member.name}\n{shlex.join(member.command)}")
+    prepare(read, exp_dir, check_values=True)
+    typer.echo(f"\n{cost_of(members, len(slots(read.settings.threads, options.jobs)))}")
 
 
 def _run(
     read: "Study",
-    members: "list[PreparedMember]",
+    trials: "list[PreparedMember]",
     folder: Path,
     options: RunOptions,
     write: Callable[..., "list[Table]"],
 ) -> None:
-    """Run the members on this machine, or the only one that is asked for, and write the table."""
-    from highrank_plugins.studies.members import NOT_RUN
+    """Run trials and members on this machine, or the only one asked for, and write the table."""
+    from highrank_plugins.studies.members import NOT_RUN, prepare
+    from highrank_plugins.studies.rates import tuned, untried
     from highrank_plugins.studies.runner import run_members, slots
 
-    only, table = options.only, options.table
+    only, table, exp_dir = options.only, options.table, options.exp_dir.resolve()
     environments = [] if table else slots(read.settings.threads, 1 if only else options.jobs)
     if only is not None:
-        known = [member.name for member in members]
-        if only not in known:
-            raise ValueError(f"--only {only}: no such member; the members are {', '.join(known)}")
-        chosen = members[known.index(only)]
+        known = [*trials]
+        if not untried(trials):
+            known += prepare(tuned(read, trials), exp_dir)
+        chosen = next((one for one in known if one.name == only), None)
+        if chosen is None:
+            names = ", ".join(one.name for one in known)
+            raise ValueError(f"--only {only}: no such member; the members are {names}")
         run_members([chosen], folder / "logs", environments, _say)
         raise typer.Exit(1 if chosen.problem() else 0)
     busy = f"another process is running this study in {folder}; wait until it ends, or stop it"
     # a running study keeps its lock, which a table so far does not need
     with nullcontext() if table else held_alone(folder / ".lock", busy):
+        if trials and not table:
+            run_members(trials, folder / "logs", environments, _say)
+        read = tuned(read, trials)
+        members = prepare(read, exp_dir)
         if not table:
             run_members(members, folder / "logs", environments, _say, read.settings.metric)
         tables = write(read, members, folder)
@@ -254,56 +305,6 @@ def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: 
     script = array_script(read, members, folder, command, jobs)
     typer.echo(f"sbatch {script}: job {submit(script)}")
     _say(f"after all tasks have ended, run: {shlex.join(['highrank', *arguments, '--table'])}")
-
-
-def _print_plan(members: "list[PreparedMember]") -> None:
-    """Print the members with what the finished ones took, and the command of each."""
-    from highrank_plugins.reports.tables import Cell, Table
-    from highrank_plugins.studies.runner import bytes_in
-
-    rows = []
-    for member in members:
-        hours, space = _hours(member), "–"
-        if member.is_done():
-            space = f"{bytes_in(member.run_dir) / 1e6:,.0f}"
-        state = "done" if member.is_done() else "to run"
-        spent = "–" if hours is None else f"{hours:.2f}"
-        rows.append([Cell(text) for text in (member.name, state, spent, space, member.key)])
-    print_tables([Table("", ["member", "state", "hours", "disk, MB", "key"], rows)])
-    for member in members:
-        typer.echo(f"# {member.name}\n{shlex.join(member.command)}")
-
-
-def _hours(member: "PreparedMember") -> float | None:
-    """Return the hours of training of a finished member; None if its record does not say."""
-    from highrank_plugins.results.record import load_record
-
-    record = load_record(member.record, finite=False) if member.is_done() else {}
-    seconds = record.get("train", {}).get("wall_seconds")
-    return None if seconds is None else seconds / 3600
-
-
-def _print_cost(members: "list[PreparedMember]", slots: int) -> None:
-    """Print hours and disk of the members to run, as finished ones of their systems took."""
-    from highrank_plugins.common.files import require_space
-    from highrank_plugins.studies.runner import bytes_needed
-
-    known = {one.member.system: hours for one in members if (hours := _hours(one)) is not None}
-    waiting = [member.member.system for member in members if not member.is_done()]
-    ends = [0.0] * slots
-    for system in waiting:  # on the slot that is free first
-        ends[ends.index(min(ends))] += known.get(system, 0)
-    left = f"{max(ends):.1f} h of training"
-    if unknown := sorted({*waiting} - {*known}):
-        left = (
-            f"unknown hours, since no finished member of {', '.join(unknown)} has them (`highrank "
-            "bench estimate FILE` estimates a translator's)"
-        )
-    needed = bytes_needed(members)
-    if needed:
-        left += f", {size(needed)}"
-    typer.echo(f"\n{len(waiting)} of {len(members)} members to run, {slots} at a time: {left}")
-    require_space(members[0].run_dir, needed)
 
 
 def match(

@@ -1,11 +1,11 @@
 """Read STUDY.yaml: configurations × seeds × grids of options × matched controls → members."""
 
 import itertools
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -41,6 +41,16 @@ def _writable(values: dict[str, Any]) -> dict[str, Any]:
 
 Changes = Annotated[Values, AfterValidator(_short)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as NumPy takes it
+Rates = Mapping[str, Mapping[float, float]]  # system → multiple of its lr → validation loss, nats
+
+
+def _multiples(rates: list[float]) -> list[float]:
+    if not all(0 < rate < math.inf for rate in rates) or len({*rates}) < max(2, len(rates)):
+        raise ValueError("expected two or more different numbers above 0, such as [0.3, 1, 3]")
+    return rates
+
+
+Multiples = Annotated[list[float], AfterValidator(_multiples)]
 
 
 class MatchSettings(BlockOptions):
@@ -71,6 +81,8 @@ class StudySettings(BlockOptions):
     options: Values = Field({})  # further ones of run.sh
     set: Changes = Field({})  # over the configuration of every member
     seeds: list[Seed] = Field(default=[1, 2, 3], min_length=1)
+    rates: Multiples = Field([])  # multiples of lr, tried with the first seed of each system
+    rates_set: Changes = Field({})  # makes these trials shorter
     metric: str | None = None
     baseline: str | None = None
     test: Literal["student", "welch"] = "student"
@@ -82,13 +94,17 @@ class StudySettings(BlockOptions):
 
 @dataclass(frozen=True)
 class Member:
-    """Hold one run of a study: a system with a seed, which is not among the changes."""
+    """Hold one run of a study: a system with a seed, which is not among the changes.
+
+    Its learning rate is `rate` times that of its configuration and changes.
+    """
 
     system: str
     seed: int
     conf: str
     changes: Mapping[str, Any]
     match: MatchSettings | None = None
+    rate: float = 1.0
 
     @property
     def name(self) -> str:
@@ -98,7 +114,11 @@ class Member:
 
 @dataclass(frozen=True)
 class Study:
-    """Hold a study, named after its file; `options` has words for run.sh and absolute paths."""
+    """Hold a study, named after its file; `options` has words for run.sh and absolute paths.
+
+    A system has the learning rate that is chosen for another one if `tuned_by` names that one.
+    `rates` are the losses by which the rates of the members were chosen.
+    """
 
     name: str
     file: Path
@@ -106,6 +126,8 @@ class Study:
     options: Mapping[str, str]
     settings: StudySettings
     members: Sequence[Member]
+    tuned_by: Mapping[str, str] = field(default_factory=dict)
+    rates: Rates = field(default_factory=dict)
 
 
 def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
@@ -194,7 +216,7 @@ def as_word(value: Any) -> str:
 def _members(settings: StudySettings, tree: Tree) -> list[Member]:
     count = 0
     for one in settings.members.values():
-        systems = len(one.variants or [{}]) * prod(map(len, one.grid.values()))
+        systems = len(one.variants or [{}]) * math.prod(map(len, one.grid.values()))
         count += systems * len(one.seeds or settings.seeds)
     if count > MOST_MEMBERS:
         raise ConfigurationError(

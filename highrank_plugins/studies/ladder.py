@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from highrank_plugins.common.blocks import BlockOptions, validated
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import ConfigurationError, Tree, read_tree
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.studies.definition import Changes, Seed, Study, Values, study_of
+from highrank_plugins.studies.definition import Changes, Multiples, Seed, Study, Values, study_of
 from highrank_plugins.studies.members import PreparedMember
 
 DECADE = 10
@@ -62,6 +62,8 @@ class LadderSettings(_JudgedSettings):
     metric: str = "test_perplexity"
     options: Values = Field({})
     set: Changes = Field({})
+    rates: Multiples = Field([])  # tried at the smallest size, for all sizes of an arm
+    rates_set: Changes = Field({})
     threads: int = 1
     slurm: Values = Field({})
     width: str = ""
@@ -109,10 +111,13 @@ def read_ladder(file: Path, options: Mapping[str, str] | None = None) -> Ladder:
         return Ladder(tree, points, None)
     settings = validated(LadderSettings, tree)
     _check_arms(settings, {"": settings.arms}, tree)
-    kept = {"recipe", "options", "metric", "threads", "slurm"} & {*tree.values}
+    kept = {*"recipe options rates rates_set metric threads slurm".split()} & {*tree.values}
     values = {name: tree.values[name] for name in kept}
     values["members"] = dict(_members(settings, tree))
-    return Ladder(tree, settings, study_of(file, Tree(values, tree.places), options))
+    first = next(iter(settings.sizes))
+    names = {f"{arm}_{size}": f"{arm}_{first}" for arm in settings.arms for size in settings.sizes}
+    study = study_of(file, Tree(values, tree.places), options)
+    return Ladder(tree, settings, replace(study, tuned_by=names))
 
 
 def _check_arms(

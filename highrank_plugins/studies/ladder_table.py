@@ -24,6 +24,7 @@ from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.ladder import Ladder, LadderSettings, PointSettings
 from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.studies.plan import StudyPlan, plan_notes
+from highrank_plugins.studies.rates import rate_notes
 from highrank_plugins.studies.table import link_done, no_records, why_untested
 
 
@@ -187,6 +188,7 @@ def ladder_tables(
     """Return a ladder's table, twice; an arm of which a run is missing is not projected."""
     usable, notes = link_done(members, problems, folder)
     notes += plan_notes(study, members, plan) if plan is not None else ()
+    notes += rate_notes(study.rates, "lr", ladder.systems.__getitem__)
     if not usable:
         return (empty := no_records(study, members, notes)), empty
     measured = of_records(ladder, usable)

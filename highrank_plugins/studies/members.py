@@ -49,8 +49,9 @@ _EXPONENT = re.compile(r"[+-]?\d+[eE][+-]?\d+")
 class PreparedMember:
     """Hold a member that can be run: its key, the command of its recipe and the folder of that.
 
-    Files beside the folder are its notes: `done` exists once the recipe has completed, `failed`
-    says how its last run failed, `gpu` names the GPU of its last run.
+    `plan_key` is its key before its learning rate was chosen. Files beside the folder are its
+    notes: `done` exists once the recipe has completed, `failed` says how its last run failed,
+    `gpu` names the GPU of its last run.
     """
 
     member: Member
@@ -58,6 +59,7 @@ class PreparedMember:
     key: str
     command: Sequence[str]
     run_dir: Path
+    plan_key: str
 
     @property
     def name(self) -> str:
@@ -175,6 +177,11 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
         changes = dict(member.changes) | _matched(study, member, conf, exp_dir)
         sets = _assignments(changes | {"seed": member.seed})
         settings = configuration.load(conf, sets)
+        plan_key = member_key(study, settings)
+        if member.rate != 1:
+            changes["lr"] = _scaled_rate(study, member, settings.train.get("lr"))
+            sets = _assignments(changes | {"seed": member.seed})
+            settings = configuration.load(conf, sets)
         given = {name if "." in name else f"train.{name}" for name in member.changes}
         is_new = member.system not in {one.member.system for one in members}
         if is_new and (check_values or given - known):
@@ -190,8 +197,19 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
         words += ["--name", f"{MEMBERS}/{key}", "--exp-dir", str(exp_dir)]
         words += [f"--{name.replace('_', '-')}={value}" for name, value in study.options.items()]
         words += [f"--set={assignment}" for assignment in sets]
-        members.append(PreparedMember(member, settings, key, words, run_dir))
+        members.append(PreparedMember(member, settings, key, words, run_dir, plan_key))
     return members
+
+
+def _scaled_rate(study: Study, member: Member, lr: Any) -> float:
+    """Return the learning rate of a member that is trained at a multiple of its own."""
+    try:
+        return float(f"{float(lr) * member.rate:.4g}")
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            f"{study.file}: rates: {member.system} has lr {lr}, of which there are no multiples; "
+            "give it one number"
+        ) from None
 
 
 def _assignments(changes: dict[str, Any]) -> list[str]:

@@ -9,13 +9,16 @@ from statistics import mean
 from typing import Any
 
 from highrank_plugins.analysis.statistics import PlannedTest, seeds_needed, smallest_effect
-from highrank_plugins.common.files import read_json, write_json
+from highrank_plugins.common.files import read_json, require_space, write_json
+from highrank_plugins.common.formatting import size
+from highrank_plugins.reports.tables import Cell, Table
 from highrank_plugins.results.comparison import compare_records, pooled_deviation
 from highrank_plugins.results.doubts import is_perplexity
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.record import RESULTS
+from highrank_plugins.results.record import RESULTS, load_record
 from highrank_plugins.studies.definition import Member, Study
 from highrank_plugins.studies.members import NOT_RUN, PreparedMember
+from highrank_plugins.studies.runner import bytes_in, bytes_needed
 
 FILE = "plan.json"
 TESTED = "tested.json"  # the keys of the members in the first table that had tests
@@ -142,7 +145,7 @@ def register(
         "most": listed,
         "effect": effect,
         **_settings(study),
-        "keys": {member.name: member.key for member in members},
+        "keys": {member.name: member.plan_key for member in members},
     }
     folder.mkdir(parents=True, exist_ok=True)
     write_json(file, plan | {"sha256": _digest(plan)})
@@ -154,8 +157,9 @@ def plan_notes(study: Study, members: Sequence[PreparedMember], plan: StudyPlan)
     if most_seeds(members) > plan["most"]:
         yield f"Beyond the plan: it had {plan['most']} seeds of each system at most."
     if "sha256" in plan:
-        keys = {member.name: member.key for member in members}
-        changed = [name for name, value in _settings(study).items() if plan[name] != value]
+        keys = {member.name: member.plan_key for member in members}
+        now = _settings(study)
+        changed = [name for name in now if (plan.get(name) or None) != (now[name] or None)]
         changed += [name for name, key in plan["keys"].items() if keys.get(name, key) != key]
         changed += sorted(
             {one.member.system for one in members}
@@ -170,9 +174,54 @@ def plan_notes(study: Study, members: Sequence[PreparedMember], plan: StudyPlan)
 
 def _settings(study: Study) -> dict[str, Any]:
     of = study.settings
-    return {"metric": of.metric, "baseline": of.baseline, "test": of.test}
+    return {
+        "metric": of.metric, "baseline": of.baseline, "test": of.test, "rates": of.rates,
+        "rates_set": of.rates_set,
+    }  # fmt: skip
 
 
 def _digest(plan: StudyPlan) -> str:
     said = {name: value for name, value in plan.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def members_table(members: Sequence[PreparedMember]) -> Table:
+    """Return the members with what the finished ones took, in hours of training and bytes."""
+    rows = []
+    for member in members:
+        hours, space = _hours(member), "–"
+        if member.is_done():
+            space = f"{bytes_in(member.run_dir) / 1e6:,.0f}"
+        state = "done" if member.is_done() else "to run"
+        spent = "–" if hours is None else f"{hours:.2f}"
+        rows.append([Cell(text) for text in (member.name, state, spent, space, member.key)])
+    return Table("", ["member", "state", "hours", "disk, MB", "key"], rows)
+
+
+def _hours(member: PreparedMember) -> float | None:
+    """Return the hours of training of a finished member; None if its record does not say."""
+    record = load_record(member.record, finite=False) if member.is_done() else {}
+    seconds = record.get("train", {}).get("wall_seconds")
+    return None if seconds is None else seconds / 3600
+
+
+def cost_of(members: Sequence[PreparedMember], slots: int) -> str:
+    """Return hours and disk of the members to run, as finished ones of their systems took.
+
+    Refuses a disk that is too small.
+    """
+    known = {one.member.system: hours for one in members if (hours := _hours(one)) is not None}
+    waiting = [member.member.system for member in members if not member.is_done()]
+    ends = [0.0] * slots
+    for system in waiting:  # on the slot that is free first
+        ends[ends.index(min(ends))] += known.get(system, 0)
+    left = f"{max(ends):.1f} h of training"
+    if unknown := sorted({*waiting} - {*known}):
+        left = (
+            f"unknown hours, since no finished member of {', '.join(unknown)} has them (`highrank "
+            "bench estimate FILE` estimates a translator's)"
+        )
+    needed = bytes_needed(members)
+    require_space(members[0].run_dir, needed)
+    left += f", {size(needed)}" if needed else ""
+    return f"{len(waiting)} of {len(members)} members to run, {slots} at a time: {left}"

@@ -32,7 +32,8 @@ from highrank_plugins.results.comparison import BASELINE, compare_records
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.perplexity import UNIGRAM, dictionary
 from highrank_plugins.results.record import UNFAIR
-from highrank_plugins.studies.definition import RaceSettings
+from highrank_plugins.studies.definition import RaceSettings, Rates
+from highrank_plugins.studies.rates import best_rate, rate_notes
 
 FrozenTexts = Mapping[str, tuple[Tensor, Tensor]]  # split → features [N, F], targets [N]
 SPLITS = ("train", "valid", "test")
@@ -97,9 +98,9 @@ def race(
         found: dict[str, dict[float, float]] = {name: {} for name in layers}
         for one, loss in zip(tried, ordered_map(trained, tried, jobs), strict=True):
             found[one.layer][one.rate] = loss
-        best = {name: min(losses, key=losses.__getitem__) for name, losses in found.items()}
+        chosen = {name: best_rate(losses) for name, losses in found.items()}
         seeds = range(1, settings.seeds + 1)
-        runs = [RaceRun(settings, name, best[name], n, *last) for n in seeds for name in layers]
+        runs = [RaceRun(settings, name, chosen[name], n, *last) for n in seeds for name in layers]
         losses = dict(zip(runs, ordered_map(trained, runs, jobs), strict=True))
         tables = tables_of(settings, losses, found)
         write_text(folder / "table.md", to_markdown(tables))
@@ -288,21 +289,19 @@ def train(head: Head, texts: FrozenTexts, run: RaceRun) -> tuple[Head, list[floa
 def tables_of(
     settings: RaceSettings,
     losses: Mapping[RaceRun, float],
-    rates: Mapping[str, Mapping[float, float]],
+    rates: Rates,
 ) -> list[Table]:
     """Return the comparison of all finite runs, with notes on rates, trunk and expressivity."""
     untested = {run.layer: UNFAIR for run, loss in losses.items() if not math.isfinite(loss)}
     records = [run.file for run, loss in losses.items() if math.isfinite(loss)]
     compared = compare_records(records, "test_perplexity", BASELINE, untested=untested)
-    first, best = compared.systems[0].runs[0].record, {run.layer: run.rate for run in losses}
-    ends = [n for n, r in best.items() if len(rates[n]) > 1 and r in (min(rates[n]), max(rates[n]))]
+    first = compared.systems[0].runs[0].record
     own = torch.load(settings.exp_dir / FEATURES / TRUNK, weights_only=True)["layer"]
     notes = [
         f"Only the layers were trained, for {first['train']['updates']:,} updates each, on frozen "
         f"features. The trunk's own layer has {first['metrics']['trunk_test_perplexity']:.2f} on "
         "these tokens. Seeds vary start and order, not the trunk: the tests hold for it alone.",
-        f"Rates, times {settings.lr:g}: {', '.join(f'{n} {r:g}' for n, r in best.items())}."
-        + f" At an end of --rates, so that wider ones may help: {', '.join(ends)}." * bool(ends),
+        *rate_notes(rates, f"{settings.lr:g}"),
         EXPRESSIVITY.format(own=own),
     ]
     return comparison_tables(replace(compared, notes=[*compared.notes, *notes]))

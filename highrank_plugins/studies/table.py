@@ -14,6 +14,7 @@ from highrank_plugins.results.record import DIVERGED, PROBLEMS, UNFAIR
 from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.members import MEMBERS, PreparedMember
 from highrank_plugins.studies.plan import TESTED, StudyPlan, plan_notes, test_of, unplanned
+from highrank_plugins.studies.rates import rate_notes
 
 
 def write_tables(
@@ -66,6 +67,7 @@ def _compare(
     if none := why_untested(members, problems, plan, folder):
         untested = dict.fromkeys(systems, none)
     notes += plan_notes(study, members, plan) if plan is not None else ()
+    notes += rate_notes(study.rates, "lr")
     test = test_of(study, plan)
     compared = compare_records(usable, settings.metric, baseline, test, untested=untested)
     is_tested = any(one.comparison for one in compared.systems)
