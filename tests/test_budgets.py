@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1765,
     "benchmarks": 1384,
-    "cli": 3561,
+    "cli": 3562,
     "common": 2819,
     "compat": 456,
     "criterions": 278,
@@ -35,13 +35,13 @@ BUDGETS: dict[str, int] = {
     "optim": 355,
     "reports": 2160,
     "results": 2507,
-    "studies": 2017,
+    "studies": 2219,
     "tasks": 575,
     "top": 70,
     "training": 2512,
     "trunks": 348,
 }
-LINES_OF_TESTS = 45022
+LINES_OF_TESTS = 45171
 
 
 @pytest.fixture(scope="module")
