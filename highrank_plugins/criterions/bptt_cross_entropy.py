@@ -11,7 +11,7 @@ from torch import Tensor
 
 from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.criterions.activation_penalties import activation_penalty, temporal_penalty
+from highrank_plugins.trunks import activation_penalty, temporal_penalty
 
 NATS_PER_BIT = 0.6931471805599453
 

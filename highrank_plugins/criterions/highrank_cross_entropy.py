@@ -59,26 +59,16 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     is part of the training loss only; ``nll_loss``, and validation, leave it out.
     """
 
-    def __init__(
-        self, task, sentence_avg, label_smoothing, ignore_prefix_size=0, report_accuracy=False,
-        teacher=None, teacher_weight=0.5, teacher_temperature=1.0, teacher_divergence="forward",
-    ):  # fmt: skip
-        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
-        self.teacher, self.teacher_weight = teacher, teacher_weight
-        self.teacher_options = {
-            "temperature": teacher_temperature,
-            "divergence": teacher_divergence,
-        }
-        self.loaded = []  # the teacher's model; no module of the criterion, which would be trained
-
-    @classmethod
-    def build_criterion(cls, cfg, task):
+    def __init__(self, cfg, task):
         """Build the criterion of a configuration."""
         for name, bounds in BOUNDS.items():
             if problem := bounds.problem(getattr(cfg, name)):
                 raise UserError(f"--{name.replace('_', '-')} {problem}")
         check_choice("--teacher-divergence", cfg.teacher_divergence, tuple(DIVERGENCES))
-        return super().build_criterion(cfg, task)
+        stocks = ("sentence_avg", "label_smoothing", "ignore_prefix_size", "report_accuracy")
+        super().__init__(task, *(getattr(cfg, name) for name in stocks))
+        self.cfg = cfg
+        self.loaded = []  # the teacher's model; no module of the criterion, which would be trained
 
     def forward(self, model, sample, reduce=True):
         """Return loss, sample size and logging output of one batch."""
@@ -89,7 +79,7 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             )
         target = self.scored_target(sample["target"])
         options = {"target": target, "label_smoothing": self.eps}
-        if self.teacher and model.training:
+        if self.cfg.teacher and model.training:
             options = {"target": self.with_teacher(model, target, sample["net_input"])}
         out = model(
             **sample["net_input"],
@@ -126,23 +116,25 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         teacher = self.teacher_like(next(model.parameters()))
         with torch.no_grad():
             features, _ = teacher.features(**net_input)
-        distilled = targets.from_teacher(teacher.head, features, **self.teacher_options)
-        weight = self.teacher_weight
+        distilled = targets.from_teacher(
+            teacher.head, features, divergence=self.cfg.teacher_divergence,
+            temperature=self.cfg.teacher_temperature,
+        )  # fmt: skip
+        weight = self.cfg.teacher_weight
         return (1 - weight) * targets.labels(target, self.eps) + weight * distilled
 
     def teacher_like(self, parameter: Tensor):
         """Return the teacher, loaded once, with the device and dtype of the student's parameter."""
+        path = self.cfg.teacher
         if not self.loaded:
             try:
-                state = checkpoint_utils.load_checkpoint_to_cpu(self.teacher)
+                state = checkpoint_utils.load_checkpoint_to_cpu(path)
                 check_dictionaries(self.task, state.pop("task_state", {}))
             except (OSError, UserError) as error:
-                raise UserError(f"--teacher {self.teacher}: {error}") from None
+                raise UserError(f"--teacher {path}: {error}") from None
             load = checkpoint_utils.load_model_ensemble_and_task
-            (teacher,), _, _ = load([self.teacher], task=self.task, state=state)
+            (teacher,), _, _ = load([path], task=self.task, state=state)
             if not getattr(teacher, "computes_loss", False):
-                raise UserError(
-                    f"--teacher {self.teacher}: expected a model with a head of this package"
-                )
+                raise UserError(f"--teacher {path}: expected a model with a head of this package")
             self.loaded = [teacher.eval().to(parameter)]
         return self.loaded[0]

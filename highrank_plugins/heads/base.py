@@ -11,34 +11,30 @@ The name of a tensor may end in its shape, as in `logits_NKM`, here and in `loss
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from highrank_plugins.common.names import layer_name
-from highrank_plugins.heads.checks import (
-    Stated,
+from highrank_plugins.heads.checks import Stated, check_shared_weight, fill_matrix, integer
+from highrank_plugins.heads.log_probs import (
     at_target,
     below_largest,
-    check_shared_weight,
-    checks_names,
-    fill_matrix,
     flat_features,
-    integer,
+    log_probs_of_chunks,
     mix,
     widen,
 )
 from highrank_plugins.heads.pointwise import POINTWISE, Pointwise, build_pointwise
-from highrank_plugins.heads.prepared import log_probs_of_chunks
 from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.heads.registry import Registry, follow_function, named_tensors
 from highrank_plugins.heads.vocabulary.base import function_of_matrix
-from highrank_plugins.losses import LossOutput, LossPlan, Target, compute_nll
+from highrank_plugins.losses import LossOptions, LossOutput, LossPlan, Target, compute_nll
 from highrank_plugins.losses.chunking import join_chunks
 from highrank_plugins.losses.fused import FusedLoss
 from highrank_plugins.losses.own_layers import same_form
-from highrank_plugins.losses.plan import Named
+from highrank_plugins.losses.plan import Named, check_names
 
 HEADS: Registry[type[Head]] = Registry(
     "head",
@@ -288,14 +284,9 @@ class Head(Stated):
         values, classes = join_chunks(len(self.flatten_features(features)), parts)
         return values.view(*features.shape[:-1], k), classes.view(*features.shape[:-1], k)
 
-    @checks_names
     def nll(
-        self, features: Tensor, target: Tensor | Target, *, weight: Tensor | None = None,
-        label_smoothing: float = 0.0, ignore_index: int | None = None, reduction: str = "none",
-        impl: str = "auto", memory: int | None = None, accuracy: bool = False,
-        filter_gradients: bool = False, entropy: bool = False, z_loss: float = 0.0,
-        kept_tokens: int | None = None,
-    ) -> LossOutput:  # fmt: skip
+        self, features: Tensor, target: Tensor | Target, **options: Unpack[LossOptions]
+    ) -> LossOutput:
         """Return the negative log-likelihood of `target`, without holding N × M log-probabilities.
 
         loss = w [(1 − ε − ε_i) nll + ε_i Σ_x −log P_x + ζ Σ_k lse_k²] with ε_i = ε/(M − 1).
@@ -304,14 +295,14 @@ class Head(Stated):
             features: [..., F].
             target: int64 [...], in [0, M) or `ignore_index`; or a target of `losses.targets`.
             weight: constant w per token [...]; it multiplies `loss`, not `nll`.
-            label_smoothing: ε in [0, 1).
+            label_smoothing: ε in [0, 1); default 0.
             ignore_index: tokens with this target give 0, no gradient, and cost nothing. torch's
                 default is −100; ours ignores none, and a target outside [0, M) is then an error.
-            reduction: "none" (per token, shape of target), or scalars: "sum", and "mean" over the
-                tokens that are not ignored. As in torch's `cross_entropy`, a weighted mean divides
-                the loss by the sum of these tokens' weights; nll and correct are plain means.
-                Without tokens all are NaN, and gradients zero.
-            impl: one of `highrank_plugins.losses.IMPLEMENTATIONS`, or "auto".
+            reduction: "none" (per token, shape of target; default), or scalars: "sum", and "mean"
+                over the tokens that are not ignored. As in torch's `cross_entropy`, a weighted mean
+                divides the loss by the sum of these tokens' weights; nll and correct are plain
+                means. Without tokens all are NaN, and gradients zero.
+            impl: one of `highrank_plugins.losses.IMPLEMENTATIONS`, or "auto", the default.
             memory: bytes that a chunk may take; None chooses.
             accuracy: also return `correct`, where the most probable class is the target.
             filter_gradients: skip, in the backward products of a chunk, the classes whose gradient
@@ -324,21 +315,17 @@ class Head(Stated):
         Returns:
             `LossOutput`; only its `loss` carries gradients. float32, or float64 for float64.
         """
-        plan = LossPlan(
-            self, self.flatten_features(features), target, weight,
-            self.sample_masks(features.shape[:-1], features), label_smoothing, memory, accuracy,
-            filter_gradients, entropy, z_loss,
-        )  # fmt: skip
-        return compute_nll(plan, features.shape[:-1], reduction, impl, ignore_index, kept_tokens)
+        flat, masks = self.flatten_features(features), self.sample_masks
+        check_names(options)
+        plan = LossPlan(self, flat, target, masks(features.shape[:-1], features), **options)
+        return compute_nll(plan, features.shape[:-1])
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode as `nn.Module.train` does, and discard what was prepared for inference."""
         self._prepared = None
         return super().train(mode)
 
-    def flatten_features(self, features: Tensor) -> Tensor:
-        """Reshape [..., F] to [N, F]; an error names both sizes, or both dtypes."""
-        return flat_features(features, self.feature_dim, self.named_parameters())
+    flatten_features = flat_features
 
     def apply_pointwise(self, logits: Tensor, tensors: Named) -> Tensor:
         """Return f of widened logits."""

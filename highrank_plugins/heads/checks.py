@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import operator
-from collections.abc import Callable, Iterable
-from functools import wraps
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.plan import Named
-from highrank_plugins.losses.runner import autocast_dtype
 
-Call = TypeVar("Call", bound=Callable[..., Any])
 ROLES = {
     **dict.fromkeys(("weight", "gate_embed", "gate_bias"), "vocabulary"),
     **dict.fromkeys(("prior.weight", "gate_shared.weight"), "components"),
     **dict.fromkeys(("latent.weight", "gate_hidden.weight"), "hidden"),
 }
 PLAIN_SOFTMAX = {"name": "softmax", "pointwise.name": "identity"}  # a `function`
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
-
-def checks_names(function: Call) -> Call:
-    """Return a method whose TypeError for an unknown argument names the nearest one."""
-    known = [*inspect.signature(function).parameters]
-
-    @wraps(function)
-    def call(*inputs: Any, **options: Any) -> Any:
-        for name in options:
-            if name not in known:
-                near = did_you_mean(name, known)
-                raise TypeError(f"{function.__name__} has no argument {name!r}{near}")
-        return function(*inputs, **options)
-
-    return call  # type: ignore[return-value]  # it has the same signature
 
 
 class Stated(nn.Module):
@@ -108,32 +87,6 @@ class Stated(nn.Module):
         super()._load_from_state_dict(state, prefix, metadata, strict, missing, *others)
         if self._omits_state and (name := f"{prefix}_extra_state") in missing:
             missing.remove(name)
-
-
-def flat_features(
-    features: Tensor, feature_dim: int, parameters: Iterable[tuple[str, Tensor]]
-) -> Tensor:
-    """Return features [N, F]; refuse those of another size, not floating, or of another dtype.
-
-    Autocast allows any. Parameters of pointwise functions may have another dtype.
-    """
-    if not isinstance(features, Tensor):
-        raise ValueError(f"features: expected a tensor, got {type(features).__name__}")
-    if features.dim() == 0 or features.size(-1) != feature_dim:
-        raise ValueError(
-            f"features: expected size {feature_dim} (feature_dim) in the last dimension, got shape "
-            f"{tuple(features.shape)}"
-        )
-    if features.dtype not in FLOATS:
-        known = ", ".join(str(dtype) for dtype in FLOATS)
-        raise ValueError(f"features: expected one of {known}, got {features.dtype}")
-    for name, parameter in () if autocast_dtype(features) else parameters:
-        if parameter.dtype != features.dtype and not name.startswith("pointwise."):
-            raise ValueError(
-                f"features are {features.dtype}, the parameter {name} is {parameter.dtype}: "
-                "convert one of them, or run under torch.autocast"
-            )
-    return features.reshape(-1, feature_dim)
 
 
 def integer(name: str, value: int, least: int = 1) -> int:
@@ -238,36 +191,3 @@ def fill_matrix(head: nn.Module, fill: Callable[[Tensor], object]) -> None:
         with torch.no_grad():
             fill(matrix := torch.empty_like(weight))
             head.weight = matrix  # the parametrisation's right_inverse
-
-
-def widen(x: Tensor) -> Tensor:
-    """Return x in at least float32, where log-sum-exps and mixtures are computed."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-
-
-def below_largest(values: Tensor) -> Tensor:
-    """Return values [..., M] less the largest of each row, which changes no softmax.
-
-    A log-sum-exp of 2e6 is rounded to 1/4 in float32. The probabilities exp(value − lse) in its
-    gradient would then be wrong by up to 13 %, and no longer cancel where they should.
-    """
-    largest = values.detach().amax(-1, keepdim=True)
-    # −∞, where all biases are −∞, must not be subtracted
-    return values - largest.masked_fill(largest == -torch.inf, 0)
-
-
-def at_target(target_N: Tensor, values: Tensor) -> Tensor:
-    """Return the values of the targets [n, ...] of values [n, ..., M]."""
-    index = target_N.view(-1, *[1] * (values.dim() - 1)).expand(*values.shape[:-1], 1)
-    return values.gather(-1, index).squeeze(-1)
-
-
-def mix(log_joint: Tensor) -> Tensor:
-    """Return the log-sum-exp over components, dimension 1.
-
-    Where a bias of −∞ rules a class out in every component, it is −∞ and has gradients of 0. Those
-    of `torch.logsumexp` are NaN there.
-    """
-    least = torch.finfo(log_joint.dtype).min
-    mixed = log_joint.clamp_min(least).logsumexp(1)
-    return mixed.masked_fill(mixed == least, -torch.inf)

@@ -9,7 +9,7 @@ control: gates with as many parameters, whose K terms are divided by their sum.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,8 @@ from highrank_plugins.heads.checks import (
     not_negative,
     number_of_frequent,
     probability,
-    widen,
 )
+from highrank_plugins.heads.log_probs import widen
 from highrank_plugins.heads.mixtures import Mixture
 from highrank_plugins.heads.pointwise import Pointwise
 from highrank_plugins.heads.random_state import RandomState, sample_mask
@@ -33,7 +33,7 @@ from highrank_plugins.losses.mixtape import FusedMixtape
 from highrank_plugins.losses.plan import Named
 
 # whether U g, u·g and each frequent class have a bias
-GATE_BIASES = {
+BIASES = {
     "paper": (False, False, True),
     "full": (True, True, True),
     "none": (False, False, False),
@@ -109,40 +109,41 @@ class Mixtape(Mixture):
             num_classes, feature_dim, embed_dim, weight, bias, pointwise,
             components, context_scale, dropout, locked_dropout,
         )  # fmt: skip
-        if gates not in MEANS:
-            raise ValueError(f"mixtape: gates must be {' or '.join(MEANS)}, got {gates!r}")
-        self.gates = gates
+        self.gates, self.gate_biases = gates, gate_biases
+        for name, value, known in (("gates", gates, MEANS), ("gate_biases", gate_biases, BIASES)):
+            if value not in known:
+                raise ValueError(f"mixtape: {name} must be {' or '.join(known)}, got {value!r}")
         if gates != "tree":
             self.fused = None
         elif self.components.bit_count() != 1:  # the tree would not be full
             raise ValueError(f"mixtape: components must be a power of two, got {components}")
-        if isinstance(frequent, float):
-            raise ValueError(
-                f"frequent: expected an integer, got {frequent}; frequent_ratio takes a share"
-            )
         if frequent is None:
             by_ratio = number_of_frequent(frequent_ratio, frequent_multiple, num_classes)
             frequent = by_ratio if frequent_classes is None else len(frequent_classes)
-        self.frequent = integer("frequent", frequent, least=0)
-        if self.frequent > num_classes:
-            raise ValueError(f"mixtape: frequent must lie in [0, {num_classes}], got {frequent}")
-        self.is_sorted = frequent_classes is None and class_counts is None
-        self._order = class_order(num_classes, self.frequent, frequent_classes, class_counts)
-        found = None if self._order is None else torch.tensor(self._order)
-        self.register_buffer("class_order", found)  # ids; None: as they are
+        self._choose_frequent(frequent, frequent_classes, class_counts)
         self.gate_dim = integer("gate_dim", gate_dim)
         self.gate_dropout = probability("gate_dropout", gate_dropout)
         self.gate_noise = not_negative("gate_noise", gate_noise)
         self.gate_weight_norm = not_negative("gate_weight_norm", gate_weight_norm)
-        if gate_biases not in GATE_BIASES:
-            known = ", ".join(GATE_BIASES)
-            raise ValueError(f"mixtape: gate_biases: {gate_biases!r} is not one of {known}")
-        self.gate_biases = gate_biases
         self._add_gates()
+
+    def _choose_frequent(self, count: int, classes: Any, counts: Any) -> None:
+        """Set S and the order of the classes, from their ids or their counts if they are given."""
+        if isinstance(count, float):
+            raise ValueError(
+                f"frequent: expected an integer, got {count}; frequent_ratio takes a share"
+            )
+        self.frequent = integer("frequent", count, least=0)
+        if self.frequent > self.num_classes:
+            raise ValueError(f"mixtape: frequent must be at most {self.num_classes}, got {count}")
+        self.is_sorted = classes is None and counts is None
+        self._order = class_order(self.num_classes, self.frequent, classes, counts)
+        found = None if self._order is None else torch.tensor(self._order)
+        self.register_buffer("class_order", found)  # ids; None: as they are
 
     def _add_gates(self) -> None:
         count = self.components - 1
-        of_hidden, of_shared, of_classes = GATE_BIASES[self.gate_biases]
+        of_hidden, of_shared, of_classes = BIASES[self.gate_biases]
         if count:
             self.gate_hidden = nn.Linear(self.feature_dim, count * self.gate_dim, bias=of_hidden)
             self.gate_shared = nn.Linear(self.feature_dim, count, bias=of_shared)

@@ -14,7 +14,7 @@ from torch.distributed import ProcessGroup, ReduceOp
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import Head
-from highrank_plugins.heads.checks import at_target, mix
+from highrank_plugins.heads.log_probs import at_target, mix
 from highrank_plugins.heads.mixtape import Mixtape
 from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -17,8 +17,12 @@ from highrank_plugins.common.certificate import compare_folder
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.checks import fill_matrix
-from highrank_plugins.heads.libraries import check_modules, evaluating, seen_by_caller
-from highrank_plugins.huggingface import trainers
+from highrank_plugins.heads.libraries import (
+    check_modules,
+    evaluating,
+    seen_by_caller,
+    token_statistics,
+)
 from highrank_plugins.huggingface.config import HighrankConfig
 
 # what only the trunk knows; experts that cannot be set would refuse every mixture of experts
@@ -26,6 +30,9 @@ TRAITS = ("_can_set_experts_implementation", "_is_stateful")
 CACHES = ("cache", "past_key_values")  # the new name and the old one
 FUNCTION = "head._extra_state"  # in files only: accelerate would shard it
 ROUTER_FACTORS = ("router_aux_loss_coef", "aux_loss_coef")
+IGNORED = -100  # label of tokens without a loss, in transformers and TRL
+Batch = tuple[Tensor, Tensor, Any]  # features [B, T, F], target [B, T], num_items_in_batch or None
+METRICS = {"log_probs", "entropy", "is_top1"}  # what SFT asks for; its entropy has no gradient
 
 
 def spread_ids(classes: int, like: Tensor) -> Tensor:
@@ -106,7 +113,7 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
         self.head = config.build_head().to(self.model.dtype) if head is None else head
         self.head.states_function = False  # the configuration has the options
         self._head_types = [type(module) for module in self.head.modules()]
-        self._fused: trainers.FusedCall | None = None
+        self._fused: FusedCall | None = None
         if config.tie_word_embeddings:
             self._name_tied_matrix()
         if trunk is not None:  # post_init draws what is not marked
@@ -174,7 +181,7 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
         return self.get_input_embeddings()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "forward" and (call := trainers.fused_call(value)):
+        if name == "forward" and (call := fused_call(value)):
             self.__dict__["_fused"] = call
         else:
             super().__setattr__(name, value)
@@ -223,13 +230,13 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
             target, predicting = labels[:, 1:], features[:, :-1]
         if target is not None:
             if ignored is not None:
-                target = target.masked_fill(target == ignored, trainers.IGNORED)
+                target = target.masked_fill(target == ignored, IGNORED)
             batch = predicting, target.to(features.device), items
             if fused and self._fused is not None:
-                output = trainers.answer(self._fused, self.head, batch)
+                output = answer(self._fused, self.head, batch)
                 output.loss, output.aux_loss = self._with_routing(output.loss, routing), routing
                 return output
-            loss = self._with_routing(trainers.nll_per_item(self.head, batch), routing)
+            loss = self._with_routing(nll_per_item(self.head, batch), routing)
         if target is None or not self.training:
             last = isinstance(logits_to_keep, int)
             keep = slice(-logits_to_keep, None) if last else logits_to_keep
@@ -267,3 +274,57 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
         """Add the loss of the router, as the trunk's own model does."""
         factor = next((f for n in ROUTER_FACTORS if (f := getattr(self.config, n, None))), 0.0)
         return loss if routing is None else loss + factor * routing.to(loss.device)
+
+
+# TRL's trainers replace `model.forward` by one that multiplies features with the matrix of the
+# output layer, as if it were a softmax. The model recognises it, keeps its settings, and answers
+# itself.
+
+
+class FusedCall(NamedTuple):
+    """Hold what a trainer of TRL asks for of each token, under softmax(scores / temperature)."""
+
+    temperature: float
+    outputs: tuple[str, ...]
+
+
+def fused_call(value: Any) -> FusedCall | None:
+    """Return the settings of TRL's replacement of `forward`; None for any other function."""
+    function = getattr(value, "__func__", value)
+    code = getattr(function, "__code__", None)
+    named = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    if "fused_lm_head" not in named:
+        return None
+    held = inspect.getclosurevars(function).nonlocals
+    if missing := {"temperature", "outputs", "cast_lm_head_to_fp32"} - held.keys():
+        raise UserError("this version of TRL is unknown: its forward has no "
+                        f"{', '.join(sorted(missing))}; install trl 1.16")  # fmt: skip
+    if held["cast_lm_head_to_fp32"]:
+        raise UserError("cast_lm_head_to_fp32: log-probabilities are float32 already; leave it out")
+    return FusedCall(held["temperature"], tuple(held["outputs"]))
+
+
+def nll_per_item(head: Any, batch: Batch) -> Tensor:
+    """Return the summed loss of a batch, divided by the number of its labels or of its items."""
+    features, target, items = batch
+    mask = target != IGNORED
+    total: Tensor = head(features[mask], target[mask], reduction="sum").loss
+    return total / (mask.sum() if items is None else torch.as_tensor(items, device=total.device))
+
+
+def answer(call: FusedCall, head: Any, batch: Batch) -> Any:
+    """Return TRL's FusedCausalLMOutput, from the head's own probabilities of each target."""
+    from trl.trainer.utils import FusedCausalLMOutput
+
+    features, target, items = batch
+    mask = target != IGNORED
+    flat, flat_target = features[mask], target[mask]
+    if call.temperature == 1 and "is_top1" in call.outputs and METRICS.issuperset(call.outputs):
+        out = head(flat, flat_target, entropy="entropy" in call.outputs, accuracy=True)
+        found = {"log_probs": -out.loss, "entropy": out.entropy, "is_top1": out.correct > 0}
+    else:
+        found = token_statistics(head, flat, flat_target, *call)
+    names = {"log_probs", *call.outputs}
+    full = {n: found[n].new_zeros(mask.shape).masked_scatter(mask, found[n]) for n in names}
+    count = mask.sum().clamp(min=1) if items is None else items
+    return FusedCausalLMOutput(loss=-full["log_probs"].sum() / count, label_mask=mask, **full)

@@ -38,15 +38,8 @@ def replace_head(
         most_kl: largest mean KL divergence to the model's own distribution, in nats.
         options: those of `build_head`, such as `components`.
     """
-    if start not in STARTS:
-        raise UserError(f"start: expected one of {', '.join(STARTS)}, got {start!r}")
-    if not noise >= 0:
-        raise UserError(f"noise: expected a number from 0, got {noise}")
     own, text = own_layer(model)
-    width = options.get("embed_dim")
-    if start != "fresh" and width not in (None, own.in_features):
-        raise UserError(f"replace_head: embed_dim {width}: the model's own is {own.in_features}; "
-                        "leave embed_dim out, or set start='fresh'")  # fmt: skip
+    check_start(start, noise, own.in_features, width := options.get("embed_dim"))
     spread = spread_ids(len(own.weight), own.weight)
     ids = spread if batch is None else checked(batch, len(own.weight))
     tied = own.weight is model.get_input_embeddings().weight and width in (None, own.in_features)
@@ -69,6 +62,17 @@ def replace_head(
     replaced = HighrankForCausalLM(config, trunk=model.base_model, head=layer)
     replaced.generation_config = copy.deepcopy(model.generation_config)
     return replaced.train(model.training)
+
+
+def check_start(start: str, noise: float, own: int, width: int | None) -> None:
+    """Refuse an unknown start, or one with a matrix of another width than the model's own."""
+    if start not in STARTS:
+        raise UserError(f"start: expected one of {', '.join(STARTS)}, got {start!r}")
+    if not noise >= 0:
+        raise UserError(f"noise: expected a number from 0, got {noise}")
+    if start != "fresh" and width not in (None, own):
+        raise UserError(f"replace_head: embed_dim {width}: the model's own is {own}; "
+                        "leave embed_dim out, or set start='fresh'")  # fmt: skip
 
 
 @torch.no_grad()

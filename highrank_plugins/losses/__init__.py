@@ -13,11 +13,12 @@ from highrank_plugins.losses.nll import (
     compute_nll,
     implementation_here,
 )
-from highrank_plugins.losses.plan import LossOutput, LossPlan
+from highrank_plugins.losses.plan import LossOptions, LossOutput, LossPlan
 from highrank_plugins.losses.weighted import Target
 
 __all__ = [
     "IMPLEMENTATIONS",
+    "LossOptions",
     "LossOutput",
     "LossPlan",
     "Target",

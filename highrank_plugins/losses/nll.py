@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import parametrize
 
 from highrank_plugins.common.names import did_you_mean, layer_name
 from highrank_plugins.losses.contract import checked_implementation
@@ -19,8 +20,7 @@ from highrank_plugins.losses.kernels.cpp.passes import CppKernels
 from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.own_layers import check_matrix, is_ours
 from highrank_plugins.losses.plan import AnyHead, LossOutput, LossPlan
-from highrank_plugins.losses.reference import reference_nll
-from highrank_plugins.losses.runner import run
+from highrank_plugins.losses.runner import reference_nll, run
 from highrank_plugins.losses.targets import TargetKernels
 from highrank_plugins.losses.weighted import Target, prepare
 
@@ -33,27 +33,25 @@ LEAST_SHARE = 1 / 16  # of ignored tokens; below it, to leave them out saves lit
 _logged: set[tuple[str, str]] = set()
 
 
-def compute_nll(
-    plan: LossPlan, leading: torch.Size, reduction: str, impl: str, ignore_index: int | None,
-    kept_tokens: int | None = None,
-) -> LossOutput:  # fmt: skip
+def compute_nll(plan: LossPlan, leading: torch.Size) -> LossOutput:
     """Return `Head.nll` of flat features [N, F]; `leading` is the shape of target and result."""
     if torch.compiler.is_compiling():  # a loss with its own gradients must not be traced
-        untraced = torch.compiler.disable(compute_nll)
-        return untraced(plan, leading, reduction, impl, ignore_index, kept_tokens)
-    plan.own, plan.falls_back = not is_ours(plan.head), impl == "auto"
-    soft = prepare(plan, leading, ignore_index) if isinstance(plan.target, Target) else None
-    check_arguments(plan, leading, reduction)
-    check_matrix(plan.head)
-    chosen = implementation_for(impl, plan.head, plan.features, plan.filter_gradients)
+        return torch.compiler.disable(compute_nll)(plan, leading)
+    plan.own, plan.falls_back = not is_ours(plan.head), plan.impl == "auto"
+    soft = prepare(plan, leading) if isinstance(plan.target, Target) else None
+    check_arguments(plan, leading)
+    if parametrize.is_parametrized(plan.head, "weight"):
+        check_matrix(plan.head)
+    chosen = implementation_for(plan)
     check_whole(plan.head.named_parameters())
+    reduction = plan.reduction
     plan.reduction = "none" if reduction == "none" else "sum"
-    plan.target, plan.ignored = flat_target(plan.target, plan.head.num_classes, ignore_index)
+    plan.target, plan.ignored = flat_target(plan)
     plan.weight = None if plan.weight is None else plan.weight.detach().reshape(-1)
     if soft is not None:
         plan.take(soft)
     ignores = plan.ignored is not None and chosen != "reference"
-    if (index := kept_rows(plan, kept_tokens) if ignores else None) is not None:
+    if (index := kept_rows(plan) if ignores else None) is not None:
         plan.keep(index)
     if plan.own:
         chosen = checked_implementation(plan.hard(), chosen, compute)
@@ -70,13 +68,13 @@ def _in_place(values: Tensor, index: Tensor | None, leading: torch.Size) -> Tens
     return values.view(leading)
 
 
-def kept_rows(plan: LossPlan, most: int | None) -> Tensor | None:
-    """Return the numbers of `most` tokens, with all that are not ignored; None keeps every token.
+def kept_rows(plan: LossPlan) -> Tensor | None:
+    """Return the numbers of all tokens that are not ignored, or more; None keeps every token.
 
     Only a CPU is asked how many there are. Without its wait a GPU cannot say which blocks of tokens
     need noise.
     """
-    ignored = plan.ignored
+    ignored, most = plan.ignored, plan.kept_tokens
     assert ignored is not None
     kept = len(ignored) - ignored.sum()
     if ignored.device.type == "cpu":
@@ -122,9 +120,9 @@ def _ratio(total: Tensor, count: Tensor) -> Tensor:
 # -- the arguments ---------------------------------------------------------------------------
 
 
-def check_arguments(plan: LossPlan, leading: torch.Size, reduction: str) -> None:
+def check_arguments(plan: LossPlan, leading: torch.Size) -> None:
     """Check the arguments of a loss whose result has the shape `leading`."""
-    check_choice("reduction", reduction, REDUCTIONS)
+    check_choice("reduction", plan.reduction, REDUCTIONS)
     if not 0 <= plan.label_smoothing < 1:
         raise ValueError(f"label_smoothing must lie in [0, 1), got {plan.label_smoothing}")
     if not 0 <= plan.z_loss < math.inf:
@@ -169,17 +167,15 @@ def check_whole(parameters: Iterable[tuple[str, Tensor]]) -> None:
             )
 
 
-def flat_target(
-    target: Tensor, num_classes: int, ignore_index: int | None
-) -> tuple[Tensor, Tensor | None]:
+def flat_target(plan: LossPlan) -> tuple[Tensor, Tensor | None]:
     """Return a flat target [N] and, with `ignore_index`, the mask [N] of ignored tokens.
 
     Ignored tokens get the largest class of the other tokens. Class 0 would not do: a bias of −∞
     may give it probability 0.
     """
-    flat, ignored = target.reshape(-1), None
-    if ignore_index is not None:
-        ignored = flat == ignore_index
+    flat, ignored, num_classes = plan.target.reshape(-1), None, plan.head.num_classes
+    if plan.ignore_index is not None:
+        ignored = flat == plan.ignore_index
         flat = flat.masked_fill(ignored, 0)
         if flat.numel():
             flat = torch.where(ignored, flat.amax(), flat)
@@ -197,15 +193,15 @@ def flat_target(
 # -- the implementation ----------------------------------------------------------------------
 
 
-def implementation_for(impl: str, head: AnyHead, features: Tensor, filtered: bool) -> str:
+def implementation_for(plan: LossPlan) -> str:
     """Return the implementation that computes the loss of a head; the log names the choice once."""
-    check_choice("impl", impl, ("auto", *IMPLEMENTATIONS))
-    chosen = impl
-    if impl == "auto":
-        chosen = _auto(head, features)
+    check_choice("impl", plan.impl, ("auto", *IMPLEMENTATIONS))
+    chosen = plan.impl
+    if chosen == "auto":
+        chosen = _auto(plan.head, plan.features)
         message = "The loss of %s is computed by %r (--head-loss auto)."
-        _log_once(logging.INFO, layer_name(head), chosen, message)
-    _check_fused(chosen, head, filtered)
+        _log_once(logging.INFO, layer_name(plan.head), chosen, message)
+    _check_fused(chosen, plan.head, plan.filter_gradients)
     return chosen
 
 

@@ -163,7 +163,7 @@ def stored_matrix(head: Any) -> Tensor:
 
 def check_matrix(head: Any) -> None:
     """Refuse, at a head's first loss, a parametrisation that does not give the matrix [M, D]."""
-    if "weight" not in getattr(head, "parametrizations", ()) or head in _checked:
+    if head in _checked:
         return
     matrix, parts = head.weight.detach(), head.parametrizations["weight"]
     kind = f"weight: the parametrisation {', '.join(class_of(p).__name__ for p in parts)}"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
+
+from highrank_plugins.common.names import did_you_mean
 
 Named = dict[str, Tensor]  # name of a head's tensor → the tensor, or a value that belongs to it
 AnyHead = Any  # a highrank_plugins.heads.Head
@@ -57,6 +59,30 @@ class ClassWeights(NamedTuple):
     z: float = 0.0
 
 
+class LossOptions(TypedDict, total=False):
+    """Name the options of `Head.nll`, which describes them."""
+
+    weight: Tensor | None
+    label_smoothing: float
+    ignore_index: int | None
+    reduction: str
+    impl: str
+    memory: int | None
+    accuracy: bool
+    filter_gradients: bool
+    entropy: bool
+    z_loss: float
+    kept_tokens: int | None
+
+
+def check_names(options: LossOptions) -> None:
+    """Refuse an option that the loss does not have, and name the nearest."""
+    known = [*LossOptions.__annotations__]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"nll has no argument {name!r}{did_you_mean(name, known)}")
+
+
 @dataclass
 class LossPlan:
     """Describe one call of `Head.nll`, flattened: N tokens, F features, M classes."""
@@ -64,19 +90,24 @@ class LossPlan:
     head: AnyHead
     features: Tensor  # [N, F]
     target: Any  # [N] int64, all in range: ignored tokens get any class
-    weight: Tensor | None  # [N]
     random_state: Any  # highrank_plugins.heads.random_state.RandomState
-    label_smoothing: float
-    memory: int | None
-    accuracy: bool
-    filter_gradients: bool
+    # the options
+    weight: Tensor | None = None  # [N]
+    label_smoothing: float = 0.0
+    ignore_index: int | None = None
+    reduction: str = "none"  # implementations have sums for means
+    impl: str = "auto"
+    memory: int | None = None
+    accuracy: bool = False
+    filter_gradients: bool = False
     entropy: bool = False
     z_loss: float = 0.0  # factor of lse², or of Σ_k lse_k² for a mixture
+    kept_tokens: int | None = None
+    # what follows from them
     own: bool = False  # whether the layer is not this package's, see `own_layers`
     most: int | None = None  # tokens of a chunk, where a check wants several of a few tokens
     falls_back: bool = False  # to another implementation, where the first choice cannot serve
     ignored: Tensor | None = None  # [N] bool
-    reduction: str = "sum"
     # a `targets.Target`: `target` then holds row numbers 0..N−1, on the CPU, and `label` its labels
     soft: Any = None
     label: Tensor | None = None  # [N]

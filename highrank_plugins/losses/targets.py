@@ -206,7 +206,7 @@ class _Teacher(Target):
         fused = head.fused
         floats = fused.floats_per_token(head) if fused else head.floats_per_token()
         plan = LossPlan(
-            head, x, rows, None, head.sample_masks(x.shape[:1], x), 0.0, None, False, False,
+            head, x, rows, head.sample_masks(x.shape[:1], x), reduction="sum",
             own=not is_ours(head), most=max(1, self.memory // (out.element_size() * floats)),
             soft=Target(copies, {"row": rows}, rows.shape),
         )  # fmt: skip

@@ -202,7 +202,7 @@ def divergence_of(name: str, temperature: float) -> WeightedLoss:
     return loss
 
 
-def prepare(plan: LossPlan, leading: torch.Size, ignore_index: int | None) -> Target:
+def prepare(plan: LossPlan, leading: torch.Size) -> Target:
     """Put labels, or zeros, in the place of a plan's `Target`, which is checked and returned."""
     soft: Target = plan.target
     if soft.leading not in (None, leading):
@@ -212,7 +212,7 @@ def prepare(plan: LossPlan, leading: torch.Size, ignore_index: int | None) -> Ta
     if soft.classes not in (None, classes):
         raise ValueError(f"target: the teacher has {soft.classes} classes, the head {classes}; "
                          "both must have the same dictionary")  # fmt: skip
-    needs = {"ignore_index": ignore_index is not None, "accuracy": plan.accuracy}
+    needs = {"ignore_index": plan.ignore_index is not None, "accuracy": plan.accuracy}
     for name in (n for n, needed in needs.items() if needed and soft.labels is None):
         raise ValueError(f"{name}: this target has no labels; add 0 * targets.labels(y)")
     if plan.label_smoothing:

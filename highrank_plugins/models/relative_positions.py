@@ -39,9 +39,8 @@ class RelativeSelfAttention(MultiheadAttention):
         incremental_state: dict | None = None,
         need_weights: bool = True,
         attn_mask: Tensor | None = None,
-        need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return outputs [T, B, C]; weights [B, T, S] (mean of heads), [H, B, T, S] or None.
+        """Return outputs [T, B, C], and weights [B, T, S] (mean of heads) if they are needed.
 
         The query [T, B, C] is also key and value. ``incremental_state`` holds those of earlier
         steps, and is extended; ``attn_mask`` [T, S] is added to the logits.
@@ -53,8 +52,6 @@ class RelativeSelfAttention(MultiheadAttention):
         mask = _mask(attn_mask, key_padding_mask, like=q)
         contexts, weights = self.relative(q, k, v, mask, self.dropout_module)
         output = self.out_proj(contexts.permute(2, 0, 1, 3).flatten(-2))
-        if need_head_weights:
-            return output, weights.transpose(0, 1)
         return output, weights.mean(1) if need_weights else None
 
     def _heads(self, x: Tensor) -> Tensor:

@@ -38,6 +38,12 @@ FOREIGN = {
     "pad_to_fixed_length": "streams need no padding",
     "pad_to_fixed_bsz": "the batch size is fixed",
 }
+# options of batches that are refused → what to do instead
+FOREIGN_BATCHES = {
+    "max_tokens": "give --batch-size (number of streams) and --bptt (length of a chunk) instead",
+    "skip_remainder_batch": "would drop the end of every stream: leave it out",
+    "grouped_shuffling": "chunks of a stream come in order; leave it out",
+}
 LEAST = {"bptt": 1, "eval_streams": 1, "bptt_max_delta": 0}
 
 
@@ -153,38 +159,29 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
     def get_batch_iterator(self, dataset, **options):
         """Return the chunks of a split, or the sentences given to the hub interface."""
         if isinstance(dataset, SplitTokens):
-            return self._chunks(dataset, **options)
+            return self._chunks(dataset, options)
         return super().get_batch_iterator(dataset, **options)
 
-    def _chunks(
-        self, dataset, max_tokens=None, max_sentences=None, num_shards=1, shard_id=0,
-        num_workers=0, epoch=1, data_buffer_size=0, update_epoch_batch_itr=None, **kwargs,
-    ):  # fmt: skip
+    def _chunks(self, dataset, options):
         """Return the chunks of a split, in order; ``num_shards`` processes divide its streams.
 
         Options such as ``--required-batch-size-multiple`` have no effect: a batch has one row per
         stream.
         """
-        if max_tokens is not None:
-            raise UserError(
-                "--max-tokens: give --batch-size (number of streams) and --bptt (length of a "
-                "chunk) instead"
-            )
-        if kwargs.get("skip_remainder_batch"):
-            raise UserError(
-                "--skip-remainder-batch would drop the end of every stream: leave it out"
-            )
-        if kwargs.get("grouped_shuffling"):
-            raise UserError("--grouped-shuffling: chunks of a stream come in order; leave it out")
+        for name, reason in FOREIGN_BATCHES.items():
+            if options.get(name):
+                raise UserError(f"{flag(name)}: {reason}")
         # only the trainer sets it, when it asks for batches to train on
-        trains = update_epoch_batch_itr is not None
-        if trains and max_sentences is None:
+        trains = options.get("update_epoch_batch_itr") is not None
+        rows, processes = options.get("max_sentences"), options.get("num_shards", 1)
+        if trains and rows is None:
             raise UserError("--batch-size is missing: it is the number of streams per process")
         count = self.args.eval_streams
         if trains:
-            count = self.args.streams or max_sentences * num_shards
-            check_shares(count, max_sentences, num_shards)
-        streams = Streams(dataset, self.dictionary, count, shard_id, num_shards, self.args.bptt)
+            count = self.args.streams or rows * processes
+            check_shares(count, rows, processes)
+        shard = options.get("shard_id", 0)
+        streams = Streams(dataset, self.dictionary, count, shard, processes, self.args.bptt)
         if trains:
             self.training_streams = streams
         text = (
@@ -194,10 +191,9 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         if self._said.get(dataset.split) != text:
             logger.info(text)
             self._said[dataset.split] = text
-        draws = trains and not self.args.fixed_bptt
-        return self._iterate(streams, num_workers, data_buffer_size, draws, epoch=epoch)
+        return self._iterate(streams, options, draws=trains and not self.args.fixed_bptt)
 
-    def _iterate(self, streams: Streams, num_workers, buffer_size, draws=False, **options):
+    def _iterate(self, streams: Streams, options, draws=False):
         """Return an iterator over chunks, whose lengths are drawn in each epoch or all L."""
         delta = self.args.bptt_max_delta
         longest = None if delta is None else self.args.bptt + delta
@@ -207,21 +203,19 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
             return [[chunk] for chunk in chunk_plan(len(streams), self.args.bptt, rng, longest)]
 
         return EpochBatchIterator(
-            streams, streams.collater, chunks, disable_shuffling=True, num_workers=num_workers,
-            buffer_size=buffer_size, **options,
+            streams, streams.collater, chunks, disable_shuffling=True,
+            num_workers=options.get("num_workers", 0), epoch=options.get("epoch", 1),
+            buffer_size=options.get("data_buffer_size", 0),
         )  # fmt: skip
 
-    def eval_lm_dataloader(
-        self, dataset, batch_size=None, num_shards=1, num_workers=0, data_buffer_size=0, **kwargs
-    ):
+    def eval_lm_dataloader(self, dataset, batch_size=None, num_shards=1, **options):
         """Return the chunks of a split for ``fairseq-eval-lm``, with the state carried along."""
         if num_shards > 1:
             raise UserError("--num-shards: streams cannot be divided; run a single fairseq-eval-lm")
         if batch_size not in (None, self.args.eval_streams):
             raise UserError(f"--batch-size {batch_size}: give --eval-streams {batch_size} instead")
         streams = Streams(dataset, self.dictionary, self.args.eval_streams, 0, 1, self.args.bptt)
-        batches = self._iterate(streams, num_workers, data_buffer_size)
-        return ScoredStreams(batches.next_epoch_itr(shuffle=False))
+        return ScoredStreams(self._iterate(streams, options).next_epoch_itr(shuffle=False))
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """Score or continue sentences, each from the start."""

@@ -208,3 +208,23 @@ def embed_words(weight: Tensor, tokens: Tensor, p: float) -> Tensor:
     if not p:
         return rows
     return rows * embedding(tokens, dropout_mask((weight.size(0), 1), p, weight))
+
+
+def activation_penalty(dropped: Tensor) -> Tensor:
+    """Return AR: the mean square of activations after dropout, of any shape; at least float32."""
+    return _widened(dropped).square().mean()
+
+
+def temporal_penalty(raw: Tensor) -> Tensor:
+    """Return TAR: the mean square of raw[t+1] − raw[t] of outputs before dropout [T, B, d].
+
+    It is at least float32. A single time step has no difference: 0.
+    """
+    raw = _widened(raw)
+    if raw.size(0) < 2:
+        return raw.new_zeros(())
+    return (raw[1:] - raw[:-1]).square().mean()
+
+
+def _widened(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -10,7 +10,7 @@ from torch.distributed import init_process_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
-from highrank_plugins.criterions.activation_penalties import activation_penalty, temporal_penalty
+from highrank_plugins.trunks import activation_penalty, temporal_penalty
 from tests.fairseq_cli import FORKS
 from tests.free_port import free_address, leave_together
 from tests.stream_corpus import CERTAIN

@@ -54,7 +54,7 @@ def test_every_setting_gives_stocks_numbers(setting, mt_data, monkeypatch):
     built.model.eval()
     batch = built.batch()
     counts, rows = [], nll.kept_rows
-    monkeypatch.setattr(nll, "kept_rows", lambda plan, n: counts.append(n) or rows(plan, n))
+    monkeypatch.setattr(nll, "kept_rows", lambda p: counts.append(p.kept_tokens) or rows(p))
     loss, size, log, got = results(built, built.criterion, batch)
     assert counts == [batch["ntokens"]]  # without which a GPU computes padding, too
     want_loss, want_size, want_log, want = results(built, stock_twin(built.criterion), batch)

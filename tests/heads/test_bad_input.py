@@ -26,8 +26,8 @@ HEADS = [
     ("mixtape", {"components": 6}, ["components", "power of two", "6"]),
     ("mixtape", {"components": 0}, ["components", "0"]),
     ("mixtape", {"gates": "sparse"}, ["gates must be tree or softmax", "'sparse'"]),
-    ("mixtape", {"gate_biases": "all"}, ["gate_biases", "'all'", "paper, full, none"]),
-    ("mixtape", {"frequent": 11}, ["frequent", "[0, 10]", "11"]),
+    ("mixtape", {"gate_biases": "all"}, ["gate_biases", "'all'", "paper or full or none"]),
+    ("mixtape", {"frequent": 11}, ["frequent", "at most 10", "11"]),
     ("mixtape", {"frequent": -1}, ["frequent", "at least 0", "-1"]),
     (
         "mixtape",

@@ -44,7 +44,7 @@ def test_losses_without_ignored_tokens_match_the_reference(case, impl, reduction
     target, options = batch(0.7)
     options |= {"reduction": reduction, "upstream": upstream}
     monkeypatch.setattr(
-        nll, "kept_rows", lambda plan, most: plan.ignored.argsort(stable=True)[:most]
+        nll, "kept_rows", lambda plan: plan.ignored.argsort(stable=True)[: plan.kept_tokens]
     )
     want = run(head, features, target, impl="reference", **options)
     more = int((target >= 0).sum()) + 9

@@ -59,8 +59,8 @@ def test_a_teachers_probabilities_need_two_passes_and_no_other_file(case, pointw
     gradients = torch.autograd.grad(want @ upstream, parameters)
     kernels = type("Own", (TeacherKernels,), {"teacher_NM": teacher})
     plan = LossPlan(
-        head, x, torch.arange(TOKENS), None, head.sample_masks(x.shape[:-1], x), 0.0,
-        memory_for(head, 3), False, False, reduction="none",
+        head, x, torch.arange(TOKENS), head.sample_masks(x.shape[:-1], x),
+        memory=memory_for(head, 3),
     )  # fmt: skip
     got = run(plan, kernels).loss
     torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)

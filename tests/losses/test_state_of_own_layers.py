@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import MixtureOfSoftmaxes, Softmax
 from highrank_plugins.heads.pointwise import Softcap
-from highrank_plugins.losses.softmax import FusedLogits
+from highrank_plugins.losses.softmaxes import FusedLogits
 from tests.losses.own_functions import Normed
 from tests.losses.own_structures import (
     DroppedFeatures,

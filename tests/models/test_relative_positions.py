@@ -124,10 +124,9 @@ def test_attention_weights_are_returned_as_by_stock(mt_data):
     ours = empty_tables(build(mt_data, MT, *CLIP).model).encoder.layers[0].self_attn.eval()
     x = torch.randn(5, 2, 32)
     padding = torch.tensor([[False] * 5, [True] * 2 + [False] * 3])
-    for kind in ({"need_weights": False}, {"need_weights": True}, {"need_head_weights": True}):
-        # the path of stock that knows need_head_weights is that of decoding
-        want = stock(x, x, x, key_padding_mask=padding, incremental_state={}, **kind)
-        got = ours(x, x, x, key_padding_mask=padding, **kind)
+    for needed in (False, True):
+        want = stock(x, x, x, key_padding_mask=padding, need_weights=needed)
+        got = ours(x, x, x, key_padding_mask=padding, need_weights=needed)
         torch.testing.assert_close(got, want)
 
 

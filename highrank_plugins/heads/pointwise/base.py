@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from highrank_plugins.heads.checks import widen
+from highrank_plugins.heads.log_probs import widen
 from highrank_plugins.heads.registry import (
     OUTSIDE_KERNELS,
     Registry,

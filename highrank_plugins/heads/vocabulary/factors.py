@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from highrank_plugins.heads.checks import integer, positive, widen
+from highrank_plugins.heads.checks import integer, positive
+from highrank_plugins.heads.log_probs import widen
 from highrank_plugins.heads.vocabulary.base import Vocabulary, register_vocabulary
 
 BLOCK = 1024  # rows whose distances to the rows of a codebook exist at once

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.heads.checks import widen
+from highrank_plugins.heads.log_probs import widen
 from highrank_plugins.heads.vocabulary.base import Vocabulary, register_vocabulary
 
 

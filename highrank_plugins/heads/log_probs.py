@@ -1,0 +1,106 @@
+"""Compute log-probabilities chunk by chunk, from tensors that evaluation prepares once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
+from highrank_plugins.losses.kept_state import PLAIN
+from highrank_plugins.losses.own_layers import is_ours
+from highrank_plugins.losses.plan import Named
+from highrank_plugins.losses.runner import autocast_dtype
+
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def flat_features(head: Any, features: Tensor) -> Tensor:
+    """Return features [N, F]; refuse those of another size, not floating, or of another dtype.
+
+    Autocast allows any. Parameters of pointwise functions may have another dtype.
+    """
+    feature_dim = head.feature_dim
+    if not isinstance(features, Tensor):
+        raise ValueError(f"features: expected a tensor, got {type(features).__name__}")
+    if features.dim() == 0 or features.size(-1) != feature_dim:
+        raise ValueError(
+            f"features: expected size {feature_dim} (feature_dim) in the last dimension, got shape "
+            f"{tuple(features.shape)}"
+        )
+    if features.dtype not in FLOATS:
+        known = ", ".join(str(dtype) for dtype in FLOATS)
+        raise ValueError(f"features: expected one of {known}, got {features.dtype}")
+    for name, parameter in () if autocast_dtype(features) else head.named_parameters():
+        if parameter.dtype != features.dtype and not name.startswith("pointwise."):
+            raise ValueError(
+                f"features are {features.dtype}, the parameter {name} is {parameter.dtype}: "
+                "convert one of them, or run under torch.autocast"
+            )
+    return features.reshape(-1, feature_dim)
+
+
+def log_probs_of_chunks(head: Any, features: Tensor) -> Iterator[Tensor]:
+    """Yield log P [n, M] chunk by chunk; the whole batch if a graph is needed."""
+    flat = flat_features(head, features)
+    random_state = head.sample_masks(features.shape[:-1], features)
+    tensors = _prepared_tensors(head)
+    tokens = size = flat.size(0)
+    needs_graph = any(t.requires_grad for t in (features, *tensors.values()))
+    if not (needs_graph and torch.is_grad_enabled()):
+        size = tokens_within(flat, head.floats_per_token(), None, most=tokens)
+    for start, stop in chunk_ranges(0, tokens, size):
+        yield head.chunk_log_probs(flat[start:stop], tensors, random_state.rows(start, stop))
+
+
+def _prepared_tensors(head: Any) -> Named:
+    """Return `tensors()`; evaluation without gradients keeps them until a number changes.
+
+    Only writing through `parameter.data` goes unnoticed; call `eval()` after it.
+    """
+    changes = head.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
+    if changes or not is_ours(head):  # the tensors of others may follow from anything
+        return head.tensors()
+    state: list[object] = [
+        tuple(v for v in vars(m).values() if isinstance(v, PLAIN)) for m in head.modules()
+    ]
+    for p in (*head.parameters(), *head.buffers()):
+        state.append((p.data_ptr(), 0 if p.is_inference() else p._version, p.dtype))
+    if head._prepared is None or head._prepared[0] != state:
+        head._prepared = state, head.tensors()
+    return head._prepared[1]
+
+
+def widen(x: Tensor) -> Tensor:
+    """Return x in at least float32, where log-sum-exps and mixtures are computed."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def below_largest(values: Tensor) -> Tensor:
+    """Return values [..., M] less the largest of each row, which changes no softmax.
+
+    A log-sum-exp of 2e6 is rounded to 1/4 in float32. The probabilities exp(value − lse) in its
+    gradient would then be wrong by up to 13 %, and no longer cancel where they should.
+    """
+    largest = values.detach().amax(-1, keepdim=True)
+    # −∞, where all biases are −∞, must not be subtracted
+    return values - largest.masked_fill(largest == -torch.inf, 0)
+
+
+def at_target(target_N: Tensor, values: Tensor) -> Tensor:
+    """Return the values of the targets [n, ...] of values [n, ..., M]."""
+    index = target_N.view(-1, *[1] * (values.dim() - 1)).expand(*values.shape[:-1], 1)
+    return values.gather(-1, index).squeeze(-1)
+
+
+def mix(log_joint: Tensor) -> Tensor:
+    """Return the log-sum-exp over components, dimension 1.
+
+    Where a bias of −∞ rules a class out in every component, it is −∞ and has gradients of 0. Those
+    of `torch.logsumexp` are NaN there.
+    """
+    least = torch.finfo(log_joint.dtype).min
+    mixed = log_joint.clamp_min(least).logsumexp(1)
+    return mixed.masked_fill(mixed == least, -torch.inf)
