@@ -75,7 +75,7 @@ def _loss(trial: PreparedMember) -> float:
 
 
 def best_rate(losses: Mapping[float, float]) -> float:
-    """Return the multiple with the lowest loss; of equal ones that which is nearest to 1."""
+    """Return the multiple with the lowest loss, the nearest to 1 of equal ones."""
     return min(losses, key=lambda rate: (losses[rate], abs(math.log(rate))))
 
 
