@@ -4,7 +4,8 @@ The file. What breaks: the losses can be read from the log's text only, and with
 they are lost. Why: fairseq gives its statistics to a progress bar. What we do: append them to
 `metrics.jsonl` in `--save-dir`, a JSON object a line: `tag` (train_inner, train, or a validation
 set), `epoch`, `num_updates`, and each statistic as a number, or null if it is not finite. The first
-line (tag start) has sizes, and that of an epoch the peak memory. `results/record.py` reads the
+line (tag start) has sizes, and that of an epoch the peak memory and, of each layer, the
+implementation of its loss. `results/record.py` reads the
 file. A resumed run drops the lines after its checkpoint. Delete when: fairseq writes one.
 
 The tracker. What breaks: without Weights & Biases, `--wandb-project` tracks nothing. Why: fairseq
@@ -34,6 +35,7 @@ from fairseq.logging.meters import AverageMeter, StopwatchMeter, TimeMeter
 from highrank_plugins.common.files import open_own, write_text
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.losses.nll import ran
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +107,7 @@ class RecordingBar(bars.BaseProgressBar):
         if tag == "train":
             kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             line["peak_memory_gib"] = round(kibibytes / 2**20, 3)
+            line["implementations"] = dict(ran)
         start = _starts.pop(self.path, None)
         try:
             with open_own(self.path, "a") as file:

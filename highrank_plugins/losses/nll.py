@@ -31,6 +31,7 @@ FUSED = ("fused", "cpp", "triton")  # for heads with a fused loss; they differ i
 IMPLEMENTATIONS = ("reference", "chunked", *FUSED)
 LEAST_SHARE = 1 / 16  # of ignored tokens; below it, to leave them out saves little
 _logged: set[tuple[str, str]] = set()
+ran: dict[str, str] = {}  # layer → implementation of its last loss in training
 
 
 def compute_nll(plan: LossPlan, leading: torch.Size) -> LossOutput:
@@ -55,6 +56,8 @@ def compute_nll(plan: LossPlan, leading: torch.Size) -> LossOutput:
         plan.keep(index)
     if plan.own:
         chosen = checked_implementation(plan.hard(), chosen, compute)
+    if plan.head.training:
+        ran[layer_name(plan.head)] = chosen
     out = compute(chosen, plan)
     if reduction == "none":
         return out.map(lambda t: _in_place(t, index, leading))

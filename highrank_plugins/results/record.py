@@ -85,6 +85,7 @@ class _Record(TypedDict, total=False):
     signature: str
     signatures: dict[str, str]
     certificates: dict[str, str]
+    implementations: dict[str, str]
     config: dict[str, dict[str, bool | Whole | BoundedFloat | str | None] | None]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)]
     command: str
@@ -109,10 +110,14 @@ _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\(?:u00|[bfr])|[\x7f-\x9f\ud800-\udfff]
 
 
 class RecordedTraining(NamedTuple):
-    """Hold a training run's command, and the result of `summarise` for its numbers."""
+    """Hold a training run's command, and the result of `summarise` for its numbers.
+
+    `implementations` names what computed the loss of each layer, at the end of the last epoch.
+    """
 
     command: str
     summary: dict[str, float]
+    implementations: dict[str, str] = {}  # noqa: RUF012 - of a NamedTuple, nobody changes it
 
 
 def make_record(
@@ -129,6 +134,7 @@ def make_record(
     """
     if finetuning is not None:
         more["finetune"] = {"command": finetuning.command, "train": finetuning.summary}
+    more["implementations"] = training.implementations
     more["certificates"] = {name: s.certificate for name, s in scores.items() if s.certificate}
     record = {
         "metrics": {name: score.value for name, score in scores.items()},
@@ -149,14 +155,16 @@ def read_training(folder: Path) -> RecordedTraining:
     path = folder / METRICS
     command = (folder / "command.sh").read_text(encoding="utf-8").rstrip()
     try:
-        summary = summarise([dict(json.loads(line)) for line in path.read_bytes().splitlines()])
+        entries = [dict(json.loads(line)) for line in path.read_bytes().splitlines()]
+        summary = summarise(entries)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: a line of numbers is damaged: {error!r}") from None
     if "updates" not in summary:
         raise ValueError(f"{path}: no numbers of a training run; give the folder of one")
     if bad := [f"{name} is {value}" for name, value in summary.items() if not math.isfinite(value)]:
         raise ValueError(f"{path}: {', '.join(bad)}: the training run has diverged")
-    return RecordedTraining(command, summary)
+    used = [entry["implementations"] for entry in entries if "implementations" in entry]
+    return RecordedTraining(command, summary, *used[-1:])
 
 
 def summarise(entries: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -29,7 +29,9 @@ def short(**changed):
 
 @pytest.mark.parametrize("log_format", ["none", "json", "tqdm"])
 def test_numbers_are_recorded_with_any_log_format(data, tmp_path, log_format):
-    run_training(data, tmp_path, *short(**{"--log-format": log_format}))
+    layer = {"--arch": "transformer_mos_tiny", "--criterion": "highrank_cross_entropy"}
+    how = {"--head-loss": "chunked", "--log-format": log_format}
+    run_training(data, tmp_path, *short(**layer, **how))
     kinds = [(line["tag"], line["num_updates"]) for line in lines(tmp_path)]
     assert ("train_inner", 1) in kinds and ("valid", 2) in kinds
     sizes, first, *_ = lines(tmp_path)
@@ -38,6 +40,7 @@ def test_numbers_are_recorded_with_any_log_format(data, tmp_path, log_format):
     assert first["epoch"] == 1 and isinstance(first["loss"], float) and first["lr"] == 0.01
     (epoch,) = (line for line in lines(tmp_path) if line["tag"] == "train")
     assert 0.01 < epoch["peak_memory_gib"] < 100
+    assert epoch["implementations"] == {"mos": "chunked"}
 
 
 def test_a_resumed_run_has_each_line_once(data, tmp_path):

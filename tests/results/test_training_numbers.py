@@ -5,8 +5,10 @@ import math
 
 import pytest
 
+from highrank_plugins.common.score import Score
 from highrank_plugins.results.doubts import doubts
-from highrank_plugins.results.record import METRICS, read_training, summarise
+from highrank_plugins.results.record import METRICS, make_record, read_training, summarise
+from highrank_plugins.training.configuration import Configuration
 
 SIZES = {"parameters": 12345, "updates_per_epoch": 100}
 START = {"tag": "start", "epoch": 1, "num_updates": 0} | SIZES
@@ -83,7 +85,13 @@ def test_a_training_run_is_read_with_its_command(tmp_path):
     write(tmp_path, RUN)
     found = read_training(tmp_path)
     assert found.command == "highrank launch --slurm job.sh --submit"
-    assert found.summary["updates"] == 300
+    assert found.summary["updates"] == 300 and found.implementations == {}
+    write(tmp_path, [{**epoch(3, 301, 1.0, 200), "implementations": {"MoS": "cpp"}}], "a")
+    later = read_training(tmp_path)
+    record = make_record(
+        {"a": Score(1.0, "b")}, Configuration(corpus={}, train={"arch": "x"}), later
+    )
+    assert record["implementations"] == {"MoS": "cpp"}
 
 
 @pytest.mark.parametrize(
