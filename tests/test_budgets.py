@@ -26,22 +26,22 @@ BUDGETS: dict[str, int] = {
     "data": 2374,
     "evaluation": 282,
     "heads": 3339,
-    "hooks": 2926,
+    "hooks": 2929,
     "huggingface": 696,
     "inference": 1349,
-    "losses": 5292,
+    "losses": 5295,
     "measures": 1790,
     "models": 1872,
     "optim": 355,
     "reports": 2160,
-    "results": 2507,
+    "results": 2515,
     "studies": 2219,
     "tasks": 569,
     "top": 70,
     "training": 2512,
     "trunks": 376,
 }
-LINES_OF_TESTS = 45170
+LINES_OF_TESTS = 45181
 
 
 @pytest.fixture(scope="module")
