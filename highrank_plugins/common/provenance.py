@@ -15,6 +15,7 @@ import highrank_plugins
 from highrank_plugins.common.processes import memory_gib, usable_cores
 
 PACKAGES = ("torch", "ve-fairseq", "numpy", "sacrebleu", "sentencepiece")
+ran: dict[str, str] = {}  # layer → what computed its last loss in training; a loss writes it
 
 
 def typed_command() -> str:

@@ -34,8 +34,8 @@ from fairseq.logging.meters import AverageMeter, StopwatchMeter, TimeMeter
 
 from highrank_plugins.common.files import open_own, write_text
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.provenance import ran
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.losses.nll import ran
 
 logger = logging.getLogger(__name__)
 

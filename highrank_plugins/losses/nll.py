@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 
+from highrank_plugins.common import provenance
 from highrank_plugins.common.names import did_you_mean, layer_name
 from highrank_plugins.losses.contract import checked_implementation
 from highrank_plugins.losses.kernels import triton
@@ -31,7 +32,6 @@ FUSED = ("fused", "cpp", "triton")  # for heads with a fused loss; they differ i
 IMPLEMENTATIONS = ("reference", "chunked", *FUSED)
 LEAST_SHARE = 1 / 16  # of ignored tokens; below it, to leave them out saves little
 _logged: set[tuple[str, str]] = set()
-ran: dict[str, str] = {}  # layer → implementation of its last loss in training
 
 
 def compute_nll(plan: LossPlan, leading: torch.Size) -> LossOutput:
@@ -57,7 +57,7 @@ def compute_nll(plan: LossPlan, leading: torch.Size) -> LossOutput:
     if plan.own:
         chosen = checked_implementation(plan.hard(), chosen, compute)
     if plan.head.training:
-        ran[layer_name(plan.head)] = chosen
+        provenance.ran[layer_name(plan.head)] = chosen
     out = compute(chosen, plan)
     if reduction == "none":
         return out.map(lambda t: _in_place(t, index, leading))
