@@ -42,20 +42,6 @@ def component_use(log_prior: Tensor) -> ComponentUse:
     return ComponentUse(mean_prior, top, float(entropy), float(overall))
 
 
-@torch.no_grad()
-def prior_use(head: Head, features: Tensor) -> ComponentUse:
-    """Return the `component_use` of a layer with a prior at features [..., F]."""
-    flat = head.flatten_features(features)
-    target = torch.zeros(len(flat), dtype=torch.int64, device=flat.device)  # has no effect
-    prior = None if head.weights_by_class else head.log_weights(flat, target, head.tensors())
-    if prior is None:
-        raise ValueError(
-            f"{layer_name(head)} has no prior over components, as mos and moc have; for gates per "
-            "class use gate_sharpness"
-        )
-    return component_use(prior)
-
-
 class GateSharpness(NamedTuple):
     """Hold means over tokens and over the classes first ≤ x < last.
 

@@ -28,42 +28,6 @@ class Estimate(NamedTuple):
         return cls(float(values.mean()), error, len(values))
 
 
-def pairwise_kld(log_probs_p: Tensor, log_probs_q: Tensor) -> Tensor:
-    """Return KL(P_i ‖ Q_j) in nats for all pairs: one matrix product and the entropies of P.
-
-    The result [n, m] of [n, M] and [m, M] is float64; −∞ where P_i > 0 gives ∞.
-    """
-    _check(log_probs_p, log_probs_q)
-    rows = []
-    for p_part in chunks(log_probs_p):
-        p = p_part.double().exp()
-        expected = [_expected_log(p, q_part.double()) for q_part in chunks(log_probs_q)]
-        rows.append(torch.special.xlogy(p, p).sum(-1, keepdim=True) - torch.cat(expected, 1))
-    return torch.cat(rows)
-
-
-def sampled_kld(
-    log_probs_p: Tensor, log_probs_q: Tensor | None = None, pairs: int = 10_000, seed: int = 0
-) -> Estimate:
-    """Estimate the mean of KL(P_i ‖ Q_j) over pairs whose i and j are drawn independently.
-
-    This is the expected divergence between the predictions of two contexts (Yang et al. 2018).
-    Pairs are drawn with replacement, so i = j occurs, as in the paper's definition. P [n, M] is
-    also Q [m, M] by default.
-    """
-    if pairs < 2:
-        raise ValueError(f"pairs must be at least 2 for a standard error, got {pairs}")
-    log_probs_q = log_probs_p if log_probs_q is None else log_probs_q
-    _check(log_probs_p, log_probs_q)
-    first, second = drawn_pairs(len(log_probs_p), len(log_probs_q), pairs, seed)
-    size = max(1, 2**22 // log_probs_p.size(1))
-    values = [
-        row_kld(log_probs_p[i.to(log_probs_p.device)], log_probs_q[j.to(log_probs_q.device)])
-        for i, j in zip(first.split(size), second.split(size), strict=True)
-    ]
-    return Estimate.of(torch.cat(values))
-
-
 def drawn_pairs(n: int, m: int, pairs: int, seed: int) -> tuple[Tensor, Tensor]:
     """Draw row numbers i < n and j < m [pairs], independently and with replacement."""
     generator = torch.Generator().manual_seed(seed)
@@ -146,13 +110,3 @@ def row_kld(log_p: Tensor, log_q: Tensor) -> Tensor:
     log_p, log_q = log_p.double(), log_q.double()
     p = log_p.exp()
     return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1)
-
-
-def _check(log_probs_p: Tensor, log_probs_q: Tensor) -> None:
-    check_log_probs(log_probs_p, "log_probs_p")
-    check_log_probs(log_probs_q, "log_probs_q")
-    if log_probs_p.size(1) != log_probs_q.size(1):
-        raise ValueError(
-            f"log_probs_p has {log_probs_p.size(1)} classes, but log_probs_q has "
-            f"{log_probs_q.size(1)}"
-        )

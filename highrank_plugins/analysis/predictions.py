@@ -60,21 +60,6 @@ def target_ranks(log_probs: Tensor, target: Tensor) -> Tensor:
     return torch.cat(ranks)
 
 
-def top_k_share(log_probs: Tensor, target: Tensor, k: int) -> float:
-    """Return the share of tokens whose target is among the k most probable classes, in [0, 1]."""
-    ranks = target_ranks(log_probs, target)
-    if not 1 <= k <= log_probs.size(1):
-        raise ValueError(f"k must lie in [1, {log_probs.size(1)}], got {k}")
-    return float((ranks < k).double().mean())
-
-
-def mean_entropy(log_probs: Tensor) -> float:
-    """Return the mean over rows [n, M] of −Σ_x P(x) log P(x), in nats."""
-    check_log_probs(log_probs, "log_probs")
-    total = sum(float(torch.special.entr(part.double().exp()).sum()) for part in chunks(log_probs))
-    return total / len(log_probs)
-
-
 def perplexity_of(nats: float) -> float:
     """Return exp of a mean negative log-likelihood; infinite where a float cannot hold it."""
     return math.exp(nats) if nats < 700 else math.inf

@@ -1,4 +1,4 @@
-"""Start Python as a child, end it with its parent, and count processes, cores and memory."""
+"""Start Python as a child that ends with its parent, map in several, count cores and memory."""
 
 import ctypes
 import multiprocessing
@@ -7,10 +7,13 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import TypeVar
 
 from highrank_plugins.common import stop_request
 from highrank_plugins.common.user_error import UserError
@@ -123,3 +126,51 @@ def refuse_several(environment: Mapping[str, str], world: int, remedy: str) -> N
             f"{started} processes were started together, and each would train alone ({name}="
             f"{environment[name]}): {remedy}, or unset {name} for independent training runs"
         )
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_AHEAD = 3  # items in flight per process: all are busy, and any memory is enough
+
+
+def ordered_map(
+    work: Callable[[Item], Result], items: Iterable[Item], processes: int
+) -> Iterator[Result]:
+    """Yield results in the order of the items; `items` is read as results are taken.
+
+    `multiprocessing.Pool.imap` reads all of `items` at once, which for a corpus fills the memory.
+    For several processes the function is pickled with each item; 1 uses no other process.
+    """
+    if processes == 1:
+        yield from map(work, items)
+        return
+    from concurrent.futures import Future, ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
+    todo = iter(items)
+    with ProcessPoolExecutor(
+        processes, mp_context=get_context("forkserver"), initializer=end_with_parent
+    ) as pool:
+        try:
+            first = islice(todo, processes * _AHEAD)
+            running: deque[Future[Result]] = deque(pool.submit(work, item) for item in first)
+            while running:
+                result = running.popleft().result()
+                running.extend(pool.submit(work, item) for item in islice(todo, 1))
+                yield result
+        except BrokenProcessPool:
+            raise OSError(
+                f"one of {processes} processes was killed, perhaps for lack of memory: use "
+                "fewer processes"
+            ) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield runs of `size` items, the last one shorter."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from highrank_plugins.common.checksums import SUMS, read_ledger, write_sums
 from highrank_plugins.common.files import require_regular, write_text
+from highrank_plugins.common.processes import ordered_map
 from highrank_plugins.common.progress import bar_options
 from highrank_plugins.common.text_lines import MAX_PIECES, UNKNOWN, TextRules, check_texts
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.ordered_map import ordered_map
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

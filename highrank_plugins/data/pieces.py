@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.folders import refuse_mixture
+from highrank_plugins.common.processes import batches, ordered_map
 from highrank_plugins.common.progress import bar_options
 from highrank_plugins.common.text_lines import (
     PARALLEL,
@@ -26,7 +27,6 @@ from highrank_plugins.common.text_lines import (
 )
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.binarising import PARTS
-from highrank_plugins.data.ordered_map import batches, ordered_map
 
 # number of lines that a process encodes at once
 BATCH = 5_000

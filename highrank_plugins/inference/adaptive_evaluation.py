@@ -19,13 +19,13 @@ from highrank_plugins.common.certificate import Mass, digest_of_tokens
 from highrank_plugins.common.files import write_json
 from highrank_plugins.common.provenance import conditions
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.evaluation.dynamic_evaluation import (
+from highrank_plugins.evaluation.adaptation import (
     Adaptation,
     GradientStatistics,
+    NeuralCache,
     dynamic_evaluation,
     gather_statistics,
 )
-from highrank_plugins.evaluation.neural_cache import NeuralCache
 from highrank_plugins.inference.saved_progress import (
     SavedProgress,
     SegmentResult,

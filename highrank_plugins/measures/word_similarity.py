@@ -2,15 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-from highrank_plugins.analysis.similarity import Similarity, read_word_pairs, word_similarity
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
 from highrank_plugins.common.formatting import Bars, Figure
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures import base
+
+
+class WordPair(NamedTuple):
+    """Hold two words and how similar people find them."""
+
+    first: str
+    second: str
+    score: float
+
+
+class Similarity(NamedTuple):
+    """Hold Spearman's correlation over `used` pairs (None: undefined); `missing` lack vectors."""
+
+    spearman: float | None
+    used: int
+    missing: int
+
+
+def read_word_pairs(path: Path) -> list[WordPair]:
+    """Read the pairs of a benchmark: two words and a number per line, with blanks between."""
+    pairs = []
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                first, second, score = line.split()
+                pairs.append(WordPair(first, second, float(score)))
+            except ValueError:
+                raise ValueError(
+                    f"{path}:{number}: expected two words and a number, got {line.strip()!r}"
+                ) from None
+    if not pairs:
+        raise ValueError(f"{path}: the file has no word pairs")
+    return pairs
+
+
+def word_similarity(
+    vectors: Tensor, rows: Mapping[str, int], pairs: Iterable[tuple[str, str, float]]
+) -> Similarity:
+    """Correlate cosines with people's scores, by Spearman (as in Parthiban et al. 2021).
+
+    Pairs are lower-cased and used if both words are known; ranks of ties are averaged. Vectors are
+    [M, d].
+    """
+    lowered = [(first.lower(), second.lower(), float(score)) for first, second, score in pairs]
+    known = [pair for pair in lowered if pair[0] in rows and pair[1] in rows]
+    missing = len(lowered) - len(known)
+    if not known:
+        return Similarity(None, 0, missing)
+    first, second, scores = zip(*known, strict=True)
+    cosines = cosine_similarity(_rows(vectors, rows, first), _rows(vectors, rows, second))
+    judged, spearman = torch.tensor(scores, dtype=torch.float64), None
+    if cosines.unique().numel() > 1 and judged.unique().numel() > 1:
+        from scipy.stats import spearmanr
+
+        spearman = float(spearmanr(cosines.numpy(), judged.numpy()).statistic)
+    return Similarity(spearman, len(known), missing)
+
+
+def _rows(vectors: Tensor, rows_of: Mapping[str, int], words: Sequence[str]) -> Tensor:
+    ids = [rows_of[word] for word in words]
+    for word, row in zip(words, ids, strict=True):
+        if not 0 <= row < len(vectors):
+            raise ValueError(f"{word!r} is row {row}, but there are {len(vectors)} vectors")
+    rows = vectors[torch.tensor(ids, device=vectors.device)].detach().double().cpu()
+    for word, norm in zip(words, rows.norm(dim=-1).tolist(), strict=True):
+        if not norm > 0:
+            raise ValueError(f"the vector of {word!r} has norm {norm}, so it has no direction")
+    return rows
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,8 @@ import highrank_plugins
 from highrank_plugins.common.checksums import checksum
 from highrank_plugins.common.files import read_json, write_json, write_text, write_whole
 from highrank_plugins.common.folders import held_alone
-from highrank_plugins.common.processes import usable_cores
+from highrank_plugins.common.processes import ordered_map, usable_cores
 from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
-from highrank_plugins.data.ordered_map import ordered_map
 from highrank_plugins.heads import HEADS, Head, build_head, tokens
 from highrank_plugins.heads.mixtures import Mixture, near_features
 from highrank_plugins.heads.registry import unknown_name_message

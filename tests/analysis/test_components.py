@@ -10,7 +10,6 @@ from highrank_plugins.analysis.components import (
     component_use,
     gate_sharpness,
     pointwise_curve,
-    prior_use,
     slope_statistics,
 )
 from highrank_plugins.heads import build_head, build_pointwise, pointwise_names
@@ -32,15 +31,6 @@ def random_head(name, **options):
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter)
     return head, torch.randn(2, 7, 5, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("name", ["mos", "moc"])
-def test_the_prior_of_a_mixture_is_its_softmax(name):
-    head, features = random_head(name, components=4, dropout=0.5)
-    prior = (features.flatten(0, 1) @ head.prior.weight.t()).softmax(-1)
-    found, expected = prior_use(head, features), component_use(prior.log())
-    torch.testing.assert_close(found.mean_prior, expected.mean_prior)
-    assert found.entropy == pytest.approx(expected.entropy)
 
 
 def gates_of_one_token(head, g):

@@ -8,10 +8,8 @@ import torch
 from highrank_plugins.analysis import predictions
 from highrank_plugins.analysis.predictions import (
     Band,
-    mean_entropy,
     perplexity_by_band,
     target_ranks,
-    top_k_share,
 )
 
 PROBS = torch.tensor(
@@ -28,15 +26,6 @@ def test_ties_are_broken_by_id(monkeypatch):
     assert target_ranks(LOG_PROBS, TARGET).tolist() == [2, 1, 0, 2]
     every_rank = torch.stack([target_ranks(LOG_PROBS, torch.full((4,), x)) for x in range(4)])
     assert torch.equal(every_rank.sort(0).values, torch.arange(4).unsqueeze(-1).expand(4, 4))
-
-
-def test_top_k_share_equals_the_value_computed_by_hand():
-    assert [top_k_share(LOG_PROBS, TARGET, k) for k in (1, 2, 3, 4)] == [0.25, 0.5, 1.0, 1.0]
-
-
-def test_mean_entropy_equals_the_value_computed_by_hand():
-    by_hand = [-sum(p * math.log(p) for p in row if p > 0) for row in PROBS.tolist()]
-    assert mean_entropy(LOG_PROBS) == pytest.approx(sum(by_hand) / 4, rel=1e-12)
 
 
 NLL = torch.tensor([1.0, 2.0, 3.0, 5.0])

@@ -9,24 +9,18 @@ from highrank_plugins.analysis.components import (
     component_use,
     gate_sharpness,
     pointwise_curve,
-    prior_use,
     slope_statistics,
 )
 from highrank_plugins.analysis.divergence import (
     PredictionSums,
     mean_kld_of_sums,
     mean_pairwise_kld,
-    pairwise_kld,
-    sampled_kld,
 )
 from highrank_plugins.analysis.predictions import (
-    mean_entropy,
     perplexity_by_band,
     target_ranks,
-    top_k_share,
 )
 from highrank_plugins.analysis.retention import gradient_retention
-from highrank_plugins.analysis.similarity import read_word_pairs, word_similarity
 from highrank_plugins.analysis.spectrum import (
     effective_rank,
     press_rank,
@@ -45,13 +39,14 @@ from highrank_plugins.analysis.statistics import (
 )
 from highrank_plugins.analysis.unargmaxable_words import unargmaxable, unargmaxable_classes
 from highrank_plugins.heads import build_head, build_pointwise, head_names
+from highrank_plugins.measures.word_similarity import read_word_pairs, word_similarity
 from tests.analysis.test_divergence import log_probs
 from tests.analysis.test_predictions import COUNTS, LOG_PROBS, NLL, PROBS, TARGET
 from tests.analysis.test_retention import random
-from tests.analysis.test_similarity import LENGTHS, VECTORS, WORDS, pairs
 from tests.analysis.test_spectrum import matrix
 from tests.analysis.test_statistics import BAD, GOOD, REFERENCE
 from tests.analysis.test_unargmaxable_words import CORNERS
+from tests.measures.test_similarity import LENGTHS, VECTORS, WORDS, pairs
 
 NAN, P = math.nan, log_probs(3, classes=20)
 
@@ -78,10 +73,6 @@ def rows(*calls):
 
 
 PRIORS_AND_GATES = [
-    *(
-        (lambda head=head: prior_use(head, torch.zeros(1, 5)), "(softmax|mixtape) has no prior")
-        for head in (build_head(of, num_classes=9, feature_dim=5) for of in ("softmax", "mixtape"))
-    ),
     (lambda: component_use(torch.zeros(2, 3)), "log_prior, row 0: the probabilities sum to 3"),
     (lambda: gates("mos"), "needs gates per class, .* mos has none"),
     (lambda: gates("mixtape", components=1), "as a Mixtape with K > 1 has"),
@@ -97,24 +88,11 @@ PRIORS_AND_GATES = [
     ),
 ]
 DIVERGENCES = [
-    *rows(
-        lambda: pairwise_kld(P, changed(P, NAN)),
-        lambda: pairwise_kld(changed(P, NAN), P),
-        lambda: sampled_kld(changed(P, NAN)),
-        "row 1: entry 2 is nan",
-    ),
     (lambda: mean_pairwise_kld([P, changed(P, NAN)]), "block 1, row 1: entry 2 is nan"),
-    *rows(
-        lambda: pairwise_kld(P, P + math.log(22)),
-        lambda: pairwise_kld(P + math.log(22), P),
-        lambda: sampled_kld(P + math.log(22)),
+    (
         lambda: mean_pairwise_kld([P, P + math.log(22)]),
         "row 0: the probabilities sum to 22; pass log-prob",
     ),
-    (lambda: pairwise_kld(P, log_probs(2, classes=3)), "has 20 classes, .* 3"),
-    (lambda: sampled_kld(P, pairs=1), "pairs must be at least 2"),
-    (lambda: pairwise_kld(P[0], P), r"log_probs_p: expected .*\(20,\)"),
-    (lambda: pairwise_kld(P[:0], P), "with n ≥ 1"),
     (lambda: mean_pairwise_kld([]), "no blocks"),
     (lambda: mean_pairwise_kld([P[:0]]), "no rows"),
     (
@@ -125,15 +103,14 @@ DIVERGENCES = [
     ),
 ]
 PREDICTIONS = [
-    (lambda: top_k_share(LOG_PROBS, TARGET, 0), r"k must lie in \[1, 4\], got 0"),
-    (lambda: top_k_share(LOG_PROBS, TARGET, 5), r"k must lie in \[1, 4\], got 5"),
+    (lambda: target_ranks(LOG_PROBS[0], TARGET), r"log_probs: expected .*\(4,\)"),
+    (lambda: target_ranks(LOG_PROBS[:0], TARGET), "with n ≥ 1"),
     (lambda: target_ranks(LOG_PROBS, TARGET[:3]), r"target: expected class ids \[4\]"),
     (lambda: target_ranks(LOG_PROBS, TARGET.double()), "target: expected class ids"),
     (lambda: target_ranks(LOG_PROBS, TARGET - 1), r"ids must lie in \[0, 4\), got -1 to 2"),
     (lambda: target_ranks(LOG_PROBS, TARGET + 1), r"ids must lie in \[0, 4\), got 1 to 4"),
-    (lambda: mean_entropy(PROBS), "row 0: the probabilities sum to"),
     (lambda: target_ranks(PROBS, TARGET), "row 0: the probabilities sum to"),
-    (lambda: mean_entropy(changed(LOG_PROBS, NAN)), "row 1: entry 2 is nan"),
+    (lambda: target_ranks(changed(LOG_PROBS, NAN), TARGET), "row 1: entry 2 is nan"),
     (lambda: perplexity_by_band(NLL, COUNTS[:2], ()), "two vectors of one length"),
     (lambda: perplexity_by_band(NLL[None], COUNTS[None], ()), "two vectors of one length"),
     (lambda: perplexity_by_band(NLL, COUNTS - 1, ()), "counts: token 0 has a negative count"),

@@ -13,7 +13,7 @@ ROWS, WIDTH = 83, 20
 
 
 def test_importing_the_room_loads_neither_scipy_nor_fairseq():
-    rooms = "components, divergence, predictions, retention, similarity, spectrum, statistics"
+    rooms = "components, divergence, predictions, retention, spectrum, statistics"
     code = f"from highrank_plugins.analysis import {rooms}, unargmaxable_words; import sys; "
     command = [sys.executable, "-c", code + "print(*{name.split('.')[0] for name in sys.modules})"]
     loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()

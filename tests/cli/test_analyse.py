@@ -7,9 +7,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from highrank_plugins.analysis.components import prior_use
-from highrank_plugins.analysis.divergence import mean_pairwise_kld, pairwise_kld, sampled_kld
-from highrank_plugins.analysis.predictions import mean_entropy, top_k_share
+from highrank_plugins.analysis.components import component_use
+from highrank_plugins.analysis.divergence import Estimate, drawn_pairs, mean_pairwise_kld, row_kld
+from highrank_plugins.analysis.predictions import target_ranks
 from highrank_plugins.analysis.retention import gradient_retention, logit_gradient
 from highrank_plugins.analysis.spectrum import effective_rank, spectrum
 from highrank_plugins.cli import app
@@ -82,11 +82,16 @@ def test_spectrum_prints_no_long_lists(mos, tmp_path):
     assert "singular_values" not in done.stdout
 
 
+def drawn(p, q, pairs, seed=0):
+    i, j = drawn_pairs(len(p), len(q), pairs, seed)
+    return Estimate.of(row_kld(p[i], q[j]))
+
+
 def test_kld_equals_that_of_the_whole_matrix(either, tmp_path):
     log_probs, *_ = whole(*either)
-    drawn = analyse(tmp_path, "kld", *either, *SIZE, "--pairs", 40, "--seed", 3)
-    want = sampled_kld(log_probs, pairs=40, seed=3)
-    assert drawn["sampled"] == pytest.approx(want._asdict(), rel=1e-4)
+    some = analyse(tmp_path, "kld", *either, *SIZE, "--pairs", 40, "--seed", 3)
+    want = drawn(log_probs, log_probs, 40, 3)
+    assert some["sampled"] == pytest.approx(want._asdict(), rel=1e-4)
     every = analyse(tmp_path, "kld", *either, *SIZE, "--pairs", "all")
     assert every["all_pairs"] == pytest.approx(mean_pairwise_kld([log_probs]), rel=1e-4)
 
@@ -95,13 +100,13 @@ def test_kld_of_two_checkpoints_equals_that_of_the_whole_matrices(stream_data, m
     other = write_checkpoint(tmp_path / "b.pt", build(stream_data))
     p, *_ = whole(*mos)
     q, *_ = whole(other, stream_data)
-    matrix = pairwise_kld(p, q)
+    matrix = torch.stack([row_kld(row.expand_as(q), q) for row in p])
     every = analyse(tmp_path, "kld", *mos, *SIZE, "--other", other, "--pairs", "all")
     assert every["all_pairs"] == pytest.approx(matrix.mean().item(), rel=1e-4)
     assert every["matched"]["mean"] == pytest.approx(matrix.diag().mean().item(), rel=1e-4)
-    drawn = analyse(tmp_path, "kld", *mos, *SIZE, "--other", other, "--pairs", 30)
-    assert drawn["matched"]["mean"] == pytest.approx(matrix.diag().mean().item(), rel=1e-4)
-    assert drawn["sampled"] == pytest.approx(sampled_kld(p, q, 30)._asdict(), rel=1e-4)
+    some = analyse(tmp_path, "kld", *mos, *SIZE, "--other", other, "--pairs", 30)
+    assert some["matched"]["mean"] == pytest.approx(matrix.diag().mean().item(), rel=1e-4)
+    assert some["sampled"] == pytest.approx(drawn(p, q, 30)._asdict(), rel=1e-4)
 
 
 def test_reach_needs_another_model(mos, stream_data, tmp_path):
@@ -134,8 +139,9 @@ def test_predictions_equal_those_of_the_whole_matrix(either, tmp_path):
     nll = -log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
     assert found["nll"] == pytest.approx(nll.mean().item(), rel=1e-5)
     assert found["perplexity"] == pytest.approx(nll.mean().exp().item(), rel=1e-4)
-    assert found["entropy"] == pytest.approx(mean_entropy(log_probs), rel=1e-5)
-    assert found["top_k_share"]["3"] == top_k_share(log_probs, target, 3)
+    entropy = torch.special.entr(log_probs.exp()).sum(1).mean().item()
+    assert found["entropy"] == pytest.approx(entropy, rel=1e-5)
+    assert found["top_k_share"]["3"] == (target_ranks(log_probs, target) < 3).double().mean().item()
     bands = [*found["bands"], found["uncounted"]]
     assert sum(band["tokens"] for band in bands) == found["tokens"] == 60
     nats = sum(b["tokens"] * math.log(b["perplexity"]) for b in bands if b["tokens"])
@@ -157,7 +163,7 @@ def test_retention_equals_that_of_the_whole_gradient(either, tmp_path):
 def test_components_report_the_prior(mos, tmp_path):
     found = analyse(tmp_path, "components", *mos, *SIZE)
     _, features, _, head = whole(*mos)
-    want = prior_use(head, features)
+    want = component_use(head.log_weights(features, None, head.tensors()))
     assert found["prior"]["mean_prior"] == pytest.approx(want.mean_prior.tolist(), rel=1e-5)
     assert found["prior"]["entropy"] == pytest.approx(want.entropy, rel=1e-5)
     assert found["gates"] is None

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from highrank_plugins.evaluation.dynamic_evaluation import (
+from highrank_plugins.evaluation.adaptation import (
     Adaptation,
     GradientStatistics,
     decay_rates,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from highrank_plugins.evaluation import neural_cache
-from highrank_plugins.evaluation.neural_cache import NeuralCache
+from highrank_plugins.evaluation import adaptation
+from highrank_plugins.evaluation.adaptation import NeuralCache
 
 TOKENS, WIDTH, WORDS = 41, 3, 6
 
@@ -50,7 +50,7 @@ def stream(cache, text, sizes):
 @pytest.mark.parametrize("sizes", [[41], [1] * 41, [7, 1, 20, 2, 11], [40, 1]], ids=str)
 @pytest.mark.parametrize("window", [1, 5, 19, 40, 41, 100])
 def test_pieces_of_any_size_give_the_same_numbers(window, sizes, block, monkeypatch):
-    monkeypatch.setattr(neural_cache, "BLOCK", block)
+    monkeypatch.setattr(adaptation, "BLOCK", block)
     text = make_text()
     want = plain(*text, theta=0.7, lamb=0.3, window=window)
     got = stream(NeuralCache(0.7, 0.3, window), text, sizes)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from highrank_plugins.cli import app
 from highrank_plugins.common.certificate import POSITIONS, Mass
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.evaluation.neural_cache import NeuralCache
+from highrank_plugins.evaluation.adaptation import NeuralCache
 from highrank_plugins.hooks import evaluation
 from highrank_plugins.inference.adaptive_evaluation import (
     Run,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from highrank_plugins.evaluation.dynamic_evaluation import (
+from highrank_plugins.evaluation.adaptation import (
     Adaptation,
     GradientStatistics,
     dynamic_evaluation,

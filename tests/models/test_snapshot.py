@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from highrank_plugins.analysis.components import gate_sharpness, prior_use, slope_statistics
+from highrank_plugins.analysis.components import component_use, gate_sharpness, slope_statistics
 from highrank_plugins.analysis.retention import gradient_retention, logit_gradient
 from highrank_plugins.analysis.spectrum import spectral_entropy
 from highrank_plugins.measures import retention
@@ -55,7 +55,9 @@ def test_gradient_retention_is_right_without_full_rank(factor):
 
 @pytest.mark.parametrize("case", [MOC, MOS], ids=str)
 def test_the_prior_is_measured(case):
-    expected, found = prior_use(case.build(), make_features(2, 5)), snapshot_of(case)
+    head, found = case.build(), snapshot_of(case)
+    flat = head.flatten_features(make_features(2, 5))
+    expected = component_use(head.log_weights(flat, None, head.tensors()))
     torch.testing.assert_close(found.component_use, expected.mean_prior)
     assert found.scalars["component_entropy"] == pytest.approx(expected.entropy)
     assert found.scalars["component_entropy_overall"] == pytest.approx(expected.overall_entropy)

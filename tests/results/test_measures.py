@@ -6,7 +6,6 @@ import pytest
 
 from highrank_plugins.analysis.divergence import Estimate
 from highrank_plugins.analysis.predictions import Band
-from highrank_plugins.analysis.similarity import Similarity
 from highrank_plugins.common.files import plain
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures import all_measures
@@ -14,6 +13,7 @@ from highrank_plugins.measures.kld import Divergences
 from highrank_plugins.measures.predictions import Predictions
 from highrank_plugins.measures.retention import Retention
 from highrank_plugins.measures.spectrum import LogProbSpectrum
+from highrank_plugins.measures.word_similarity import Similarity
 from highrank_plugins.results.metrics import SCORES
 from highrank_plugins.results.perplexity import read_measures
 from highrank_plugins.results.scoring import ScoreError

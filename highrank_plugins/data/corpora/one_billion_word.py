@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from highrank_plugins.common.processes import usable_cores
+from highrank_plugins.common.processes import Item, Result, ordered_map, usable_cores
 from highrank_plugins.common.progress import bar_options
 from highrank_plugins.common.text_lines import UNKNOWN
 from highrank_plugins.common.user_error import UserError
@@ -24,7 +24,6 @@ from highrank_plugins.data.binarising import (
 )
 from highrank_plugins.data.corpora import CorpusOptions
 from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words
-from highrank_plugins.data.ordered_map import Item, Result, ordered_map
 
 ARCHIVE = "1-billion-word-language-modeling-benchmark-r13output"
 TRAIN = "training-monolingual.tokenized.shuffled/news.en-{:05d}-of-00100"

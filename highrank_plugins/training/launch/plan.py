@@ -24,16 +24,6 @@ OURS = """--distributed-init-method --distributed-world-size --distributed-rank
     --device-id --local_rank""".split()
 
 
-@dataclass(frozen=True)
-class Place:
-    """Say which process of a training run this is."""
-
-    rank: int
-    world_size: int
-    local_rank: int  # on its machine
-    address: str = "env://"  # where all processes meet; or `tcp://HOST:PORT`
-
-
 def check_program(words: Sequence[str], program: str) -> None:
     """Refuse a command of another program."""
     first = words[0] if words else "nothing"
@@ -61,26 +51,6 @@ def refuse_missing(words: Sequence[str]) -> None:
         for path in value.split(":") if "://" not in value else ():
             if path and not os.path.exists(path):
                 raise UserError(f"{name} {path}: no such file or directory; correct the path")
-
-
-def distributed_flags(place: Place, visible_gpus: int | None, command: Sequence[str]) -> list[str]:
-    """Return all distributed options that fairseq needs; a --ddp-backend of the command is kept.
-
-    A process that uses no GPU sees None.
-    """
-    # each process sees one GPU, which is number 0 to it
-    device = 0 if visible_gpus in (None, 1) else place.local_rank
-    flags = [
-        *("--distributed-init-method", place.address),
-        *("--distributed-world-size", str(place.world_size)),
-        *("--distributed-rank", str(place.rank)),
-        "--distributed-no-spawn",
-        *("--device-id", str(device)),
-        *("--distributed-backend", "gloo" if visible_gpus is None else "nccl"),
-    ]
-    if option(command, "--ddp-backend") is None:
-        flags += ["--ddp-backend", "legacy_ddp" if visible_gpus is None else "pytorch_ddp"]
-    return flags
 
 
 def option(words: Sequence[str], name: str) -> str | None:

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -17,7 +18,37 @@ from highrank_plugins.common import heartbeat, stop_request
 from highrank_plugins.common.files import open_own
 from highrank_plugins.common.processes import end_with_parent
 from highrank_plugins.common.quick_import import defer_statistics
-from highrank_plugins.training.launch.plan import Place, check_command, distributed_flags
+from highrank_plugins.training.launch.plan import check_command, option
+
+
+@dataclass(frozen=True)
+class Place:
+    """Say which process of a training run this is."""
+
+    rank: int
+    world_size: int
+    local_rank: int  # on its machine
+    address: str = "env://"  # where all processes meet; or `tcp://HOST:PORT`
+
+
+def distributed_flags(place: Place, visible_gpus: int | None, command: Sequence[str]) -> list[str]:
+    """Return all distributed options that fairseq needs; a --ddp-backend of the command is kept.
+
+    A process that uses no GPU sees None.
+    """
+    # each process sees one GPU, which is number 0 to it
+    device = 0 if visible_gpus in (None, 1) else place.local_rank
+    flags = [
+        *("--distributed-init-method", place.address),
+        *("--distributed-world-size", str(place.world_size)),
+        *("--distributed-rank", str(place.rank)),
+        "--distributed-no-spawn",
+        *("--device-id", str(device)),
+        *("--distributed-backend", "gloo" if visible_gpus is None else "nccl"),
+    ]
+    if option(command, "--ddp-backend") is None:
+        flags += ["--ddp-backend", "legacy_ddp" if visible_gpus is None else "pytorch_ddp"]
+    return flags
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -20,13 +20,12 @@ from typing import Any
 from highrank_plugins.common import stop_request
 from highrank_plugins.common.processes import python
 from highrank_plugins.training.launch.plan import (
-    Place,
     Plan,
-    distributed_flags,
     environment,
     rank_words,
     split_address,
 )
+from highrank_plugins.training.launch.rank import Place, distributed_flags
 
 MODULE = "highrank_plugins.training.launch.torchrun"
 STARTING_SECONDS = 60  # seconds to import torch on a busy machine

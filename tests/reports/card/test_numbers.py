@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from highrank_plugins.analysis.components import slope_statistics
-from highrank_plugins.analysis.predictions import mean_entropy, top_k_share
+from highrank_plugins.analysis.predictions import target_ranks
 from highrank_plugins.common.files import plain
 from highrank_plugins.heads import build_head
 from highrank_plugins.heads.pointwise import build_pointwise
@@ -48,9 +48,11 @@ def test_predictions_equal_those_of_the_whole_matrix(case):
     nll = -log_probs.gather(1, target.unsqueeze(1)).double().mean().item()
     assert found.nll == pytest.approx(nll, rel=1e-5)
     assert found.perplexity == pytest.approx(math.exp(nll), rel=1e-4)
-    assert found.entropy == pytest.approx(mean_entropy(log_probs), rel=1e-5)
+    entropy = torch.special.entr(log_probs.exp()).sum(1).mean().item()
+    assert found.entropy == pytest.approx(entropy, rel=1e-5)
     for k, share in found.top_k_share.items():
-        assert share == pytest.approx(top_k_share(log_probs, target, int(k)), abs=1.01 / TOKENS)
+        expected = (target_ranks(log_probs, target) < int(k)).double().mean().item()
+        assert share == pytest.approx(expected, abs=1.01 / TOKENS)
     assert list(found.top_k_share) == ["1", "5", "10"]  # of 64 words
 
 

@@ -6,14 +6,18 @@ import pytest
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.training.launch.plan import (
-    Place,
     check_command,
-    distributed_flags,
     fit_batch,
     option,
     with_effective_batch,
 )
-from highrank_plugins.training.launch.rank import check_world_size, find_place, write_to_log
+from highrank_plugins.training.launch.rank import (
+    Place,
+    check_world_size,
+    distributed_flags,
+    find_place,
+    write_to_log,
+)
 
 TRAIN = ["fairseq-train", "data", "--max-tokens", "4096"]
 

@@ -14,7 +14,7 @@ import torch
 from fairseq.trainer import Trainer
 
 from highrank_plugins.common.stop_request import REQUEUE
-from highrank_plugins.training.launch.plan import Place, distributed_flags
+from highrank_plugins.training.launch.rank import Place, distributed_flags
 from tests.fairseq_cli import REPOSITORY, _run, in_processes
 from tests.free_port import free_address, free_port
 from tests.training.launch.trainings import UPDATES, command, one_process

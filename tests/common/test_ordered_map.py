@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from highrank_plugins.data.ordered_map import batches, ordered_map
+from highrank_plugins.common.processes import batches, ordered_map
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -63,7 +63,7 @@ def test_a_killed_process_is_reported():
 
 ENDLESS = """
 import itertools, time
-from highrank_plugins.data.ordered_map import ordered_map
+from highrank_plugins.common.processes import ordered_map
 
 for _ in ordered_map(time.sleep, itertools.repeat(0.05), 2):
     print(flush=True)

@@ -5,17 +5,17 @@ import math
 import pytest
 import torch
 
-from highrank_plugins.analysis.similarity import WordPair, read_word_pairs, word_similarity
+from highrank_plugins.measures.word_similarity import WordPair, read_word_pairs, word_similarity
 
 # angles of 0, 10, 25, 45 and 90 degrees: the cosine with "a" falls
-WORDS = ["a", "b", "c", "d", "e"]
+WORDS = {word: row for row, word in enumerate("abcde")}
 ANGLES = torch.tensor([0.0, 10, 25, 45, 90], dtype=torch.float64).deg2rad()
 LENGTHS = torch.tensor([[1.0], [7.0], [0.1], [3.0], [2.0]])
 VECTORS = LENGTHS * torch.stack([ANGLES.cos(), ANGLES.sin()], 1)
 
 
 def pairs(*scores):
-    return [("a", word, score) for word, score in zip(WORDS[1:], scores, strict=False)]
+    return [("a", word, score) for word, score in zip([*WORDS][1:], scores, strict=False)]
 
 
 def test_the_order_of_cosines_decides():
