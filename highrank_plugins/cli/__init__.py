@@ -34,7 +34,8 @@ COMMANDS = {
     "data": ("Fetch, check, clean, split and binarise text.", "data:data"),
     "launch": ("Run fairseq-train on all GPUs of a machine or a cluster.", "launch:launch"),
     "evaluate": ("Translate, score, and adapt language models.", "evaluate:evaluate"),
-    "analyse": ("Measure what a model's output layer does.", "analyse:analyse"),
+    "measure": ("Measure what a model's output layer does.", "measure:measure"),
+    "analyse": ("Show predictions: a card, files, plots of spectra.", "analyse:analyse"),
     "race": ("Train layers alone on a trunk's features.", "compare:race"),
     "compare": ("Compare systems over seeds, by their records.", "compare:compare"),
     "study": ("Run configurations × seeds, and compare them.", "study:study"),
@@ -216,7 +217,7 @@ class LazyCommands(TyperGroup):
             ctx.fail(f"unknown command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         if args[0] == "launch" and "fairseq-train" in args and "--" not in args:
             ctx.fail("write -- before the command: highrank launch -- fairseq-train …")
-        if args[0] == "analyse":  # its measures import torch
+        if args[0] == "measure":  # its measures import torch
             with user_errors():
                 for before, word in itertools.pairwise(args[1:]):
                     is_path = before[:1] != "-" or before in map(flag, _INPUTS)

@@ -1,15 +1,38 @@
-"""Provide `highrank analyse …`: the papers' measures of a checkpoint, and further commands."""
+"""Provide `highrank analyse …`: pages, files and plots of what checkpoints predict."""
 
 import math
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from highrank_plugins.cli import make_group
-from highrank_plugins.cli.measures import Checkpoint, TextSettings, commands
-from highrank_plugins.cli.options import Data, UserDir, names, report
-from highrank_plugins.common.blocks import option
+from highrank_plugins.cli.options import Checkpoint, Data, UserDir, names, report
+from highrank_plugins.common.blocks import BlockOptions, option
+
+if TYPE_CHECKING:
+    from highrank_plugins.inference.collector import Collector, Processes
+
+
+class TextSettings(BlockOptions):
+    """Say which text a model is observed along, and how."""
+
+    split: str = option("test", "Split whose contexts are used.")
+    tokens: int | None = option(None, "Use only the first N tokens.", ge=2)
+    segment: int = option(500, "Number of tokens held in memory at a time.", ge=1)
+    dtype: Literal["float32", "float64"] = option("float32", "Precision of the model.")
+    device: str | None = option(None, "cpu, cuda or cuda:N (default: a GPU if there is one).")
+
+    def collector(
+        self, checkpoint: Path, data: str, processes: "Processes | None" = None
+    ) -> "Collector":
+        """Read a checkpoint, and return what observes it along the text."""
+        from highrank_plugins.inference.collector import Collector
+
+        return Collector.open(
+            checkpoint, data, self.split, tokens=self.tokens, rows=self.segment, dtype=self.dtype,
+            device=self.device, processes=processes,
+        )  # fmt: skip
 
 
 def card(
@@ -77,7 +100,7 @@ def collect(
 
 
 def spectra(
-    results: Annotated[list[Path], "Results of `analyse spectrum --output NAME.json`."],
+    results: Annotated[list[Path], "Results of `highrank measure spectrum --output NAME.json`."],
     curve: Literal["relative", "cumulative"] = option(
         "relative",
         "Curve of --plot: σᵢ/σ₁ over i, or the share of singular values up to each σᵢ/σ₁.",
@@ -124,7 +147,7 @@ _NUMBERS = (
 
 
 def _spectrum(path: Path) -> tuple[dict[str, Any], list[float]]:
-    """Return the numbers in a result of `analyse spectrum`, and σᵢ/σ₁."""
+    """Return the numbers in a result of `measure spectrum`, and σᵢ/σ₁."""
     from highrank_plugins.common.files import read_json
 
     try:
@@ -134,7 +157,7 @@ def _spectrum(path: Path) -> tuple[dict[str, Any], list[float]]:
             raise ValueError("no singular value is above 0")
         return {key: written[key] for key in _NUMBERS}, [value / values[0] for value in values]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not a result of analyse spectrum ({error!r})") from None
+        raise ValueError(f"{path}: not a result of highrank measure spectrum ({error!r})") from None
 
 
 def disagreements(
@@ -176,6 +199,5 @@ def disagreements(
 
 
 analyse = make_group(
-    {"card": card, **dict(commands()), "collect": collect, "spectra": spectra},
-    {"disagreements": disagreements},
+    {"card": card, "collect": collect, "spectra": spectra}, {"disagreements": disagreements}
 )

@@ -4,9 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from highrank_plugins.cli.options import Data, UserDir, names, numbers, print_tables
+from highrank_plugins.cli.options import Checkpoint, Data, UserDir, names, numbers, print_tables
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.names import flag
 from highrank_plugins.studies.definition import RaceSettings
@@ -55,16 +53,14 @@ class CompareOptions(BlockOptions):
     output: Path | None = option(None, "File for the table (default, and -: print it).")
 
 
-def compare(
-    records: Annotated[
-        list[Path],
-        typer.Argument(
-            help="SYSTEM-SEED.json, SYSTEM-SEED/results.json or SYSTEM/results.json; or numbers, "
-            "the baseline first: SYSTEM=57.1,57.2 or SYSTEM=MEAN:SD:RUNS."
-        ),
-    ],
-    options: CompareOptions,
-) -> None:
+_Records = Annotated[
+    list[Path],
+    "SYSTEM-SEED.json, SYSTEM-SEED/results.json or SYSTEM/results.json; or numbers, the baseline "
+    "first: SYSTEM=57.1,57.2 or SYSTEM=MEAN:SD:RUNS.",
+]
+
+
+def compare(records: _Records, options: CompareOptions) -> None:
     """Compare systems over seeds: means, tests, effects, costs.
 
     Example: highrank compare exp/ptb/*/results.json --baseline softmax
@@ -80,9 +76,8 @@ def compare(
     from highrank_plugins.reports.plots import check_plot, draw, study_figures
     from highrank_plugins.results.comparison import compare_values
 
-    plot, paper = options.plot, options.paper
     all_tests = options.all_tests or options.format == "csv"
-    check_plot(plot)
+    check_plot(options.plot)
     given = [str(path) for path in records if "=" in str(path) and not path.exists()]
     kind = "--runs" if options.runs else "--y" if options.y else "numbers" if given else ""
     _refuse_idle(kind, options)
@@ -97,9 +92,9 @@ def compare(
         tables = comparison_tables(compared, all_tests=all_tests)
     else:
         compared = _compared(records, options)
-        if plot is not None:
-            draw(plot, *study_figures(compared, options.x))
-        judged = None if paper is None else (paper, options.task)
+        if options.plot is not None:
+            draw(options.plot, *study_figures(compared, options.x))
+        judged = None if options.paper is None else (options.paper, options.task)
         tables = comparison_tables(compared, paper=judged, all_tests=all_tests)
     print_tables(tables, options.output, options.format)
 
@@ -162,7 +157,7 @@ def _range(text: str | None) -> tuple[float, float] | None:
 
 
 def race(
-    checkpoint: Annotated[Path, "Language or translation model, fairseq's or ours."],
+    checkpoint: Checkpoint,
     data: Data,
     settings: RaceSettings,
     user_dir: UserDir = None,

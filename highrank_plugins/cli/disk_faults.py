@@ -3,9 +3,9 @@
 import errno
 import os
 import signal
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context
@@ -29,14 +29,21 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-def try_faults(folder: Path) -> Iterator[tuple[str, Finding]]:
-    """Yield how each fault ended on the disk of a folder; leave nothing there."""
+def try_faults(folder: Path) -> tuple[list[str], bool]:
+    """Return a line for each fault on the disk of a folder, and whether runs survive them all."""
+    # lets a scheduler's signal remove processes and files
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    lines, survived = [], True
     for name, fault in FAULTS.items():
         with TemporaryDirectory(prefix=".highrank-faults-", dir=folder.resolve()) as inner:
             try:
-                yield name, fault(Path(inner))
+                found = fault(Path(inner))
             except OSError as error:
-                yield name, Finding(False, str(error), _ELSEWHERE)
+                found = Finding(False, str(error), _ELSEWHERE)
+        verdict = "survived" if found.survived else "FAILED"
+        lines.append(f"{verdict:<10}{name:<28}{'. '.join(filter(None, found[1:]))}")
+        survived = survived and found.survived
+    return lines, survived
 
 
 def start_twice(folder: Path) -> Finding:

@@ -2,7 +2,6 @@
 
 import platform
 import shutil
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import highrank_plugins
+from highrank_plugins.common.blocks import option
 from highrank_plugins.common.processes import memory_gib, python, usable_cores
 
 PROJECT = "highrank_plugins"
@@ -31,19 +31,16 @@ for name in sys.argv[1:]:
 _REGISTERS = "sys.modules[name].register()"
 
 
+_Folder = Annotated[
+    Path | None, typer.Argument(help="With --faults: a folder on the disk to try (default: .).")
+]
+
+
 def doctor(
-    folder: Annotated[
-        Path | None, typer.Argument(help="With --faults: a folder on the disk to try (default: .).")
-    ] = None,
-    faults: Annotated[
-        bool, typer.Option("--faults", help="Try what saves need from the disk of FOLDER.")
-    ] = False,
-    numbers: Annotated[
-        bool, typer.Option("--numbers", help="Repeat training runs, and compare their numbers.")
-    ] = False,
-    output: Annotated[
-        Path | None, typer.Option(help="With --numbers: JSON file to add this machine's to.")
-    ] = None,
+    folder: _Folder = None,
+    faults: bool = option(False, "Try what saves need from the disk of FOLDER."),
+    numbers: bool = option(False, "Repeat training runs, and compare their numbers."),
+    output: Path | None = option(None, "With --numbers: JSON file to add this machine's to."),
 ) -> None:
     """Show versions, devices and missing packages.
 
@@ -69,23 +66,16 @@ def doctor(
     if numbers:
         from highrank_plugins.cli.numbers import compare_numbers
 
-        lines, is_equal = compare_numbers(output)
-        typer.echo("\n".join(lines))
-        raise typer.Exit(0 if is_equal else 1)
-    if not faults:
-        lines, problems = diagnose()
-        typer.echo("\n".join([*lines, *(problems or ["Nothing required is missing."])]))
-        raise typer.Exit(1 if problems else 0)
-    from highrank_plugins.cli.disk_faults import try_faults
+        lines, is_well = compare_numbers(output)
+    elif faults:
+        from highrank_plugins.cli.disk_faults import try_faults
 
-    # lets a scheduler's signal remove processes and files
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    failed = 0
-    for name, found in try_faults(folder or Path()):
-        failed += not found.survived
-        verdict = "survived" if found.survived else "FAILED"
-        typer.echo(f"{verdict:<10}{name:<28}{'. '.join(filter(None, found[1:]))}")
-    raise typer.Exit(1 if failed else 0)
+        lines, is_well = try_faults(folder or Path())
+    else:
+        found, problems = diagnose()
+        lines, is_well = [*found, *(problems or ["Nothing required is missing."])], not problems
+    typer.echo("\n".join(lines))
+    raise typer.Exit(0 if is_well else 1)
 
 
 def diagnose() -> tuple[list[str], list[str]]:

@@ -84,7 +84,7 @@ class ScoreOptions(BlockOptions):
     samples: int = option(
         0, "Number of resamplings (0: 1,000 for bootstrap, 10,000 for randomisation).", ge=0
     )
-    measures: Path | None = option(None, "Folder with results of highrank analyse to add.")
+    measures: Path | None = option(None, "Folder with results of highrank measure to add.")
     bleu_tokens: Tokens | None = option(
         None, "Tokens of sacreBLEU. [default: by the script of the references]"
     )

@@ -80,7 +80,7 @@ UserDir = Annotated[
 
 
 Data = Annotated[str, "Directory with binarised data."]
-Device = Annotated[str | None, "cpu, cuda or cuda:N (default: a GPU if there is one)."]
+Checkpoint = Annotated[Path, "Language or translation model, fairseq's or ours."]
 Changes = Annotated[
     list[str] | None,
     typer.Option(
@@ -175,20 +175,18 @@ def print_or_write(text: str, output: Path | None) -> None:
         write_text(output, text)
 
 
-def report(
-    result: Any, output: Path | None, hidden: Sequence[str] = (), **more: object
-) -> dict[str, Any]:
-    """Print the result after `more`, and write both to a JSON file with their provenance.
-
-    What is `hidden` is too long to print. Returns the result as plain values.
-    """
+def report(result: Any, output: Path | None) -> None:
+    """Print the result, and write it to a JSON file with its provenance."""
     from highrank_plugins.common.files import plain, write_json
-    from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
 
-    found = plain(more) | plain(result)
-    shown = {name: value for name, value in found.items() if name not in hidden}
-    typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+    found = plain(result)
+    typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
     if output is not None:
-        made = {"command": typed_command(), "versions": versions(), "git": git_state()}
-        write_json(output, found | made | {"hardware": hardware()})
-    return found
+        write_json(output, with_provenance(found))
+
+
+def with_provenance(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result with what computed it: command, versions, revision and machine."""
+    from highrank_plugins.common.provenance import conditions, typed_command
+
+    return result | {"command": typed_command()} | conditions()

@@ -68,7 +68,7 @@ def check_measures(configuration: "Configuration", tree: "Tree") -> None:
         program, options = program_of(measure).words, configuration.options(measure)
         command: Any = typer.main.get_command(app)
         for word in program.split()[1:]:
-            command = command.get_command(None, word)
+            command = command.get_command(None, word) if hasattr(command, "commands") else command
         problems += [
             f"{tree.place((measure, name))}: {measure}.{name}: {problem}"
             for name, problem in option_problems(command, program, options)
@@ -82,17 +82,13 @@ def check_measures(configuration: "Configuration", tree: "Tree") -> None:
 
 def _measure_problems(measure: str, command: Any, options: dict[str, Any]) -> Iterator[str]:
     """Yield what a measure's block lacks, or why the measure refuses the values in it."""
-    from highrank_plugins.cli.measures import check_values
-    from highrank_plugins.measures import find_measure
+    from highrank_plugins.cli.measure import check_block
 
     for parameter in command.params:
         name = parameter.opts[0]
         if parameter.required and name.startswith("--") and option_name(name) not in options:
             yield f"{option_name(name)} is missing"
-    try:
-        check_values(find_measure(measure), options)
-    except ValueError as error:
-        yield str(error)
+    yield from check_block(measure, options)
 
 
 def _write_commands(

@@ -1,7 +1,7 @@
 """Define the contract of a measure.
 
 A measure is a class in a module of this package, registered under the module's name. From that
-follows `highrank analyse NAME` with a flag for each argument of the constructor. So do a block of
+follows `highrank measure NAME` with a flag for each argument of the constructor. So do a block of
 that name in configurations, scores in records and a section of the card. A column of tables is a
 line of `results/metrics.py`.
 """
@@ -39,7 +39,7 @@ class CardTile(NamedTuple):
 class Measure:
     """Define what all measures have in common.
 
-    The arguments of the constructor are the options of `highrank analyse NAME`. Their annotations,
+    The arguments of the constructor are the options of `highrank measure NAME`. Their annotations,
     `Annotated[type, "help"]`, become the help.
     """
 
@@ -52,7 +52,7 @@ class Measure:
     @classmethod
     def command(cls, name: str) -> str:
         """Return the command that writes a NAME.json which `scores` reads."""
-        return f"highrank analyse {name.replace('_', '-')}"
+        return f"highrank measure {name.replace('_', '-')}"
 
     @classmethod
     def for_card(cls, words: Words) -> Self:

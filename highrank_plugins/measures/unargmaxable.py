@@ -55,7 +55,7 @@ class UnargmaxableMeasure(WeightMeasure):
         if ranks_linearly(head) and head.num_classes**2 * head.embed_dim > LARGEST:
             raise ValueError(
                 f"{head.num_classes:,} words of {head.embed_dim} dimensions would take hours; "
-                "run `highrank analyse unargmaxable`"
+                "run `highrank measure unargmaxable`"
             )
         return cls()
 

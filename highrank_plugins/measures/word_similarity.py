@@ -108,16 +108,18 @@ class WordSimilarityMeasure(base.WeightMeasure):
 
     def __init__(
         self,
-        pairs: Annotated[
+        benchmark: Annotated[
             list[Path], "Benchmark file: two words and a number per line. May be repeated."
         ],
     ) -> None:
-        self.pairs = pairs
+        self.benchmarks = benchmark
 
     def measure(self, words: base.Words) -> Similarities:
         dictionary = words.dictionary
         rows = {dictionary[row]: row for row in range(dictionary.nspecial, len(dictionary))}
-        pairs = {str(path): read_word_pairs(path) for path in self.pairs}  # read before the work
+        pairs = {
+            str(path): read_word_pairs(path) for path in self.benchmarks
+        }  # read before the work
         found = {
             name: word_similarity(words.head.weight, rows, some) for name, some in pairs.items()
         }

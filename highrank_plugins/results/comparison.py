@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -150,13 +150,7 @@ def compare_records(
         own = known or list(records[0]["metrics"])  # a recipe may have its own
         metric = next((name for name in _PREFERRED if name in own), own[0])
     shown = list(dict.fromkeys([metric, *(known if columns is None else columns)]))
-    there = dict.fromkeys(name for record in records for name in record["metrics"])
-    for name in shown:
-        if name not in there:
-            raise ValueError(
-                f"no record has the metric {name!r}{did_you_mean(name, there)}; there are: "
-                f"{', '.join(there)}"
-            )
+    _require_metrics(shown, records)
     require_comparable(metric, list(zip(paths, records, strict=True)))
     _require_scores(metric, systems)
     if baseline is not None and baseline not in systems:
@@ -169,16 +163,32 @@ def compare_records(
     plain = [ComparedSystem(name, runs) for name, runs in systems.items()]
     compared = Compared(plain, shown, control, test or PlannedTest(), alpha)
     compared = _tested(compared, {**floor, **(untested or {})})
-    alike = [one.name for one in plain if len(one.runs) > len({*one.values(metric)}) == 1]
-    said = f"All seeds have one score: {', '.join(alike)}. Check that their training differs."
-    doubtful = [*[said][: len(alike)], *doubt_notes(of_systems, metric)]
-    if is_perplexity(metric):
-        wild = [one.name for one in plain if (pooled_deviation([one], metric) or 0) > WILD]
-        said = f"Seeds deviate by more than {WILD} nats, as where some failed to train: "
-        doubtful += [f"{said}{', '.join(wild)}."][: len(wild)]
+    doubtful = [*_doubts_of_seeds(plain, metric), *doubt_notes(of_systems, metric)]
     causes = [f"a {of}" for of, why in (("difference", differences), ("doubt", doubtful)) if why]
     notes = [*compared.notes, *doubtful, *differences, *filter(None, [masses(of_systems)])]
     return replace(compared, notes=notes, causes=causes)
+
+
+def _require_metrics(names: Sequence[str], records: Sequence[Record]) -> None:
+    there = dict.fromkeys(name for record in records for name in record["metrics"])
+    for name in names:
+        if name not in there:
+            raise ValueError(
+                f"no record has the metric {name!r}{did_you_mean(name, there)}; there are: "
+                f"{', '.join(there)}"
+            )
+
+
+def _doubts_of_seeds(systems: Sequence[ComparedSystem], metric: str) -> Iterator[str]:
+    """Yield notes on systems whose seeds have one score, or very different ones."""
+    alike = [one.name for one in systems if len(one.runs) > len({*one.values(metric)}) == 1]
+    if alike:
+        yield f"All seeds have one score: {', '.join(alike)}. Check that their training differs."
+    found = {one.name: pooled_deviation([one], metric) or 0 for one in systems}
+    wild = [name for name, deviation in found.items() if deviation > WILD]
+    if wild and is_perplexity(metric):
+        said = f"Seeds deviate by more than {WILD} nats, as where some failed to train"
+        yield f"{said}: {', '.join(wild)}."
 
 
 def pooled_deviation(systems: Sequence[ComparedSystem], metric: str) -> float | None:

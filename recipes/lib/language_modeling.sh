@@ -129,7 +129,7 @@ evaluate() {
     if [[ $measured == valid,* ]]; then measure_valid "$best" "$data_bin"; fi
     if [[ -n ${word_pairs-} ]]; then
         local benchmarks=("$word_pairs"/*.txt)
-        run highrank analyse word-similarity "$best" "$data_bin" "${benchmarks[@]/#/--pairs=}" \
+        run highrank measure word-similarity "$best" "$data_bin" "${benchmarks[@]/#/--benchmark=}" \
             ${settings[train.user_dir]+"--user-dir=${settings[train.user_dir]}"} \
             --output "$out/word_similarity.json"
     fi

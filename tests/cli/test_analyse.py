@@ -1,4 +1,4 @@
-"""`highrank analyse …` along a text: numbers of `highrank_plugins.analysis`, plots, refusals."""
+"""`highrank measure` along a text: numbers of `highrank_plugins.analysis`, plots, refusals."""
 
 import json
 import math
@@ -34,8 +34,8 @@ def either(request):
 
 
 def invoke(*words):
-    words = ["analyse", *map(str, words)]
-    return CliRunner().invoke(app, words)
+    group = ["analyse"] if words[0] in ("collect", "spectra", "disagreements") else ["measure"]
+    return CliRunner().invoke(app, [*group, *map(str, words)])
 
 
 def analyse(folder, command, *words):
@@ -72,6 +72,33 @@ def test_spectrum_equals_that_of_the_whole_matrix(dtype, either, tmp_path):
     assert found["impossible_nats"] == pytest.approx(-possible.log().mean().item(), rel=1e-5)
     if type(head).__name__ == "Softmax":
         assert found["press_rank"] <= head.feature_dim + 2
+
+
+def test_several_measures_are_those_of_each_alone(mos, tmp_path, monkeypatch):
+    names, words = ("kld", "context-dependence", "saturation"), [*mos, *SIZE]
+    passes = []
+    monkeypatch.setattr(Collector, "blocks", _counted(Collector.blocks, passes))
+    done = invoke(",".join(names), *words, "--pairs", "all", "--output", tmp_path / "results")
+    assert done.exit_code == 0, done.output
+    assert len(passes) == 1
+    shown = json.loads(done.stdout)
+    assert [*shown] == [*names]
+    for name in names:
+        own = words if name != "saturation" else mos
+        more = ["--pairs", "all"] if name == "kld" else []
+        alone = json.loads(invoke(name, *own, *more).stdout)
+        assert shown[name] == alone
+        written = json.loads((tmp_path / "results" / f"{name.replace('-', '_')}.json").read_text())
+        assert alone.items() <= written.items() and "hardware" in written
+    assert "kld takes one checkpoint" in invoke("kld", mos[0], *mos).output
+
+
+def _counted(function, calls):
+    def counted(*args):
+        calls.append(args)
+        return function(*args)
+
+    return counted
 
 
 def test_spectrum_prints_no_long_lists(mos, tmp_path):
@@ -119,7 +146,7 @@ def test_reach_needs_another_model(mos, stream_data, tmp_path):
     for words in ([], ["--other", mos[0]]):
         done = invoke("reach", *(mos if words else (path, stream_data)), *size, *words)
         assert done.exit_code == 2
-        reason = "reach: not applicable to mos" if words else "Missing option '--other'"
+        reason = "reach: not applicable to mos" if words else "reach needs --other"
         assert reason in done.output
 
 
@@ -210,6 +237,11 @@ def test_a_plot_without_content_is_refused(stock, tmp_path):
         (["spectrum", "--dtype", "float64", "--method", "gram"], "use --method tsqr, or --dtype"),
         (["components", "--ends", "5"], "--ends needs a layer with gates per word"),
         (["retention", "--device", "tpu"], "--device tpu: torch sees no such device"),
+        (["kld,spectrm"], "there is no measure 'spectrm'; did you mean 'spectrum'?"),
+        (["kld", "--top", "1"], "--top 1: changes nothing for kld; it is an option of predictions"),
+        (["saturation", "--tokens", "9"], "--tokens 9: changes nothing for saturation; leave it"),
+        (["kld,spectrum", "--other", __file__], "spectrum takes one model; leave it out"),
+        (["kld,spectrum", "--plot", "a.png"], "--plot a.png: draws one measure; name one"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -1,4 +1,4 @@
-"""`highrank analyse …` without a text: significance, and spectra of several models."""
+"""`highrank compare`: significance, and spectra of several models."""
 
 import csv
 import json

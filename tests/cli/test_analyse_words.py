@@ -1,4 +1,4 @@
-"""`highrank analyse word-similarity`, `unargmaxable`, `compare`: what a model knows of words."""
+"""`highrank measure word-similarity`, `unargmaxable`, `compare`: what a model knows of words."""
 
 import json
 import math
@@ -35,7 +35,9 @@ def test_word_similarity_equals_the_rank_correlation(softmax, tmp_path):
     second.write_text(
         "".join(f"{a} {b} {-c}\n" for (a, b), c in zip(pairs, cosines, strict=True)) + "cat cow 1\n"
     )
-    found = analyse(tmp_path, "word-similarity", *softmax, "--pairs", first, "--pairs", second)
+    found = analyse(
+        tmp_path, "word-similarity", *softmax, "--benchmark", first, "--benchmark", second
+    )
     assert found["benchmarks"] == {
         str(first): {"spearman": pytest.approx(1), "used": 4, "missing": 0},
         str(second): {"spearman": pytest.approx(-1), "used": 4, "missing": 1},
@@ -45,10 +47,10 @@ def test_word_similarity_equals_the_rank_correlation(softmax, tmp_path):
 def test_bad_pairs_and_words_without_vectors_are_refused(softmax, tmp_path):
     file = tmp_path / "pairs.txt"
     file.write_text("cat cow much\n")
-    done = invoke("word-similarity", *softmax, "--pairs", file)
+    done = invoke("word-similarity", *softmax, "--benchmark", file)
     assert done.exit_code == 2 and "pairs.txt:1: expected two words and a number" in done.output
     file.write_text("cow pig 3\n")
-    done = invoke("word-similarity", *softmax, "--pairs", file)
+    done = invoke("word-similarity", *softmax, "--benchmark", file)
     found = json.loads(done.stdout)
     assert found["benchmarks"][str(file)] == {"spearman": None, "used": 0, "missing": 1}
     assert "pairs.txt: no correlation; 1 of 1 pairs have a word without a vector" in done.stderr

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from typer.testing import CliRunner
 
-from highrank_plugins.cli import doctor
+from highrank_plugins.cli import app, doctor
 
 
 def test_this_environment_is_complete():
@@ -93,11 +94,9 @@ def test_a_python_without_fairseq_has_the_layers_alone(broken_module, monkeypatc
     assert plugin.problem is None and "the layers work alone" in plugin.note
 
 
-def test_a_problem_makes_the_exit_code_1(monkeypatch, capsys):
+def test_a_problem_makes_the_exit_code_1(monkeypatch):
     broken = doctor.Package("numpy", None, "2.4.6", problem="missing")
     monkeypatch.setattr(doctor, "check_packages", lambda: [broken])
-    with pytest.raises(doctor.typer.Exit) as raised:
-        doctor.doctor()
-    assert raised.value.exit_code == 1
-    said = capsys.readouterr().out
-    assert "PROBLEM  numpy: missing" in said and "Nothing required" not in said
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 1
+    assert "PROBLEM  numpy: missing" in done.output and "Nothing required" not in done.output

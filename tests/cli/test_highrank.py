@@ -204,7 +204,10 @@ def test_the_version_is_printed():
     ("words", "message"),
     [
         (["docter"], "unknown command 'docter'; did you mean 'doctor'?"),
-        (["analyse", "spectrm"], "Did you mean 'spectrum'"),
+        (
+            ["measure", "spectrm", __file__, "."],
+            "there is no measure 'spectrm'; did you mean 'spectrum'?",
+        ),
         (["doctor", "--fault"], "--faults"),
     ],
 )

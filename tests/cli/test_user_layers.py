@@ -179,7 +179,7 @@ def test_without_its_user_dir_every_command_asks_for_it(cooled, home, tmp_path):
     for words in (
         ["analyse", "card", cooled, *output],
         ["analyse", "collect", cooled, data, *output],
-        ["analyse", "spectrum", cooled, data],
+        ["measure", "spectrum", cooled, data],
     ):
         refused = attempt("highrank", *words)
         assert refused.code == 2 and ASKS in refused.output, words

@@ -62,8 +62,8 @@ def test_nothing_is_loaded_from_a_network(site):
 @pytest.mark.parametrize(
     ("page", "words"),
     [
-        ("commands", ["highrank analyse", "spectrum, unargmaxable", "highrank doctor"]),
-        ("commands/analyse", ["highrank analyse card", "--tokens"]),
+        ("commands", ["highrank measure", "card, collect, spectra", "highrank doctor"]),
+        ("commands/measure", ["highrank measure", "--tokens"]),
         ("options", ["--head-context-scale", "--head-gss-c", "--ar-alpha", "--noam-dim"]),
         ("configuration", ["character_coverage", "sentencepiece, subword_nmt", "spectrum"]),
     ],

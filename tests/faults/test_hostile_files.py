@@ -54,13 +54,13 @@ CHECKPOINT = {
     ],
     "export": ["highrank", "model", "export", "{file}", "--data", "{data}", "--output", "out"],
     "card": ["highrank", "analyse", "card", "{file}", "--output", "card.html"],
-    "spectrum": ["highrank", "analyse", "spectrum", "{file}", "{data}", "--tokens", 20],
+    "spectrum": ["highrank", "measure", "spectrum", "{file}", "{data}", "--tokens", 20],
 }  # fmt: skip
 DATA = {
     "generate": ["generate", "{file}", "--path", "{model}", *EVALUATE],
     "validate": ["validate", "{file}", "--path", "{model}", "--valid-subset", "test", *VALIDATE],
     "train": ["train", "{file}", "--valid-subset", "test", "--max-update", 1, *TRAIN],
-    "spectrum": ["highrank", "analyse", "spectrum", "{model}", "{file}", "--tokens", 20],
+    "spectrum": ["highrank", "measure", "spectrum", "{model}", "{file}", "--tokens", 20],
 }  # fmt: skip
 DICTIONARY = DATA | {
     "interactive": ["interactive", "{file}", "--path", "{model}", "--cpu", *PAIR],

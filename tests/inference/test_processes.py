@@ -61,7 +61,7 @@ def in_two(words):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_two_processes_give_the_measures_of_one(command, files, tmp_path):
-    words = ["analyse", command, *files, *SIZE, *COMMANDS[command], "--output"]
+    words = ["measure", command, *files, *SIZE, *COMMANDS[command], "--output"]
     in_two([*words, str(tmp_path / "two.json")])
     words.append(str(tmp_path / "one.json"))
     done = CliRunner().invoke(app, words)

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import highrank_plugins.measures
 from highrank_plugins.analysis.predictions import Band
-from highrank_plugins.cli import app, make_group
-from highrank_plugins.cli.measures import command
+from highrank_plugins.cli import app, as_command
+from highrank_plugins.cli.measure import command
 from highrank_plugins.common.files import plain
 from highrank_plugins.common.formatting import Bars, Lines
 from highrank_plugins.measures import all_measures, find_measure, measure_names
@@ -164,8 +164,8 @@ def test_a_module_that_registers_another_name_is_named(tmp_path, monkeypatch):
     folders = [*highrank_plugins.measures.__path__, str(tmp_path)]
     monkeypatch.setattr(highrank_plugins.measures, "__path__", folders)
     monkeypatch.setattr(highrank_plugins.measures, "measure_names", lambda: ["odd"])
-    monkeypatch.delitem(sys.modules, "highrank_plugins.cli.analyse", raising=False)
-    done = CliRunner().invoke(app, ["analyse", "--help"])
+    monkeypatch.delitem(sys.modules, "highrank_plugins.cli.measure", raising=False)
+    done = CliRunner().invoke(app, ["measure", "--help"])
     assert done.exit_code == 2 and len(done.output.splitlines()) == 1
     assert f"{tmp_path / 'odd.py'}: registers no measure 'odd'; write @register" in done.output
 
@@ -174,15 +174,15 @@ def test_an_argument_may_have_a_type_without_help():
     class Odd(TextMeasure):
         def __init__(self, flag: bool = False, size: Annotated[int, "Size."] = 3) -> None: ...
 
-    group = make_group({"odd": command(Odd, "highrank analyse odd"), "even": lambda: None})
-    shown = CliRunner().invoke(group, ["odd", "--help"]).output
-    assert "--flag" in shown and "Size." in shown
+    shown = CliRunner().invoke(as_command(command({"odd": Odd})), ["--help"]).output
+    assert "--flag" in shown and "odd: Size. [default: 3]" in shown
 
 
 @pytest.mark.parametrize(
     ("argument", "reason"),
     [
-        ("tokens: int = 3", "--tokens is an option of `highrank analyse odd` already; choose"),
+        ("tokens: int = 3", "--tokens is an option of `highrank measure` already; choose"),
+        ("pairs: int = 3", "has another type in kld; choose another name"),
         ("size=3", 'has no type; write size: Annotated[TYPE, "help"]'),
     ],
 )
@@ -190,7 +190,7 @@ def test_an_argument_that_cannot_be_an_option_is_named(argument, reason):
     names = {"__name__": __name__, "TextMeasure": TextMeasure}
     exec(f"class Odd(TextMeasure):\n    def __init__(self, {argument}): pass", names)
     with pytest.raises(ValueError) as caught:
-        command(names["Odd"], "highrank analyse odd")
+        command({"kld": find_measure("kld"), "odd": names["Odd"]})
     name = argument.partition(":")[0].partition("=")[0]
     where = f"test_every_measure.py: Odd: argument {name} of the constructor: "
     assert f"{where}{reason}" in str(caught.value)

@@ -102,7 +102,7 @@ def test_training_resumes_after_the_kill(finished, run_dir, record):
 
 def test_python_is_started_for_work_and_five_times_for_plumbing(finished, starts):
     commands = re.findall(r"/highrank (\w+ \S+)", starts.read_text())
-    work = [command for command in commands if command.split()[0] in ("analyse", "evaluate")]
+    work = [command for command in commands if command.split()[0] in ("measure", "evaluate")]
     assert len(work) == 2 * 6 + 1  # measures of two texts, and similarities of words
     assert sorted(set(commands) - set(work)) == [
         *("model best-checkpoint", "results record", "train configure", "train space")

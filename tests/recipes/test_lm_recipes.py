@@ -157,6 +157,6 @@ def test_word_similarity_gets_the_user_dir_of_the_run(tmp_path, options, given):
     code = f'{EVALUATE}; run() {{ echo "$@"; }}; measure() {{ :; }}; settings=({options})\n'
     code += f"splits=test; measured=test; word_pairs={tmp_path}/pairs; out=out; evaluate"
     assert in_library(tmp_path, code) == (
-        "highrank analyse word-similarity best.pt data "
-        f"--pairs={tmp_path}/pairs/wordsim.txt{given} --output out/word_similarity.json\n"
+        "highrank measure word-similarity best.pt data "
+        f"--benchmark={tmp_path}/pairs/wordsim.txt{given} --output out/word_similarity.json\n"
     )

@@ -1,4 +1,4 @@
-"""Test results/perplexity.py: files of `highrank analyse` become scores of a record."""
+"""Test results/perplexity.py: files of `highrank measure` become scores of a record."""
 
 import json
 

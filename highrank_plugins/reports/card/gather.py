@@ -89,7 +89,7 @@ class Card:
 
     @property
     def results(self) -> dict[str, Any]:
-        """Return the results by measure, as `highrank analyse` writes them, or an `Absent` each."""
+        """Return the results by measure, as `highrank measure` writes them, or an `Absent` each."""
         return {name: section.result for name, section in self.sections.items()}
 
     def plain(self) -> dict[str, Any]:

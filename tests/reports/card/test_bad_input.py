@@ -88,7 +88,7 @@ def test_words_are_escaped(softmax, mt_data):
 def test_a_layer_too_large_for_linear_programs_says_what_to_run(softmax, mt_data, monkeypatch):
     monkeypatch.setattr(unargmaxable, "LARGEST", 10)
     card = card_of(softmax, mt_data)
-    assert "`highrank analyse unargmaxable`" in card.results["unargmaxable"].reason
+    assert "`highrank measure unargmaxable`" in card.results["unargmaxable"].reason
 
 
 @pytest.mark.parametrize("arch", ["transformer", "transformer_mixtape"])
