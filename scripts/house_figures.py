@@ -125,7 +125,7 @@ def crumbs() -> list[str]:
     return [
         str(path.relative_to(PACKAGE))
         for path in modules()
-        if path.name != "__init__.py"
+        if path.name not in ("__init__.py", "__main__.py")
         and not str(path.relative_to(PACKAGE)).startswith(REGISTERED)
         and "\n@register_" not in path.read_text(encoding="utf-8")
         and lines_of([path]) < SMALL

@@ -17,8 +17,8 @@ from statistics import mean
 from typing import Any
 
 from highrank_plugins.analysis.statistics import student_t
+from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.common.formatting import table
-from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.published import Published, paper_format, read_published, tolerance
 from highrank_plugins.studies.definition import read_study

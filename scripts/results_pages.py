@@ -22,7 +22,7 @@ from highrank_plugins.analysis.statistics import (
     summarise,
 )
 from highrank_plugins.common import formatting
-from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.reports.comparisons import claim, comparison_tables, runs_table
 from highrank_plugins.reports.plots import colour_of
 from highrank_plugins.reports.tables import Table, to_markdown

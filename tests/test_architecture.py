@@ -13,13 +13,14 @@ PACKAGE = ROOT / "highrank_plugins"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # cli → benchmarks → studies → reports → results → inference → adapters → training → data
-#     → measures → analysis, evaluation, huggingface → heads, trunks → losses → common
+#     → measures → analysis, evaluation, huggingface → trunks → heads → losses → common
 ADAPTERS = {"models", "criterions", "tasks", "optim"}
 PATCHES = {"hooks", "compat"}  # what adapters alone import
 LEVELS = [
     {"common"},
     {"losses"},
-    {"heads", "trunks"},
+    {"heads"},
+    {"trunks"},
     {"analysis", "evaluation", "huggingface"},
     {"measures"},
     {"data"},

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Literal
 from unicodedata import category
 
-from highrank_plugins.common.score import PIECES
+from highrank_plugins.common.text_lines import PIECES
 from highrank_plugins.common.user_error import UserError
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from highrank_plugins.common.formatting import Progress, silent
 from highrank_plugins.common.names import layer_name
-from highrank_plugins.common.progress import Progress, silent
 from highrank_plugins.heads import Head
 
 NOISE = 1e-7  # the solver's tolerance, and the resolution of float32 weights

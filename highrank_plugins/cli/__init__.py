@@ -24,7 +24,7 @@ from typer.models import OptionInfo
 import highrank_plugins
 from highrank_plugins.cli.options import user_errors
 from highrank_plugins.common.names import did_you_mean, flag
-from highrank_plugins.common.quick_import import defer_statistics
+from highrank_plugins.common.patching import defer_statistics
 from highrank_plugins.common.user_error import explained, has_no_reader, leave
 
 # group or subcommand → its line in the help, and the typer group or function, as module:name

@@ -59,7 +59,7 @@ def card(
     from highrank_plugins.common.files import plain, write_json, write_text
     from highrank_plugins.common.provenance import typed_command
     from highrank_plugins.reports.card.gather import make_card
-    from highrank_plugins.reports.card.render import render
+    from highrank_plugins.reports.card.page import render
 
     output = checkpoint.with_suffix(".html") if output is None else output
     made = make_card(checkpoint, data, split, tokens, typed_command())

@@ -232,7 +232,7 @@ def lm_corpus(
 
     Compares the counts of lines and words with the published ones.
     """
-    from highrank_plugins.common.checksums import SUMS, read_ledger, write_sums
+    from highrank_plugins.common.files import SUMS, read_ledger, write_sums
     from highrank_plugins.data.corpora import prepare_corpus
 
     with whole_folder(output, data) as new:

@@ -17,7 +17,7 @@ from highrank_plugins.common.provenance import typed_command
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
 
 if TYPE_CHECKING:
-    from highrank_plugins.common.score import Score
+    from highrank_plugins.common.names import Score
 
 
 def generate(

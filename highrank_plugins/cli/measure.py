@@ -244,8 +244,10 @@ def _report(
     if plot is None:
         return
     result = found[name]
-    many = isinstance(measure, WeightMeasure) and measure.of_many
-    figures = measure.figures_of_many(result["checkpoints"]) if many else measure.figures(result)
+    if isinstance(measure, WeightMeasure) and measure.of_many:
+        figures = measure.figures_of_many(result["checkpoints"])
+    else:
+        figures = measure.figures(result)
     if not figures:
         reason = getattr(result, "reason", "") or "this layer has no such part"
         raise ValueError(f"--plot: nothing to draw: {reason}")

@@ -18,7 +18,7 @@ from typing import Any
 
 import highrank_plugins
 from highrank_plugins.common.files import read_json, write_json
-from highrank_plugins.common.progress import bar
+from highrank_plugins.common.formatting import bar
 from highrank_plugins.common.provenance import hardware, versions
 
 REFERENCE = Path(__file__).with_name("numbers.json")

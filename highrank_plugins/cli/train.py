@@ -14,7 +14,7 @@ from highrank_plugins.common.blocks import option
 from highrank_plugins.common.names import option_name
 
 if TYPE_CHECKING:
-    from highrank_plugins.common.yaml_tree import Tree
+    from highrank_plugins.common.blocks import Tree
     from highrank_plugins.training.command_line import Launch
     from highrank_plugins.training.configuration import Configuration
 
@@ -60,7 +60,7 @@ def configure(
 
 def check_measures(configuration: "Configuration", tree: "Tree") -> None:
     """Check names and values in the blocks of measures, whose options are those of commands."""
-    from highrank_plugins.common.yaml_tree import ConfigurationError
+    from highrank_plugins.common.blocks import ConfigurationError
     from highrank_plugins.training.blocks import program_of
 
     problems = []

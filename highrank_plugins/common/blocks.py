@@ -1,18 +1,52 @@
-"""Define the options of a command or of a block of a configuration, once for both.
+"""Define the options of a command or of a block of a configuration, once for both, and read files.
 
 A command takes a model as one argument, and has an option for each field: the description is its
 help, bounds are its bounds. A block of a file is checked by the same model.
+
+YAML files inherit, and every value knows its file and line. Scalars are read as in YAML 1.2: `no`
+is a word (Norwegian) and `12:30` is text, as is a date. A number with an exponent needs a point:
+`1e-3` is text, which fairseq reads itself. Aliases (`*name`) are refused: a kilobyte of them can
+stand for more than a memory holds.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from highrank_plugins.common.formatting import size
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.common.yaml_tree import ConfigurationError, KeyPath, Tree
 
+KeyPath = tuple[str, ...]
+MOST_YAML = 1 << 20  # bytes, which take seconds to read; none of our files has a tenth of it
+_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
+_INT = re.compile(r"[-+]?(0|[1-9][0-9_]*|0b[01_]+|0o[0-7_]+|0x[0-9a-fA-F_]+)")
+_FLOAT = re.compile(
+    r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
 Model = TypeVar("Model", bound=BaseModel)
+
+
+class ConfigurationError(ValueError):
+    """Report a wrong configuration: one line per problem, each with its place."""
+
+
+@dataclass
+class Tree:
+    """Hold nested values and where each was written: key path → `file:line`."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[KeyPath, str] = field(default_factory=dict)
+
+    def place(self, path: KeyPath) -> str:
+        """Return the place of a value, or of the nearest block around it."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return self.places.get(path, "configuration")
 
 
 def option(
@@ -63,3 +97,178 @@ def explained_places(
         elif problem["input"] is None:
             message += '; write "null", with the quotes, to remove an option'
         yield f"{tree.place(path)}: {'.'.join(path)}{': ' if path else ''}{message}"
+
+
+def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = True) -> Tree:
+    """Read a file over the file that its key `base` names (relative to it), and so on down.
+
+    A block is merged key by key; `null` removes an inherited key. A block that is `null` without
+    being inherited stays, for the reader to refuse.
+    """
+    path = path.resolve()
+    if path in below:
+        raise ConfigurationError(f"{path}: inherits from itself through `base`")
+    if not path.is_file():
+        raise ConfigurationError(f"{path}: no such configuration{_hint(path, bool(below))}")
+    tree = _parse(path)
+    tree.places[()] = str(path)  # the place to report for missing blocks
+    base = tree.values.pop("base", None)
+    if base is None:
+        return tree
+    if not may_inherit:
+        raise ConfigurationError(
+            f"{tree.place(('base',))}: base is not allowed here; write all values into this file"
+        )
+    if not isinstance(base, str):
+        raise ConfigurationError(f"{tree.place(('base',))}: base must be the name of a file")
+    inherited = read_tree(path.parent / base, (*below, path))
+    empty = {k: None for k, v in tree.values.items() if v is None and k not in inherited.values}
+    _merge(inherited.values, tree.values)
+    inherited.values |= empty
+    inherited.places |= tree.places
+    return inherited
+
+
+def override(tree: Tree, assignment: str, default_block: str) -> None:
+    """Apply `block.key=value`, or `key=value` for a key of `default_block`; values are YAML.
+
+    `null` removes a key, or a whole block: `block=null`. Assignments of one key are refused.
+    """
+    name, equals, text = assignment.partition("=")
+    path = tuple(name.split(".")) if "." in name else (default_block, name)
+    if not equals or not all(path):
+        raise ConfigurationError(f"--set {assignment}: write --set key=value or block.key=value")
+    try:
+        value = yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise ConfigurationError(f"--set {assignment}: not a YAML value ({problem})") from None
+    if value is None and not _has(tree.values, path):  # of a key, or of the block `name`
+        if name not in tree.values:
+            block = tree.values.get(path[0])
+            known = [*tree.values, *(block if isinstance(block, dict) else ())]
+            near = did_you_mean(path[-1], known)
+            raise ConfigurationError(
+                f"--set {name}=null: there is no {'.'.join(path)} to remove{near}"
+            )
+        path = (name,)
+    for other, earlier in tree.places.items():
+        if earlier.startswith("--set ") and other[: len(path)] == path:
+            raise ConfigurationError(f"--set {assignment}: {earlier} sets this, too; keep one")
+    nested = value
+    for key in reversed(path):
+        nested = {key: nested}
+    _merge(tree.values, nested)
+    tree.places[path] = f"--set {assignment}"
+
+
+def _has(values: Any, path: KeyPath) -> bool:
+    for key in path:
+        if not isinstance(values, dict) or key not in values:
+            return False
+        values = values[key]
+    return True
+
+
+def _hint(path: Path, as_base: bool) -> str:
+    """Suggest names similar to a missing file's, from the folder `conf` around it, if any.
+
+    Files `base*` only serve other files as a base (`as_base`).
+    """
+    top = next((folder for folder in path.parents if folder.name == "conf"), None)
+    files = top.rglob("*.yaml") if top else path.parent.glob("*.yaml")
+    top = top or path.parent
+    names = (file.relative_to(top).with_suffix("").as_posix() for file in files)
+    known = sorted(n for n in names if as_base or not n.rpartition("/")[2].startswith("base"))
+    name = path.relative_to(top).with_suffix("").as_posix()
+    same = [other for other in known if other.rpartition("/")[2] == path.stem]
+    near = "" if same else did_you_mean(name, known)
+    return near or f"; there are: {', '.join(same or known) or 'none'}"
+
+
+class _Loader(yaml.SafeLoader):
+    """Load YAML as PyYAML's safe loader does, without aliases, with the scalars of YAML 1.2."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.MarkedYAMLError(
+                problem=f"the alias *{event.anchor} is not allowed; write the value out",
+                problem_mark=event.start_mark,
+            )
+        return super().compose_node(parent, index)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":null", ":merge"))]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern, _firsts in (
+    ("bool", _BOOL, "tTfF"),
+    ("int", _INT, "-+0123456789"),
+    ("float", _FLOAT, "-+0123456789."),
+):
+    _whole = re.compile(f"(?:{_pattern.pattern})$")
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _whole, list(_firsts))
+
+
+def _parse(path: Path) -> Tree:
+    if (found := path.stat().st_size) > MOST_YAML:
+        raise ConfigurationError(f"{path}: {size(found)}, and {size(MOST_YAML)} are read at most")
+    tree = Tree()
+    try:
+        loader = _Loader(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: not UTF-8 at byte {error.start:,}; convert it") from None
+    except yaml.reader.ReaderError as error:
+        raise ConfigurationError(
+            f"{path}: the character {error.character:#04x} at {error.position:,} is invalid in "
+            "YAML; remove it"
+        ) from None
+    try:
+        node = loader.get_single_node()
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigurationError(f"{path}: must hold `key: value` lines")
+        tree.values = _plain(loader, node, path, (), tree.places)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigurationError(f"{path}:{line}: invalid YAML: {error.problem}") from None
+    except RecursionError:
+        raise ConfigurationError(f"{path}: blocks are nested too deeply") from None
+    finally:
+        loader.dispose()
+    return tree
+
+
+def _plain(
+    loader: _Loader, node: yaml.Node, file: Path, path: KeyPath, places: dict[KeyPath, str]
+) -> Any:
+    if not isinstance(node, yaml.MappingNode):
+        return _value(loader, node, file)
+    values: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key = str(_value(loader, key_node, file))
+        place = f"{file}:{key_node.start_mark.line + 1}"
+        if key in values:
+            raise ConfigurationError(f"{place}: {key} is given twice")
+        places[(*path, key)] = place
+        values[key] = _plain(loader, value_node, file, (*path, key), places)
+    return values
+
+
+def _value(loader: _Loader, node: yaml.Node, file: Path) -> Any:
+    try:
+        return loader.construct_object(node, deep=True)
+    except ValueError as error:
+        place = f"{file}:{node.start_mark.line + 1}"
+        raise ConfigurationError(f"{place}: not a value: {error}") from None
+
+
+def _merge(into: dict[str, Any], update: Mapping[str, Any]) -> None:
+    for key, value in update.items():
+        if value is None:
+            into.pop(key, None)
+        elif isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 import highrank_plugins
-from highrank_plugins.common.checksums import check_sum
-from highrank_plugins.common.files import read_json
-from highrank_plugins.common.score import is_piece
+from highrank_plugins.common.files import check_sum, read_json
+from highrank_plugins.common.text_lines import is_piece
 from highrank_plugins.common.user_error import UserError
 
 CERTIFICATE = "certificate.json"

@@ -1,29 +1,32 @@
-"""Write files completely or not at all, and turn results into plain values for JSON."""
+"""Write files completely or not at all, compare checksums, and make plain values for JSON.
+
+A ledger of binarised data, `sha256sums`, holds the checksums of its files.
+"""
 
 import errno
+import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import stat
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from highrank_plugins.common.formatting import size
-from highrank_plugins.common.user_error import UserError
+from highrank_plugins.common.user_error import UserError, cannot_be_written, free_space
 
+SUMS = "sha256sums"
+_BINARISED = ("*.bin", "*.idx", "dict*.txt")
+DIGITS = {"sha256": 64, "md5": 32}
+_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _BLOCK = 8 << 20
 MOST_JSON = 64 << 20  # bytes of a JSON file; none of ours has a tenth of it
-KEPT = "; the previous contents are kept"
-_NO_SPACE = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EFBIG: "the file exceeds the limit on file sizes (ulimit -f)",
-}
 # errors where a file system has no hard links, or none between these two places
 _NO_LINKS = {
     errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK,
@@ -118,7 +121,7 @@ def write_whole(path: str | Path, write: Callable[[Any], object], expected_bytes
             raise OSError(errno.EIO, "the disk does not hold the written data")
         os.replace(part, target)
     except OSError as error:
-        raise _explained(error, target, expected_bytes) from None
+        raise cannot_be_written(error, target, expected_bytes) from None
     finally:
         with suppress(OSError):
             os.unlink(part)  # a .part file is always incomplete
@@ -141,7 +144,7 @@ def link_whole(source: str | Path, target: str | Path) -> None:
         os.replace(part, target)
     except OSError as error:
         if error.errno not in _NO_LINKS:
-            raise _explained(error, target) from None
+            raise cannot_be_written(error, target) from None
         with open(source, "rb") as file:
             size = os.path.getsize(source)
             write_whole(target, lambda copy: shutil.copyfileobj(file, copy, _BLOCK), size)
@@ -199,14 +202,6 @@ def _write_to_disk(file: IO[bytes], write: Callable[[Any], object]) -> int:
     return checksum
 
 
-def free_space(path: str | Path) -> tuple[int, Path]:
-    """Return the bytes that are free for a file or folder, and the nearest folder that exists."""
-    folder = Path(path)
-    while not folder.is_dir():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free, folder
-
-
 def require_space(path: Path, needed: float) -> None:
     """Refuse to begin what will not fit on the disk."""
     free, folder = free_space(path)
@@ -215,31 +210,6 @@ def require_space(path: Path, needed: float) -> None:
             f"{size(needed)} are needed on the disk of {folder}, {size(free)} are free: free some "
             "space, or write elsewhere (--exp-dir, --log-dir)"
         )
-
-
-@contextmanager
-def names_full_disk(folder: Path) -> Iterator[None]:
-    """Add to errors about a full disk the folder that the block writes to, and its free space."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _NO_SPACE or error.strerror != os.strerror(error.errno):
-            raise
-        raise _explained(error, str(folder), ending="") from None
-
-
-def _explained(error: OSError, target: str, expected_bytes: int = 0, ending: str = KEPT) -> OSError:
-    """Return the error in words that say what to do, with the name of the file."""
-    reason = _NO_SPACE.get(error.errno or 0)
-    if reason is None:
-        return OSError(error.errno, f"it cannot be written ({error.strerror})", target)
-    needed = f", {size(expected_bytes)} are needed" if expected_bytes else ""
-    return OSError(
-        error.errno,
-        f"{reason}: {size(free_space(target)[0])} are free{needed}. Free some space and run the "
-        f"same command again{ending}",
-        target,
-    )
 
 
 def plain(value: Any) -> Any:
@@ -257,3 +227,56 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value
+
+
+class ChecksumError(UserError):
+    """Report a checksum that does not match, or that is malformed."""
+
+
+def checksum(path: Path, algorithm: str = "sha256") -> str:
+    """Return the checksum in hexadecimal digits; read the file in blocks."""
+    require_regular(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def check_sum(path: Path, expected: str, algorithm: str = "sha256") -> None:
+    """Compare a file with a published checksum of an algorithm of `DIGITS`."""
+    digits = DIGITS[algorithm]
+    if not re.fullmatch(f"[0-9a-f]{{{digits}}}", expected):
+        raise ChecksumError(
+            f"{algorithm} {expected!r}: expected {digits} hexadecimal digits in lower case"
+        )
+    found = checksum(path, algorithm)
+    if found != expected:
+        raise ChecksumError(
+            f"{path}: its {algorithm} is {found} but should be {expected}: the file is "
+            "damaged or a different one; delete it and fetch it again"
+        )
+
+
+def read_ledger(ledger: Path) -> dict[str, str]:
+    """Return checksums by name, none if the ledger, which `sha256sum` could write, is missing."""
+    require_regular(ledger)
+    sums = {}
+    text = ledger.read_text(encoding="utf-8") if ledger.exists() else ""
+    for number, line in enumerate(text.splitlines(), 1):
+        match = _LINE.fullmatch(line)
+        if not match:
+            raise ChecksumError(
+                f"{ledger}:{number}: expected a sha256, two spaces and a name; delete the line"
+            )
+        sums[match[2]] = match[1]
+    return sums
+
+
+def write_sums(folder: Path, others: Mapping[str, str] | None = None) -> None:
+    """Write the checksums of a folder of binarised data, as `sha256sum` would, and `others`."""
+    files = (path for pattern in _BINARISED for path in folder.glob(pattern))
+    sums = {**(others or {}), **{path.name: checksum(path) for path in files}}
+    write_text(folder / SUMS, "".join(f"{sums[name]}  {name}\n" for name in sorted(sums)))
+
+
+def digest_of_words(words: Iterable[str]) -> str:
+    """Return the sha256 of a dictionary's words in order, which checkpoints hold."""
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()

@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from highrank_plugins.common.files import flush, names_full_disk, open_own, require_regular
-from highrank_plugins.common.user_error import UserError
+from highrank_plugins.common.files import flush, open_own, require_regular
+from highrank_plugins.common.user_error import UserError, names_full_disk
 
 logger = logging.getLogger(__name__)
 _STAMP = ".highrank-incomplete"

@@ -1,7 +1,8 @@
-"""Let each process of a training run watch itself, so that one that hangs is named and ends all.
+"""Watch each process of a training run, so that one that hangs is named, and define its events.
 
 The trainer calls `beat` at each batch, epoch, validation and checkpoint. If no beat comes for long,
-the process ends itself, and its launcher ends the others. This module imports nothing heavy, and
+the process ends itself, and its launcher ends the others. It also tells each `TrainingListener`
+what it begins. This module imports nothing heavy, and
 loads before torch.
 """
 
@@ -10,8 +11,10 @@ import os
 import re
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from highrank_plugins.common import stop_request
 
@@ -119,3 +122,48 @@ def stall(folder: Path) -> str:
 def _folder() -> str | None:
     """Return the folder of a launcher on this machine; under SLURM it is on a shared disk."""
     return os.environ.get(stop_request.DIRECTORY) if stop_request.LAUNCHED in os.environ else None
+
+
+class TrainingListener:
+    """Receive fairseq's training events: base of optimizers (torch's), tasks and models.
+
+    A listener overrides what it needs; the methods here do nothing. Every process calls them.
+    """
+
+    # Also listens, but only in the first process.
+    monitor: "TrainingListener | None" = None
+
+    def function_options(self) -> Mapping[str, Any]:
+        """Return the model options that each checkpoint must hold, wherever they were set."""
+        return {}
+
+    def check_saved_options(self, options: Mapping[str, Any]) -> None:
+        """Compare the model options of a checkpoint with ours, before it is loaded."""
+
+    def before_epoch(self, epoch: int) -> None:
+        """Prepare for an epoch of training, counted from 1."""
+
+    def before_update(self, updates: int) -> None:
+        """Prepare for the update after `updates` ones, or for the repetition of a failed one."""
+
+    def after_update(self, updates: int, logdir: str | None) -> None:
+        """React to an update; `updates` is as before if it failed, `logdir` TensorBoard's."""
+
+    def before_validation(self) -> None:
+        """Prepare for a validation."""
+
+    def after_epoch(self, loss: float) -> None:
+        """React to the validation loss of an epoch, before the checkpoint is written."""
+
+    def before_save(self) -> None:
+        """Prepare what a checkpoint will hold."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the training run should end."""
+        return False
+
+
+def listening(*candidates: object) -> list[TrainingListener]:
+    """Return the candidates that listen."""
+    return [candidate for candidate in candidates if isinstance(candidate, TrainingListener)]

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, NamedTuple
 
-from highrank_plugins.common.names import flag
-from highrank_plugins.common.score import NO_QUALITY, reversed_flag
+from highrank_plugins.common.names import NO_QUALITY, flag, reversed_flag
 from highrank_plugins.common.user_error import UserError
 
 

@@ -20,6 +20,12 @@ UNKNOWN = "<unk>"
 _RESERVED = re.compile(r"(?<!\S)(?:<s>|<pad>|</s>|madeupword\d{4,})(?!\S)")
 _UNKNOWN = re.compile(rf"(?<!\S){UNKNOWN}(?!\S)")
 _REMOVE = "which fairseq reserves; remove it"
+# left in text that nobody joined by SentencePiece, subword-nmt, WordPiece, GPT-2, others and Moses
+PIECES = (
+    r"▁\w", r"@@(?!\S)", r"(?<=\S )##\w", "</w>|[￭￨]", r"<0x[0-9A-F]{2}>",
+    r"(?<!\S)@[-,.:/]@(?!\S)",  # below: Maltese has the letters Ġ and Ċ, too
+    r"(?<!\S)Ġ\S+\s+(?:\S+\s+)?Ġ|(?<!\S)Ċ(?!\S)|[a-z]Ġ\w",
+)  # fmt: skip
 Problem = tuple[int, str]  # column, in characters from 1, and description
 
 
@@ -72,6 +78,11 @@ class TextRules:
 
 PARALLEL = TextRules(max_words=MAX_WORDS)
 NO_EMPTY_LINES = TextRules(max_words=MAX_WORDS, empty_lines=False)
+
+
+def is_piece(word: str) -> bool:
+    """Whether a word of a dictionary has a mark of pieces."""
+    return any(re.search(pattern, f"x {word} {word}") for pattern in PIECES)
 
 
 def fold(line: str) -> str:

@@ -1,14 +1,24 @@
-"""Report what a user can correct in one line, and end silently once nobody reads the output."""
+"""Report in one line what a user can correct, also full disks; end if nobody reads the output."""
 
+import errno
 import os
 import select
+import shutil
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from highrank_plugins.common.formatting import visible
+from highrank_plugins.common.formatting import size, visible
+
+KEPT = "; the previous contents are kept"
+_NO_SPACE = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file exceeds the limit on file sizes (ulimit -f)",
+}
 
 
 class UserError(ValueError):
@@ -57,3 +67,38 @@ def _descriptors() -> Iterator[int]:
             yield stream.fileno()
         except (AttributeError, OSError, ValueError):  # closed, or not a file
             continue
+
+
+def free_space(path: str | Path) -> tuple[int, Path]:
+    """Return the bytes that are free for a file or folder, and the nearest folder that exists."""
+    folder = Path(path)
+    while not folder.is_dir():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free, folder
+
+
+@contextmanager
+def names_full_disk(folder: Path) -> Iterator[None]:
+    """Add to errors about a full disk the folder that the block writes to, and its free space."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_SPACE or error.strerror != os.strerror(error.errno):
+            raise
+        raise cannot_be_written(error, str(folder), ending="") from None
+
+
+def cannot_be_written(
+    error: OSError, target: str, expected_bytes: int = 0, ending: str = KEPT
+) -> OSError:
+    """Return the error in words that say what to do, with the name of the file."""
+    reason = _NO_SPACE.get(error.errno or 0)
+    if reason is None:
+        return OSError(error.errno, f"it cannot be written ({error.strerror})", target)
+    needed = f", {size(expected_bytes)} are needed" if expected_bytes else ""
+    return OSError(
+        error.errno,
+        f"{reason}: {size(free_space(target)[0])} are free{needed}. Free some space and run the "
+        f"same command again{ending}",
+        target,
+    )

@@ -15,7 +15,7 @@ from typing import IO, Self
 
 from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.folders import new_folder
-from highrank_plugins.common.progress import bar_options
+from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.user_error import UserError
 
 # name, whether it is a folder, and a function that opens it if it is a regular file

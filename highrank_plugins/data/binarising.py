@@ -8,10 +8,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from highrank_plugins.common.checksums import SUMS, read_ledger, write_sums
-from highrank_plugins.common.files import require_regular, write_text
+from highrank_plugins.common.files import SUMS, read_ledger, require_regular, write_sums, write_text
+from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.processes import ordered_map
-from highrank_plugins.common.progress import bar_options
 from highrank_plugins.common.text_lines import MAX_PIECES, UNKNOWN, TextRules, check_texts
 from highrank_plugins.common.user_error import UserError
 

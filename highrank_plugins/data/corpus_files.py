@@ -7,10 +7,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
-from highrank_plugins.common.blocks import validated
+from highrank_plugins.common.blocks import ConfigurationError, read_tree, validated
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
 from highrank_plugins.data.fetch import fetch
 
 LEDGER = "checksums.txt"

@@ -14,10 +14,15 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
 
-from highrank_plugins.common.checksums import ChecksumError, check_sum, checksum, read_ledger
-from highrank_plugins.common.files import write_text
+from highrank_plugins.common.files import (
+    ChecksumError,
+    check_sum,
+    checksum,
+    read_ledger,
+    write_text,
+)
 from highrank_plugins.common.folders import held_alone
-from highrank_plugins.common.progress import bar_options
+from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.archives import largest_size
 

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from itertools import chain, repeat, zip_longest
 from pathlib import Path
 
-from highrank_plugins.common.blocks import BlockOptions, option
+from highrank_plugins.common.blocks import BlockOptions, ConfigurationError, option
 from highrank_plugins.common.files import write_json
 from highrank_plugins.common.text_lines import (
     TextError,
@@ -23,7 +23,6 @@ from highrank_plugins.common.text_lines import (
     reserved_word,
 )
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.data.archives import extract
 from highrank_plugins.data.corpus_files import CorpusFiles, Texts
 

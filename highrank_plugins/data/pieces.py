@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.folders import refuse_mixture
+from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.processes import batches, ordered_map
-from highrank_plugins.common.progress import bar_options
 from highrank_plugins.common.text_lines import (
     PARALLEL,
     byte_lines,

@@ -9,6 +9,7 @@ own generator, which draws for one gate after another.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -16,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from highrank_plugins.common.dropout_masks import dropout_mask
 from highrank_plugins.losses.plan import Named
 
 NOISE_BLOCK = 64  # number of tokens that share a generator
+_VALUES = 2**16
 
 
 @dataclass
@@ -103,3 +104,23 @@ def sample_mask(leading: torch.Size, width: int, p: float, locked: bool, like: T
     """Return a dropout mask [R, width] of features [*leading, F]; a row per column when locked."""
     rows = math.prod(leading[1:]) if locked and len(leading) > 1 else math.prod(leading)
     return dropout_mask((rows, width), p, like)
+
+
+def dropout_mask(shape: Sequence[int], p: float, like: Tensor) -> Tensor:
+    """Draw entries 0 with probability p, else 1/(1 − p), of the dtype and device of `like`.
+
+    They come from torch's default generator. On a CPU torch draws 53 random bits for every entry,
+    in 12 ns each; DropConnect's masks took a twentieth of a training step of AWD-LSTM. Here 16 bits
+    decide an entry, so that p, in [0, 1], is rounded to a multiple of 2^−16.
+    """
+    if p >= 1:
+        return like.new_zeros(shape)
+    if like.device.type != "cpu":
+        return like.new_empty(shape).bernoulli_(1 - p).div_(1 - p)
+    entries = math.prod(shape)
+    words = torch.empty(-(-entries // 4), dtype=torch.int64)
+    words.random_(-(2**63), None)  # all 64 bits
+    fair = words.view(torch.int16)[:entries]  # each from −2^15 to 2^15 − 1
+    kept = max(1, round((1 - p) * _VALUES))
+    mask = fair <= kept - _VALUES // 2 - 1
+    return mask.view(*shape).to(like.dtype).div_(1 - p)

@@ -26,10 +26,10 @@ from fairseq.dataclass.initialize import hydra_init
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
-from highrank_plugins.common.checksums import SUMS, checksum, read_ledger
+from highrank_plugins.common.files import SUMS, checksum, read_ledger
+from highrank_plugins.common.heartbeat import listening
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import described
-from highrank_plugins.common.training_listener import listening
 from highrank_plugins.common.user_error import UserError
 
 logger = logging.getLogger(__name__)

@@ -43,10 +43,9 @@ from highrank_plugins.common.checkpoint_file import (
     check_sizes_and_paths,
     warn_without_hash,
 )
-from highrank_plugins.common.checksums import digest_of_words
-from highrank_plugins.common.files import link_whole, write_whole
+from highrank_plugins.common.files import digest_of_words, link_whole, write_whole
+from highrank_plugins.common.heartbeat import listening
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.training_listener import listening
 from highrank_plugins.common.user_error import UserError
 
 _ATTEMPTS = 3

@@ -30,11 +30,16 @@ from fairseq.data import Dictionary, data_utils, indexed_dataset
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationTask
 
-from highrank_plugins.common.checksums import SUMS, checksum, digest_of_words, read_ledger
-from highrank_plugins.common.files import require_regular
+from highrank_plugins.common.files import (
+    SUMS,
+    checksum,
+    digest_of_words,
+    read_ledger,
+    require_regular,
+)
 from highrank_plugins.common.folders import refuse_mixture
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.score import is_piece
+from highrank_plugins.common.text_lines import is_piece
 from highrank_plugins.common.user_error import UserError
 
 logger = logging.getLogger(__name__)

@@ -37,8 +37,13 @@ from omegaconf import OmegaConf
 from highrank_plugins.common import text_lines
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.score import is_piece
-from highrank_plugins.common.text_lines import MAX_PIECES, TextRules, check_texts, decode_line
+from highrank_plugins.common.text_lines import (
+    MAX_PIECES,
+    TextRules,
+    check_texts,
+    decode_line,
+    is_piece,
+)
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.commands import write_output
 from highrank_plugins.hooks.evaluation import SKIPS

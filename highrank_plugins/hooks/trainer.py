@@ -41,9 +41,8 @@ from fairseq.trainer import Trainer
 from fairseq_cli import train as training
 
 from highrank_plugins.common.checkpoint_file import ReasonsOf, saved_options
-from highrank_plugins.common.heartbeat import beat
-from highrank_plugins.common.score import criterion, reversed_flag
-from highrank_plugins.common.training_listener import TrainingListener, listening
+from highrank_plugins.common.heartbeat import TrainingListener, beat, listening
+from highrank_plugins.common.names import criterion, reversed_flag
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks import checkpoints, optimizers
 from highrank_plugins.hooks.changed_options import HASHES, check_options, hashes_of_data

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-from highrank_plugins.common.progress import bar_options
+from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.inference.loading import DTYPES, LoadedModel, load_model, pick_device
 from highrank_plugins.inference.streaming_model import (
     TASK,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from highrank_plugins.analysis.retention import ColumnSpace, column_space
 from highrank_plugins.common.formatting import Figure
-from highrank_plugins.common.score import Score
+from highrank_plugins.common.names import Score
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.registry import Registry
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from highrank_plugins.analysis.divergence import Estimate, PredictionSums, mean_kld_of_sums
 from highrank_plugins.analysis.predictions import perplexity_by_band
 from highrank_plugins.common.formatting import Bars, Figure
-from highrank_plugins.common.score import Score
+from highrank_plugins.common.names import Score
 from highrank_plugins.measures import base
 
 NUMBERS = 2**22  # log-probabilities held in memory at a time

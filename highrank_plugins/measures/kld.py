@@ -18,7 +18,7 @@ from highrank_plugins.analysis.divergence import (
 )
 from highrank_plugins.analysis.predictions import check_log_probs
 from highrank_plugins.common.formatting import Bars, Figure
-from highrank_plugins.common.score import Score
+from highrank_plugins.common.names import Score
 from highrank_plugins.heads import Head
 from highrank_plugins.measures import base
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from highrank_plugins.analysis.predictions import Band, perplexity_by_band, target_ranks
 from highrank_plugins.common.formatting import Bars, Figure, percent, short
-from highrank_plugins.common.score import Score
+from highrank_plugins.common.names import Score
 from highrank_plugins.measures import base
 
 FEWEST = 50  # tokens of a perplexity that a figure shows

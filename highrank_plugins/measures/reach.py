@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import torch
 
 from highrank_plugins.analysis.unargmaxable_words import ranks_linearly, reach
-from highrank_plugins.common.formatting import Bars, Figure
+from highrank_plugins.common.formatting import Bars, Figure, bar
 from highrank_plugins.common.names import layer_name
-from highrank_plugins.common.progress import bar
 from highrank_plugins.measures import base
 
 

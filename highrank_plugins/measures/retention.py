@@ -11,7 +11,7 @@ from torch import Tensor
 
 from highrank_plugins.analysis.retention import column_space, retained_by_head
 from highrank_plugins.common.formatting import Figure, Lines, percent
-from highrank_plugins.common.score import Score
+from highrank_plugins.common.names import Score
 from highrank_plugins.measures import base
 
 NUMBERS = 2**24  # logits held in memory at a time

@@ -17,7 +17,7 @@ from highrank_plugins.analysis.spectrum import (
     spectral_entropy,
 )
 from highrank_plugins.common.formatting import Figure, Lines, short
-from highrank_plugins.common.score import Score
+from highrank_plugins.common.names import Score
 from highrank_plugins.heads import Head
 from highrank_plugins.measures import base
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated, Self
 
 from highrank_plugins.analysis.unargmaxable_words import ranks_linearly, unargmaxable_classes
-from highrank_plugins.common.formatting import Bars, Figure
+from highrank_plugins.common.formatting import Bars, Figure, bar
 from highrank_plugins.common.names import layer_name
-from highrank_plugins.common.progress import bar
 from highrank_plugins.measures.base import CardTile, Rows, WeightMeasure, Words, register_measure
 
 SHOWN = 200  # number of words on a card

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from highrank_plugins.common.formatting import Bars, Figure
-from highrank_plugins.common.names import distinct_names
-from highrank_plugins.common.score import Score
+from highrank_plugins.common.names import Score, distinct_names
 from highrank_plugins.measures import base
 
 

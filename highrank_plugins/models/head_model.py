@@ -8,8 +8,8 @@ from fairseq.models import BaseFairseqModel
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
+from highrank_plugins.common.heartbeat import TrainingListener
 from highrank_plugins.common.names import class_of
-from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
 from highrank_plugins.losses import LossOutput, check_implementation, implementation_here

@@ -9,7 +9,7 @@ from fairseq.logging import metrics
 from fairseq.logging.progress_bar import SummaryWriter
 from torch import Tensor
 
-from highrank_plugins.common.training_listener import TrainingListener
+from highrank_plugins.common.heartbeat import TrainingListener
 from highrank_plugins.heads import Head
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import MonitoredBatch, Snapshot

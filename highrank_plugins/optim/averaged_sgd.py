@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import ASGD
 
-from highrank_plugins.common.training_listener import TrainingListener
+from highrank_plugins.common.heartbeat import TrainingListener
 
 
 def non_monotone_trigger(losses: Sequence[float], n: int = 5) -> int | None:

@@ -27,8 +27,9 @@ from highrank_plugins.results.doubts import (
 )
 from highrank_plugins.results.metrics import COSTS, Metric, metric_named
 from highrank_plugins.results.published import published_rows
-from highrank_plugins.results.record import RESULTS, load_record
-from highrank_plugins.results.results_table import (
+from highrank_plugins.results.record import (
+    RESULTS,
+    load_record,
     metrics_of,
     numbers_of,
     read_records,

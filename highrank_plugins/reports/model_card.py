@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.formatting import cell
-from highrank_plugins.common.names import flag
-from highrank_plugins.common.score import criterion
+from highrank_plugins.common.names import criterion, flag
 from highrank_plugins.results.doubts import doubts
 
 _CARD = """\

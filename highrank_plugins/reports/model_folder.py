@@ -18,8 +18,13 @@ from highrank_plugins.common.certificate import (
     of_fairseq,
 )
 from highrank_plugins.common.checkpoint_file import check_sizes_and_paths, warn_without_hash
-from highrank_plugins.common.checksums import check_sum
-from highrank_plugins.common.files import read_json, require_regular, write_json, write_text
+from highrank_plugins.common.files import (
+    check_sum,
+    read_json,
+    require_regular,
+    write_json,
+    write_text,
+)
 from highrank_plugins.common.folders import new_folder
 from highrank_plugins.data.pieces import piece_options
 from highrank_plugins.reports.model_card import model_card

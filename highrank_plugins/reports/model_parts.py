@@ -6,8 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from highrank_plugins.common.checksums import checksum, digest_of_words
-from highrank_plugins.common.files import plain, require_regular, write_text
+from highrank_plugins.common.files import (
+    checksum,
+    digest_of_words,
+    plain,
+    require_regular,
+    write_text,
+)
 from highrank_plugins.common.provenance import versions
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.pieces import piece_options, require_pieces_of

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.files import read_json
-from highrank_plugins.common.score import Score
+from highrank_plugins.common.names import Score
 from highrank_plugins.data.parallel import KEPT, REPORT, words_of
 from highrank_plugins.results.counts import (
     FIRST_SHARD,

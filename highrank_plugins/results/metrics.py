@@ -1,12 +1,12 @@
 """List every metric of a record once: what tables, plots, summaries and papers call it.
 
 A metric that is not listed is headed by its own name. Whether more of it is better follows from its
-name, see `common/score.py`; costs say it here.
+name, see `common/names.py`; costs say it here.
 """
 
 from dataclasses import dataclass
 
-from highrank_plugins.common.score import direction
+from highrank_plugins.common.names import direction
 
 
 @dataclass(frozen=True)

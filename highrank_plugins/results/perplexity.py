@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from highrank_plugins.common.checksums import checksum
-from highrank_plugins.common.files import read_json
-from highrank_plugins.common.score import Score
+from highrank_plugins.common.files import checksum, read_json
+from highrank_plugins.common.names import Score
 from highrank_plugins.common.text_lines import byte_lines
 from highrank_plugins.data.binarising import SPECIAL
 from highrank_plugins.measures import find_measure, measure_names

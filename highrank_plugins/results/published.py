@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.results.metrics import KINDS
 from highrank_plugins.results.perplexity import BEFORE
 

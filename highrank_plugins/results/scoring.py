@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from highrank_plugins.analysis.scored_text import Tokens, bleu_tokens, require_joined
-from highrank_plugins.common.names import distinct_names
-from highrank_plugins.common.score import Score
+from highrank_plugins.common.names import Score, distinct_names
 from highrank_plugins.common.text_lines import TextRules, read_text
 from highrank_plugins.data.pieces import tokenise
 
@@ -221,7 +220,7 @@ def dialogue_scores(contexts: Sequence[tuple[Sentences, Sentences]]) -> dict[str
     import numpy as np
     from tqdm import tqdm
 
-    from highrank_plugins.common.progress import bar_options
+    from highrank_plugins.common.formatting import bar_options
 
     if not contexts:
         raise ScoreError("there are no contexts to score")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.files import read_json
-from highrank_plugins.common.score import Score
+from highrank_plugins.common.names import Score
 from highrank_plugins.results import ledger, perplexity
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.metrics import metric_named

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import highrank_plugins
 from highrank_plugins.analysis.statistics import Summary, confidence_interval
+from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.results.comparison import Compared, ComparedSystem
 from highrank_plugins.results.doubts import SCORING, STEPS, TEXT_BLOCKS, flat_settings

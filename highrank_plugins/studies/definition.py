@@ -12,9 +12,15 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PositiveInt
 
 import highrank_plugins
-from highrank_plugins.common.blocks import BlockOptions, option, validated
+from highrank_plugins.common.blocks import (
+    BlockOptions,
+    ConfigurationError,
+    Tree,
+    option,
+    read_tree,
+    validated,
+)
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.common.yaml_tree import ConfigurationError, Tree, read_tree
 from highrank_plugins.training.configuration import Scalar
 from highrank_plugins.training.launch.batch_job import check_characters
 

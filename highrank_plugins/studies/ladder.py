@@ -9,9 +9,14 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from highrank_plugins.common.blocks import BlockOptions, validated
+from highrank_plugins.common.blocks import (
+    BlockOptions,
+    ConfigurationError,
+    Tree,
+    read_tree,
+    validated,
+)
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.common.yaml_tree import ConfigurationError, Tree, read_tree
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.studies.definition import Changes, Multiples, Seed, Study, Values, study_of
 from highrank_plugins.studies.members import PreparedMember

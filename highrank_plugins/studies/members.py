@@ -16,10 +16,9 @@ from typing import Any
 
 import yaml
 
-from highrank_plugins.common.checksums import checksum
-from highrank_plugins.common.files import write_text
+from highrank_plugins.common.blocks import ConfigurationError, read_tree
+from highrank_plugins.common.files import checksum, write_text
 from highrank_plugins.common.provenance import PACKAGES, machine_kind
-from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.results.record import DIVERGED, RESULTS, load_record
 from highrank_plugins.studies.definition import (

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 import highrank_plugins
-from highrank_plugins.common.checksums import checksum
-from highrank_plugins.common.files import read_json, write_json, write_text, write_whole
+from highrank_plugins.common.files import checksum, read_json, write_json, write_text, write_whole
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.processes import ordered_map, usable_cores
 from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions

@@ -15,9 +15,9 @@ from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from omegaconf import II
 
+from highrank_plugins.common.heartbeat import TrainingListener
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import described
-from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.tasks.carried_state import CarriedState, gather_streams, streams_of
 from highrank_plugins.tasks.streams import ScoredStreams, SplitTokens, Streams, chunk_plan

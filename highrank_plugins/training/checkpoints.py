@@ -14,8 +14,7 @@ from highrank_plugins.common.checkpoint_file import (
     saved_options,
     warn_without_hash,
 )
-from highrank_plugins.common.names import flag
-from highrank_plugins.common.score import criterion, direction, reversed_flag
+from highrank_plugins.common.names import criterion, direction, flag, reversed_flag
 
 if TYPE_CHECKING:
     from torch import Tensor

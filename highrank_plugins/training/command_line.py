@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import yaml
 
 import highrank_plugins
+from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.common.files import write_text
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.measures import find_measure, measure_names
 from highrank_plugins.training.blocks import PROGRAMS, Program, program_of
 from highrank_plugins.training.configuration import Configuration

@@ -7,14 +7,15 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 
-from highrank_plugins.common.blocks import BlockOptions, explained_places
-from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.common.yaml_tree import (
+from highrank_plugins.common.blocks import (
+    BlockOptions,
     ConfigurationError,
     Tree,
+    explained_places,
     override,
     read_tree,
 )
+from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.data.pieces import PieceSettings
 from highrank_plugins.measures import measure_names
 from highrank_plugins.training.blocks import (

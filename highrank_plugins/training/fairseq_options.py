@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any, NoReturn
 
 import highrank_plugins
+from highrank_plugins.common.blocks import ConfigurationError, Tree
 from highrank_plugins.common.names import did_you_mean, flag, option_name
 from highrank_plugins.common.options import WrongNumbers
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.common.yaml_tree import ConfigurationError, Tree
 from highrank_plugins.training.command_line import PROGRAMS, user_dir, words_of
 from highrank_plugins.training.configuration import Configuration
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from highrank_plugins.common.dropout_masks import dropout_mask
+from highrank_plugins.heads.random_state import dropout_mask
 
 # A dropped matrix is a new tensor, so cuDNN copies the weights into one piece at every call, as it
 # must; `flatten_parameters`, which the warning recommends, would not help.

@@ -24,12 +24,11 @@ from highrank_plugins.cli.options import (
     report,
     user_errors,
 )
+from highrank_plugins.common.blocks import ConfigurationError, read_tree
 from highrank_plugins.common.files import write_json
 from highrank_plugins.common.folders import held_alone
-from highrank_plugins.common.formatting import Bars, Figure, Lines
-from highrank_plugins.common.progress import bar
+from highrank_plugins.common.formatting import Bars, Figure, Lines, bar
 from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
-from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
 from highrank_plugins.reports import plots
 from recipes.synthetic.fitting import (
     DirichletSettings,

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.common.progress import Progress, silent
+from highrank_plugins.common.formatting import Progress, silent
 from highrank_plugins.heads import Head, build_head, head_names, head_options, pointwise_names
 
 SCALE = 3.0  # length of word vectors; contexts of mixtures lie in [−1, 1]

@@ -5,7 +5,7 @@ from sacrebleu.metrics import BLEU
 
 from highrank_plugins.analysis.scored_text import bleu_tokens, require_joined
 from highrank_plugins.analysis.statistics import paired_bleu
-from highrank_plugins.common.score import is_piece
+from highrank_plugins.common.text_lines import is_piece
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.results.scoring import score, tokenised_scores
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.benchmarks.rows import read_csv, table
-from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.common.blocks import read_tree
 from scripts import results_pages
 from tests.docs.test_results_pages import different_lines
 

@@ -182,7 +182,9 @@ def test_spectra_are_drawn_as_in_the_papers(tmp_path, monkeypatch):
 def test_spectra_refuse_files_of_another_kind(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     done = invoke("spectra", tmp_path / "a.json")
-    assert done.exit_code == 2 and "a.json: not a result of analyse spectrum" in done.output
+    assert (
+        done.exit_code == 2 and "a.json: not a result of highrank measure spectrum" in done.output
+    )
 
 
 def test_spectra_with_equal_file_names_get_distinct_names(tmp_path):

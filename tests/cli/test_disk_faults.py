@@ -14,8 +14,7 @@ def doctor(*words):
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(disk_faults, "_RENAMES", 20)
+def own_signals(monkeypatch):
     monkeypatch.setattr("signal.signal", lambda *arguments: None)
 
 

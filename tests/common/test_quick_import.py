@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import importlib.util
 import sys
-from highrank_plugins.common.quick_import import defer_statistics
+from highrank_plugins.common.patching import defer_statistics
 defer_statistics()
 defer_statistics()
 class Library:

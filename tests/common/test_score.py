@@ -1,9 +1,9 @@
-"""common/score.py: which numbers are better, and that options cannot turn it round."""
+"""common/names.py: which numbers are better, and that options cannot turn it round."""
 
 import pytest
 
+from highrank_plugins.common.names import criterion, direction
 from highrank_plugins.common.options import WrongNumbers, check_ranges
-from highrank_plugins.common.score import criterion, direction
 
 LOWER = """loss nll_loss ppl wer uer raw_wer ter c_error bt_nll_loss f0_loss accuracy_loss
     weighted_lm_ppl test_perplexity_before_finetuning valid_bits top_1_error mse rmse mae kld

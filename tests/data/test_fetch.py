@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
-from highrank_plugins.common.checksums import ChecksumError
+from highrank_plugins.common.files import ChecksumError
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import archives
 from highrank_plugins.data.fetch import fetch

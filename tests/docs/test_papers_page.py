@@ -5,7 +5,7 @@ from statistics import mean
 
 import pytest
 
-from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
+from highrank_plugins.common.blocks import ConfigurationError, read_tree
 from highrank_plugins.results.published import FILE, read_published
 from highrank_plugins.training import configuration
 from scripts import papers_page

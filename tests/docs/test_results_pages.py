@@ -9,7 +9,7 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.results.doubts import is_perplexity
 from scripts import results_pages
 

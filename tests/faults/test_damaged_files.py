@@ -16,7 +16,7 @@ from fairseq.data import Dictionary, data_utils
 import highrank_plugins.hooks.checkpoints
 import highrank_plugins.hooks.data_checks
 from highrank_plugins.common.checkpoint_file import DamagedArchiveError, check_archive
-from highrank_plugins.common.checksums import write_sums
+from highrank_plugins.common.files import write_sums
 from tests.compat.conftest import data, translator
 
 __all__ = ["data", "translator"]

@@ -1,6 +1,6 @@
 """The training runs of tests/compat, in whose process hooks are tried, too; listeners to them."""
 
-from highrank_plugins.common.training_listener import TrainingListener
+from highrank_plugins.common.heartbeat import TrainingListener
 from tests.compat.conftest import data, language_model, stock, translator
 
 __all__ = ["data", "language_model", "listen", "stock", "translator"]

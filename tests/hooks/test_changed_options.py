@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from highrank_plugins.common.checksums import write_sums
+from highrank_plugins.common.files import write_sums
 from tests.compat.conftest import run_training, translation_options
 
 

@@ -9,7 +9,7 @@ import pytest
 from fairseq import tasks
 from fairseq.data import Dictionary, data_utils
 
-from highrank_plugins.common.checksums import write_sums
+from highrank_plugins.common.files import write_sums
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.data_checks import check_data
 from tests.compat.conftest import config, run_training, translation_options

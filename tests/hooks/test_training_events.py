@@ -15,7 +15,7 @@ from fairseq.tasks.translation import TranslationTask
 from torch.optim import Optimizer
 
 import highrank_plugins
-from highrank_plugins.common.training_listener import TrainingListener
+from highrank_plugins.common.heartbeat import TrainingListener
 from highrank_plugins.hooks import trainer, training_loop
 from tests.compat.conftest import run_training, translation_options
 from tests.hooks.conftest import listen

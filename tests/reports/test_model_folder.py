@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from highrank_plugins.common.checksums import checksum
+from highrank_plugins.common.files import checksum
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.reports.model_folder import export_model, import_model
 from tests.fairseq_cli import run

@@ -7,7 +7,7 @@ import pytest
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.tokenizer import tokenize_line
 
-from highrank_plugins.common.score import Score
+from highrank_plugins.common.names import Score
 from highrank_plugins.results.ledger import (
     add_generated,
     add_measured,

@@ -7,7 +7,7 @@ import pytest
 from highrank_plugins.analysis.divergence import Estimate
 from highrank_plugins.analysis.predictions import Band
 from highrank_plugins.common.files import plain
-from highrank_plugins.common.score import Score
+from highrank_plugins.common.names import Score
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.kld import Divergences
 from highrank_plugins.measures.predictions import Predictions

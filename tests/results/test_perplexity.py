@@ -2,7 +2,7 @@
 
 import pytest
 
-from highrank_plugins.common.score import Score
+from highrank_plugins.common.names import Score
 from highrank_plugins.results.doubts import below_floor, is_perplexity
 from highrank_plugins.results.perplexity import (
     before_finetuning,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.reports.comparisons import published_table
 from highrank_plugins.reports.tables import to_markdown
 from highrank_plugins.results.metrics import KINDS

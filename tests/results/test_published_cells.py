@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from highrank_plugins.analysis.statistics import Summary, student_t
-from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.results.metrics import KINDS
 from highrank_plugins.results.published import FILE, Published

@@ -6,7 +6,7 @@ from statistics import mean, stdev
 
 import pytest
 
-from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.results.published import (
     FILE,
     SIMILARITY,

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from highrank_plugins.common.score import Score
+from highrank_plugins.common.names import Score
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.record import METRICS, make_record, read_training, summarise
 from highrank_plugins.training.configuration import Configuration

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import highrank_plugins
 from highrank_plugins.cli import app
-from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.results.doubts import flat_settings
 from highrank_plugins.results.verdicts import _SETTINGS, _layer, judge, paper_keys

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from highrank_plugins.common.yaml_tree import ConfigurationError
+from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.members import prepare
 from tests.studies.stub import write_stub, write_study

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from highrank_plugins.analysis.projection import project, size_difference
 from highrank_plugins.cli import app
-from highrank_plugins.common.yaml_tree import ConfigurationError
+from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.studies.ladder import read_ladder
 from highrank_plugins.studies.ladder_table import judge, of_points
 from highrank_plugins.studies.rates import NOT_TUNED

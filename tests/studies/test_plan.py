@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from highrank_plugins.analysis.statistics import seeds_needed, smallest_effect
+from highrank_plugins.common.blocks import ConfigurationError, read_tree
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.provenance import hardware
-from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
 from highrank_plugins.studies.definition import read_study
 from tests.studies.stub import folder_of, starts, study, table_of, write_stub, write_study
 

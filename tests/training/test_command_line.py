@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.common.yaml_tree import ConfigurationError
+from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.training.blocks import PROGRAMS
 from highrank_plugins.training.command_line import arguments, shell_line, unreplaced
 from highrank_plugins.training.configuration import load, load_tree, validate

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.common.yaml_tree import ConfigurationError
+from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.training.configuration import load
 
 BASE = """\

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.cli.train import check_measures
+from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.measures import find_measure, measure_names
 from highrank_plugins.training.command_line import write_recipe_files
 from highrank_plugins.training.configuration import load, load_tree, validate

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from highrank_plugins.common.dropout_masks import dropout_mask
+from highrank_plugins.heads.random_state import dropout_mask
 from highrank_plugins.trunks.awd_lstm import WeightDropLSTM, embed_words, locked_dropout
 from tests.trunks import plain
 

@@ -11,8 +11,8 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.processes import Item, Result, ordered_map, usable_cores
-from highrank_plugins.common.progress import bar_options
 from highrank_plugins.common.text_lines import UNKNOWN
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.binarising import (

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from highrank_plugins.common.progress import bar_options
+from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.binarising import SPECIAL, write_dictionary, write_split
 from highrank_plugins.data.corpora import CorpusOptions

@@ -22,7 +22,7 @@ from highrank_plugins.measures.base import (
     WeightMeasure,
     Words,
 )
-from highrank_plugins.reports.card.describe import describe, parameter_parts
+from highrank_plugins.reports.card.page import Absent, describe, parameter_parts
 from highrank_plugins.results.counts import count_words, sizes_of
 
 if TYPE_CHECKING:
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
     from highrank_plugins.inference.loading import LoadedModel
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Absent:
-    """Replace a value that is missing, and say why."""
-
-    reason: str
 
 
 Maybe: TypeAlias = T | Absent

@@ -16,8 +16,8 @@ from typing import IO
 
 from highrank_plugins.common import heartbeat, stop_request
 from highrank_plugins.common.files import open_own
+from highrank_plugins.common.patching import defer_statistics
 from highrank_plugins.common.processes import end_with_parent
-from highrank_plugins.common.quick_import import defer_statistics
 from highrank_plugins.training.launch.plan import check_command, option
 
 

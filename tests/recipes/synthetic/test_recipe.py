@@ -8,7 +8,7 @@ import pytest
 
 from highrank_plugins.cli import as_command, make_group
 from highrank_plugins.cli.options import option_problems
-from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.common.blocks import read_tree
 from recipes.synthetic.__main__ import EXPERIMENTS
 from tests.recipes.running import RECIPES
 

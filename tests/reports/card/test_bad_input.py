@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.measures import unargmaxable
-from highrank_plugins.reports.card.render import render
+from highrank_plugins.reports.card.page import render
 from tests.reports.card.made import Page, card_of, checkpoint
 from tests.trainings import last, train
 

@@ -9,7 +9,7 @@ from highrank_plugins.common.files import plain
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import TextMeasure
 from highrank_plugins.reports.card.gather import Absent
-from highrank_plugins.reports.card.render import render
+from highrank_plugins.reports.card.page import render
 from tests.reports.card.made import Page, card_of, checkpoint
 
 ARCHS = [

@@ -13,7 +13,7 @@ from highrank_plugins.heads.pointwise import build_pointwise
 from highrank_plugins.inference.collector import Collector
 from highrank_plugins.measures import find_measure
 from highrank_plugins.measures.base import TextMeasure
-from highrank_plugins.reports.card.describe import describe_head
+from highrank_plugins.reports.card.page import describe_head
 from tests.reports.card.made import card_of, checkpoint
 
 TOKENS = 90

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from highrank_plugins.common.dropout_masks import dropout_mask
+from highrank_plugins.heads.random_state import dropout_mask
 
 
 def mask(shape, p, dtype=torch.float32, seed=3):
