@@ -1,4 +1,4 @@
-"""common/dropout_masks.py: fair, of the right values, governed by the seed."""
+"""Dropout masks are fair, of the right values, governed by the seed."""
 
 import pytest
 import torch
