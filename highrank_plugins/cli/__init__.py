@@ -46,7 +46,6 @@ COMMANDS = {
     "bench": ("Measure time and memory of losses and models.", "bench:bench"),
     "list": ("Print all architectures, layers or recipes.", "listings:listings"),
     "doctor": ("Show versions, devices, missing packages; try a disk.", "doctor:doctor"),
-    "user-dir": ("Print the directory for fairseq's --user-dir.", "listings:user_dir"),
     # for recipes and studies
     "train": ("Check a configuration, and write its commands.", "train:train"),
     "match": ("Change widths until two models are equally large.", "study:match"),
@@ -258,10 +257,20 @@ def as_command(found: typer.Typer | Callable[..., None]) -> Any:
     return typer.main.get_command(found)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"highrank_plugins {highrank_plugins.__version__}")
-        raise typer.Exit
+def _prints(name: str, what: str, text: str) -> Any:
+    """Return an option that prints a text and exits."""
+
+    def print_text(wanted: bool) -> None:
+        if wanted:
+            typer.echo(text)
+            raise typer.Exit
+
+    return typer.Option(name, help=f"Print {what} and exit.", callback=print_text, is_eager=True)
+
+
+_VERSION = _prints("--version", "the version", f"highrank_plugins {highrank_plugins.__version__}")
+_PACKAGE = str(Path(highrank_plugins.__file__).parent.resolve())
+_USER_DIR = _prints("--user-dir", "the folder for fairseq's --user-dir", _PACKAGE)
 
 
 app = typer.Typer(
@@ -274,14 +283,9 @@ app = typer.Typer(
 
 @app.callback()
 def _options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
-        ),
-    ] = False,
+    version: Annotated[bool, _VERSION] = False, user_dir: Annotated[bool, _USER_DIR] = False
 ) -> None:
-    """High-rank output layers for torch and fairseq."""
+    """Output layers for torch; for fairseq with --user-dir $(highrank --user-dir)."""
 
 
 def main() -> None:

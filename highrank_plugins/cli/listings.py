@@ -1,4 +1,4 @@
-"""Provide `highrank list`: what exists; and `user-dir`."""
+"""Provide `highrank list`: what exists."""
 
 import inspect
 from collections.abc import Iterator
@@ -105,13 +105,3 @@ def _confs(recipe: Path) -> str:
         f"{'' if folder == '.' else f'{folder}/'}{{{','.join(names)}}}"
         for folder, names in folders.items()
     )
-
-
-def user_dir() -> None:
-    """Print the directory for fairseq's --user-dir.
-
-    Example: highrank user-dir
-
-    In a command: fairseq-train data-bin --user-dir $(highrank user-dir) …
-    """
-    typer.echo(Path(highrank_plugins.__file__).parent.resolve())

@@ -151,7 +151,7 @@ def _command(name: str, cfg: dict[str, Any], pieces: Sequence[tuple[str, str]]) 
     # the run's user-dir, a package that may register further layers
     package = Path(cfg["common"].get("user_dir") or "highrank_plugins").name
     ours = package == "highrank_plugins"
-    user_dir = "$(highrank user-dir)" if ours else shlex.quote(package)
+    user_dir = "$(highrank --user-dir)" if ours else shlex.quote(package)
     return f"{words} --user-dir {user_dir} --path {shlex.quote(f'{name}.pt')}"
 
 

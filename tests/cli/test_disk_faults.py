@@ -1,5 +1,6 @@
 """`highrank doctor --faults` finds what a disk lacks, prints each fault, and leaves nothing."""
 
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -28,6 +29,7 @@ def test_this_file_system_supports_saves(tmp_path):
 
 def copied(source, target):
     target.write_bytes(b"")
+    time.sleep(0.001)
     target.write_bytes(source.read_bytes())
 
 

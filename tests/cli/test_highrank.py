@@ -129,11 +129,11 @@ evaluate cache zz.pt zz --theta 0.1 --lambda 0.1 --window 3
 evaluate perplexity zz zz
 analyse card zz.pt zz
 analyse collect zz.pt zz --output out
-analyse kld zz.pt zz
 analyse spectra zz
-analyse spectrum zz.pt
-analyse spectrum {here} zz --tokens 9
-analyse word-similarity zz.pt zz
+measure kld zz.pt zz
+measure spectrum zz.pt
+measure spectrum {here} zz --tokens 9
+measure word-similarity zz.pt zz
 compare zz
 compare --runs {here} zz
 compare --zz 4
@@ -184,7 +184,7 @@ def test_the_shell_completes_names(words, completed):
 
 def test_user_dir_is_the_package_from_anywhere_and_by_the_module(tmp_path):
     for command in ([HIGHRANK], [sys.executable, "-m", "highrank_plugins.cli"]):
-        words = [*command, "user-dir"]
+        words = [*command, "--user-dir"]
         result = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
         assert result.stdout == PACKAGE + "\n"
 

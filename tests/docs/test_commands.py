@@ -48,7 +48,7 @@ def commands_of(text: str) -> Iterator[list[str]]:
     blocks += re.findall(r"(?m)(?:^    (?=\S).*\n)+", plain)
     spans = re.findall(r"`((?:highrank|fairseq-|bash |python |pytest )[^`]*)`", plain)
     for block in [*blocks, *(" ".join(span.split()) for span in spans)]:
-        joined = re.sub(r"\\\n", " ", block)
+        joined = re.sub(r"\\\n", " ", block).replace("$(highrank --user-dir)", "USER_DIR")
         joined = re.sub(r"(?m)(?:^|\s)#.*$", "", joined)
         for line in re.split(r"\n|;|&&|(?<!')\|(?!')|\bdo\b", joined):
             try:

@@ -130,7 +130,7 @@ def test_the_readme_uses_the_training_command_of_the_first_page():
     (line,) = re.findall(r"fairseq-train (.*?) …", readme.replace("\\\n", ""))
     blocks = [text for _, text, _ in blocks_of(DOCS / "howto" / "own_text.md", tiny=False)]
     (training,) = [text for text in blocks if text.startswith("fairseq-train")]
-    options = re.findall(r"--[a-z-]+(?: [^-\s]\S*(?: user-dir\))?)?", line)
+    options = re.findall(r"--[a-z-]+(?: [^-\s]\S*(?: --user-dir\))?)?", line)
     assert len(options) == 6 and [option for option in options if option not in training] == []
 
 

@@ -91,7 +91,7 @@ def test_the_card_of_a_language_model_has_a_command_that_scores(
     export_model(last(tmp_path), folder, None, "MIT")
     import_model(folder, imported)
     (line,) = re.findall("^fairseq-eval-lm .*", (folder / "README.md").read_text(), re.MULTILINE)
-    line = line.replace("--user-dir $(highrank user-dir) ", "")  # `run` gives it
+    line = line.replace("--user-dir $(highrank --user-dir) ", "")  # `run` gives it
     places = {"DATA_BIN": data, imported.name: imported}
     command, *words = (places.get(word, word) for word in line.split())
     done = run(command.removeprefix("fairseq-"), *words, "--num-workers", 0)
