@@ -2,6 +2,7 @@
 
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -28,9 +29,10 @@ def test_this_file_system_supports_saves(tmp_path):
 
 
 def copied(source, target):
-    target.write_bytes(b"")
+    content = Path(source).read_bytes()
+    Path(target).write_bytes(b"")
     time.sleep(0.001)
-    target.write_bytes(source.read_bytes())
+    Path(target).write_bytes(content)
 
 
 def failing(*_):
