@@ -19,29 +19,29 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1605,
     "benchmarks": 1384,
-    "cli": 3562,
-    "common": 2871,
+    "cli": 3622,
+    "common": 2812,
     "compat": 456,
     "criterions": 249,
-    "data": 2317,
+    "data": 2319,
     "evaluation": 277,
-    "heads": 3339,
-    "hooks": 2791,
+    "heads": 3360,
+    "hooks": 2799,
     "huggingface": 696,
     "inference": 1349,
     "losses": 5295,
-    "measures": 1864,
+    "measures": 1863,
     "models": 1872,
     "optim": 355,
-    "reports": 2160,
-    "results": 2515,
-    "studies": 2218,
+    "reports": 2163,
+    "results": 2519,
+    "studies": 2227,
     "tasks": 569,
     "top": 70,
     "training": 2512,
     "trunks": 376,
 }
-LINES_OF_TESTS = 44989
+LINES_OF_TESTS = 44997
 
 
 @pytest.fixture(scope="module")
