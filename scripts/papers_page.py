@@ -20,10 +20,11 @@ from highrank_plugins.analysis.statistics import student_t
 from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.common.formatting import table
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.published import Published, paper_format, read_published, tolerance
+from highrank_plugins.results.published import Published, paper_format, read_published
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.training import configuration
 from scripts.results_pages import cost, scores_of
+from scripts.tolerances import tolerance
 
 ROOT = Path(__file__).parents[1]
 SOURCE = re.compile(r"(\w+) et al\. (\d{4})")

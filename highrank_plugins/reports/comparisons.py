@@ -288,11 +288,9 @@ def runs_table(paths: Sequence[Path]) -> Table:
     return Table("", headings, rows, ["\n\n".join(notes)] if notes else [])
 
 
-def published_table(
-    task: str, ours: Mapping[str, Mapping[str, float]], everything: bool = False
-) -> Table:
+def published_table(task: str, ours: Mapping[str, Mapping[str, float]]) -> Table:
     """Return the papers' scores next to ours, see `published_rows`; each note is a paragraph."""
-    headings, rows, notes = published_rows(task, ours, everything)
+    headings, rows, notes = published_rows(task, ours)
     return Table("", headings, [list(map(Cell, row)) for row in rows], ["\n\n".join(notes)])
 
 

@@ -107,7 +107,7 @@ class _Record(TypedDict, total=False):
     paired: _Paired
 
 
-# what tables need of a record of `highrank results record`, besides the metrics
+# what tables need of a record of `highrank record`, besides the metrics
 _COMPLETE = (
     ("train", "updates"), ("train", "words_per_second"), ("hardware", "cores"),
     ("versions", "torch"),
@@ -223,7 +223,7 @@ def _adapter() -> TypeAdapter[Any]:
 
 
 def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> dict[str, Any]:
-    """Load a JSON object with `metrics`, as `results record` and the evaluations write it.
+    """Load a JSON object with `metrics`, as `highrank record` and the evaluations write it.
 
     Refuse it if it lacks what tables need (`complete`), or has a metric that is not `finite`.
     """
@@ -239,9 +239,7 @@ def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> d
         place = ".".join(map(str, first["loc"]))[:80] or "its content"
         problem = f"{place}: {first['msg'].removeprefix('Value error, ')}"
     if problem:
-        raise ValueError(
-            f"{path}: not a record of a run: {problem}; `highrank results record` writes one"
-        )
+        raise ValueError(f"{path}: not a record of a run: {problem}; `highrank record` writes one")
     if CONTROL.search(str(path)) or _CONTROL.search(json.dumps(record, ensure_ascii=False)):
         raise ValueError(f"{path}: its name or content has control characters; remove them")
     bad = [name for name, value in found.items() if finite and not math.isfinite(value)]

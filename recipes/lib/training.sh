@@ -130,6 +130,6 @@ record_scores() {
     local more=(--data "$1" "${@:3}")
     if asks_for finetune; then more+=(--finetuning "$run_dir/finetune"); fi
     if [[ -e $out/paired.json ]]; then more+=(--paired "$out/paired.json"); fi
-    run highrank results record --scores "$2" --config "$config" --training "$run_dir/train" \
+    run highrank record --scores "$2" --config "$config" --training "$run_dir/train" \
         --output "$run_dir/results.json" ${more[@]+"${more[@]}"}
 }

@@ -140,7 +140,7 @@ compare --zz 4
 match zz --to zz
 list heads --user-dir zz
 study zz.yaml
-results record --config zz --scores zz --training zz --output out
+record --config zz --scores zz --training zz --output out
 model average zz --output out
 model export zz --output out
 model import zz --output out
@@ -245,7 +245,7 @@ def test_a_folder_in_place_of_a_file_is_named(words, said, tmp_path):
 LISTINGS = [
     "--help",
     "list recipes",
-    "published ptb --all",
+    "published ptb",
     "compare docs/records/multi30k_small/mos-1.json docs/records/multi30k_small/gss-1.json",
 ]
 
@@ -269,7 +269,7 @@ def test_output_to_a_full_disk_fails_with_one_line():
     assert done.stderr == "highrank: [Errno 28] No space left on device\n"
 
 
-@pytest.mark.parametrize("group", ["data", "evaluate", "analyse", "results", "model", "bench"])
+@pytest.mark.parametrize("group", ["data", "evaluate", "analyse", "model", "bench"])
 def test_each_command_has_a_complete_sentence_in_the_help(group, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = CliRunner().invoke(app, [group, "--help"]).output

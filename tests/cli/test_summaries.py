@@ -34,7 +34,7 @@ def record(tmp_path):
             named = {name: {"value": n, "signature": f"s:{name}"} for name, n in scores.items()}
             (tmp_path / "scores").write_text(json.dumps(named))
             scores = tmp_path / "scores"
-        return invoke("results", "record", "--scores", scores, *given, *results, *words)
+        return invoke("record", "--scores", scores, *given, *results, *words)
 
     return written
 
@@ -123,7 +123,7 @@ def test_a_file_that_a_record_cannot_read_is_named(tmp_path, option, text, messa
     (tmp_path / "metrics.jsonl").write_text(json.dumps(EPOCH) + "\n")
     words = [word for name in files for word in (name, tmp_path / name)]
     more = ["--config", tmp_path / "config.yaml", "--training", tmp_path]
-    done = invoke("results", "record", *words, *more, "--output", tmp_path / "results.json")
+    done = invoke("record", *words, *more, "--output", tmp_path / "results.json")
     assert done.exit_code == 2 and f"{option}: {message}" in done.output
 
 

@@ -105,7 +105,7 @@ def test_python_is_started_for_work_and_five_times_for_plumbing(finished, starts
     work = [command for command in commands if command.split()[0] in ("measure", "evaluate")]
     assert len(work) == 2 * 6 + 1  # measures of two texts, and similarities of words
     assert sorted(set(commands) - set(work)) == [
-        *("model best-checkpoint", "results record", "train configure", "train space")
+        *("model best-checkpoint", "record --scores", "train configure", "train space")
     ]
     assert len(commands) - len(work) == 5  # trained and finetuned
 

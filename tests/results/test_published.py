@@ -10,8 +10,8 @@ from highrank_plugins.results.published import BENCHMARKS, FILE, read_published
 from tests.recipes.running import RECIPES
 
 
-def table(task, ours, everything=False):
-    return to_markdown([published_table(task, ours, everything)])
+def table(task, ours):
+    return to_markdown([published_table(task, ours)])
 
 
 @pytest.mark.parametrize("task", read_tree(FILE).values)
@@ -62,7 +62,7 @@ def test_perplexities_have_deviations():
     assert any(row.startswith(gss) for row in rows)
 
 
-def test_details_are_shown_if_a_run_has_them_or_on_request():
+def test_details_are_shown_if_a_run_has_them():
     details = ("train ppl", "ε-rank (1e-4)", "ms/batch (layer)", "p against softmax")
     heading = table("ptb", {}).splitlines()[0]
     assert not any(kind in heading for kind in details)
@@ -70,32 +70,19 @@ def test_details_are_shown_if_a_run_has_them_or_on_request():
     rows = table("ptb", ours).splitlines()
     assert rows[0].endswith("| rank | ε-rank (1e-4) | source |")
     assert rows[2] == "| exp/mos |  | 55.12 |  |  |  | 1,500 | this run |"
-    everything = table("ptb", {}, everything=True)
-    assert "57.08 ± 0.09 (± 0.18)" in everything and "(± 0.18)" not in table("ptb", {})
-    assert "\nTolerance of p against softmax, p against PLIF, Pearson of" in everything
-    assert all(kind in everything.splitlines()[0] for kind in details)
-    assert "2.02e-15" in everything
-
-
-def test_every_published_number_is_shown_on_request():
-    rows = table("ptb", {}, everything=True).splitlines()
-    headings, mos = rows[0].split(" | "), next(row for row in rows if "MoS, averaging" in row)
-    found = dict(zip(headings, mos.split(" | "), strict=True))
-    assert found["similarity_MEN"] == "0.3789" and found["contexts of yang2018"] == "1, 2, 3, 4, 6"
-    theirs = next(row for row in rows if row.startswith("| MoS, K = 15 |"))
-    assert "| 1, 2, 3, 4, 5, 6 |" in theirs
-    assert any("| 24,221,600 |" in row for row in rows)
-    assert any(row.startswith("MoS, 17.53M parameters (Parthiban et al. 2021") for row in rows)
 
 
 def test_word_similarities_of_a_run_are_in_the_papers_columns():
     ours = {"exp/mos": {f"similarity_{file}": 0.25 for file in BENCHMARKS}}
-    rows = table("ptb", ours, everything=True).splitlines()
+    rows = table("ptb", ours).splitlines()
     found = dict(zip(rows[0].split(" | "), rows[2].split(" | "), strict=True))
     for entry in read_published("ptb"):
         for benchmark in entry.similarity:
             assert found[f"similarity_{benchmark}"] == "0.2500"
     assert sum(name.startswith("similarity_") for name in found) == len(BENCHMARKS) == 13
+    headings, mos = rows[0].split(" | "), next(row for row in rows if "MoS, averaging" in row)
+    assert dict(zip(headings, mos.split(" | "), strict=True))["similarity_MEN"] == "0.3789"
+    assert "similarity" not in table("ptb", {})
 
 
 def test_parameters_have_a_column_if_a_run_has_them():

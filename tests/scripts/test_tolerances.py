@@ -7,13 +7,8 @@ from statistics import mean, stdev
 import pytest
 
 from highrank_plugins.common.blocks import read_tree
-from highrank_plugins.results.published import (
-    FILE,
-    SIMILARITY,
-    SPREADS,
-    WITHOUT_TOLERANCE,
-    tolerance,
-)
+from highrank_plugins.results.published import FILE, SIMILARITY
+from scripts.tolerances import SPREADS, WITHOUT_TOLERANCE, tolerance
 from tests.recipes.running import RECIPES
 from tests.results.entries import TASKS, TEN, entry_of, parthiban, published
 
@@ -25,8 +20,7 @@ def test_every_number_has_a_tolerance_or_a_reason_for_none(task):
         similar = [f"{SIMILARITY}{name}" for name in entry.similarity]
         for kind in [*entry.scores, *entry.cells, *similar]:
             limit = tolerance(entries, entry, kind)
-            has_none = [name for name in WITHOUT_TOLERANCE if kind.startswith(name)]
-            assert (limit is None) == bool(has_none)
+            assert (limit is None) == kind.startswith(WITHOUT_TOLERANCE)
             is_exact = "rank" in kind or kind.startswith("missing pairs")
             assert limit is None or limit > 0 or is_exact, (entry, kind)
 
