@@ -13,7 +13,7 @@ import torch
 from highrank_plugins.heads import head_names, pointwise_names, pointwise_options
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise.base import POINTWISE
-from highrank_plugins.heads.vocabulary.base import VOCABULARY
+from highrank_plugins.heads.vocabulary import VOCABULARY
 from highrank_plugins.losses import nll
 from highrank_plugins.measures.base import MEASURES
 from tests.heads.cases import STRUCTURES, Case, make_features

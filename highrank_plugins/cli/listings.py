@@ -38,7 +38,7 @@ def _heads() -> None:
     from highrank_plugins.common.formatting import table
     from highrank_plugins.heads.base import HEADS
     from highrank_plugins.heads.pointwise import POINTWISE
-    from highrank_plugins.heads.vocabulary.base import VOCABULARY
+    from highrank_plugins.heads.vocabulary import VOCABULARY
     from highrank_plugins.losses import IMPLEMENTATIONS
     from highrank_plugins.losses.nll import FUSED
 

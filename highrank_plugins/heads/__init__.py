@@ -25,8 +25,7 @@ from highrank_plugins.heads.pointwise import (
 )
 from highrank_plugins.heads.registry import check_options, unknown_name_message
 from highrank_plugins.heads.softmax import Softmax
-from highrank_plugins.heads.vocabulary import build_vocabulary
-from highrank_plugins.heads.vocabulary.base import (
+from highrank_plugins.heads.vocabulary import (
     VOCABULARY,
     Vocabulary,
     make_matrix,
@@ -65,6 +64,7 @@ head_names = HEADS.names
 head_options = HEADS.options
 vocabulary_names = VOCABULARY.names
 vocabulary_options = VOCABULARY.options
+build_vocabulary = VOCABULARY.build
 
 
 def build_head(name: str, *sizes: int, **options: Any) -> Head:

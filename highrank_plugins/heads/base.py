@@ -29,7 +29,7 @@ from highrank_plugins.heads.log_probs import (
 from highrank_plugins.heads.pointwise import POINTWISE, Pointwise, build_pointwise
 from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.heads.registry import Registry, follow_function, named_tensors
-from highrank_plugins.heads.vocabulary.base import function_of_matrix
+from highrank_plugins.heads.vocabulary import function_of_matrix
 from highrank_plugins.losses import LossOptions, LossOutput, LossPlan, Target, compute_nll
 from highrank_plugins.losses.chunking import join_chunks
 from highrank_plugins.losses.fused import FusedLoss

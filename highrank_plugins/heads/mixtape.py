@@ -19,7 +19,7 @@ from highrank_plugins.heads.base import register_head
 from highrank_plugins.heads.checks import (
     class_order,
     integer,
-    not_negative,
+    number,
     number_of_frequent,
     probability,
 )
@@ -123,8 +123,8 @@ class Mixtape(Mixture):
         self._choose_frequent(frequent, frequent_classes, class_counts)
         self.gate_dim = integer("gate_dim", gate_dim)
         self.gate_dropout = probability("gate_dropout", gate_dropout)
-        self.gate_noise = not_negative("gate_noise", gate_noise)
-        self.gate_weight_norm = not_negative("gate_weight_norm", gate_weight_norm)
+        self.gate_noise = number("gate_noise", gate_noise, least=0)
+        self.gate_weight_norm = number("gate_weight_norm", gate_weight_norm, least=0)
         self._add_gates()
 
     def _choose_frequent(self, count: int, classes: Any, counts: Any) -> None:

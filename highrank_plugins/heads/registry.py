@@ -10,17 +10,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Set
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from highrank_plugins.common.names import class_of, did_you_mean, layer_name
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads.libraries import evaluating
+from highrank_plugins.heads.checks import built_with_whole_state
 from highrank_plugins.losses.kept_state import PLAIN
-from highrank_plugins.losses.own_layers import is_ours, kept_random_numbers
-from highrank_plugins.losses.trial import OF_LAYER
 
 T = TypeVar("T", bound=type)
 
@@ -76,6 +73,20 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
         if name not in found:
             found[name] = attrgetter(name)(module) if parametrised else parameter
     return found
+
+
+class Part(nn.Module):
+    """Say what every registered part of a head has: a pointwise function, a vocabulary matrix."""
+
+    option_help: ClassVar[dict[str, str]] = {}  # what each option does, for fairseq's commands
+    # options that change the function but no parameter; see `Registry.constants`
+    constants: tuple[str, ...] | None = None
+    # the parameter for which a model has a learning rate of its own, --head-<name>-lr
+    own_rate: ClassVar[str | None] = None
+
+    def extra_repr(self) -> str:
+        options = {n: v for n, v in vars(self).items() if n != "training" and isinstance(v, PLAIN)}
+        return ", ".join(f"{name}={value}" for name, value in options.items())
 
 
 class Registry(Generic[T]):
@@ -184,8 +195,24 @@ class Registry(Generic[T]):
                 return name
         raise ValueError(f"{class_of(instance).__name__} is not registered as a {self.kind}")
 
-    def build(self, name: str, **options: Any) -> Any:
-        """Build an instance of the class called `name`."""
+    def build(self, name: Any, **options: Any) -> Any:
+        """Build an instance of the class called `name`, or return `name` if it is one already.
+
+        Raises:
+            ValueError: unknown name or option (with the nearest match), or a value out of range.
+        """
+        if isinstance(name, base := self.base()):
+            if options:
+                raise ValueError(
+                    f"options {sorted(options)} given with a {self.kind} that is built already; "
+                    "pass them to its constructor"
+                )
+            return name
+        if not isinstance(name, str):
+            raise ValueError(
+                f"{self.kind}: expected a name or an instance of {base.__name__}, got {name!r}; "
+                f"write a class with {base.needs[0]}, and pass an instance of it"  # type: ignore[attr-defined]
+            )
         cls, title = self.find(name), f"{self.kind} {name!r}"
         check_options(title, options, {*self.options(name), *self.common})
         parameters = inspect.signature(cls).parameters.values()
@@ -290,38 +317,3 @@ def follow_function(cls: type, origin: type) -> None:
 
 def _owner(cls: type, name: str) -> type:
     return next(c for c in cls.__mro__ if name in vars(c))
-
-
-def built_with_whole_state(build: Callable[[], Any]) -> Any:
-    """Return a new layer; one of a user's must have its whole function in its state dictionary.
-
-    Random numbers that a constructor keeps elsewhere would be others in each program.
-    """
-    layer = build()
-    tensors = [torch.empty(0), *layer.state_dict().values()]
-    if is_ours(layer) or any(t.is_meta for t in tensors):  # device meta has no numbers
-        return layer
-    state = {name: value.clone() for name, value in layer.state_dict().items()}
-    with kept_random_numbers(tensors[0]), torch.no_grad():
-        other = build()
-        other.load_state_dict(state)
-        x = torch.randn(4, getattr(layer, "feature_dim", 8))
-        try:
-            values = [_in_use(one, x) for one in (layer, other)]
-        except OF_LAYER:  # the first loss says what is wrong
-            values = []
-    if values and not torch.allclose(values[0], values[1], equal_nan=True):
-        raise UserError(
-            f"{type(layer).__name__}: built twice, with one state dictionary, it computes two "
-            "functions, so a checkpoint would not hold the layer; keep what its constructor draws "
-            "in an nn.Parameter or a buffer (self.register_buffer)"
-        )
-    return layer
-
-
-def _in_use(layer: Any, x: Tensor) -> Tensor:
-    """Return what a layer computes when it is not training, from one seed."""
-    with evaluating(layer):
-        torch.manual_seed(0)
-        parameters = [p.dtype for p in layer.parameters() if p.is_floating_point()]
-        return layer(x.to(parameters[0] if parameters else x.dtype))

@@ -26,7 +26,7 @@ from highrank_plugins.heads import Head, head_names, pointwise_names, vocabulary
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.heads.registry import Registry, unknown_name_message
-from highrank_plugins.heads.vocabulary.base import VOCABULARY, vocabulary_of
+from highrank_plugins.heads.vocabulary import VOCABULARY, vocabulary_of
 from highrank_plugins.losses import IMPLEMENTATIONS
 from highrank_plugins.losses.kept_state import PLAIN
 

@@ -20,7 +20,7 @@ from highrank_plugins.common.folders import new_folder
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import Head
-from highrank_plugins.heads.vocabulary.base import UNCHANGED, vocabulary_of
+from highrank_plugins.heads.vocabulary import UNCHANGED, vocabulary_of
 from highrank_plugins.reports.model_parts import (
     CARD,
     CONFIG,

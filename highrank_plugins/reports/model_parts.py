@@ -18,7 +18,7 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.pieces import piece_options, require_pieces_of
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
-from highrank_plugins.heads.vocabulary.base import VOCABULARY
+from highrank_plugins.heads.vocabulary import VOCABULARY
 from highrank_plugins.training.checkpoints import load_without_weights, mapped_model
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from highrank_plugins.heads import Head as LogitHead
 from highrank_plugins.heads import Vocabulary
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise.monotone_mlp import MonotoneMLP
-from highrank_plugins.heads.vocabulary.base import VOCABULARY
+from highrank_plugins.heads.vocabulary import VOCABULARY
 from highrank_plugins.models.head_from_options import (
     choose_head,
     function_options,

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from highrank_plugins.heads.log_probs import widen
 from highrank_plugins.heads.registry import (
     OUTSIDE_KERNELS,
+    Part,
     Registry,
     named_tensors,
     reset_unless_kept,
 )
-from highrank_plugins.losses.kept_state import PLAIN
 from highrank_plugins.losses.own_layers import bound, is_ours, same_form
 from highrank_plugins.losses.plan import KernelFunction, Named
 
@@ -33,7 +33,7 @@ POINTWISE: Registry[type[Pointwise]] = Registry("pointwise function", base=lambd
 register_pointwise = POINTWISE.register
 
 
-class Pointwise(nn.Module):
+class Pointwise(Part):
     """Apply a scalar function f to every logit before its softmax.
 
     A subclass implements `apply_to`. If it has parameters, `tensors` may return what `apply_to`
@@ -43,14 +43,9 @@ class Pointwise(nn.Module):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("apply_to",)
-    option_help: ClassVar[dict[str, str]] = {}  # what each option does, for fairseq's commands
-    # options that change the function but no parameter; see `Registry.constants`
-    constants: tuple[str, ...] | None = None
     is_identity: ClassVar[bool] = False
     # whether f(z) increases with z, whatever the parameters
     is_increasing: ClassVar[bool] = False
-    # the parameter for which a model has a learning rate of its own, --head-<function>-lr
-    own_rate: ClassVar[str | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -130,10 +125,6 @@ class Pointwise(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """Return f(z)."""
         return self.apply_to(z, self.tensors())
-
-    def extra_repr(self) -> str:
-        options = {n: v for n, v in vars(self).items() if n != "training" and isinstance(v, PLAIN)}
-        return ", ".join(f"{name}={value}" for name, value in options.items())
 
 
 def softplus(x: Tensor) -> Tensor:

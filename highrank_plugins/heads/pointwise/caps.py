@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from highrank_plugins.heads.checks import finite, positive
+from highrank_plugins.heads.checks import number
 from highrank_plugins.heads.pointwise.base import VJP, VJPS, Pointwise, Pullback, register_pointwise
 from highrank_plugins.losses.plan import KernelFunction, Named
 
@@ -37,9 +37,9 @@ class SigmoidCap(Pointwise):
 
     def __init__(self, height: float = 23.0, shift: float = 5.0, scale: float = 7.5) -> None:
         super().__init__()
-        self.height = positive("sigmoid_cap: height", height)
-        self.shift = finite("sigmoid_cap: shift", shift)
-        self.scale = positive("sigmoid_cap: scale", scale)
+        self.height = number("sigmoid_cap: height", height, above=0)
+        self.shift = number("sigmoid_cap: shift", shift)
+        self.scale = number("sigmoid_cap: scale", scale, above=0)
 
     @property
     def kernel_function(self) -> KernelFunction | None:
@@ -63,7 +63,7 @@ class Softcap(Pointwise):
 
     def __init__(self, cap: float = 30.0) -> None:
         super().__init__()
-        self.cap = positive("softcap: cap", cap)
+        self.cap = number("softcap: cap", cap, above=0)
         if self.cap > MOST_CAP:
             raise ValueError(
                 f"softcap: cap must be at most {MOST_CAP:,}, got {cap:g}; logits without a cap "

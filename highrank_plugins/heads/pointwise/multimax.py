@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.heads.checks import not_negative
+from highrank_plugins.heads.checks import number
 from highrank_plugins.heads.pointwise.base import (
     VJP,
     Pointwise,
@@ -36,7 +36,7 @@ class MultiMax(Pointwise):
 
     def __init__(self, init_sd: float = 0.02) -> None:
         super().__init__()
-        self.init_sd = not_negative("multimax: init_sd", init_sd)
+        self.init_sd = number("multimax: init_sd", init_sd, least=0)
         self.thresholds = nn.Parameter(torch.empty(4))
         self.strengths = nn.Parameter(torch.empty(4))
         self.reset_parameters()

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.heads.checks import integer, not_negative, positive
+from highrank_plugins.heads.checks import integer, number
 from highrank_plugins.heads.pointwise.base import (
     VJP,
     Pointwise,
@@ -51,9 +51,9 @@ class PLIF(Pointwise):
         freeze: bool = False,
     ) -> None:
         super().__init__()
-        self.bound = positive("plif: bound", bound)
+        self.bound = number("plif: bound", bound, above=0)
         self.knots = knots = integer("plif: knots", knots)
-        self.init_sd = not_negative("plif: init_sd", init_sd)
+        self.init_sd = number("plif: init_sd", init_sd, least=0)
         self.slope_logits = nn.Parameter(torch.empty(knots), requires_grad=not freeze)
         self.reset_parameters()
 

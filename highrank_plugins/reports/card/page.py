@@ -15,7 +15,7 @@ from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads import Head, head_options, pointwise_options, vocabulary_options
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise.base import POINTWISE
-from highrank_plugins.heads.vocabulary.base import UNCHANGED, VOCABULARY, vocabulary_of
+from highrank_plugins.heads.vocabulary import UNCHANGED, VOCABULARY, vocabulary_of
 from highrank_plugins.reports import plots
 
 if TYPE_CHECKING:

@@ -1,18 +1,143 @@
-"""Define vocabulary matrices with fewer parameters than M D, which no embedding can be tied to."""
+"""Make the vocabulary matrix a function of other parameters, by name.
+
+`torch.nn.utils.parametrize` keeps them: `head.weight` is the matrix [M, D] that losses read, and
+`head.parametrizations.weight` has the parameters.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
-from highrank_plugins.heads.checks import integer, positive
+from highrank_plugins.common.names import class_of, layer_name
+from highrank_plugins.heads.checks import integer, number
 from highrank_plugins.heads.log_probs import widen
-from highrank_plugins.heads.vocabulary.base import Vocabulary, register_vocabulary
+from highrank_plugins.heads.registry import Part, Registry
 
 BLOCK = 1024  # rows whose distances to the rows of a codebook exist at once
+
+VOCABULARY: Registry[type[Vocabulary]] = Registry("vocabulary matrix", base=lambda: Vocabulary)
+register_vocabulary = VOCABULARY.register
+
+
+class Vocabulary(Part):
+    """Compute a vocabulary matrix [M, D] from one tensor or several.
+
+    A subclass implements `forward(*tensors)`. It may implement `right_inverse(matrix)`, which
+    returns the tensors of a given matrix; by default the tensor is the matrix itself.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("forward",)
+    may_be_tied: ClassVar[bool] = True  # whether the tensor can be the embedding, too
+    needs_sorted_classes: ClassVar[str | None] = None  # why, if class ids must follow their counts
+
+    def right_inverse(self, matrix: Tensor) -> Any:
+        """Return the tensor, or the tuple of tensors, whose matrix is the given one or near it."""
+        return matrix
+
+
+@register_vocabulary("plain")
+class Plain(Vocabulary):
+    """Keep the matrix as a parameter."""
+
+    def forward(self, matrix: Tensor) -> Tensor:
+        return matrix
+
+
+UNCHANGED = Plain()
+
+
+def make_matrix(head: Any, vocabulary: Vocabulary, tied: bool) -> None:
+    """Make the vocabulary matrix of a head a function of parameters, from what it is now.
+
+    Args:
+        tied: whether the matrix is also an embedding, which then is the parameter.
+    """
+    if isinstance(vocabulary, Plain):
+        return
+    if tied and not vocabulary.may_be_tied:
+        raise ValueError(
+            f"{layer_name(vocabulary)}: its parameters have no row for each class, so they cannot "
+            "be the embedding, too; do not share embedding and vocabulary matrix"
+        )
+    # the first loss checks the matrix
+    parametrize.register_parametrization(head, "weight", vocabulary, unsafe=True)
+
+
+def vocabulary_of(head: nn.Module) -> Vocabulary:
+    """Return the registered function that makes the vocabulary matrix of a head."""
+    return next((part for part in _parts(head) if isinstance(part, Vocabulary)), UNCHANGED)
+
+
+def _parts(head: nn.Module) -> list[nn.Module]:
+    parts: Any = getattr(head, "parametrizations", {})
+    return list(parts["weight"]) if "weight" in parts else []
+
+
+def function_of_matrix(head: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield names and constants of the parts that make the vocabulary matrix of parameters."""
+    for i, part in enumerate(_parts(head)):
+        own = {"name": class_of(part).__name__}
+        if isinstance(part, Vocabulary):
+            own = VOCABULARY.function(part)
+        yield from ((f"vocabulary{i or ''}.{name}", value) for name, value in own.items())
+
+
+# -- with a parameter of the matrix's shape, which may be the embedding, too -----------------
+
+
+@register_vocabulary("centred")
+class Centred(Vocabulary):
+    """Compute V less the mean of its rows   (output embedding centring, arXiv 2601.02031)."""
+
+    def forward(self, raw: Tensor) -> Tensor:
+        return raw - raw.mean(0)
+
+
+@register_vocabulary("unit")
+class Unit(Vocabulary):
+    """Compute s v_x / |v_x| with a learned scale s   (nGPT, arXiv 2410.01131).
+
+    s starts as the mean norm of the rows of the matrix, or as each of them. A row of zeros, such as
+    fairseq's of the padding symbol, stays.
+
+    Args:
+        by_class: whether each class has a scale of its own, as in nGPT.
+    """
+
+    option_help: ClassVar = {"by_class": "a scale for each class, as in nGPT, instead of one"}
+    constants = ()
+
+    def __init__(self, by_class: bool = False) -> None:
+        super().__init__()
+        self.by_class = bool(by_class)
+        self.scale = nn.Parameter(torch.empty(()))
+
+    @torch.no_grad()
+    def right_inverse(self, matrix: Tensor) -> Tensor:
+        norms = _norms(matrix)
+        start = (norms if self.by_class else norms.mean()).to(matrix.dtype)
+        if self.scale.shape != start.shape or self.scale.device != start.device:
+            self.scale = nn.Parameter(start)
+        self.scale.copy_(start)
+        return matrix
+
+    def forward(self, raw: Tensor) -> Tensor:
+        norms = _norms(raw)
+        factors = self.scale / norms.masked_fill(norms == 0, torch.inf)
+        return raw * factors.to(raw.dtype).unsqueeze(1)
+
+
+def _norms(rows: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(rows, dim=1, dtype=widen(rows[:0]).dtype)
+
+
+# -- with fewer parameters, which no embedding can be ---------------------------------------
 
 
 @register_vocabulary("low_rank")
@@ -78,7 +203,9 @@ class Tiers(Vocabulary):
         super().__init__()
         self.shares, self.factor = str(shares), integer("tiers: factor", factor)
         try:
-            self.parts = [positive("tiers: shares", float(word)) for word in shares.split(",")]
+            self.parts = [
+                number("tiers: shares", float(word), above=0) for word in shares.split(",")
+            ]
         except (AttributeError, ValueError):
             raise ValueError(
                 f"tiers: shares: expected numbers above 0 such as 0.1,0.3,0.6, got {shares!r}"
@@ -127,7 +254,7 @@ class Codebook(Vocabulary):
 
     def __init__(self, ratio: float = 0.1) -> None:
         super().__init__()
-        self.ratio = positive("codebook: ratio", ratio)
+        self.ratio = number("codebook: ratio", ratio, above=0)
         if self.ratio > 1:
             raise ValueError(f"codebook: ratio must be at most 1, got {ratio}")
         self.register_buffer("codes", torch.empty(0, dtype=torch.int64))
