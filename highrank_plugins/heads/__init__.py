@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 from highrank_plugins.common.user_error import UserError
@@ -54,7 +53,6 @@ __all__ = [
     "tokens",
     "vocabulary_names",
     "vocabulary_options",
-    "with_layer_of_arch",
 ]
 
 # pairs of structure and pointwise function with a name of their own in architectures
@@ -129,17 +127,6 @@ def tokens() -> dict[str, dict[str, str]]:
                 f"{' + '.join(layer.values())}; choose another name for yours"
             )
     return found
-
-
-def with_layer_of_arch(given: Mapping[str, Any], arch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given options, completed by those of the architecture.
-
-    Args:
-        given: options by name, ``head`` and ``head_pointwise`` among them if they are given.
-        arch: the architecture's own; a ``head`` of another structure in `given` drops them all.
-    """
-    same = given.get("head", arch.get("head")) == arch.get("head")
-    return {**arch, **given} if same else dict(given)
 
 
 HEADS.listen(tokens)

@@ -320,16 +320,10 @@ def by_class(values: Tensor, tensors: Named) -> Tensor:
 
 
 def sigmoid_tree(leaves_NKS: Tensor, gates_NJS: Tensor) -> Tensor:
-    """Return Σ_j π_j leaf_j, where π are the tree's probabilities.
+    """Return Σ_j π_j leaf_j [n, S], where π are the tree's probabilities.
 
     Each inner node takes the weighted mean of its two children, so that no gate probability is
-    ever stored, and saturated gates lose nothing.
-
-    Args:
-        leaves_NKS: values of the components.
-        gates_NJS: gate logits, or [N, J, 1] for a gate that S values share.
-    Returns:
-        [n, S].
+    ever stored, and saturated gates lose nothing. Gate logits [N, J, 1] are those of all S values.
     """
     values = leaves_NKS
     while (count := values.size(1)) > 1:

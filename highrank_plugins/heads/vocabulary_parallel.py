@@ -6,11 +6,13 @@ of each softmax and the target's value, [n, K] each, in two sums; no logits are 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup, ReduceOp
+from torch.utils.checkpoint import checkpoint
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import Head
@@ -135,21 +137,52 @@ class VocabularyParallel(nn.Module):
             raise ValueError(f"target {wrong}: must lie in [0, {self.num_classes}) or ignore_index")
         index = kept.nonzero().squeeze(1)
         random_state = self._random_state(features).of_tokens(index)
-        tensors = {
-            name: t.to_local() if hasattr(t, "to_local") else t
-            for name, t in self.head.tensors().items()
-        }
-        settings = self, wanted[index], random_state, label_smoothing, memory, tuple(tensors)
-        found = _SplitLoss.apply(settings, flat[index], *tensors.values())
-        total = found.sum()
+        x, target_n = _Shared.apply(flat[index], self), wanted[index]
+        tensors = {}
+        for name, t in self.head.tensors().items():
+            own = t.to_local() if hasattr(t, "to_local") else t
+            tensors[name] = own if name in SPLIT else _Shared.apply(own, self)
+        compute = partial(checkpoint, self._chunk, use_reentrant=False, preserve_rng_state=False)
+        size = tokens_within(x, self._floats, memory)
+        found = torch.cat([
+            compute(x[a:b], target_n[a:b], tensors, random_state.rows(a, b), label_smoothing)
+            for a, b in chunk_ranges(0, len(index), size)
+        ])  # fmt: skip
+        total, count = found.sum(), torch.tensor(len(index))
         if weight is not None:
             found = found * weight.reshape(-1)[index]
             total, count = found.sum(), weight.reshape(-1)[index].sum()
-        else:
-            count = torch.tensor(len(index))
         if reduction != "none":
             return total if reduction == "sum" else total / count
         return found.new_zeros(len(wanted)).index_put((index,), found).view(target.shape)
+
+    def _chunk(
+        self, features: Tensor, target: Tensor, tensors: Named, random_state: RandomState,
+        smoothing: float,
+    ) -> Tensor:  # fmt: skip
+        """Return the loss of n tokens, from the values of this process's classes."""
+        head = self.head
+        values = head._values(features, tensors, random_state)
+        values_NKM = values if head.mixes else values.unsqueeze(1)
+        own_NK = values_NKM.logsumexp(-1)
+        largest_NK = self.sum(own_NK.detach().clone(), largest=True)
+        is_own = (target >= self.first) & (target < self.stop)
+        found_NK = at_target((target - self.first).where(is_own, 0), values_NKM)
+        parts = [(own_NK - largest_NK).exp(), found_NK.where(is_own[:, None], 0)]
+        parts += [values_NKM.sum(-1)] if smoothing else []
+        norm_NK, found_NK, *sums = _Sum.apply(torch.stack(parts), self)
+        log_norm_NK = largest_NK + norm_NK.log()
+        joint_NK = found_NK - log_norm_NK
+        if head.mixes:  # every process has the prior, and the first one its gradient
+            log_prior_NK = head.log_prior(features, tensors)
+            fixed_NK = log_prior_NK.detach()
+            joint_NK = joint_NK + fixed_NK + (log_prior_NK - fixed_NK) * (self.rank == 0)
+        nll_N = -mix(joint_NK)
+        if not smoothing:
+            return nll_N
+        share = smoothing / max(1, self.num_classes - 1)
+        smooth_N = self.num_classes * log_norm_NK[:, 0] - sums[0][:, 0]
+        return (1 - smoothing - share) * nll_N + share * smooth_N
 
     def _random_state(self, features: Tensor) -> RandomState:
         """Return equal masks in all processes, and noise of each its own."""
@@ -175,109 +208,26 @@ class VocabularyParallel(nn.Module):
         return tensor
 
 
-class _SplitLoss(torch.autograd.Function):
-    """Compute the loss of each token [N]; backward repeats the chunks' own logits."""
+class _Sum(torch.autograd.Function):
+    """Sum over processes, all of which have the gradient of the sum."""
 
     @staticmethod
-    def forward(ctx: Any, settings: Any, features: Tensor, *values: Tensor) -> Tensor:
-        split, target, random_state, smoothing, memory, names = settings
-        tensors: Named = dict(zip(names, values, strict=True))
-        losses, norms = [], []
-        for chunk in _chunks(split, features, memory):
-            own = _Own(split, features[chunk], target[chunk], tensors, random_state, chunk)
-            log_norm_NK, found_NK, sum_N = _exchange(split, own, smoothing > 0)
-            joint_NK = found_NK - log_norm_NK
-            if own.log_prior_NK is not None:
-                joint_NK = joint_NK + own.log_prior_NK
-            nll_N = -mix(joint_NK)
-            share = smoothing / max(1, split.num_classes - 1)
-            losses.append(
-                (1 - smoothing - share) * nll_N
-                + share * (split.num_classes * log_norm_NK[:, 0] - sum_N)
-                if share
-                else nll_N
-            )
-            norms.append(torch.stack((log_norm_NK, (joint_NK + nll_N[:, None]).exp())))
-        ctx.settings = settings
-        ctx.save_for_backward(features, torch.cat(norms, 1), *values)
-        return torch.cat(losses)
+    def forward(ctx: Any, x: Tensor, split: VocabularyParallel) -> Tensor:
+        return split.sum(x.clone())
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        split, target, random_state, smoothing, memory, names = ctx.settings
-        features, norms, *values = ctx.saved_tensors
-        needed = ctx.needs_input_grad[1:]
-        leaves = [t.detach().requires_grad_(n) for t, n in zip(values, needed[1:], strict=True)]
-        sums = [torch.zeros_like(leaf) if leaf.requires_grad else None for leaf in leaves]
-        grad_features = torch.zeros_like(features)
-        for chunk in _chunks(split, features, memory):
-            with torch.enable_grad():
-                part = features[chunk].detach().requires_grad_()
-                tensors = dict(zip(names, leaves, strict=True))
-                own = _Own(split, part, target[chunk], tensors, random_state, chunk)
-                loss = _surrogate(split, own, norms[0, chunk], norms[1, chunk], smoothing)
-            wanted = [part, *(leaf for leaf in leaves if leaf.requires_grad)]
-            upstream = grads[0][chunk].to(loss.dtype)
-            found = torch.autograd.grad(loss, wanted, upstream, allow_unused=True)
-            targets = [grad_features[chunk], *(one for one in sums if one is not None)]
-            for total, one in zip(targets, found, strict=True):
-                if one is not None:
-                    total.add_(one)
-        shared = [
-            one for n, one in zip(names, sums, strict=True) if one is not None and n not in SPLIT
-        ]
-        for one in (grad_features, *shared):
-            split.sum(one)
-        return None, grad_features if needed[0] else None, *sums
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None
 
 
-class _Own:
-    """Hold what a process computes of a chunk: values of its classes, and the prior of all."""
+class _Shared(torch.autograd.Function):
+    """Return what all processes have alike; its gradient is the sum over processes."""
 
-    def __init__(
-        self, split: VocabularyParallel, features: Tensor, target: Tensor, tensors: Named,
-        random_state: RandomState, chunk: slice,
-    ) -> None:  # fmt: skip
-        head, tokens = split.head, random_state.rows(chunk.start, chunk.stop)
-        values = head._values(features, tensors, tokens)
-        self.values_NKM = values if head.mixes else values.unsqueeze(1)
-        self.log_norm_NK = self.values_NKM.logsumexp(-1)
-        self.log_prior_NK = head.log_prior(features, tensors) if head.mixes else None
-        own = (target >= split.first) & (target < split.stop)
-        found_NK = at_target((target - split.first).where(own, 0), self.values_NKM)
-        self.found_NK = found_NK.where(own[:, None], 0)
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, split: VocabularyParallel) -> Tensor:
+        ctx.split = split
+        return x.view_as(x)
 
-
-def _chunks(split: VocabularyParallel, features: Tensor, memory: int | None) -> list[slice]:
-    size = tokens_within(features, split._floats, memory)
-    return [slice(*ends) for ends in chunk_ranges(0, len(features), size)]
-
-
-def _exchange(
-    split: VocabularyParallel, own: _Own, smooth: bool
-) -> tuple[Tensor, Tensor, Tensor | float]:
-    """Return of all classes: log-sum-exps and values of the target [n, K], sums of values [n]."""
-    largest_NK = split.sum(own.log_norm_NK.clone(), largest=True)
-    parts = [(own.log_norm_NK - largest_NK).exp(), own.found_NK]
-    parts += [own.values_NKM.sum(-1)] if smooth else []
-    norm_NK, found_NK, *sums = split.sum(torch.stack(parts))
-    return largest_NK + norm_NK.log(), found_NK, sums[0][:, 0] if sums else 0.0
-
-
-def _surrogate(
-    split: VocabularyParallel, own: _Own, log_norm_NK: Tensor, share_NK: Tensor, smoothing: float
-) -> Tensor:
-    """Return a loss [n] whose gradients are this process's part of the whole ones.
-
-    d nll / d f_k(x) = r_k (P_k(x) − [x = target]), d nll / d log π_k = −r_k, where r_k is the share
-    of component k. The first process has the gradient of the prior.
-    """
-    own_part_NK = (own.log_norm_NK.detach() - log_norm_NK).exp() * own.log_norm_NK
-    nll_N = (share_NK * (own_part_NK - own.found_NK)).sum(1)
-    if own.log_prior_NK is not None and split.rank == 0:
-        nll_N = nll_N - (share_NK * own.log_prior_NK).sum(1)
-    if not smoothing:
-        return nll_N
-    share = smoothing / (split.num_classes - 1)
-    smooth_N = split.num_classes * own_part_NK[:, 0] - own.values_NKM.sum((1, 2))
-    return (1 - smoothing - share) * nll_N + share * smooth_N
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.split.sum(grads[0].clone()), None

@@ -46,7 +46,7 @@ MOST_VERDICTS = 16  # of a layer, after which changes of its plain attributes ar
 
 logger = logging.getLogger(__name__)
 _trying: ContextVar[bool] = ContextVar("trying", default=False)
-_verdicts: WeakKeyDictionary[Any, dict[Any, str]] = WeakKeyDictionary()
+_verdicts: WeakKeyDictionary[Any, dict[Any, tuple[str, list[object]]]] = WeakKeyDictionary()
 
 
 def checked_implementation(plan: LossPlan, chosen: str, compute: Compute) -> str:
@@ -60,38 +60,27 @@ def checked_implementation(plan: LossPlan, chosen: str, compute: Compute) -> str
              plan.accuracy or plan.entropy, plan.filter_gradients,
              torch.is_grad_enabled(), plan.features.dtype)  # fmt: skip
     verdicts = _verdicts.setdefault(plan.head, {})
-    key = (asked, *_state(plan.head, numbers=len(verdicts) < MOST_VERDICTS))
+    functions: list[object] = []  # kept with the verdict, so that no other takes the place of one
+    key = (asked, *_state(plan.head, functions, numbers=len(verdicts) < MOST_VERDICTS))
     if key not in verdicts:
-        verdicts[key] = _verdict(plan, chosen, compute)
-    return verdicts[key]
+        verdicts[key] = _verdict(plan, chosen, compute), functions
+    return verdicts[key][0]
 
 
-class _Same:
-    """Compare a function by identity, and keep it alive, so that no other takes its place."""
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
-def _state(head: Any, numbers: bool) -> Iterator[Any]:
-    """Yield what says that a layer has another function than before."""
+def _state(head: Any, functions: list[object], numbers: bool) -> Iterator[Any]:
+    """Yield what says that a layer has another function than before; list its functions."""
     plain = PLAIN if numbers else (bool, str)
     for _, held in containers(head):
         items = held.items() if isinstance(held, dict) else enumerate(held)
         yield tuple((key, value) for key, value in items if isinstance(value, plain))
     for part in head.modules():
         cls = type(part)
-        own = [v for n, v in vars(part).items() if has_own_methods({n: v}, cls)]
+        functions.append(cls)
+        functions += [v for n, v in vars(part).items() if has_own_methods({n: v}, cls)]
         classes = [c for c in cls.__mro__ if c not in nn.Module.__mro__]
-        functions = [f for c in classes for f in vars(c).values() if isinstance(f, FunctionType)]
-        hooks = [h for kind in HOOKS for h in getattr(part, kind).values()]
-        yield cls, tuple(map(_Same, (*own, *functions, *hooks)))
+        functions += [f for c in classes for f in vars(c).values() if isinstance(f, FunctionType)]
+        functions += [h for kind in HOOKS for h in getattr(part, kind).values()]
+    yield tuple(map(id, functions))
     yield tuple(p.requires_grad for p in head.parameters())
     yield tuple(0 if b.is_inference() else b._version for b in head.buffers())
 

@@ -211,11 +211,7 @@ def implementation_for(plan: LossPlan) -> str:
 def check_implementation(
     impl: str, head: AnyHead, device: torch.device, filtered: bool = False
 ) -> None:
-    """Check that an implementation can compute the loss of a head on a device.
-
-    Args:
-        filtered: whether gradients are filtered.
-    """
+    """Check that an implementation can compute a head's loss, filtered or not, on a device."""
     _check_fused("chunked" if impl == "auto" and head.fused is None else impl, head, filtered)
     kernels_of(impl, device)
     if impl == "triton":

@@ -21,7 +21,6 @@ from highrank_plugins.losses.own_layers import (
     calls,
     has_own_hooks,
     is_distributed,
-    is_our_function,
     is_ours,
     is_unchanged,
     leaves,
@@ -114,7 +113,7 @@ class Trial:
             f"the loss of possible classes is {output.loss.sum().item():g}; label smoothing needs "
             "every class to be possible, so give none of them a logit of −∞",
         )
-        self._check_replaced(output, forward)
+        self._check_calls(output, forward)
         self._keep(output)
         nll = -forward.gather(-1, self.plan.target.unsqueeze(-1)).squeeze(-1)
         same = self.same(nll, output.nll)
@@ -135,26 +134,19 @@ class Trial:
         self.gradients = self._gradients(output.loss, self.upstream, whole=True)
         self.largest = max(map(_norm, self.gradients.values()), default=0.0)
 
-    def _check_replaced(self, output: LossOutput, log_probs: Tensor) -> None:
-        """Check `nll` and `top_k` where somebody replaces them."""
+    def _check_calls(self, output: LossOutput, log_probs: Tensor) -> None:
+        """Check `nll` and `top_k`, which somebody may have replaced."""
         x, target = self.plan.features, self.plan.target
         nll = partial(self.head.nll, x, target, impl="reference")
-        if self._replaces("nll"):
-            self.require(
-                self.same(self.run(nll).nll, output.nll),
-                "nll gives another loss than −log P; write the function into chunk_log_probs or "
-                "chunk_logits",
-            )
-        if self._replaces("top_k"):
-            best = self.run(lambda: self.head.top_k(x)[0].squeeze(-1), self.undrawn)
-            self.require(
-                self.same(best, log_probs.max(-1).values), "top_k gives other log P than forward"
-            )
-
-    def _replaces(self, name: str) -> bool:
-        owner = next(c for c in type(self.head).__mro__ if name in vars(c))
-        method = vars(self.head).get(name, vars(owner)[name])  # FSDP's is torch's
-        return not (hasattr(method, "__code__") and is_our_function(method))
+        best = self.run(lambda: self.head.top_k(x)[0].squeeze(-1), self.undrawn)
+        self.require(
+            self.same(self.run(nll, self.undrawn).nll, output.nll),
+            "nll gives another loss than −log P; write the function into chunk_log_probs or "
+            "chunk_logits",
+        )
+        self.require(
+            self.same(best, log_probs.max(-1).values), "top_k gives other log P than forward"
+        )
 
     @property
     def weighs(self) -> bool:

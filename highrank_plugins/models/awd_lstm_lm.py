@@ -131,17 +131,6 @@ def fill(config: Namespace | DictConfig, preset: str, head: dict) -> None:
     set_options(config, values, AWDLSTMLanguageModelConfig)
 
 
-def trunk_from_options(cfg: Namespace, num_words: int) -> AWDLSTM:
-    """Build the trunk of a filled configuration."""
-    options = {name: getattr(cfg, option) for name, option in SIZES.items()}
-    rates = {name: getattr(cfg, name) for name in RATES}
-    try:
-        return AWDLSTM(num_words, **options, **rates)
-    except ValueError as error:  # the message begins with the constructor's argument
-        name, _, rest = str(error).partition(" ")
-        raise UserError(f"{flag(SIZES.get(name, name))} {rest}") from None
-
-
 class ModelLoss(NamedTuple):
     """Hold ``Head.nll`` of a batch of streams, with the trunk's output that training needs.
 
@@ -230,8 +219,13 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
     def build_model(cls, cfg: DictConfig, task):
         """Build the trunk, then the head."""
         flat = plain_config(cfg, fill, DEFAULT)
-        dictionary = task.target_dictionary
-        trunk = trunk_from_options(flat, len(dictionary))
+        dictionary, named = task.target_dictionary, SIZES | {name: name for name in RATES}
+        options = {name: getattr(flat, option) for name, option in named.items()}
+        try:
+            trunk = AWDLSTM(len(dictionary), **options)
+        except ValueError as error:  # the message begins with the constructor's argument
+            name, _, rest = str(error).partition(" ")
+            raise UserError(f"{flag(named.get(name, name))} {rest}") from None
         _, width, tied = cls.head_sizes(flat)
         model = cls(AWDLSTMDecoder(dictionary, trunk, None if tied else width))
         model.attach_head(flat, dictionary, locked_dropout=True)

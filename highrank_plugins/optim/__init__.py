@@ -35,13 +35,8 @@ def groups(
 ) -> tuple[list[Group], list[Group]]:
     """Return the parameter groups of `torch.optim.Muon` and of `torch.optim.AdamW`, in this order.
 
-    Muon makes updates orthogonal, which fits "hidden" matrices alone.
-
-    Args:
-        rates: learning rate by role: "vocabulary", "hidden", "components", "vector", "scalar".
-        weight_decay: of all roles but "vector" and "scalar", which have none.
-    Raises:
-        UserError: a role without a rate, or a rate without parameters of its role.
+    Muon makes updates orthogonal, which fits "hidden" matrices alone. `rates` has the learning rate
+    of each role. "vector" and "scalar" have no weight decay.
     """
     roles, muon, adam = parameter_roles(model), [], []
     if unknown := sorted(rates.keys() - roles.values()):

@@ -7,7 +7,6 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.optim import FairseqOptimizer, register_optimizer
 from omegaconf import II
 
-from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.optim.averaged_sgd import AveragedSGD
@@ -52,18 +51,13 @@ class NTASGD(FairseqOptimizer):
                 "--nonmono-stop needs --asgd-at-epoch: otherwise --nonmono would end "
                 "training where averaging begins"
             )
-        for name in ("nonmono", "asgd_at_epoch"):
-            value = getattr(cfg, name)
-            if value is not None and value < 0:
-                option = flag(name)
-                raise UserError(f"{option} must be at least 0, got {value}")
-        self._optimizer = AveragedSGD(
-            params,
-            nonmono=cfg.nonmono,
-            at_epoch=cfg.asgd_at_epoch,
-            stop=cfg.nonmono_stop,
-            **self.optimizer_config,
-        )
+        own = {"nonmono": cfg.nonmono, "at_epoch": cfg.asgd_at_epoch, "stop": cfg.nonmono_stop}
+        try:
+            self._optimizer = AveragedSGD(params, **own, **self.optimizer_config)
+        except ValueError as error:  # the message begins with the argument
+            name, _, rest = str(error).partition(" ")
+            named = {"nonmono": "--nonmono", "at_epoch": "--asgd-at-epoch"}
+            raise UserError(f"{named.get(name, name)} {rest}") from None
 
     @property
     def optimizer_config(self) -> dict:

@@ -35,14 +35,10 @@ class WeightDropLSTM(nn.LSTM):
     def forward(  # type: ignore[override]  # torch's takes packed sequences, too
         self, x: Tensor, state: tuple[Tensor, Tensor], p: float = 0.0
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Return outputs [T, B, H] and the new state of inputs [T, B, I].
+        """Return outputs [T, B, H] and the new state, h and c [1, B, H], of inputs [T, B, I].
 
-        Args:
-            state: h and c, each [1, B, H].
-            p: probability that an entry of the recurrent matrix is 0; the others grow by 1/(1 − p).
-                It has no effect in evaluation.
-        Raises:
-            RuntimeError: sizes that do not fit.
+        An entry of the recurrent matrix is 0 with probability p in training, others grow by
+        1/(1 − p).
         """
         self.check_forward_args(x, state, None)
         recurrent: Tensor = self.weight_hh_l0

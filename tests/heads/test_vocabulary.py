@@ -314,7 +314,10 @@ def test_factors_cannot_be_a_tied_embedding(name):
             "unknown vocabulary matrix 'centered'; did you mean 'centred",
         ),
         ({"vocabulary": "unit", "rank": 3}, "has no option 'rank'; known:"),
-        ({"vocabulary": nn.Identity()}, "vocabulary: expected a name or an instance of Vocabulary"),
+        (
+            {"vocabulary": nn.Identity()},
+            "vocabulary matrix: expected a name or an instance of",
+        ),
     ],
 )
 def test_wrong_choices_are_refused(options, message):
