@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from highrank_plugins.common.user_error import UserError
@@ -53,6 +54,7 @@ __all__ = [
     "tokens",
     "vocabulary_names",
     "vocabulary_options",
+    "with_layer_of_arch",
 ]
 
 # pairs of structure and pointwise function with a name of their own in architectures
@@ -127,6 +129,12 @@ def tokens() -> dict[str, dict[str, str]]:
                 f"{' + '.join(layer.values())}; choose another name for yours"
             )
     return found
+
+
+def with_layer_of_arch(given: Mapping[str, Any], arch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options by name, completed by an architecture's unless they name another head."""
+    same = given.get("head", arch.get("head")) == arch.get("head")
+    return {**arch, **given} if same else dict(given)
 
 
 HEADS.listen(tokens)

@@ -113,7 +113,6 @@ class Trial:
             f"the loss of possible classes is {output.loss.sum().item():g}; label smoothing needs "
             "every class to be possible, so give none of them a logit of −∞",
         )
-        self._check_calls(output, forward)
         self._keep(output)
         nll = -forward.gather(-1, self.plan.target.unsqueeze(-1)).squeeze(-1)
         same = self.same(nll, output.nll)
@@ -125,6 +124,7 @@ class Trial:
             f"{output.nll[0].item():.6g}, or other gradients; the loss does not call forward, "
             "log_probs or hooks: write the function into chunk_log_probs or chunk_logits",
         )
+        self._check_calls(output, forward)
         with torch.no_grad():
             self._check_tokens()
 

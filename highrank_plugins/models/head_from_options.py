@@ -13,7 +13,7 @@ from torch import nn
 
 from highrank_plugins.common.names import flag, layer_name
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import Head, make_matrix
+from highrank_plugins.heads import Head, make_matrix, with_layer_of_arch
 from highrank_plugins.hooks.optimizers import set_own_rate
 from highrank_plugins.models.head_options import (
     AXES,
@@ -38,8 +38,7 @@ def choose_head(options: dict, arch: dict, trunk: dict, language_model: bool = F
     the trunk's own defaults, of ``head_bias`` and of options that some heads have.
     """
     given = {k: v for k, v in options.items() if k.startswith("head") and v is not None}
-    if given.get("head", arch.get("head")) == arch.get("head"):
-        given = arch | given
+    given = with_layer_of_arch(given, arch)
     layers = _layers_of(given)
     given = {layer.axis.option: layer.name for layer in layers} | given
     defaults = _defaults(layers, language_model)

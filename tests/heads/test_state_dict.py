@@ -155,11 +155,6 @@ def test_a_plain_softmax_has_the_state_of_a_linear_layer():
     assert capped.load_state_dict(softmax.state_dict(), strict=False)
 
 
-@pytest.mark.parametrize("freeze", [False, True])
-def test_frozen_plif_is_not_trained(freeze):
-    assert build_pointwise("plif", knots=9, freeze=freeze).slope_logits.requires_grad != freeze
-
-
 def test_options_keep_names_and_defaults():
     assert {name: head_options(name) for name in HEAD_OPTIONS} == HEAD_OPTIONS
     assert {name: pointwise_options(name) for name in POINTWISE_OPTIONS} == POINTWISE_OPTIONS
@@ -168,9 +163,3 @@ def test_options_keep_names_and_defaults():
 def test_half_of_the_classes_are_frequent_by_default():
     head = build_head("mixtape", num_classes=11, feature_dim=F)
     assert head.gate_embed.shape == (5, 64)
-
-
-@pytest.mark.parametrize("embed_dim", [None, F])
-def test_a_head_reports_its_sizes(embed_dim):
-    head = build_head("mos", num_classes=M, feature_dim=F, embed_dim=embed_dim, bias=False)
-    assert (head.num_classes, head.feature_dim, head.embed_dim, head.bias) == (M, F, F, None)

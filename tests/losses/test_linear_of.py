@@ -49,23 +49,6 @@ def test_gradients_are_those_of_autograd(chosen):
         torch.testing.assert_close(total, expected[i], rtol=1e-12, atol=1e-12)
 
 
-def test_other_uses_of_a_tensor_are_left_to_autograd():
-    leaves = tensors()
-    wanted = torch.autograd.grad((leaves[1] ** 3).sum() + loss(leaves), leaves[1])[0]
-    sums = sums_of(leaves, (1,))
-    value = (leaves[1] ** 3).sum() + loss(leaves, sums)
-    (found,) = torch.autograd.grad(value, [leaves[1]])
-    total = sums[NAMES[1]]
-    total.add(found)
-    torch.testing.assert_close(total.total, wanted, rtol=1e-12, atol=1e-12)
-
-
-def test_a_sum_without_gradients_is_zero():
-    (total,) = sums_of(tensors(), (0,)).values()
-    total.finish()
-    assert (total.total == 0).all()
-
-
 def test_half_precision_products_are_added_up_in_float32():
     """Add as often as a half-precision sum, with its 8 bits, would stop growing."""
     leaves = tensors(torch.bfloat16)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from highrank_plugins.heads.random_state import dropout_mask
-from highrank_plugins.trunks.awd_lstm import WeightDropLSTM, embed_words, locked_dropout
+from highrank_plugins.trunks.awd_lstm import WeightDropLSTM, embed_words
 from tests.trunks import plain
 
 P, SEED = 0.5, 9
@@ -45,13 +45,6 @@ def test_training_uses_the_dropped_matrix_at_every_step(layer, inputs):
         torch.testing.assert_close(got, torch.from_numpy(expected), rtol=1e-12, atol=1e-12)
 
 
-def test_entries_that_are_dropped_get_no_gradient(layer, inputs):
-    out, _ = run(layer, *inputs)
-    out.square().sum().backward()
-    assert torch.equal(layer.weight_hh_l0.grad == 0, dropped(layer) == 0)
-    assert all(p.grad.abs().sum() > 0 for p in layer.parameters())
-
-
 def test_evaluation_equals_torchs_lstm_bit_for_bit(layer, inputs):
     stock = torch.nn.LSTM(4, 6).double()
     stock.load_state_dict(layer.state_dict())
@@ -59,23 +52,6 @@ def test_evaluation_equals_torchs_lstm_bit_for_bit(layer, inputs):
     got, state = layer.eval()(*inputs, P)
     assert torch.equal(got, want)
     assert all(map(torch.equal, state, want_state))
-
-
-def test_every_pass_draws_a_new_mask(layer, inputs):
-    torch.manual_seed(SEED)
-    first, second = layer(*inputs, P)[0], layer(*inputs, P)[0]
-    assert not torch.allclose(first, second)
-
-
-def test_a_locked_mask_is_the_same_at_all_steps():
-    x = torch.ones(7, 3, 50)
-    torch.manual_seed(0)
-    y = locked_dropout(x, 0.25)
-    assert set(y.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
-    assert torch.equal(y, y[:1].expand_as(y))
-    assert not torch.equal(y[:, 0], y[:, 1])
-    assert (y == 0).float().mean() == pytest.approx(0.25, abs=0.1)
-    assert locked_dropout(x, 0.0) is x
 
 
 def test_a_word_is_dropped_everywhere_or_nowhere():
