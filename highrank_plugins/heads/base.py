@@ -44,6 +44,12 @@ HEADS: Registry[type[Head]] = Registry(
 register_head = HEADS.register
 
 
+# attributes that follow from the logits, or from the log-probabilities, in a way for every layer
+OF_LOGITS = ("fused", "linear_logits", "logit_vectors", "nll_of_logits", "log_weights",
+             "class_gates", "weights_by_class")  # fmt: skip
+OF_LOG_PROBS = ("chunk_nll", "chunk_log_norms", "logits", "has_logits", *OF_LOGITS)
+
+
 class Head(Stated):
     """Map features [..., F] to log-probabilities [..., M]: an output layer.
 
@@ -75,7 +81,9 @@ class Head(Stated):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        follow_function(cls, Head)
+        first = next(c for c in cls.__mro__ if not vars(c).keys().isdisjoint(Head.needs))
+        names = OF_LOG_PROBS if "chunk_log_probs" in vars(first) else OF_LOGITS
+        follow_function(cls, Head, names, Head.needs)
 
     def __init__(
         self, num_classes: int, feature_dim: int, embed_dim: int | None = None,

@@ -1,8 +1,9 @@
 """Map names to classes, and say which options, constants and bases' attributes a class has.
 
 A fused loss or a kernel has the gradient of one function written out, and measures rely on methods
-such as `nll_of_logits`. A subclass with another function must not keep them unless it says so.
-All rules follow the method resolution order, so that mixins count, too.
+such as `nll_of_logits`. A subclass with another function must not keep them unless it says so. The
+rule follows the method resolution order, so that mixins count, too. What else a subclass replaces
+under a fused loss or a kernel is found by the check of its first loss.
 """
 
 from __future__ import annotations
@@ -20,29 +21,6 @@ from highrank_plugins.heads.checks import built_with_whole_state
 from highrank_plugins.losses.kept_state import PLAIN
 
 T = TypeVar("T", bound=type)
-
-# attributes that follow from the log-probabilities, or from the logits, in a way for every layer
-OF_LOGITS = ("logit_vectors", "nll_of_logits", "log_weights", "class_gates", "weights_by_class")
-OF_LOG_PROBS = ("chunk_nll", "chunk_log_norms", "logits", "has_logits", *OF_LOGITS)
-# what a structure may replace under a fused loss: the loss calls it, or does not depend on it
-OUTSIDE_FUSED = frozenset(
-    (
-        "logits", "has_logits", *OF_LOGITS, "fused", "linear_logits", "retain_dropout",
-        "registered_name", "contexts", "log_prior", "tensors", "sample_masks",
-        "check_sizes", "floats_per_token", "token_floats", "needs_sorted_classes",
-        "no_options", "language_model_defaults", "option_help",
-        "constants", "extra_repr", "reset_parameters", "train", "forward",
-        "get_extra_state", "set_extra_state", "parameter_roles",
-        "log_probs", "nll", "top_k",
-    )
-)  # fmt: skip
-# what a pointwise function may replace under the kernels of its base
-OUTSIDE_KERNELS = frozenset(
-    (
-        "constants", "domain", "extra_repr", "option_help", "own_rate", "registered_name",
-        "reset_parameters", "train",
-    )
-)  # fmt: skip
 
 
 def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:
@@ -284,36 +262,17 @@ class Registry(Generic[T]):
         return {name: default for name, default in options.items() if name not in covered}
 
 
-def reset_unless_kept(cls: type, names: Iterable[str], origin: type, harmless: Set[str]) -> None:
-    """Give attributes their versions of `origin` where a later class replaces the function.
-
-    An attribute stays where the class that defines it comes before all classes that replace
-    something of its own, apart from `harmless` names.
-    """
-    for name in names:
-        owner = _owner(cls, name)
-        own = {n for c in owner.__mro__ if c not in nn.Module.__mro__ for n in vars(c)} - harmless
-        before = cls.__mro__[: cls.__mro__.index(owner)]
-        if any(n in own and not n.startswith("__") for c in before for n in vars(c)):
-            setattr(cls, name, getattr(origin, name))
-
-
-def follow_function(cls: type, origin: type) -> None:
-    """Give attributes of a head their versions of `origin` if a class replaces its base's function.
+def follow_function(cls: type, origin: type, names: Iterable[str], function: Iterable[str]) -> None:
+    """Give attributes their versions of `origin` where a class replaces its base's function.
 
     A class that implements the function first keeps all that it inherits. What a class defines
     itself stays.
     """
-    reset_unless_kept(cls, ("fused", "linear_logits"), origin, OUTSIDE_FUSED)
-    order, functions = cls.__mro__, {"chunk_log_probs", "chunk_logits"}
-    first, *others = [c for c in order if functions & vars(c).keys()]  # at least `origin`
+    order = cls.__mro__
+    first, *others = [c for c in order if not vars(c).keys().isdisjoint(function)]
     if not set(others) - {origin}:
         return
-    for name in OF_LOG_PROBS if "chunk_log_probs" in vars(first) else OF_LOGITS:
-        owner = _owner(cls, name)
+    for name in names:
+        owner = next(c for c in order if name in vars(c))
         if order.index(owner) > order.index(first) and owner not in origin.__mro__:
             setattr(cls, name, vars(origin)[name])
-
-
-def _owner(cls: type, name: str) -> type:
-    return next(c for c in cls.__mro__ if name in vars(c))

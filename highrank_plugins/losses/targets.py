@@ -203,11 +203,12 @@ class _Teacher(Target):
             return log_probs_NM[:, 0], log_probs_NM
 
         rows = torch.arange(len(x))
-        fused = head.fused
+        ours = is_ours(head)
+        fused = head.fused if ours else None  # of an own layer nobody has checked it
         floats = fused.floats_per_token(head) if fused else head.floats_per_token()
         plan = LossPlan(
             head, x, rows, head.sample_masks(x.shape[:1], x), reduction="sum",
-            own=not is_ours(head), most=max(1, self.memory // (out.element_size() * floats)),
+            own=not ours, most=max(1, self.memory // (out.element_size() * floats)),
             soft=Target(copies, {"row": rows}, rows.shape),
         )  # fmt: skip
         device, by = x.device.type, self.autocast  # that of the caller of `from_teacher`

@@ -11,11 +11,10 @@ from torch.nn import functional as F
 
 from highrank_plugins.heads.log_probs import widen
 from highrank_plugins.heads.registry import (
-    OUTSIDE_KERNELS,
     Part,
     Registry,
+    follow_function,
     named_tensors,
-    reset_unless_kept,
 )
 from highrank_plugins.losses.own_layers import bound, is_ours, same_form
 from highrank_plugins.losses.plan import KernelFunction, Named
@@ -49,7 +48,7 @@ class Pointwise(Part):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        reset_unless_kept(cls, OF_FUNCTION, Pointwise, OUTSIDE_KERNELS)
+        follow_function(cls, Pointwise, OF_FUNCTION, Pointwise.needs)
 
     @property
     def kernel_function(self) -> KernelFunction | None:
