@@ -85,16 +85,6 @@ def test_a_parametrised_matrix_learns_under_every_loss(case, function):
     assert torch.allclose(log_probs.gather(1, TARGET[:, None])[:, 0], -nll, atol=1e-12)
 
 
-def test_a_parametrised_matrix_is_that_of_a_plain_head():
-    for case in STRUCTURES:
-        head, plain = parametrised(case, Shifted()), case.build(classes=CLASSES)
-        with torch.no_grad():
-            plain.weight.copy_(head.weight)
-        right, found = results(plain, "reference"), results(head, "cpp")
-        for name in ("loss", "features"):
-            assert torch.allclose(found[name], right[name], rtol=0, atol=1e-9)
-
-
 def test_a_tied_matrix_gets_the_gradients_of_both_uses():
     embedding = nn.Embedding(CLASSES, 4).double()
     head = SOFTMAX.build(classes=CLASSES, weight=embedding.weight)

@@ -260,6 +260,21 @@ def test_a_teacher_computes_under_autocast():
     torch.testing.assert_close(*losses, rtol=0.05, atol=0.05)
 
 
+def test_an_own_layer_teaches_what_it_computes():
+    """A fused loss would compute the function of its base."""
+
+    class Own(type(STRUCTURES[3].build())):
+        def _mean(self, leaves_NKS, gates_NJS):
+            return 1.5 * super()._mean(leaves_NKS, gates_NJS)
+
+    torch.manual_seed(0)
+    own = Own(CLASSES, TEACHER_FEATURES.size(-1), frequent=5, gate_dim=3).double().eval()
+    student, x = SOFTMAX.build(classes=CLASSES), make_features(TOKENS)
+    found = student.nll(x, targets.from_teacher(own, TEACHER_FEATURES)).loss
+    log_q, log_p = own(TEACHER_FEATURES), student(x)
+    torch.testing.assert_close(found, (log_q.exp() * (log_q - log_p)).sum(-1))
+
+
 def test_an_own_layer_learns_from_a_teacher():
     class Own(type(SOFTMAX.build())):
         def chunk_logits(self, features, tensors, random_state):

@@ -92,13 +92,6 @@ def test_options_are_public():
     assert sorted(own) == LSTM_OPTIONS
 
 
-@pytest.mark.parametrize(("model", "ratio"), [("transformer", 0.5), ("transformer_lm", 0.1)])
-def test_frequent_ratio_is_the_papers(model, ratio):
-    settings = Namespace()
-    ARCH_CONFIG_REGISTRY[f"{model}_mixtape"](settings)
-    assert settings.head_frequent_ratio == ratio
-
-
 @pytest.mark.parametrize("name", ["adaptive_softmax_cutoff", "adaptive_input"])
 def test_adaptive_softmax_and_input_are_refused(name):
     settings = Namespace(**{name: [100, 200]})

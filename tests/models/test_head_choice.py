@@ -8,8 +8,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import nn
 
-from highrank_plugins.heads import Head as LogitHead
-from highrank_plugins.heads import Vocabulary
+from highrank_plugins.heads import Head, Vocabulary
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise.monotone_mlp import MonotoneMLP
 from highrank_plugins.heads.vocabulary import VOCABULARY
@@ -44,7 +43,7 @@ def test_language_models_have_defaults_of_their_own():
     assert chosen["head_components"] == 4
 
 
-class Own(LogitHead):
+class Own(Head):
     """Stand for a structure that shares names of arguments with Mixtape."""
 
     option_help: ClassVar = {"frequent": "the number of something else"}

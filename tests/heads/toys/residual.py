@@ -3,12 +3,11 @@
 from torch import nn
 from torch.nn.functional import linear
 
-from highrank_plugins.heads import Head as LogitHead
-from highrank_plugins.heads import register_head
+from highrank_plugins.heads import Head, register_head
 
 
 @register_head("residual")
-class Residual(LogitHead):
+class Residual(Head):
     def __init__(self, num_classes, feature_dim, embed_dim=None, weight=None, bias=True,
                  pointwise="identity", inner_bias=True):  # fmt: skip
         super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
