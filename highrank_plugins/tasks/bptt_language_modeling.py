@@ -41,7 +41,7 @@ FOREIGN = {
 # options of batches that are refused → what to do instead
 FOREIGN_BATCHES = {
     "max_tokens": "give --batch-size (number of streams) and --bptt (length of a chunk) instead",
-    "skip_remainder_batch": "would drop the end of every stream: leave it out",
+    "skip_remainder_batch": "it would drop the end of every stream: leave it out",
     "grouped_shuffling": "chunks of a stream come in order; leave it out",
 }
 LEAST = {"bptt": 1, "eval_streams": 1, "bptt_max_delta": 0}
