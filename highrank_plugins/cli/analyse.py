@@ -78,15 +78,14 @@ def collect(
         "log_probs,features,targets", "Quantities to write: log_probs, logits, features, targets."
     ),
     settings: TextSettings,
-    save_seconds: float = option(60, "Seconds between two saves of the progress.", ge=0),
     user_dir: UserDir = None,
 ) -> None:
     """Write a model's predictions for a text to .npy files.
 
     Example: highrank analyse collect checkpoint_best.pt data-bin --output arrays
 
-    The files have one row per token and can be memory-mapped. Resumes an interrupted run. Under
-    torchrun each process takes a part of the text.
+    The files have one row per token and can be memory-mapped. Under torchrun each process takes a
+    part of the text.
     """
     from highrank_plugins.inference.collector import started
     from highrank_plugins.inference.on_disk import write_collection
@@ -94,7 +93,7 @@ def collect(
     with started() as processes:
         quantities = names("--what", what)
         collector = settings.collector(checkpoint, data, processes)
-        done = write_collection(collector, output, quantities, save_seconds)
+        done = write_collection(collector, output, quantities)
         if processes.rank == 0:
             report(done, None)
 

@@ -152,27 +152,18 @@ class Collector:
 
     def blocks(self, name: str = "collect") -> Iterator[Block]:
         """Yield this process's part of the text, in order, with a progress bar called `name`."""
-        return (block for block, _ in self.steps(self.share.start, None, name))
-
-    def steps(self, start: int, state: Any, name: str) -> Iterator[tuple[Block, Any]]:
-        """Yield each block from batch number `start` on, with the state after it.
-
-        `state` is the one after batch `start` − 1; None if another process computed that batch.
-        """
-        if state is None and isinstance(self.text, StreamText):  # the trunk alone runs up to it
-            for index in range(start):
+        state = None
+        if isinstance(self.text, StreamText):  # the trunk alone runs up to this part
+            for index in range(self.share.start):
                 *_, state = self.text.step(index, state)
-        bar = tqdm(
-            range(start, self.share.stop), name, unit="batch", disable=self.processes.rank > 0,
-            **bar_options(),
-        )  # fmt: skip
+        bar = tqdm(self.share, name, unit="batch", disable=self.processes.rank > 0, **bar_options())
         for index in bar:
             features, target, state = self.text.step(index, state)
             first, last = self.starts[index : index + 2]
             kept = slice(last - first)
             block = Block(self.head, features[kept], target[kept], first)
             block.refuse_nan(block.features, "features")
-            yield block, state
+            yield block
 
 
 def _text(loaded: LoadedModel, split: str, tokens: int | None, rows: int) -> Text:

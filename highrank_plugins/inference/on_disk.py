@@ -1,8 +1,7 @@
-"""Write a collection as `.npy` files that may be larger than the memory, and resume it."""
+"""Write a collection as `.npy` files that may be larger than the memory, and read it."""
 
-import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,75 +9,58 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from highrank_plugins.common.files import read_json
+from highrank_plugins.common.files import read_json, write_json
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.inference.collector import Collector
-from highrank_plugins.inference.saved_progress import SavedProgress
 from highrank_plugins.inference.streaming_model import digest_of_file
 
 QUANTITIES = ("log_probs", "logits", "features", "targets")
 DESCRIPTION = "collection.json"
-Arrays = dict[str, np.memmap]
 
 
-def write_collection(
-    collector: Collector, folder: Path, what: Sequence[str], save_seconds: float = 60
-) -> dict[str, Any]:
-    """Write quantities of all tokens into `folder`; an interrupted collection is resumed.
+def write_collection(collector: Collector, folder: Path, what: Sequence[str]) -> dict[str, Any]:
+    """Write quantities of all tokens into `folder`, and return their description.
 
     `log_probs.npy` and `logits.npy` [N, M], `features.npy` [N, F] in the precision of the
-    collector; `targets.npy` int64 [N]; rows in the order of the text. `collection.json` describes
-    them. Each process writes its rows into the same files. The folder's name ends with `.part`
-    until it is complete.
-
-    Args:
-        what: of `QUANTITIES`.
-        save_seconds: seconds between two saves of this process's progress.
-    Returns:
-        the description.
+    collector; `targets.npy` int64 [N]; rows in the order of the text; `what` names some of
+    `QUANTITIES`. `collection.json` describes them. Each process writes its rows into the same
+    files. The folder's name ends with `.part` until it is complete.
     """
     shapes = _shapes(collector, what)
-    identity = _identity(collector, what)
-    description = identity | {"rows": collector.total, "classes": collector.head.num_classes}
+    description = {
+        "checkpoint": digest_of_file(collector.loaded.path),
+        "split": collector.split,
+        "text": collector.text.digest,
+        "dtype": _name_of(collector.dtype),
+        "what": list(what),
+        "rows": collector.total,
+        "classes": collector.head.num_classes,
+    }
     if _is_finished(folder, description):
         return description
     processes, part = collector.processes, folder.with_name(f"{folder.name}.part")
-    _check_begun(part, shapes, processes.count)
-    path = part / f"progress-{processes.rank}-of-{processes.count}.pt"
-    saved = SavedProgress(path, identity, save_seconds, "--output")
     processes.wait()  # all processes have read the folder
-    if processes.rank == 0 and not list(part.glob("progress-*.pt")):
+    if processes.rank == 0:
         part.mkdir(parents=True, exist_ok=True)
+        for earlier in part.glob("*.npy"):
+            earlier.unlink()
         for name, (shape, dtype) in shapes.items():
             np.lib.format.open_memmap(part / f"{name}.npy", "w+", dtype=dtype, shape=shape)
     processes.wait()
     arrays = {name: np.lib.format.open_memmap(part / f"{name}.npy", "r+") for name in shapes}
-    _fill(collector, arrays, saved)
-    processes.wait()
-    if processes.rank == 0:
-        text = json.dumps(description, indent=2, ensure_ascii=False)
-        (part / DESCRIPTION).write_text(f"{text}\n", encoding="utf-8")
-        os.replace(part, folder)
-        for done in folder.glob("progress-*.pt"):
-            done.unlink()
-    processes.wait()
-    return description
-
-
-def _fill(collector: Collector, arrays: Arrays, saved: SavedProgress) -> None:
-    start = saved.progress.get("batch", collector.share.start)
-    last = saved.progress.get("state")
-    for block, state in collector.steps(start, last, "collect"):
-        start += 1
+    for block in collector.blocks():
+        rows = slice(block.first, block.first + len(block.target))
         for name, array in arrays.items():
-            rows = slice(block.first, block.first + len(block.target))
             value = block.target if name == "targets" else getattr(block, name)
             array[rows] = value.cpu().numpy()
-        if start == collector.share.stop or saved.is_due():
-            for array in arrays.values():
-                array.flush()  # write the numbers before the marker that says so
-            saved.progress = {"batch": start, "state": state}
-            saved.save()
+    for array in arrays.values():
+        array.flush()
+    processes.wait()
+    if processes.rank == 0:
+        write_json(part / DESCRIPTION, description)
+        os.replace(part, folder)
+    processes.wait()
+    return description
 
 
 def _shapes(collector: Collector, what: Sequence[str]) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -94,22 +76,13 @@ def _shapes(collector: Collector, what: Sequence[str]) -> dict[str, tuple[tuple[
             f"--what logits: {layer_name(head)} mixes the probabilities of several logit "
             "vectors and has no single one; leave logits out"
         )
-    dtype = str(collector.dtype).removeprefix("torch.")
+    dtype = _name_of(collector.dtype)
     kinds = {"features": ((rows, head.feature_dim), dtype), "targets": ((rows,), "int64")}
     return {name: kinds.get(name, ((rows, head.num_classes), dtype)) for name in what}
 
 
-def _identity(collector: Collector, what: Sequence[str]) -> dict[str, Any]:
-    """Return the values that distinguish this collection from any other."""
-    return {
-        "checkpoint": digest_of_file(collector.loaded.path),
-        "split": collector.split,
-        "text": collector.text.digest,
-        "tokens": collector.total,
-        "dtype": str(collector.dtype).removeprefix("torch."),
-        "what": list(what),
-        "processes": collector.processes.count,
-    }
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
@@ -121,8 +94,7 @@ def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
     found = read_json(folder / DESCRIPTION)
     if not isinstance(found, dict):
         raise ValueError(f"--output {folder} holds a damaged {DESCRIPTION}; delete the folder")
-    # a complete collection does not depend on who wrote which part
-    different = [n for n in description if n != "processes" and found.get(n) != description[n]]
+    different = [name for name in description if found.get(name) != description[name]]
     if different:
         raise ValueError(
             f"--output {folder} holds another collection ({', '.join(different)} differ); name "
@@ -131,26 +103,11 @@ def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
     return True
 
 
-def _check_begun(part: Path, names: Iterable[str], count: int) -> None:
-    """Refuse to resume a collection that another number of processes began."""
-    begun = [path.stem for path in part.glob("progress-*.pt")]
-    others = [name for name in begun if not name.endswith(f"-of-{count}")]
-    if others:
-        raise ValueError(
-            f"{part}: {others[0]} was written by {others[0].rpartition('-')[2]} processes; "
-            "resume with that number, or delete the folder to start again"
-        )
-    missing = [name for name in names if not (part / f"{name}.npy").exists()]
-    if begun and missing:
-        raise ValueError(f"{part}: {missing[0]}.npy is missing; delete the folder to start again")
-
-
 def read_collection(folder: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a finished collection by name, as memory maps."""
     if not (folder / DESCRIPTION).exists():
         raise ValueError(
-            f"{folder} holds no finished collection; run the same `highrank analyse collect` "
-            "again to resume it"
+            f"{folder} holds no finished collection; run the same `highrank analyse collect` again"
         )
     description = read_json(folder / DESCRIPTION)
     return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in description["what"]}

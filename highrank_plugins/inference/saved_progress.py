@@ -19,19 +19,16 @@ from highrank_plugins.inference.streaming_model import FairseqBatch, Segments
 class SavedProgress:
     """Keep a dictionary `progress` of plain values and tensors, and write it to a file.
 
-    An existing file is read. Another evaluation has another `identity`, plain values by name; it
-    may be written to the file that `option` names.
+    An existing file is read. Another evaluation has another `identity`, plain values by name.
     """
 
-    def __init__(
-        self, path: Path, identity: dict[str, Any], seconds: float, option: str = "--state"
-    ) -> None:
+    def __init__(self, path: Path, identity: dict[str, Any], seconds: float) -> None:
         self.path, self.identity, self.seconds = path, identity, seconds
         self.progress: dict[str, Any] = {}
         self._saved_at = time.monotonic()
         if not path.exists():
             return
-        stored = _load(path, option)
+        stored = _load(path)
         before, self.progress = stored["identity"], stored["progress"]
         if changes := "; ".join(
             f"{name}: {before.get(name)} there, {identity.get(name)} now"
@@ -40,7 +37,7 @@ class SavedProgress:
         ):
             raise ValueError(
                 f"{path} is the progress of another evaluation ({changes}). Resume that one, "
-                f"name another file by {option}, or delete this one"
+                f"name another file by --state, or delete this one"
             )
 
     def save(self) -> None:
@@ -58,7 +55,7 @@ class SavedProgress:
         self.path.unlink(missing_ok=True)
 
 
-def _load(path: Path, option: str) -> dict[str, Any]:
+def _load(path: Path) -> dict[str, Any]:
     """Return the contents; check the checksums inside, which torch does not."""
     try:
         check_archive(path)
@@ -70,7 +67,7 @@ def _load(path: Path, option: str) -> dict[str, Any]:
         reason = str(error).partition("\n")[0]
     raise ValueError(
         f"{path}: damaged, or not the progress of an evaluation ({reason}); delete it to begin "
-        f"again, or name another file by {option}"
+        f"again, or name another file by --state"
     )
 
 

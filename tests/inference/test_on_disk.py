@@ -1,4 +1,4 @@
-"""Memory maps of a collection: equal to the blocks, resumed after a kill, or refused."""
+"""Memory maps of a collection: equal to the blocks, or refused."""
 
 import numpy as np
 import pytest
@@ -12,10 +12,6 @@ from tests.models import small
 from tests.tasks.built import build
 
 ALL = ["log_probs", "logits", "features", "targets"]
-
-
-class Killed(BaseException):
-    """Stand for SIGKILL: nothing of ours catches it."""
 
 
 @pytest.fixture(scope="module")
@@ -56,35 +52,7 @@ def test_the_arrays_equal_the_blocks(either, tmp_path):
     assert torch.allclose(found, spectrum(b.log_probs for b in blocks).values, rtol=1e-9)
 
 
-@pytest.mark.parametrize("after", [1, 2, 5])
-def test_a_killed_collection_resumes_with_the_same_files(either, after, tmp_path, monkeypatch):
-    options = {"rows": 9 if "stream" in either[1] else 40, "tokens": 200}
-    write_collection(collector(either, **options), tmp_path / "whole", ALL)
-    computed = []
-    feature = Block.log_probs.func
-
-    def counted(block):
-        if len(computed) == after:
-            raise Killed
-        computed.append(block.first)
-        return feature(block)
-
-    monkeypatch.setattr(Block, "log_probs", property(counted))
-    with pytest.raises(Killed):
-        write_collection(collector(either, **options), tmp_path / "c", ALL, save_seconds=0)
-    assert not (tmp_path / "c").exists()
-    with pytest.raises(ValueError, match="run the same `highrank analyse collect` "):
-        read_collection(tmp_path / "c")
-    computed.append(None)  # no more kills
-    write_collection(collector(either, **options), tmp_path / "c", ALL, save_seconds=0)
-    again = computed[after + 1 :]
-    assert again and not set(again) & set(computed[:after])
-    for name in ALL:
-        file = f"{name}.npy"
-        assert (tmp_path / "c" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
-
-
-def test_nan_ends_a_collection_and_keeps_what_came_before(stream, tmp_path, monkeypatch):
+def test_nan_leaves_an_unfinished_collection_that_starts_again(stream, tmp_path, monkeypatch):
     feature = Block.log_probs.func
 
     def broken(block):
@@ -92,17 +60,23 @@ def test_nan_ends_a_collection_and_keeps_what_came_before(stream, tmp_path, monk
             block.features = block.features * float("nan")
         return feature(block)
 
-    monkeypatch.setattr(Block, "log_probs", property(broken))
-    with pytest.raises(FloatingPointError, match=r"token 40 .* collected before it is kept"):
-        write_collection(collector(stream), tmp_path / "c", ["log_probs"], save_seconds=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Block, "log_probs", property(broken))
+        with pytest.raises(FloatingPointError, match=r"token 40 .* collected before it is kept"):
+            write_collection(collector(stream), tmp_path / "c", ["log_probs"])
     kept = np.load(tmp_path / "c.part" / "log_probs.npy")
     assert (kept[:40] < 0).all() and not kept[40:].any()
+    with pytest.raises(ValueError, match="run the same `highrank analyse collect` again"):
+        read_collection(tmp_path / "c")
+    write_collection(collector(stream), tmp_path / "c", ["targets"])
+    assert [*read_collection(tmp_path / "c")] == ["targets"]
+    assert not (tmp_path / "c" / "log_probs.npy").exists() and not (tmp_path / "c.part").exists()
 
 
 def test_another_collection_is_refused(stream, tmp_path):
     write_collection(collector(stream), tmp_path / "c", ["targets"])
     assert write_collection(collector(stream), tmp_path / "c", ["targets"])["rows"] == 60
-    with pytest.raises(ValueError, match=r"holds another collection \(text, tokens, rows differ\)"):
+    with pytest.raises(ValueError, match=r"holds another collection \(text, rows differ\)"):
         write_collection(collector(stream, tokens=50), tmp_path / "c", ["targets"])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
@@ -118,38 +92,12 @@ def test_another_text_or_another_part_of_it_is_refused(either, stream_data, tmp_
         write_collection(other, tmp_path / "c", ["targets"])
 
 
-def test_a_collection_with_other_segments_is_not_resumed(stream, tmp_path, monkeypatch):
-    def stop(collector, start, last, name):
-        for step in steps(collector, start, last, name):
-            yield step
-            raise Killed
-
-    steps = Collector.steps
-    with monkeypatch.context() as patch:
-        patch.setattr(Collector, "steps", stop)
-        with pytest.raises(Killed):
-            write_collection(collector(stream, rows=25), tmp_path / "c", ["targets"], 0)
-    assert len(collector(stream, rows=25).starts) == len(collector(stream, rows=28).starts)
-    with pytest.raises(ValueError, match="--output"):
-        write_collection(collector(stream, rows=28), tmp_path / "c", ["targets"])
-
-
 def test_features_that_are_nan_are_not_written(stream, tmp_path):
     broken = collector(stream)
     with torch.no_grad():
         next(broken.loaded.model.decoder.trunk.parameters()).fill_(float("nan"))
     with pytest.raises(FloatingPointError, match="token 0 of the text: features are NaN"):
         write_collection(broken, tmp_path / "c", ["features", "targets"])
-
-
-def test_a_collection_begun_with_other_options_is_refused(stream, tmp_path, monkeypatch):
-    monkeypatch.setattr(Block, "log_probs", property(lambda block: 1 / 0))
-    options = {"save_seconds": 0}
-    with pytest.raises(ZeroDivisionError):
-        write_collection(collector(stream), tmp_path / "c", ["log_probs"], **options)
-    (tmp_path / "c.part" / "progress-1-of-2.pt").touch()
-    with pytest.raises(ValueError, match="was written by 2 processes; resume with that number"):
-        write_collection(collector(stream), tmp_path / "c", ["log_probs"], **options)
 
 
 @pytest.mark.parametrize(
