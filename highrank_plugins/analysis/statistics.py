@@ -1,6 +1,7 @@
 """Test whether systems differ by more than chance, and by how much; correlate measures."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -234,14 +235,7 @@ def smallest_effect(seeds: int, alpha: float = 0.05, wanted: float = 0.8) -> flo
 
 def seeds_needed(effect: float, alpha: float = 0.05, wanted: float = 0.8) -> int:
     """Return the fewest runs of each system that find `effect` deviations with this power."""
-    few, enough = 1, 2
-    while power(effect, enough, alpha) < wanted:
-        few, enough = enough, 2 * enough
-    while enough - few > 1:
-        middle = (few + enough) // 2
-        found = power(effect, middle, alpha) >= wanted
-        few, enough = (few, middle) if found else (middle, enough)
-    return enough
+    return 2 + bisect_left(range(2, 10**12), wanted, key=lambda n: power(effect, n, alpha))
 
 
 class Correlation(NamedTuple):

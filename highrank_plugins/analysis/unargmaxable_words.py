@@ -138,20 +138,12 @@ def top_margin(
     bound: float | None = None,
     levels: Tensor | None = None,
 ) -> float:
-    r"""Return how far the chosen classes can exceed all others: above `NOISE` if they can.
+    """Return how far the chosen classes can exceed all others: above `NOISE` if they can.
 
-    They can at some h = x / t, or far along x (t = 0), if and only if the linear program
-
-        maximise δ subject to w_i·x + b_i t ≥ θ + δ for chosen i, w_j·x + b_j t ≤ θ for all others,
-        |x_k| ≤ 1, 0 ≤ t ≤ 1
-
-    has an optimum above 0: it is homogeneous in (x, t), so that the box excludes nothing. With a
-    bound on features, |x_k| ≤ bound and t = 1. With `levels`, t = 1, the chosen logits have exactly
-    these differences, and δ ≤ 1 nat. Rows are relative to the mean of the chosen ones and divided
-    by the longest, and without a bound biases by the largest one, so that δ has no unit.
-
-    HiGHS solves it with the others that need it: those that exceed θ are added until none does
-    (cutting planes), or until the margin is known to be positive.
+    HiGHS solves the linear program of `_solved` with the others that need it: those that exceed θ
+    are added until none does (cutting planes), or until the margin is known to be positive. Rows
+    are relative to the mean of the chosen ones and divided by the longest, and without a bound
+    biases by the largest one, so that δ has no unit.
     """
     rows, gaps = weight - weight[chosen].mean(0), offsets - offsets[chosen].mean()
     others = np.setdiff1d(np.arange(len(weight)), chosen)
@@ -185,7 +177,17 @@ def top_margin(
 def _solved(
     own: np.ndarray, their: np.ndarray, limits: list[tuple[float, float]], given: np.ndarray | None
 ) -> np.ndarray | None:
-    """Return (x, t, θ, δ) of the program for some of the others; None if no point is allowed."""
+    """Return (x, t, θ, δ) of the program for some of the others; None if no point is allowed.
+
+    Classes can lead at some h = x / t, or far along x (t = 0), if and only if the linear program
+
+        maximise δ subject to w_i·x + b_i t ≥ θ + δ for chosen i, w_j·x + b_j t ≤ θ for all others,
+        |x_k| ≤ 1, 0 ≤ t ≤ 1
+
+    has an optimum above 0: it is homogeneous in (x, t), so that the box excludes nothing. With a
+    bound on features, |x_k| ≤ bound and t = 1. With `given` levels, t = 1, the chosen logits have
+    exactly these differences, and δ ≤ 1 nat.
+    """
     from scipy.optimize import linprog
 
     ones, others = np.ones(len(own)), np.ones(len(their))

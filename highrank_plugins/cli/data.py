@@ -1,7 +1,6 @@
 """Provide `highrank data …`: from published files to binarised text."""
 
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -204,7 +203,7 @@ def own_text(
     own = OwnText(text, Choices(endings, order == "stream", overlap, limit, units == "words",
                                 bleu_tokens))  # fmt: skip
     say = partial(typer.echo, err=True)
-    for line in chain(own.expect(), own.take(output)):
+    for line in own.take(output):
         if output is None:  # else it has been said
             say(line)
     chosen, why, settings = choose_size(sizes, own.counts, size, units)

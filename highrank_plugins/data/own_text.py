@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Literal, cast
 
 from highrank_plugins.analysis.scored_text import Tokens, bleu_tokens
@@ -27,7 +26,6 @@ MOST_LINES = 2_000_000
 LEAST_LINES = 1_000  # of the training text
 LEAST_HELD_OUT = 10  # lines of validation and of test, or as many times 10 words
 HELD_OUT = 500  # lines of validation and of test, if they are between 2 and 10 % of the text
-_SAMPLE = 20_000  # lines from which the time of reading is estimated
 _KNOWN_SHARE = 0.01  # of the held-out lines, that may be in the training text
 
 
@@ -55,7 +53,7 @@ def check_recipe(options: Mapping[str, str]) -> Iterator[str]:
         int(options["limit"]) if options.get("limit") else None, options.get("units") == "words",
         cast(Any, options.get("bleu_tokens") or None),
     ))  # fmt: skip
-    return chain(own.expect(), own.take())
+    return own.take()
 
 
 def part_of(source: str, percent: int = 2) -> str:
@@ -112,31 +110,13 @@ class OwnText:
         self._sample: list[str] = []  # of the test text's last side
         self._equal = 0
 
-    def expect(self) -> Iterator[str]:
-        """Refuse a text that is too long, and yield how long reading takes if it takes a while."""
-        for path in [path for files in self.parts.values() for path in files]:
-            next(byte_lines(path, may_be_empty=False))
-        paths, start = self.parts.get(ALL) or self.parts["train"], perf_counter()
-        sample = list(islice(read_own(paths), _SAMPLE))
-        if len(sample) < _SAMPLE:
-            return
-        seconds, limit = perf_counter() - start, self.choices.limit
-        size = paths[0].stat().st_size * (3 if paths[0].suffix == ".gz" else 1)
-        lines = int(size / sum(len(line.encode()) + 1 for line, *_ in sample) * _SAMPLE)
-        if limit is None and lines > MOST_LINES:
-            raise UserError(
-                f"{paths[0]}: about {lines:,} lines, and this recipe reads {MOST_LINES:,} at most: "
-                f"add --limit {MOST_LINES} to take the first ones, or clean the text by "
-                "`highrank data clean-texts` as the recipes of WMT do"
-            )
-        lines = min(lines, limit or lines)
-        if (seconds := 3 * seconds / _SAMPLE * lines) > 5:
-            yield f"reading about {lines:,} lines takes about {seconds:,.0f} s"
-
     def take(self, output: Path | None = None) -> Iterator[str]:
-        """Read, check and count; write `output`/{train,valid,test}.LANGUAGE and counts.json."""
+        """Read, check and count; write `output`/{train,valid,test}.LANGUAGE and counts.json.
+
+        Yield what was taken and left out.
+        """
         whole = self.parts.get(ALL)
-        there = sum(1 for _ in byte_lines((whole or self.parts["train"])[0]))
+        there = self._length()
         total = min(there, self.choices.limit or there)
         percent = min(10, max(2, -(-100 * HELD_OUT // max(total, 1))))
         with ExitStack() as stack:
@@ -168,6 +148,20 @@ class OwnText:
                 f"{part}.{name}": _entry(side) for part in PARTS
                 for name, side in zip(self._written(), self.ledger[part], strict=True)
             })  # fmt: skip
+
+    def _length(self) -> int:
+        """Return the lines of the training text, or of one to split; refuse empty and long ones."""
+        for path in [path for files in self.parts.values() for path in files]:
+            next(byte_lines(path, may_be_empty=False))
+        first = (self.parts.get(ALL) or self.parts["train"])[0]
+        there = sum(1 for _ in byte_lines(first))
+        if self.choices.limit is None and there > MOST_LINES:
+            raise UserError(
+                f"{first}: {there:,} lines, and this recipe reads {MOST_LINES:,} at most: add "
+                f"--limit {MOST_LINES} to take the first ones, or clean the text by `highrank data "
+                "clean-texts` as the recipes of WMT do"
+            )
+        return there
 
     def _written(self) -> list[str]:
         """Return the endings of the written files, without what divides fairseq's names."""
