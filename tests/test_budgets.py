@@ -17,18 +17,18 @@ import pytest
 TESTS = Path(__file__).parent
 # lines of Python today; each may only fall
 BUDGETS: dict[str, int] = {
-    "analysis": 1605,
+    "analysis": 1601,
     "benchmarks": 1384,
-    "cli": 3597,
+    "cli": 3595,
     "common": 2812,
     "compat": 456,
     "criterions": 249,
-    "data": 2319,
+    "data": 2313,
     "evaluation": 277,
     "heads": 3209,
     "hooks": 2799,
     "huggingface": 696,
-    "inference": 1349,
+    "inference": 1294,
     "losses": 5273,
     "measures": 1863,
     "models": 1866,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2512,
     "trunks": 372,
 }
-LINES_OF_TESTS = 44817
+LINES_OF_TESTS = 44751
 
 
 @pytest.fixture(scope="module")
