@@ -6,6 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.nn import functional as F
+
+from highrank_plugins.heads import build_head
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "nanogpt.md"
 CONFIG = SimpleNamespace(vocab_size=11, n_embd=16)
@@ -39,7 +42,7 @@ class GPT(nn.Module):
 
 def change(source: str) -> str:
     """Replace the lines that the page takes away by those that it adds."""
-    (diff,) = re.findall(r"```diff\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    diff, *_ = re.findall(r"```diff\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (added,) = re.findall(r"\A\+(.*\n)", diff)
     changed = added + source
     for part in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)+)", diff, re.MULTILINE):
@@ -118,3 +121,35 @@ def test_the_gpt_of_the_page_learns_and_generates(tmp_path, monkeypatch, capsys)
         names["model"](given)
     torch.testing.assert_close(features[0][:, :-1], features[1][:, :-1])
     assert len(capsys.readouterr().out) > 15
+
+
+CAPS = {  # of the section on other code: what the original does with its logits
+    "x-transformers": lambda z: z + z.sigmoid().log(),
+    "nanochat": lambda z: 15 * torch.tanh(z / 15),
+    "modded-nanogpt": lambda z: 23 * torch.sigmoid((z + 5) / 7.5),
+    "ReaLLM-Forge": lambda z: 30 * torch.tanh(z / 30),
+}
+
+
+@pytest.mark.parametrize("name", CAPS)
+def test_the_lines_for_other_code_have_its_loss(name):
+    section = PAGE.read_text().partition("## Replace these lines")[2]
+    (diff,) = re.findall(rf"\*\*\[{name}\].*?```diff\n(.*?)```", section, re.DOTALL)
+    added = " ".join(line[1:].strip() for line in diff.splitlines() if line.startswith("+"))
+    # the section says that the cap of modded-nanogpt is sigmoid_cap, with its defaults
+    built = re.findall(r"build_head\(.*?\)", added) or [
+        'build_head("sigmoid_cap", num_classes=30, feature_dim=8, bias=False)'
+    ]
+    (loss,) = re.findall(r"[\w.]*\.nll\(.*?\)\.loss", added)
+    torch.manual_seed(0)
+    config = SimpleNamespace(vocab_size=30, n_embd=8, final_logit_softcapping=30.0)
+    words = built[0].replace("20000", "30").replace("512", "8")
+    head = eval(words, {"build_head": build_head, "config": config}).double()
+    x, tokens = 9 * torch.randn(1, 6, 8).double(), torch.randint(30, (1, 7))
+    self, targets = SimpleNamespace(lm_head=head, head=head), tokens[:, 1:]
+    names = {"self": self, "head": head, "x": x, "features": x, "tokens": tokens}
+    names |= {"targets": targets, "target_seq": targets[0], "loss_reduction": "mean"}
+    found = eval(loss, names)
+    logits = CAPS[name](x @ head.weight.t())[0]
+    how = "none" if found.dim() else "mean"
+    torch.testing.assert_close(found, F.cross_entropy(logits, targets[0], reduction=how))
