@@ -126,45 +126,10 @@ def score(
         scores |= perplexity.read_measures(measures, "test")
     if options.hypotheses is not None:
         write_text(options.hypotheses, "".join(f"{line}\n" for line in lines))
-    _write_or_print(scores, output)
+    write_or_print(scores, output)
 
 
-def dialogue_score(
-    generated: Annotated[Path, "Output of fairseq-generate --nbest N."],
-    references: Annotated[Path, "References: one line per context, separated by tabs."],
-    output: Path | None = option(None, "JSON file for values and signatures."),
-    scored: Path | None = option(None, "Output of fairseq-generate --score-reference."),
-    responses: Path | None = option(None, "File of the responses that --scored scored."),
-) -> None:
-    """Compute BLEU precision and recall of dialogue responses.
-
-    Example: highrank evaluate dialogue-score gen.txt refs.txt
-
-    Computes BLEU-1 to BLEU-4; with --scored also the perplexity of the responses.
-    """
-    from highrank_plugins.analysis.scored_text import bleu_tokens as choose_tokens
-    from highrank_plugins.analysis.scored_text import require_joined
-    from highrank_plugins.results import scoring
-    from highrank_plugins.results.perplexity import response_perplexity
-    from highrank_plugins.results.scoring import dialogue_scores
-
-    if (scored is None) != (responses is None):
-        raise ValueError("--scored and --responses belong together: give both or none")
-    scores = {}
-    if scored and responses:
-        scores["test_perplexity"] = response_perplexity(scored, responses)
-    lines = [line.split("\t") for line in scoring.read_lines(references)]
-    hypotheses = scoring.read_nbest(generated, len(lines))
-    words = [[text.split() for text in texts] for texts in hypotheses]
-    good = [[text.split() for text in texts] for texts in lines]
-    flat = [text for texts in lines for text in texts]
-    require_joined([text for texts in hypotheses for text in texts], flat)
-    choose_tokens(flat, "13a")  # words are between blanks here
-    scores |= dialogue_scores(list(zip(words, good, strict=True)))
-    _write_or_print(scores, output)
-
-
-def _write_or_print(scores: "dict[str, Score]", output: Path | None) -> None:
+def write_or_print(scores: "dict[str, Score]", output: Path | None) -> None:
     """Write values and signatures as JSON, or print a line of each without an output."""
     from highrank_plugins.common.files import write_json
 
@@ -260,6 +225,5 @@ evaluate = make_group(
         "perplexity": perplexity,
         "dynamic": dynamic_eval,
         "cache": cache_eval,
-    },
-    {"dialogue-score": dialogue_score},
+    }
 )

@@ -1,7 +1,4 @@
-"""Score the output of fairseq-generate: BLEU and chrF, with signatures to repeat them.
-
-Several responses are scored against several references by precision and recall (Zhao et al. 2017).
-"""
+"""Score the output of fairseq-generate: BLEU and chrF, with signatures to repeat them."""
 
 import logging
 import re
@@ -17,7 +14,7 @@ from highrank_plugins.common.text_lines import TextRules, read_text
 from highrank_plugins.data.pieces import tokenise
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 logger = logging.getLogger(__name__)
 _PREFIX = re.compile(r"'prefix_size': [1-9]")  # in the options that fairseq-generate logs
@@ -180,56 +177,3 @@ def _bleu(sides: list[list[str]], made: str) -> Score:
     hypotheses, references = sides
     value = metric.corpus_score(hypotheses, [references]).score
     return Score(round(value, 2), f"{metric.get_signature()}|{made}")
-
-
-ORDERS = (1, 2, 3, 4)
-# sentences of one context, each a list of words
-Sentences = Sequence[Sequence[str]]
-
-
-def sentence_bleu(hypothesis: Sequence[str], reference: Sequence[str]) -> list[float]:
-    """Return BLEU-1 to BLEU-4 of a sentence, by NLTK with its seventh smoothing.
-
-    The smoothing is Chen and Cherry's (2014), with which dialogue systems were scored in
-    2017. A perfect sentence has more than 1: with at least five words 1.333, 1.217, 1.154, 1.117.
-    """
-    try:
-        from nltk.translate import bleu_score
-    except ModuleNotFoundError:
-        raise ValueError("BLEU of responses needs nltk: pip install nltk") from None
-    smoothing = bleu_score.SmoothingFunction().method7
-    weights = [(1 / order,) * order for order in ORDERS]  # the highest order sets the smoothing
-    return [
-        float(bleu_score.sentence_bleu([reference], hypothesis, own, smoothing)) for own in weights
-    ]
-
-
-def precision_recall(hypotheses: Sentences, references: Sentences) -> "NDArray":
-    """Return precision and recall of one context, for BLEU-1 to BLEU-4: [2, 4] in float64.
-
-    precision = 1/N Σ_i max_j BLEU(h_i, r_j),   recall = 1/M Σ_j max_i BLEU(h_i, r_j)
-    """
-    import numpy as np
-
-    scores = np.array([[sentence_bleu(h, r) for r in references] for h in hypotheses])
-    return np.stack([scores.max(axis=1).mean(axis=0), scores.max(axis=0).mean(axis=0)])
-
-
-def dialogue_scores(contexts: Sequence[tuple[Sentences, Sentences]]) -> dict[str, Score]:
-    """Return means over (hypotheses, references): `bleu1_precision`, … `bleu4_recall`."""
-    import numpy as np
-    from tqdm import tqdm
-
-    from highrank_plugins.common.formatting import bar_options
-
-    if not contexts:
-        raise ScoreError("there are no contexts to score")
-    bar = tqdm(contexts, "score", unit="context", **bar_options())
-    means = np.mean([precision_recall(*context) for context in bar], axis=0)
-    made, good = np.sum([[len(part) for part in context] for context in contexts], axis=0)
-    signature = f"smooth:nltk-method7|contexts:{len(contexts)}|hypotheses:{made}|references:{good}"
-    return {
-        f"bleu{order}_{name}": Score(round(float(row[order - 1]), 4), f"order:{order}|{signature}")
-        for order in ORDERS
-        for name, row in zip(("precision", "recall"), means, strict=True)
-    }

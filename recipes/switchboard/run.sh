@@ -72,7 +72,7 @@ respond() {
 }
 
 score_responses() {
-    run highrank evaluate dialogue-score "$run_dir/generate/test1.txt" \
+    run python "$recipe_dir/score.py" "$run_dir/generate/test1.txt" \
         "$run_dir/text/test1.references" \
         --scored "$run_dir/generate/test.txt" --responses "$run_dir/text/test.response" \
         --output "$out/scores.json"

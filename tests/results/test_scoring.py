@@ -6,15 +6,11 @@ import pytest
 
 from highrank_plugins.results import scoring
 from highrank_plugins.results.scoring import (
-    ORDERS,
     ScoreError,
     compare,
-    dialogue_scores,
-    precision_recall,
     read_hypotheses,
     read_lines,
     score,
-    sentence_bleu,
 )
 
 
@@ -140,55 +136,3 @@ def test_a_system_does_not_differ_from_itself(tmp_path):
     baseline.write_text("one line\n")
     with pytest.raises(ScoreError, match=r"other\.de: 1 lines for 2 (inputs|references)"):
         compare([baseline], tmp_path / "ours", HYPOTHESES, REFERENCES)
-
-
-# hypothesis | reference → BLEU-1 to BLEU-4 of NLTK 3.10.4: sentence_bleu([reference], hypothesis,
-# weights=(1/N,) * N, smoothing_function=SmoothingFunction().method7)
-NLTK = {
-    "i like it a lot | i like it a lot": (
-        1.333333333333, 1.217161238900, 1.153887578189, 1.116747096418),
-    "yeah | yeah": (1.000000000000, 0.577350269190, 0.333333333333, 0.192450089730),
-    "oh yeah i know | i know what you mean yeah": (
-        0.505442216427, 0.384687438591, 0.253806647011, 0.177554155865),
-    "a b | c d": (0.0, 0.0, 0.0, 0.0),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("sentences", NLTK)
-def test_sentence_bleu_equals_nltks_numbers(sentences):
-    hypothesis, reference = (text.split() for text in sentences.split(" | "))
-    assert sentence_bleu(hypothesis, reference) == pytest.approx(NLTK[sentences], abs=1e-11)
-
-
-def test_an_empty_response_scores_zero():
-    assert sentence_bleu([], ["yes"]) == [0.0] * 4
-
-
-def test_precision_and_recall_follow_their_definition():
-    hypotheses = [text.split() for text in ("oh yeah", "no", "well i do not know")]
-    references = [text.split() for text in ("yeah", "i do not think so")]
-    table = [[sentence_bleu(h, r) for r in references] for h in hypotheses]
-    for order in range(4):
-        each = [[cell[order] for cell in row] for row in table]
-        precision = sum(max(row) for row in each) / 3
-        recall = sum(max(row[j] for row in each) for j in range(2)) / 2
-        got = precision_recall(hypotheses, references)
-        assert got[:, order] == pytest.approx([precision, recall])
-        assert precision != recall
-
-
-def test_contexts_weigh_equally_whatever_their_number_of_references():
-    one = ([["yeah"]], [["yeah"]])
-    many = ([["no"]] * 4, [["yeah"], ["oh"], ["well"]])
-    scores = dialogue_scores([one, many])
-    assert list(scores) == [f"bleu{n}_{name}" for n in ORDERS for name in ("precision", "recall")]
-    assert scores["bleu1_precision"].value == 0.5
-    assert scores["bleu4_recall"].value == round(NLTK["yeah | yeah"][3] / 2, 4)
-    assert scores["bleu2_recall"].signature == (
-        "order:2|smooth:nltk-method7|contexts:2|hypotheses:5|references:4"
-    )
-
-
-def test_scoring_needs_a_context():
-    with pytest.raises(ScoreError, match="no contexts"):
-        dialogue_scores([])
