@@ -135,6 +135,7 @@ def _compared(records: list[Path], options: CompareOptions) -> "Compared":
     from highrank_plugins.analysis.statistics import PlannedTest
     from highrank_plugins.results.comparison import compare_records
     from highrank_plugins.results.record import DIVERGED, UNFAIR, study_problems
+    from highrank_plugins.studies.plan import in_plan_of_looks
 
     given = options.columns
     columns = names("--columns", given) if given else None if given is None else []
@@ -142,7 +143,7 @@ def _compared(records: list[Path], options: CompareOptions) -> "Compared":
     diverged = [run.rpartition("-")[0] for run, why in problems.items() if why == DIVERGED]
     compared = compare_records(
         records, options.metric, options.baseline, PlannedTest(options.test), options.alpha,
-        columns, dict.fromkeys(diverged, UNFAIR),
+        columns, dict.fromkeys(diverged, UNFAIR) | in_plan_of_looks(records),
     )  # fmt: skip
     missing = [f"{run} has no record: {why}." for run, why in problems.items()]
     return replace(compared, notes=[*compared.notes, *missing])

@@ -85,6 +85,21 @@ def unplanned(
     return late if added and before.items() & keys.items() else None
 
 
+def in_plan_of_looks(records: Sequence[Path]) -> dict[str, str]:
+    """Return why systems have no test outside of their study: its plan allows several looks.
+
+    `records` are SYSTEM-SEED/results.json; one that lies elsewhere tells nothing.
+    """
+    why = "seeds may be added to their study, whose table (`highrank study FILE --table`) has tests"
+    found = {}
+    for path in records:
+        system, folder = path.absolute().parent.name.rpartition("-")[0], path.absolute().parents[1]
+        plan = planned(folder, None, 0) if path.name == RESULTS else None
+        if plan is not None and plan["most"] > plan["seeds"]:
+            found[system] = why
+    return found
+
+
 def forecast(
     study: Study, members: Sequence[PreparedMember], like: Path | None, effect: float
 ) -> Iterator[str]:

@@ -7,8 +7,10 @@ from statistics import mean, variance
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from highrank_plugins.analysis.statistics import seeds_needed, smallest_effect
+from highrank_plugins.cli import app
 from highrank_plugins.common.blocks import ConfigurationError, read_tree
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.provenance import hardware
@@ -49,6 +51,18 @@ def test_tests_wait_for_the_seeds_that_were_planned(tmp_path):
         plan.write_text(wrong)
         done = study(file)
         assert done.exit_code == 2 and f"plan.json: {why}" in done.output
+
+
+def test_compare_leaves_the_tests_of_several_looks_to_the_study(tmp_path):
+    file = write_stub(tmp_path, seeds=[1, 2, 3, 4], baseline="softmax")
+    assert study(file, "--at-most", "3").exit_code == 0
+    links = sorted(folder_of(file).glob("*-*/results.json"))
+    words = ["compare", *map(str, links), "--metric", "test_perplexity", "--all-tests"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0 and "p (Holm)" not in done.output and "**" not in done.output
+    assert "since seeds may be added to their study" in done.output
+    (folder_of(file) / "plan.json").write_text('{"seeds": 3, "most": 3}')
+    assert "p (Holm)" in CliRunner().invoke(app, words).output
 
 
 def test_seeds_that_are_added_after_a_tested_table_have_no_test(tmp_path):
