@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1601,
     "benchmarks": 1384,
-    "cli": 3559,
+    "cli": 3560,
     "common": 2812,
     "compat": 456,
     "criterions": 249,
@@ -35,13 +35,13 @@ BUDGETS: dict[str, int] = {
     "optim": 344,
     "reports": 2161,
     "results": 2324,
-    "studies": 2227,
+    "studies": 2242,
     "tasks": 569,
     "top": 70,
     "training": 2512,
     "trunks": 372,
 }
-LINES_OF_TESTS = 44783
+LINES_OF_TESTS = 44797
 
 
 @pytest.fixture(scope="module")
