@@ -1,6 +1,5 @@
 """Provide `highrank analyse …`: pages, files and plots of what checkpoints predict."""
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -159,44 +158,4 @@ def _spectrum(path: Path) -> tuple[dict[str, Any], list[float]]:
         raise ValueError(f"{path}: not a result of highrank measure spectrum ({error!r})") from None
 
 
-def disagreements(
-    first: Checkpoint,
-    second: Annotated[Path, "A model with the same dictionary."],
-    data: Data,
-    *,
-    margin: float = option(1.0, "Show tokens whose −log P differs by at least this, in nats."),
-    count: int = option(20, "Number of tokens to show.", ge=1),
-    words: int = option(30, "Number of words to show before each.", ge=1),
-    top: int = option(5, "Number of most probable words to show.", ge=1),
-    settings: TextSettings,
-    contexts: Path | None = option(
-        None, "File to write for `python -m recipes.synthetic contexts`."
-    ),
-    output: Path | None = option(None, "JSON file to write the result to."),
-    user_dir: UserDir = None,
-) -> None:
-    """Find the tokens that the first model predicts better.
-
-    Example: highrank analyse disagreements mos.pt moc.pt data-bin --margin 2
-
-    The widest margin comes first. Yang et al. (2018) chose the contexts of their table 14 in this
-    way, with MoS and MoC.
-    """
-    from highrank_plugins.common.files import write_text
-    from highrank_plugins.inference import disagreements as observed
-
-    collectors = [settings.collector(path, data) for path in (first, second)]
-    if math.isnan(margin):
-        raise ValueError(f"--margin {margin}: must be a number of nats")
-    found = observed.compare(*collectors, margin=margin, count=count, words=words, top=top)
-    report(found, output)
-    if contexts is not None:
-        lines = [f"{one.context} {one.word}\n" for one in found.disagreements if one.context]
-        write_text(contexts, "".join(lines).replace("</s>", "<eos>"))
-        if len(lines) < len(found.disagreements):
-            typer.echo(f"{contexts}: the first word of the text has no context", err=True)
-
-
-analyse = make_group(
-    {"card": card, "collect": collect, "spectra": spectra}, {"disagreements": disagreements}
-)
+analyse = make_group({"card": card, "collect": collect, "spectra": spectra})

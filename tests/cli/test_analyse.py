@@ -34,7 +34,7 @@ def either(request):
 
 
 def invoke(*words):
-    group = ["analyse"] if words[0] in ("collect", "spectra", "disagreements") else ["measure"]
+    group = ["analyse"] if words[0] in ("collect", "spectra") else ["measure"]
     return CliRunner().invoke(app, [*group, *map(str, words)])
 
 

@@ -80,7 +80,7 @@ def test_compare_finds_the_tokens_that_one_model_predicts_better(softmax, mos, t
     """Compare with the log-probabilities of both along the text."""
     output, contexts = tmp_path / "out.json", tmp_path / "contexts.txt"
     words = [softmax[0], *mos, "--margin", 0.01, "--count", 5, "--words", 3, "--segment", 7]
-    done = invoke("disagreements", *words, "--output", output, "--contexts", contexts)
+    done = experiment("disagreements", *words, "--output", output, "--contexts", contexts)
     assert done.exit_code == 0, done.output
     found = json.loads(output.read_text())
     losses = []
@@ -110,15 +110,15 @@ def test_compare_finds_the_tokens_that_one_model_predicts_better(softmax, mos, t
 def test_models_of_different_texts_are_not_compared(softmax, mt_data, tmp_path):
     built = small.build(mt_data, "transformer_softmax")
     other = write_checkpoint(tmp_path / "other.pt", built)
-    done = invoke("disagreements", softmax[0], other, softmax[1])
+    done = experiment("disagreements", softmax[0], other, softmax[1])
     assert done.exit_code == 2, done.output
 
 
 def test_tokens_that_cannot_be_chosen_or_kept_are_named(softmax, mos, tmp_path):
-    done = invoke("disagreements", softmax[0], *mos, "--margin", "nan")
+    done = experiment("disagreements", softmax[0], *mos, "--margin", "nan")
     assert done.exit_code == 2 and "--margin nan: must be a number of nats" in done.output
     file, every = tmp_path / "contexts.txt", ["--margin=-100", "--count", 1000]
-    done = invoke("disagreements", softmax[0], *mos, *every, "--contexts", file)
+    done = experiment("disagreements", softmax[0], *mos, *every, "--contexts", file)
     assert done.exit_code == 0
     assert f"{file}: the first word of the text has no context" in done.output
 

@@ -230,7 +230,6 @@ def test_a_missing_file_is_named_as_in_every_other_command(tmp_path):
         ("model import empty --output o", "empty/config.json: no such file or directory"),
         ("model export empty --output o --license MIT", "empty is a folder; a file is needed here"),
         ("analyse card empty", "empty is a folder; a file is needed here"),
-        ("analyse disagreements text empty data", "empty is a folder; a file is needed here"),
     ],
 )
 def test_a_folder_in_place_of_a_file_is_named(words, said, tmp_path):

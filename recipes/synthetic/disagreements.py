@@ -1,13 +1,20 @@
 """Find the words of a text that one model predicts better than another."""
 
 import heapq
+import math
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 import torch
+import typer
 from torch import Tensor
 
+from highrank_plugins.cli.analyse import TextSettings
+from highrank_plugins.cli.options import Checkpoint, Data, UserDir, report
+from highrank_plugins.common.blocks import option
+from highrank_plugins.common.files import write_text
 from highrank_plugins.inference.collector import Collector
 
 
@@ -103,3 +110,36 @@ def _described(
         before = history[max(0, position - words) : position]
         context = " ".join(dictionary[word] for word in before)
         yield Disagreement(position, context, dictionary[history[position]], margin, first, second)
+
+
+def disagreements(
+    first: Checkpoint,
+    second: Annotated[Path, "A model with the same dictionary."],
+    data: Data,
+    *,
+    margin: float = option(1.0, "Show tokens whose −log P differs by at least this, in nats."),
+    count: int = option(20, "Number of tokens to show.", ge=1),
+    words: int = option(30, "Number of words to show before each.", ge=1),
+    top: int = option(5, "Number of most probable words to show.", ge=1),
+    settings: TextSettings,
+    contexts: Path | None = option(None, "File to write for the experiment `contexts`."),
+    output: Path | None = option(None, "JSON file to write the result to."),
+    user_dir: UserDir = None,
+) -> None:
+    """Find the tokens that the first model predicts better.
+
+    Example: python -m recipes.synthetic disagreements mos.pt moc.pt data-bin --margin 2
+
+    The widest margin comes first. Yang et al. (2018) chose the contexts of their table 14 in this
+    way, with MoS and MoC.
+    """
+    collectors = [settings.collector(path, data) for path in (first, second)]
+    if math.isnan(margin):
+        raise ValueError(f"--margin {margin}: must be a number of nats")
+    found = compare(*collectors, margin=margin, count=count, words=words, top=top)
+    report(found, output)
+    if contexts is not None:
+        lines = [f"{one.context} {one.word}\n" for one in found.disagreements if one.context]
+        write_text(contexts, "".join(lines).replace("</s>", "<eos>"))
+        if len(lines) < len(found.disagreements):
+            typer.echo(f"{contexts}: the first word of the text has no context", err=True)
