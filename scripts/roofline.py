@@ -26,7 +26,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from highrank_plugins.benchmarks.case import CaseError, LossCase, changed
-from highrank_plugins.benchmarks.child import PRODUCTS
 from highrank_plugins.benchmarks.implementations import loss_function
 from highrank_plugins.benchmarks.run import loss_cases
 from highrank_plugins.cli import as_command
@@ -34,6 +33,7 @@ from highrank_plugins.cli.options import names
 from highrank_plugins.common import formatting
 from highrank_plugins.common.names import did_you_mean
 
+PRODUCTS = {"mm", "addmm", "addmm_", "bmm", "baddbmm_"}
 # Assumed shares of the data sheet's peaks that large operations reach, equal for all GPUs.
 BANDWIDTH_SHARE, PRODUCT_SHARE, INSTRUCTION_SHARE = 0.875, 0.7, 0.7
 
@@ -126,7 +126,7 @@ class Seconds(TorchDispatchMode):
             return result
         given = [t for t in tree_leaves(args) if isinstance(t, torch.Tensor)]
         made = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
-        if f"aten::{name}" in PRODUCTS:
+        if name in PRODUCTS:
             left, right = given[-2:]  # addmm's first argument is the total
             work = 2 * left.numel() * right.size(-1)
             self.products += self.gpu.seconds(_bytes([*given, *made]), work)

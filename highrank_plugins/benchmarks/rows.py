@@ -46,7 +46,7 @@ class Row:
     def of(
         cls, names: tuple[str, str, str], tokens: int, measured: Mapping[str, Any], **made: str
     ) -> Row:
-        """Return a row from what `child.measured` found; `made` are revision and command."""
+        """Return a row from what `measuring.measured` found; `made` are revision and command."""
         case, implementation, baseline = names
         seconds = measured["seconds"]
         median = statistics.median(seconds)

@@ -128,26 +128,6 @@ def run_models(
     return failed
 
 
-def profile_losses(
-    names: list[str],
-    implementations: list[str],
-    changes: dict[str, Any],
-    grid: dict[str, list[int]],
-    benchmark: Benchmark,
-) -> None:
-    """Print which operations each case spends its time in, in this process."""
-    cases = loss_cases(names, implementations, changes, grid)
-    from highrank_plugins.benchmarks.child import operations, operations_table
-    from highrank_plugins.benchmarks.implementations import available
-
-    threads = benchmark.settings.threads or 1  # times of several threads are added up
-    for (name, case), each in itertools.product(cases.items(), implementations):
-        if (reason := available(each, case)) is not None:
-            raise CaseError(f"{name}: --impl {each}: {reason}")
-        found = operations(case, each, benchmark.settings.repeats, threads)
-        benchmark.echo(operations_table(f"{name} {each} {case.reduction}", found))
-
-
 def loss_cases(
     names: list[str],
     implementations: list[str],

@@ -22,7 +22,7 @@ class LossSettings(BenchSettings):
         "cpp, triton, auto), naive (plain autograd), gathered (the target's log-probability "
         "alone), compiled and gathered_compiled (both by torch.compile), plain_softmax, "
         "linear_cross_entropy, liger, cce (default: naive, chunked, fused, cpp and "
-        "linear_cross_entropy; with --profile, fused).",
+        "linear_cross_entropy).",
     )
     tokens: str | None = option(None, "Tokens N instead of the preset's, separated by commas.")
     components: str | None = option(
@@ -35,7 +35,6 @@ class LossSettings(BenchSettings):
     reduction: str = option("sum", "sum or none.")
     head: str | None = option(None, "Structure instead of the preset's.")
     pointwise: str | None = option(None, "Pointwise function instead of the preset's.")
-    profile: bool = option(False, "Show in which of torch's operations the time goes.")
 
 
 def loss(
@@ -50,21 +49,16 @@ def loss(
 
     Times forward and backward passes together.
     """
-    from highrank_plugins.benchmarks.run import Benchmark, profile_losses, run_losses
+    from highrank_plugins.benchmarks.run import Benchmark, run_losses
 
     given = {name: getattr(settings, name) for name in ("reduction", "head", "pointwise")}
     changes = settings.changes(**given, user_dir=user_dir)
     sizes = {n: getattr(settings, n) for n in ("tokens", "components", "classes", "memory")}
     grid = {n: numbers(f"--{n}", text, int) for n, text in sizes.items() if text is not None}
-    default = "fused" if settings.profile else "naive,chunked,fused,cpp,linear_cross_entropy"
+    default = "naive,chunked,fused,cpp,linear_cross_entropy"
     implementations = names("--impl", settings.impl or default)
     benchmark = Benchmark("loss", settings, echo_markdown)
-    if settings.profile:
-        unused = {f"--{name}": getattr(settings, name) for name in ("within", "csv")}
-        if wrong := [name for name, value in unused.items() if value is not None]:
-            raise ValueError(f"{wrong[0]} has no effect with --profile; leave one of them out")
-        profile_losses(preset, implementations, changes, grid, benchmark)
-    elif run_losses(preset, implementations, changes, grid, benchmark):
+    if run_losses(preset, implementations, changes, grid, benchmark):
         raise typer.Exit(1)
 
 

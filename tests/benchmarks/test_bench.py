@@ -74,7 +74,6 @@ def test_models_are_timed(kind):
     (["train", "--preset", "wmt"], "known: ui_strings_en_de"),
     (["loss", "--head", "moss"], "--head moss does not exist; did you mean 'mos'"),
     (["loss", "--pointwise", "gs"], "--pointwise gs does not exist; did you mean 'gss'"),
-    (["loss", "--profile", "--csv", "x.csv"], "--csv has no effect with --profile"),
 ])  # fmt: skip
 def test_bad_input_is_refused(words, message):
     done = bench(*words)
