@@ -28,7 +28,8 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("words, message", OTHERS.values(), ids=OTHERS)
-def test_a_run_with_other_options_is_refused(data, used_dir, words, message):
+def test_a_run_with_other_options_is_refused(data, translator, words, message):
+    used_dir = translator.parent
     before = (used_dir / "checkpoint_last.pt").read_bytes()
     refusal = rf"checkpoint_last\.pt: that training run had other options: .*{message}.*--save-dir"
     with pytest.raises(ValueError, match=refusal):

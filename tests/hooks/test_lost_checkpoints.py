@@ -2,10 +2,13 @@
 
 import os
 import shutil
+from argparse import Namespace
+from pathlib import Path
 
 import pytest
 import torch
 
+from highrank_plugins.hooks.training_loop import choose
 from tests.compat.conftest import run_training, translation_options
 
 
@@ -33,24 +36,29 @@ def save_again(path, **values) -> None:
     torch.save(torch.load(path, weights_only=True) | values, path)
 
 
-def test_copying_does_not_change_which_checkpoint_is_the_newest(data, used_dir, caplog):
+def chosen(folder, **options) -> str:
+    """Return the name of the checkpoint from which a run would resume."""
+    none = {"reset_dataloader": False, "reset_optimizer": False, "continue_once": None}
+    cfg = {"save_dir": str(folder), "no_save_optimizer_state": False, **none, **options}
+    return Path(choose(Namespace(**cfg), "")).name
+
+
+def test_copying_does_not_change_which_checkpoint_is_the_newest(used_dir, caplog):
     save_again(used_dir / "checkpoint_1_50.pt", optimizer_history=[{"num_updates": 1}])
     (used_dir / "checkpoint_best.pt").unlink()
     os.utime(used_dir / "checkpoint_1_100.pt", (0, 0))
-    run_training(data, used_dir, *translation_options(**{"--max-update": 3}))
+    assert chosen(used_dir) == "checkpoint_1_100.pt"
     assert "Resuming from" in caplog.text and "checkpoint_1_100.pt, the newest" in caplog.text
 
 
-def test_a_run_does_not_resume_from_an_averaged_model(data, used_dir, caplog):
+def test_a_run_does_not_resume_from_an_averaged_model(used_dir):
     save_again(used_dir / "checkpoint_best.pt", last_optimizer_state=None)
     damage(used_dir / "checkpoint_1_100.pt")
-    options = translation_options(**{"--max-update": 3})
     (used_dir / "checkpoint_1_50.pt").rename(used_dir / "elsewhere")
     with pytest.raises(ValueError, match=r"holds no undamaged .*best\.pt has no state of the opt"):
-        run_training(data, used_dir, *options)
+        chosen(used_dir)
     (used_dir / "elsewhere").rename(used_dir / "checkpoint_1_50.pt")
-    run_training(data, used_dir, *options)
-    assert "checkpoint_1_50.pt, the newest" in caplog.text
+    assert chosen(used_dir) == "checkpoint_1_50.pt"
 
 
 def lose_target(path) -> None:
@@ -66,43 +74,40 @@ def test_a_run_resumes_from_the_newest_undamaged_checkpoint(data, used_dir, capl
         spoil(used_dir / "checkpoint_1_100.pt")
         spoil(best)
         shutil.copy(best, last, follow_symlinks=False)
-    state = run_training(data, used_dir, *translation_options(**{"--max-update": 4}))
-    assert updates(state) == 4
-    chosen = "1_50" if spoil else "best"
-    assert f"checkpoint_{chosen}.pt, the newest undamaged checkpoint: " in caplog.text
+    name = f"checkpoint_{'1_50' if spoil else 'best'}.pt"
+    if spoil is damage:
+        state = run_training(data, used_dir, *translation_options(**{"--max-update": 4}))
+        assert updates(state) == 4
+    else:
+        assert chosen(used_dir) == name
+    assert f"{name}, the newest undamaged checkpoint: " in caplog.text
     assert "checkpoint_last.pt is " in caplog.text
 
 
-def test_without_an_undamaged_checkpoint_a_run_does_not_start_over(data, tmp_path, translator):
+def test_without_an_undamaged_checkpoint_a_run_does_not_start_over(tmp_path, translator):
     for name in ("best", "last"):
         shutil.copy(translator, tmp_path / f"checkpoint_{name}.pt")
         damage(tmp_path / f"checkpoint_{name}.pt")
     message = r"holds no undamaged.*best\.pt is damaged.*move these away"
-    for reset in [], ["--reset-optimizer", "--reset-dataloader"]:
+    for reset in {}, {"reset_optimizer": True, "reset_dataloader": True}:
         with pytest.raises(ValueError, match=message):
-            run_training(data, tmp_path, *translation_options(), *reset)
+            chosen(tmp_path, **reset)
     (tmp_path / "new").mkdir()  # it looks new, because it has no other checkpoints
     (tmp_path / "new" / "checkpoint_last.pt").symlink_to("lost.pt")
     message = r"checkpoint_last\.pt is a link to lost\.pt, which is missing.*move these away"
     with pytest.raises(ValueError, match=message):
-        run_training(data, tmp_path / "new", *translation_options())
+        chosen(tmp_path / "new")
 
 
-@pytest.mark.parametrize("written", [["1_50"], ["best", ".best_loss_3.1"]])
-def test_training_resumes_after_an_interrupted_first_save(data, used_dir, written):
-    whole = (used_dir / "checkpoint_best.pt").read_bytes()
-    for path in used_dir.glob("checkpoint*"):
-        path.unlink()
-    for name in written:
-        (used_dir / f"checkpoint_{name}.pt".replace("_.", ".")).write_bytes(whole)
-    state = run_training(data, used_dir, *translation_options(**{"--max-update": 4}))
-    assert updates(state) == 4
-    assert (used_dir / "checkpoint_last.pt").exists()
+@pytest.mark.parametrize("written", ["checkpoint_1_50.pt", "checkpoint.best_loss_3.1.pt"])
+def test_training_resumes_after_an_interrupted_first_save(tmp_path, translator, written):
+    shutil.copy(translator, tmp_path / written)
+    assert chosen(tmp_path) == written
 
 
-@pytest.mark.parametrize("flag", ["--reset-optimizer", "--reset-dataloader"])
-def test_a_reset_option_starts_over(data, used_dir, flag):
-    assert run_training(data, used_dir, *translation_options(), flag)
+@pytest.mark.parametrize("option", ["reset_optimizer", "reset_dataloader"])
+def test_a_reset_option_starts_over(used_dir, option):
+    assert chosen(used_dir, **{option: True}) == "checkpoint_last.pt"
 
 
 def test_restore_file_resumes_from_the_named_checkpoint(data, used_dir):

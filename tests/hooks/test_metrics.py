@@ -25,7 +25,7 @@ def short(**changed):
     return translation_options(**options | {"--max-tokens": 400} | changed)
 
 
-@pytest.mark.parametrize("log_format", ["none", "json", "tqdm"])
+@pytest.mark.parametrize("log_format", ["none", "tqdm"])
 def test_numbers_are_recorded_with_any_log_format(data, tmp_path, log_format):
     layer = {"--arch": "transformer_mos_tiny", "--criterion": "highrank_cross_entropy"}
     how = {"--head-loss": "chunked", "--log-format": log_format}

@@ -39,13 +39,10 @@ def test_repeating_a_finished_run_changes_nothing(data, tmp_path):
     ],
 )
 def test_a_run_that_does_not_resume_exactly_says_so_once(data, tmp_path, caplog, flags, times):
-    caplog.set_level(logging.INFO)
-    for updates in (1, 2):
-        caplog.clear()
-        words = translation_options(**{"--max-update": updates})
-        with pytest.raises(FileNotFoundError) if "--no-save" in flags else nullcontext():
-            run_training(data, tmp_path, *words, *split(flags))
-        assert caplog.text.count("does not resume exactly") == times
+    words = translation_options(**{"--max-update": 1})
+    with pytest.raises(FileNotFoundError) if "--no-save" in flags else nullcontext():
+        run_training(data, tmp_path, *words, *split(flags))
+    assert caplog.text.count("does not resume exactly") == times
 
 
 @pytest.mark.parametrize(
