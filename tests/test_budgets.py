@@ -18,8 +18,8 @@ TESTS = Path(__file__).parent
 # lines of Python today; each may only fall
 BUDGETS: dict[str, int] = {
     "analysis": 1601,
-    "benchmarks": 1384,
-    "cli": 3519,
+    "benchmarks": 1309,
+    "cli": 3513,
     "common": 2812,
     "compat": 456,
     "criterions": 249,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2512,
     "trunks": 372,
 }
-LINES_OF_TESTS = 44796
+LINES_OF_TESTS = 44763
 
 
 @pytest.fixture(scope="module")
