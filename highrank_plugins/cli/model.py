@@ -17,10 +17,6 @@ def average(
     best: int | None = option(
         None, "Average the N checkpoints with the best validation score.", ge=1
     ),
-    from_update: int | None = option(
-        None, "Skip checkpoints before this update; without --last, average all others.", ge=0
-    ),
-    to_update: int | None = option(None, "Skip checkpoints after this update.", ge=0),
 ) -> None:
     """Average the weights of a training run's checkpoints.
 
@@ -37,17 +33,12 @@ def average(
             f"--output {output} is a file of the training run: name another file, because an "
             "average cannot be resumed from"
         )
-    end = choice.EVERY.stop if to_update is None else to_update + 1
-    updates = range(from_update or 0, end)
-    if not updates:
-        raise ValueError(f"--from-update {from_update} is above --to-update {to_update}")
     if best is None:
-        count = 5 if last is None and updates == choice.EVERY else last
-        paths = choice.last_checkpoints(directory, count, updates)
+        paths = choice.last_checkpoints(directory, last or 5)
     elif last is not None:
         raise ValueError("--last and --best exclude each other")
     else:
-        paths = choice.best_checkpoints(directory, best, updates)
+        paths = choice.best_checkpoints(directory, best)
     typer.echo(f"averaging {', '.join(path.name for path in paths)} of {directory}")
     choice.average_checkpoints(paths, output)
 

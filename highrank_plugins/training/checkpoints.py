@@ -2,7 +2,6 @@
 
 import math
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,41 +24,37 @@ _IN_ORDER = re.compile(r"checkpoint(?:\d+|_\d+_(\d+)|_last)\.pt")
 _ANY = re.compile(r"checkpoint(?:\d+|_\d+_(\d+)|_last|_best|\.best_.+)\.pt")
 
 
-EVERY = range(sys.maxsize)  # updates
-
-
-def last_checkpoints(directory: Path, count: int | None, updates: range = EVERY) -> list[Path]:
+def last_checkpoints(directory: Path, count: int) -> list[Path]:
     """Return the `count` checkpoints of `directory` with the most updates, in training order.
 
     These are `checkpoint<epoch>.pt`, `checkpoint_<epoch>_<updates>.pt` and `checkpoint_last.pt`.
-    Several with the same number of updates, which are copies, count once. A `count` of None means
-    all.
+    Several with the same number of updates, which are copies, count once.
     """
-    found = _found(directory, _IN_ORDER, updates)
-    count = _check_enough(directory, len(found), count, "of different updates", updates)
-    return [found[number] for number in sorted(found)[len(found) - count :]]
+    found = _found(directory, _IN_ORDER)
+    _check_enough(directory, len(found), count, "of different updates")
+    return [found[number] for number in sorted(found)[-count:]]
 
 
-def best_checkpoints(directory: Path, count: int, updates: range = EVERY) -> list[Path]:
+def best_checkpoints(directory: Path, count: int) -> list[Path]:
     """Return the `count` checkpoints with the best validation score, in training order.
 
     The score is the one that fairseq stored with each (`--best-checkpoint-metric`, the loss by
     default); checkpoints without a finite score do not count, nor do copies.
     """
-    found = _found(directory, _ANY, updates)
+    found = _found(directory, _ANY)
     scores = {
         number: float(score)
         for number, path in found.items()
         if (score := read_checkpoint(path, "extra_state").get("val_loss")) is not None
         and math.isfinite(score)
     }
-    _check_enough(directory, len(scores), count, "with a validation score", updates)
+    _check_enough(directory, len(scores), count, "with a validation score")
     sign = common_sign([found[number] for number in scores])
     best = sorted(scores, key=lambda number: (-sign * scores[number], -number))[:count]
     return [found[number] for number in sorted(best)]
 
 
-def _found(directory: Path, pattern: re.Pattern[str], updates: range) -> dict[int, Path]:
+def _found(directory: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
     if not directory.is_dir():
         raise ValueError(f"{directory}: no such folder")
     found: dict[int, Path] = {}
@@ -68,23 +63,16 @@ def _found(directory: Path, pattern: re.Pattern[str], updates: range) -> dict[in
         if match:
             last = ("optimizer_history", -1, "num_updates")
             found.setdefault(int(match[1] or read_checkpoint(path, *last)), path)
-    return {number: path for number, path in found.items() if number in updates}
+    return found
 
 
-def _check_enough(
-    directory: Path, found: int, count: int | None, which: str, updates: range
-) -> int:
-    wanted = max(found, 1) if count is None else count
+def _check_enough(directory: Path, found: int, wanted: int, which: str) -> None:
     if found < wanted:
-        if updates != EVERY:
-            end = "" if updates.stop == EVERY.stop else f" to {updates.stop - 1}"
-            which += f" from update {updates.start}{end}"
         raise ValueError(
             f"{directory}: found {found} of {wanted} checkpoints {which} to average. Train "
-            "longer, save more often (--save-interval-updates), keep more (--keep-last-epochs), "
-            "average fewer (--last, --best), or widen the range (--from-update, --to-update)"
+            "longer, save more often (--save-interval-updates), keep more (--keep-last-epochs), or "
+            "average fewer (--last, --best)"
         )
-    return wanted
 
 
 def average_checkpoints(paths: list[Path], output: Path) -> None:

@@ -10,10 +10,6 @@ from tests.cli.test_highrank import called
     ("words", "message"),
     [
         ("--output .", "--output . is a directory: name the file to write"),
-        (
-            "--output a.pt --from-update 20 --to-update 10",
-            "--from-update 20 is above --to-update 10",
-        ),
         ("--output a.pt --last 2 --best 2", "--last and --best exclude each other"),
     ],
 )
