@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1601,
     "benchmarks": 1309,
-    "cli": 3513,
+    "cli": 3504,
     "common": 2812,
     "compat": 456,
     "criterions": 249,
@@ -38,10 +38,10 @@ BUDGETS: dict[str, int] = {
     "studies": 2242,
     "tasks": 569,
     "top": 70,
-    "training": 2512,
+    "training": 2500,
     "trunks": 372,
 }
-LINES_OF_TESTS = 44763
+LINES_OF_TESTS = 44747
 
 
 @pytest.fixture(scope="module")
