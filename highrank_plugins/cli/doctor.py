@@ -4,11 +4,13 @@ import platform
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from packaging.requirements import Requirement
@@ -20,6 +22,9 @@ from highrank_plugins.common.processes import memory_gib, python, usable_cores
 
 PROJECT = "highrank_plugins"
 SETUP = "run: bash scripts/setup.sh"
+# what --kernels tries: functions that kernels know, and the number of classes
+FUNCTIONS = ("identity", "sigsoftmax", "gss", "softcap", "sigmoid_cap", "multimax", "plif")
+CLASSES = 5008
 _IMPORT_NAMES = {"pyyaml": "yaml", "tensorboardx": "tensorboardX", "ve-fairseq": "fairseq"}
 # prints the name of each module before it is imported, so that the last one is the broken one
 _IMPORTS = """
@@ -40,6 +45,7 @@ def doctor(
     folder: _Folder = None,
     faults: bool = option(False, "Try what saves need from the disk of FOLDER."),
     numbers: bool = option(False, "Repeat training runs, and compare their numbers."),
+    kernels: bool = option(False, "Compare the compiled loss kernels with torch's."),
     output: Path | None = option(None, "With --numbers: JSON file to add this machine's to."),
 ) -> None:
     """Show versions, devices and missing packages.
@@ -56,9 +62,13 @@ def doctor(
     With --numbers: train five tiny models for ten updates, and compare losses and tensors with
     those that we have committed for this kind of machine. Takes less than a minute. The exit code
     is 1 if a number differs, and 0 if there is no reference for this kind.
+
+    With --kernels: try the kernels again that losses use on the processor and on the first GPU, and
+    forget earlier verdicts. Prints the error of each and what is allowed, relative to the numbers.
+    Takes a minute, on a GPU several. The exit code is 1 if a kernel is wrong.
     """
-    if numbers and faults:
-        raise ValueError("--numbers and --faults: run them one after the other")
+    if numbers + faults + kernels > 1:
+        raise ValueError("--numbers, --faults and --kernels: run them one after the other")
     if output is not None and not numbers:
         raise ValueError(f"--output {output} has no effect without --numbers; add --numbers")
     if folder is not None and not faults:
@@ -67,6 +77,8 @@ def doctor(
         from highrank_plugins.cli.numbers import compare_numbers
 
         lines, is_well = compare_numbers(output)
+    elif kernels:
+        lines, is_well = try_kernels()
     elif faults:
         from highrank_plugins.cli.disk_faults import try_faults
 
@@ -76,6 +88,35 @@ def doctor(
         lines, is_well = [*found, *(problems or ["Nothing required is missing."])], not problems
     typer.echo("\n".join(lines))
     raise typer.Exit(0 if is_well else 1)
+
+
+def try_kernels() -> tuple[list[str], bool]:
+    """Return a line for each kernel that is tried here, and whether all are right."""
+    import torch
+
+    from highrank_plugins.heads import build_head
+    from highrank_plugins.losses import trust
+
+    layers: list[tuple[str, dict[str, Any]]] = [("softmax", {}), ("mos", {"components": 4})]
+    layers += [("mixtape", {"components": 4, "frequent_classes": range(CLASSES // 2)})]
+    cases = [(layer, {**o, "pointwise": f}) for layer, o in layers for f in FUNCTIONS]
+    cases += [("mos", {"components": 15}), ("mixtape", {**layers[-1][1], "components": 8})]
+    kinds = [("cpp", "cpu", torch.float32)]
+    if torch.cuda.is_available():
+        dtypes = (torch.bfloat16, torch.float16, torch.float32)
+        kinds += [("triton", "cuda", dtype) for dtype in dtypes]
+    trust.forget()
+    for (impl, device, dtype), (layer, options), smoothing in product(kinds, cases, (0.0, 0.1)):
+        head = build_head(layer, num_classes=CLASSES, feature_dim=8, **options).to(device, dtype)
+        features = torch.ones(2, 8, device=device, dtype=dtype, requires_grad=True)
+        target = torch.tensor([0, 1], device=device)
+        with suppress(trust.Untrusted):
+            head.nll(features, target, impl=impl, label_smoothing=smoothing, reduction="sum")
+    lines = []
+    for (_, name), (found, error, allowed) in trust.verdicts.items():
+        verdict, wrong = ("right", []) if found == trust.RIGHT else ("WRONG", [f"       {found}"])
+        lines += [f"{verdict}  {error:.1e} of {allowed:.1e}  {name}", *wrong]
+    return lines, all(found == trust.RIGHT for found, *_ in trust.verdicts.values())
 
 
 def diagnose() -> tuple[list[str], list[str]]:

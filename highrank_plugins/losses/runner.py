@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
+from highrank_plugins.losses import trust
 from highrank_plugins.losses.autograd import (
     FEATURES,
     GradientSum,
@@ -38,7 +39,7 @@ from highrank_plugins.losses.autograd import (
 )
 from highrank_plugins.losses.chunking import chunk_ranges, join_chunks, tokens_within
 from highrank_plugins.losses.fused import FusedLoss, LossChunk
-from highrank_plugins.losses.kernels import triton
+from highrank_plugins.losses.kernels.compiled import Untrusted
 from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.own_layers import bound, inputs_of
 from highrank_plugins.losses.plan import LossOutput, LossPlan, Named, Scores
@@ -108,10 +109,10 @@ class Runner:
         """
         try:
             return self._run(needed, inputs, upstream)
-        except triton.CannotCompile as error:
+        except Untrusted as error:
             if not self.plan.falls_back:
                 raise
-            triton.rule_out(self.plan.head, error)
+            trust.warn(str(error))
         self.kernels = Kernels
         return self._run(needed, inputs, upstream)
 
@@ -140,7 +141,8 @@ class Runner:
             loss = self.fused(plan, named, read, self.kernels, self.compute)
             blocks = self._blocks(loss)
             parts = (p for a, b in blocks for p in self._block(loss, a, b, named, small, scale_N))
-            output = LossOutput(*join_chunks(tokens, parts))
+            with trust.trusted(loss, scale_N is not None):
+                output = LossOutput(*join_chunks(tokens, parts))
             if scale_N is not None:
                 loss.finish()
                 for name, gradients in small.items():

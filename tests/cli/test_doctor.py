@@ -10,6 +10,8 @@ from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app, doctor
+from highrank_plugins.losses import trust
+from highrank_plugins.losses.kernels.cpp import build
 
 
 def test_this_environment_is_complete():
@@ -100,3 +102,41 @@ def test_a_problem_makes_the_exit_code_1(monkeypatch):
     done = CliRunner().invoke(app, ["doctor"])
     assert done.exit_code == 1
     assert "PROBLEM  numpy: missing" in done.output and "Nothing required" not in done.output
+
+
+@pytest.mark.cpp
+def test_all_kernels_are_tried_again(monkeypatch, tmp_path):
+    monkeypatch.setattr(trust, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(trust, "verdicts", {})
+    monkeypatch.setattr(doctor, "FUNCTIONS", ("identity", "gss"))
+    monkeypatch.setattr(doctor, "CLASSES", 40)
+    compare = trust._Trial.compare
+
+    def sometimes(trial):
+        is_wrong = trial.function.family == "gss" and trial.plan.smooth and trial.has_tree
+        return trust.Finding("nll has an error of 1", 1, 1e-5) if is_wrong else compare(trial)
+
+    monkeypatch.setattr(trust._Trial, "compare", sometimes)
+    for _ in range(2):  # the second forgets what the first has found
+        done, table = CliRunner().invoke(app, ["doctor", "--kernels"]), {}
+        assert done.exit_code == 1
+        for line in done.output.splitlines():
+            table.setdefault(line.split()[0], []).append(line)
+        assert len(table["right"]) == 15 and len(table["WRONG"]) == 1
+        assert "K=15, M=40" in table["right"][-3] and "1.0e+00 of 1.0e-05" in table["WRONG"][0]
+        assert "please report" in table["impl:"][0]
+    monkeypatch.setattr(trust._Trial, "compare", compare)
+    assert CliRunner().invoke(app, ["doctor", "--kernels"]).exit_code == 0
+
+
+def test_missing_kernels_are_an_error(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    build.library.cache_clear()
+    with pytest.raises(ValueError, match=r"^impl: 'cpp' has no kernels: CXX names"):
+        doctor.try_kernels()
+    build.library.cache_clear()
+
+
+def test_one_try_at_a_time():
+    with pytest.raises(ValueError, match="--numbers, --faults and --kernels: run them one after"):
+        CliRunner().invoke(app, ["doctor", "--kernels", "--numbers"], catch_exceptions=False)

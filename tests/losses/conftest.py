@@ -5,6 +5,8 @@ import importlib.util
 import pytest
 import torch
 
+from highrank_plugins.losses import trust
+from highrank_plugins.losses.kernels.cpp.build import Unavailable
 from highrank_plugins.losses.kernels.triton import tiles
 from tests.losses import interpreter
 
@@ -25,6 +27,17 @@ def nan_in_unwritten_memory(request):
 def narrow_tiles(monkeypatch):
     """Make two tiles of the 13 classes of most tests; all tokens share a program, to save time."""
     monkeypatch.setattr(tiles, "COLUMNS", 8)
+
+
+@pytest.fixture(autouse=True)
+def short_trials(monkeypatch):
+    """Try each kernel once in a process, on fewer tokens: the interpreter is slow."""
+
+    def nowhere():
+        raise Unavailable("no verdicts of other processes")
+
+    monkeypatch.setattr(trust, "cache_folder", nowhere)
+    monkeypatch.setattr(trust, "TOKENS", 4)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -10,6 +10,7 @@ import torch
 
 from highrank_plugins.heads import build_head
 from highrank_plugins.losses import nll as choice
+from highrank_plugins.losses import trust
 from highrank_plugins.losses.kernels import triton as kernels
 
 pytestmark = pytest.mark.triton
@@ -29,10 +30,10 @@ def new_process(monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(choice, "_logged", set())
-    monkeypatch.setattr(kernels, "_ruled_out", set())
-    kernels._warn_once.cache_clear()
+    monkeypatch.setattr(trust, "verdicts", {})
+    kernels._warn_once.cache_clear(), trust.warn.cache_clear()
     yield
-    kernels._warn_once.cache_clear()
+    kernels._warn_once.cache_clear(), trust.warn.cache_clear()
 
 
 def chosen(**options):
@@ -122,12 +123,8 @@ def loss(name, impl, reduction):
 
 @pytest.fixture
 def on_the_interpreter(monkeypatch):
-    """Let `auto` take the kernels on a CPU, for classes that are not ruled out."""
-
-    def taken(head, features):
-        return "fused" if type(head) in kernels._ruled_out else "triton"
-
-    monkeypatch.setattr(choice, "_auto", taken)
+    """Let `auto` take the kernels on a CPU."""
+    monkeypatch.setattr(choice, "_auto", lambda head, features: "triton")
 
 
 def break_kernel(monkeypatch, name, error):
@@ -148,7 +145,6 @@ def test_auto_falls_back_where_a_kernel_does_not_compile(
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, want, strict=True))
     (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert f"cannot compile {kernel} (" in warning and why in warning
-    kernels._ruled_out.clear()
     with pytest.raises(ValueError, match=rf"cannot compile {kernel} .*impl='fused'"):
         loss(name, "triton", reduction)
 

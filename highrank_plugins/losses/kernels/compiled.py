@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.chunking import chunk_ranges
 from highrank_plugins.losses.kernels.torch import Kernels, copy_unless_same
 from highrank_plugins.losses.own_layers import same_form
@@ -18,6 +19,10 @@ FAMILIES = ("identity", "gss", "logistic", "multimax", "plif")
 IDENTITY = KernelFunction("identity")
 
 
+class Untrusted(UserError):
+    """Report kernels that are wrong here, or that do not compile, with a remedy."""
+
+
 class CompiledKernels(Kernels):
     """Apply the factor of a row in the kernels, which know some pointwise functions.
 
@@ -25,6 +30,7 @@ class CompiledKernels(Kernels):
     """
 
     rotates_leaves = False
+    impl: ClassVar[str]
 
     def __init__(self, plan: LossPlan, tensors: Named, sums: Named, compute: torch.dtype) -> None:
         super().__init__(plan, tensors, sums, compute)
@@ -35,6 +41,10 @@ class CompiledKernels(Kernels):
         tables = [tensors[name].to(self.wide) for name in self.table_names]
         self.pairs = torch.stack(tables, -1) if tables else None  # [length, 2]
         self.sums_tables = any(name in sums for name in self.table_names)
+
+    def version(self) -> str:
+        """Return what these kernels were compiled by, or with."""
+        raise NotImplementedError
 
     def knows(self, function: KernelFunction | None) -> bool:
         """Whether the kernels compute this function of the layer."""

@@ -58,7 +58,7 @@ def library() -> ctypes.CDLL | Unavailable:
     """Return the library, or why it is missing; decided once per process."""
     reasons = []
     try:
-        _folder()  # a folder that is not trusted rules out every compiler
+        cache_folder()  # a folder that is not trusted rules out every compiler
         for compiler in _compilers():
             try:
                 return _load(_compiled(compiler))
@@ -97,7 +97,7 @@ def _compilers() -> list[list[str]]:
 
 
 def _compiled(compiler: list[str]) -> Path:
-    folder, name = _folder(), f"kernels-{_fingerprint(compiler)}"
+    folder, name = cache_folder(), f"kernels-{_fingerprint(compiler)}"
     found = _found(folder, name)
     if found is None:
         with _alone(folder):  # other processes of the machine wait for the first
@@ -132,7 +132,8 @@ def _name_of(name: str, path: Path) -> str:
     return f"{name}-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.so"
 
 
-def _folder() -> Path:
+def cache_folder() -> Path:
+    """Return the folder of compiled kernels and verdicts, which no other user can change."""
     asked = os.environ.get("HIGHRANK_CACHE")
     if asked:
         folder = Path(asked)
@@ -214,22 +215,30 @@ def _compile(compiler: list[str], folder: Path, name: str) -> Path:
         flags = _flags(_output([*compiler, *MACROS]))
         _output([*compiler, *flags, *units, "-o", str(made)])
         path = folder / _name_of(name, made)
-        # not named after the process id, which may repeat on machines that share the folder
-        own = path.with_suffix(f".{uuid4().hex}")
         try:
-            with own.open("wb") as file:
-                file.write(made.read_bytes())
-                file.flush()
-                os.fsync(file.fileno())
-            own.chmod(0o644)
-            own.replace(path)  # atomic, even if others compile at the same time
+            write_cached(path, made.read_bytes())
         except OSError as error:
-            own.unlink(missing_ok=True)
             raise Unavailable(
                 f"{folder} cannot be written to ({error.strerror}); name another folder in "
                 "HIGHRANK_CACHE"
             ) from error
     return path
+
+
+def write_cached(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, even if others write it at the same time."""
+    # not named after the process id, which may repeat on machines that share the folder
+    own = path.with_suffix(f".{uuid4().hex}")
+    try:
+        with own.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        own.chmod(0o644)
+        own.replace(path)
+    except OSError:
+        own.unlink(missing_ok=True)
+        raise
 
 
 def _output(command: list[str]) -> str:

@@ -6,6 +6,7 @@ Rows of logits are contiguous; results are written into the tensors given for th
 from __future__ import annotations
 
 from ctypes import c_double, c_int, c_int64, c_void_p
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,6 +50,7 @@ class CppKernels(CompiledKernels):
     """Add the bias and sum its gradient in the kernels, while the rows of a chunk are in cache."""
 
     adds_bias = True
+    impl = "cpp"
 
     def __init__(self, plan: LossPlan, tensors: Named, sums: Named, compute: torch.dtype) -> None:
         super().__init__(plan, tensors, sums, compute)
@@ -59,6 +61,9 @@ class CppKernels(CompiledKernels):
         self.table_sums: Tensor | None = None  # [threads, length, 2]; None: not wanted
         if self.pairs is not None and self.sums_tables:
             self.table_sums = torch.zeros(threads, *self.pairs.shape, dtype=torch.float64)
+
+    def version(self) -> str:
+        return Path(getattr(library(), "_name", "")).stem
 
     def run_softmax(self, given: KernelInput, block: SoftmaxBlock, scores: Scores) -> None:
         softmax(given, block, scores, self.columns, self.pairs, self.table_sums)

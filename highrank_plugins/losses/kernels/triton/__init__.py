@@ -14,7 +14,6 @@ import logging
 import torch
 from torch import Tensor
 
-from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.kernels.triton.tiles import COMPONENTS
 from highrank_plugins.losses.own_layers import stored_matrix
 from highrank_plugins.losses.plan import AnyHead
@@ -23,11 +22,6 @@ logger = logging.getLogger(__name__)
 
 INSTEAD = "or choose impl='fused' (--head-loss fused)"
 LEAST_CAPABILITY = (7, 0)
-_ruled_out: set[type] = set()
-
-
-class CannotCompile(UserError):
-    """Report a kernel that triton does not compile here, with a remedy."""
 
 
 def check_available(device: torch.device) -> None:
@@ -72,8 +66,8 @@ def check_components(head: AnyHead) -> None:
 
 
 def auto_takes(head: AnyHead, features: Tensor) -> bool:
-    """Whether `auto` takes these kernels: on CUDA, unless one of this class did not compile."""
-    if features.device.type != "cuda" or type(head) in _ruled_out:
+    """Whether `auto` takes these kernels: on CUDA."""
+    if features.device.type != "cuda":
         return False
     try:
         check_available(features.device)
@@ -82,12 +76,6 @@ def auto_takes(head: AnyHead, features: Tensor) -> bool:
         _warn_once(str(error))
         return False
     return True
-
-
-def rule_out(head: AnyHead, error: CannotCompile) -> None:
-    """Take these kernels from `auto` for layers of this class, and say why."""
-    _ruled_out.add(type(head))
-    _warn_once(str(error))
 
 
 @functools.cache

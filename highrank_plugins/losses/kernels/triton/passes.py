@@ -14,10 +14,14 @@ import triton.language as tl
 from torch import Tensor
 from triton.errors import TritonError
 
-from highrank_plugins.losses.kernels import triton as kernels
-from highrank_plugins.losses.kernels.compiled import CompiledKernels, KernelInput, empty_scores
+from highrank_plugins.losses.kernels.compiled import (
+    CompiledKernels,
+    KernelInput,
+    Untrusted,
+    empty_scores,
+)
 from highrank_plugins.losses.kernels.torch import RecomputeLogits, write_posterior
-from highrank_plugins.losses.kernels.triton import check_components, tiles
+from highrank_plugins.losses.kernels.triton import INSTEAD, check_components, tiles
 from highrank_plugins.losses.kernels.triton.learned import CellSums, LearnedNumbers
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
 from highrank_plugins.losses.kernels.triton.softmax import gradient_kernel, softmax_kernel
@@ -50,6 +54,7 @@ class TritonKernels(CompiledKernels):
     """Run kernels on chunks in the compute dtype; a chunk is read twice and written once."""
 
     pads_rows = True
+    impl = "triton"
 
     def __init__(self, plan: LossPlan, tensors: Named, sums: Named, compute: torch.dtype) -> None:
         super().__init__(plan, tensors, sums, compute)
@@ -80,6 +85,9 @@ class TritonKernels(CompiledKernels):
             and getattr(head, "components", 1) > tiles.LEARNED_COMPONENTS
         )
         return super().knows(function) and not is_crowded  # else torch computes f
+
+    def version(self) -> str:
+        return f"triton {triton.__version__}"
 
     def finish(self) -> None:
         if self.tables.totals is not None:
@@ -253,9 +261,9 @@ def launch(kernel: Any, grid: tuple[int, ...], values: Tensor, *others: Any, **t
         if isinstance(error, RuntimeError) and ("CUDA" in str(error) or "HIP" in str(error)):
             raise  # of the GPU, such as too little memory
         why = str(error).strip(" ^\n").rpartition("\n")[2].strip() or type(error).__name__
-        raise kernels.CannotCompile(
+        raise Untrusted(
             f"impl: 'triton' {triton.__version__} cannot compile {kernel.fn.__name__} ({why}); "
-            f"install a C compiler, or name it in CC, or install another triton, {kernels.INSTEAD}"
+            f"install a C compiler, or name it in CC, or install another triton, {INSTEAD}"
         ) from error
 
 

@@ -1,0 +1,309 @@
+"""Trust compiled kernels once they have been seen right on a device.
+
+At their first use they compute a chunk of a few random tokens, as they are launched for the layer.
+Scores and gradients are compared with torch's operations in float64; what these lose in the
+kernels' own dtype says how much may be lost. The tokens are ours, so that no data decides. A
+verdict holds for one device, driver, compiler and text of the kernels. Later processes read it from
+the folder of compiled kernels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from highrank_plugins.common.provenance import hardware
+from highrank_plugins.losses.fused import LossChunk
+from highrank_plugins.losses.kernels.compiled import IDENTITY, CompiledKernels, Untrusted
+from highrank_plugins.losses.kernels.cpp.build import Unavailable, cache_folder, write_cached
+from highrank_plugins.losses.kernels.torch import Kernels
+from highrank_plugins.losses.mixtape import FusedMixtape
+from highrank_plugins.losses.own_layers import is_ours
+from highrank_plugins.losses.plan import Named, TreeBlock
+from highrank_plugins.losses.softmaxes import FusedLogits, FusedMixture
+
+logger = logging.getLogger(__name__)
+
+# losses that are tried, and their passes; the contract of own layers compares other ones
+PASSES = {FusedLogits: "softmax", FusedMixture: "mixture", FusedMixtape: "tree and softmax"}
+TOKENS = 9  # of a trial: more than share a program
+NUMBERS = 2**20  # of its logits, but for two tokens
+LEAST = 0.1  # label smoothing and z-loss of a trial: small ones are not seen in half precision
+SLACK = 8.0  # errors that are allowed, as a multiple of torch's own
+# errors that are always allowed, relative to an entry plus the mean entry
+FLOORS = {
+    torch.float64: 1e-10, torch.float32: 2**-16, torch.float16: 2**-9, torch.bfloat16: 2**-7,
+}  # fmt: skip
+MIXED = 2**-4  # of a mixed logit in half precision, which rounding may move to a neighbour
+RIGHT = "right"  # text of a verdict; others say what is wrong
+
+
+class Finding(NamedTuple):
+    """Hold what was found, and the error that is nearest to what is allowed, or above it."""
+
+    text: str = RIGHT
+    error: float = 0.0
+    allowed: float = 1.0
+
+
+verdicts: dict[tuple[torch.device, str], Finding] = {}  # of this process, by device and case
+
+
+@contextmanager
+def trusted(loss: Any, gradient: bool) -> Iterator[None]:
+    """Raise `Untrusted` if a loss has kernels that are wrong here, now or in an earlier run."""
+    kernels, plan = getattr(loss, "kernels", None), loss.plan  # autograd has no kernels
+    device, ours = plan.features.device, not plan.own or is_ours(plan.head.pointwise)
+    recording = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    compiled = isinstance(kernels, CompiledKernels) and type(loss) in PASSES
+    if not (compiled and ours) or device.type == "meta" or recording:
+        yield
+        return
+    trial = _Trial(loss, gradient)
+    key = device, trial.case
+    if key not in verdicts:
+        verdicts[key] = _verdict(trial)
+    if (text := verdicts[key].text) != RIGHT:
+        raise Untrusted(text)
+    try:
+        yield
+    except Untrusted as error:
+        verdicts[key] = Finding(str(error))
+        raise
+
+
+@cache
+def warn(verdict: str) -> None:
+    """Say once that another implementation computes the loss."""
+    logger.warning("The loss is computed by 'fused', which is slower: %s", verdict)
+
+
+def forget() -> None:
+    """Let every kernel be tried again, in this process and in later ones."""
+    verdicts.clear()
+    with suppress(OSError, Unavailable):
+        for path in cache_folder().glob("verdict-*.txt"):
+            path.unlink()
+
+
+def _verdict(trial: _Trial) -> Finding:
+    """Return the verdict of an earlier process, or else try the kernels and keep the verdict."""
+    machine, path = _machine(trial.kernels), None
+    with suppress(OSError, Unavailable, RuntimeError):  # without a folder each process tries
+        path = cache_folder() / f"verdict-{_digest(machine, trial.case)}.txt"
+        known = path.read_text(encoding="utf-8", errors="replace")
+        if known == RIGHT:
+            return Finding()
+        if known.startswith("impl: "):
+            return Finding(f"{known} (found by an earlier run)")
+    try:
+        found = trial.compare()
+    except Untrusted as error:  # it does not compile: perhaps it does in the next process
+        return Finding(str(error))
+    except torch.OutOfMemoryError:
+        return Finding()
+    if found.text != RIGHT:
+        remedy = "please report this line, and choose impl='fused' (--head-loss fused); `highrank "
+        said = f"impl: {trial.case} is wrong on {machine}: {found.text}; {remedy}"
+        found = found._replace(text=f"{said}doctor --kernels` tries again")
+    with suppress(OSError):
+        if path is not None:
+            write_cached(path, found.text.encode())
+    return found
+
+
+def _machine(kernels: CompiledKernels) -> str:
+    device, name, driver = kernels.plan.features.device, hardware()["processor"], ""
+    if device.type == "cuda":
+        name, path = torch.cuda.get_device_name(device), Path("/proc/driver/nvidia/version")
+        driver = f"{path.read_text().splitlines()[0]}, " if path.is_file() else ""
+    return f"{name} ({driver}torch {torch.__version__}, {kernels.version()})"
+
+
+def _digest(machine: str, case: str) -> str:
+    digest = hashlib.sha256(f"{machine}\0{case}".encode())
+    for path in sorted(Path(__file__).with_name("kernels").rglob("*")):
+        if path.suffix in (".py", ".cpp", ".hpp"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+class _Trial:
+    """Compute the loss of random tokens by several sets of kernels.
+
+    The contexts are unit vectors, so that products are exact: the logits of a component of a token
+    are a column of the vocabulary matrix, and the gradient of the column is that of the logits.
+    """
+
+    def __init__(self, loss: Any, gradient: bool) -> None:
+        self.loss, self.kernels, self.gradient = loss, loss.kernels, gradient
+        self.plan, self.head, kernels = loss.plan, loss.plan.head, loss.kernels
+        self.function, self.dtype = kernels.function or IDENTITY, kernels.chunk_dtype
+        self.has_tree = type(loss) is FusedMixtape
+        self.frequent = self.head.frequent if self.has_tree else 0
+        self.components = self.head.components if loss.holds_components else 1
+        self.noisy = self.has_tree and self.plan.random_state.noise_sd > 0
+        flags = {
+            "by torch": kernels.function is None, "smoothing": self.plan.smooth,
+            "z-loss": self.plan.z_loss > 0, "accuracy": self.plan.accuracy,
+            "entropy": self.plan.entropy, "bias": loss.bias is not None, "gradient": gradient,
+            "of f": kernels.sums_tables, "product": kernels.computes_gates, "noise": self.noisy,
+        }  # fmt: skip
+        parts = (*self.function[:2], str(self.dtype)[6:], f"K={self.components}",
+                 f"M={self.head.num_classes}", f"S={self.frequent}",
+                 *(name for name, given in flags.items() if given))  # fmt: skip
+        self.case = f"{kernels.impl!r} ({PASSES[type(loss)]}, {', '.join(map(str, parts))})"
+
+    def compare(self) -> Finding:
+        """Return the largest error of the kernels, by its share of the allowed one."""
+        self._prepare()
+        found = self._run(type(self.kernels), self.dtype)
+        of_torch, truth = (self._run(self._torch, d) for d in (self.dtype, torch.float64))
+        worst = Finding()
+        for name, ours in found.items():
+            is_score = not name.startswith("gradient")  # scores are exacter than sums of products
+            floor = FLOORS[self.kernels.wide] / 4 if is_score else FLOORS[self.dtype]
+            if self.has_tree and self.dtype.itemsize == 2:
+                floor = max(floor, MIXED)
+            error, own = (_error(name, t, truth[name]) for t in (ours, of_torch[name]))
+            allowed = max(floor, SLACK * own)
+            if not error <= allowed:  # NaN, too
+                reason = f"{name} has an error of {error:.1e}, where torch's is {own:.1e}"
+                return Finding(reason, error, allowed)
+            if error * worst.allowed >= worst.error * allowed:
+                worst = Finding(error=error, allowed=allowed)
+        return worst
+
+    def _torch(self, *given: Any) -> Kernels:
+        """Return torch's kernels, which keep mixed logits in the dtype of the others' chunks."""
+        kernels = Kernels(*given)
+        mix = kernels.tree_forward
+
+        def tree_forward(tree: TreeBlock, out_NS: Tensor) -> None:
+            mix(tree, out_NS)
+            out_NS.copy_(out_NS.to(self.dtype))
+
+        kernels.tree_forward = tree_forward  # type: ignore[method-assign]
+        return kernels
+
+    def _draw(self, *shape: int) -> Tensor:
+        """Return normal numbers in float64 that fit every dtype."""
+        drawn = torch.randn(*shape, generator=self.random, dtype=torch.float64)
+        return drawn.bfloat16().double().to(self.plan.features.device)
+
+    def _prepare(self) -> None:
+        """Draw what a chunk is given, neither with numbers of a layer's start nor a user's."""
+        plan, head, count = self.plan, copy(self.head), self.components
+        if self.kernels.function is None:
+            head._modules = {**head._modules, "pointwise": _ByTorch()}
+        self.random, self.noise = torch.Generator().manual_seed(1), torch.empty(0)
+        self.tokens = min(TOKENS, max(2, NUMBERS // (head.num_classes * count)))
+        noise = SimpleNamespace(rows=lambda a, b: SimpleNamespace(
+            fill_with_noise=lambda gates: self.noisy and gates.copy_(self.noise[:, a:b]) is gates
+        ))  # fmt: skip
+        self.plan = replace(
+            plan, head=head, weight=None, ignored=None, filter_gradients=False, memory=None,
+            label_smoothing=max(LEAST, plan.label_smoothing) if plan.smooth else 0.0,
+            z_loss=LEAST if plan.z_loss else 0.0, random_state=noise,
+        )  # fmt: skip
+        target = torch.randint(head.num_classes, (self.tokens,), generator=self.random)
+        self.target = target.to(plan.features.device)
+        self.factor = self._draw(self.tokens).abs() + 0.5
+        self.factor[-1] = 0.0  # an ignored token
+        units = torch.eye(self.tokens * count, dtype=torch.float64, device=self.target.device)
+        self.given, self.tensors = {"contexts": units.unflatten(0, (-1, count))}, self._tables()
+        if self.loss.bias is not None:  # a product would round its sum with the logits
+            of_pass = self.kernels.adds_bias or self.has_tree
+            self.tensors["bias"] = of_pass * self._draw(head.num_classes) / 2
+        if self.has_tree:
+            self.given["mixed"] = units[::count]
+            self._draw_gates(count - 1)
+        elif count > 1 or type(self.loss) is FusedMixture:
+            self.given["log_prior"] = self._draw(self.tokens, count).log_softmax(-1)
+        else:
+            self.given["contexts"] = units
+        self.tensors["weight"] = self._logits().flatten(0, 1).t()
+
+    def _tables(self) -> Named:
+        """Return learned numbers of f."""
+        family, numbers, names = self.function
+        tables = [self._draw(4) / (2 + 8 * i) for i, _ in enumerate(names)]
+        if family == "plif":
+            bound, width = numbers
+            slopes = 0.75 + self._draw(round(2 * bound / width)).abs()
+            tables = [slopes, width * (slopes.cumsum(0) - slopes)]
+        return {f"pointwise.{name}": table for name, table in zip(names, tables, strict=True)}
+
+    def _draw_gates(self, count: int) -> None:
+        if count:
+            size, common = self.head.gate_dim, self.frequent
+            units = torch.arange(self.tokens * count) % size  # products are exact here, too
+            hidden = nn.functional.one_hot(units, size).view(self.tokens, count, size)
+            self.given["hidden"] = hidden.double().to(self.target.device)
+            self.given["shared"] = self._draw(self.tokens, count).round()
+            self.tensors["gate_embed"] = self._draw(common, size).mul(4).round() / 4
+            self.tensors["gate_shared.weight"] = self._draw(count, 1)
+            if self.loss.has_gate_bias:
+                self.tensors["gate_bias"] = self._draw(common, count).mul(4).round() / 4
+            self.noise = self._draw(count, self.tokens, common).mul(4).round() / 4
+
+    def _logits(self) -> Tensor:
+        """Return logits [N, K, M]: one row is steep, and the targets of half of them win."""
+        shape = (self.tokens, self.components, self.head.num_classes)
+        logits = 3 * self._draw(*shape)
+        logits[1] *= 1 if self.has_tree else 6
+        winners = torch.arange(0, self.tokens, 2)
+        logits[winners, :, self.target[winners]] += 4
+        logits = logits.bfloat16().double()
+        for _ in range(9 * (self.function.family == "plif")):
+            bound, width = self.function.numbers  # at borders of cells, rounding decides on f'
+            at = (logits + self.tensors.get("bias", 0) + bound) / width
+            is_border = (at - at.floor() - 0.5).abs() > 0.4
+            logits = torch.where(is_border, 2 * self._draw(*shape), logits)
+        return logits
+
+    def _run(self, kernels: Any, compute: torch.dtype) -> Named:
+        """Return scores and gradients."""
+        wide = torch.promote_types(compute, torch.float32)
+        sums = {
+            name: torch.zeros_like(t, dtype=torch.float64 if "pointwise" in name else wide)
+            for name, t in self.tensors.items()
+            if self.gradient and (self.kernels.sums_tables or "pointwise" not in name)
+        }
+        given = {n: t.to(wide if n == "log_prior" else compute) for n, t in self.given.items()}
+        grads = {name: torch.zeros_like(t) for name, t in given.items()} if self.gradient else {}
+        factor = self.factor.to(wide) if self.gradient else None
+        loss = type(self.loss)(self.plan, self.tensors, sums, kernels, compute)
+        scores = loss.chunk(LossChunk(given, self.target, factor, grads, 0))
+        loss.finish()
+        found = {n.rpartition("_")[0]: t for n, t in scores._asdict().items() if t is not None}
+        return found | {f"gradient of {name}": t for name, t in (grads | sums).items()}
+
+
+class _ByTorch(nn.Module):
+    """Stand in for a function that the kernels do not know."""
+
+    kernel_function, is_identity = None, False
+
+    def prepare_vjp(self, *_: Any) -> Any:
+        return lambda z: (z, lambda grad: grad)
+
+
+def _error(name: str, found: Tensor, truth: Tensor) -> float:
+    """Return the largest error, relative to an entry plus the mean or largest one."""
+    if not truth.numel():
+        return 0.0
+    size, apart = truth.double().abs(), (found.double() - truth.double()).abs()
+    some = size.max() if "pointwise" in name else size.mean()  # few cells of a table are met
+    return float((apart / (size + some + 1e-30)).max())

@@ -1,0 +1,197 @@
+"""Compiled kernels are used once they have been seen right; a broken one is named and left out."""
+
+import logging
+import os
+
+import pytest
+import torch
+
+from highrank_plugins.losses import nll as choice
+from highrank_plugins.losses import trust
+from highrank_plugins.losses.kernels.cpp import passes as cpp
+from tests.heads.cases import MIXTAPE, MOS, SOFTMAX, make_features
+from tests.losses.implementations import TARGET, TOKENS, assert_same, run
+
+CASES = {"softmax": SOFTMAX, "mixture": MOS, "tree_forward": MIXTAPE, "tree_backward": MIXTAPE}
+DAMAGES = {
+    "sign": lambda t: t.neg_(),
+    "scale": lambda t: t.mul_(1.02),
+    "last column missing": lambda t: t[..., -1:].zero_(),
+    "first row twice": lambda t: t[1:2].copy_(t[:1]),
+    "wrong dtype": lambda t: t.copy_(t.half()),
+    "NaN": lambda t: t[..., :1].fill_(torch.nan),
+}
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch):
+    """Start without verdicts."""
+    monkeypatch.setattr(trust, "verdicts", {})
+    trust.warn.cache_clear()
+    yield
+    trust.warn.cache_clear()
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    """Keep verdicts in a folder; return a function that starts another process."""
+    monkeypatch.setattr(trust, "cache_folder", lambda: tmp_path)
+    return trust.verdicts.clear
+
+
+def damage(monkeypatch, impl, kernel, change):
+    """Let a kernel compute something else than it should."""
+    if impl == "cpp":
+        call = cpp._call
+
+        def wrong(name, dtype, values, *others, **sums):
+            call(name, dtype, values, *others, **sums)
+            if name == kernel:  # `mixed` of a tree, else the logits
+                change(others[5] if name == "tree_forward" else values)
+
+        monkeypatch.setattr(cpp, "_call", wrong)
+        return
+    from highrank_plugins.losses.kernels.triton import passes
+
+    start = passes.launch
+
+    def launch(given, grid, values, *others, **tile):
+        start(given, grid, values, *others, **tile)
+        at = given.arg_names.index("out") if "out" in given.arg_names else 0
+        if given.fn.__name__.startswith(("mixture", "gradient") if kernel == "mixture" else kernel):
+            change((values, *others)[at])
+
+    monkeypatch.setattr(passes, "launch", launch)
+    monkeypatch.setattr(choice, "_auto", lambda head, features: "triton")
+
+
+def loss(case, impl="auto", **options):
+    head, features = case.build(classes=13, dtype=torch.float32), make_features(TOKENS).float()
+    return run(head, features.requires_grad_(), TARGET, impl=impl, reduction="sum", **options)
+
+
+def warnings(caplog):
+    return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+@pytest.mark.parametrize("kernel", CASES)
+@pytest.mark.parametrize(
+    "impl", [pytest.param("cpp", marks=pytest.mark.cpp),
+             pytest.param("triton", marks=pytest.mark.triton)]
+)  # fmt: skip
+def test_a_broken_kernel_is_named_and_the_loss_stays_right(impl, kernel, what, monkeypatch, caplog):
+    damage(monkeypatch, impl, kernel, DAMAGES[what])
+    case = CASES[kernel]
+    want = loss(case, "reference")
+    for _ in range(2):
+        assert_same(loss(case), want, rtol=1e-4, atol=1e-5)
+    (said,) = warnings(caplog)
+    assert said.startswith(f"The loss is computed by 'fused', which is slower: impl: {impl!r} (")
+    for part in (kernel.partition("_")[0], "float32", "K=", "is wrong on", torch.__version__,
+                 "where torch's is", "please report", "highrank doctor --kernels"):  # fmt: skip
+        assert part in said
+    with pytest.raises(ValueError, match=r"is wrong on .* choose impl='fused'"):
+        loss(case, impl)
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("case", [MOS, MOS.with_options(components=1), MIXTAPE], ids=str)
+def test_kernels_are_tried_once_on_numbers_of_their_own(case, monkeypatch, caplog):
+    """The data may be one token, or NaN, and no random number of the caller is drawn."""
+    tried, compare = [], trust._Trial.compare
+    monkeypatch.setattr(trust._Trial, "compare", lambda s: tried.append(s) or compare(s))
+    head = case.build(classes=13, dtype=torch.float32)
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    for number in (torch.nan, torch.inf, 1.0):
+        features = torch.full((1, head.feature_dim), number, requires_grad=True)
+        head.nll(features, torch.tensor([3])).loss.sum().backward()
+    assert torch.equal(torch.get_rng_state(), state)
+    forward_only, with_gradient = tried  # of a loss by token
+    assert with_gradient.gradient and not forward_only.gradient
+    assert [r.text for r in trust.verdicts.values()] == [trust.RIGHT] * 2
+    head.nll(features, torch.tensor([3]), label_smoothing=0.1)
+    assert len(tried) == 3 and not warnings(caplog)
+
+
+@pytest.mark.cpp
+def test_a_verdict_is_kept_for_later_processes(cache, monkeypatch, tmp_path):
+    loss(SOFTMAX)
+    (path,) = tmp_path.iterdir()
+    assert path.read_text() == trust.RIGHT and path.stat().st_mode & 0o777 == 0o644
+    cache()
+    with monkeypatch.context() as patch:
+        patch.setattr(trust._Trial, "compare", None)  # would fail
+        loss(SOFTMAX)
+    for broken in (b"", b"\xff\x00", b"righ"):
+        path.write_bytes(broken)
+        cache()
+        loss(SOFTMAX)
+        assert path.read_text() == trust.RIGHT
+
+
+@pytest.mark.cpp
+def test_a_kernel_that_was_wrong_is_named_at_the_next_start(cache, monkeypatch, caplog, tmp_path):
+    with monkeypatch.context() as patch:
+        damage(patch, "cpp", "softmax", DAMAGES["sign"])
+        loss(SOFTMAX)
+    for _ in range(2):
+        cache(), trust.warn.cache_clear(), caplog.clear()
+        loss(SOFTMAX)
+        (said,) = warnings(caplog)
+        assert said.endswith("doctor --kernels` tries again (found by an earlier run)")
+    trust.forget()
+    assert not list(tmp_path.iterdir())
+    caplog.clear(), loss(SOFTMAX)
+    assert not warnings(caplog)
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("what", ["driver", "text of the kernels"])
+def test_a_verdict_of_another_driver_or_kernel_is_ignored(what, cache, monkeypatch, caplog):
+    with monkeypatch.context() as patch:
+        damage(patch, "cpp", "softmax", DAMAGES["sign"])
+        loss(SOFTMAX)
+    cache(), caplog.clear()
+    if what == "driver":
+        monkeypatch.setattr(trust, "_machine", lambda kernels: "NVIDIA H100 (driver 580.1)")
+    else:
+        monkeypatch.setattr(trust.Path, "read_bytes", lambda path: b"other text")
+    loss(SOFTMAX)
+    assert not warnings(caplog)
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("folder", ["missing", "a file", "read-only"])
+def test_without_a_folder_each_process_tries(folder, monkeypatch, tmp_path, caplog):
+    place = tmp_path / "place"
+    if folder == "a file":
+        place.write_text("")
+    elif folder == "read-only":
+        place.mkdir()
+        monkeypatch.setattr(os, "fsync", lambda file: (_ for _ in ()).throw(OSError("read-only")))
+    monkeypatch.setattr(trust, "cache_folder", lambda: place)
+    loss(SOFTMAX)
+    assert [r.text for r in trust.verdicts.values()] == [trust.RIGHT] and not warnings(caplog)
+    assert not place.is_dir() or not list(place.iterdir())
+
+
+GATED = MIXTAPE.with_options(frequent=16, gate_noise=0.5)  # the kernels multiply the gates
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize(
+    "case, pointwise, dtype",
+    [(SOFTMAX, "plif", torch.bfloat16), (SOFTMAX, "monotone_mlp", torch.float16),
+     (MOS, "multimax", torch.float16), (MOS, "gss", torch.bfloat16),
+     (GATED, "plif", torch.float16), (GATED, "multimax", torch.bfloat16)],
+    ids=str,
+)  # fmt: skip
+def test_kernels_are_right_in_half_precision(case, pointwise, dtype):
+    head = case.with_pointwise(pointwise).build(classes=37, dtype=dtype).train()
+    features = make_features(3).to(dtype).requires_grad_()
+    options = {"label_smoothing": 0.1, "z_loss": 1e-4, "accuracy": True, "entropy": True}
+    head.nll(features, torch.arange(3), impl="triton", reduction="sum", **options)
+    (result,) = trust.verdicts.values()
+    assert result.text == trust.RIGHT and result.error < 0.5 * result.allowed
