@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1601,
     "benchmarks": 1309,
-    "cli": 3504,
+    "cli": 3545,
     "common": 2812,
     "compat": 456,
     "criterions": 249,
@@ -29,7 +29,7 @@ BUDGETS: dict[str, int] = {
     "hooks": 2799,
     "huggingface": 696,
     "inference": 1189,
-    "losses": 5273,
+    "losses": 5604,
     "measures": 1863,
     "models": 1866,
     "optim": 344,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2500,
     "trunks": 372,
 }
-LINES_OF_TESTS = 44747
+LINES_OF_TESTS = 44996
 
 
 @pytest.fixture(scope="module")
