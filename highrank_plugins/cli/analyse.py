@@ -1,4 +1,4 @@
-"""Provide `highrank analyse …`: pages, files and plots of what checkpoints predict."""
+"""Provide `highrank analyse …`: pages, files and plots of the predictions of checkpoints."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal

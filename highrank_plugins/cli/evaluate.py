@@ -13,6 +13,7 @@ from highrank_plugins.analysis.scored_text import Tokens
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Data, UserDir, is_printed, numbers
 from highrank_plugins.common.blocks import BlockOptions, option
+from highrank_plugins.common.names import flag
 from highrank_plugins.common.provenance import typed_command
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
 
@@ -46,26 +47,6 @@ def generate(
         write_text(output, b"".join(lines).decode("utf-8"))
 
 
-def perplexity(
-    log: Annotated[Path, "Output of fairseq-eval-lm."],
-    text: Annotated[Path, "The scored text, before it was split into pieces."],
-) -> None:
-    """Compute perplexities per piece and per word, and bits per byte.
-
-    Example: highrank evaluate perplexity eval.log test.en
-
-    The end of a line counts as a piece, a word and a byte. Only the last two compare models with
-    different pieces.
-    """
-    from highrank_plugins.results.perplexity import of_text
-
-    piece, word, byte = of_text(log, text).values()
-    number, size = (int(found.signature.partition(":")[2]) for found in (word, byte))
-    typer.echo(f"perplexity per piece: {piece.value:,.2f}")
-    typer.echo(f"perplexity per word: {word.value:,.2f} ({number:,} words)")
-    typer.echo(f"bits per byte: {byte.value:.3f} ({size:,} bytes)")
-
-
 class ScoreOptions(BlockOptions):
     """Say which scores are computed, and where they are written."""
 
@@ -91,20 +72,29 @@ class ScoreOptions(BlockOptions):
 
 
 def score(
-    generated: Annotated[Path, "Output of fairseq-generate, or one translation per line."],
-    reference: Annotated[Path, "Raw references, one per line."],
+    generated: Annotated[
+        Path, "Output of fairseq-generate or fairseq-eval-lm, or one translation per line."
+    ],
+    reference: Annotated[Path, "Raw references, one per line, or the text that eval-lm scored."],
     options: ScoreOptions,
 ) -> None:
-    """Compute sacreBLEU and chrF.
+    """Compute sacreBLEU and chrF, or perplexities of a language model.
 
     Example: highrank evaluate score generated.txt test.de
 
     Refuses a file that lacks a translation. With --against, the paired test is printed and written
-    to paired.json; it is sacreBLEU's.
+    to paired.json; it is sacreBLEU's. The perplexities are per piece and per word, with bits per
+    byte; only the last two compare models with different pieces. The end of a line counts as a
+    piece, a word and a byte.
     """
     from highrank_plugins.common.files import write_json, write_text
     from highrank_plugins.results import perplexity, scoring
 
+    if perplexity.is_eval_lm(generated):
+        for name, field in ScoreOptions.model_fields.items():
+            if name != "output" and (value := getattr(options, name)) != field.default:
+                raise ValueError(f"{flag(name)} {value}: changes nothing for perplexities")
+        return write_or_print(perplexity.of_text(generated, reference), options.output)
     tokenise, output, measures = options.tokenise, options.output, options.measures
     if options.compound_split:
         scoring.check_compounds(tokenise)
@@ -222,7 +212,6 @@ evaluate = make_group(
     {
         "generate": generate,
         "score": score,
-        "perplexity": perplexity,
         "dynamic": dynamic_eval,
         "cache": cache_eval,
     }

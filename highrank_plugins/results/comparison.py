@@ -162,7 +162,7 @@ def compare_records(
     plain = [ComparedSystem(name, runs) for name, runs in systems.items()]
     compared = Compared(plain, shown, control, test or PlannedTest(), alpha)
     compared = _tested(compared, {**floor, **(untested or {})})
-    doubtful = [*_doubts_of_seeds(plain, metric), *doubt_notes(of_systems, metric)]
+    doubtful = list(_all_doubts(plain, metric))
     causes = [f"a {of}" for of, why in (("difference", differences), ("doubt", doubtful)) if why]
     notes = [*compared.notes, *doubtful, *differences, *filter(None, [masses(of_systems)])]
     return replace(compared, notes=notes, causes=causes)
@@ -178,11 +178,12 @@ def _require_metrics(names: Sequence[str], records: Sequence[Record]) -> None:
             )
 
 
-def _doubts_of_seeds(systems: Sequence[ComparedSystem], metric: str) -> Iterator[str]:
-    """Yield notes on systems whose seeds have one score, or very different ones."""
+def _all_doubts(systems: Sequence[ComparedSystem], metric: str) -> Iterator[str]:
+    """Yield notes on doubtful scores, and on seeds with one score or very different ones."""
     alike = [one.name for one in systems if len(one.runs) > len({*one.values(metric)}) == 1]
     if alike:
         yield f"All seeds have one score: {', '.join(alike)}. Check that their training differs."
+    yield from doubt_notes({one.name: [run.record for run in one.runs] for one in systems}, metric)
     found = {one.name: pooled_deviation([one], metric) or 0 for one in systems}
     wild = [name for name, deviation in found.items() if deviation > WILD]
     if wild and is_perplexity(metric):

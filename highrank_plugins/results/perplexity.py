@@ -50,6 +50,11 @@ def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
     }
 
 
+def is_eval_lm(output: Path) -> bool:
+    """Whether a file is the output of fairseq-eval-lm."""
+    return any(map(_COUNT.search, read_lines(output)))
+
+
 def of_text(log: Path, text: Path) -> dict[str, Score]:
     """Return perplexities per piece and per word, and bits per byte, of the scored raw text.
 

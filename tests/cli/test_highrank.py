@@ -126,7 +126,6 @@ evaluate score zz zz
 evaluate score zz {here}
 evaluate dynamic zz.pt zz --lr 0.1 --eps 0.1 --lambda 0.1
 evaluate cache zz.pt zz --theta 0.1 --lambda 0.1 --window 3
-evaluate perplexity zz zz
 analyse card zz.pt zz
 analyse collect zz.pt zz --output out
 analyse spectra zz

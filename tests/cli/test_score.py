@@ -32,6 +32,20 @@ def test_two_files_are_enough(folder):
     assert set(folder.iterdir()) == before
 
 
+def test_a_log_of_eval_lm_has_perplexities_of_the_raw_text(tmp_path):
+    (tmp_path / "log").write_text(
+        "Evaluated 12 tokens in 1s\nLoss (base 2): 2.5, Perplexity: 5.66\n"
+    )
+    (tmp_path / "text").write_text("a bé\nc\n")
+    lines = called("evaluate", "score", "log", "text", cwd=tmp_path).stdout.splitlines()
+    assert lines == [
+        "test_perplexity 5.66 tokens:12", "word_perplexity 64.0 text_words:5",
+        "bits_per_byte 3.75 bytes:8",
+    ]  # fmt: skip
+    refused = called("evaluate", "score", "log", "text", "--tokenise", "de", cwd=tmp_path)
+    assert "--tokenise de: changes nothing for perplexities" in refused.stderr
+
+
 @pytest.mark.parametrize("text", ["", "one\n", "H-0\t-0.1\ta\nH-1\t-0.1\tb\n", "1\n2\n3\n"])
 def test_a_file_of_other_translations_is_refused(folder, text):
     (folder / "plain").write_text(text)
