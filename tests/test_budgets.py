@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1601,
     "benchmarks": 1309,
-    "cli": 3545,
+    "cli": 3534,
     "common": 2812,
     "compat": 456,
     "criterions": 249,
@@ -34,14 +34,14 @@ BUDGETS: dict[str, int] = {
     "models": 1866,
     "optim": 344,
     "reports": 2161,
-    "results": 2324,
+    "results": 2330,
     "studies": 2242,
     "tasks": 569,
     "top": 70,
     "training": 2500,
     "trunks": 372,
 }
-LINES_OF_TESTS = 44996
+LINES_OF_TESTS = 44908
 
 
 @pytest.fixture(scope="module")
