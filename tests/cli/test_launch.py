@@ -62,49 +62,35 @@ def test_no_control_character_is_written_into_a_batch_script(words, character, t
     assert result.stderr.count("\n") == 1 and list(tmp_path.iterdir()) == []
 
 
+DRY = "--processes 1 --dry-run -- fairseq-train data --save-dir save --max-tokens 100"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--processes", "2", "--gpus-per-node", "2"], "exclude each other"),
-        (["--nodes", "2", "--processes", "1", "--dry-run"], "--rendezvous HOST:PORT"),
-        (["--gpus-per-node", "99"], "--gpus-per-node 99: torch sees"),
-        (["--processes", "1", "--submit"], "need --slurm FILE"),
-        (["--processes", "1", "--mem", "64G"], "need --slurm FILE"),
-        (["--processes", "1", "--prologue", "p"], "need --slurm FILE"),
-        (
-            ["--processes", "1", "--slurm", "j", "--prologue", "wrong.sh"],
-            "wrong.sh: line 2: syntax",
-        ),
-        (["--processes", "1", "--slurm", "j", "--submit"], "--submit: sbatch is missing"),
-        (["--processes", "1", "--dry-run", *TRAIN, "--max-tokenz", "5"], "mean '--max-tokens'"),
-        (["--processes", "1", "--dry-run", *TRAIN, "--arch", "transformer_mox"], "'transformer_mo"),
-        (
-            [
-                "--processes",
-                "1",
-                "--dry-run",
-                *TRAIN,
-                "--arch",
-                "transformer_mos",
-                "--head-components",
-                "0",
-            ],
-            "--head-components must be at least 1",
-        ),
-        (["--processes", "1", "--rendezvous", "here"], "expected HOST:PORT"),
-        (["--processes", "2", "--effective-streams", "8"], "for --task bptt_language_modeling"),
-        (["--nodes", "4", "--slurm", "job.sh"], "--gpus-per-node N (or --processes N on CPUs)"),
-        (["--processes", "1", "--slurm", "j", "--rendezvous", "a:1"], "--rendezvous: SLURM tells"),
-        (
-            ["--processes", "1", "--slurm", "j", "--max-restarts", "1"],
-            "--max-restarts: a SLURM job",
-        ),
+        ("--processes 2 --gpus-per-node 2", "exclude each other"),
+        ("--nodes 2 --processes 1 --dry-run", "--rendezvous HOST:PORT"),
+        ("--gpus-per-node 99", "--gpus-per-node 99: torch sees"),
+        ("--processes 1 --submit", "need --slurm FILE"),
+        ("--processes 1 --mem 64G", "need --slurm FILE"),
+        ("--processes 1 --prologue p", "need --slurm FILE"),
+        ("--processes 1 --slurm j --prologue wrong.sh", "wrong.sh: line 2: syntax"),
+        ("--processes 1 --slurm j --submit", "--submit: sbatch is missing"),
+        (f"{DRY} --arch transformer --max-tokenz 5", "mean '--max-tokens'"),
+        (f"{DRY} --arch transformer_mox", "'transformer_mo"),
+        (f"{DRY} --arch transformer_mos --head-components 0", "--head-components must be at least"),
+        ("--processes 1 --rendezvous here", "expected HOST:PORT"),
+        ("--processes 2 --effective-streams 8", "for --task bptt_language_modeling"),
+        ("--nodes 4 --slurm job.sh", "--gpus-per-node N (or --processes N on CPUs)"),
+        ("--processes 1 --slurm j --rendezvous a:1", "--rendezvous: SLURM tells"),
+        ("--processes 1 --slurm j --max-restarts 1", "--max-restarts: a SLURM job"),
     ],
 )
 def test_wrong_options_are_refused(words, message, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "wrong.sh").write_text("if\n")
-    result = called("launch", *words, *(() if "--" in words else TRAIN), cwd=tmp_path)
+    given = words.split()
+    result = called("launch", *given, *(() if "--" in given else TRAIN), cwd=tmp_path)
     assert result.returncode == 2
     assert message in result.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"data", "wrong.sh"}
