@@ -8,7 +8,6 @@ from fairseq.sequence_scorer import SequenceScorer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from highrank_plugins.losses.kernels import triton
 from tests.models.small import build
 
 ARCHS = ["transformer_mos_tiny", "transformer_mixtape_tiny", "transformer_softmax_tiny"]
@@ -28,10 +27,6 @@ class Largest(TorchDispatchMode):
                 if isinstance(t, torch.Tensor) and t.shape[-1:] == (self.num_classes,)]  # fmt: skip
         self.nbytes = max([self.nbytes, *(t.untyped_storage().nbytes() for t in wide)])
         return result
-
-
-def scores(hypotheses):
-    return [best["positional_scores"] for best, *_ in hypotheses]
 
 
 @pytest.mark.parametrize("softmax_batch", [None, 7])
@@ -64,22 +59,3 @@ def test_no_log_probability_of_other_classes_is_kept(mt_data):
     with Largest(classes) as stock:
         stock_generate(scorer, [model], sample)
     assert stock.nbytes >= whole > 2 * lean.nbytes > 0
-
-
-def test_an_implementation_for_another_device_is_replaced(mt_data, monkeypatch):
-    """A model that was trained on a GPU is scored on a CPU."""
-
-    def needs_a_gpu(_):
-        raise ValueError("needs a GPU")
-
-    monkeypatch.setattr(triton, "check_available", needs_a_gpu)
-    built = build(mt_data, "transformer_mos_tiny", "--head-loss", "triton")
-    model, sample = built.model.eval(), built.batch()
-    scorer = SequenceScorer(built.task.target_dictionary)
-    got = scores(scorer.generate([model], sample))
-    model.loss_options["impl"] = "reference"
-    want = scores(scorer.generate([model], sample))
-    assert all(torch.allclose(*pair, atol=1e-5) for pair in zip(got, want, strict=True))
-    model.train().loss_options["impl"] = "triton"
-    with pytest.raises(ValueError, match="needs a GPU"):
-        built.criterion(model, sample)
