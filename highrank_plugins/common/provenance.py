@@ -10,12 +10,14 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import highrank_plugins
 from highrank_plugins.common.processes import memory_gib, usable_cores
 
 PACKAGES = ("torch", "ve-fairseq", "numpy", "sacrebleu", "sentencepiece")
-ran: dict[str, str] = {}  # layer → what computed its last loss in training; a loss writes it
+# layer → what computed its last loss in training; a loss writes it
+ran: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def typed_command() -> str:

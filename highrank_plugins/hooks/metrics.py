@@ -26,6 +26,7 @@ from fairseq.logging import progress_bar as bars
 from fairseq.logging.meters import AverageMeter, StopwatchMeter, TimeMeter
 
 from highrank_plugins.common.files import open_own, write_text
+from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.provenance import ran
 from highrank_plugins.common.user_error import UserError
@@ -94,7 +95,7 @@ class RecordingBar(bars.BaseProgressBar):
         if tag == "train":
             kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             line["peak_memory_gib"] = round(kibibytes / 2**20, 3)
-            line["implementations"] = dict(ran)
+            line["implementations"] = {layer_name(head): impl for head, impl in ran.items()}
         start = _starts.pop(self.path, None)
         try:
             with open_own(self.path, "a") as file:

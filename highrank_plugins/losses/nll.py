@@ -57,7 +57,7 @@ def compute_nll(plan: LossPlan, leading: torch.Size) -> LossOutput:
     if plan.own:
         chosen = checked_implementation(plan.hard(), chosen, compute)
     if plan.head.training:
-        provenance.ran[layer_name(plan.head)] = chosen
+        provenance.ran[plan.head] = chosen
     out = compute(chosen, plan)
     if reduction == "none":
         return out.map(lambda t: _in_place(t, index, leading))
