@@ -20,13 +20,13 @@ BUDGETS: dict[str, int] = {
     "analysis": 1601,
     "benchmarks": 1309,
     "cli": 3534,
-    "common": 2812,
+    "common": 2814,
     "compat": 456,
     "criterions": 249,
     "data": 2313,
     "evaluation": 277,
     "heads": 3209,
-    "hooks": 2799,
+    "hooks": 2800,
     "huggingface": 696,
     "inference": 1189,
     "losses": 5604,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2500,
     "trunks": 372,
 }
-LINES_OF_TESTS = 44881
+LINES_OF_TESTS = 44848
 
 
 @pytest.fixture(scope="module")
