@@ -55,7 +55,7 @@ setup(
         "hf": HF,
         "moses": MOSES,
         "plot": PLOT,
-        "triton": ["triton>=3.4"],
+        "triton": ["triton>=3.4,<3.8"],
         "test": TEST,
         "lint": LINT,
         "dev": DIALOGUE + EXPORT + MOSES + PLOT + TEST + LINT,

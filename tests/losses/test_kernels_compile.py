@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 # scripts/test.sh installs it there, apart from the one that torch has
@@ -111,6 +112,19 @@ COVERING = [
 ]  # fmt: skip
 
 
+def promised():
+    """Return the oldest and the first that is not promised."""
+    return re.search(r'"triton>=(.+?),<(.+?)"', (ROOT / "setup.py").read_text()).groups()
+
+
+def test_the_tritons_that_are_promised_are_those_that_are_tried():
+    files = (ROOT / "requirements" / f"{name}.txt" for name in ("triton_oldest", "triton"))
+    oldest, newest = (re.search(r"^triton==(.+)$", f.read_text(), re.M)[1] for f in files)
+    least, beyond = promised()
+    assert Version(oldest) == Version(least)
+    assert Version(newest).release[:2] == (3, Version(beyond).minor - 1)
+
+
 without_oldest = pytest.mark.skipif(
     not OLDEST.is_dir(), reason="needs requirements/triton_oldest.txt, apart"
 )
@@ -142,7 +156,7 @@ def test_every_kernel_compiles_twice_at_most(tmp_path):
 @without_oldest
 def test_every_kernel_compiles_with_the_oldest_triton(tmp_path):
     """It is the oldest that setup.py promises; trees of gates may spill registers."""
-    least = re.search(r'"triton>=(.+?)"', (ROOT / "setup.py").read_text(encoding="utf-8"))[1]
+    least, _ = promised()
     cases = [(*case[:4], [32], case[5]) for case in COVERING]
     found = compiled(tmp_path, 90, cases, "--accuracy", may_spill=["tree_backward_kernel"],
                      path=OLDEST)  # fmt: skip
