@@ -12,6 +12,7 @@ from highrank_plugins.heads import build_head
 from highrank_plugins.losses import nll as choice
 from highrank_plugins.losses import trust
 from highrank_plugins.losses.kernels import triton as kernels
+from highrank_plugins.losses.plan import LossPlan
 
 pytestmark = pytest.mark.triton
 CUDA = torch.device("cuda", 0)
@@ -36,9 +37,13 @@ def new_process(monkeypatch, caplog):
     kernels._warn_once.cache_clear(), trust.warn.cache_clear()
 
 
+def of(head):
+    return choice.implementation_for(LossPlan(head, OnCuda(), None, None))
+
+
 def chosen(**options):
     head = build_head("mos", num_classes=9, feature_dim=4, **options)
-    return choice.implementation_for("auto", head, OnCuda(), filtered=False)
+    return of(head)
 
 
 def test_auto_chooses_triton_and_says_so_once(caplog):
@@ -77,7 +82,7 @@ def test_more_components_than_registers_are_left_to_fused():
 
 def test_a_mixture_of_contexts_may_have_any_number_of_components():
     head = build_head("moc", num_classes=9, feature_dim=4, components=64)
-    assert choice.implementation_for("auto", head, OnCuda(), filtered=False) == "triton"
+    assert of(head) == "triton"
 
 
 class Broken:

@@ -5,7 +5,9 @@ import os
 
 import pytest
 import torch
+from torch.nn.utils import parametrize
 
+from highrank_plugins.heads import build_head, build_vocabulary
 from highrank_plugins.losses import nll as choice
 from highrank_plugins.losses import trust
 from highrank_plugins.losses.kernels.cpp import passes as cpp
@@ -113,6 +115,27 @@ def test_kernels_are_tried_once_on_numbers_of_their_own(case, monkeypatch, caplo
     assert [r.text for r in trust.verdicts.values()] == [trust.RIGHT] * 2
     head.nll(features, torch.tensor([3]), label_smoothing=0.1)
     assert len(tried) == 3 and not warnings(caplog)
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("classes", [1, 2])
+@pytest.mark.parametrize("case", [SOFTMAX, MOS, MIXTAPE.with_options(frequent=1)], ids=str)
+def test_kernels_of_few_classes_are_not_taken_for_wrong(case, classes):
+    head = case.build(classes=classes, dtype=torch.float32)
+    features = make_features(3).float().requires_grad_()
+    options = {"label_smoothing": 0.1, "z_loss": 0.1, "accuracy": True, "entropy": True}
+    head.nll(
+        features, torch.zeros(3, dtype=torch.int64), impl="cpp", **options
+    ).loss.sum().backward()
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("pointwise", ["identity", "monotone_mlp"])
+def test_a_parametrised_matrix_is_no_obstacle(pointwise):
+    head = build_head("softmax", num_classes=9, feature_dim=8, pointwise=pointwise)
+    parametrize.register_parametrization(head, "weight", build_vocabulary("unit"))
+    head.nll(torch.ones(2, 8, requires_grad=True), torch.tensor([1, 2]), impl="cpp")
+    assert [found.text for found in trust.verdicts.values()] == [trust.RIGHT]
 
 
 @pytest.mark.cpp
