@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from highrank_plugins.common.text_lines import (
     reserved_word,
 )
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.parallel import paired
 
 ALL = "all"  # a text that is still to be split
 _CODE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]+)*")
@@ -89,22 +89,12 @@ def _files(folder: Path, stem: str, endings: Sequence[str]) -> list[Path | None]
 
 def read_own(paths: Sequence[Path]) -> Iterator[OwnLines]:
     """Yield lines that belong together, with white space folded; name the place of bad text."""
-    number = 0
-    for number, rows in enumerate(zip_longest(*map(byte_lines, paths)), 1):
-        if None in rows:
-            shorter = paths[rows.index(None)]
-            longer = next(path for path, row in zip(paths, rows, strict=True) if row)
-            raise TextError(
-                f"{longer}:{number}: this line has no partner: {shorter} has {number - 1:,} lines; "
-                "line n of one file must translate line n of the other"
-            )
+    for number, rows in enumerate(paired(paths, map(byte_lines, paths)), 1):
         lines = [fold(decode_line(p, number, row[1])) for p, row in zip(paths, rows, strict=True)]
         for path, line in zip(paths, lines, strict=True):
             if found := reserved_word(line):
                 raise TextError(f"{path}:{number}: fairseq reserves the word {found[0]}; remove it")
         yield tuple(lines)
-    if not number:
-        raise TextError(f"{paths[0]}: the file is empty")
 
 
 @dataclass

@@ -8,10 +8,11 @@ import re
 import unicodedata
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import chain, repeat, zip_longest
 from pathlib import Path
+from typing import TypeVar
 
 from highrank_plugins.common.blocks import BlockOptions, ConfigurationError, option
 from highrank_plugins.common.files import write_json
@@ -26,7 +27,8 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.archives import extract
 from highrank_plugins.data.corpus_files import CorpusFiles, Texts
 
-Pair = tuple[bytes, bytes]
+Pair = tuple[bytes, ...]  # a sentence and its translation
+Line = TypeVar("Line")
 _SEGMENT = re.compile(rb"<seg.*?>(.*)</seg>")
 _SET = re.compile(rb"<(?:src|ref)set\b[^>]*\bsetid=\"([^\"]*)\"", re.IGNORECASE)
 _YEAR = re.compile(r"(?:19|20)\d\d")
@@ -48,19 +50,25 @@ def refuse_other_languages(folder: Path, languages: Collection[str]) -> None:
                 )
 
 
-def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
-    """Yield lines that belong together, as bytes without their line feeds."""
+def paired(paths: Sequence[Path], readers: Iterable[Iterable[Line]]) -> Iterator[tuple[Line, ...]]:
+    """Yield line n of each file, as its reader has it; refuse empty files, and unequal ones."""
     number = 0
-    for number, (left, right) in enumerate(zip_longest(read_lines(source), read_lines(target)), 1):
-        if left is None or right is None:
-            longer, shorter = (target, source) if left is None else (source, target)
+    for number, rows in enumerate(zip_longest(*readers), 1):
+        if None in rows:
+            shorter = paths[rows.index(None)]
+            longer = next(p for p, row in zip(paths, rows, strict=True) if row is not None)
             raise TextError(
                 f"{longer}:{number}: this line has no partner: {shorter} ends after line "
                 f"{number - 1}; line n of one file must translate line n of the other"
             )
-        yield left, right
+        yield rows
     if number == 0:
-        raise TextError(f"{source}: the file is empty")
+        raise TextError(f"{paths[0]}: the file is empty")
+
+
+def read_pairs(paths: Sequence[Path]) -> Iterator[Pair]:
+    """Yield lines that belong together, as bytes without their line feeds."""
+    return paired(paths, map(read_lines, paths))
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -251,7 +259,7 @@ def _write(
 
 def _copied(folder: Path, names: list[str]) -> Iterator[tuple[str, str]]:
     paths = [find_text(folder, name) for name in names]
-    for number, pair in enumerate(read_pairs(*paths), 1):  # in a .sgm file, it counts segments
+    for number, pair in enumerate(read_pairs(paths), 1):  # in a .sgm file, it counts segments
         lines = [fold(decode_line(p, number, line)) for p, line in zip(paths, pair, strict=True)]
         if not all(lines):
             path = paths[lines.index("")]
@@ -260,7 +268,7 @@ def _copied(folder: Path, names: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _cleaned(folder: Path, names: list[str], cleaner: Cleaner) -> Iterator[tuple[str, str]]:
-    for pair in read_pairs(*(find_text(folder, name) for name in names)):
+    for pair in read_pairs([find_text(folder, name) for name in names]):
         if cleaner.counts[KEPT] == cleaner.rules.limit:
             break
         kept = cleaner(pair)
