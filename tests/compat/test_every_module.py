@@ -56,15 +56,3 @@ def test_repairs_are_independent():
             names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
             assert not [n for n in names if "compat" in n or "hooks" in n], module.name
             assert not getattr(node, "level", 0), f"{module.name}: a relative import"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_function_is_annotated(name):
-    for node in ast.walk(source(name)):
-        if isinstance(node, ast.FunctionDef):
-            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            given += [a for a in (node.args.vararg, node.args.kwarg) if a]
-            missing = [
-                a.arg for a in given if a.annotation is None and a.arg not in ("self", "cls")
-            ]
-            assert node.returns is not None and not missing, f"{node.name}({', '.join(missing)})"

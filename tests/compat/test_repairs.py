@@ -1,0 +1,153 @@
+"""The repairs of compat that need no process of their own, by module."""
+
+import functools
+import importlib
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data import bucket_pad_length_dataset, data_utils, token_block_dataset
+from fairseq.nan_detector import NanDetector
+from fairseq.optim.amp_optimizer import AMPOptimizer
+from omegaconf import OmegaConf
+
+import highrank_plugins.compat.amp_step
+import highrank_plugins.optim.nt_asgd  # noqa: F401  (importing it registers nt_asgd)
+from highrank_plugins.compat import harmless_warnings
+from tests.compat.conftest import run_training, translation_options
+
+# -- amp_step --
+
+GRADIENT = torch.tensor([1.0, 2.0, 3.0])
+
+
+@pytest.fixture
+def scaled_on_a_cpu(monkeypatch):
+    scaler = functools.partial(torch.amp.GradScaler, "cpu")
+    monkeypatch.setattr(torch.cuda.amp, "GradScaler", scaler)
+
+
+def updated(scale: float, gradient: torch.Tensor = GRADIENT) -> torch.Tensor:
+    """Return zeros after an update with learning rate 1."""
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    cfg = OmegaConf.create(
+        {
+            "common": {"fp16_init_scale": scale, "min_loss_scale": 1e-4},
+            "optimizer": {
+                "_name": "nt_asgd", "weight_decay": 0.0, "nonmono": 5, "asgd_at_epoch": None,
+                "nonmono_stop": False, "fp16": False, "bf16": False, "lr": [1.0],
+            },
+        }
+    )  # fmt: skip
+    optimizer = AMPOptimizer.build_optimizer(cfg, [parameter])
+    optimizer.backward((parameter * gradient).sum())
+    optimizer.multiply_grads(1.0)
+    optimizer.clip_grad_norm(0.0)
+    optimizer.step()
+    return parameter.detach()
+
+
+@pytest.mark.parametrize("scale", [1, 128, 2**15])
+def test_an_update_does_not_depend_on_the_loss_scale(scaled_on_a_cpu, scale):
+    torch.testing.assert_close(updated(scale), -GRADIENT)
+
+
+def test_an_overflow_skips_the_update(scaled_on_a_cpu):
+    assert torch.equal(updated(128, torch.tensor([1.0, torch.inf, 3.0])), torch.zeros(3))
+
+
+# -- dropped_batches --
+
+LENGTHS = np.random.RandomState(1).randint(1, 30, size=200)
+
+
+def batches(count: int, multiple: int, vectorised: bool = True, **limits):
+    order = np.argsort(LENGTHS[:count], kind="stable")
+    return data_utils.batch_by_size(
+        order,
+        num_tokens_fn=lambda i: LENGTHS[i],
+        num_tokens_vec=LENGTHS[order] if vectorised else None,
+        required_batch_size_multiple=multiple,
+        **(limits or {"max_tokens": 200}),
+    )
+
+
+@pytest.mark.parametrize("vectorised", [True, False])
+@pytest.mark.parametrize("multiple", [1, 3, 8])
+@pytest.mark.parametrize("limits", [{}, {"max_sentences": 20}, {"max_tokens": 64}], ids=str)
+def test_no_sentence_is_lost(multiple, vectorised, limits):
+    for count in range(60):
+        got = batches(count, multiple, vectorised, **limits)
+        assert sorted(i for batch in got for i in batch) == list(range(count))
+        assert all(len(batch) for batch in got)
+
+
+def test_full_batches_equal_those_of_fairseq(stock):
+    got = data_utils.batch_by_size(  # of any iterable
+        iter([0, 1, 2]), num_tokens_fn=lambda i: LENGTHS[i], required_batch_size_multiple=8
+    )
+    assert [batch.tolist() for batch in got] == [[0, 1, 2]]
+    ours = batches(101, 8)
+    stock(data_utils, "batch_by_size")
+    theirs = batches(101, 8)
+    assert len(theirs) == len(ours) - 1
+    assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=False))
+
+
+# -- harmless_warnings --
+
+
+def test_a_run_prints_no_warnings_but_others_are_shown(data, tmp_path):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        importlib.reload(harmless_warnings)
+        run_training(data, tmp_path, *translation_options())
+        assert [str(warning.message) for warning in caught] == []
+        warnings.warn("the loss is odd", stacklevel=1)
+        assert len(caught) == 1
+
+
+# -- nan_detector --
+
+
+def test_a_diverged_translator_is_reported(data, tmp_path):
+    diverges = translation_options(**{"--max-update": 9, "--lr": "1e30"})
+    with pytest.raises(FloatingPointError, match="gradients are Nan/Inf"):
+        run_training(data, tmp_path, *diverges)
+
+
+class Nested(torch.nn.Module):
+    """Return what encoders return."""
+
+    def forward(self, x):
+        return {"out": [2 * x], "states": [], "mask": None}
+
+
+@pytest.mark.parametrize("infinite", [False, True])
+def test_the_module_with_the_invalid_gradient_is_named(infinite, caplog):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), Nested())
+    with NanDetector(model):
+        out = model(torch.ones(1, 2))["out"][0]
+        out.backward(torch.full((1, 2), torch.inf if infinite else 1.0))
+    assert ("Inf detected in output of 1, shape: torch.Size([1, 2]), backward" in caplog.text) == (
+        infinite
+    )
+    assert not any(m._forward_hooks or m._backward_hooks for m in model.modules())
+
+
+# -- numpy2 --
+
+
+def test_the_break_mode_eos_works():
+    sentences = [torch.tensor([4, 5, 2]), torch.tensor([6, 2])]
+    blocks = token_block_dataset.TokenBlockDataset(
+        sentences, [3, 2], block_size=None, pad=1, eos=2, break_mode="eos"
+    )
+    assert [block.tolist() for block in blocks] == [[4, 5, 2], [6, 2]]
+
+
+def test_buckets_equal_those_of_fairseq():
+    sizes = [1, 1, 2, 3, 5, 8, 13, 21]
+    buckets = bucket_pad_length_dataset.get_buckets(sizes, 3)
+    assert buckets.tolist() == data_utils.get_buckets(sizes, 3).tolist() == [2, 5, 21]
