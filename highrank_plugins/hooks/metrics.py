@@ -1,12 +1,12 @@
 """Record the numbers of a training run in a file.
 
-What breaks: the losses can be read from the log's text only, and with `--log-format none`
-they are lost. Why: fairseq gives its statistics to a progress bar. What we do: append them to
+What breaks: the losses can be read from the log's text only, and with `--log-format none` they are
+lost. Why: fairseq gives its statistics to a progress bar. What we do: append them to
 `metrics.jsonl` in `--save-dir`, a JSON object a line: `tag` (train_inner, train, or a validation
 set), `epoch`, `num_updates`, and each statistic as a number, or null if it is not finite. The first
 line (tag start) has sizes, and that of an epoch the peak memory and, of each layer, the
-implementation of its loss. `results/record.py` reads the
-file. A resumed run drops the lines after its checkpoint. Delete when: fairseq writes one.
+implementation of its loss. `results/record.py` reads the file. A resumed run drops the lines after
+its checkpoint. Delete when: fairseq writes one.
 """
 
 import json
