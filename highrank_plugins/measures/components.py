@@ -24,12 +24,14 @@ from highrank_plugins.analysis.components import (
 from highrank_plugins.common.formatting import Bars, Figure, Lines
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads import Head
-from highrank_plugins.heads.pointwise import POINTWISE
+from highrank_plugins.heads.pointwise import PLIF, POINTWISE
+from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.measures import base
 from highrank_plugins.measures.spectrum import gates_of_nothing
 
 MONITORED_TOKENS = 64  # tokens of a training batch to measure, if weights depend on the class
 CARD_ENDS = (10, 100, 1000)  # ends of the groups of frequent words on a card
+ROWS = 16  # tokens whose logits are looked up in PLIF's cells together
 BINS, STEEPEST = 24, 4.0  # bins of the histogram of slopes, and the largest start of the last bin
 
 
@@ -48,8 +50,8 @@ _ABOUT = {
 class Components:
     """Hold measures of a layer's parts; a part that it does not have is None.
 
-    prior: of MoS and MoC. gates: of Mixtape by word class. slopes: of PLIF. curve: z and f(z) of
-    any pointwise function but the identity.
+    prior: of MoS and MoC. gates: of Mixtape by word class. slopes and their use: of PLIF. curve: z
+    and f(z) of any pointwise function but the identity.
     """
 
     tokens: int
@@ -57,6 +59,22 @@ class Components:
     gates: list[GateSharpness] | None
     slopes: SlopeStatistics | None
     curve: tuple[list[float], list[float]] | None
+    slope_use: SlopeUse | None = None
+
+
+class SlopeUse(NamedTuple):
+    """Hold what a text meets of PLIF's cells, and what it loses without the learnt slopes."""
+
+    visited: float  # share of the cells in which some logit lies
+    ppl: float
+    ppl_untrained: float  # with other slopes as at the start
+
+
+class _Cells(NamedTuple):
+    """Hold which cells are visited [Q], and Σ −log P with own and with untrained slopes."""
+
+    visited: Tensor
+    nll: tuple[float, float]
 
 
 class _Gates(NamedTuple):
@@ -72,6 +90,7 @@ class _Part(NamedTuple):
     tokens: int
     priors: list[Tensor]
     gates: list[_Gates]
+    cells: _Cells | None
 
 
 @base.register_measure("components")
@@ -119,11 +138,21 @@ class ComponentMeasure(base.TextMeasure):
         self._tokens = 0
         self._priors: list[Tensor] = []
         self._gates: list[_Gates] = []
+        self._cells = None
+        head = words.head
+        if isinstance(head.pointwise, PLIF) and (head.has_logits or head.mixes):
+            self._cells = _Cells(torch.zeros(head.pointwise.knots, dtype=torch.bool), (0.0, 0.0))
+            self._new = deepcopy(head.pointwise)
+            with torch.random.fork_rng():
+                torch.manual_seed(1)
+                self._new.reset_parameters()
 
     @torch.no_grad()
     def observe(self, block: base.Block) -> None:
         head, count = block.head, len(block.target)
         self._tokens += count
+        if self._cells is not None:
+            self._cells = self._visit(block, self._cells)
         if self._gated:
             groups = gate_sharpness(head, block.features, self.ends)
             self._gates.append(_Gates(count, groups))
@@ -132,8 +161,21 @@ class ComponentMeasure(base.TextMeasure):
             if prior is not None:
                 self._priors.append(prior.cpu())
 
+    def _visit(self, block: base.Block, cells: _Cells) -> _Cells:
+        """Mark the cells of a block's logits, and add the losses of its tokens."""
+        head, own, (visited, nll) = block.head, block.head.tensors(), cells
+        f, found = head.pointwise, list(nll)
+        new = {f"pointwise.{name}": t for name, t in self._new.tensors().items()}
+        for x, y in zip(block.features.split(ROWS), block.target.split(ROWS), strict=True):
+            z = head.chunk_logits(x, own, RandomState()).double()
+            at = ((z + f.bound) / f.cell_width).clamp(0, f.knots - 1).long().unique()
+            visited[at.cpu()] = True
+            for i, tensors in enumerate((own, own | new)):
+                found[i] += float(head.chunk_nll(x, y, tensors, RandomState(), False)[0].sum())
+        return _Cells(visited, (found[0], found[1]))
+
     def part(self) -> _Part:
-        return _Part(self._tokens, self._priors, self._gates)
+        return _Part(self._tokens, self._priors, self._gates, self._cells)
 
     def merge(self, parts: Sequence[_Part]) -> Components:
         head = self.words.head
@@ -142,13 +184,20 @@ class ComponentMeasure(base.TextMeasure):
         curve = _curve(head)
         said = {"Gates": gates, "Components": priors, "Pointwise function": curve}
         found = {name: _ABOUT[name] for name, own in said.items() if own}
+        tokens, cells = sum(part.tokens for part in parts), [p.cells for p in parts if p.cells]
+        use = None
+        if cells and tokens:
+            visited = torch.stack([part.visited for part in cells]).any(0)
+            ppls = (math.exp(sum(part.nll[i] for part in cells) / tokens) for i in (0, 1))
+            use = SlopeUse(float(visited.double().mean()), *ppls)
         self.title, self.about = " and ".join(found).capitalize(), " ".join(found.values())
         return Components(
-            tokens=sum(part.tokens for part in parts),
+            tokens=tokens,
             prior=component_use(torch.cat(priors)) if priors else None,
             gates=_mean_gates(gates) if gates else None,
             slopes=None if head.pointwise.slopes() is None else slope_statistics(head.pointwise),
             curve=curve,
+            slope_use=use,
         )
 
     def figures(self, result: Components) -> list[Figure]:
@@ -200,6 +249,9 @@ class ComponentMeasure(base.TextMeasure):
             slopes = result.slopes
             value = f"{slopes.mean:.3f} ± {slopes.sd:.3f}, {slopes.smallest:.3g} to "
             rows.append(("slopes", f"{value}{slopes.largest:.3g}"))
+        if (found := result.slope_use) is not None:
+            value = f"{found.ppl:.2f}; with untrained slopes {found.ppl_untrained:.2f}"
+            rows += [("cells visited", f"{found.visited:.2%}"), ("ppl of these tokens", value)]
         if result.curve is not None and not rows:
             rows.append(("function", POINTWISE.name_of(self.words.head.pointwise)))
         return rows

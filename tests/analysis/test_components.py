@@ -76,13 +76,13 @@ def test_slopes_are_summarised():
 
 
 def test_the_initial_slopes_have_the_published_spread():
-    """Compare with Ganea et al. 2019, who print mean 1.10 and sd .62 on WikiText-2."""
+    """Compare with Ganea et al. 2019: the slopes that they print as learnt on WikiText-2."""
     torch.manual_seed(1)
     mean, sd, smallest, largest = slope_statistics(build_pointwise("plif"))
-    assert mean == pytest.approx(1.10, abs=0.02)
-    assert sd == pytest.approx(0.62, abs=0.02)
-    assert 0 < smallest < 0.1
-    assert largest > 4
+    assert mean == pytest.approx(1.10, abs=0.01)
+    assert sd == pytest.approx(0.62, abs=0.01)
+    assert smallest == pytest.approx(0.02, abs=0.01)
+    assert largest == pytest.approx(5.16, abs=0.5)
 
 
 @pytest.mark.parametrize("name", pointwise_names())

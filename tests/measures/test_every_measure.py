@@ -106,6 +106,35 @@ def test_the_rank_of_a_layer_with_gates_stays_within_its_bound():
     assert 1 < found.press_rank <= bound <= CLASSES
 
 
+@pytest.mark.parametrize("case", [SOFTMAX, MOS, MIXTAPE], ids=str)
+def test_the_use_of_slopes_is_that_of_the_logits(case):
+    words = words_of(case.with_pointwise("plif", knots=4000, bound=2.0))
+    f, inputs = words.head.pointwise, []
+    (block,) = blocks_of(words, [TOKENS])
+    apply_to = f.apply_to
+    f.apply_to = lambda z, tensors: inputs.append(z) or apply_to(z, tensors)
+    nll = -words.head.log_probs(block.features).gather(-1, block.target.unsqueeze(-1))
+    del f.apply_to
+    state = torch.get_rng_state()
+    measure, found = observed("components", words, [9, 15], processes=2)
+    assert torch.equal(torch.get_rng_state(), state)
+    cells = (
+        ((torch.cat([z.flatten() for z in inputs]) + 2) / f.cell_width)
+        .clamp(0, 3999)
+        .long()
+        .unique()
+    )
+    use = found.slope_use
+    assert use.visited == len(cells) / 4000 and 0 < use.visited < 1
+    assert use.ppl == pytest.approx(nll.mean().exp().item(), rel=1e-9)
+    assert use.ppl_untrained != pytest.approx(use.ppl, rel=1e-3)
+    with torch.no_grad():
+        f.slope_logits.copy_(measure._new.slope_logits)
+    same = observed("components", words, [TOKENS])[1].slope_use
+    assert same.ppl == same.ppl_untrained == pytest.approx(use.ppl_untrained, rel=1e-9)
+    assert "cells visited" in dict(measure.rows(found))
+
+
 def check_shown(measure, result):
     """Check that what people see of a result is whole."""
     found = json.loads(json.dumps(plain(result), allow_nan=False))
