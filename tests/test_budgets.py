@@ -30,7 +30,7 @@ BUDGETS: dict[str, int] = {
     "huggingface": 696,
     "inference": 1189,
     "losses": 5605,
-    "measures": 1863,
+    "measures": 1915,
     "models": 1866,
     "optim": 344,
     "reports": 2161,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2500,
     "trunks": 372,
 }
-LINES_OF_TESTS = 44868
+LINES_OF_TESTS = 44897
 
 
 @pytest.fixture(scope="module")
