@@ -1,5 +1,6 @@
 """`scripts/measure_gpu.sh` goes through all its parts, and keeps what each printed."""
 
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -9,13 +10,15 @@ import pytest
 from highrank_plugins.benchmarks.case import check_implementations, named
 from highrank_plugins.benchmarks.rows import read_csv
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "measure_gpu.sh"
-PARTS = ["machine", "tests", "wmt", "train", "wmt_128k", "ptb", "chunks", "tables"]
+ROOT = Path(__file__).parents[2]
+SCRIPT, RECIPE = ROOT / "scripts" / "measure_gpu.sh", ROOT / "recipes" / "ptb"
+PARTS = "machine kernels wmt ptb train train_ptb curves tests wmt_128k chunks tables".split()
+CURVES = ["softmax_mos_settings", "mos", "mixtape", "mixtape"]
 STUB = """#!/usr/bin/env bash
 echo "ran $*"
 case "$*" in
     doctor) exit 3 ;;
-    *"--preset ptb"*) sleep 30 ;;
+    "bench loss"*"--preset ptb"*) sleep 30 ;;
 esac
 """
 
@@ -28,8 +31,12 @@ def measure_gpu(*words, script=SCRIPT):
 def test_the_commands_exist(tmp_path):
     done = measure_gpu("--dry-run", "--output", tmp_path / "new")
     assert done.returncode == 0 and not (tmp_path / "new").exists()
-    lines = dict(line.removeprefix("== ").split(": ", 1) for line in done.stdout.splitlines())
+    said = [line.removeprefix("== ").split(": ", 1) for line in done.stdout.splitlines()]
+    lines = dict(said)
     assert list(lines) == PARTS
+    curves = [re.findall(r"--conf (\S+)", words)[0] for name, words in said if name == "curves"]
+    assert [Path(conf).name for conf in curves] == CURVES
+    assert all((RECIPE / "conf" / f"{conf}.yaml").is_file() for conf in curves)
     for name in ("wmt", "train", "wmt_128k", "ptb", "chunks"):
         _, kind, *words = shlex.split(lines[name].removeprefix("highrank "))
         given = dict(zip(words[::2], words[1::2], strict=True))
@@ -66,8 +73,11 @@ def test_a_part_that_fails_or_takes_too_long_does_not_stop_the_others(tmp_path):
     done = measure_gpu("--output", tmp_path / "new", script=script)
     assert done.returncode == 1
     assert "failed: machine (exit code 3)\n" in done.stderr
-    assert "failed: ptb (stopped after 1 s)\n" in done.stderr and done.stderr.count("failed:") == 2
+    assert "failed: ptb (stopped after 1 s)\n" in done.stderr and done.stderr.count("failed:") == 3
+    assert "failed: curves (give --data)\n" in done.stderr
     for name in PARTS:
+        if name == "curves":
+            continue
         assert (tmp_path / "new" / f"{name}.log").read_text().startswith("ran ")
 
 
@@ -77,10 +87,28 @@ def test_a_part_that_fails_or_takes_too_long_does_not_stop_the_others(tmp_path):
     (["--output"], "--output needs a value"),
     (["--gpu"], "unknown option '--gpu'"),
     (["--output", "/"], "--output '/' exists"),
+    (["--data", "/no"], "--data '/no': no such folder"),
+    (["--python", "3"], "--python '3': expected a version such as 3.12"),
+    (["--install", "/no"], "--install '/no': no wheels there; run --fetch first"),
 ])  # fmt: skip
 def test_bad_input_is_refused(words, message):
     done = measure_gpu(*words)
     assert done.returncode == 2 and message in done.stderr and not done.stdout
+
+
+def test_parts_go_into_one_folder_one_after_the_other(tmp_path):
+    script = with_stubs(tmp_path, "reserve=45", "reserve=45")
+    for name in ("wmt", "tables"):
+        done = measure_gpu("--output", tmp_path / "new", "--part", name, script=script)
+        assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"wmt.log", "tables.log"}
+
+
+def test_what_an_offline_machine_lacks_is_pinned():
+    text = SCRIPT.read_text(encoding="utf-8")
+    (lacking,) = re.findall(r'^lacking="(.*?)"', text, re.DOTALL | re.MULTILINE)
+    pinned = (ROOT / "requirements" / "pinned.txt").read_text(encoding="utf-8").lower()
+    assert all(f"\n{name.lower()}==" in f"\n{pinned}" for name in lacking.split())
 
 
 @pytest.mark.long
