@@ -52,7 +52,7 @@ refuse() {
 lacking="ve-fairseq omegaconf hydra-core antlr4-python3-runtime pydantic pydantic_core annotated-types
     typing-inspection tensorboardX bitarray cffi pycparser typer annotated-doc shellingham rich
     markdown-it-py mdurl Pygments click tqdm regex joblib sacrebleu sentencepiece sacremoses
-    subword-nmt nltk portalocker colorama tabulate lxml"
+    subword-nmt nltk portalocker colorama tabulate lxml scikit-learn threadpoolctl narwhals cloudpickle"
 rivals_there="liger-kernel cut-cross-entropy"   # compared where they run
 
 fetch() {
