@@ -52,27 +52,25 @@ def doctor(
 
     Example: highrank doctor --faults .
 
-    The exit code is 1 if something required is missing.
+    The exit code is 1 if something required is missing, a fault is not survived, a number differs
+    or a kernel is wrong.
 
     With --faults: start two runs in one folder, rename over a file that is being read, flush
-    and link. Prints a line for each fault: whether a training run survives it on this disk, and
-    what to do. Leaves nothing in FOLDER. The exit code is 1 if a fault was not survived. See
-    docs/reliability.md.
+    and link. Says whether a training run survives each fault on this disk, and what to do. Leaves
+    nothing in FOLDER. See docs/reliability.md.
 
     With --numbers: train five tiny models for ten updates, and compare losses and tensors with
-    those that we have committed for this kind of machine. Takes less than a minute. The exit code
-    is 1 if a number differs, and 0 if there is no reference for this kind.
+    those that we have committed for this kind of machine, if any. Takes less than a minute.
 
     With --kernels: try the kernels again that losses use on the processor and on the first GPU, and
     forget earlier verdicts. Prints the error of each and what is allowed, relative to the numbers.
-    Takes a minute, on a GPU several. The exit code is 1 if a kernel is wrong.
+    Takes a minute, on a GPU several.
     """
     if numbers + faults + kernels > 1:
         raise ValueError("--numbers, --faults and --kernels: run them one after the other")
-    if output is not None and not numbers:
-        raise ValueError(f"--output {output} has no effect without --numbers; add --numbers")
-    if folder is not None and not faults:
-        raise ValueError(f"{folder}: a folder has no effect without --faults; add --faults")
+    for given, mode, used in ((output, "--numbers", numbers), (folder, "--faults", faults)):
+        if given is not None and not used:
+            raise ValueError(f"{given} has no effect without {mode}; add {mode}")
     if numbers:
         from highrank_plugins.cli.numbers import compare_numbers
 

@@ -91,9 +91,7 @@ def score(
     from highrank_plugins.results import perplexity, scoring
 
     if perplexity.is_eval_lm(generated):
-        for name, field in ScoreOptions.model_fields.items():
-            if name != "output" and (value := getattr(options, name)) != field.default:
-                raise ValueError(f"{flag(name)} {value}: changes nothing for perplexities")
+        _refuse_idle(options)
         return write_or_print(perplexity.of_text(generated, reference), options.output)
     tokenise, output, measures = options.tokenise, options.output, options.measures
     if options.compound_split:
@@ -117,6 +115,13 @@ def score(
     if options.hypotheses is not None:
         write_text(options.hypotheses, "".join(f"{line}\n" for line in lines))
     write_or_print(scores, output)
+
+
+def _refuse_idle(options: ScoreOptions) -> None:
+    """Refuse options that only scores of translations have."""
+    for name, field in ScoreOptions.model_fields.items():
+        if name != "output" and (value := getattr(options, name)) != field.default:
+            raise ValueError(f"{flag(name)} {value}: changes nothing for perplexities")
 
 
 def write_or_print(scores: "dict[str, Score]", output: Path | None) -> None:

@@ -143,14 +143,8 @@ def run(
             near = did_you_mean(name, kinds) or f"; there are: {', '.join(kinds)}"
             raise ValueError(f"there is no measure {name!r}{near}")
     made = {name: _made(name, kinds[name], given) for name in chosen}
-    for name, value in given.items():
-        if value is not None and own[name].keys().isdisjoint(made):
-            has = f"it is an option of {', '.join(own[name])}"
-            raise ValueError(f"{flag(name)} {value}: changes nothing for {measures}; {has}")
     texts = {name: one for name, one in made.items() if isinstance(one, TextMeasure)}
-    for name, field in {} if texts else TextSettings.model_fields.items():
-        if (value := getattr(settings, name)) != field.default:
-            raise ValueError(f"{flag(name)} {value}: changes nothing for {measures}; leave it out")
+    _refuse_idle(chosen, given, own, None if texts else settings)
     _check_checkpoints(made, checkpoints, other)
     check_plot(plot)
     if plot is not None and len(made) > 1:
@@ -163,6 +157,23 @@ def run(
             return
     weights = {name: one for name, one in made.items() if isinstance(one, WeightMeasure)}
     _report(made, found | _of_weights(weights, checkpoints, data), output, plot)
+
+
+def _refuse_idle(
+    chosen: Sequence[str],
+    given: Mapping[str, Any],
+    own: Mapping[str, Mapping[str, _Option]],
+    of_a_text: TextSettings | None,
+) -> None:
+    """Refuse options that would change nothing; `of_a_text` are those of a text if none is read."""
+    measures = ",".join(chosen)
+    for name, value in given.items():
+        if value is not None and own[name].keys().isdisjoint(chosen):
+            has = f"it is an option of {', '.join(own[name])}"
+            raise ValueError(f"{flag(name)} {value}: changes nothing for {measures}; {has}")
+    for name, field in TextSettings.model_fields.items() if of_a_text else ():
+        if (value := getattr(of_a_text, name)) != field.default:
+            raise ValueError(f"{flag(name)} {value}: changes nothing for {measures}; leave it out")
 
 
 def _made(name: str, kind: type[Measure], given: Mapping[str, Any]) -> Measure:

@@ -70,7 +70,7 @@ def test_what_a_disk_lacks_is_found(place, name, broken, said, tmp_path, monkeyp
         (["none", "--faults"], "no such file or directory"),
         (["."], "no effect without --faults"),
         (["--faults", "--numbers"], "run them one after the other"),
-        (["--output", "numbers.json"], "--output numbers.json has no effect without --numbers"),
+        (["--output", "numbers.json"], "numbers.json has no effect without --numbers"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(words, said):
