@@ -140,9 +140,9 @@ def top_margin(
 ) -> float:
     """Return how far the chosen classes can exceed all others: above `NOISE` if they can.
 
-    HiGHS solves the linear program of `_solved` with the others that need it: those that exceed θ
-    are added until none does (cutting planes), or until the margin is known to be positive. Rows
-    are relative to the mean of the chosen ones and divided by the longest, and without a bound
+    HiGHS solves the linear program of `_solved` with the others that need it. Those that exceed θ
+    are added until none does (cutting planes), or the margin is known to be positive. Rows are
+    relative to the mean of the chosen ones and divided by the longest, and without a bound
     biases by the largest one, so that δ has no unit.
     """
     rows, gaps = weight - weight[chosen].mean(0), offsets - offsets[chosen].mean()
