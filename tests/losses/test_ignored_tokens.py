@@ -62,8 +62,11 @@ def test_the_layer_computes_no_ignored_tokens(share, left_out, monkeypatch):
 def test_a_gpu_is_not_asked_how_many_tokens_are_kept():
     """Device meta has no numbers, and refuses to give one."""
     ignored = torch.empty(100, dtype=torch.bool, device="meta")
-    plan = SimpleNamespace(ignored=ignored, random_state=RandomState())
-    assert len(nll.kept_rows(plan, 20)) == 20
-    assert nll.kept_rows(plan, None) is nll.kept_rows(plan, 99) is None
-    plan.random_state = RandomState(noise_sd=0.1)
-    assert nll.kept_rows(plan, 20) is None
+    given = {"ignored": ignored, "random_state": RandomState()}
+
+    def kept(most, **changes):
+        return nll.kept_rows(SimpleNamespace(**{**given, **changes}, kept_tokens=most))
+
+    assert len(kept(20)) == 20
+    assert kept(None) is kept(99) is None
+    assert kept(20, random_state=RandomState(noise_sd=0.1)) is None

@@ -118,12 +118,8 @@ def test_the_use_of_slopes_is_that_of_the_logits(case):
     state = torch.get_rng_state()
     measure, found = observed("components", words, [9, 15], processes=2)
     assert torch.equal(torch.get_rng_state(), state)
-    cells = (
-        ((torch.cat([z.flatten() for z in inputs]) + 2) / f.cell_width)
-        .clamp(0, 3999)
-        .long()
-        .unique()
-    )
+    z = torch.cat([z.flatten() for z in inputs])
+    cells = ((z + 2) / f.cell_width).clamp(0, 3999).long().unique()
     use = found.slope_use
     assert use.visited == len(cells) / 4000 and 0 < use.visited < 1
     assert use.ppl == pytest.approx(nll.mean().exp().item(), rel=1e-9)
