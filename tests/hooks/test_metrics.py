@@ -38,7 +38,7 @@ def test_numbers_are_recorded_with_any_log_format(data, tmp_path, log_format):
     assert first["epoch"] == 1 and isinstance(first["loss"], float) and first["lr"] == 0.01
     (epoch,) = (line for line in lines(tmp_path) if line["tag"] == "train")
     assert 0.01 < epoch["peak_memory_gib"] < 100
-    assert epoch["implementations"] == {"mos": "chunked"}
+    assert epoch["implementations"]["mos"] == "chunked"  # other tests may have heads, too
 
 
 def test_a_resumed_run_has_each_line_once(data, tmp_path):
