@@ -39,6 +39,8 @@ OUR_LOSS = ["--criterion", "highrank_cross_entropy"]
 IMPLEMENTATIONS = ("reference", "chunked", "fused", "cpp")
 FEW_KNOTS = ["--head-plif-knots", "500"]  # 1e5 knots are slow for a model of this size
 
+LOW_RANK = ["--head-low-rank-rank", "8"]  # below the widths of these models
+
 FORKS = multiprocessing.get_context("forkserver")
 
 
@@ -47,7 +49,7 @@ def trainings() -> Iterator[tuple[str, str, list[str]]]:
     from highrank_plugins.models.archs import tokens
 
     for token in sorted(tokens()):
-        knots = FEW_KNOTS if "plif" in token else []
+        knots = FEW_KNOTS if "plif" in token else LOW_RANK if "low_rank" in token else []
         for arch, data, options in (
             (f"transformer_{token}_tiny", "mt", [*TRANSLATION, *TRANSFORMER, *OUR_LOSS]),
             (f"lstm_{token}", "mt", [*TRANSLATION, *LSTM, *OUR_LOSS]),

@@ -57,7 +57,9 @@ check_checksums() {
 # absolute PATH: print the absolute path.
 absolute() { [[ $1 == /* ]] && echo "$1" || echo "$PWD/$1"; }
 
+# the environment of scripts/setup.sh, or another one where this clone is installed
 [[ ${1-} == -h || ${1-} == --help || -x $repository/.venv/bin/highrank ]] ||
+    [[ ! -e $repository/.venv && $(highrank --user-dir 2>/dev/null) -ef $repository/highrank_plugins ]] ||
     refuse "$repository/.venv is missing or incomplete; run: bash $repository/scripts/setup.sh"
 
 # shellcheck source=options.sh

@@ -23,7 +23,9 @@ def test_this_environment_is_complete():
     assert last == "Nothing required is missing."
     for name in ("torch", "ve-fairseq", "highrank_plugins"):
         assert shown[name] == metadata.version(name)
-    assert shown["python"].split() == [".".join(map(str, sys.version_info[:3])), sys.executable]
+    number, program = shown["python"].split()
+    assert number == ".".join(map(str, sys.version_info[:3]))
+    assert Path(program).samefile(sys.executable)  # perhaps by its longer name
     cores, memory, _ = shown["cores, memory"].split()
     assert int(cores[:-1]) >= 1 and float(memory) > 0 and float(shown["free disk"].split()[0]) > 0
     assert shown["CPU kernels"].endswith(".so") or "compiler" in shown["CPU kernels"]

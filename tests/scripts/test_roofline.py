@@ -147,6 +147,7 @@ def test_a_given_model_replaces_the_presets():
     assert [row.split("`")[1] for row in rows] == models and rows[1].endswith("| 1.00 |")
 
 
+@pytest.mark.triton  # the default implementations name it
 @pytest.mark.parametrize(
     ("command", "words", "message"),
     [
