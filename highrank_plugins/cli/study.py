@@ -132,7 +132,6 @@ def _start(
     from highrank_plugins.studies.members import prepare, study_folder
     from highrank_plugins.studies.plan import most_seeds, planned
     from highrank_plugins.studies.rates import trials_of
-    from highrank_plugins.studies.runner import check_machine
     from highrank_plugins.studies.table import write_tables
 
     way = _way(options, asked[0])
@@ -154,8 +153,6 @@ def _start(
         _plan(read, members, folder, asked, options)
         return
     trials = trials_of(read, exp_dir)
-    if way in ("", "only"):
-        check_machine([*trials, *members])  # nodes of SLURM may have more cores
     if options.dry_run or options.slurm:
         _print_or_submit(read, trials, folder, options)
     else:
@@ -236,7 +233,7 @@ def _run(
     """Run trials and members on this machine, or the only one asked for, and write the table."""
     from highrank_plugins.studies.members import NOT_RUN, prepare
     from highrank_plugins.studies.rates import tuned, untried
-    from highrank_plugins.studies.runner import run_members, slots
+    from highrank_plugins.studies.runner import check_machine, run_members, slots
 
     only, table, exp_dir = options.only, options.table, options.exp_dir.resolve()
     environments = [] if table else slots(read.settings.threads, 1 if only else options.jobs)
@@ -248,16 +245,19 @@ def _run(
         if chosen is None:
             names = ", ".join(one.name for one in known)
             raise ValueError(f"--only {only}: no such member; the members are {names}")
+        check_machine(known)
         run_members([chosen], folder / "logs", environments, _say)
         raise typer.Exit(1 if chosen.problem() else 0)
     busy = f"another process is running this study in {folder}; wait until it ends, or stop it"
     # a running study keeps its lock, which a table so far does not need
     with nullcontext() if table else held_alone(folder / ".lock", busy):
         if trials and not table:
+            check_machine(trials)
             run_members(trials, folder / "logs", environments, _say)
         read = tuned(read, trials)
         members = prepare(read, exp_dir)
         if not table:
+            check_machine([*trials, *members])  # nodes of SLURM may have more cores
             run_members(members, folder / "logs", environments, _say, read.settings.metric)
         tables = write(read, members, folder)
         _say(f"table: {folder / 'table.md'}, {folder / 'table.csv'}")

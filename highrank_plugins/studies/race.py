@@ -12,12 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor
 
 import highrank_plugins
-from highrank_plugins.common.files import checksum, read_json, write_json, write_text, write_whole
+from highrank_plugins.common.files import read_json, write_json, write_text
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.processes import ordered_map, usable_cores
 from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
@@ -28,16 +26,22 @@ from highrank_plugins.reports.comparisons import comparison_tables
 from highrank_plugins.reports.tables import Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import BASELINE, compare_records
 from highrank_plugins.results.doubts import doubts
-from highrank_plugins.results.perplexity import UNIGRAM, dictionary
+from highrank_plugins.results.perplexity import UNIGRAM
 from highrank_plugins.results.record import UNFAIR
 from highrank_plugins.studies.definition import RaceSettings, Rates
 from highrank_plugins.studies.rates import best_rate, rate_notes
+from highrank_plugins.studies.trunk import (
+    FEATURES,
+    ROWS,
+    TRUNK,
+    FrozenTexts,
+    dump,
+    loss_of,
+    read_texts,
+    refuse_other,
+)
 
-FrozenTexts = Mapping[str, tuple[Tensor, Tensor]]  # split → features [N, F], targets [N]
-SPLITS = ("train", "valid", "test")
-ROWS = 2000  # tokens that are scored at a time
 NOISE, MOST_NATS = 0.1, 5e-3  # of a mixture: less noise leaves its components alike in a race
-FEATURES, TRUNK = "features", "trunk.pt"
 EXPRESSIVITY = (
     "No difference here proves nothing: the trunk was trained with {own}, and its features fit "
     "that layer. Others may gain in joint training, and a gain may shrink. To calibrate this "
@@ -104,67 +108,6 @@ def race(
         write_text(folder / "table.md", to_markdown(tables))
         write_text(folder / "table.csv", to_csv(tables))
     return tables
-
-
-def dump(checkpoint: Path, data: str, settings: RaceSettings) -> None:
-    """Write features and targets of all splits, and the trunk's own layer with its score.
-
-    Refuse the folder of another race, and features that have changed since they were written.
-    """
-    from highrank_plugins.inference.collector import Collector
-    from highrank_plugins.inference.loading import load_model, pick_device
-    from highrank_plugins.inference.on_disk import write_collection
-
-    folder, loaded = settings.exp_dir / FEATURES, load_model(checkpoint, data, pick_device(None))
-    texts = {split: Collector(loaded, split, tokens=settings.tokens) for split in SPLITS}
-    own = {
-        "checkpoint": checksum(checkpoint),
-        "dictionary": dictionary(Path(data.partition(":")[0])) or "",
-        **{f"text of {split}": of.text.digest for split, of in texts.items()},
-    }
-    before = torch.load(folder / TRUNK, weights_only=True) if (folder / TRUNK).exists() else {}
-    refuse_other(folder, before.get("identity", {}), own)
-    for split, of in texts.items():
-        write_collection(of, folder / split, ("features", "targets"))
-    files = [f"{split}/{name}.npy" for split in SPLITS for name in ("features", "targets")]
-    own |= {f"{FEATURES}/{file}": checksum(folder / file) for file in files}
-    refuse_other(folder, before.get("identity", {}), own)
-    if not before:
-        head = loaded.head.cpu()
-        score = loss_of(head, *read_texts(settings)["test"])
-        kept = {"identity": own, "weight": head.weight.detach(), "bias": head.bias, "loss": score}
-        name = HEADS.name_of(head)
-        write_whole(folder / TRUNK, lambda file: torch.save(kept | {"layer": name}, file))
-
-
-def refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse features or a record of another trunk, text or option."""
-    for name, value in now.items():
-        if name in before and before[name] != value:
-            raise ValueError(
-                f"{path} is of another race: {name} was {str(before[name])[:16]}, and is "
-                f"{str(value)[:16]} now; name another --exp-dir, or delete it"
-            )
-
-
-def read_texts(settings: RaceSettings) -> FrozenTexts:
-    """Return features and targets of all splits, as memory maps."""
-
-    def read(split: str, name: str) -> Tensor:
-        path = settings.exp_dir / FEATURES / split / f"{name}.npy"
-        return torch.from_numpy(np.load(path, mmap_mode="c"))
-
-    return {split: (read(split, "features"), read(split, "targets")) for split in SPLITS}
-
-
-@torch.no_grad()
-def loss_of(head: Head, features: Tensor, target: Tensor) -> float:
-    """Return the mean −log P of the targets, in nats, without dropout."""
-    head.eval()
-    parts = zip(features.split(ROWS), target.split(ROWS), strict=True)
-    total = math.fsum(float(head.nll(x, y, reduction="sum").loss) for x, y in parts)
-    head.train()
-    return total / len(target)
 
 
 def trained(run: RaceRun) -> float:

@@ -1,6 +1,5 @@
 """Run the members of a study: here, one for each core or GPU, or as an array of SLURM's jobs."""
 
-import fcntl
 import os
 import re
 import shlex
@@ -8,20 +7,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from highrank_plugins.common import stop_request
-from highrank_plugins.common.files import open_own, require_space, write_text
+from highrank_plugins.common.files import require_space, write_text
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.common.provenance import hardware, machine_kind
-from highrank_plugins.results.record import DIVERGED, RESULTS
 from highrank_plugins.studies.definition import Study, as_word
 from highrank_plugins.studies.members import PreparedMember
-from highrank_plugins.studies.watch import Watch
+from highrank_plugins.studies.watch import (
+    GPU,
+    WAIT,
+    Environment,
+    Running,
+    Watch,
+    end,
+    ended,
+    in_use,
+    start,
+)
 from highrank_plugins.training.launch.batch_job import (
     batch_script,
     check_time_limit,
@@ -30,31 +36,9 @@ from highrank_plugins.training.launch.batch_job import (
     quoted,
 )
 
-_GPU = "CUDA_VISIBLE_DEVICES"
-_WAIT = 0.05  # seconds between two polls of the running members
-# messages of fairseq and our layers about a training run whose loss is NaN
-_DIVERGED = re.compile(
-    r"FloatingPointError|Minimum loss scale reached|\b(loss|gradient)s?\b.*\bnan\b", re.IGNORECASE
-)
-USAGE = 2  # exit code of a recipe that refuses its options or text
-_REFUSAL = re.compile(r"^(?:highrank: |[-\d]{10} [:\d]{8} error: )(.+)", re.MULTILINE)
-_TAIL = 20_000  # bytes at the end of a log that are searched for the reason of a failure
 GRACE = 180  # seconds before its time limit at which a task is warned
 # SLURM warns the script alone, and later ends every process of the task
 _REQUEUE = "if [[ -n $asked ]] && ((code > 0)); then requeue; fi"
-
-Environment = Mapping[str, str]
-
-
-@dataclass
-class _Running:
-    """Hold a started member; its output begins at `begin` in the log, after earlier runs."""
-
-    member: PreparedMember
-    environment: Environment
-    process: subprocess.Popen[bytes]
-    log: Path
-    begin: int
 
 
 def slots(threads: int, jobs: int | None) -> list[Environment]:
@@ -75,13 +59,13 @@ def slots(threads: int, jobs: int | None) -> list[Environment]:
     shared = {"OMP_NUM_THREADS": str(threads)}
     count = jobs or most
     if gpus:
-        return [shared | {_GPU: gpu} for gpu in gpus[:count]]
+        return [shared | {GPU: gpu} for gpu in gpus[:count]]
     return [shared] * count
 
 
 def visible_gpus() -> list[str]:
     """Return the GPUs that this process may use, without importing torch."""
-    chosen = os.environ.get(_GPU)
+    chosen = os.environ.get(GPU)
     if chosen is not None:
         return [gpu for gpu in chosen.split(",") if gpu and gpu != "-1"]
     try:
@@ -106,7 +90,7 @@ def run_members(
     """
     waiting, free = list(members), list(environments)
     logs.mkdir(parents=True, exist_ok=True)
-    running: list[_Running] = []
+    running: list[Running] = []
     problem: ValueError | None = None
     told: set[str] = set()
     watch = Watch(len(members), say)
@@ -122,15 +106,15 @@ def run_members(
                         waiting = []  # lets running members finish
                         continue
                     waiting.remove(startable[0])
-                    running.append(_start(startable[0], free, elsewhere, logs))
+                    running.append(start(startable[0], free, elsewhere, logs))
                     watch.tell(f"{running[-1].member.name}: started, log {running[-1].log}")
                     continue
                 for one in [one for one in running if one.process.poll() is not None]:
                     running.remove(one)
                     free.append(one.environment)
-                    watch.tell(f"{one.member.name}: {_ended(one)}")
+                    watch.tell(f"{one.member.name}: {ended(one)}")
                 watch.show([(one.member, one.log) for one in running], len(waiting))
-                time.sleep(_WAIT)
+                time.sleep(WAIT)
         finally:
             end([one.process for one in running])
     if problem is not None:
@@ -167,7 +151,7 @@ def _elsewhere(
     for member in [member for member in waiting if member.is_done()]:
         waiting.remove(member)  # perhaps just now, by another study
         say(f"{member.name}: already done")
-    elsewhere = [member for member in waiting if _in_use(member.run_dir)]
+    elsewhere = [member for member in waiting if in_use(member.run_dir)]
     for member in elsewhere:
         if member.name not in told:
             told.add(member.name)
@@ -212,84 +196,6 @@ def _stop(number: int, _frame: object) -> None:
     name = signal.Signals(number).name
     print(f"{name}: ending the members; the same command resumes them", file=sys.stderr)
     raise SystemExit(128 + number)
-
-
-def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ask recipes to stop, and wait: their training runs save a checkpoint first."""
-    for process in processes:
-        with suppress(ProcessLookupError):  # it has just ended
-            os.killpg(process.pid, signal.SIGTERM)
-    for process in processes:
-        process.wait()
-        with suppress(ProcessLookupError):  # until the last one of its group has ended
-            while True:
-                os.killpg(process.pid, 0)
-                time.sleep(_WAIT)
-
-
-def _in_use(run_dir: Path) -> bool:
-    """Whether another process works in the folder of a run."""
-    lock = run_dir / ".lock"
-    if lock.is_file():
-        with open_own(lock, "a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as the flock of the recipes
-            except BlockingIOError:
-                return True
-    return False
-
-
-def _start(
-    member: PreparedMember,
-    free: list[Environment],
-    elsewhere: Sequence[PreparedMember],
-    logs: Path,
-) -> _Running:
-    """Start a member in one of the free environments, whose GPU no other process has."""
-    notes = [other.note("gpu") for other in elsewhere]
-    used = [note.read_text() for note in notes if note.is_file()]
-    environment = next((one for one in free if one.get(_GPU) not in used), free[0])
-    free.remove(environment)
-    log = logs / f"{member.name}.log"
-    member.note("failed").unlink(missing_ok=True)
-    if _GPU in environment:
-        write_text(member.note("gpu"), environment[_GPU])
-    begin = log.stat().st_size if log.exists() else 0
-    with open_own(log, "ab") as file:
-        process = subprocess.Popen(
-            member.command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **environment},
-            start_new_session=True,  # one process group, which is killed together
-        )
-    return _Running(member, environment, process, log, begin)
-
-
-def _ended(one: _Running) -> str:
-    """Record how a recipe ended, and return it."""
-    member, code = one.member, one.process.returncode
-    with one.log.open("rb") as file:
-        file.seek(max(one.begin, file.seek(0, os.SEEK_END) - _TAIL))
-        tail = file.read().decode(errors="replace")
-    what = f"failed with exit code {code}" if code else f"has written no {RESULTS}"
-    if code == 0 and member.record.is_file():
-        try:
-            member.metrics()
-        except ValueError:
-            what = f"has written a damaged {RESULTS}"
-        else:
-            write_text(member.note("done"), member.name + "\n")
-            return member.problem() or "done"
-    elif code == stop_request.REQUEUE:
-        what = "stopped; run the same command to resume it"
-    elif code == USAGE and (said := _REFUSAL.findall(tail)):
-        what = f"refused: {said[-1]}"
-    elif _DIVERGED.search(tail):
-        what = DIVERGED
-    write_text(member.note("failed"), what + "\n")
-    return what
 
 
 def array_script(

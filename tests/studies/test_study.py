@@ -17,7 +17,8 @@ from highrank_plugins.cli.study import claim
 from highrank_plugins.results.record import UNFAIR
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.members import prepare
-from highrank_plugins.studies.runner import end, run_members, slots
+from highrank_plugins.studies.runner import run_members, slots
+from highrank_plugins.studies.watch import end
 from tests.studies.stub import (
     folder_of,
     kill_session,

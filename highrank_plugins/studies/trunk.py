@@ -1,0 +1,186 @@
+"""Write the features of a trained trunk, of fairseq or transformers, with the words that follow."""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from highrank_plugins.common.files import checksum, read_json, write_json, write_whole
+from highrank_plugins.heads import HEADS, Head
+from highrank_plugins.results.comparison import BASELINE
+from highrank_plugins.results.perplexity import dictionary
+from highrank_plugins.studies.definition import RaceSettings
+from highrank_plugins.studies.members import files_digest
+
+FrozenTexts = Mapping[str, tuple[Tensor, Tensor]]  # split → features [N, F], targets [N]
+SPLITS = ("train", "valid", "test")
+ROWS = 2000  # tokens that are scored at a time
+FEATURES, TRUNK, SCORE = "features", "trunk.pt", "score.json"
+MOST_CONTEXT = 512  # tokens of a block that a model of transformers reads at once
+
+
+class Trunk(NamedTuple):
+    """Hold what tells a trunk and its texts from others, and what writes its features.
+
+    `write` takes a split and a folder. `own` returns weight, bias and name of the trunk's own
+    layer, and its mean −log P of the test tokens, once all features are there.
+    """
+
+    identity: dict[str, str]
+    write: Callable[[str, Path], Any]
+    own: Callable[[], dict[str, Any]]
+
+
+def dump(checkpoint: Path, data: str, settings: RaceSettings) -> None:
+    """Write features and targets of all splits, and the trunk's own layer with its score.
+
+    Refuse the folder of another race, and features that have changed since they were written.
+    """
+    folder, of = settings.exp_dir / FEATURES, of_transformers if checkpoint.is_dir() else of_fairseq
+    trunk = of(checkpoint, data, settings)
+    before = torch.load(folder / TRUNK, weights_only=True) if (folder / TRUNK).exists() else {}
+    refuse_other(folder, before.get("identity", {}), trunk.identity)
+    for split in SPLITS:
+        trunk.write(split, folder / split)
+    files = [f"{split}/{name}.npy" for split in SPLITS for name in ("features", "targets")]
+    own = trunk.identity | {f"{FEATURES}/{file}": checksum(folder / file) for file in files}
+    refuse_other(folder, before.get("identity", {}), own)
+    if not before:
+        kept = {"identity": own, **trunk.own()}
+        write_whole(folder / TRUNK, lambda file: torch.save(kept, file))
+
+
+def refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse features or a record of another trunk, text or option."""
+    for name, value in now.items():
+        if name in before and before[name] != value:
+            raise ValueError(
+                f"{path} is of another race: {name} was {str(before[name])[:16]}, and is "
+                f"{str(value)[:16]} now; name another --exp-dir, or delete it"
+            )
+
+
+def of_fairseq(checkpoint: Path, data: str, settings: RaceSettings) -> Trunk:
+    """Return the trunk of a checkpoint of fairseq, with the texts of a binarised folder."""
+    from highrank_plugins.inference.collector import Collector
+    from highrank_plugins.inference.loading import load_model, pick_device
+    from highrank_plugins.inference.on_disk import write_collection
+
+    loaded = load_model(checkpoint, data, pick_device(None))
+    texts = {split: Collector(loaded, split, tokens=settings.tokens) for split in SPLITS}
+    head = loaded.head
+
+    def own() -> dict[str, Any]:
+        score = loss_of(head.cpu(), *read_texts(settings)["test"])
+        layer = {"weight": head.weight.detach(), "bias": head.bias, "layer": HEADS.name_of(head)}
+        return layer | {"loss": score}
+
+    identity = {
+        "checkpoint": checksum(checkpoint),
+        "dictionary": dictionary(Path(data.partition(":")[0])) or "",
+        **{f"text of {split}": of.text.digest for split, of in texts.items()},
+    }
+    what = ("features", "targets")
+    return Trunk(identity, lambda name, to: write_collection(texts[name], to, what), own)
+
+
+def of_transformers(folder: Path, data: str, settings: RaceSettings) -> Trunk:
+    """Return the trunk of a causal language model, with the texts {train,valid,test}.txt of `data`.
+
+    The folder has a tokenizer. Lines are tokenised one by one, with their ends; the model reads
+    blocks of a stream, so that the first words of a block have short contexts.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise ValueError(
+            f"{folder}: a folder is a model of transformers, which is not installed; install it "
+            "(this package's extra `hf`), or give a checkpoint of fairseq"
+        ) from None
+    from highrank_plugins.huggingface import config, model, replace
+
+    texts = {split: Path(data) / f"{split}.txt" for split in SPLITS}
+    for path in (folder / "config.json", *texts.values()):
+        if not path.is_file():
+            raise ValueError(f"{path}: no such file; give a model's folder, and one of its texts")
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    layer, text = replace.own_layer(loaded)
+    scale = float(config.HighrankConfig(text, "softmax", {}).feature_scale or 1)
+    spread = model.spread_ids(len(layer.weight), layer.weight)
+    replace.check_logits(loaded, layer, spread, config.logit_cap(text), scale)
+    length = min(MOST_CONTEXT, getattr(text, "max_position_embeddings", None) or MOST_CONTEXT)
+
+    def write(split: str, to: Path) -> None:
+        if to.is_dir():
+            return
+        ids = torch.tensor(_token_ids(tokenizer, texts[split], settings.tokens + 1))
+        if len(ids) < 2 or int(ids.max()) >= len(layer.weight):
+            raise ValueError(f"{texts[split]}: no text for this tokenizer; give at least two words")
+        part, count, total = to.with_name(f"{to.name}.part"), 0, 0.0
+        part.mkdir(parents=True, exist_ok=True)
+        np.save(part / "targets.npy", ids[1:].numpy())
+        shape = (len(ids) - 1, layer.in_features)
+        rows = np.lib.format.open_memmap(part / "features.npy", "w+", "float32", shape)
+        for features, loss in _blocks(loaded, ids, length):
+            rows[count : count + len(features)] = (features * scale).numpy()
+            count, total = count + len(features), total + loss
+        rows.flush()
+        write_json(part / SCORE, {"nats": total / count})
+        os.replace(part, to)
+
+    def own() -> dict[str, Any]:
+        found = {"weight": layer.weight.detach(), "bias": layer.bias, "layer": BASELINE}
+        return found | {"loss": read_json(settings.exp_dir / FEATURES / "test" / SCORE)["nats"]}
+
+    identity = {
+        "checkpoint": files_digest(folder, "*.safetensors", "*.bin", "config.json"),
+        "dictionary": files_digest(folder, "tokenizer*", "vocab*", "merges*"),
+        **{f"text of {split}": checksum(path) for split, path in texts.items()},
+    }
+    return Trunk(identity, write, own)
+
+
+def _token_ids(tokenizer: Any, path: Path, most: int) -> list[int]:
+    """Return the first `most` token ids of a text."""
+    found: list[int] = []
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        for line in lines:
+            found += tokenizer(line, add_special_tokens=False).input_ids
+            if len(found) >= most:
+                break
+    return found[:most]
+
+
+@torch.no_grad()
+def _blocks(model: Any, ids: Tensor, length: int) -> Iterator[tuple[Tensor, float]]:
+    """Yield features [n, F] of the blocks of a stream, and −log P of the next tokens, summed."""
+    for given, target in zip(ids[:-1].split(length), ids[1:].split(length), strict=True):
+        logits = model(given[None]).logits[0].float()
+        loss = nn.functional.cross_entropy(logits, target, reduction="sum")
+        yield model.base_model(given[None]).last_hidden_state[0], float(loss)
+
+
+def read_texts(settings: RaceSettings) -> FrozenTexts:
+    """Return features and targets of all splits, as memory maps."""
+
+    def read(split: str, name: str) -> Tensor:
+        path = settings.exp_dir / FEATURES / split / f"{name}.npy"
+        return torch.from_numpy(np.load(path, mmap_mode="c"))
+
+    return {split: (read(split, "features"), read(split, "targets")) for split in SPLITS}
+
+
+@torch.no_grad()
+def loss_of(head: Head, features: Tensor, target: Tensor) -> float:
+    """Return the mean −log P of the targets, in nats, without dropout."""
+    head.eval()
+    parts = zip(features.split(ROWS), target.split(ROWS), strict=True)
+    total = math.fsum(float(head.nll(x, y, reduction="sum").loss) for x, y in parts)
+    head.train()
+    return total / len(target)
