@@ -154,7 +154,7 @@ def _name_value(parameter: inspect.Parameter) -> None:
 # parameters that name what a command reads with torch or fairseq, whose imports take seconds
 _INPUTS = (
     "checkpoint", "checkpoints", "data", "directories", "exported", "first", "generated", "other",
-    "records", "reference", "references", "scores", "second", "training",
+    "records", "reference", "references", "scores", "second", "training", "trunk",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from highrank_plugins.cli.options import Checkpoint, Data, UserDir, names, numbers, print_tables
+from highrank_plugins.cli.options import Data, UserDir, names, numbers, print_tables
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.names import flag
 from highrank_plugins.studies.definition import RaceSettings
@@ -159,7 +159,7 @@ def _range(text: str | None) -> tuple[float, float] | None:
 
 
 def race(
-    checkpoint: Checkpoint,
+    trunk: Annotated[Path, "Checkpoint of fairseq or ours, or a folder of transformers."],
     data: Data,
     settings: RaceSettings,
     user_dir: UserDir = None,
@@ -174,7 +174,7 @@ def race(
     from highrank_plugins.studies.race import race as run
 
     layers, rates = names("--layers", settings.layers), numbers("--rates", settings.rates, float)
-    print_tables(run(checkpoint, data, settings, layers, rates, user_dir))
+    print_tables(run(trunk, data, settings, layers, rates, user_dir))
 
 
 def published(
