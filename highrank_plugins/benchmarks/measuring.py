@@ -9,7 +9,6 @@ import platform
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -19,13 +18,10 @@ from typing import Any, NamedTuple
 from highrank_plugins.benchmarks.case import (
     Case,
     LossCase,
-    case_from,
     changed,
-    import_user_dir,
 )
-from highrank_plugins.common.processes import keep_freed_memory, python
+from highrank_plugins.common.processes import python
 from highrank_plugins.common.provenance import hardware
-from highrank_plugins.common.user_error import UserError
 
 Step = Callable[[], None]
 STEP = 64  # batches of a loss are multiples of this; finer differences are noise
@@ -128,7 +124,7 @@ def measure(
         "baseline_case": asdict(baseline_case or case), "repeats": repeats, "threads": threads,
     }  # fmt: skip
     child = subprocess.run(
-        python("-m", "highrank_plugins.benchmarks.measuring"),
+        python("-m", "highrank_plugins.benchmarks.run"),
         input=json.dumps(request), capture_output=True, text=True, check=False,
     )  # fmt: skip
     if child.returncode:
@@ -187,48 +183,6 @@ def largest_batch(
     return changed(case, {field: good * step})
 
 
-# -- in the process of a measurement --
-
-
-def main() -> None:
-    """Read a request from standard input, measure, and print the result."""
-    try:
-        result = measured(json.load(sys.stdin))
-    except UserError as error:  # the parent shows the last line, which would begin with the class
-        sys.exit(str(error))
-    json.dump(result, sys.stdout)
-
-
-def measured(request: dict[str, Any]) -> dict[str, Any]:
-    """Return seconds of implementation and baseline (if any), and the former's peak in bytes."""
-    import torch
-
-    kind, case = request["kind"], case_from(request["kind"], request["case"])
-    use(case.device, request["threads"])
-    # exclude what libraries allocate in a first step (7 to 20 MiB for products alone)
-    _step(kind, request["implementation"], case)()
-    return_free_memory()
-    subject = _step(kind, request["implementation"], case)
-    memory = peak_memory(subject, case.device)
-    result: dict[str, Any] = {
-        "memory": memory,
-        "threads": torch.get_num_threads(),
-        "machine": machine(case),
-    }
-    keep_freed_memory()  # as training does; holes would count as memory of the step
-    if request["repeats"]:
-        steps = [subject]
-        if request["baseline"] is not None:
-            own = case_from(kind, request["baseline_case"])
-            steps.append(_step(kind, request["baseline"], own))
-        timings, *others = alternate(steps, case.device, request["repeats"])
-        result["seconds"], result["processor_seconds"] = zip(*timings, strict=True)
-        if others:  # scale the baseline to the work of the subject
-            scale = case.work() / own.work()
-            result["baseline_seconds"] = [scale * timing.seconds for timing in others[0]]
-    return result
-
-
 def machine(case: Case) -> str:
     """Return hardware and versions in one line."""
     import torch
@@ -239,19 +193,3 @@ def machine(case: Case) -> str:
     count = torch.get_num_threads()
     threads = f"{count} thread{'s' * (count != 1)}"
     return f"{hardware()['processor']}, {threads}, {case.dtype}, {python}"
-
-
-def _step(kind: str, implementation: str, case: Case) -> Step:
-    if isinstance(case, LossCase):
-        from highrank_plugins.benchmarks.implementations import loss_step
-
-        if case.user_dir is not None:
-            import_user_dir(case.user_dir)
-        return loss_step(implementation, case)
-    from highrank_plugins.benchmarks.models import model_step
-
-    return model_step(kind, implementation, case)
-
-
-if __name__ == "__main__":
-    main()

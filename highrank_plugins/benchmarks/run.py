@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +15,28 @@ from highrank_plugins.benchmarks.case import (
     CaseError,
     LossCase,
     ModelCase,
+    case_from,
     changed,
     check_device,
     check_implementations,
+    import_user_dir,
     named,
 )
-from highrank_plugins.benchmarks.measuring import MeasurementFailed, largest_batch, measure
+from highrank_plugins.benchmarks.measuring import (
+    MeasurementFailed,
+    Step,
+    alternate,
+    largest_batch,
+    machine,
+    measure,
+    peak_memory,
+    return_free_memory,
+    use,
+)
 from highrank_plugins.benchmarks.rows import Row, check_csv, table, write_csv
+from highrank_plugins.common.processes import keep_freed_memory
 from highrank_plugins.common.provenance import revision, typed_command
+from highrank_plugins.common.user_error import UserError
 
 Echo = Callable[[str], None]
 MIB = 2**20
@@ -152,3 +168,61 @@ def _cases(kind: str, names: list[str], changes: dict[str, Any]) -> dict[str, Ca
         cases |= {n: changed(case, changes) for n, case in named(kind, name).items()}
     check_device(changes["device"])  # last: torch takes seconds to load
     return cases
+
+
+# -- in the process of a measurement --
+
+
+def main() -> None:
+    """Read a request from standard input, measure, and print the result."""
+    try:
+        result = measured(json.load(sys.stdin))
+    except UserError as error:  # the parent shows the last line, which would begin with the class
+        sys.exit(str(error))
+    json.dump(result, sys.stdout)
+
+
+def measured(request: dict[str, Any]) -> dict[str, Any]:
+    """Return seconds of implementation and baseline (if any), and the former's peak in bytes."""
+    import torch
+
+    kind, case = request["kind"], case_from(request["kind"], request["case"])
+    use(case.device, request["threads"])
+    # exclude what libraries allocate in a first step (7 to 20 MiB for products alone)
+    _step(kind, request["implementation"], case)()
+    return_free_memory()
+    subject = _step(kind, request["implementation"], case)
+    memory = peak_memory(subject, case.device)
+    result: dict[str, Any] = {
+        "memory": memory,
+        "threads": torch.get_num_threads(),
+        "machine": machine(case),
+    }
+    keep_freed_memory()  # as training does; holes would count as memory of the step
+    if request["repeats"]:
+        steps = [subject]
+        if request["baseline"] is not None:
+            own = case_from(kind, request["baseline_case"])
+            steps.append(_step(kind, request["baseline"], own))
+        timings, *others = alternate(steps, case.device, request["repeats"])
+        result["seconds"], result["processor_seconds"] = zip(*timings, strict=True)
+        if others:  # scale the baseline to the work of the subject
+            scale = case.work() / own.work()
+            result["baseline_seconds"] = [scale * timing.seconds for timing in others[0]]
+    return result
+
+
+def _step(kind: str, implementation: str, case: Case) -> Step:
+    if isinstance(case, LossCase):
+        from highrank_plugins.benchmarks.implementations import loss_step
+
+        if case.user_dir is not None:
+            import_user_dir(case.user_dir)
+        return loss_step(implementation, case)
+    from highrank_plugins.benchmarks.models import model_step
+
+    return model_step(kind, implementation, case)
+
+
+if __name__ == "__main__":
+    main()

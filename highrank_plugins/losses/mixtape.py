@@ -49,9 +49,9 @@ class FusedMixtape(FusedLoss):
             parts = self.sums["weight"].split(split)
             self.frequent_sum, self.rare_sum = map(GradientSum, parts)
         self.gates = len(tensors.get("gate_shared.weight", ())) if common else 0
+        self.has_gate_bias = "gate_bias" in tensors
         if self.gates:
             self.gate_dim = tensors["gate_embed"].size(1)
-            self.has_gate_bias = "gate_bias" in tensors
             self.gate_weights_SC = self._gate_weights(tensors)
             like_SC = torch.empty_like(self.gate_weights_SC, dtype=self.kernels.wide)
             self.gates_sum = GradientSum(like_SC)

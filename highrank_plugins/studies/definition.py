@@ -47,7 +47,7 @@ def _writable(values: dict[str, Any]) -> dict[str, Any]:
 
 Changes = Annotated[Values, AfterValidator(_short)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as NumPy takes it
-Rates = Mapping[str, Mapping[float, float]]  # system → multiple of its lr → validation loss, nats
+TriedRates = Mapping[str, Mapping[float, float]]  # system → multiple → nats
 
 
 def _multiples(rates: list[float]) -> list[float]:
@@ -133,7 +133,7 @@ class Study:
     settings: StudySettings
     members: Sequence[Member]
     tuned_by: Mapping[str, str] = field(default_factory=dict)
-    rates: Rates = field(default_factory=dict)
+    rates: TriedRates = field(default_factory=dict)
 
 
 def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:

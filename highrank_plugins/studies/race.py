@@ -28,7 +28,7 @@ from highrank_plugins.results.comparison import BASELINE, compare_records
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.perplexity import UNIGRAM
 from highrank_plugins.results.record import UNFAIR
-from highrank_plugins.studies.definition import RaceSettings, Rates
+from highrank_plugins.studies.definition import RaceSettings, TriedRates
 from highrank_plugins.studies.rates import best_rate, rate_notes
 from highrank_plugins.studies.trunk import (
     FEATURES,
@@ -230,7 +230,7 @@ def train(head: Head, texts: FrozenTexts, run: RaceRun) -> tuple[Head, list[floa
 def tables_of(
     settings: RaceSettings,
     losses: Mapping[RaceRun, float],
-    rates: Rates,
+    rates: TriedRates,
 ) -> list[Table]:
     """Return the comparison of all finite runs, with notes on rates, trunk and expressivity."""
     untested = {run.layer: UNFAIR for run, loss in losses.items() if not math.isfinite(loss)}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from highrank_plugins.results.record import DIVERGED, load_record
-from highrank_plugins.studies.definition import Rates, Study, first_seeds
+from highrank_plugins.studies.definition import Study, TriedRates, first_seeds
 from highrank_plugins.studies.members import PreparedMember, prepare
 
 NOT_TUNED = "Each system has one learning rate: not tuned."
@@ -52,7 +52,7 @@ def tuned(study: Study, trials: Sequence[PreparedMember]) -> Study:
         )
     losses = {one.member.system: _loss(one) for one in trials}
     names = {study.tuned_by.get(one.system, one.system) for one in study.members}
-    rates: Rates = {
+    rates: TriedRates = {
         name: {rate: losses[trial_name(name, rate)] for rate in study.settings.rates}
         for name in dict.fromkeys(one.system for one in study.members)
         if name in names
@@ -79,7 +79,7 @@ def best_rate(losses: Mapping[float, float]) -> float:
     return min(losses, key=lambda rate: (losses[rate], abs(math.log(rate))))
 
 
-def rate_notes(rates: Rates, unit: str, name: Callable[[str], str] = str) -> Iterator[str]:
+def rate_notes(rates: TriedRates, unit: str, name: Callable[[str], str] = str) -> Iterator[str]:
     """Yield which multiples of `unit` were chosen, and how much a wrong one costs each system.
 
     The sensitivity is the mean of the loss above that of the best rate, as in Wortsman et al. 2023

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import pytest
 import torch
+from click import testing
 from fairseq.data import Dictionary
 from typer.testing import CliRunner
 
@@ -199,7 +200,7 @@ def test_an_argument_may_have_a_type_without_help():
     class Odd(TextMeasure):
         def __init__(self, flag: bool = False, size: Annotated[int, "Size."] = 3) -> None: ...
 
-    shown = CliRunner().invoke(as_command(command({"odd": Odd})), ["--help"]).output
+    shown = testing.CliRunner().invoke(as_command(command({"odd": Odd})), ["--help"]).output
     assert "--flag" in shown and "odd: Size. [default: 3]" in shown
 
 
