@@ -27,7 +27,8 @@ from highrank_plugins.results.doubts import (
     require_comparable,
     systems_below_floor,
 )
-from highrank_plugins.results.record import RESULTS, metrics_of, read_records
+from highrank_plugins.results.record import RESULTS
+from highrank_plugins.results.results_table import metrics_of, read_records
 from highrank_plugins.results.scoring import read_lines
 
 BASELINE = "softmax"
