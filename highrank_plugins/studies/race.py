@@ -24,7 +24,7 @@ from highrank_plugins.heads.mixtures import Mixture, near_features
 from highrank_plugins.heads.registry import unknown_name_message
 from highrank_plugins.reports.comparisons import comparison_tables
 from highrank_plugins.reports.tables import Table, to_csv, to_markdown
-from highrank_plugins.results.comparison import BASELINE, compare_records
+from highrank_plugins.results.comparison import BASELINE, Compared, compare_records
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.perplexity import UNIGRAM
 from highrank_plugins.results.record import UNFAIR
@@ -145,7 +145,7 @@ def record_of(run: RaceRun) -> dict[str, Any]:
         "processor_seconds": time.process_time() - processor,
         "words_per_second": settings.epochs * size / seconds,
         "parameters": sum(p.numel() for p in head.parameters()),
-        "valid_loss": losses[-1], "best_valid_loss": min(losses),
+        "valid_loss": losses[-1], "best_valid_loss": min(losses), "start_valid_loss": losses[0],
     }  # fmt: skip
     if not math.isfinite(losses[-1]):
         lost = {"valid_loss": None, "best_valid_loss": None}
@@ -243,6 +243,19 @@ def tables_of(
         f"features. The trunk's own layer has {first['metrics']['trunk_test_perplexity']:.2f} on "
         "these tokens. Seeds vary start and order, not the trunk: the tests hold for it alone.",
         *rate_notes(rates, f"{settings.lr:g}"),
+        *_untrained(compared),
         EXPRESSIVITY.format(own=own),
     ]
     return comparison_tables(replace(compared, notes=[*compared.notes, *notes]))
+
+
+def _untrained(compared: Compared) -> Iterator[str]:
+    """Name the layers whose best validation came before the first update."""
+    best, start = "best_valid_loss", "start_valid_loss"
+    kept = [
+        one.name
+        for one in compared.systems
+        if all(run.record["train"][best] == run.record["train"].get(start) for run in one.runs)
+    ]
+    if kept:
+        yield f"Best before any update, so that lower rates may help: {', '.join(kept)}."

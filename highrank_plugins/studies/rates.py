@@ -92,7 +92,7 @@ def rate_notes(rates: TriedRates, unit: str, name: Callable[[str], str] = str) -
     for system, losses in rates.items():
         finite = [loss for loss in losses.values() if math.isfinite(loss)]
         lost = [f"diverged at {rate:g}" for rate in losses if not math.isfinite(losses[rate])]
-        excess = [f"{sum(finite) / len(finite) - min(finite):.3f}"] if finite else []
+        excess = [f"{max(0.0, sum(finite) / len(finite) - min(finite)):.3f}"] if finite else []
         said.append(f"{name(system)} {best_rate(losses):g} ({', '.join(excess + lost)})")
         if finite and best_rate(losses) in (min(losses), max(losses)):
             ends.append(name(system))

@@ -54,6 +54,16 @@ def test_every_layer_has_its_best_rate_and_every_seed(finished):
         assert f"{best:g}/{layer}-2.json" in found
         assert f"{layer} {best:g}" in " ".join(tables[0].notes)
     assert sorted(row[0].text.split()[0] for row in tables[0].rows) == sorted(LAYERS)
+    kept = [
+        name
+        for name in LAYERS
+        if all(
+            r["train"]["best_valid_loss"] == r["train"]["start_valid_loss"]
+            for path, r in found.items()
+            if f"/{name}-" in path
+        )
+    ]
+    assert ("Best before any update" in " ".join(tables[0].notes)) == bool(kept)
     notes = " ".join(tables[0].notes)
     assert "No difference here proves nothing: the trunk was trained with softmax" in notes
     assert (
