@@ -7,7 +7,7 @@ the same tokens in an order drawn by its seed, and has the same number of update
 import copy
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
