@@ -19,13 +19,13 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1601,
     "benchmarks": 1321,
-    "cli": 3548,
+    "cli": 3549,
     "common": 2814,
     "compat": 456,
     "criterions": 249,
     "data": 2311,
     "evaluation": 277,
-    "heads": 3209,
+    "heads": 3214,
     "hooks": 2800,
     "huggingface": 696,
     "inference": 1189,
@@ -33,15 +33,15 @@ BUDGETS: dict[str, int] = {
     "measures": 1915,
     "models": 1866,
     "optim": 344,
-    "reports": 2161,
-    "results": 2330,
-    "studies": 2385,
+    "reports": 2160,
+    "results": 2337,
+    "studies": 2398,
     "tasks": 569,
     "top": 70,
     "training": 2500,
     "trunks": 372,
 }
-LINES_OF_TESTS = 45014
+LINES_OF_TESTS = 45024
 
 
 @pytest.fixture(scope="module")
