@@ -48,9 +48,10 @@ COMMANDS = {
     "doctor": ("Show versions, devices, missing packages; try a disk.", "doctor:doctor"),
     # for recipes and studies
     "train": ("Check a configuration, and write its commands.", "train:train"),
+    "results": ("Show records alone, for scripts.", "compare:results"),
     "match": ("Change widths until two models are equally large.", "study:match"),
 }
-HIDDEN = ("train", "match")
+HIDDEN = ("train", "match", "results")
 
 Commands = Mapping[str, Callable[..., None]]
 

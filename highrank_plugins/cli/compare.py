@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Data, UserDir, names, numbers, print_tables
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.names import flag
@@ -206,6 +207,14 @@ def _numbers(record: dict[str, Any]) -> dict[str, float]:
     return record["metrics"] | {name: cost for name, cost in costs.items() if cost is not None}
 
 
+def table(records: Annotated[list[Path], "Records of runs."]) -> None:
+    """Print a row for each record, as `highrank compare --runs`.
+
+    Example: highrank results table exp/*/results.json
+    """
+    compare(records, CompareOptions(runs=True))
+
+
 class RecordOptions(BlockOptions):
     """Name what a record is made from."""
 
@@ -289,3 +298,7 @@ def _record_of(options: RecordOptions) -> dict[str, Any]:
         ledger=counts,
         paired=None if options.paired is None else summaries.read_paired(options.paired),
     )
+
+
+# of records alone, for scripts
+results = make_group({}, {"table": table, "published": published, "record": record})

@@ -117,22 +117,11 @@ def of_transformers(folder: Path, data: str, settings: RaceSettings) -> Trunk:
     length = min(MOST_CONTEXT, getattr(text, "max_position_embeddings", None) or MOST_CONTEXT)
 
     def write(split: str, to: Path) -> None:
-        if to.is_dir():
-            return
-        ids = torch.tensor(_token_ids(tokenizer, texts[split], settings.tokens + 1))
-        if len(ids) < 2 or int(ids.max()) >= len(layer.weight):
-            raise ValueError(f"{texts[split]}: no text for this tokenizer; give at least two words")
-        part, count, total = to.with_name(f"{to.name}.part"), 0, 0.0
-        part.mkdir(parents=True, exist_ok=True)
-        np.save(part / "targets.npy", ids[1:].numpy())
-        shape = (len(ids) - 1, layer.in_features)
-        rows = np.lib.format.open_memmap(part / "features.npy", "w+", "float32", shape)
-        for features, loss in _blocks(loaded, ids, length):
-            rows[count : count + len(features)] = (features * scale).numpy()
-            count, total = count + len(features), total + loss
-        rows.flush()
-        write_json(part / SCORE, {"nats": total / count})
-        os.replace(part, to)
+        if not to.is_dir():
+            ids = _token_ids(tokenizer, texts[split], settings.tokens + 1)
+            if len(ids) < 2 or max(ids) >= len(layer.weight):
+                raise ValueError(f"{texts[split]}: no text of its tokenizer; give more words")
+            _write_blocks(loaded, torch.tensor(ids), (length, layer.in_features, scale), to)
 
     def own() -> dict[str, Any]:
         found = {"weight": layer.weight.detach(), "bias": layer.bias, "layer": BASELINE}
@@ -155,6 +144,23 @@ def _token_ids(tokenizer: Any, path: Path, most: int) -> list[int]:
             if len(found) >= most:
                 break
     return found[:most]
+
+
+def _write_blocks(model: Any, ids: Tensor, how: tuple[int, int, float], to: Path) -> None:
+    """Write features, targets and the model's own score of a stream of token ids."""
+    length, width, scale = how
+    part, count, total = to.with_name(f"{to.name}.part"), 0, 0.0
+    part.mkdir(parents=True, exist_ok=True)
+    np.save(part / "targets.npy", ids[1:].numpy())
+    rows = np.lib.format.open_memmap(
+        part / "features.npy", "w+", "float32", shape=(len(ids) - 1, width)
+    )
+    for features, loss in _blocks(model, ids, length):
+        rows[count : count + len(features)] = (features * scale).numpy()
+        count, total = count + len(features), total + loss
+    rows.flush()
+    write_json(part / SCORE, {"nats": total / count})
+    os.replace(part, to)
 
 
 @torch.no_grad()
