@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1601,
     "benchmarks": 1321,
-    "cli": 3549,
+    "cli": 3563,
     "common": 2814,
     "compat": 456,
     "criterions": 249,
@@ -35,7 +35,7 @@ BUDGETS: dict[str, int] = {
     "optim": 344,
     "reports": 2160,
     "results": 2337,
-    "studies": 2398,
+    "studies": 2404,
     "tasks": 569,
     "top": 70,
     "training": 2500,
