@@ -301,4 +301,4 @@ def _record_of(options: RecordOptions) -> dict[str, Any]:
 
 
 # of records alone, for scripts
-results = make_group({}, {"table": table, "published": published, "record": record})
+results = make_group({}, {"table": table, "published": published})
