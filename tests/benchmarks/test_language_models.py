@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from highrank_plugins.benchmarks import measuring
+from highrank_plugins.benchmarks import measuring, run
 from highrank_plugins.benchmarks.case import LossCase, ModelCase, presets
 from highrank_plugins.benchmarks.measuring import Timing
 from highrank_plugins.benchmarks.models import model_step, parameters
@@ -49,10 +49,10 @@ def test_the_baseline_is_compared_per_token():
     nine, two = [Timing(9.0, 8.0)], [Timing(2.0, 1.0)]
     taken = iter([[nine, two], [nine, two]])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring, "alternate", lambda *_: next(taken))
-        assert measuring.measured(request)["baseline_seconds"] == [6.0]
+        patch.setattr(run, "alternate", lambda *_: next(taken))
+        assert run.measured(request)["baseline_seconds"] == [6.0]
         request["baseline_case"] = case
-        assert measuring.measured(request)["baseline_seconds"] == [2.0]
+        assert run.measured(request)["baseline_seconds"] == [2.0]
 
 
 def test_a_mistake_in_options_is_shown_without_the_name_of_its_class(monkeypatch):
@@ -60,7 +60,7 @@ def test_a_mistake_in_options_is_shown_without_the_name_of_its_class(monkeypatch
     request = {"kind": "train", "case": case, "threads": 0, "implementation": f"{SOFTMAX} {WRONG}"}
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(request)))
     with pytest.raises(SystemExit, match=r"^--head-components: .* has no such option"):
-        measuring.main()
+        run.main()
 
 
 @pytest.mark.parametrize(
