@@ -242,6 +242,13 @@ def test_trainer_keeps_the_columns_that_the_trunk_takes(tmp_path):
     torch.testing.assert_close(replace_head(gpt, "softmax")(ids(), **kinds).loss, wanted)
 
 
+def test_a_fresh_start_of_another_width_unties():
+    own = original(tied=True)
+    model = replace_head(own, "mos", start="fresh", embed_dim=16, components=2)
+    assert model.head.weight.shape == (CLASSES, 16) and not model.config.tie_word_embeddings
+    assert own.lm_head.weight is own.get_input_embeddings().weight
+
+
 def test_a_model_in_no_folder_says_so_where_a_trainer_loads_a_reference():
     model = replace_head(original(), "softmax")
     name = copy.deepcopy(model).config._name_or_path
@@ -301,18 +308,25 @@ def bart():
     return transformers.BartForCausalLM(config)
 
 
+def electra():
+    config = transformers.ElectraConfig(**COMMON, is_decoder=True, embedding_size=16)
+    return transformers.ElectraForCausalLM(config).eval()
+
+
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
         (bart, {}, "a trunk, BartDecoderWrapper, which AutoModel does not build"),
+        (electra, {}, "computes more than W g . b"),
         (original, {"num_classes": 5}, "num_classes: the model's own; leave it out"),
         (original, {"weight": None}, "weight: the model's own; leave it out"),
         (original, {"noise": -1.0}, "noise: expected a number from 0, got -1.0"),
         (original, {"noise": float("nan")}, "noise: expected a number from 0, got nan"),
+        (make, {}, "expected an original model of transformers, got HighrankForCausalLM"),
         (lambda: "gpt2", {}, "expected an original model of transformers, got str"),
     ],
     ids=[
-        "bart", "classes", "weight", "noise", "noise_nan", "name",
+        "bart", "electra", "classes", "weight", "noise", "noise_nan", "ours", "name",
     ],
 )  # fmt: skip
 def test_the_words_of_refusals(model, options, message):
