@@ -114,7 +114,7 @@ while (($#)); do
     shift
 done
 [[ ! -e $output || -n $dry_run || ${#parts[@]} -gt 0 ]] || refuse "--output '$output' exists; name a new folder"
-[[ ! -e $output || -d $output ]] || refuse "--output '$output' is no folder; name another one"
+[[ ! -e $output || -d $output ]] || refuse "--output '$output' is not a folder; name another path"
 ((${#parts[@]})) || parts=("${all_parts[@]}")
 output=$(realpath --canonicalize-missing -- "$output")
 
@@ -180,7 +180,7 @@ part ptb 300 "${loss[@]}" --preset ptb "${few[@]}" --csv "$output/gpu_ptb.csv"
 part train 180 "${step[@]}" --preset "$models" --csv "$output/gpu_train.csv"
 part train_ptb 200 "${step[@]}" --preset "$language" --csv "$output/gpu_train_ptb.csv"
 part train_ptb 200 "${step[@]}" --preset "$language" "${within[@]}" --csv "$output/gpu_train_12g.csv"
-# the same command goes on with a run that was stopped; the printed rate of Mixtape's trunk is 20
+# The same command resumes a stopped run. The paper prints a rate of 20 for Mixtape; ours is 10.
 for curve in yang2018/softmax_mos_settings yang2018/mos "yang2019/mixtape --set lr=20 --set warmup_updates=0" \
     yang2019/mixtape; do
     [[ -n $data || -n $dry_run ]] || break

@@ -141,7 +141,7 @@ def run(
     for name in chosen:
         if name not in kinds:
             near = did_you_mean(name, kinds) or f"; there are: {', '.join(kinds)}"
-            raise ValueError(f"there is no measure {name!r}{near}")
+            raise ValueError(f"unknown measure {name!r}{near}")
     made = {name: _made(name, kinds[name], given) for name in chosen}
     texts = {name: one for name, one in made.items() if isinstance(one, TextMeasure)}
     _refuse_idle(chosen, given, own, None if texts else settings)

@@ -189,7 +189,7 @@ class Registry(Generic[T]):
         if not isinstance(name, str):
             raise ValueError(
                 f"{self.kind}: expected a name or an instance of {base.__name__}, got {name!r}; "
-                f"write a class with {base.needs[0]}, and pass an instance of it"  # type: ignore[attr-defined]
+                f"write a class with {base.needs[0]}, and pass an instance"  # type: ignore[attr-defined]  # T is any class
             )
         cls, title = self.find(name), f"{self.kind} {name!r}"
         check_options(title, options, {*self.options(name), *self.common})

@@ -185,15 +185,14 @@ class _Trial:
 
     def _torch(self, *given: Any) -> Kernels:
         """Return torch's kernels, which keep mixed logits in the dtype of the others' chunks."""
-        kernels = Kernels(*given)
-        mix = kernels.tree_forward
+        dtype = self.dtype
 
-        def tree_forward(tree: TreeBlock, out_NS: Tensor) -> None:
-            mix(tree, out_NS)
-            out_NS.copy_(out_NS.to(self.dtype))
+        class RoundedKernels(Kernels):
+            def tree_forward(self, tree: TreeBlock, out_NS: Tensor) -> None:
+                super().tree_forward(tree, out_NS)
+                out_NS.copy_(out_NS.to(dtype))
 
-        kernels.tree_forward = tree_forward  # type: ignore[method-assign]
-        return kernels
+        return RoundedKernels(*given)
 
     def _draw(self, *shape: int) -> Tensor:
         """Return normal numbers in float64 that fit every dtype."""

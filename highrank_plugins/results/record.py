@@ -3,11 +3,12 @@
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Required
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
@@ -120,7 +121,7 @@ class RecordedTraining(NamedTuple):
 
     command: str
     summary: dict[str, float]
-    implementations: dict[str, str] = {}  # noqa: RUF012 - of a NamedTuple, nobody changes it
+    implementations: Mapping[str, str] = MappingProxyType({})
 
 
 def make_record(
@@ -137,7 +138,7 @@ def make_record(
     """
     if finetuning is not None:
         more["finetune"] = {"command": finetuning.command, "train": finetuning.summary}
-    more["implementations"] = training.implementations
+    more["implementations"] = dict(training.implementations)
     more["certificates"] = {name: s.certificate for name, s in scores.items() if s.certificate}
     record = {
         "metrics": {name: score.value for name, score in scores.items()},

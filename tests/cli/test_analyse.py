@@ -237,7 +237,7 @@ def test_a_plot_without_content_is_refused(stock, tmp_path):
         (["spectrum", "--dtype", "float64", "--method", "gram"], "use --method tsqr, or --dtype"),
         (["components", "--ends", "5"], "--ends needs a layer with gates per word"),
         (["retention", "--device", "tpu"], "--device tpu: torch sees no such device"),
-        (["kld,spectrm"], "there is no measure 'spectrm'; did you mean 'spectrum'?"),
+        (["kld,spectrm"], "unknown measure 'spectrm'; did you mean 'spectrum'?"),
         (["kld", "--top", "1"], "--top 1: changes nothing for kld; it is an option of predictions"),
         (["saturation", "--tokens", "9"], "--tokens 9: changes nothing for saturation; leave it"),
         (["kld,spectrum", "--other", __file__], "spectrum takes one model; leave it out"),

@@ -205,7 +205,7 @@ def test_the_version_is_printed():
         (["docter"], "unknown command 'docter'; did you mean 'doctor'?"),
         (
             ["measure", "spectrm", __file__, "."],
-            "there is no measure 'spectrm'; did you mean 'spectrum'?",
+            "unknown measure 'spectrm'; did you mean 'spectrum'?",
         ),
         (["doctor", "--fault"], "--faults"),
     ],
