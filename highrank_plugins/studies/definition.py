@@ -209,9 +209,19 @@ def _check_recipe_options(
 
 
 def script_options(recipe: Path) -> dict[str, str]:
-    """Return the options of run.sh with their defaults; an option with a default is no path."""
+    """Return the options of run.sh, and of libraries that it sources, with their defaults.
+
+    An option with a default is no path.
+    """
     script = (recipe / "run.sh").read_text(encoding="utf-8").partition("\nparse_options")[0]
-    return dict(re.findall(r"^([a-z][a-z0-9_]*)=(\S*)\s.*# ", script, re.MULTILINE))
+    texts = [script]
+    for text in texts:  # it grows
+        names = re.findall(r"^source .*/([a-z_]+\.sh)", text, re.MULTILINE)
+        files = [file for name in names if (file := RECIPES / "lib" / name).is_file()]
+        texts += [file.read_text(encoding="utf-8") for file in files]
+    shared = [re.search(r"(?ms)^# Options$.*?^$", text) for text in reversed(texts[1:])]
+    blocks = [*(found.group() for found in shared if found), script]  # run.sh has the last word
+    return dict(re.findall(r"^([a-z][a-z0-9_]*)=(\S*)\s.*# ", "\n".join(blocks), re.MULTILINE))
 
 
 def as_word(value: Any) -> str:

@@ -1,10 +1,14 @@
 # shellcheck shell=bash
 # The stages of a language-model recipe from a published corpus to perplexities. The recipe has a
-# file corpus.yaml, and these options: stage, stop_stage, data, conf, name, exp_dir, launch, splits,
-# measured, set.
-# It can have word_pairs.
+# file corpus.yaml and an option data. It can have word_pairs.
 # shellcheck source=../lib/training.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/training.sh"
+
+# Options
+splits=valid,test   # texts to score; train,valid,test adds the training perplexity
+measured='test'     # texts of the measures (rank, divergence, …); valid,test adds the validation text
+
+shared_options=("${BASH_SOURCE[0]}" "${shared_options[@]}")
 
 # open_language_model: open the run's directory and configuration.
 # shellcheck disable=SC2154
@@ -17,11 +21,16 @@ open_language_model() {
         compgen -G "$word_pairs/*.txt" >/dev/null || refuse "--word-pairs $word_pairs: no *.txt there"
         word_pairs=$(absolute "$word_pairs")
     fi
+    check_texts
+    open_configured_run
+}
+
+# check_texts: refuse unknown values of --splits and --measured.
+check_texts() {
     [[ ,$splits, == *,valid,* && ,$splits, == *,test,* && ,$splits, =~ ^,((train|valid|test),)+$ ]] ||
         refuse "--splits '$splits': expected valid,test or train,valid,test"
     [[ $measured == test || $measured == valid,test ]] ||
         refuse "--measured '$measured': expected test or valid,test"
-    open_configured_run
 }
 
 # find_corpus: stage 0. $corpus is --data, or else the archive of corpus.yaml, fetched once for all

@@ -1,11 +1,19 @@
 # shellcheck shell=bash
-# The options of a recipe: lines NAME=DEFAULT  # HELP of its run.sh, above its call of parse_options.
+# The options of a recipe: lines NAME=DEFAULT  # HELP of its run.sh, above its call of parse_options, and
+# those below "# Options" in the libraries that it sources, unless it has its own of that name.
 # stop_stage=7 can be set by --stop-stage 3, --stop-stage=3, or HIGHRANK_STOP_STAGE=3 in the
 # environment. An array (set=()) takes one value per flag; in the environment spaces separate them.
 # Locals begin with _ here, so that none hides an option.
 
+shared_options=()                       # files with options of several recipes, the special ones first
+
 # shellcheck disable=SC2154
-option_lines() { sed -n '/^parse_options/q; /^[a-z][a-z0-9_]*=/p' "$recipe_dir/run.sh"; }
+option_lines() {
+    {
+        sed -n '/^parse_options/q; /^[a-z][a-z0-9_]*=/p' "$recipe_dir/run.sh"
+        sed -n '/^# Options/,/^$/{ /^[a-z_]*=/p }' /dev/null "${shared_options[@]}"
+    } | awk -F = '!seen[$1]++'
+}
 
 show_help() {
     local _name _default _help

@@ -1,10 +1,17 @@
-# shellcheck shell=bash
-# Shared by recipes of the user's own text. They have the options data, size, limit, overlap, measured_updates
-# and those of their kind of text.
+# shellcheck shell=bash disable=SC2154
+# Shared by recipes of the user's own text, which have an option data.
+
+# Options
+size=auto           # tiny, small or base (sizes*.yaml); auto: by the lines and tokens of the text
+overlap=refuse      # lines of valid and test that are in train: refuse them, drop or keep them in train
+limit=              # read only the first N training lines
+measured_updates=20     # updates that are timed before training, to say how long it takes; 0: none
+name=               # results go to EXP_DIR/RECIPE/NAME; empty: TEXT/CONF, or TEXT-SOURCE-TARGET/CONF
+
+shared_options=("${BASH_SOURCE[0]}" "${shared_options[@]}")
 
 # read_own_text [FLAG…]: check the text before anything is written; set own_text_flags, and add the
 # options of its size to configure_flags, below those of --set.
-# shellcheck disable=SC2154
 read_own_text() {
     local settings line given kept=()
     if [[ -z $data && -d $recipe_dir/text ]]; then data=$recipe_dir/text; fi     # of highrank new
@@ -54,7 +61,6 @@ split_own_text() { run highrank data pieces "$run_dir/text" "$out" --languages t
 
 # say_minutes DATA: time some updates of the training run, and say how long it will take. Nothing of
 # them is kept.
-# shellcheck disable=SC2154
 say_minutes() {
     if ! in_range 3 || ((measured_updates == 0)) || [[ -e $run_dir/train/metrics.jsonl ]]; then return; fi
     local scratch updates

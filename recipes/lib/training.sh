@@ -1,8 +1,18 @@
 # shellcheck shell=bash
 # Shared by recipes that train one configuration: the run with its configuration, the training run, the
-# record. The recipes have these options: stage, stop_stage, conf, name, exp_dir, set.
+# record. The recipes have an option conf.
 # shellcheck source=../lib/recipe.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/recipe.sh"
+
+# Options
+stage=0             # first stage
+stop_stage=7        # last stage
+name=               # results go to EXP_DIR/RECIPE/NAME; empty: the name of the configuration
+exp_dir=            # empty: exp in the repository
+launch=             # train through highrank launch with these options: --launch="--processes 2"
+set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
+
+shared_options=("${BASH_SOURCE[0]}" "${shared_options[@]}")
 
 configure_flags=()                      # further flags of highrank train configure
 

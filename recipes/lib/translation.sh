@@ -1,14 +1,18 @@
 # shellcheck shell=bash
 # The stages of a translation recipe from parallel text to a score. The recipe provides the text in
 # stage 0: $prepared/text/{train,valid,test}.{$source_language,$target_language}.
-# It has these options: stage, stop_stage, conf, name, exp_dir, set.
 # shellcheck source=../lib/training.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/training.sh"
+
+# Options
+processes=1         # number of processes for translation
+
+shared_options=("${BASH_SOURCE[0]}" "${shared_options[@]}")
 
 # open_translation: open the run's directory and configuration. Text and binarised data are in
 # $prepared, the same directory unless the recipe shares them between runs.
 open_translation() {
-    [[ ${processes-1} =~ ^[1-9][0-9]*$ ]] || refuse "--processes '$processes': expected a number"
+    [[ $processes =~ ^[1-9][0-9]*$ ]] || refuse "--processes '$processes': expected a number"
     open_configured_run
     prepared=$run_dir
     source_language=$(setting train.source_lang)
@@ -74,7 +78,7 @@ average_last() {
 generate() {
     local through=
     need_space "$(($(bytes_of "$prepared/text/test.$source_language") * 20))"
-    if ((${processes-1} > 1)); then
+    if ((processes > 1)); then
         through="highrank evaluate generate --processes $processes -- "
     fi
     run_block "$out/command.sh" generate "$prepared/data-bin" --gen-subset test \

@@ -1,8 +1,7 @@
 # shellcheck shell=bash
 # The stages of a translation recipe from published archives to a score. Stages 0 to 2 are shared by
 # all runs that need the same text and pieces. The recipe has the files corpus.yaml and
-# corpus_small.yaml, and these options: stage, stop_stage, data, scale, corpus, conf, name, exp_dir,
-# against, set.
+# corpus_small.yaml, and the options data, scale, corpus and against.
 # shellcheck source=../lib/translation.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/translation.sh"
 

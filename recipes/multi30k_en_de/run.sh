@@ -8,16 +8,9 @@
 # shellcheck source=../lib/translation.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/translation.sh"
 
-stage=0             # first stage
-stop_stage=7        # last stage
 data=               # folder with {train,valid,test2016}.{en,de}, or the same with .gz (required)
 text=published      # any: accept another text than Multi30k's, or a part of it
 conf=mixtape        # what to train: conf/NAME.yaml
-name=               # results go to EXP_DIR/multi30k_en_de/NAME; empty: the name of --conf
-exp_dir=            # empty: exp in the repository
-launch=             # train through highrank launch with these options: --launch="--processes 2"
-processes=1         # number of processes for translation
-set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
 parse_options "$@"
 [[ $text == published || $text == any ]] || refuse "--text '$text': choose published or any"
 

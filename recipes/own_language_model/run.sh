@@ -10,20 +10,10 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/language_modeling.sh"
 # shellcheck source=../lib/own_text.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/own_text.sh"
 
-stage=0             # first stage
-stop_stage=7        # last stage
 data=embedded       # folder with {train,valid,test}.txt, or a file to split; embedded: documentation of the packages in .venv
 conf=awd_lstm/softmax   # what to train: conf/NAME.yaml, of the trunks awd_lstm and transformer
 units=words         # words (rare ones become <unk> in all parts) or pieces
 order=stream        # stream: each line follows the one before; lines: they are separate (transformer)
-size=auto           # tiny, small or base (sizes_TRUNK.yaml); auto: by the lines and tokens of the text
-overlap=refuse      # lines of valid and test that are in train: refuse them, drop or keep them in train
-limit=              # read only the first N training lines
-measured_updates=20 # updates that are timed before training, to say how long it takes; 0: none
-name=               # results go to EXP_DIR/own_language_model/NAME; empty: TEXT/CONF
-exp_dir=            # empty: exp in the repository
-launch=             # train through highrank launch with these options: --launch="--processes 2"
-set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
 parse_options "$@"
 
 [[ $units == words || $units == pieces ]] || refuse "--units '$units': choose words or pieces"
@@ -33,7 +23,8 @@ if [[ $order == lines ]]; then
     configure_flags=(--set=sample_break_mode=eos --set=evaluate.sample_break_mode=eos
         --set=evaluate.context_window=0)
 fi
-sizes=sizes_${conf%%/*} scale=own splits=valid,test measured=test source=
+sizes=sizes_${conf%%/*} scale=own source=
+check_texts
 if [[ $data == embedded && -d $recipe_dir/text ]]; then
     data=$recipe_dir/text               # of highrank new
 elif [[ $data == embedded ]]; then      # documentation of the packages that setup installs

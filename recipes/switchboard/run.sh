@@ -9,14 +9,9 @@
 # shellcheck source=../lib/training.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/training.sh"
 
-stage=0             # first stage
-stop_stage=7        # last stage
 data=               # folder with the corpus, see the recipe's README.md (required)
 context=9           # utterances before a response, of which the model sees the words
 conf=mos            # what to train: conf/NAME.yaml
-name=               # results go to EXP_DIR/switchboard/NAME; empty: the name of --conf
-exp_dir=            # empty: exp in the repository
-set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
 parse_options "$@"
 
 # find_corpus: set files to those of the corpus, or refuse if some are missing.

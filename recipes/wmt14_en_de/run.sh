@@ -9,18 +9,11 @@
 # shellcheck source=../lib/wmt.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/wmt.sh"
 
-stage=0             # first stage
-stop_stage=7        # last stage
 data=               # folder with the archives or their text; empty: downloaded
 scale=full          # full; small: 30,000 pairs and a model that a laptop trains
 corpus=             # file that names the text; empty: corpus.yaml, or corpus_small.yaml for small
 conf=               # what to train: conf/NAME.yaml, as small/mos; empty: yang2019/mixtape, or small/mixtape
-name=               # results go to EXP_DIR/wmt14_en_de/NAME; empty: the name of the configuration
-exp_dir=            # empty: exp in the repository
 against=            # another system's translations, one per line, for a paired test
-launch=             # train through highrank launch with these options: --launch="--gpus-per-node 8"
-processes=1         # number of processes for translation
-set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
 parse_options "$@"
 
 wmt_recipe en de --tokenise de --compound-split

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from highrank_plugins.studies.definition import script_options
 from tests.docs.test_prose import PAGES
 
 ROOT = Path(__file__).parents[2]
@@ -204,7 +205,7 @@ def script_problems(script: str, words: list[str]) -> list[str]:
             for name in given
             if name not in source and f"    {name[2:].replace('-', '_')}: " not in source
         ]
-    known = {f"--{name.replace('_', '-')}" for name in re.findall(r"(?m)^([a-z_]+)=.*# ", source)}
+    known = {f"--{name.replace('_', '-')}" for name in script_options(path.parent)}
     found = [f"{script}: no {name}" for name in given if name not in known | {"--help"}]
     conf, small = given.get("--conf", ""), given.get("--scale") == "small"
     places = [path.parent / "conf" / part / f"{conf}.yaml" for part in ("", "small")[: 1 + small]]
@@ -220,7 +221,8 @@ def every_option() -> set[str]:
     for path in [*ROOT.glob("recipes/*/run.sh"), *ROOT.glob("scripts/*.*")]:
         source = path.read_text(encoding="utf-8")
         known.update(re.findall(r"--[a-z][a-z-]+", source))
-        known.update(f"--{n.replace('_', '-')}" for n in re.findall(r"(?m)^([a-z_]+)=.*# ", source))
+        if path.name == "run.sh":
+            known.update(f"--{name.replace('_', '-')}" for name in script_options(path.parent))
     return known
 
 

@@ -82,7 +82,7 @@ def test_a_recipe_that_outlived_its_command_is_waited_for(tmp_path):
     lock.parent.mkdir(parents=True)
     with lock.open("w") as outlived:
         fcntl.flock(outlived, fcntl.LOCK_EX)
-        threading.Timer(0.3, outlived.close).start()
+        threading.Timer(1.5, outlived.close).start()
         done = study(file)
     assert done.exit_code == 0
     assert "softmax-1: waiting for a process that works in " in done.output
