@@ -55,6 +55,7 @@ class _Split:
     name: str = ""
     task: Any = None
     watch: "MassWatch | None" = None
+    words: int = 0  # over which the loss is a mean, if not tokens
     ids: set[int] = field(default_factory=set)
     tokens: int = 0
 
@@ -62,6 +63,12 @@ class _Split:
         if sample:  # several processes pad their batches with empty ones
             self.ids.update(sample["id"].tolist())
             self.tokens += int(sample["ntokens"])
+
+    def taps(self, models: list[Any], lean: list[Any], sample: dict[str, Any]) -> list[Any]:
+        """Return the lean models, behind taps if the batch has certified positions."""
+        if self.watch is None:
+            self.watch = MassWatch(self, models)
+        return self.watch.taps(lean, sample)
 
     def report(self, name: str, skips: bool, part: int, parts: int) -> None:
         """Say what was scored, by all processes together, and raise if that is not all."""
@@ -113,6 +120,8 @@ def _counting(cfg: Any) -> Iterator[None]:
     parts = max(cfg.dataset.num_shards, ranks.distributed_world_size)
     part = max(cfg.dataset.shard_id, ranks.distributed_rank)
     for name, split in splits.items():
+        if split.watch:
+            split.watch.report(split.words)
         if split.ids or parts > 1 or name == empty:
             split.report(name, cfg.dataset.skip_invalid_size_inputs_valid_test, part, parts)
     if empty is not None and (parts == 1 or not len(splits[empty].dataset)):
@@ -160,21 +169,25 @@ class MassWatch:
     """Follow the certified positions of a text through the batches of fairseq-eval-lm."""
 
     def __init__(self, split: _Split, models: Any) -> None:
-        options, dataset, self.words = split.task.args, split.dataset, split.task.target_dictionary
+        dataset, self.words = split.dataset, split.task.target_dictionary
         if getattr(dataset, "counts_tokens", False):  # one text, cut into streams
-            parts, self.context = dataset.tokens.tensor_split(options.eval_streams), "stream"
+            streams = split.task.args.eval_streams
+            parts, self.context = dataset.tokens.tensor_split(streams), "stream"
         else:
             parts = tuple(dataset[number]["target"] for number in range(len(dataset)))
-            mode = options.sample_break_mode or "none"
-            self.context = f"{'block' if mode == 'none' else mode}-{options.tokens_per_sample}"
+            self.context = "sentence"  # of fairseq-generate --score-reference
+            if isinstance(split.task, LanguageModelingTask):
+                options = split.task.args
+                mode = options.sample_break_mode or "none"
+                self.context = f"{'block' if mode == 'none' else mode}-{options.tokens_per_sample}"
         self.models, self.window = len(models), -1  # of --context-window, if there is one
         self.next = [0, *accumulate(map(len, parts))]  # position of the next word of each sample
         halves = [p.dtype for m in models for p in m.parameters() if p.element_size() < 4]
         self.mass = Mass(torch.cat(parts), split.name, (halves or [torch.float32])[0])
         self.chosen: list[tuple[int, ...]] = []  # row, number among its words, and in the batch
 
-    def see(self, sample: dict[str, Any]) -> None:
-        """Find the positions in a batch."""
+    def taps(self, models: list[Any], sample: dict[str, Any]) -> list[Any]:
+        """Find the positions in a batch. Return the models, behind taps if there are some."""
         self.chosen, target = [], sample["target"]
         self.window = max(self.window, *sample.get("start_indices", [0]))
         for row, number in enumerate(sample["id"].tolist()):
@@ -182,9 +195,6 @@ class MassWatch:
             places = self.mass.within(self.next[number], len(columns))
             self.chosen += [(row, n, row * target.size(1) + columns[n]) for n in places]
             self.next[number] += len(columns)
-
-    def taps(self, models: list[Any]) -> list[Any]:
-        """Return the models, behind taps if the batch has positions."""
         tokens = [token for *_, token in self.chosen]
         return [Tap(model, tokens) for model in models] if tokens else models
 
@@ -203,7 +213,10 @@ class MassWatch:
         if self.mass.seen == len(self.mass.places):
             context = self.context + (f"+{self.window}" if self.window > 0 else "")
             context += f"|models:{self.models}" if self.models > 1 else ""
-            logger.info(f"signature: {self.mass.signature(self.words, context, words)}")
+            signature = f"signature: {self.mass.signature(self.words, context, words)}"
+            logger.info(signature)
+            if context.startswith("sentence"):  # beside the scores that fairseq-generate prints
+                print(signature)
 
 
 @replaces(FairseqTask, "dataset")
@@ -257,8 +270,6 @@ def score_text(
 ) -> Any:  # fmt: skip
     """Return loss and perplexity; raise a UserError if --post-process joins nothing, or for Σ P."""
     parts, words, known = set(), 0, kwargs["source_dictionary"]
-    if split := newest():
-        split.watch = MassWatch(split, models)
     if post_process is not None:
         parts = {number for number, word in enumerate(known.symbols) if word.endswith("@@")}
         if post_process not in ("@@ ", "subword_nmt") or not parts:
@@ -273,18 +284,16 @@ def score_text(
         nonlocal words
         for sample in batch_iterator:
             count(sample)
-            if split and split.watch and "net_input" in sample:
-                split.watch.see(sample)
             for row in sample.get("target", ()) if parts else ():
                 numbers = row[row != known.pad()].tolist()
                 words += len(numbers) - sum(number in parts for number in numbers[:-1])
             yield sample
 
     found = stock(models, *args, batch_iterator=counted(), post_process=post_process, **kwargs)
-    if split and split.watch:
-        split.watch.report(words)
     if parts:
         logger.info(f"loss and perplexity are means over {words:,} words and ends of lines")
+        if split := newest():
+            split.words = words
     return found
 
 

@@ -181,8 +181,8 @@ def score(stock: Callable, scorer: Any, models: Any, sample: Any, **kwargs: Any)
             model.target_scores(sample["target"]) if hasattr(model, "target_scores") else model
             for model in models
         ]
-        watch = split.watch if (split := newest()) else None
-        taps = watch.taps(lean) if watch else lean
+        split = newest()
+        taps = split.taps(models, lean, sample) if split else lean
         hypotheses = stock(scorer, taps, sample, **kwargs)
     scores = torch.cat([best["positional_scores"].float() for best, *_ in hypotheses])
     if not scores.isfinite().all():
@@ -192,6 +192,6 @@ def score(stock: Callable, scorer: Any, models: Any, sample: Any, **kwargs: Any)
             f"{sample['id'].tolist()[:5]} are infinite or NaN, so no perplexity can be given: "
             "the model is broken, or --fp16 overflows (try without)"
         )
-    if watch:
-        watch.add(taps, sample["target"], hypotheses)
+    if split and split.watch:
+        split.watch.add(taps, sample["target"], hypotheses)
     return hypotheses

@@ -64,13 +64,15 @@ def dialogue_scores(contexts: Sequence[tuple[Sentences, Sentences]]) -> dict[str
 
 
 _SCORES = re.compile(r"P-(\d+)\t(.*)")
+_CERTIFICATE = re.compile(r"signature: (ppl\S+)")
 
 
 def response_perplexity(scored: Path, responses: Path) -> Score:
     """Return 2 to the mean −log₂ P of all words and line ends of `responses`."""
     lines = read_lines(responses)
     found: dict[int, list[float]] = {}
-    for match in filter(None, map(_SCORES.fullmatch, read_lines(scored))):
+    output = read_lines(scored)
+    for match in filter(None, map(_SCORES.fullmatch, output)):
         found[int(match[1])] = [float(score) for score in match[2].split()]
     if not lines or found.keys() != set(range(len(lines))):
         raise ScoreError(
@@ -85,7 +87,9 @@ def response_perplexity(scored: Path, responses: Path) -> Score:
     bits = [-score for scores in found.values() for score in scores]
     if not all(map(math.isfinite, bits)):
         raise ScoreError(f"{scored}: a score is not finite: the model is broken")
-    return Score(round(2 ** (math.fsum(bits) / len(bits)), 3), f"tokens:{len(bits)}")
+    certificates = [match[1] for match in map(_CERTIFICATE.fullmatch, output) if match]
+    value = round(2 ** (math.fsum(bits) / len(bits)), 3)
+    return Score(value, f"tokens:{len(bits)}", *certificates[-1:])
 
 
 def dialogue_score(

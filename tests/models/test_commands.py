@@ -62,6 +62,8 @@ def test_scores_of_references_agree_with_the_validation_loss(trained):
     done = run("generate", folder / "data", "--path", last(folder / "mos"), *words)
     scores = [float(x) for line in done.lines("P-") for x in line.split("\t")[1].split()]
     assert -sum(scores) / len(scores) == pytest.approx(valid_losses(output)[-1], abs=2e-3)
+    (signature,) = done.lines("signature: ")
+    assert "|ctx:sentence|" in signature and f"|n:{len(scores)}|mass:1" in signature
 
 
 def test_alignments_are_printed(trained):

@@ -84,7 +84,9 @@ def perplexity(tmp_path):
 
 def test_the_perplexity_is_two_to_the_power_of_the_mean_loss(perplexity):
     found = perplexity(LINES_SCORED)
-    assert (found.value, found.signature) == (4.0, "tokens:5")
+    assert (found.value, found.signature, found.certificate) == (4.0, "tokens:5", "")
+    found = perplexity([*LINES_SCORED, "signature: ppl|unit:word|mass:1-2e-7"])
+    assert (found.value, found.certificate) == (4.0, "ppl|unit:word|mass:1-2e-7")
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,7 @@ class TestWholeRun:
         responses = (whole.run_dir / "text" / "test.response").read_text().splitlines()
         tokens = sum(len(line.split()) + 1 for line in responses)
         assert record["signature"] == f"tokens:{tokens}"
+        assert f"|n:{tokens}|mass:1" in record["certificates"]["test_perplexity"]
         contexts = len(responses)
         assert record["signatures"]["bleu4_recall"] == (
             f"order:4|smooth:nltk-method7|contexts:{contexts}|hypotheses:{5 * contexts}"
