@@ -47,7 +47,7 @@ from highrank_plugins.losses.weighted import (
     require,
 )
 
-LEAST_TEACHER = 2**23  # bytes of a teacher's log-probabilities, at least
+LEAST_TEACHER = 2**22  # bytes of a teacher's log-probabilities, at least
 
 
 def labels(target: Tensor, label_smoothing: float = 0.0) -> Target:
@@ -170,7 +170,7 @@ class _Teacher(Target):
         self.autocast = autocast_dtype(features)
         shape = (head.num_classes, head.embed_dim)
         # log q and logits, and the logits of the model, which are a chunk
-        self.memory = max(chunk_memory(features, None, shape) // 3, LEAST_TEACHER)
+        self.memory = max(chunk_memory(features, None, shape) // 5, LEAST_TEACHER)
         self.ahead = max(1, self.memory // (head.num_classes * max(4, features.element_size())))
 
     def weighted(self, log_probs_NM: Tensor, rows_N: Tensor) -> Weighted:
