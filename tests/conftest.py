@@ -17,7 +17,8 @@ from highrank_plugins.common import stop_request
 
 # fixtures of several folders
 pytest_plugins = [
-    "pytester", "tests.slurm_cluster", "tests.stream_corpus", "tests.tiers", "tests.tiny_corpus",
+    "pytester", "tests.failing_tolerances", "tests.slurm_cluster", "tests.stream_corpus",
+    "tests.tiers", "tests.tiny_corpus",
 ]  # fmt: skip
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None

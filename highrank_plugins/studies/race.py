@@ -37,6 +37,7 @@ from highrank_plugins.studies.trunk import (
     FrozenTexts,
     dump,
     loss_of,
+    open_trunk,
     read_texts,
     refuse_other,
 )
@@ -93,8 +94,9 @@ def race(
         raise ValueError(f"--rates {settings.rates}: expected numbers above 0")
     folder, jobs = settings.exp_dir, settings.jobs or usable_cores()
     busy = f"another process runs the race in {folder}; wait, stop it, or name another --exp-dir"
+    trunk = open_trunk(checkpoint, data, settings)
     with held_alone(folder / ".lock", busy):
-        dump(checkpoint, data, settings)
+        dump(trunk, settings)
         last = typed_command(), user_dir
         tried = [RaceRun(settings, name, rate, 1, *last) for name in layers for rate in rates]
         found: dict[str, dict[float, float]] = {name: {} for name in layers}

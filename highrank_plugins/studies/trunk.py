@@ -36,13 +36,17 @@ class Trunk(NamedTuple):
     own: Callable[[], dict[str, Any]]
 
 
-def dump(checkpoint: Path, data: str, settings: RaceSettings) -> None:
+def open_trunk(checkpoint: Path, data: str, settings: RaceSettings) -> Trunk:
+    """Return the trunk of a checkpoint of fairseq, or of a folder of transformers; write nothing."""
+    return (of_transformers if checkpoint.is_dir() else of_fairseq)(checkpoint, data, settings)
+
+
+def dump(trunk: Trunk, settings: RaceSettings) -> None:
     """Write features and targets of all splits, and the trunk's own layer with its score.
 
     Refuse the folder of another race, and features that have changed since they were written.
     """
-    folder, of = settings.exp_dir / FEATURES, of_transformers if checkpoint.is_dir() else of_fairseq
-    trunk = of(checkpoint, data, settings)
+    folder = settings.exp_dir / FEATURES
     before = torch.load(folder / TRUNK, weights_only=True) if (folder / TRUNK).exists() else {}
     refuse_other(folder, before.get("identity", {}), trunk.identity)
     for split in SPLITS:

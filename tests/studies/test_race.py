@@ -188,11 +188,12 @@ def test_another_trunk_changed_features_and_another_dictionary_are_refused(
         (["softmax"], [1.0], "another layer at least"),
         (LAYERS, [1.0, -1.0], "expected numbers above 0"),
         (LAYERS, [math.nan], "expected numbers above 0"),
+        (LAYERS, [1.0], "missing.pt"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_written(layers, rates, said, tmp_path):
     settings = RaceSettings(exp_dir=tmp_path / "r", **SMALL)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises((ValueError, OSError), match=said):
         race(Path("missing.pt"), "data", settings, layers, rates)
     assert not list(tmp_path.iterdir())
 
