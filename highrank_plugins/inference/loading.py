@@ -11,6 +11,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.models import build_model
+from fairseq.utils import set_torch_seed
 from torch import Tensor, nn
 
 from highrank_plugins.common.certificate import compare_where_certified
@@ -56,7 +57,14 @@ class LoadedModel:
     @property
     def words(self) -> Words:
         """Return the output layer and its words."""
-        return Words(self.head, self.dictionary)
+        return Words(self.head, self.dictionary, first=self.first_head)
+
+    def first_head(self) -> Head:
+        """Return the output layer as fairseq-train drew it, by the seed of the run."""
+        task = self.task or _NoTask(self.path, self.model.state_dict())
+        with torch.random.fork_rng():
+            set_torch_seed(self.config.common.seed)
+            return head_of(build_model(self.config.model, task), str(self.path))
 
     @property
     def updates(self) -> int | None:

@@ -8,7 +8,7 @@ line of `results/metrics.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
@@ -209,11 +209,13 @@ class Words:
     """Hold an output layer and fairseq's dictionary of its classes; None for one without data.
 
     counts: how often the training text has each class [M]; only cards read that text.
+    first: return the layer as the training run drew it; None if nobody knows.
     """
 
     head: Head
     dictionary: Any
     counts: Tensor | None = None
+    first: Callable[[], Head] | None = None
 
     def word(self, index: int) -> str:
         """Return the word of a class, or its number where words are unknown."""

@@ -67,7 +67,8 @@ class SlopeUse(NamedTuple):
 
     visited: float  # share of the cells in which some logit lies
     ppl: float
-    ppl_untrained: float  # with other slopes as at the start
+    ppl_untrained: float  # with the first slopes of the run, or with others drawn as those
+    moved: float | None = None  # root mean square distance from the first slopes of the run
 
 
 class _Cells(NamedTuple):
@@ -142,6 +143,9 @@ class ComponentMeasure(base.TextMeasure):
         head = words.head
         if isinstance(head.pointwise, PLIF) and (head.has_logits or head.mixes):
             self._cells = _Cells(torch.zeros(head.pointwise.knots, dtype=torch.bool), (0.0, 0.0))
+            if words.first is not None:
+                self._new = words.first().pointwise.to(head.pointwise.slope_logits)
+                return
             self._new = deepcopy(head.pointwise)
             with torch.random.fork_rng():
                 torch.manual_seed(1)
@@ -190,6 +194,9 @@ class ComponentMeasure(base.TextMeasure):
             visited = torch.stack([part.visited for part in cells]).any(0)
             ppls = (math.exp(sum(part.nll[i] for part in cells) / tokens) for i in (0, 1))
             use = SlopeUse(float(visited.double().mean()), *ppls)
+            slopes, first = head.pointwise.slopes(), self._new.slopes()
+            if self.words.first and slopes is not None and first is not None:
+                use = use._replace(moved=float((slopes - first).square().mean().sqrt()))
         self.title, self.about = " and ".join(found).capitalize(), " ".join(found.values())
         return Components(
             tokens=tokens,
@@ -252,6 +259,8 @@ class ComponentMeasure(base.TextMeasure):
         if (found := result.slope_use) is not None:
             value = f"{found.ppl:.2f}; with untrained slopes {found.ppl_untrained:.2f}"
             rows += [("cells visited", f"{found.visited:.2%}"), ("ppl of these tokens", value)]
+            if found.moved is not None:
+                rows.append(("slopes moved from their start by", f"{found.moved:.3f} (rms)"))
         if result.curve is not None and not rows:
             rows.append(("function", POINTWISE.name_of(self.words.head.pointwise)))
         return rows

@@ -37,7 +37,7 @@ class Trunk(NamedTuple):
 
 
 def open_trunk(checkpoint: Path, data: str, settings: RaceSettings) -> Trunk:
-    """Return the trunk of a checkpoint of fairseq, or of a folder of transformers; write nothing."""
+    """Return the trunk of a checkpoint of fairseq, or of a folder of transformers."""
     return (of_transformers if checkpoint.is_dir() else of_fairseq)(checkpoint, data, settings)
 
 
