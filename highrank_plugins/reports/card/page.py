@@ -53,10 +53,10 @@ def describe(loaded: LoadedModel) -> dict[str, Any]:
     plain = OmegaConf.to_container(
         loaded.config, resolve=True, enum_to_str=True, throw_on_missing=False
     )
-    blocks = cast("dict[str, Any]", plain)  # OmegaConf's own type allows lists and text, too
-    stored = blocks["model"]  # a Namespace for stock models without a dataclass
-    stored = vars(stored) if isinstance(stored, Namespace) else stored
-    model = {name: value for name, value in sorted(stored.items()) if _is_said(value)}
+    stored = cast("dict[str, Any]", plain)  # OmegaConf's own type allows lists and text, too
+    # fairseq's models and optimizers without a dataclass have a Namespace
+    blocks = {name: vars(b) if isinstance(b, Namespace) else b for name, b in stored.items()}
+    model = {name: value for name, value in sorted(blocks["model"].items()) if _is_said(value)}
     return {
         "head": describe_head(loaded.head),
         "trunk": {name: value for name, value in model.items() if _TRUNK.fullmatch(name)},
