@@ -20,7 +20,7 @@ case "${1-}" in
         bash "$root/recipes/own_translation/run.sh" --data "$look/timetable" --source en --target de \
             --conf mixtape --name look --measured-updates 0 --set encoder_layers=1 \
             --set decoder_layers=1 --set max_tokens=1500 --set dropout=0 --set lr=4e-3 \
-            --set warmup_updates=20 --set max_update=160 --set total_num_update=160 \
+            --set warmup_updates=20 --set max_update=160 \
             --set save_interval_updates=80 --set generate.beam=2 "$@"
         cat <<'TEXT'
 

@@ -165,7 +165,6 @@ def choose_size(
     if "max_update" in options:
         epochs = ceil(size["epochs"] * number / options["max_tokens"] / 100) * 100
         options["max_update"] = max(options["max_update"], epochs)
-        options["total_num_update"] = options["max_update"]
     return name, "; ".join(said), options
 
 

@@ -67,6 +67,11 @@ vocabulary_options = VOCABULARY.options
 build_vocabulary = VOCABULARY.build
 
 
+def _functions_with(option: str) -> str:
+    names = [repr(name) for name in sorted(POINTWISE.names()) if option in pointwise_options(name)]
+    return f"; it belongs to pointwise={' or '.join(names)}" if names else ""
+
+
 def build_head(name: str, *sizes: int, **options: Any) -> Head:
     """Build the output layer called `name`.
 
@@ -94,7 +99,7 @@ def build_head(name: str, *sizes: int, **options: Any) -> Head:
     of_function = pointwise_options(function) if isinstance(function, str) else {}
     of_matrix = vocabulary_options(matrix) if isinstance(matrix, str) else {}
     known = {*HEADS.common, "vocabulary", *own, *of_function, *of_matrix}
-    check_options(f"head {name!r}", options, known)
+    check_options(f"head {name!r}", options, known, _functions_with)
     options.pop("vocabulary", None)
     given = {n: options.pop(n) for n in of_function if n in options and n not in own}
     if function and given:

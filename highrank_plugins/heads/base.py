@@ -95,6 +95,8 @@ class Head(Stated):
         self.feature_dim = integer("feature_dim", feature_dim)
         self.embed_dim = integer("embed_dim", feature_dim if embed_dim is None else embed_dim)
         self.check_sizes()
+        if not isinstance(bias, bool):
+            raise ValueError(f"bias: expected True or False, got {bias!r}")
         self.pointwise = build_pointwise(pointwise)
         self.shares_weight = weight is not None
         own = nn.Parameter(torch.empty(num_classes, self.embed_dim)) if weight is None else weight

@@ -152,10 +152,11 @@ def probability(name: str, value: float) -> float:
 
 def number(name: str, value: float, *, least: float = -math.inf, above: float = -math.inf) -> float:
     """Return `value` as a finite number of at least `least`, and above `above`."""
-    if not (math.isfinite(value) and value >= least and value > above):
+    is_real = not isinstance(value, str | bool | None)
+    if not (is_real and math.isfinite(value) and value >= least and value > above):
         bound = f" above {above:g}" if above > -math.inf else f" of at least {least:g}"
         given = bound if max(above, least) > -math.inf else ""
-        raise ValueError(f"{name} must be a finite number{given}, got {value}")
+        raise ValueError(f"{name} must be a finite number{given}, got {value!r}")
     return float(value)
 
 

@@ -27,9 +27,10 @@ The metric. What breaks: a misspelt `--best-checkpoint-metric` ends in a KeyErro
 epoch. Why: nothing knows what a validation computes before one has ended. What we do: validate on
 one batch first, unless the metric is sure to exist. Delete when: fairseq looks.
 
-Options. What breaks: a run that ends within its warm-up, Adam with fairseq's default `--lr 0.25`
-and a forgotten `--no-save` train for hours in silence. Why: fairseq checks each option alone. What
-we do: warn of them before the first update. Delete when: fairseq does so.
+Options. What breaks: a run that ends within its warm-up or long after its decay, Adam with
+fairseq's default `--lr 0.25` and a forgotten `--no-save` train for hours in silence. Why: fairseq
+checks each option alone. What we do: warn of them before the first update. Delete when: fairseq
+does so.
 """
 
 import glob
@@ -120,6 +121,12 @@ def _warn(cfg: Any, batches: int) -> None:
         logger.warning(
             f"the run ends within its warm-up: {updates} updates, --warmup-updates {warmup}; give "
             f"about {max(updates // 10, 1)}, or train longer"
+        )
+    decays = float(getattr(cfg.lr_scheduler, "total_num_update", 0) or math.inf)
+    if cfg.lr_scheduler._name == "polynomial_decay" and decays < updates < math.inf:
+        logger.warning(
+            f"the learning rate ends at update {decays:.0f} of {updates}: nothing is learnt after "
+            f"it; give --total-num-update {updates}"
         )
     if adam and list(bounds.lr) == [0.25]:
         logger.warning("--lr 0.25, fairseq's default, is far too high for Adam; try --lr 5e-4")

@@ -27,6 +27,7 @@ from highrank_plugins.training.launch.batch_job import check_characters
 MOST_MEMBERS = 10_000
 RECIPES = Path(highrank_plugins.__file__).resolve().parents[1] / "recipes"
 _NAME = re.compile(r"[A-Za-z0-9][\w.=+-]*")
+_NUMBERS = {*"limit measured_updates processes".split()}  # options of recipes that are numbers
 _OWN = {*"conf name exp_dir set stage stop_stage".split()}  # options that a study gives itself
 Values = dict[str, Scalar]
 
@@ -197,6 +198,10 @@ def _check_recipe_options(
         if known and name not in known:  # a script may read its options in another way
             raise ConfigurationError(
                 f"{place}: option {name}: {recipe / 'run.sh'} has none{did_you_mean(name, known)}"
+            )
+        if name in _NUMBERS and not options[name].isdecimal():
+            raise ConfigurationError(
+                f"{place}: option {name}: expected a number, got {options[name]}"
             )
         if name == "data" and known and not Path(options[name]).exists():  # every member would fail
             raise ConfigurationError(f"{place}: option data: {options[name]}: no such folder")

@@ -92,9 +92,15 @@ class Configuration(BlockOptions):
     @model_validator(mode="before")
     @classmethod
     def _inherit(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the blocks; the later command has the facts that a checkpoint does not give it."""
+        """Return the blocks; the later command has the facts that a checkpoint does not give it.
+
+        A polynomial decay ends at the last update, unless `total_num_update` says otherwise.
+        """
         block, names = ("generate", _FACTS[1:]) if "data" in values else ("evaluate", ("task",))
         train, own = values.get("train"), values.get(block, {})
+        if isinstance(train, dict) and train.get("lr_scheduler") == "polynomial_decay":
+            last = {"total_num_update": train["max_update"]} if "max_update" in train else {}
+            values = {**values, "train": (train := last | train)}
         if isinstance(train, dict) and isinstance(own, dict):
             values = {**values, block: {n: train[n] for n in names if n in train} | own}
         return values

@@ -21,16 +21,21 @@ open_language_model() {
         compgen -G "$word_pairs/*.txt" >/dev/null || refuse "--word-pairs $word_pairs: no *.txt there"
         word_pairs=$(absolute "$word_pairs")
     fi
-    check_texts
-    open_configured_run
+    open_scored_run
 }
 
-# check_texts: refuse unknown values of --splits and --measured.
-check_texts() {
+# open_scored_run: open it as open_configured_run does; refuse values of --splits and --measured that
+# are unknown, or that would change nothing.
+open_scored_run() {
     [[ ,$splits, == *,valid,* && ,$splits, == *,test,* && ,$splits, =~ ^,((train|valid|test),)+$ ]] ||
         refuse "--splits '$splits': expected valid,test or train,valid,test"
     [[ $measured == test || $measured == valid,test ]] ||
         refuse "--measured '$measured': expected test or valid,test"
+    open_configured_run
+    if [[ $measured == valid,* ]] && ((${#text_measures[@]} == 0)); then
+        abandon_run
+        refuse "--measured $measured: $conf measures no text; add a block such as \`spectrum: {}\` to it"
+    fi
 }
 
 # find_corpus: stage 0. $corpus is --data, or else the archive of corpus.yaml, fetched once for all

@@ -14,6 +14,10 @@ shared_options=("${BASH_SOURCE[0]}" "${shared_options[@]}")
 # options of its size to configure_flags, below those of --set.
 read_own_text() {
     local settings line given kept=()
+    [[ $overlap =~ ^(refuse|drop|keep)$ ]] || refuse "--overlap '$overlap': choose refuse, drop or keep"
+    [[ -z $limit || $limit =~ ^[1-9][0-9]*$ ]] || refuse "--limit '$limit': expected a number of lines"
+    [[ $measured_updates =~ ^[0-9]+$ ]] ||
+        refuse "--measured-updates '$measured_updates': expected a number, or 0 for none"
     if [[ -z $data && -d $recipe_dir/text ]]; then data=$recipe_dir/text; fi     # of highrank new
     [[ -n $data ]] || refuse "--data is required: your text (see --help)"
     data=$(absolute "${data%/}")
@@ -31,7 +35,13 @@ read_own_text() {
         fi
     done <<<"$settings"
     for given in ${set[@]+"${set[@]}"}; do
-        if [[ -z $source && $given == data.vocab_size=* ]]; then pieces=${given#*=}; else kept+=("$given"); fi
+        if [[ -n $source || $given != data.vocab_size=* ]]; then
+            kept+=("$given")
+            continue
+        fi
+        pieces=${given#*=}
+        [[ $units == pieces ]] || refuse "--set $given: words are not split; add --units pieces"
+        [[ $pieces =~ ^[1-9][0-9]*$ ]] || refuse "--set $given: expected a number of pieces"
     done
     set=(${kept[@]+"${kept[@]}"})
     name=${name:-$(basename -- "${data%.txt}")${source:+-$source-$target}/$conf}

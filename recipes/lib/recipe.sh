@@ -234,6 +234,12 @@ run_resumable_stage() {
     echo "$stage_key" >"$out/.done"
 }
 
+# refuse_stage MESSAGE…: refuse, and give a finished run its configuration back.
+refuse_stage() {
+    [[ -z ${earlier_config-} ]] || echo "$earlier_config" >"$run_dir/config.yaml"
+    refuse "$@"
+}
+
 # check_earlier_output …: with the arguments of run_stage, for a stage before --stage. Refuses output of
 # other options or inputs. Inputs that are no longer there cannot be compared: the output is used.
 check_earlier_output() {
@@ -244,7 +250,7 @@ check_earlier_output() {
     done
     find_stage_key "$@"
     [[ $(<"$run_dir/$2/.done") == "$stage_key" ]] ||
-        refuse "stage $1 ($2) was run with other options or inputs than this command's:" \
+        refuse_stage "stage $1 ($2) was run with other options or inputs than this command's:" \
             "give those of $run_dir/$2${6+ (its inputs: ${*:6:2})}, or run it again with --stage $1"
 }
 
@@ -254,7 +260,7 @@ check_earlier_work() {
     [[ -e $run_dir/$2 ]] || return 0    # the stage that needs it reports it
     find_stage_key "$@"
     [[ $(cat -- "$run_dir/$2/.key" 2>/dev/null || true) == "$stage_key" ]] ||
-        refuse "stage $1 ($2) was run with other options or inputs than this command's: give those" \
+        refuse_stage "stage $1 ($2) was run with other options or inputs than this command's: give those" \
             "of $run_dir/$2, or run it again with --stage $1"
     [[ -e $run_dir/$2/.done ]] ||
         refuse "stage $1 ($2) is incomplete; run --stage $1 to resume it"

@@ -32,6 +32,7 @@ open_configured_run() {
     exp_dir=$(absolute "${exp_dir:-$repository/exp}")   # open_run goes elsewhere
     open_run "$exp_dir/${recipe_dir##*/}/${name:-$conf}"
     config=$run_dir/config.yaml commands=$run_dir/commands
+    earlier_config=$(cat -- "$config" 2>/dev/null || true)
     log "configuration $conf into $run_dir (fairseq checks a new one, which takes a few seconds)"
     run highrank train configure "$recipe_dir/conf/$conf.yaml" --output "$config" \
         --commands "$commands" ${launch:+"--launch=$launch"} \

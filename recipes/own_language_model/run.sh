@@ -24,7 +24,8 @@ if [[ $order == lines ]]; then
         --set=evaluate.context_window=0)
 fi
 sizes=sizes_${conf%%/*} scale=own source=
-check_texts
+[[ -e $recipe_dir/$sizes.yaml ]] ||
+    refuse "--conf $conf: expected TRUNK/LAYER with the trunk awd_lstm or transformer, such as awd_lstm/${conf##*/}"
 if [[ $data == embedded && -d $recipe_dir/text ]]; then
     data=$recipe_dir/text               # of highrank new
 elif [[ $data == embedded ]]; then      # documentation of the packages that setup installs
@@ -33,7 +34,7 @@ elif [[ $data == embedded ]]; then      # documentation of the packages that set
     [[ -e $data ]] || run python "$recipe_dir/documentation.py" "$data"
 fi
 read_own_text --units "$units" --order "$order"
-open_configured_run
+open_scored_run
 own_text_stage
 words=$run_dir/text
 if [[ $units == pieces ]]; then

@@ -61,6 +61,10 @@ def test_the_embedded_documentation_is_the_same_everywhere(tmp_path):
         ),
         ("own_language_model", ["--order", "lines"], "an AWD-LSTM reads a stream"),
         ("own_language_model", ["--data", ""], "--data is required"),
+        ("own_language_model", ["--overlap", "drp"], "'drp': choose refuse, drop or keep"),
+        ("own_language_model", ["--limit", "0"], "--limit '0': expected a number of lines"),
+        ("own_language_model", ["--measured-updates", "x"], "'x': expected a number, or 0 for"),
+        ("own_language_model", ["--conf", "mos"], "expected TRUNK/LAYER"),
     ],
 )
 def test_what_cannot_train_is_refused_before_anything_is_written(

@@ -66,6 +66,21 @@ def test_overrides_apply_to_train_unless_they_name_a_block(write):
 
 
 @pytest.mark.parametrize(
+    ("overrides", "last"),
+    [
+        (["lr_scheduler=polynomial_decay", "max_update=9"], 9),
+        (["lr_scheduler=polynomial_decay", "max_update=9", "total_num_update=5"], 5),
+        (["lr_scheduler=polynomial_decay"], None),
+        (["lr_scheduler=inverse_sqrt", "max_update=9"], None),
+    ],
+)
+def test_a_polynomial_decay_ends_at_the_last_update(write, overrides, last):
+    configuration = load(write("leaf.yaml", "base: base.yaml\n"), overrides)
+    assert configuration.options("train").get("total_num_update") == last
+    assert configuration.options("finetune").get("total_num_update") == last
+
+
+@pytest.mark.parametrize(
     ("overrides", "options"),
     [
         ([], {"post_process": "sentencepiece"}),
