@@ -23,7 +23,7 @@ show_help() {
         _default=${_default%%[ ]*}
         [[ $_default != '()' ]] || _default=
         _default=${_default//\'/}
-        printf '  --%-14s%s%s\n' "${_name//_/-}" "$_help" "${_default:+ [$_default]}"
+        printf '  --%-17s%s%s\n' "${_name//_/-}" "$_help" "${_default:+ [$_default]}"
     done
 }
 

@@ -52,7 +52,7 @@ def test_a_run_that_does_not_resume_exactly_says_so_once(data, tmp_path, caplog,
                                  "4000; give about 1", "--lr 0.25, fairseq's", "--no-save: the"]),
         ("--lr 1e-3 --warmup-updates 1", []),
         ("--lr 1e-3 --lr-scheduler polynomial_decay --total-num-update 1",
-         ["the learning rate ends at update 1 of 2: nothing is learnt after it; give --total-num-"]),
+         ["the learning rate ends at update 1 of 2: nothing is learnt after it; give --total-"]),
         ("--lr 1e-3 --lr-scheduler polynomial_decay --total-num-update 2", []),
     ],
 )  # fmt: skip
