@@ -23,25 +23,25 @@ BUDGETS: dict[str, int] = {
     "common": 2814,
     "compat": 456,
     "criterions": 249,
-    "data": 2311,
+    "data": 2310,
     "evaluation": 277,
-    "heads": 3214,
-    "hooks": 2800,
+    "heads": 3225,
+    "hooks": 2816,
     "huggingface": 696,
-    "inference": 1189,
+    "inference": 1197,
     "losses": 5604,
-    "measures": 1915,
+    "measures": 1926,
     "models": 1866,
     "optim": 344,
     "reports": 2160,
     "results": 2338,
-    "studies": 2404,
+    "studies": 2425,
     "tasks": 569,
     "top": 70,
-    "training": 2500,
+    "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 45038
+LINES_OF_TESTS = 45193
 
 
 @pytest.fixture(scope="module")
