@@ -35,13 +35,13 @@ BUDGETS: dict[str, int] = {
     "optim": 344,
     "reports": 2160,
     "results": 2338,
-    "studies": 2425,
+    "studies": 2436,
     "tasks": 569,
     "top": 70,
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 45193
+LINES_OF_TESTS = 45201
 
 
 @pytest.fixture(scope="module")

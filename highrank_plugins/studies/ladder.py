@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from highrank_plugins.common.blocks import (
     BlockOptions,
@@ -30,6 +30,12 @@ def _three(found: dict[str, Any]) -> dict[str, Any]:
     if len(found) < 3:
         raise ValueError(f"{len(found)} sizes, and any two fit a line; give three, or better four")
     return found
+
+
+def _two(seeds: Any) -> Any:
+    if (len(seeds) if isinstance(seeds, list) else seeds if isinstance(seeds, int) else 0) < 2:
+        raise ValueError(f"expected two seeds or more, their number or a list, got {seeds!r}")
+    return seeds
 
 
 def _near(factor: float) -> float:
@@ -55,7 +61,7 @@ class ArmSettings(BlockOptions):
 class SizeSettings(BlockOptions):
     """Hold a size: its seeds or their number, and a run's compute if records do not tell it."""
 
-    seeds: Annotated[int, Field(ge=2)] | Annotated[list[Seed], Field(min_length=2)]
+    seeds: Annotated[int | list[Seed], BeforeValidator(_two)]
     set: Changes = Field({})
     compute: Annotated[float, Field(gt=0)] | None = None
 
@@ -151,6 +157,11 @@ def _members(settings: LadderSettings, tree: Tree) -> Iterator[tuple[str, dict[s
     width, start = settings.width, next(iter(settings.sizes.values())).set
     for size, of in settings.sizes.items():
         for arm, one in settings.arms.items():
+            if twice := sorted(one.set.keys() & of.set):
+                raise ConfigurationError(
+                    f"{tree.place(('arms', arm))}: arms.{arm}: sets {twice[0]}, which sizes.{size} "
+                    "sets for every arm; remove one"
+                )
             changes = settings.set | one.set
             for name, power in settings.rules.items():
                 if name not in changes or name in of.set or not {width} <= {*of.set} & {*start}:

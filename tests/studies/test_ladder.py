@@ -71,7 +71,15 @@ def test_arms_and_sizes_become_members_whose_rates_follow_the_rule(folder):
         ({"metric": "magic"}, "metric", "metric magic: nobody knows if more is better"),
         ({"rules": {"lr": 1.0}}, "  lr", "rules.lr: give lr in `set` of the file"),
         ({"arms": {"softmax": {"conf": "softmax"}}}, "arms", "at least 2"),
-        ({"sizes": SIZES | {"large": {"seeds": 1}}}, "    seeds: 1", "greater than or equal to 2"),
+        ({"sizes": SIZES | {"large": {"seeds": 1}}}, "    seeds: 1", "two seeds or more, .* got 1"),
+        (
+            {
+                "sizes": {n: {"seeds": 2, "set": {"lr": 1}} for n in SIZES},
+                "arms": ARMS | {"mos": {"conf": "mos", "set": {"lr": 3}}},
+            },
+            "  mos",
+            "arms.mos: sets lr, which sizes.small sets for every arm; remove one",
+        ),
     ],
 )
 def test_a_file_is_refused_with_its_line(folder, changes, place, why):
