@@ -23,6 +23,8 @@ def ladder_page(name: str, of: Mapping[str, Any]) -> str:
     ladder = replace(ladder, settings=settings.model_copy(update={"sizes": sizes, "arms": arms}))
     table, _ = judge(ladder, of_records(ladder, records))
     parts = [f"# {of['title']}", of["question"], of["setting"]]
-    parts += [f"```bash\nhighrank ladder {of['file']}\n```", to_markdown([table]).strip()]
+    rows = to_markdown([replace(table, notes=[])]).strip()
+    notes = [f"- {note}" for note in table.notes]
+    parts += [f"```bash\nhighrank ladder {of['file']}\n```", rows, "\n".join(notes)]
     parts.append(of["found"].strip())
     return "\n\n".join(parts) + "\n"
