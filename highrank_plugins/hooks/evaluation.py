@@ -17,6 +17,7 @@ and say how many words the mean is over. Delete when: fairseq raises.
 Masses. What breaks: a layer, a cache or an ensemble whose P(x) do not sum to 1 gets a perplexity
 that is too low. Why: fairseq reads P of the scored words alone. What we do: sum P of all words at
 64 positions, in the tensors that were scored; refuse another sum than 1, and log the signature.
+fairseq-validate knows the loss of a batch alone, so its mean is compared with log P of all words.
 Delete when: fairseq checks its sums.
 """
 
@@ -33,6 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
@@ -208,6 +210,20 @@ class MassWatch:
             words = target.flatten()[[token for *_, token in self.chosen]]
             self.mass.add(torch.stack(scores), words, log_probs)
 
+    @torch.no_grad()
+    def add_loss(self, model: Any, sample: dict[str, Any], loss: Any) -> None:
+        """Add the positions of a batch of which only the summed loss, in nats, is known."""
+        self.taps([], sample)
+        if self.chosen:
+            out = model(**sample["net_input"])
+            log_probs = model.get_normalized_probs(out, log_probs=True, sample=sample).flatten(0, 1)
+            target = sample["target"].flatten()
+            known = log_probs.gather(1, target[:, None])[:, 0].double()
+            shown = known[target.ne(self.words.pad())]
+            places = [token for *_, token in self.chosen]
+            scored = known - (float(loss) + shown.sum()) / len(shown)
+            self.mass.add(scored[places], target[places], log_probs[places])
+
     def report(self, words: int) -> None:
         """Log the signature of a whole text."""
         if self.mass.seen == len(self.mass.places):
@@ -233,6 +249,11 @@ def dataset(stock: Callable, task: FairseqTask, split: str) -> Any:
 def valid_step(stock: Callable, task: FairseqTask, sample: Any, model: Any, criterion: Any) -> Any:
     """Return the loss of a batch."""
     result = stock(task, sample, model, criterion)
+    split, name = newest(), "loss" if type(criterion) is CrossEntropyCriterion else "nll_loss"
+    # a second pass through a model of streams would change its state
+    if split and sample and name in result[2] and not hasattr(split.dataset, "counts_tokens"):
+        split.watch = split.watch or MassWatch(split, [model])
+        split.watch.add_loss(model, sample, result[2][name])
     if count(sample) and not math.isfinite(result[0]):
         raise FloatingPointError(
             f"the loss of the batch with samples {sample['id'].tolist()[:5]} is {result[0]}: the "

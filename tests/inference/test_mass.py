@@ -136,6 +136,37 @@ def test_adapting_models_are_accepted(kind, models, stream_data):
     assert abs(mass_of(found)) < 5e-6 and f"|ctx:stream+{kind}|" in found
 
 
+def validate(built):
+    """Score the test text as fairseq-validate does."""
+    task = built.task
+    with evaluation._counting(built.cfg):
+        task.load_dataset("test")
+        batches = task.get_batch_iterator(task.dataset("test"), max_tokens=100)
+        for sample in batches.next_epoch_itr(shuffle=False):
+            task.valid_step(sample, built.model, built.criterion)
+
+
+@pytest.mark.parametrize("arch", [STOCK, "transformer_lm_mos", "transformer_lm_mixtape"])
+def test_validations_are_accepted(arch, models, signature):
+    validate(models(arch))
+    found = signature()
+    assert abs(mass_of(found)) < 5e-6 and "|ctx:block-16|" in found
+
+
+@pytest.mark.parametrize("change", [lambda nll: 0.999 * nll, lambda nll: nll - 1e-3])
+def test_a_fault_of_a_validation_is_refused(change, models, monkeypatch):
+    own = HeadModel.head_loss
+
+    def loss(*args, **options):
+        out = own(*args, **options)
+        return out._replace(nll=change(out.nll))
+
+    built = models("transformer_lm_mos")
+    monkeypatch.setattr(HeadModel, "head_loss", loss)
+    with pytest.raises(UserError, match=r"test: P\(x\) of all words, as it was scored, sums to"):
+        validate(built)
+
+
 # -- planted faults -----------------------------------------------------------------------------
 
 

@@ -92,4 +92,5 @@ def test_validate_gives_the_loss_of_training(trained):
     words = ["--task", "translation", "--valid-subset", "valid", *ALL]
     done = run("validate", folder / "data", "--path", last(folder / "mos"), *words)
     found = re.findall(r"valid \| .*?nll_loss ([\d.]+)", done.output)
+    assert re.search(r"signature: ppl\|\S*ctx:sentence\|\S*mass:1[+-]\S+e-\d", done.output)
     assert float(found[-1]) == pytest.approx(valid_losses(output)[-1], abs=2e-3)
