@@ -17,7 +17,7 @@ and say how many words the mean is over. Delete when: fairseq raises.
 Masses. What breaks: a layer, a cache or an ensemble whose P(x) do not sum to 1 gets a perplexity
 that is too low. Why: fairseq reads P of the scored words alone. What we do: sum P of all words at
 64 positions, in the tensors that were scored; refuse another sum than 1, and log the signature.
-fairseq-validate knows the loss of a batch alone, so its mean is compared with log P of all words.
+Of fairseq-validate, which has the loss of a batch alone, compare the mean with log P of all words.
 Delete when: fairseq checks its sums.
 """
 
