@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from highrank_plugins.studies.definition import RaceSettings
 from highrank_plugins.studies.members import files_digest
 from highrank_plugins.studies.race import race
-from highrank_plugins.studies.trunk import dump, read_texts
+from highrank_plugins.studies.trunk import dump, open_trunk, read_texts
 from tests.huggingface.tiny import CLASSES, original, transformers
 
 SMALL = {"seeds": 2, "lr": 1e-3, "epochs": 1, "batch": 50, "tokens": 130, "jobs": 1}
@@ -38,7 +38,7 @@ def write(folder: Path, name: str, **more) -> tuple[Path, Path]:
 def test_features_and_score_are_those_of_the_model(name, tmp_path):
     model, text = write(tmp_path, name)
     settings = RaceSettings(exp_dir=tmp_path / "race", **SMALL)
-    dump(model, str(text), settings)
+    dump(open_trunk(model, str(text), settings), settings)
     features, targets = read_texts(settings)["test"]
     words = (text / "test.txt").read_text().split()[:131]
     ids = torch.tensor([int(word[1:]) for word in words])
@@ -80,5 +80,5 @@ def test_a_folder_that_lacks_a_file_is_refused(missing, tmp_path):
         path.unlink(missing_ok=True)
     settings = RaceSettings(exp_dir=tmp_path / "race", **SMALL)
     with pytest.raises(ValueError, match=f"{missing}: no such file"):
-        dump(model, str(text), settings)
+        open_trunk(model, str(text), settings)
     assert not (tmp_path / "race").exists()
