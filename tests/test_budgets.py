@@ -26,7 +26,7 @@ BUDGETS: dict[str, int] = {
     "data": 2310,
     "evaluation": 277,
     "heads": 3225,
-    "hooks": 2837,
+    "hooks": 2846,
     "huggingface": 696,
     "inference": 1197,
     "losses": 5604,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 45233
+LINES_OF_TESTS = 45237
 
 
 @pytest.fixture(scope="module")

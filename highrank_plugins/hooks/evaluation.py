@@ -35,6 +35,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.data import LanguagePairDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
@@ -46,6 +48,7 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.commands import write_output
 
 logger = logging.getLogger(__name__)
+_OF_LOG_P = CrossEntropyCriterion, LabelSmoothedCrossEntropyCriterion  # and ours
 SKIPS = "--skip-invalid-size-inputs-valid-test"
 
 
@@ -66,22 +69,27 @@ class _Split:
             self.ids.update(sample["id"].tolist())
             self.tokens += int(sample["ntokens"])
 
-    def taps(self, models: list[Any], lean: list[Any], sample: dict[str, Any]) -> list[Any]:
-        """Return the lean models, behind taps if the batch has certified positions."""
-        if self.watch is None:
+    def followed(self, models: list[Any]) -> "MassWatch | None":
+        """Return what follows the certified positions; None where the targets are no plain text."""
+        is_text = isinstance(self.task, LanguageModelingTask) or self.in_tokens
+        if self.watch is None and (is_text or isinstance(self.dataset, LanguagePairDataset)):
             self.watch = MassWatch(self, models)
-        return self.watch.taps(lean, sample)
+        return self.watch
+
+    @property
+    def in_tokens(self) -> bool:
+        """Whether lengths of the dataset, which is cut into streams, count tokens."""
+        return getattr(self.dataset, "counts_tokens", False)
 
     def report(self, name: str, skips: bool, part: int, parts: int) -> None:
         """Say what was scored, by all processes together, and raise if that is not all."""
-        in_tokens = getattr(self.dataset, "counts_tokens", False)
         if dist.is_initialized() and dist.get_world_size() > 1:
             found: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(found, (self.ids, self.tokens))
             self.ids = set().union(*(ids for ids, _ in found))
             self.tokens, parts = sum(tokens for _, tokens in found), 1
-        scored, total = self.tokens if in_tokens else len(self.ids), len(self.dataset)
-        unit = "tokens" if in_tokens else f"samples ({self.tokens:,} tokens)"
+        scored, total = self.tokens if self.in_tokens else len(self.ids), len(self.dataset)
+        unit = "tokens" if self.in_tokens else f"samples ({self.tokens:,} tokens)"
         logger.info(f"{name}: scored {scored:,} of {total:,} {unit}")
         if parts > 1 and scored == total:
             logger.warning(
@@ -95,7 +103,7 @@ class _Split:
             return
         first = list(islice((i for i in range(total) if i not in self.ids), 10))
         lost = f"{name}: {total - scored:,} of {total:,} samples were not scored"
-        lost += "" if in_tokens else f"; the first are {first}, counted from 0"
+        lost += "" if self.in_tokens else f"; the first are {first}, counted from 0"
         lost += ". The result does not cover the whole data."
         if skips:
             raise UserError(f"{lost} {SKIPS} leaves samples out: shorten or remove them")
@@ -172,7 +180,7 @@ class MassWatch:
 
     def __init__(self, split: _Split, models: Any) -> None:
         dataset, self.words = split.dataset, split.task.target_dictionary
-        if getattr(dataset, "counts_tokens", False):  # one text, cut into streams
+        if split.in_tokens:  # one text, cut into streams
             streams = split.task.args.eval_streams
             parts, self.context = dataset.tokens.tensor_split(streams), "stream"
         else:
@@ -249,11 +257,11 @@ def dataset(stock: Callable, task: FairseqTask, split: str) -> Any:
 def valid_step(stock: Callable, task: FairseqTask, sample: Any, model: Any, criterion: Any) -> Any:
     """Return the loss of a batch."""
     result = stock(task, sample, model, criterion)
-    split, name = newest(), "loss" if type(criterion) is CrossEntropyCriterion else "nll_loss"
+    split, logged = newest(), result[2]
+    sums = isinstance(criterion, _OF_LOG_P) and not getattr(criterion, "ignore_prefix_size", 0)
     # a second pass through a model of streams would change its state
-    if split and sample and name in result[2] and not hasattr(split.dataset, "counts_tokens"):
-        split.watch = split.watch or MassWatch(split, [model])
-        split.watch.add_loss(model, sample, result[2][name])
+    if split and sample and sums and not split.in_tokens and (watch := split.followed([model])):
+        watch.add_loss(model, sample, logged.get("nll_loss", logged["loss"]))
     if count(sample) and not math.isfinite(result[0]):
         raise FloatingPointError(
             f"the loss of the batch with samples {sample['id'].tolist()[:5]} is {result[0]}: the "

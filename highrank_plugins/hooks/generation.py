@@ -182,7 +182,8 @@ def score(stock: Callable, scorer: Any, models: Any, sample: Any, **kwargs: Any)
             for model in models
         ]
         split = newest()
-        taps = split.taps(models, lean, sample) if split else lean
+        watch = split.followed(models) if split else None
+        taps = watch.taps(lean, sample) if watch else lean
         hypotheses = stock(scorer, taps, sample, **kwargs)
     scores = torch.cat([best["positional_scores"].float() for best, *_ in hypotheses])
     if not scores.isfinite().all():
@@ -192,6 +193,6 @@ def score(stock: Callable, scorer: Any, models: Any, sample: Any, **kwargs: Any)
             f"{sample['id'].tolist()[:5]} are infinite or NaN, so no perplexity can be given: "
             "the model is broken, or --fp16 overflows (try without)"
         )
-    if split and split.watch:
-        split.watch.add(taps, sample["target"], hypotheses)
+    if watch:
+        watch.add(taps, sample["target"], hypotheses)
     return hypotheses

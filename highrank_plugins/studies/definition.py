@@ -199,7 +199,7 @@ def _check_recipe_options(
             raise ConfigurationError(
                 f"{place}: option {name}: {recipe / 'run.sh'} has none{did_you_mean(name, known)}"
             )
-        if name in _NUMBERS and not options[name].isdecimal():
+        if name in _NUMBERS and options[name] and not options[name].isdecimal():
             raise ConfigurationError(
                 f"{place}: option {name}: expected a number, got {options[name]}"
             )

@@ -153,6 +153,10 @@ def test_validations_are_accepted(arch, models, signature):
     assert abs(mass_of(found)) < 5e-6 and "|ctx:block-16|" in found
 
 
+def test_targets_that_are_no_plain_text_are_not_followed():
+    assert evaluation._Split(dataset=[{"source": 1}], task=object()).followed([]) is None
+
+
 @pytest.mark.parametrize("change", [lambda nll: 0.999 * nll, lambda nll: nll - 1e-3])
 def test_a_fault_of_a_validation_is_refused(change, models, monkeypatch):
     own = HeadModel.head_loss
