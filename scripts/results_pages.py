@@ -183,10 +183,11 @@ def first_page(texts: Mapping[str, Any], pages: dict[str, str]) -> str:
         gains.append(gain_of(row["study"], one, row["label"]))
     pages["images/gains.svg"] = forest(gains)
     headings = ["you train", "take", "gain over the softmax, 95 %", "how sure", "cost of a step"]
-    questions = texts["studies"] | {"measures": texts["measures"]} | texts["spamlang"]
+    questions = texts["studies"] | texts["ladders"] | {"measures": texts["measures"]}
+    questions |= texts["spamlang"]
     studies = [f"- [{of['question']}](results/{name}.md)" for name, of in questions.items()]
     runs = ", ".join(f"[{of['title']}](results/{n}.md)" for n, of in texts["runs"].items())
-    listed = "\n".join(f"results/{n}" for n in (*questions, *texts["runs"], *texts["ladders"]))
+    listed = "\n".join(f"results/{n}" for n in (*questions, *texts["runs"]))
     parts = [
         "# Results", SIZES if ended else f"{SIZES} {IMPROVING}",
         texts["advice"].strip(), formatting.table(headings, rows) + "\n" + texts["note"],
