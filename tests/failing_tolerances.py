@@ -10,7 +10,8 @@ def _zeros(expected):
         return {name: _zeros(value) for name, value in expected.items()}
     if isinstance(expected, list | tuple):
         return [_zeros(value) for value in expected]
-    return expected * 0
+    is_number = isinstance(expected, int | float) or hasattr(expected, "is_floating_point")
+    return expected * 0 if is_number else expected
 
 
 def _numbers(expected):
@@ -40,12 +41,13 @@ def _judged(stock, judgements):
 
 
 @pytest.fixture(autouse=True)
-def tolerances_can_fail(monkeypatch, request):
+def tolerances_can_fail(request):
     judgements = []
-    if torch := sys.modules.get("torch"):
-        places = ((torch.testing, "assert_close"), (torch, "allclose"))
-        for place, name in (*places, (request.module, "assert_close")):
-            if stock := getattr(place, name, None):
-                monkeypatch.setattr(place, name, _judged(stock, judgements))
-    yield judgements
+    with pytest.MonkeyPatch.context() as patch:  # not the test's own, which would end later
+        if torch := sys.modules.get("torch"):
+            places = ((torch.testing, "assert_close"), (torch, "allclose"))
+            for place, name in (*places, (request.module, "assert_close")):
+                if stock := getattr(place, name, None):
+                    patch.setattr(place, name, _judged(stock, judgements))
+        yield
     assert not judgements or any(judgements), "no comparison of this test can fail: zeros pass, too"

@@ -258,15 +258,15 @@ def valid_step(stock: Callable, task: FairseqTask, sample: Any, model: Any, crit
     """Return the loss of a batch."""
     result = stock(task, sample, model, criterion)
     split, logged = newest(), result[2]
-    sums = isinstance(criterion, _OF_LOG_P) and not getattr(criterion, "ignore_prefix_size", 0)
-    # a second pass through a model of streams would change its state
-    if split and sample and sums and not split.in_tokens and (watch := split.followed([model])):
-        watch.add_loss(model, sample, logged.get("nll_loss", logged["loss"]))
     if count(sample) and not math.isfinite(result[0]):
         raise FloatingPointError(
             f"the loss of the batch with samples {sample['id'].tolist()[:5]} is {result[0]}: the "
             "model is broken, or --fp16 overflows (try without)"
         )
+    sums = isinstance(criterion, _OF_LOG_P) and not getattr(criterion, "ignore_prefix_size", 0)
+    # a second pass through a model of streams would change its state
+    if split and sample and sums and not split.in_tokens and (watch := split.followed([model])):
+        watch.add_loss(model, sample, logged.get("nll_loss", logged["loss"]))
     return result
 
 

@@ -204,8 +204,8 @@ def test_help_lists_every_option_with_its_default(toy):
     result = toy("--help")
     assert result.returncode == 0
     assert result.stdout.startswith("A toy.\n\n")
-    assert "  --stop-stage     last stage [2]\n" in result.stdout
-    assert "  --set            several\n" in result.stdout
+    assert "  --stop-stage        last stage [2]\n" in result.stdout
+    assert "  --set               several\n" in result.stdout
 
 
 def test_help_needs_no_environment(tmp_path):
