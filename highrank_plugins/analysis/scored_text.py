@@ -115,7 +115,10 @@ def _require_words(hypotheses: Sequence[str], references: Sequence[str]) -> None
     if max(lengths) < 2:
         logger.warning("%s; BLEU of characters is none of words", said.format(*lengths))
     elif min(lengths) < 2 and max(lengths) > 2.5:
-        raise UserError(f"{said.format(*lengths)}: join the characters into words")
+        raise UserError(
+            f"{said.format(*lengths)}: join the characters into words; if the model wrote letters, "
+            "it has hardly learnt: train it longer"
+        )
     elif lengths[0] > 20 >= lengths[1]:
         raise UserError(f"{said.format(*lengths)}: put the blanks back between the words")
 

@@ -103,11 +103,20 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
                 _refuse_missing([exported / "config.json"], is_file=True)
             _refuse_replacing(given)
             for name, model in models.items():
-                given[name] = model(**{field: given.pop(field) for field in model.model_fields})
+                given[name] = _model(model, {of: given.pop(of) for of in model.model_fields})
             command(**given)
 
     vars(checked)["__signature__"] = signature.replace(parameters=told)
     return checked
+
+
+def _model(kind: Callable[..., Any], values: dict[str, Any]) -> Any:
+    """Return a model of options; a wrong one, such as an infinite rate, is refused by its name."""
+    try:
+        return kind(**values)
+    except ValueError as error:  # of pydantic, whose import takes long
+        wrong = error.errors()[0]  # type: ignore[attr-defined]
+        raise ValueError(f"{flag(wrong['loc'][0])} {wrong['input']}: {wrong['msg']}") from None
 
 
 def _with_help(parameter: inspect.Parameter) -> inspect.Parameter:

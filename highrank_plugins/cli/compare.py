@@ -13,8 +13,9 @@ from highrank_plugins.common.names import flag
 from highrank_plugins.studies.definition import RaceSettings
 
 if TYPE_CHECKING:
+    from highrank_plugins.analysis.statistics import PlannedTest
     from highrank_plugins.reports.tables import Table
-    from highrank_plugins.results.comparison import Compared
+    from highrank_plugins.results.comparison import Compared, ComparedSystem
 
 Format = Literal["terminal", "markdown", "latex", "csv"]
 
@@ -30,7 +31,7 @@ class CompareOptions(BlockOptions):
         "student", "t-test with equal variances (student, as in the papers) or any (welch)."
     )
     alpha: float = option(
-        0.05, "Significance level of bold numbers, after Holm's adjustment.", ge=0, le=1
+        0.05, "Significance level of bold numbers, after Holm's adjustment.", ge=1e-9, le=0.5
     )
     columns: str | None = option(
         None, "Further metrics to show, separated by commas (default: all known)."
@@ -77,7 +78,6 @@ def compare(records: _Records, options: CompareOptions) -> None:
     from highrank_plugins.analysis.statistics import PlannedTest
     from highrank_plugins.reports.comparisons import comparison_tables, runs_table
     from highrank_plugins.reports.plots import check_plot, draw, study_figures
-    from highrank_plugins.results.comparison import compare_values
 
     all_tests = options.all_tests or options.format == "csv"
     check_plot(options.plot)
@@ -91,7 +91,7 @@ def compare(records: _Records, options: CompareOptions) -> None:
     elif options.y:
         tables = [_correlation(records, options.x or "test_rank", options.y, options)]
     elif given:
-        compared = compare_values(given, options.metric, PlannedTest(options.test), options.alpha)
+        compared = _compared_values(given, options.metric, PlannedTest(options.test), options.alpha)
         tables = comparison_tables(compared, all_tests=all_tests)
     else:
         compared = _compared(records, options)
@@ -137,7 +137,7 @@ def _compared(records: list[Path], options: CompareOptions) -> "Compared":
     from highrank_plugins.results.comparison import compare_records
     from highrank_plugins.results.record import DIVERGED, UNFAIR
     from highrank_plugins.results.results_table import study_problems
-    from highrank_plugins.studies.plan import in_plan_of_looks
+    from highrank_plugins.studies.plan import held_by_plan
 
     given = options.columns
     columns = names("--columns", given) if given else None if given is None else []
@@ -145,10 +145,45 @@ def _compared(records: list[Path], options: CompareOptions) -> "Compared":
     diverged = [run.rpartition("-")[0] for run, why in problems.items() if why == DIVERGED]
     compared = compare_records(
         records, options.metric, options.baseline, PlannedTest(options.test), options.alpha,
-        columns, dict.fromkeys(diverged, UNFAIR) | in_plan_of_looks(records),
+        columns, dict.fromkeys(diverged, UNFAIR) | held_by_plan(records),
     )  # fmt: skip
     missing = [f"{run} has no record: {why}." for run, why in problems.items()]
     return replace(compared, notes=[*compared.notes, *missing])
+
+
+def _compared_values(
+    texts: list[str], metric: str | None, test: "PlannedTest", alpha: float
+) -> "Compared":
+    """Compare systems, given as NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS, with the first."""
+    from highrank_plugins.results.comparison import Compared, with_tests
+
+    if len(texts) < 2:
+        raise ValueError(f"{', '.join(texts)}: give numbers of a baseline, then of other systems")
+    systems = list(map(_given, texts))
+    if len({system.name for system in systems}) < len(systems):
+        raise ValueError("two systems have one name; give each its own")
+    compared = Compared(systems, [metric or "value"], systems[0].name, test, alpha)
+    return replace(compared, systems=with_tests(compared, systems))
+
+
+def _given(text: str) -> "ComparedSystem":
+    from highrank_plugins.analysis.statistics import Summary, summarise
+    from highrank_plugins.results.comparison import ComparedSystem
+
+    name, equals, values = text.partition("=")
+    if not (name and equals and values):
+        raise ValueError(f"{text}: expected NAME=NUMBER,NUMBER,… or NAME=MEAN:SD:RUNS")
+    try:
+        if ":" in values:
+            middle, sd, runs = values.split(":")
+            found = summarise(Summary(float(middle), float(sd), int(runs)))
+            return ComparedSystem(name, given=found)
+        return ComparedSystem(name, given=[float(word) for word in values.split(",")])
+    except ValueError:
+        raise ValueError(
+            f"{text}: expected numbers separated by commas, or MEAN:SD:RUNS with an SD of 0 or "
+            "more and two runs or more"
+        ) from None
 
 
 def _range(text: str | None) -> tuple[float, float] | None:

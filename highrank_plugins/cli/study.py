@@ -94,6 +94,11 @@ def ladder(file: Annotated[Path, "LADDER.yaml."], options: LadderOptions) -> Non
             raise ValueError("--plot: runs have ladder.svg beside their table; or give --records")
         _start(read.study, options, partial(ladder_tables, read), partial(check_tokens, read))
         return
+    kind = "a file of points" if read.study is None else "--records"
+    used = {"plot", "exp_dir"} | ({"record_folder", "option"} if read.study else set())
+    for name in options.model_dump(exclude_defaults=True, exclude=used):
+        word = flag({"record_folder": "records"}.get(name, name))
+        raise ValueError(f"{word}: changes nothing with {kind}; leave it out")
     paths = sorted((options.record_folder or Path()).glob("*-*.json"))
     table, figures = judge(read, of_records(read, paths) if read.study else of_points(read))
     if options.plot is not None:
@@ -132,6 +137,7 @@ def _start(
     from highrank_plugins.studies.members import prepare, study_folder
     from highrank_plugins.studies.plan import most_seeds, planned
     from highrank_plugins.studies.rates import trials_of
+    from highrank_plugins.studies.runner import claim
     from highrank_plugins.studies.table import write_tables
 
     way = _way(options, asked[0])
@@ -139,10 +145,13 @@ def _start(
     folder = study_folder(read, exp_dir)
     only_plans = asked[0] is not None or way == "register"
     first = None if options.dry_run or only_plans else options.at_most
-    plan = planned(folder, first, most_seeds(read.members))
+    listed = most_seeds(read.members)
+    plan = planned(folder, first, listed)
     most = options.at_most or (None if plan is None else int(plan["seeds"]))
-    if most is not None and way != "register":
+    if most is not None and not only_plans:
         read = replace(read, members=first_seeds(read.members, most))
+        if options.at_most is None and most < listed:
+            _say(f"the plan has {most} of the {listed} seeds; --at-most {listed} takes all")
     if not (options.only or options.table):
         for line in check_recipe(script_options(read.recipe) | dict(read.options)):
             _say(line)
@@ -150,7 +159,7 @@ def _start(
     if check is not None:
         check(members)
     if only_plans:
-        _plan(read, members, folder, asked, options)
+        _plan(read, members, folder, asked, most, bool(way))
         return
     trials = trials_of(read, exp_dir)
     if options.dry_run or options.slurm:
@@ -178,16 +187,17 @@ def _plan(
     members: "list[PreparedMember]",
     folder: Path,
     asked: tuple[float | None, Path | None],
-    options: RunOptions,
+    at_most: int | None,
+    is_registered: bool,
 ) -> None:
     """Print what the study can see, and write its plan if that is asked for."""
     from highrank_plugins.studies.plan import FILE, forecast, register
 
     effect, like = asked
-    for line in () if effect is None else forecast(read, members, like, effect):
+    for line in () if effect is None else forecast(read, members, like, effect, at_most):
         typer.echo(line)
-    if getattr(options, "registered", False):
-        digest = register(read, members, folder, effect, options.at_most)
+    if is_registered:
+        digest = register(read, members, folder, effect, at_most)
         typer.echo(f"plan {digest[:12]}: {folder / FILE}")
 
 
@@ -198,7 +208,7 @@ def _print_or_submit(
     from highrank_plugins.studies.members import prepare
     from highrank_plugins.studies.plan import cost_of, members_table
     from highrank_plugins.studies.rates import tuned, untried
-    from highrank_plugins.studies.runner import slots
+    from highrank_plugins.studies.runner import claim, slots
     from highrank_plugins.training.launch.batch_job import check_characters
 
     exp_dir = options.exp_dir.resolve()
@@ -275,21 +285,6 @@ def _assignments(words: list[str]) -> dict[str, str]:
         if found.setdefault(name.replace("-", "_"), value) != value:
             raise ValueError(f"--option {word}: {name} is given twice; give it once")
     return found
-
-
-def claim(folder: Path, file: Path) -> None:
-    """Refuse the folder of another study that has the same name, and is still there."""
-    with held_alone(folder / ".study") as owner:  # several members may be started at a time
-        owner.seek(0)
-        other = Path(owner.read().strip())
-        if other.is_file() and not other.samefile(file):
-            raise ValueError(
-                f"{folder}: has the logs and tables of {other}; give {file} another name, or "
-                "choose another --exp-dir"
-            )
-        if other != file.resolve():
-            owner.truncate(0)
-            owner.write(f"{file.resolve()}\n")
 
 
 def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: int | None) -> None:

@@ -64,7 +64,7 @@ def option(
 class BlockOptions(BaseModel):
     """Hold the options of a block."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 def validated(model: type[Model], tree: Tree) -> Model:
@@ -89,7 +89,9 @@ def explained_places(
                 for each in schema.get("$defs", {}).values()
                 for keys in each.get("properties", ())
             )
-            message = f"unknown key{did_you_mean(path[-1], [*schema['properties'], *inner])}"
+            where = _block_with(schema, path[-1]) if len(problem["loc"]) == 1 else ""
+            near = did_you_mean(path[-1], [*schema["properties"], *inner])
+            message = f"unknown key{f'; give it inside {where}' if where else near}"
         elif problem["type"] == "dict_type":
             message = f"expected options; write `{path[-1]}: {{}}` for a block without options"
         elif problem["type"] == "model_type":
@@ -97,6 +99,15 @@ def explained_places(
         elif problem["input"] is None:
             message += '; write "null", with the quotes, to remove an option'
         yield f"{tree.place(path)}: {'.'.join(path)}{': ' if path else ''}{message}"
+
+
+def _block_with(schema: Mapping[str, Any], key: str) -> str:
+    """Return the block of a model whose options have a key, "" if none has it."""
+    for block, of in schema["properties"].items():
+        models = re.findall(r"#/\$defs/(\w+)", str(of))
+        if any(key in schema["$defs"][one].get("properties", ()) for one in models):
+            return str(block)
+    return ""
 
 
 def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = True) -> Tree:

@@ -17,7 +17,7 @@ from highrank_plugins.analysis.statistics import (
 )
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.reports.tables import NOTHING, Cell, Table, number
-from highrank_plugins.results.comparison import Compared, ComparedSystem, Comparison
+from highrank_plugins.results.comparison import Compared, ComparedSystem, Comparison, is_wild
 from highrank_plugins.results.doubts import (
     Record,
     doubt_notes,
@@ -202,15 +202,21 @@ def _places(ranked: Ranking, systems: int) -> list[Cell]:
 
 
 def _least_difference(metric: Metric, compared: Compared, tested: int) -> str:
-    """Say what these seeds would find in four studies of five, if Holm adjusts most."""
-    seen = [one for one in compared.systems if one.comparison or one.name == compared.baseline]
+    """Say what these seeds would find in four studies of five, if Holm adjusts most.
+
+    Systems that failed to train do not tell how much the seeds of others deviate.
+    """
+    every = [one for one in compared.systems if one.comparison or one.name == compared.baseline]
+    wild = [one for one in every if is_wild(one, metric.name)]
+    seen = [one for one in every if one not in wild] or every
     runs = [summarise(one.given or one.values(metric.name)) for one in seen]
     squares = sum((of.n - 1) * of.sd**2 for of in runs)
     deviation = math.sqrt(squares / sum(of.n - 1 for of in runs))
     seeds = min(of.n for of in runs)
     level = compared.test.level(compared.alpha / tested)
     least = metric.shown(deviation * smallest_effect(seeds, level))
-    return f"{seeds} seeds would find a true difference of {least} in 80 % of studies."
+    others = f", but for {', '.join(one.name for one in wild)}" if wild and seen != every else ""
+    return f"{seeds} seeds would find a true difference of {least} in 80 % of studies{others}."
 
 
 def _summary(metric: Metric, system: ComparedSystem, alpha: float = 0.0) -> Cell:

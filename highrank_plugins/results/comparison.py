@@ -26,6 +26,7 @@ from highrank_plugins.results.doubts import (
     provenance_notes,
     require_comparable,
     systems_below_floor,
+    untrained,
 )
 from highrank_plugins.results.record import RESULTS
 from highrank_plugins.results.results_table import metrics_of, read_records
@@ -35,6 +36,7 @@ BASELINE = "softmax"
 BLEU = "sacrebleu"
 _PREFERRED = (BLEU, "test_perplexity")  # metrics that a table tests by default
 WILD = 0.05  # nats: deviation between seeds of which some hardly train
+UNTRAINED = "every run was best before its first update"
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def compare_records(
 
     By default the metric is sacreBLEU, or else the test perplexity, the baseline is softmax, the
     test Student's, and all known metrics are `columns`. `untested` says why a system has no test.
-    Models below the floor have none, either.
+    Models below the floor, or best before any update, have none, either.
     """
     records = read_records(paths)
     systems = _systems(paths, records)
@@ -159,10 +161,12 @@ def compare_records(
     control = baseline or (BASELINE if BASELINE in systems else None)
     of_systems = {name: [run.record for run in of] for name, of in systems.items()}
     differences = provenance_notes(of_systems)
-    floor = dict.fromkeys(systems_below_floor(of_systems), "a model is below the floor")
+    unfit = dict.fromkeys(untrained(of_systems), UNTRAINED)
+    unfit.pop(control or "", None)  # what is trained may be compared with what is not
+    unfit |= dict.fromkeys(systems_below_floor(of_systems), "a model is below the floor")
     plain = [ComparedSystem(name, runs) for name, runs in systems.items()]
     compared = Compared(plain, shown, control, test or PlannedTest(), alpha)
-    compared = _tested(compared, {**floor, **(untested or {})})
+    compared = _tested(compared, {**unfit, **(untested or {})})
     doubtful = list(_all_doubts(plain, metric))
     causes = [f"a {of}" for of, why in (("difference", differences), ("doubt", doubtful)) if why]
     notes = [*compared.notes, *doubtful, *differences, *filter(None, [masses(of_systems)])]
@@ -185,11 +189,14 @@ def _all_doubts(systems: Sequence[ComparedSystem], metric: str) -> Iterator[str]
     if alike:
         yield f"All seeds have one score: {', '.join(alike)}. Check that their training differs."
     yield from doubt_notes({one.name: [run.record for run in one.runs] for one in systems}, metric)
-    found = {one.name: pooled_deviation([one], metric) or 0 for one in systems}
-    wild = [name for name, deviation in found.items() if deviation > WILD]
-    if wild and is_perplexity(metric):
+    if wild := [one.name for one in systems if is_wild(one, metric)]:
         said = f"Seeds deviate by more than {WILD} nats, as where some failed to train"
         yield f"{said}: {', '.join(wild)}."
+
+
+def is_wild(one: ComparedSystem, metric: str) -> bool:
+    """Whether the seeds of a system deviate by as much as if some of them had failed to train."""
+    return is_perplexity(metric) and (pooled_deviation([one], metric) or 0) > WILD
 
 
 def pooled_deviation(systems: Sequence[ComparedSystem], metric: str) -> float | None:
@@ -199,34 +206,6 @@ def pooled_deviation(systems: Sequence[ComparedSystem], metric: str) -> float | 
     found = [(len(of) - 1, stdev(of)) for of in runs if len(of) > 1]
     freedom = sum(n for n, _ in found)
     return math.sqrt(sum(n * sd**2 for n, sd in found) / freedom) if found else None
-
-
-def compare_values(
-    texts: Sequence[str], metric: str | None, test: PlannedTest, alpha: float
-) -> Compared:
-    """Compare systems, given as NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS, with the first."""
-    if len(texts) < 2:
-        raise ValueError("a t-test needs a baseline and a system")
-    systems = list(map(_given, texts))
-    if len({system.name for system in systems}) < len(systems):
-        raise ValueError("two systems have one name; give each its own")
-    compared = Compared(systems, [metric or "value"], systems[0].name, test, alpha)
-    return replace(compared, systems=_with_tests(compared, systems))
-
-
-def _given(text: str) -> ComparedSystem:
-    name, equals, values = text.partition("=")
-    if not (name and equals and values):
-        raise ValueError(f"{text}: expected NAME=NUMBER,NUMBER,… or NAME=MEAN:SD:RUNS")
-    try:
-        if ":" in values:
-            middle, sd, runs = values.split(":")
-            return ComparedSystem(name, given=Summary(float(middle), float(sd), int(runs)))
-        return ComparedSystem(name, given=[float(word) for word in values.split(",")])
-    except ValueError:
-        raise ValueError(
-            f"{text}: {values} are not numbers separated by commas, or MEAN:SD:RUNS"
-        ) from None
 
 
 def _systems(paths: Sequence[Path], records: Sequence[Record]) -> dict[str, list[RecordedRun]]:
@@ -292,8 +271,8 @@ def _tested(compared: Compared, untested: Mapping[str, str]) -> Compared:
         if of := [name for name, reason in reasons.items() if reason == why]:
             notes.append(f"Not tested, since {why}: {', '.join(of)}.")
     if control in untested:
-        notes.append(f"Nothing is tested, since {control} is the baseline.")
-    systems |= {one.name: one for one in _with_tests(compared, tested)} if tested[1:] else {}
+        notes.append(f"Nothing is tested, since the baseline, {control}, is not.")
+    systems |= {one.name: one for one in with_tests(compared, tested)} if tested[1:] else {}
     unpaired = {*systems} if metric != BLEU or control in untested else {control, *untested}
     for name in systems.keys() - unpaired:
         found = _paired(systems[name].runs, systems[control].runs)
@@ -301,7 +280,7 @@ def _tested(compared: Compared, untested: Mapping[str, str]) -> Compared:
     return replace(compared, systems=list(systems.values()), notes=notes)
 
 
-def _with_tests(compared: Compared, systems: Sequence[ComparedSystem]) -> list[ComparedSystem]:
+def with_tests(compared: Compared, systems: Sequence[ComparedSystem]) -> list[ComparedSystem]:
     """Return systems with a two-sided t-test of each against the first."""
     baseline, *others = systems
     runs = {one.name: one.given or one.values(compared.metric) for one in systems}

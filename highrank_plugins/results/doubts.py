@@ -27,6 +27,7 @@ _KINDS = {
 }
 _EVALUATED = re.compile("(valid|test)_|ppl|perplexity")  # as the unigram's, unlike in training
 _TEXT = re.compile(r"unit:[^|]*|text:[^|]*|n:\d+")  # of certificates; neither mass nor version
+_BEST = "best_valid_loss"
 LEAST_BLEU = 5.0
 LEAST_KLD = 0.01
 TEXT_BLOCKS = ("corpus", "data", "clean")
@@ -73,6 +74,15 @@ def with_unigrams(systems: Mapping[str, Sequence[Record]]) -> list[tuple[str, Re
 def systems_below_floor(systems: Mapping[str, Sequence[Record]]) -> dict[str, str]:
     """Return why a model of a system is `below_floor`, by system."""
     return {name: why for name, one in with_unigrams(systems) for why in below_floor(one)}
+
+
+def untrained(systems: Mapping[str, Sequence[Record]]) -> list[str]:
+    """Return the systems of which every run was best before its first update."""
+
+    def start(record: Record) -> bool:
+        return None is not record["train"].get("start_valid_loss") == record["train"].get(_BEST)
+
+    return [name for name, records in systems.items() if all(map(start, records))]
 
 
 def _text(record: Record) -> str:

@@ -40,7 +40,8 @@ def _two(seeds: Any) -> Any:
 
 def _near(factor: float) -> float:
     if not 1 < factor <= DECADE:
-        raise ValueError(f"{factor:g} times the largest size: choose up to {DECADE}, a decade")
+        said = f"choose above 1 and up to {DECADE}, a decade"
+        raise ValueError(f"{factor:g} times the largest size: {said}")
     return factor
 
 
@@ -48,7 +49,13 @@ class _JudgedSettings(BlockOptions):
     """Hold what a file of runs and one of points say; `target` is in computes of the largest."""
 
     baseline: str
+    metric: str
     target: Annotated[float, AfterValidator(_near)] = DECADE
+
+    @property
+    def in_nats(self) -> bool:
+        """Whether scores are compared by their logarithms."""
+        return "perplexity" in self.metric
 
 
 class ArmSettings(BlockOptions):
@@ -84,7 +91,7 @@ class LadderSettings(_JudgedSettings):
 
 
 class PointSettings(_JudgedSettings):
-    """Hold points: compute → system → score. `deviation` is that of a run."""
+    """Hold points: compute → system → score. `deviation` is a run's, of nats for a perplexity."""
 
     metric: str = "loss"
     deviation: Annotated[float, Field(gt=0)]
@@ -136,15 +143,22 @@ def _check_arms(
 ) -> None:
     """Refuse sizes with other arms than the first, without the baseline, or without a compute."""
     first = next(iter(rows.values()))
+    if settings.baseline not in first:
+        raise ConfigurationError(
+            f"{tree.place(('baseline',))}: baseline: no arm is named {settings.baseline}"
+            f"{did_you_mean(settings.baseline, first)}"
+        )
     for compute, row in rows.items():
-        place = tree.place(("points", compute) if compute else ("baseline",))
-        if settings.baseline not in row or {*row} != {*first}:
-            near = did_you_mean(settings.baseline, row)
+        place = f"{tree.place(('points', compute))}: points.{compute}"
+        if apart := sorted({*row} ^ {*first}):
+            has, lacks = (compute, next(iter(rows)))[:: 1 if apart[0] in row else -1]
             raise ConfigurationError(
-                f"{place}: expected {settings.baseline} and the same arms at each size{near}"
+                f"{place}: {has} has {apart[0]}, and {lacks} has not: give each size the same arms"
             )
-        if compute and not re.fullmatch(r"[\d.]+(e\+?\d+)?", compute):
-            raise ConfigurationError(f"{place}: points.{compute}: expected the compute of a run")
+        if compute and not (re.fullmatch(r"[\d.]+(e\+?\d+)?", compute) and float(compute) > 0):
+            raise ConfigurationError(f"{place}: expected the compute of a run")
+        if compute and settings.in_nats and not min(row.values()) > 0:
+            raise ConfigurationError(f"{place}: a perplexity is above 0")
     if not metric_named(settings.metric).better:
         place = tree.place(("metric",))
         raise ConfigurationError(

@@ -42,10 +42,12 @@ class Measured(NamedTuple):
 def of_points(ladder: Ladder) -> Measured:
     """Return the points of a file."""
     assert isinstance(ladder.settings, PointSettings)
-    points = {float(at): row for at, row in ladder.settings.points.items()}
-    return Measured(
-        {f"{at:.3g}": (at, {arm: [row[arm]] for arm in row}) for at, row in points.items()}
-    )
+    log = math.log if ladder.settings.in_nats else float
+    points = {
+        at: {arm: [log(score)] for arm, score in row.items()}
+        for at, row in ladder.settings.points.items()
+    }
+    return Measured({at: (float(at), row) for at, row in points.items()})
 
 
 def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
@@ -56,7 +58,7 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
     """
     settings, rungs, notes = ladder.settings, dict[str, Any](), dict[str, list[str]]()
     assert isinstance(settings, LadderSettings)
-    base, log = settings.baseline, math.log if _is_perplexity(ladder) else float
+    base, log = settings.baseline, math.log if settings.in_nats else float
     for size, of in settings.sizes.items():
         names = {f"{arm}_{size}": arm for arm in ladder.arms}
         own = [path for path in paths if _system(path) in names]
@@ -78,10 +80,6 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
         raise ValueError(f"no records of this ladder, such as {base}_{size}-1.json")
     said = [f"{note} ({', '.join(sizes)})." for note, sizes in notes.items()]
     return Measured(rungs, said, {*ladder.arms} if len(rungs) < len(settings.sizes) else {*()})
-
-
-def _is_perplexity(ladder: Ladder) -> bool:
-    return "perplexity" in ladder.settings.metric
 
 
 def _system(path: Path) -> str:
@@ -107,7 +105,7 @@ def _compute(record: Mapping[str, Any], size: str) -> float:
 def judge(ladder: Ladder, measured: Measured) -> tuple[Table, list[Lines]]:
     """Return the table, whose last notes are the sentences, and a figure for each arm."""
     settings, metric, rungs = ladder.settings, metric_named(ladder.settings.metric), measured.rungs
-    (base, *arms), in_nats = ladder.arms, _is_perplexity(ladder)
+    (base, *arms), in_nats = ladder.arms, settings.in_nats
     sd = settings.deviation if isinstance(settings, PointSettings) else None
     if len({at for at, _ in rungs.values()}) < len(rungs):
         raise ValueError(f"two sizes have one compute ({', '.join(rungs)}): give different sizes")

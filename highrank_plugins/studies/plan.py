@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -12,7 +12,7 @@ from highrank_plugins.analysis.statistics import PlannedTest, seeds_needed, smal
 from highrank_plugins.common.files import read_json, require_space, write_json
 from highrank_plugins.common.formatting import size
 from highrank_plugins.reports.tables import Cell, Table
-from highrank_plugins.results.comparison import compare_records, pooled_deviation
+from highrank_plugins.results.comparison import compare_records, is_wild, pooled_deviation
 from highrank_plugins.results.doubts import is_perplexity
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import RESULTS, load_record
@@ -21,6 +21,7 @@ from highrank_plugins.studies.members import NOT_RUN, PreparedMember
 from highrank_plugins.studies.runner import bytes_in, bytes_needed
 
 FILE = "plan.json"
+MOST_SEEDS = 100_000  # that a forecast names
 TESTED = "tested.json"  # the keys of the members in the first table that had tests
 # "seeds", of each system at the first look, and "most" at the last; the rest if it was registered
 StudyPlan = Mapping[str, Any]
@@ -50,8 +51,7 @@ def planned(folder: Path, at_most: int | None, listed: int) -> StudyPlan | None:
 
 def most_seeds(members: Sequence[Member | PreparedMember]) -> int:
     """Return how many seeds the system with the most of them has."""
-    systems = [one.name.rpartition("-")[0] for one in members]
-    return max(map(systems.count, systems))
+    return max(map(len, _seeds(one.name for one in members).values()))
 
 
 def test_of(study: Study, plan: StudyPlan | None) -> PlannedTest:
@@ -85,31 +85,41 @@ def unplanned(
     return late if added and before.items() & keys.items() else None
 
 
-def in_plan_of_looks(records: Sequence[Path]) -> dict[str, str]:
-    """Return why systems have no test outside of their study: its plan allows several looks.
+def held_by_plan(records: Sequence[Path]) -> dict[str, str]:
+    """Return why systems have no test outside of their study: its plan has more looks, or seeds.
 
     `records` are SYSTEM-SEED/results.json; one that lies elsewhere tells nothing.
     """
-    why = "seeds may be added to their study, whose table (`highrank study FILE --table`) has tests"
+    looks = "seeds may be added to their study, whose own table (`highrank study`) has tests"
     found = {}
-    for path in records:
-        system, folder = path.absolute().parent.name.rpartition("-")[0], path.absolute().parents[1]
+    runs = [path.absolute().parent for path in records]
+    own = [(run.parent, run.name.rpartition("-")[0]) for run in runs]
+    for path, (folder, system) in zip(records, own, strict=True):
         plan = planned(folder, None, 0) if path.name == RESULTS else None
         if plan is not None and plan["most"] > plan["seeds"]:
-            found[system] = why
+            found[system] = looks
+        elif plan is not None and own.count((folder, system)) < plan["seeds"]:
+            found[system] = f"the plan of their study has {plan['seeds']} seeds of each system"
     return found
 
 
 def forecast(
-    study: Study, members: Sequence[PreparedMember], like: Path | None, effect: float
+    study: Study,
+    members: Sequence[PreparedMember],
+    like: Path | None,
+    effect: float,
+    at_most: int | None = None,
 ) -> Iterator[str]:
     """Yield what the study can see, and how many seeds and hours an effect needs.
 
     The deviation between seeds is that of the records in the folder `like`, or of the study's own
-    finished members. Perplexities are compared by their logarithm, so `effect` is in nats.
+    finished members. Perplexities are compared by their logarithm, so `effect` is in nats. If seeds
+    may be added to the first `at_most`, the level is that of each look.
     """
     if not 0 < effect < math.inf:
         raise ValueError(f"--effect {effect:g}: must be above 0")
+    if like is not None and not like.is_dir():
+        raise ValueError(f"--like {like}: no such folder; give one with the records of a study")
     where = "the finished members of this study" if like is None else str(like)
     paths = [one.record for one in members if one.problem() is None]
     if like is not None:
@@ -118,22 +128,29 @@ def forecast(
     if not paths:
         raise ValueError(f"--effect: {few}; give --like FOLDER of a study like it")
     compared = compare_records(paths, study.settings.metric, columns=[])
-    metric, systems = metric_named(compared.metric), compared.systems
+    metric = metric_named(compared.metric)
+    systems = [one for one in compared.systems if not is_wild(one, metric.name)]
     deviation = pooled_deviation(systems, metric.name)
     if not deviation:
         raise ValueError(f"--effect: {few}; give --like FOLDER of a study like it")
     unit = "nats" if is_perplexity(metric.name) else metric.title
     names = dict.fromkeys(member.member.system for member in members)
     tested = max(1, len(names) - 1)
-    alpha = 0.05 / tested
+    most = len(members) // len(names)
+    now = min(at_most or most, most)
+    looks = None if now == most else (now, most)
+    alpha = PlannedTest(study.settings.test, looks).level(0.05 / tested)
     yield f"Seeds deviate by {deviation:.2g} {unit}, pooled over {len(systems)} systems of {where}."
-    now = len(members) // len(names)
     strict = "" if tested == 1 else f", adjusted for {tested} systems"
+    strict += f", at each look from {now} to {most} seeds" if looks else ""
     if now > 1:
         least = f"{deviation * smallest_effect(now, alpha):.2g} {unit}"
         found = f"a true difference of {least} in 80 % of studies{strict}"
         yield f"{now} seeds of each would find {found}."
     needed = seeds_needed(effect / deviation, alpha)
+    if needed > MOST_SEEDS:
+        yield f"{effect:g} {unit} need more than {MOST_SEEDS:,} seeds of each."
+        return
     seconds = [s for one in systems if (s := one.cost("wall_seconds")) is not None]
     hours = (
         f", {needed * len(names) * mean(seconds) / 3600:.1f} hours of training" if seconds else ""
@@ -169,22 +186,41 @@ def register(
 
 def plan_notes(study: Study, members: Sequence[PreparedMember], plan: StudyPlan) -> Iterator[str]:
     """Yield whether a study is as planned: seeds beyond it, and what changed since."""
-    if most_seeds(members) > plan["most"]:
+    beyond = most_seeds(members) > plan["most"]
+    if beyond:
         yield f"Beyond the plan: it had {plan['most']} seeds of each system at most."
     if "sha256" in plan:
-        keys = {member.name: member.plan_key for member in members}
-        now = _settings(study)
+        now, short = _settings(study), plan["sha256"][:12]
         changed = [name for name in now if (plan.get(name) or None) != (now[name] or None)]
-        changed += [name for name, key in plan["keys"].items() if keys.get(name, key) != key]
-        changed += sorted(
-            {one.member.system for one in members}
-            - {name.rpartition("-")[0] for name in plan["keys"]}
-        )
-        short = plan["sha256"][:12]
-        if changed:
+        if changed := [*changed, *_changed_members(members, plan["keys"])]:
             yield f"Changed since the plan {short} was registered: {', '.join(changed)}."
-        else:
+        elif not beyond:
             yield f"As registered, plan {short}."
+
+
+def _changed_members(members: Sequence[PreparedMember], keys: Mapping[str, str]) -> Iterator[str]:
+    """Yield members with another key, and systems that came, left, or have other seeds.
+
+    Of each system, the table may have its first seeds alone.
+    """
+    own_keys = {member.name: member.plan_key for member in members}
+    yield from (name for name, key in keys.items() if own_keys.get(name, key) != key)
+    then, now = _seeds(keys), _seeds(own_keys)
+    yield from (f"{system} is new" for system in now if system not in then)
+    for system, seeds in then.items():
+        own = now.get(system, [])[: len(seeds)]
+        if own != seeds[: len(own)] or not own:
+            listed = f"has seeds {', '.join(own)}" if own else "is missing"
+            yield f"{system} {listed} (planned: {', '.join(seeds)})"
+
+
+def _seeds(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the seeds of each system in names SYSTEM-SEED, in their order."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        system, _, seed = name.rpartition("-")
+        found.setdefault(system, []).append(seed)
+    return found
 
 
 def _settings(study: Study) -> dict[str, Any]:

@@ -7,7 +7,7 @@ the same tokens in an order drawn by its seed, and has the same number of update
 import copy
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from highrank_plugins.heads.mixtures import Mixture, near_features
 from highrank_plugins.heads.registry import unknown_name_message
 from highrank_plugins.reports.comparisons import comparison_tables
 from highrank_plugins.reports.tables import Table, to_csv, to_markdown
-from highrank_plugins.results.comparison import BASELINE, Compared, compare_records
+from highrank_plugins.results.comparison import BASELINE, compare_records
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.perplexity import UNIGRAM
 from highrank_plugins.results.record import UNFAIR
@@ -115,7 +115,8 @@ def race(
 def trained(run: RaceRun) -> float:
     """Train a layer unless its record is there; return its best validation loss, inf if diverged.
 
-    The layer has one core, and may have a process of its own.
+    The start does not count, or every rate that only harms would seem as good as another. The
+    layer has one core, and may have a process of its own.
     """
     if not run.file.exists():
         if run.user_dir is not None:
@@ -129,7 +130,8 @@ def trained(run: RaceRun) -> float:
         write_json(run.file, record_of(run))
     record = read_json(run.file)
     refuse_other(run.file, record["config"]["train"], run.options)
-    loss = record["train"]["best_valid_loss"]
+    of = record["train"]
+    loss = of.get("trained_valid_loss", of["best_valid_loss"])
     return math.inf if loss is None else float(loss)
 
 
@@ -148,9 +150,10 @@ def record_of(run: RaceRun) -> dict[str, Any]:
         "words_per_second": settings.epochs * size / seconds,
         "parameters": sum(p.numel() for p in head.parameters()),
         "valid_loss": losses[-1], "best_valid_loss": min(losses), "start_valid_loss": losses[0],
+        "trained_valid_loss": min(losses[1:]),
     }  # fmt: skip
     if not math.isfinite(losses[-1]):
-        lost = {"valid_loss": None, "best_valid_loss": None}
+        lost = dict.fromkeys(("valid_loss", "best_valid_loss", "trained_valid_loss"))
         return {"train": {**summary, **lost}, "config": {"train": run.options}}
     counts = torch.bincount(texts["train"][1], minlength=head.num_classes).double() + 1
     nats = {
@@ -237,6 +240,8 @@ def tables_of(
     """Return the comparison of all finite runs, with notes on rates, trunk and expressivity."""
     untested = {run.layer: UNFAIR for run, loss in losses.items() if not math.isfinite(loss)}
     records = [run.file for run, loss in losses.items() if math.isfinite(loss)]
+    if BASELINE in untested:
+        raise ValueError(f"{BASELINE}, the baseline, diverges; lower --lr or --rates")
     compared = compare_records(records, "test_perplexity", BASELINE, untested=untested)
     first = compared.systems[0].runs[0].record
     own = torch.load(settings.exp_dir / FEATURES / TRUNK, weights_only=True)["layer"]
@@ -245,19 +250,6 @@ def tables_of(
         f"features. The trunk's own layer has {first['metrics']['trunk_test_perplexity']:.2f} on "
         "these tokens. Seeds vary start and order, not the trunk: the tests hold for it alone.",
         *rate_notes(rates, f"{settings.lr:g}"),
-        *_untrained(compared),
         EXPRESSIVITY.format(own=own),
     ]
     return comparison_tables(replace(compared, notes=[*compared.notes, *notes]))
-
-
-def _untrained(compared: Compared) -> Iterator[str]:
-    """Name the layers whose best validation came before the first update."""
-    best, start = "best_valid_loss", "start_valid_loss"
-    kept = [
-        one.name
-        for one in compared.systems
-        if all(run.record["train"][best] == run.record["train"].get(start) for run in one.runs)
-    ]
-    if kept:
-        yield f"Best before any update, so that lower rates may help: {', '.join(kept)}."

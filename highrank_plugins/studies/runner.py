@@ -12,6 +12,7 @@ from pathlib import Path
 
 from highrank_plugins.common import stop_request
 from highrank_plugins.common.files import require_space, write_text
+from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.common.provenance import hardware, machine_kind
@@ -73,6 +74,21 @@ def visible_gpus() -> list[str]:
     except OSError:
         return []
     return [str(number) for number in range(len(re.findall(r"^GPU \d+:", listed, re.MULTILINE)))]
+
+
+def claim(folder: Path, file: Path) -> None:
+    """Refuse the folder of another study that has the same name, and is still there."""
+    with held_alone(folder / ".study") as owner:  # several members may be started at a time
+        owner.seek(0)
+        other = Path(owner.read().strip())
+        if other.is_file() and not other.samefile(file):
+            raise ValueError(
+                f"{folder}: has the logs and tables of {other}; give {file} another name, or "
+                "choose another --exp-dir"
+            )
+        if other != file.resolve():
+            owner.truncate(0)
+            owner.write(f"{file.resolve()}\n")
 
 
 def run_members(

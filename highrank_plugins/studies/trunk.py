@@ -48,11 +48,12 @@ def dump(trunk: Trunk, settings: RaceSettings) -> None:
     """
     folder = settings.exp_dir / FEATURES
     before = torch.load(folder / TRUNK, weights_only=True) if (folder / TRUNK).exists() else {}
-    refuse_other(folder, before.get("identity", {}), trunk.identity)
+    asked = trunk.identity | {"tokens": str(settings.tokens)}
+    refuse_other(folder, before.get("identity", {}), asked)
     for split in SPLITS:
         trunk.write(split, folder / split)
     files = [f"{split}/{name}.npy" for split in SPLITS for name in ("features", "targets")]
-    own = trunk.identity | {f"{FEATURES}/{file}": checksum(folder / file) for file in files}
+    own = asked | {f"{FEATURES}/{file}": checksum(folder / file) for file in files}
     refuse_other(folder, before.get("identity", {}), own)
     if not before:
         kept = {"identity": own, **trunk.own()}

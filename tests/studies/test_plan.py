@@ -63,6 +63,10 @@ def test_compare_leaves_the_tests_of_several_looks_to_the_study(tmp_path):
     assert "since seeds may be added to their study" in done.output
     (folder_of(file) / "plan.json").write_text('{"seeds": 3, "most": 3}')
     assert "p (Holm)" in CliRunner().invoke(app, words).output
+    (folder_of(file) / "plan.json").write_text('{"seeds": 4, "most": 4}')
+    partial = CliRunner().invoke(app, words).output
+    assert "p (Holm)" not in partial and "**" not in partial
+    assert "since the plan of their study has 4 seeds of each system: " in partial
 
 
 def test_seeds_that_are_added_after_a_tested_table_have_no_test(tmp_path):
@@ -122,6 +126,35 @@ def test_a_study_is_held_to_its_registered_plan(tmp_path):
     plan.write_text(plan.read_text().replace("softmax-1", "softmax-9"))
     moved = study(file, "--table")
     assert moved.exit_code == 2 and "plan.json: changed after it was registered" in moved.output
+
+
+@pytest.mark.parametrize(
+    ("seeds", "names", "said"),
+    [
+        ([2, 3, 4], "softmax mos", "softmax has seeds 2, 3, 4 (planned: 1, 2, 3), mos has"),
+        ([1, 2, 3], "softmax", "mos is missing (planned: 1, 2, 3)."),
+        ([1, 2, 3], "softmax mos mixtape", "registered: mixtape is new."),
+        ([1, 2, 3, 4], "softmax mos", "As registered"),
+    ],
+)
+def test_other_seeds_and_systems_than_registered_are_named(tmp_path, seeds, names, said):
+    members = {name: {"conf": name} for name in ("softmax", "mos")}
+    file = write_stub(tmp_path, members=members, seeds=[1, 2, 3], baseline="softmax")
+    assert study(file, "--register").exit_code == 0
+    tree = yaml.safe_load(file.read_text())
+    now = tree | {"seeds": seeds, "members": {name: {"conf": name} for name in names.split()}}
+    file.write_text(yaml.safe_dump(now, sort_keys=False))
+    done = study(file)
+    assert done.exit_code == 0 and len(starts(file)) == 3 * len(names.split())
+    text = table_of(file).decode()
+    assert said in text and ("As registered" in text) == ("As" in said)
+    assert ("the plan has 3 of the 4 seeds; --at-most 4 takes all" in done.output) == (
+        4 in seeds[3:]
+    )
+    if seeds[3:]:
+        assert study(file, "--at-most", "4").exit_code == 0
+        text = table_of(file).decode()
+        assert "Beyond the plan: it had 3 seeds" in text and "As registered" not in text
 
 
 def test_a_plan_is_made_before_the_first_run(tmp_path):

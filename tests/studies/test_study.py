@@ -13,11 +13,10 @@ import yaml
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
-from highrank_plugins.cli.study import claim
 from highrank_plugins.results.record import UNFAIR
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.members import prepare
-from highrank_plugins.studies.runner import run_members, slots
+from highrank_plugins.studies.runner import claim, run_members, slots
 from highrank_plugins.studies.watch import end
 from tests.studies.stub import (
     folder_of,
@@ -119,7 +118,9 @@ def test_a_system_of_which_a_seed_diverged_is_not_tested(tmp_path, name):
     text = table_of(file).decode()
     untested = f"Not tested, since {UNFAIR}: {name}."
     assert untested in text
-    assert ("Nothing is tested, since softmax is the baseline." in text) == (name == "softmax")
+    assert ("Nothing is tested, since the baseline, softmax, is not." in text) == (
+        name == "softmax"
+    )
     assert ("adjusted for" in text) == ("adjusted for 1 system" in text) == (name == "mos")
     # nor by `highrank compare` of the records that are there
     records = sorted(str(path) for path in folder_of(file).glob("*/results.json"))
