@@ -1,4 +1,4 @@
-"""Systems that did not train have no test, and tell nothing of others; wrong numbers are refused."""
+"""Systems that did not train have no test and tell nothing of others; wrong numbers are refused."""
 
 import pytest
 
