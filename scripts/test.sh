@@ -9,7 +9,7 @@ usage: bash scripts/test.sh [--fast | --all]
 Sets everything up, then runs ruff, mypy, shellcheck and pytest.
 Ends with a table of times and the line "N passed, N failed, N skipped"; exits 1 if any failed.
 
-Of tests that take more than 2 s it runs some cases, and none that takes 6 s.
+Of tests that take more than 1 s it runs some cases, and none that takes 5 s.
 
   --fast   leave out the tests that take more than 0.3 s, by tests/durations.json
   --all    run everything, for a night; writes tests/durations.json

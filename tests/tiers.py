@@ -5,7 +5,7 @@
 | `scripts/test.sh` | runs |
 |---|---|
 | `--fast` | functions that the file does not list |
-| (nothing) | of a function above 2 s as many spread cases as take 2 s; none above 6 s |
+| (nothing) | of a function above 1 s as many spread cases as take 1 s, or one; none above 5 s |
 | `--all` | everything, with the tests marked long; writes the file |
 """
 
@@ -17,7 +17,7 @@ import pytest
 
 FILE = Path(__file__).with_name("durations.json")
 FAST = 0.3  # seconds
-SHARE, LONGEST_CASE = 2.0, 6.0  # seconds of a function, of a case in the ordinary run
+SHARE, LONGEST_CASE = 1.0, 5.0  # seconds of a function, of a case in the ordinary run
 
 
 def function_of(nodeid: str) -> str:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 REDUCTIONS = ("sum", "none")
 PRESETS = Path(__file__).with_name("presets.yaml")
-# options of structures whose sizes a case sets
-STRUCTURE_SIZES = ("components", "frequent", "gate_dim")
+# options of structures that a case sets
+STRUCTURE_OPTIONS = ("components", "frequent", "gate_dim", "gates")
 LANGUAGE_MODEL = "bptt_language_modeling"  # the name of a task
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 # what `implementations` can time, the head's own losses in the middle
@@ -66,8 +66,9 @@ class LossCase:
     """Describe one call of `head.nll` with its backward pass.
 
     Sizes are the papers': N tokens, K components, d1 = dim, d = embed_dim (0: d = d1), M classes,
-    S frequent, d2 gate_dim. `memory` is the size of a chunk in MiB, `--head-loss-memory`; 0: the
-    device's default. `user_dir` is the package of a layer of your own.
+    S frequent, d2 gate_dim; Mixtape's `gates` are a tree or a softmax. `memory` is the size of a
+    chunk in MiB, `--head-loss-memory`; 0: the device's default. `user_dir` is the package of a
+    layer of your own.
     """
 
     head: str
@@ -78,6 +79,7 @@ class LossCase:
     components: int = 1
     frequent: int = 0
     gate_dim: int = 64
+    gates: str = "tree"
     pointwise: str = "identity"
     label_smoothing: float = 0.0
     bias: bool = True
@@ -94,13 +96,13 @@ class LossCase:
         return self.tokens
 
     def build_head(self) -> "Head":
-        """Build the layer on torch's default device, with those of K, S and d2 that it knows."""
+        """Build the layer on torch's default device, with the options of structures it knows."""
         from highrank_plugins.heads import build_head, head_options
 
-        sizes = {"feature_dim": self.dim, "embed_dim": self.embed_dim or self.dim}
+        sizes: dict[str, Any] = {"feature_dim": self.dim, "embed_dim": self.embed_dim or self.dim}
         try:
             known = head_options(self.head)
-            sizes |= {n: getattr(self, n) for n in STRUCTURE_SIZES if n in known}
+            sizes |= {n: getattr(self, n) for n in STRUCTURE_OPTIONS if n in known}
             more: dict[str, Any] = {"bias": self.bias, "pointwise": self.pointwise}
             return build_head(self.head, num_classes=self.classes, **sizes, **more)
         except ValueError as error:

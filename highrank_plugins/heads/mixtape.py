@@ -54,7 +54,7 @@ class Mixtape(Mixture):
 
     Args:
         components: K, a power of two for a tree.
-        gates: "tree", or "softmax", which has no fused loss.
+        gates: "tree", or "softmax".
         context_scale: s, see `Mixture`.
         frequent: S in [0, M]; class ids must be sorted by frequency, or one of the last two
             arguments be given. Default: from the next two.
@@ -83,8 +83,7 @@ class Mixtape(Mixture):
         "frequent_multiple": "round the number of these classes to the nearest multiple of N, "
         "which GPUs compute faster, unless it is below N; 1: do not round. A checkpoint keeps its "
         "number",
-        "gates": "tree of sigmoids, or a softmax as its control (any K; losses: reference, "
-        "chunked)",
+        "gates": "tree of sigmoids, or a softmax as its control (any K)",
         "gate_biases": "biases of the gates: paper (of frequent classes), full (all) or none",
         "gate_dim": "width d2 of the gates' hidden layer",
         "gate_dropout": "dropout on the gates' hidden layer tanh(U g)",
@@ -113,9 +112,7 @@ class Mixtape(Mixture):
         for name, value, known in (("gates", gates, MEANS), ("gate_biases", gate_biases, BIASES)):
             if value not in known:
                 raise ValueError(f"mixtape: {name} must be {' or '.join(known)}, got {value!r}")
-        if gates != "tree":
-            self.fused = None
-        elif self.components.bit_count() != 1:  # the tree would not be full
+        if gates == "tree" and self.components.bit_count() != 1:  # it would not be full
             raise ValueError(f"mixtape: components must be a power of two, got {components}")
         if frequent is None:
             by_ratio = number_of_frequent(frequent_ratio, frequent_multiple, num_classes)

@@ -49,6 +49,7 @@ class FusedMixtape(FusedLoss):
             parts = self.sums["weight"].split(split)
             self.frequent_sum, self.rare_sum = map(GradientSum, parts)
         self.gates = len(tensors.get("gate_shared.weight", ())) if common else 0
+        self.by_softmax = self.gates > 0 and self.plan.head.gates == "softmax"
         self.has_gate_bias = "gate_bias" in tensors
         if self.gates:
             self.gate_dim = tensors["gate_embed"].size(1)
@@ -84,7 +85,7 @@ class FusedMixtape(FusedLoss):
     @staticmethod
     def _floats_of_leaves(head: AnyHead) -> int:
         """Return how many numbers leaves and gates have per token."""
-        return (2 * head.components - 1) * head.frequent
+        return (2 * head.components - (head.gates == "tree")) * head.frequent
 
     def _leaf_tokens(self, tokens: int) -> int:
         """Return how many tokens of a chunk may have leaves and gates beside all its logits."""
@@ -122,28 +123,33 @@ class FusedMixtape(FusedLoss):
         tokens, components, _ = contexts_NKD.shape
         common, kernels = len(self.frequent_SD), self.kernels
         leaves_NKS = self.buffer("leaves", tokens, components, common)
-        gates_JNS = self.buffer("gates", self.gates, tokens, common)
+        all_gates = self.buffer("gates", self.gates + self.by_softmax, tokens, common)
+        gates_JNS = all_gates[: self.gates]
         self.product(contexts_NKD.flatten(0, 1), self.frequent_SD, leaves_NKS.flatten(0, 1))
         hidden_JNC = product = None
         if self.gates:
             hidden_JNC = self._gate_inputs(block.given)
             random_state = self.plan.random_state.rows(block.start, block.start + tokens)
             noisy = random_state.fill_with_noise(gates_JNS)  # to which the product adds
-            if kernels.computes_gates:
+            if kernels.computes_gates and not self.by_softmax:
                 product = GateProduct(hidden_JNC, self.gate_weights_SC, noisy)
             else:
                 rows = hidden_JNC.flatten(0, 1)
                 self.product(rows, self.gate_weights_SC, gates_JNS.flatten(0, 1), adds=noisy)
-        tree = TreeBlock(leaves_NKS, gates_JNS, product)
+        all_gates[self.gates :] = 0
+        tree = TreeBlock(leaves_NKS, all_gates, product)
         every = SoftmaxBlock(logits_NM, block.target_N, block.scale_N, self.plan.class_weights)
+
+        by_tree = kernels.tree_forward, kernels.tree_backward
+        forward, backward = (softmax_forward, softmax_backward) if self.by_softmax else by_tree
 
         def passes(a: int, b: int) -> Scores:
             part, rows = tree.rows(a, b), every.rows(a, b)
             if common:
-                kernels.tree_forward(part, rows.logits_NM[:, :common])
+                forward(part, rows.logits_NM[:, :common])
             scores = kernels.softmax_pass(rows, self.bias)
             if rows.factor_N is not None and common:
-                kernels.tree_backward(part, rows.logits_NM[:, :common])
+                backward(part, rows.logits_NM[:, :common])
             return scores
 
         width = self.plan.head.num_classes + self._floats_of_leaves(self.plan.head)
@@ -161,14 +167,15 @@ class FusedMixtape(FusedLoss):
     ) -> None:
         factor = scale_N.repeat_interleave(contexts_NKD.size(1))
         found_NKD = out_NKD
-        if self.kernels.rotates_leaves:
+        rotates = self.kernels.rotates_leaves and not self.by_softmax
+        if rotates:
             contexts_NKD = contexts_NKD.roll(-1, 1)
             found_NKD = torch.empty_like(out_NKD)
         self.backward_products(
             self.frequent_sum, leaves_NKS.flatten(0, 1), contexts_NKD.flatten(0, 1),
             self.frequent_SD, factor, found_NKD.flatten(0, 1),
         )  # fmt: skip
-        if self.kernels.rotates_leaves:
+        if rotates:
             out_NKD.copy_(found_NKD.roll(1, 1))
 
     def _gate_inputs(self, local: Named) -> Tensor:
@@ -204,3 +211,24 @@ class FusedMixtape(FusedLoss):
         if "gate_bias" in self.sums:
             biases = slice(size + 1, size + 1 + self.gates)
             self.sums["gate_bias"].copy_(self.gates_sum.total[:, biases])
+
+
+def softmax_forward(block: TreeBlock, out_NS: Tensor) -> None:
+    """Write Σ_k π_k leaf_k into `out`, with π the softmax of the gate logits; the last one is 0.
+
+    Leaves and gates then hold what `softmax_backward` needs: leaf_k − out, and π_k.
+    """
+    leaves_NKS, gates_KNS = block.leaves_NKS, block.gates_JNS
+    torch.softmax(gates_KNS, 0, out=gates_KNS)
+    out_NS.zero_()
+    for leaf_NS, gate_NS in zip(leaves_NKS.unbind(1), gates_KNS.unbind(), strict=True):
+        out_NS.addcmul_(leaf_NS, gate_NS)
+    leaves_NKS.sub_(out_NS.unsqueeze(1))
+
+
+def softmax_backward(block: TreeBlock, grad_NS: Tensor) -> None:
+    """Turn leaves and gates into their gradients g π_k and g π_k (leaf_k − out)."""
+    for leaf_NS, gate_NS in zip(block.leaves_NKS.unbind(1), block.gates_JNS.unbind(), strict=True):
+        below_NS = grad_NS * gate_NS
+        torch.mul(leaf_NS, below_NS, out=gate_NS)
+        leaf_NS.copy_(below_NS)

@@ -251,11 +251,8 @@ def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
 
 def _check_fused(impl: str, head: AnyHead, filtered: bool) -> None:
     if impl in FUSED and head.fused is None:
-        kind = layer_name(head)
-        if type(head).fused is not None:
-            kind += " with these options"  # e.g. Mixtape, with gates="softmax"
         raise ValueError(
-            f"impl: {kind} has no fused loss; use impl='chunked' (--head-loss chunked)"
+            f"impl: {layer_name(head)} has no fused loss; use impl='chunked' (--head-loss chunked)"
         )
     if filtered and impl not in ("auto", *FUSED):
         raise ValueError(

@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 
-from highrank_plugins.heads import build_head
 from highrank_plugins.heads.mixtures import MixtureOfSoftmaxes
 from highrank_plugins.losses import mixtape
 from highrank_plugins.losses.fused import FusedLoss
@@ -246,9 +245,3 @@ def test_a_head_without_a_fused_loss_is_refused(impl, monkeypatch):
     monkeypatch.setattr(type(head), "fused", None)
     with pytest.raises(ValueError, match="softmax has no fused loss; use impl='chunked'"):
         head.nll(make_features(3), torch.tensor([0, 1, 2]), impl=impl)
-
-
-def test_options_without_a_fused_loss_are_refused():
-    head = build_head("mixtape", num_classes=3, feature_dim=2, components=2, gates="softmax")
-    with pytest.raises(ValueError, match="mixtape with these options has no fused loss"):
-        head.nll(torch.zeros(1, 2), torch.tensor([0]), impl="fused")
