@@ -278,6 +278,7 @@ def _prints(name: str, what: str, text: str) -> Any:
     return typer.Option(name, help=f"Print {what} and exit.", callback=print_text, is_eager=True)
 
 
+_UsageError: Any = typer.BadParameter.__mro__[1]  # of click, of which newer typers have a copy
 _VERSION = _prints("--version", "the version", f"highrank_plugins {highrank_plugins.__version__}")
 _PACKAGE = str(Path(highrank_plugins.__file__).parent.resolve())
 _USER_DIR = _prints("--user-dir", "the folder for fairseq's --user-dir", _PACKAGE)
@@ -299,14 +300,18 @@ def _options(
 
 
 def main() -> None:
-    """Run the console script. The exit code is 2 for an unknown subcommand or option.
+    """Run the console script. An unknown subcommand or option is one line, and exit code 2.
 
     It is 1, without a message, if the reader of the output has gone (`highrank … | head -1`).
     """
     defer_statistics()
     try:
         try:
-            app(prog_name="highrank")
+            code = typer.main.get_command(app).main(prog_name="highrank", standalone_mode=False)
+        except _UsageError as error:
+            code = _say_usage(error)
+        except typer.Abort:
+            code = 1
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -315,3 +320,15 @@ def main() -> None:
             leave(1)
         typer.echo(f"highrank: {explained(error)}", err=True)
         leave(2)
+    sys.exit(code)
+
+
+def _say_usage(error: Any) -> int:
+    """Say in one line which option is wrong, or print the help of a group alone; return 2."""
+    if not error.message or type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        path = error.ctx.command_path if error.ctx else "highrank"
+        said = error.format_message().removesuffix(".")
+        typer.echo(f"{path}: {said}; see {path} --help", err=True)
+    return 2
