@@ -19,8 +19,8 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1604,
     "benchmarks": 1323,
-    "cli": 3602,
-    "common": 2825,
+    "cli": 3640,
+    "common": 2828,
     "compat": 456,
     "criterions": 249,
     "data": 2310,
@@ -34,14 +34,14 @@ BUDGETS: dict[str, int] = {
     "models": 1866,
     "optim": 344,
     "reports": 2166,
-    "results": 2327,
-    "studies": 2493,
+    "results": 2354,
+    "studies": 2653,
     "tasks": 569,
     "top": 70,
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 45374
+LINES_OF_TESTS = 45580
 
 
 @pytest.fixture(scope="module")

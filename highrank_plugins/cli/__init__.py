@@ -325,7 +325,7 @@ def main() -> None:
 
 def _say_usage(error: Any) -> int:
     """Say in one line which option is wrong, or print the help of a group alone; return 2."""
-    if not error.message or type(error).__name__ == "NoArgsIsHelpError":
+    if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
     else:
         path = error.ctx.command_path if error.ctx else "highrank"

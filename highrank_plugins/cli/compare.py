@@ -155,11 +155,17 @@ def _compared_values(
     texts: list[str], metric: str | None, test: "PlannedTest", alpha: float
 ) -> "Compared":
     """Compare systems, given as NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS, with the first."""
+    from highrank_plugins.analysis.statistics import Summary
     from highrank_plugins.results.comparison import Compared, with_tests
+    from highrank_plugins.results.doubts import impossible
 
     if len(texts) < 2:
         raise ValueError(f"{', '.join(texts)}: give numbers of a baseline, then of other systems")
     systems = list(map(_given, texts))
+    for one in systems:
+        for value in one.given[:1] if isinstance(one.given, Summary) else one.given:
+            if wrong := impossible(metric or "value", value):
+                raise ValueError(f"{one.name}: {wrong}")
     if len({system.name for system in systems}) < len(systems):
         raise ValueError("two systems have one name; give each its own")
     compared = Compared(systems, [metric or "value"], systems[0].name, test, alpha)

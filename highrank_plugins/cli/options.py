@@ -190,3 +190,15 @@ def with_provenance(result: dict[str, Any]) -> dict[str, Any]:
     from highrank_plugins.common.provenance import conditions, typed_command
 
     return result | {"command": typed_command()} | conditions()
+
+
+def assignments(words: list[str]) -> dict[str, str]:
+    """Return KEY=VALUE of --option as a mapping, with underscores in keys."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--option {word}: expected KEY=VALUE")
+        if found.setdefault(name.replace("-", "_"), value) != value:
+            raise ValueError(f"--option {word}: {name} is given twice; give it once")
+    return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from highrank_plugins.cli.options import names, print_or_write, print_tables
+from highrank_plugins.cli.options import assignments, names, print_or_write, print_tables
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.names import flag
@@ -35,12 +35,6 @@ class RunOptions(BlockOptions):
     dry_run: bool = option(False, "Print members, commands, hours and disk; train nothing.")
     slurm: bool = option(False, "Submit an array of jobs to SLURM, with a task per member.")
     only: str | None = option(None, "Run this member alone, and write no table.")
-    at_most: int | None = option(
-        None,
-        "Run the first N seeds of each system. Tests wait for all of the first N; the others may "
-        "be added later, so the tests are sequential.",
-        ge=2,
-    )
     table: bool = option(False, "Run nothing; write the table of the finished members.")
     # last, since it hides the function
     option: list[str] | None = option(
@@ -51,6 +45,12 @@ class RunOptions(BlockOptions):
 class StudyOptions(RunOptions):
     """Say also what a study could find, and plan it."""
 
+    at_most: int | None = option(
+        None,
+        "Run the first N seeds of each system. Tests wait for all of the first N; the others may "
+        "be added later, so the tests are sequential.",
+        ge=2,
+    )
     all_tests: bool = option(False, "Also show effects and p-values, as table.csv always does.")
     registered: bool = option(
         False,
@@ -88,7 +88,7 @@ def ladder(file: Annotated[Path, "LADDER.yaml."], options: LadderOptions) -> Non
     from highrank_plugins.studies.ladder_table import judge, ladder_tables, of_points, of_records
 
     check_plot(options.plot)
-    read = read_ladder(file, _assignments(options.option or []))
+    read = read_ladder(file, assignments(options.option or []))
     if read.study is not None and options.record_folder is None:
         if options.plot is not None:
             raise ValueError("--plot: runs have ladder.svg beside their table; or give --records")
@@ -96,10 +96,11 @@ def ladder(file: Annotated[Path, "LADDER.yaml."], options: LadderOptions) -> Non
         return
     kind = "a file of points" if read.study is None else "--records"
     used = {"plot", "exp_dir"} | ({"record_folder", "option"} if read.study else set())
-    for name in options.model_dump(exclude_defaults=True, exclude=used):
-        word = flag({"record_folder": "records"}.get(name, name))
-        raise ValueError(f"{word}: changes nothing with {kind}; leave it out")
-    paths = sorted((options.record_folder or Path()).glob("*-*.json"))
+    _refuse_idle(options, used, kind)
+    records = options.record_folder or Path()
+    if not records.is_dir():
+        raise ValueError(f"--records {records}: no such folder; give one with ARM_SIZE-SEED.json")
+    paths = sorted(records.glob("*-*.json"))
     table, figures = judge(read, of_records(read, paths) if read.study else of_points(read))
     if options.plot is not None:
         draw(options.plot, *figures)
@@ -117,7 +118,7 @@ def study(file: Annotated[Path, "STUDY.yaml."], options: StudyOptions) -> None:
 
     if options.like is not None and options.effect is None:
         raise ValueError("--like: tells --effect how much seeds differ; give both")
-    read = read_study(file, _assignments(options.option or []))
+    read = read_study(file, assignments(options.option or []))
     _start(read, options, None, None, (options.effect, options.like))
 
 
@@ -135,7 +136,7 @@ def _start(
     from highrank_plugins.data.own_text import check_recipe
     from highrank_plugins.studies.definition import first_seeds, script_options
     from highrank_plugins.studies.members import prepare, study_folder
-    from highrank_plugins.studies.plan import most_seeds, planned
+    from highrank_plugins.studies.plan import most_seeds, new_plan, planned
     from highrank_plugins.studies.rates import trials_of
     from highrank_plugins.studies.runner import claim
     from highrank_plugins.studies.table import write_tables
@@ -144,13 +145,14 @@ def _start(
     exp_dir = options.exp_dir.resolve()
     folder = study_folder(read, exp_dir)
     only_plans = asked[0] is not None or way == "register"
-    first = None if options.dry_run or only_plans else options.at_most
+    at_most = getattr(options, "at_most", None)
+    first = None if options.dry_run or only_plans else at_most
     listed = most_seeds(read.members)
-    plan = planned(folder, first, listed)
-    most = options.at_most or (None if plan is None else int(plan["seeds"]))
+    plan = planned(folder, first, lambda n: new_plan(read, prepare(read, exp_dir), n))
+    most = at_most or (None if plan is None else int(plan["seeds"]))
     if most is not None and not only_plans:
         read = replace(read, members=first_seeds(read.members, most))
-        if options.at_most is None and most < listed:
+        if at_most is None and most < listed:
             _say(f"the plan has {most} of the {listed} seeds; --at-most {listed} takes all")
     if not (options.only or options.table):
         for line in check_recipe(script_options(read.recipe) | dict(read.options)):
@@ -158,10 +160,10 @@ def _start(
     members = prepare(read, exp_dir)
     if check is not None:
         check(members)
-    if only_plans:
-        _plan(read, members, folder, asked, most, bool(way))
-        return
     trials = trials_of(read, exp_dir)
+    if only_plans:
+        _plan(read, members, trials if way else None, folder, asked, most)
+        return
     if options.dry_run or options.slurm:
         _print_or_submit(read, trials, folder, options)
     else:
@@ -179,25 +181,37 @@ def _way(options: RunOptions, effect: float | None) -> str:
         ways.append("effect")
     if len(ways) > 1:
         raise ValueError(f"{' and '.join(map(flag, ways))} exclude each other; choose one")
+    if effect is not None or ways == ["register"]:
+        used = {"exp_dir", "option", "at_most", "effect", "like", "registered"}
+        _refuse_idle(options, used, flag("register" if ways else "effect"))
     return ways[0] if ways else ""
+
+
+def _refuse_idle(options: RunOptions, used: set[str], kind: str) -> None:
+    for name in options.model_dump(exclude_defaults=True, exclude=used):
+        word = flag({"record_folder": "records"}.get(name, name))
+        raise ValueError(f"{word}: changes nothing with {kind}; leave it out")
 
 
 def _plan(
     read: "Study",
     members: "list[PreparedMember]",
+    trials: "list[PreparedMember] | None",
     folder: Path,
     asked: tuple[float | None, Path | None],
     at_most: int | None,
-    is_registered: bool,
 ) -> None:
-    """Print what the study can see, and write its plan if that is asked for."""
+    """Print what the study can see, and write its plan, which `trials` of rates must not precede.
+
+    Without `trials` no plan is written.
+    """
     from highrank_plugins.studies.plan import FILE, forecast, register
 
     effect, like = asked
     for line in () if effect is None else forecast(read, members, like, effect, at_most):
         typer.echo(line)
-    if is_registered:
-        digest = register(read, members, folder, effect, at_most)
+    if trials is not None:
+        digest = register(read, members, trials, folder, effect, at_most)
         typer.echo(f"plan {digest[:12]}: {folder / FILE}")
 
 
@@ -274,17 +288,6 @@ def _run(
         print_tables(tables)  # its last line says what can be claimed
     failed = any(member.problem() not in (None, NOT_RUN) for member in members)
     raise typer.Exit(1 if failed else 0)
-
-
-def _assignments(words: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
-            raise ValueError(f"--option {word}: expected KEY=VALUE")
-        if found.setdefault(name.replace("-", "_"), value) != value:
-            raise ValueError(f"--option {word}: {name} is given twice; give it once")
-    return found
 
 
 def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: int | None) -> None:

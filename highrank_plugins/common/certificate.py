@@ -237,9 +237,12 @@ class Mass:
             "counted" if (self.text == number).any() else "absent"
             for number in (dictionary.eos(), dictionary.unk())
         )
+        return self.signed(f"unit:{unit}|ctx:{context}|eos:{ends}|unk:{unknown}", words)
+
+    def signed(self, what: str, words: int = 0) -> str:
+        """Return a signature that begins with what was scored; `words` as of `signature`."""
         mass = f"1{self.worst:+.0e}".replace("e-0", "e-")
         return (
-            f"ppl|unit:{unit}|ctx:{context}|eos:{ends}|unk:{unknown}|text:{self.name}-"
-            f"{self.digest[:8]}|n:{words or len(self.text)}|mass:{mass}|"
-            f"v:{highrank_plugins.__version__}"
+            f"ppl|{what}|text:{self.name}-{self.digest[:8]}|n:{words or len(self.text)}|"
+            f"mass:{mass}|v:{highrank_plugins.__version__}"
         )

@@ -99,9 +99,13 @@ def _signature(record: Record, metric: str) -> str:
 
 
 def require_comparable(metric: str, runs: Sequence[tuple[Path, Record]]) -> None:
-    """Refuse scores that were computed differently, and perplexities over other words."""
+    """Refuse scores that were computed differently, and perplexities over other words.
+
+    Refuse, too, a mass that is not 1, and a score without a signature beside others with one.
+    """
     first: dict[str, tuple[Path, str]] = {}
     for path, record in runs:
+        _require_mass(path, record)
         said = vocabulary(record) if is_perplexity(metric) else {}
         said["signature"] = _signature(record, metric)
         said["text"] = "|".join(_TEXT.findall(record.get("certificates", {}).get(metric, "")))
@@ -112,6 +116,29 @@ def require_comparable(metric: str, runs: Sequence[tuple[Path, Record]]) -> None
                     f"{path}: {metric} has the {what} {value}, but {there} has {other}: they "
                     "cannot be compared; leave one out"
                 )
+
+    signed = {path: _signature(one, metric) for path, one in runs if metric in one["metrics"]}
+    without = [path for path, signature in signed.items() if not signature]
+    if without and any(signed.values()) and is_perplexity(metric):
+        raise ValueError(
+            f"{without[0]}: no signature of {metric}, which other records have: nobody knows if "
+            "they compare; evaluate it again, or leave it out"
+        )
+
+
+def _require_mass(path: Path, record: Record) -> None:
+    """Refuse a record whose certificate says that Σ P(x) is not 1."""
+    train = record.get("config", {}).get("train", {})
+    # a tenth in evaluation, where it grows for very improbable words
+    bound = 1e-2 if train.get("fp16") or train.get("bf16") else 1e-4
+    for name, said in record.get("certificates", {}).items():
+        found = re.search(r"\|mass:([^|]*)", said)
+        gap = re.fullmatch(r"1([+-]\d+(?:\.\d+)?e[+-]?\d+)", found[1]) if found else None
+        if found and not (gap and abs(float(gap[1])) <= bound):
+            raise ValueError(
+                f"{path}: Σ P(x) of {name} is {found[1]}, not 1 within {bound:g}: it is no "
+                "perplexity; leave it out"
+            )
 
 
 def doubts(record: Record) -> list[str]:

@@ -158,6 +158,11 @@ def study_of(file: Path, tree: Tree, options: Mapping[str, str] | None) -> Study
             is_path = path is not None and may_be and path.exists()
             words[name] = str(path.resolve()) if path and is_path else as_word(value)
     _check_recipe_options(words, recipe, known, tree)
+    for name in ("lr", "seed") if settings.rates else settings.rates_set:
+        if name in settings.rates_set:
+            why = "trials have the rates and the first seed" if settings.rates else "give rates"
+            place = tree.place(("rates_set", name))
+            raise ConfigurationError(f"{place}: rates_set.{name}: changes no trial; {why}")
     members = _members(settings, tree)
     systems = [member.system for member in members]
     if settings.baseline is not None and settings.baseline not in systems:

@@ -1,7 +1,8 @@
 """Judge a difference over sizes: LADDER.yaml is a study at each size, or points of others."""
 
 import itertools
-import re
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,15 @@ from highrank_plugins.common.blocks import (
 )
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.studies.definition import Changes, Multiples, Seed, Study, Values, study_of
+from highrank_plugins.studies.definition import (
+    MOST_MEMBERS,
+    Changes,
+    Multiples,
+    Seed,
+    Study,
+    Values,
+    study_of,
+)
 from highrank_plugins.studies.members import PreparedMember
 
 DECADE = 10
@@ -32,9 +41,19 @@ def _three(found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _number(value: Any) -> Any:
+    """Return a number that YAML reads as text, such as 1e9."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
 def _two(seeds: Any) -> Any:
     if (len(seeds) if isinstance(seeds, list) else seeds if isinstance(seeds, int) else 0) < 2:
         raise ValueError(f"expected two seeds or more, their number or a list, got {seeds!r}")
+    if isinstance(seeds, int) and seeds > MOST_MEMBERS:
+        raise ValueError(f"{seeds:,} seeds, and a study has {MOST_MEMBERS:,} members at most")
     return seeds
 
 
@@ -70,7 +89,7 @@ class SizeSettings(BlockOptions):
 
     seeds: Annotated[int | list[Seed], BeforeValidator(_two)]
     set: Changes = Field({})
-    compute: Annotated[float, Field(gt=0)] | None = None
+    compute: Annotated[float | None, Field(gt=0), BeforeValidator(_number)] = None
 
 
 class LadderSettings(_JudgedSettings):
@@ -129,6 +148,7 @@ def read_ladder(file: Path, options: Mapping[str, str] | None = None) -> Ladder:
         return Ladder(tree, points, None)
     settings = validated(LadderSettings, tree)
     _check_arms(settings, {"": settings.arms}, tree)
+    _check_sizes(settings, tree)
     kept = {*"recipe options rates rates_set metric threads slurm".split()} & {*tree.values}
     values = {name: tree.values[name] for name in kept}
     values["members"] = dict(_members(settings, tree))
@@ -155,15 +175,48 @@ def _check_arms(
             raise ConfigurationError(
                 f"{place}: {has} has {apart[0]}, and {lacks} has not: give each size the same arms"
             )
-        if compute and not (re.fullmatch(r"[\d.]+(e\+?\d+)?", compute) and float(compute) > 0):
+        at = _number(compute)
+        if compute and not (isinstance(at, float) and 0 < at < math.inf):
             raise ConfigurationError(f"{place}: expected the compute of a run")
         if compute and settings.in_nats and not min(row.values()) > 0:
             raise ConfigurationError(f"{place}: a perplexity is above 0")
+    if len(first) < 2:
+        raise ConfigurationError(f"{tree.place(('points',))}: points: one arm; give two or more")
     if not metric_named(settings.metric).better:
         place = tree.place(("metric",))
         raise ConfigurationError(
             f"{place}: metric {settings.metric}: nobody knows if more is better"
         )
+
+
+def _check_sizes(settings: LadderSettings, tree: Tree) -> None:
+    """Refuse sizes that do not grow: rates are tried, and rules begin, at the first."""
+    names, of = list(settings.sizes), list(settings.sizes.values())
+    for what, values in (
+        ("compute", [one.compute for one in of]),
+        (settings.width, [one.set.get(settings.width) for one in of]),
+    ):
+        place = tree.place(("sizes", names[-1]))
+        if (what == "compute" and None in values) or not what:
+            continue
+        try:
+            numbers = [float(str(value)) for value in values]
+        except ValueError:
+            numbers = [0.0]
+        if not all(0 < n < math.inf for n in numbers) or numbers != sorted({*numbers}):
+            raise ConfigurationError(
+                f"{place}: {what} of the sizes is {', '.join(map(str, values))}: expected numbers "
+                "above 0, the smallest first, no two alike"
+            )
+    if settings.width and not settings.rules:
+        raise ConfigurationError(f"{tree.place(('width',))}: width: serves rules alone; give rules")
+    twice = [
+        n
+        for n, count in Counter(f"{arm}_{size}" for arm in settings.arms for size in names).items()
+        if count > 1
+    ]
+    if twice:
+        raise ConfigurationError(f"{tree.place(('arms',))}: arms: two members are named {twice[0]}")
 
 
 def _members(settings: LadderSettings, tree: Tree) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -183,21 +236,33 @@ def _members(settings: LadderSettings, tree: Tree) -> Iterator[tuple[str, dict[s
                         f"{tree.place(('rules', name))}: rules.{name}: give {name} in `set` of the "
                         f"file or of each arm, and `width` ({width or 'missing'}) in each size"
                     )
-                scale = float(of.set[width]) / float(start[width])
-                changes |= {name: float(f"{float(changes[name]) * scale**power:.4g}")}
+                changes |= {name: _scaled(changes[name], of.set[width], start[width], power)}
+                if changes[name] is None:
+                    raise ConfigurationError(
+                        f"{tree.place(('rules', name))}: rules.{name}: no finite multiple at {size}"
+                    )
             seeds = of.seeds if isinstance(of.seeds, list) else list(range(1, of.seeds + 1))
             tree.places["members", f"{arm}_{size}"] = tree.place(("sizes", size))
             yield f"{arm}_{size}", {"conf": one.conf, "set": changes | of.set, "seeds": seeds}
+
+
+def _scaled(value: Any, width: Any, start: Any, power: float) -> float | None:
+    """Return value × (width / start)^power to four digits, None if that is no number."""
+    try:
+        found = float(f"{float(value) * (float(width) / float(start)) ** power:.4g}")
+    except (ValueError, OverflowError, TypeError):
+        return None
+    return found if math.isfinite(found) else None
 
 
 def check_tokens(ladder: Ladder, members: Sequence[PreparedMember]) -> None:
     """Refuse an arm that reads another number of tokens than the baseline of its size."""
     of = {one.member.system: one.settings.train for one in members}
     base, *others = ladder.arms
-    for system in [name for name in of if name.startswith(f"{base}_")]:
-        size = system.removeprefix(f"{base}_")
+    assert isinstance(ladder.settings, LadderSettings)
+    for size in ladder.settings.sizes:
         for arm, name in itertools.product(others, _TOKENS):
-            own, control = of[f"{arm}_{size}"].get(name), of[system].get(name)
+            own, control = of[f"{arm}_{size}"].get(name), of[f"{base}_{size}"].get(name)
             if own != control:
                 raise ConfigurationError(
                     f"{ladder.tree.place(('arms', arm))}: arms.{arm}: {name} is {own} at {size}, "

@@ -25,7 +25,7 @@ from highrank_plugins.studies.ladder import Ladder, LadderSettings, PointSetting
 from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.studies.plan import StudyPlan, plan_notes
 from highrank_plugins.studies.rates import rate_notes
-from highrank_plugins.studies.table import link_done, no_records, why_untested
+from highrank_plugins.studies.table import keep_tested, link_done, no_records, why_untested
 
 
 class Measured(NamedTuple):
@@ -57,7 +57,10 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
     size, or has read other tokens there, is left out, with a note.
     """
     settings, rungs, notes = ladder.settings, dict[str, Any](), dict[str, list[str]]()
-    assert isinstance(settings, LadderSettings)
+    assert isinstance(settings, LadderSettings) and ladder.study is not None
+    there = {f"{_system(path)}-{_seed(path)}" for path in paths}
+    gone = [one.name for one in ladder.study.members if one.name not in there]
+    lost = {ladder.systems[name.rpartition("-")[0]] for name in gone}
     base, log = settings.baseline, math.log if settings.in_nats else float
     for size, of in settings.sizes.items():
         names = {f"{arm}_{size}": arm for arm in ladder.arms}
@@ -79,12 +82,18 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
     if not rungs:
         raise ValueError(f"no records of this ladder, such as {base}_{size}-1.json")
     said = [f"{note} ({', '.join(sizes)})." for note, sizes in notes.items()]
-    return Measured(rungs, said, {*ladder.arms} if len(rungs) < len(settings.sizes) else {*()})
+    said += [f"Not projected, since runs are missing: {', '.join(sorted(lost))}."] * bool(lost)
+    return Measured(rungs, said, {*ladder.arms} if len(rungs) < len(settings.sizes) else lost)
 
 
 def _system(path: Path) -> str:
     name = path.absolute().parent.name if path.name == RESULTS else path.stem
     return name.rpartition("-")[0]
+
+
+def _seed(path: Path) -> str:
+    name = path.absolute().parent.name if path.name == RESULTS else path.stem
+    return name.rpartition("-")[2]
 
 
 def _reads(record: Mapping[str, Any]) -> tuple[float, float]:
@@ -190,11 +199,11 @@ def ladder_tables(
     if not usable:
         return (empty := no_records(study, members, notes)), empty
     measured = of_records(ladder, usable)
-    if mixed := why_untested(members, {}, None):
-        notes.append(f"Nothing is projected, since {mixed}.")
-    lost = {ladder.systems[one.member.system] for one in members if mixed or one.name in problems}
-    notes += [f"Not projected, since runs are missing: {', '.join(sorted(lost))}."] * bool(lost)
+    if why := why_untested(members, {}, None, folder):
+        notes.append(f"Nothing is projected, since {why}.")
+    lost = {*ladder.arms} if why else measured.lost
     table, figures = judge(ladder, Measured(measured.rungs, [*notes, *measured.notes], lost))
+    keep_tested(members, folder, is_tested=bool(figures))
     if figures and plots.is_available():
         plots.draw(folder / "ladder.svg", *figures)
     return [table], [table]

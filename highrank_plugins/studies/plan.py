@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -15,8 +15,8 @@ from highrank_plugins.reports.tables import Cell, Table
 from highrank_plugins.results.comparison import compare_records, is_wild, pooled_deviation
 from highrank_plugins.results.doubts import is_perplexity
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.record import RESULTS, load_record
-from highrank_plugins.studies.definition import Member, Study
+from highrank_plugins.results.record import DIVERGED, RESULTS, load_record
+from highrank_plugins.studies.definition import MOST_MEMBERS, Member, Study
 from highrank_plugins.studies.members import NOT_RUN, PreparedMember
 from highrank_plugins.studies.runner import bytes_in, bytes_needed
 
@@ -27,21 +27,27 @@ TESTED = "tested.json"  # the keys of the members in the first table that had te
 StudyPlan = Mapping[str, Any]
 
 
-def planned(folder: Path, at_most: int | None, listed: int) -> StudyPlan | None:
-    """Return the plan of a study; write its seeds down if they are new.
+def planned(
+    folder: Path, at_most: int | None = None, new: Callable[[int], StudyPlan] | None = None
+) -> StudyPlan | None:
+    """Return the plan of a study, None without one.
 
-    The `listed` seeds are the most: those beyond `at_most` may be added after a look.
+    If there is none, `new` makes one with `at_most` seeds at the first look.
     """
     file = folder / FILE
-    if not file.is_file():
-        if at_most is None:
+    if not file.exists():
+        if at_most is None or new is None:
             return None
-        write_json(file, {"seeds": min(at_most, listed), "most": listed})
+        write_json(file, new(at_most))
     plan = read_json(file)
     if not isinstance(plan, dict) or type(plan.get("seeds")) is not int or plan["seeds"] < 2:
         raise ValueError(f"{file}: no number of seeds; write the one that was planned")
-    if type(plan.setdefault("most", plan["seeds"])) is not int or plan["most"] < plan["seeds"]:
-        raise ValueError(f"{file}: most: fewer than the {plan['seeds']} seeds of the first look")
+    most = plan.setdefault("most", plan["seeds"])
+    if type(most) is not int or not plan["seeds"] <= most <= MOST_MEMBERS:
+        raise ValueError(
+            f"{file}: most: expected the {plan['seeds']} seeds of the first look, or up to "
+            f"{MOST_MEMBERS:,}"
+        )
     if "sha256" in plan and plan["sha256"] != _digest(plan):
         raise ValueError(
             f"{file}: changed after it was registered; restore it, or choose another --exp-dir"
@@ -68,21 +74,36 @@ def unplanned(
 ) -> str | None:
     """Return why the seeds of a table allow no test.
 
-    All seeds of a look must be done. If seeds are added after a look that neither its plan nor its
-    file had, any test finds differences too often, since the look has spent all of alpha.
+    All seeds of a look must be done; to diverge is a result. If seeds are added after a look that
+    neither its plan nor its file had, or other seeds are taken, any test finds differences too
+    often, since the look has spent all of alpha.
     """
-    late = "seeds were added that were not planned before a look at fewer"
+    late = "seeds were added, left out or changed, which was not planned before a look"
+    now = _seeds(one.name for one in members)
     if plan is not None:
-        if problems or most_seeds(members) < plan["seeds"]:
+        then = _seeds(plan.get("keys", ()))
+        few = [name for name, own in now.items() if len(own) < _needed(plan, name)]
+        lost = any(problem != DIVERGED for problem in problems.values())
+        if lost or few or most_seeds(members) < plan["seeds"]:
             return f"not all of the planned seeds ({plan['seeds']} of each system or more) are done"
-        return late if most_seeds(members) > plan["most"] else None
+        apart = [
+            name for name, own in now.items() if name in then and own != then[name][: len(own)]
+        ]
+        return late if apart or most_seeds(members) > plan["most"] else None
     if NOT_RUN in problems.values():
         return "not all seeds are done"
-    before = read_json(folder / TESTED) if (folder / TESTED).is_file() else {}
-    keys = {one.name: one.key for one in members if one.name not in problems}
-    systems = {name.rpartition("-")[0] for name in before}
-    added = [name for name in keys if name not in before and name.rpartition("-")[0] in systems]
-    return late if added and before.items() & keys.items() else None
+    before = read_json(folder / TESTED) if (folder / TESTED).exists() else {}
+    keys = {one.name: one.key for one in members}
+    if any(keys.get(name, key) != key for name, key in before.items()):
+        return None  # another study: the same seeds of another configuration
+    then = _seeds(before)
+    return late if any(own != then.get(name, own) for name, own in now.items()) else None
+
+
+def _needed(plan: StudyPlan, system: str) -> int:
+    """Return how many seeds of a system a first look has by its plan."""
+    planned_seeds = _seeds(plan.get("keys", ())).get(system)
+    return 0 if planned_seeds is None else min(len(planned_seeds), int(plan["seeds"]))
 
 
 def held_by_plan(records: Sequence[Path]) -> dict[str, str]:
@@ -95,11 +116,13 @@ def held_by_plan(records: Sequence[Path]) -> dict[str, str]:
     runs = [path.absolute().parent for path in records]
     own = [(run.parent, run.name.rpartition("-")[0]) for run in runs]
     for path, (folder, system) in zip(records, own, strict=True):
-        plan = planned(folder, None, 0) if path.name == RESULTS else None
+        plan = planned(folder) if path.name == RESULTS else None
         if plan is not None and plan["most"] > plan["seeds"]:
             found[system] = looks
-        elif plan is not None and own.count((folder, system)) < plan["seeds"]:
-            found[system] = f"the plan of their study has {plan['seeds']} seeds of each system"
+        elif plan is not None:
+            need = _needed(plan, system) if "keys" in plan else plan["seeds"]
+            if own.count((folder, system)) < need:
+                found[system] = f"the plan of their study has {need} seeds of each"
     return found
 
 
@@ -131,12 +154,14 @@ def forecast(
     metric = metric_named(compared.metric)
     systems = [one for one in compared.systems if not is_wild(one, metric.name)]
     deviation = pooled_deviation(systems, metric.name)
+    if len(systems) < len(compared.systems) and not deviation:
+        few = f"the seeds of all systems in {where} deviate as where some failed to train"
     if not deviation:
         raise ValueError(f"--effect: {few}; give --like FOLDER of a study like it")
     unit = "nats" if is_perplexity(metric.name) else metric.title
     names = dict.fromkeys(member.member.system for member in members)
     tested = max(1, len(names) - 1)
-    most = len(members) // len(names)
+    most = min(map(len, _seeds(one.name for one in members).values()))
     now = min(at_most or most, most)
     looks = None if now == most else (now, most)
     alpha = PlannedTest(study.settings.test, looks).level(0.05 / tested)
@@ -161,27 +186,34 @@ def forecast(
 def register(
     study: Study,
     members: Sequence[PreparedMember],
+    trials: Sequence[PreparedMember],
     folder: Path,
     effect: float | None,
     at_most: int | None,
 ) -> str:
     """Write the plan before the first run, with the key of each member; return its digest."""
     file = folder / FILE
-    if file.is_file():
+    if file.exists():
         raise ValueError(f"{file}: this study has a plan already, which its table will be held to")
-    if done := [one.name for one in members if one.is_done()]:
+    if done := [one.name for one in [*members, *trials] if one.is_done()]:
         raise ValueError(f"--register: {done[0]} has been run; a plan is made before the first run")
-    listed = most_seeds(members)
-    plan = {
-        "seeds": min(at_most or listed, listed),
-        "most": listed,
-        "effect": effect,
-        **_settings(study),
-        "keys": {member.name: member.plan_key for member in members},
-    }
+    if most_seeds(members) < 2:
+        raise ValueError(f"{study.file}: --register: one seed of each system; list two or more")
+    plan = dict(new_plan(study, members, at_most)) | {"effect": effect}
     folder.mkdir(parents=True, exist_ok=True)
     write_json(file, plan | {"sha256": _digest(plan)})
     return _digest(plan)
+
+
+def new_plan(study: Study, members: Sequence[PreparedMember], at_most: int | None) -> StudyPlan:
+    """Return the plan of a study with all that it lists; seeds beyond `at_most` may be added."""
+    listed = most_seeds(members)
+    return {
+        "seeds": min(at_most or listed, listed),
+        "most": listed,
+        **_settings(study),
+        "keys": {member.name: member.plan_key for member in members},
+    }
 
 
 def plan_notes(study: Study, members: Sequence[PreparedMember], plan: StudyPlan) -> Iterator[str]:
@@ -189,27 +221,29 @@ def plan_notes(study: Study, members: Sequence[PreparedMember], plan: StudyPlan)
     beyond = most_seeds(members) > plan["most"]
     if beyond:
         yield f"Beyond the plan: it had {plan['most']} seeds of each system at most."
-    if "sha256" in plan:
-        now, short = _settings(study), plan["sha256"][:12]
+    if "keys" in plan:
+        now, digest = _settings(study), plan.get("sha256")
         changed = [name for name in now if (plan.get(name) or None) != (now[name] or None)]
         if changed := [*changed, *_changed_members(members, plan["keys"])]:
-            yield f"Changed since the plan {short} was registered: {', '.join(changed)}."
-        elif not beyond:
-            yield f"As registered, plan {short}."
+            since = f"{digest[:12]} was registered" if digest else "of the first look"
+            yield f"Changed since the plan {since}: {', '.join(changed)}."
+        elif digest and not beyond:
+            yield f"As registered, plan {digest[:12]}."
 
 
 def _changed_members(members: Sequence[PreparedMember], keys: Mapping[str, str]) -> Iterator[str]:
     """Yield members with another key, and systems that came, left, or have other seeds.
 
-    Of each system, the table may have its first seeds alone.
+    The table may have the first seeds alone, as many of each system.
     """
     own_keys = {member.name: member.plan_key for member in members}
     yield from (name for name, key in keys.items() if own_keys.get(name, key) != key)
     then, now = _seeds(keys), _seeds(own_keys)
     yield from (f"{system} is new" for system in now if system not in then)
+    most = max(map(len, now.values()))
     for system, seeds in then.items():
-        own = now.get(system, [])[: len(seeds)]
-        if own != seeds[: len(own)] or not own:
+        own = now.get(system, [])
+        if own[: len(seeds)] != seeds[:most]:
             listed = f"has seeds {', '.join(own)}" if own else "is missing"
             yield f"{system} {listed} (planned: {', '.join(seeds)})"
 

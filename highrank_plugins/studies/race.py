@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 import highrank_plugins
+from highrank_plugins.common.certificate import Mass
 from highrank_plugins.common.files import read_json, write_json, write_text
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.processes import ordered_map, usable_cores
@@ -29,16 +31,16 @@ from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.perplexity import UNIGRAM
 from highrank_plugins.results.record import UNFAIR
 from highrank_plugins.studies.definition import RaceSettings, TriedRates
+from highrank_plugins.studies.members import files_digest
 from highrank_plugins.studies.rates import best_rate, rate_notes
 from highrank_plugins.studies.trunk import (
-    FEATURES,
     ROWS,
-    TRUNK,
     FrozenTexts,
     dump,
     loss_of,
     open_trunk,
     read_texts,
+    read_trunk,
     refuse_other,
 )
 
@@ -69,6 +71,8 @@ class RaceRun(NamedTuple):
     def options(self) -> dict[str, Any]:
         """Return what changes its numbers, besides the features."""
         own = {"layer": self.layer, "lr": self.settings.lr * self.rate, "seed": self.seed}
+        if self.user_dir is not None:
+            own["user_dir"] = files_digest(self.user_dir, "*.[ch]pp", "*.py")
         unneeded = {"exp_dir", "layers", "rates", "jobs", "tokens"}
         return self.settings.model_dump(mode="json", exclude=unneeded) | own
 
@@ -90,9 +94,12 @@ def race(
             raise ValueError(f"--layers: {unknown_name_message('layer', layer, tokens())}")
     if BASELINE not in layers or len(layers) < 2:
         raise ValueError(f"--layers: name {BASELINE}, the baseline, and another layer at least")
-    if not all(0 < rate < math.inf for rate in rates):
-        raise ValueError(f"--rates {settings.rates}: expected numbers above 0")
+    shown = {f"{rate:g}" for rate in rates}  # which name the records
+    if not all(0 < rate < math.inf for rate in rates) or len(shown) < len(rates):
+        raise ValueError(f"--rates {settings.rates}: expected different numbers above 0")
     folder, jobs = settings.exp_dir, settings.jobs or usable_cores()
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--exp-dir {folder}: a file; name a folder")
     busy = f"another process runs the race in {folder}; wait, stop it, or name another --exp-dir"
     trunk = open_trunk(checkpoint, data, settings)
     with held_alone(folder / ".lock", busy):
@@ -128,18 +135,23 @@ def trained(run: RaceRun) -> float:
             import_user_module(Namespace(user_dir=str(run.user_dir)))
         torch.set_num_threads(1)
         write_json(run.file, record_of(run))
-    record = read_json(run.file)
-    refuse_other(run.file, record["config"]["train"], run.options)
-    of = record["train"]
-    loss = of.get("trained_valid_loss", of["best_valid_loss"])
-    return math.inf if loss is None else float(loss)
+    record, trunk = read_json(run.file), read_trunk(run.settings)
+    try:
+        of, options, own = record["train"], record["config"]["train"], record["trunk"]
+        loss = of.get("trained_valid_loss", of["best_valid_loss"])
+        loss = math.inf if loss is None else float(loss)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ValueError(f"{run.file}: not a record of a race; delete it") from None
+    refuse_other(run.settings, run.file, options, run.options)
+    refuse_other(run.settings, run.file, own, trunk["identity"])
+    return loss
 
 
 def record_of(run: RaceRun) -> dict[str, Any]:
     """Train a layer, and return the record of its best validation."""
     torch.manual_seed(run.seed)
     settings, texts = run.settings, read_texts(run.settings)
-    trunk = torch.load(settings.exp_dir / FEATURES / TRUNK, weights_only=True)
+    trunk = read_trunk(settings)
     start, processor = time.perf_counter(), time.process_time()
     head, losses = train(first_layer(run, trunk, texts), texts, run)
     seconds = time.perf_counter() - start
@@ -154,7 +166,8 @@ def record_of(run: RaceRun) -> dict[str, Any]:
     }  # fmt: skip
     if not math.isfinite(losses[-1]):
         lost = dict.fromkeys(("valid_loss", "best_valid_loss", "trained_valid_loss"))
-        return {"train": {**summary, **lost}, "config": {"train": run.options}}
+        known = {"config": {"train": run.options}, "trunk": trunk["identity"]}
+        return {"train": {**summary, **lost}, **known}
     counts = torch.bincount(texts["train"][1], minlength=head.num_classes).double() + 1
     nats = {
         "test_perplexity": loss_of(head, *texts["test"]),
@@ -165,15 +178,27 @@ def record_of(run: RaceRun) -> dict[str, Any]:
     signed = dict.fromkeys(nats, f"tokens:{count}|eval:static")
     signed["valid_perplexity"] = f"tokens:{len(texts['valid'][1])}|eval:static"
     signed[UNIGRAM] = f"tokens:{count}|words:{head.num_classes}"
+    certificate = mass_of(head, *texts["test"]).signed("unit:token|ctx:frozen")
     record = {
         "metrics": {name: round(math.exp(value), 4) for name, value in nats.items()},
         "signature": signed["test_perplexity"], "signatures": signed,
+        "certificates": {"test_perplexity": certificate},
         "config": {"train": run.options}, "seeds": [run.seed], "command": run.command,
         "vocabulary": trunk["identity"]["dictionary"], "train": summary,
         "trunk": trunk["identity"], "versions": versions(), "git": git_state(),
         "hardware": hardware(),
     }  # fmt: skip
     return record | {"doubts": doubts(record)}
+
+
+@torch.no_grad()
+def mass_of(head: Head, features: Tensor, target: Tensor) -> Mass:
+    """Return the mass at 64 positions of a text, as the loss scores them; refuse another than 1."""
+    mass = Mass(target, "test", features.dtype)
+    some, words = features[mass.places], target[mass.places]
+    head.eval()
+    mass.add(-head.nll(some, words, reduction="none").loss, words, head(some))
+    return mass
 
 
 @torch.no_grad()
@@ -244,7 +269,7 @@ def tables_of(
         raise ValueError(f"{BASELINE}, the baseline, diverges; lower --lr or --rates")
     compared = compare_records(records, "test_perplexity", BASELINE, untested=untested)
     first = compared.systems[0].runs[0].record
-    own = torch.load(settings.exp_dir / FEATURES / TRUNK, weights_only=True)["layer"]
+    own = read_trunk(settings)["layer"]
     notes = [
         f"Only the layers were trained, for {first['train']['updates']:,} updates each, on frozen "
         f"features. The trunk's own layer has {first['metrics']['trunk_test_perplexity']:.2f} on "

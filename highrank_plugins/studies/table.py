@@ -71,14 +71,19 @@ def _compare(
     test = test_of(study, plan)
     compared = compare_records(usable, settings.metric, baseline, test, untested=untested)
     is_tested = any(one.comparison for one in compared.systems)
-    if plan is None and is_tested and not (folder / TESTED).is_file():
-        write_json(folder / TESTED, {one.name: one.key for one in found})
+    keep_tested(members, folder, is_tested and plan is None)
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
         own = [note for note in compared.notes if not note.startswith("Nothing is tested")]
         compared = replace(compared, notes=[f"Nothing is tested, because {why}.", *own])
     compared = replace(compared, notes=[*compared.notes, *notes])
     short, whole = (comparison_tables(compared, False, all_tests=every) for every in (False, True))
     return short, whole
+
+
+def keep_tested(members: Sequence[PreparedMember], folder: Path, is_tested: bool) -> None:
+    """Keep the members of the first table that has tests, see `unplanned`."""
+    if is_tested and not (folder / TESTED).exists():
+        write_json(folder / TESTED, {one.name: one.key for one in members})
 
 
 def link_done(

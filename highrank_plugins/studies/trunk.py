@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ FrozenTexts = Mapping[str, tuple[Tensor, Tensor]]  # split → features [N, F], 
 SPLITS = ("train", "valid", "test")
 ROWS = 2000  # tokens that are scored at a time
 FEATURES, TRUNK, SCORE = "features", "trunk.pt", "score.json"
+BEGUN = "identity.json"  # of the features, before the first of them are written
 MOST_CONTEXT = 512  # tokens of a block that a model of transformers reads at once
 
 
@@ -47,26 +49,41 @@ def dump(trunk: Trunk, settings: RaceSettings) -> None:
     Refuse the folder of another race, and features that have changed since they were written.
     """
     folder = settings.exp_dir / FEATURES
-    before = torch.load(folder / TRUNK, weights_only=True) if (folder / TRUNK).exists() else {}
-    asked = trunk.identity | {"tokens": str(settings.tokens)}
-    refuse_other(folder, before.get("identity", {}), asked)
+    before = read_trunk(settings) if (folder / TRUNK).exists() else {}
+    begun, asked = folder / BEGUN, {"tokens": str(settings.tokens)} | trunk.identity
+    if begun.exists():
+        refuse_other(settings, folder, read_json(begun), asked)
+    refuse_other(settings, folder, before.get("identity", {}), asked)
+    write_json(begun, asked)
     for split in SPLITS:
         trunk.write(split, folder / split)
     files = [f"{split}/{name}.npy" for split in SPLITS for name in ("features", "targets")]
     own = asked | {f"{FEATURES}/{file}": checksum(folder / file) for file in files}
-    refuse_other(folder, before.get("identity", {}), own)
+    refuse_other(settings, folder, before.get("identity", {}), own)
     if not before:
         kept = {"identity": own, **trunk.own()}
         write_whole(folder / TRUNK, lambda file: torch.save(kept, file))
 
 
-def refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def read_trunk(settings: RaceSettings) -> dict[str, Any]:
+    """Return the trunk's own layer, its score and the identity of its features."""
+    path = settings.exp_dir / FEATURES / TRUNK
+    try:
+        return dict(torch.load(path, weights_only=True))
+    except (RuntimeError, ValueError, OSError, EOFError, UnpicklingError) as error:
+        why = str(error).partition("\n")[0]
+        raise ValueError(f"{path}: damaged ({why}); delete {settings.exp_dir}") from None
+
+
+def refuse_other(
+    settings: RaceSettings, path: Path, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
     """Refuse features or a record of another trunk, text or option."""
     for name, value in now.items():
         if name in before and before[name] != value:
             raise ValueError(
                 f"{path} is of another race: {name} was {str(before[name])[:16]}, and is "
-                f"{str(value)[:16]} now; name another --exp-dir, or delete it"
+                f"{str(value)[:16]} now; name another --exp-dir, or delete {settings.exp_dir}"
             )
 
 

@@ -196,7 +196,6 @@ def test_masses_are_noted_and_do_not_enter_the_comparison(records):
         ({"versions": {"torch": "3"}}, "Versions of torch differ: 2 (mos, softmax, gss); 3 (mos)."),
         ({"hardware": {"cores": 2}}, "Machines differ, so speeds do not compare: 1 × a (mos, "),
         ({"signatures": {"test_perplexity": SIGNATURE, "x": "1"}}, ""),
-        ({"signatures": {}}, "Signatures of test_perplexity differ: tokens:100|eval:static; unkn"),
         ({"config": {"train": {"seed": 9}}}, "Runs of mos differ in corpus.vocab_size, "),
     ],
 )

@@ -41,6 +41,11 @@ def test_a_system_that_failed_to_train_does_not_widen_what_the_others_would_find
     [
         (["softmax=57:-.1:10", "mos=56,55"], "an SD of 0 or more and two runs or more"),
         (["softmax=57:.1:1", "mos=56,55"], "an SD of 0 or more and two runs or more"),
+        (["softmax=57,inf", "mos=56,55"], "a run is no finite number"),
+        (
+            ["softmax=-5,1", "mos=56,55", "--metric", "test_perplexity"],
+            "softmax: test_perplexity is",
+        ),
         (["softmax=57,58"], "softmax=57,58: give numbers of a baseline, then of other systems"),
         (["softmax=57,58", "mos=56,55", "--alpha", "0"], "alpha"),
         (["softmax=57,58", "mos=56,55", "--alpha", "1"], "alpha"),

@@ -17,7 +17,7 @@ from highrank_plugins.common.provenance import hardware
 from highrank_plugins.studies.definition import read_study
 from tests.studies.stub import folder_of, starts, study, table_of, write_stub, write_study
 
-LATE = "seeds were added that were not planned before a look at fewer"
+LATE = "seeds were added, left out or changed, which was not planned before a look"
 
 
 def test_tests_wait_for_the_seeds_that_were_planned(tmp_path):
@@ -46,7 +46,8 @@ def test_tests_wait_for_the_seeds_that_were_planned(tmp_path):
     plan = folder_of(file) / "plan.json"
     for wrong, why in (
         ("[]", "no number of seeds"),
-        ('{"seeds": 3, "most": 2}', "most: fewer than"),
+        ('{"seeds": 3, "most": 2}', "most: expected the 3 seeds of the first look, or up to"),
+        ('{"seeds": 3, "most": 3000000}', "most: expected the 3 seeds of the first look, or up"),
     ):
         plan.write_text(wrong)
         done = study(file)
@@ -66,7 +67,7 @@ def test_compare_leaves_the_tests_of_several_looks_to_the_study(tmp_path):
     (folder_of(file) / "plan.json").write_text('{"seeds": 4, "most": 4}')
     partial = CliRunner().invoke(app, words).output
     assert "p (Holm)" not in partial and "**" not in partial
-    assert "since the plan of their study has 4 seeds of each system: " in partial
+    assert "since the plan of their study has 4 seeds of each: " in partial
 
 
 def test_seeds_that_are_added_after_a_tested_table_have_no_test(tmp_path):
@@ -135,6 +136,8 @@ def test_a_study_is_held_to_its_registered_plan(tmp_path):
         ([1, 2, 3], "softmax", "mos is missing (planned: 1, 2, 3)."),
         ([1, 2, 3], "softmax mos mixtape", "registered: mixtape is new."),
         ([1, 2, 3, 4], "softmax mos", "As registered"),
+        ({"mos": [1, 2]}, "softmax mos", "mos has seeds 1, 2 (planned: 1, 2, 3)."),
+        ({"softmax": [1, 2]}, "softmax mos", "softmax has seeds 1, 2 (planned: 1, 2, 3)."),
     ],
 )
 def test_other_seeds_and_systems_than_registered_are_named(tmp_path, seeds, names, said):
@@ -142,19 +145,72 @@ def test_other_seeds_and_systems_than_registered_are_named(tmp_path, seeds, name
     file = write_stub(tmp_path, members=members, seeds=[1, 2, 3], baseline="softmax")
     assert study(file, "--register").exit_code == 0
     tree = yaml.safe_load(file.read_text())
-    now = tree | {"seeds": seeds, "members": {name: {"conf": name} for name in names.split()}}
+    own = seeds if isinstance(seeds, dict) else {}  # of one system alone
+    listed = {name: {"conf": name} for name in names.split()}
+    for name, some in own.items():
+        listed[name]["seeds"] = some
+    now = tree | {"seeds": [1, 2, 3] if own else seeds, "members": listed}
     file.write_text(yaml.safe_dump(now, sort_keys=False))
     done = study(file)
-    assert done.exit_code == 0 and len(starts(file)) == 3 * len(names.split())
+    assert done.exit_code == 0
+    assert len(starts(file)) == 3 * len(names.split()) - len(own)
     text = table_of(file).decode()
+    assert ("p Holm" in text) == ("egistered" in said)
     assert said in text and ("As registered" in text) == ("As" in said)
-    assert ("the plan has 3 of the 4 seeds; --at-most 4 takes all" in done.output) == (
-        4 in seeds[3:]
-    )
-    if seeds[3:]:
+    more = seeds == [1, 2, 3, 4]
+    assert ("the plan has 3 of the 4 seeds; --at-most 4 takes all" in done.output) == more
+    if more:
         assert study(file, "--at-most", "4").exit_code == 0
         text = table_of(file).decode()
         assert "Beyond the plan: it had 3 seeds" in text and "As registered" not in text
+
+
+def test_the_first_look_keeps_metric_seeds_and_members(tmp_path):
+    file = write_stub(tmp_path, seeds=[1, 2, 3, 4], baseline="softmax", metric="test_perplexity")
+    assert study(file, "--at-most", "2").exit_code == 0
+    text = table_of(file).decode()
+    assert "p Holm" in text and "registered" not in text and "Changed" not in text
+    tree = yaml.safe_load(file.read_text())
+    write_study(tmp_path, tree | {"metric": "valid_perplexity"})
+    assert study(file).exit_code == 0
+    assert "Changed since the plan of the first look: metric." in table_of(file).decode()
+    write_study(tmp_path, tree | {"seeds": [5, 6, 7, 8]})
+    assert study(file).exit_code == 0
+    text = table_of(file).decode()
+    assert "mos has seeds 5, 6 (planned: 1, 2, 3, 4)" in text
+    assert f"since {LATE}: " in text and "p Holm" not in text
+
+
+@pytest.mark.parametrize("members", [[4, 5, 6], [1, 2]])
+def test_other_seeds_than_those_of_a_tested_table_have_no_test(tmp_path, members):
+    file = write_stub(tmp_path, seeds=[1, 2, 3], baseline="softmax")
+    assert study(file).exit_code == 0 and "p Holm" in table_of(file).decode()
+    tree = yaml.safe_load(file.read_text())
+    write_study(tmp_path, tree | {"seeds": members})
+    assert study(file).exit_code == 0
+    text = table_of(file).decode()
+    assert f"since {LATE}: softmax, mos, mixtape." in text and "p Holm" not in text
+
+
+def test_a_seed_that_diverged_takes_the_test_of_its_system_alone(tmp_path):
+    file = write_stub(tmp_path, seeds=[1, 2, 3], baseline="softmax", options={"failing": "mos-2"})
+    assert study(file, "--at-most", "3").exit_code == 1
+    text = table_of(file).decode()
+    assert "mos-2: diverged" in text and "p Holm" in text
+
+
+def test_a_plan_needs_two_seeds_and_comes_before_the_trials_of_rates(tmp_path):
+    file = write_stub(tmp_path, seeds=[1])
+    done = study(file, "--register")
+    assert done.exit_code == 2 and "--register: one seed of each system; list two" in done.output
+    for words in (["--register", "--jobs", "1"], ["--effect", "1", "--all-tests"]):
+        done = study(file, *words)
+        assert done.exit_code == 2 and "changes nothing with --" in done.output
+    assert not (folder_of(file) / "plan.json").exists()
+    write_study(tmp_path, yaml.safe_load(file.read_text()) | {"seeds": [1, 2], "rates": [1, 3]})
+    assert study(file, "--only", "mos_rate3-1").exit_code == 0
+    done = study(file, "--register")
+    assert done.exit_code == 2 and "--register: mos_rate3-1 has been run" in done.output
 
 
 def test_a_plan_is_made_before_the_first_run(tmp_path):

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from highrank_plugins.heads import build_head
+from highrank_plugins.heads import Softmax, build_head
 from highrank_plugins.inference.collector import Collector
 from highrank_plugins.studies import race as racing
 from highrank_plugins.studies.definition import RaceSettings
+from highrank_plugins.studies.members import files_digest
 from highrank_plugins.studies.race import RaceRun, first_layer, loss_of, race, read_texts, train
 from tests.inference.checkpoints import write_checkpoint
 from tests.tasks.built import build
@@ -148,7 +149,40 @@ def test_a_layer_that_diverged_is_not_tested(copied, trunk):
 def diverged(file: Path) -> None:
     found = json.loads(file.read_text())
     lost = dict.fromkeys(("valid_loss", "best_valid_loss", "trained_valid_loss"))
-    file.write_text(json.dumps({"train": found["train"] | lost, "config": found["config"]}))
+    kept = {name: found[name] for name in ("config", "trunk")}
+    file.write_text(json.dumps({"train": found["train"] | lost, **kept}))
+
+
+class Cheat(Softmax):
+    """A layer whose loss is a nat less than −log P."""
+
+    def nll(self, *given, **options):
+        found = super().nll(*given, **options)
+        return found._replace(loss=found.loss - 1)
+
+
+def test_a_loss_that_is_not_that_of_the_probabilities_is_refused(finished):
+    settings, _ = finished
+    features, target = read_texts(settings)["test"]
+    sizes = {"num_classes": int(target.max()) + 1, "feature_dim": features.size(1)}
+    assert racing.mass_of(Softmax(**sizes), features, target).worst < 1e-5
+    with pytest.raises(ValueError, match="as it was scored, sums to 2"):
+        racing.mass_of(Cheat(**sizes), features, target)
+
+
+def test_the_records_of_a_race_have_a_mass(finished):
+    found = records(finished[0])["1/softmax-1.json"]["certificates"]["test_perplexity"]
+    assert re.search(r"^ppl\|unit:token\|ctx:frozen\|text:test-.*\|mass:1[+-]\de-", found)
+
+
+def test_a_changed_layer_of_the_user_is_another_race(finished, tmp_path):
+    (tmp_path / "__init__.py").write_text("")
+    settings, _ = finished
+    runs = [RaceRun(settings, "own", 1.0, 1, "", tmp_path)]
+    before = runs[0].options
+    (tmp_path / "__init__.py").write_text("SCALE = 2")
+    files_digest.cache_clear()
+    assert runs[0].options != before
 
 
 def test_a_rate_that_only_harms_is_not_chosen(copied, trunk):
@@ -174,6 +208,24 @@ def test_another_trunk_changed_features_and_another_dictionary_are_refused(
 
     other = write_checkpoint(tmp_path / "b.pt", build(stream_data, "--dropout", "0.3"))
     assert "features is of another race: checkpoint was" in refused(other)
+    shutil.move(copied.exp_dir / "features", tmp_path / "features")
+    assert "softmax-1.json is of another race: checkpoint was" in refused(other)
+    shutil.rmtree(copied.exp_dir / "features")
+    shutil.move(tmp_path / "features", copied.exp_dir / "features")
+    trunk_file = copied.exp_dir / "features" / "trunk.pt"
+    whole = trunk_file.read_bytes()
+    trunk_file.unlink()  # of a race that was killed before all features were there
+    assert "features is of another race: checkpoint was" in refused(other)
+    trunk_file.write_bytes(whole[:100])
+    assert "trunk.pt: damaged" in refused()
+    trunk_file.write_bytes(whole)
+    tokens = copied.model_copy(update={"tokens": 200})
+    assert "features is of another race: tokens was 300, and is 200 now" in refused(settings=tokens)
+    for wrong in ("[]", "{}", '{"train": {"best_valid_loss": "abc"}}'):
+        saved = (path := copied.exp_dir / "runs" / "1" / "softmax-1.json").read_text()
+        path.write_text(wrong)
+        assert f"{path}: not a record of a race; delete it" in refused()
+        path.write_text(saved)
     assert "softmax-1.json is of another race: batch was 50, and is 60 now" in refused(
         settings=copied.model_copy(update={"batch": 60})
     )
@@ -194,8 +246,9 @@ def test_another_trunk_changed_features_and_another_dictionary_are_refused(
         (["softmax", "sigsoftmx"], [1.0], "did you mean"),
         (["mos", "moc"], [1.0], "name softmax, the baseline"),
         (["softmax"], [1.0], "another layer at least"),
-        (LAYERS, [1.0, -1.0], "expected numbers above 0"),
-        (LAYERS, [math.nan], "expected numbers above 0"),
+        (LAYERS, [1.0, -1.0], "expected different numbers above 0"),
+        (LAYERS, [1.0, 1.0000001], "expected different numbers above 0"),
+        (LAYERS, [math.nan], "expected different numbers above 0"),
         (LAYERS, [1.0], "missing.pt"),
     ],
 )

@@ -22,6 +22,20 @@ def members_of(file, folder="exp"):
     return read, trials, prepare(tuned(read, trials), exp_dir)
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"rates": RATES, "rates_set": {"lr": 5}}, "rates_set.lr: changes no trial; trials have"),
+        ({"rates": RATES, "rates_set": {"seed": 5}}, "rates_set.seed: changes no trial; trials"),
+        ({"rates_set": {"max_epoch": 5}}, "rates_set.max_epoch: changes no trial; give rates"),
+    ],
+)
+def test_what_changes_no_trial_is_refused(tmp_path, changes, why):
+    file = write_stub(tmp_path, seeds=[1, 2], **changes)
+    done = study(file)
+    assert done.exit_code == 2 and why in done.output and len(done.output.splitlines()) == 1
+
+
 def test_each_system_gets_the_best_of_its_trials_for_all_seeds(tmp_path):
     file = write_stub(tmp_path, rates=RATES, seeds=[4, 5, 6], baseline="softmax")
     assert study(file).exit_code == 0
