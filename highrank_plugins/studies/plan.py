@@ -74,9 +74,8 @@ def unplanned(
 ) -> str | None:
     """Return why the seeds of a table allow no test.
 
-    All seeds of a look must be done; to diverge is a result. If seeds are added after a look that
-    neither its plan nor its file had, or other seeds are taken, any test finds differences too
-    often, since the look has spent all of alpha.
+    All seeds of a look must be done; to diverge is a result. A look has spent all of alpha. With
+    seeds that neither its plan nor its file had, any later test finds differences too often.
     """
     late = "seeds were added, left out or changed, which was not planned before a look"
     now = _seeds(one.name for one in members)
