@@ -207,7 +207,9 @@ def register(
 def new_plan(study: Study, members: Sequence[PreparedMember], at_most: int | None) -> StudyPlan:
     """Return the plan of a study with all that it lists; seeds beyond `at_most` may be added."""
     listed = most_seeds(members)
+    first = study.file.read_text(encoding="utf-8").partition("\n")[0]
     return {
+        "question": first.lstrip("# ") if first.startswith("#") else "",
         "seeds": min(at_most or listed, listed),
         "most": listed,
         **_settings(study),

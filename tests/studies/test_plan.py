@@ -95,9 +95,11 @@ def test_seeds_that_are_added_after_a_tested_table_have_no_test(tmp_path):
 
 def test_a_registered_plan_may_have_several_looks(tmp_path):
     file = write_stub(tmp_path, seeds=[1, 2, 3], baseline="softmax")
+    file.write_text("# Which layer?\n" + file.read_text())
     assert study(file, "--register", "--at-most", "2").exit_code == 0
     plan = json.loads((folder_of(file) / "plan.json").read_text())
     assert (plan["seeds"], plan["most"], len(plan["keys"])) == (2, 3, 9)
+    assert plan["question"] == "Which layer?"
     for seeds in (2, 3):
         assert study(file, "--at-most", str(seeds)).exit_code == 0
         text = table_of(file).decode()
