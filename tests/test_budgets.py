@@ -26,22 +26,22 @@ BUDGETS: dict[str, int] = {
     "data": 2310,
     "evaluation": 277,
     "heads": 3222,
-    "hooks": 2846,
+    "hooks": 2856,
     "huggingface": 696,
     "inference": 1197,
-    "losses": 5629,
+    "losses": 5631,
     "measures": 1926,
-    "models": 1866,
-    "optim": 344,
+    "models": 1880,
+    "optim": 368,
     "reports": 2166,
     "results": 2354,
-    "studies": 2653,
+    "studies": 2654,
     "tasks": 569,
     "top": 70,
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 45580
+LINES_OF_TESTS = 45630
 
 
 @pytest.fixture(scope="module")

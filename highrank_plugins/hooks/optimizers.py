@@ -26,27 +26,36 @@ from highrank_plugins.common.user_error import UserError
 
 # the only attribute that fairseq copies to the float32 copies of parameters
 _ATTRIBUTE = "optim_overrides"
+ADAM = "by_adam"  # in the groups of `AveragedSGD`
 STOPPING = "early_stopping"  # in checkpoints
 
 
-def set_own_rate(parameter: nn.Parameter, lr: float) -> None:
-    """Train `parameter` with learning rate `lr` while the others have the first value of --lr."""
-    setattr(parameter, _ATTRIBUTE, {"optimizer": {"lr": lr}})
+def set_own_rate(parameter: nn.Parameter, lr: float, by_adam: bool = False) -> None:
+    """Train `parameter` with learning rate `lr` while the others have the first value of --lr.
+
+    `by_adam` is for optimizers with `adam_groups`.
+    """
+    setattr(parameter, _ATTRIBUTE, {"optimizer": {"lr": lr, ADAM: by_adam}})
 
 
 def own_rate(parameter: nn.Parameter) -> float | None:
     """Return the rate that `set_own_rate` set."""
-    overrides = getattr(parameter, _ATTRIBUTE, {})
-    return overrides.get("optimizer", {}).get("lr")
+    return _own(parameter).get("lr")
+
+
+def _own(parameter: nn.Parameter) -> dict[str, Any]:
+    return dict(getattr(parameter, _ATTRIBUTE, {}).get("optimizer", {}))
 
 
 @replaces(optim, "build_optimizer")
 def build_optimizer(stock: Callable, cfg: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
     """Build the optimizer of a configuration, with a group for each parameter's own rate."""
     built = stock(cfg, params, *args, **kwargs)
-    rates = sorted({own_rate(p) for p in built.params} - {None})
-    if not rates or len(built.param_groups) != 1:  # `require_found` refuses groups of others
+    own = {(one["lr"], one[ADAM]) for p in built.params if (one := _own(p))}
+    if not own or len(built.param_groups) != 1:  # `require_found` refuses groups of others
         return built
+    if any(by_adam for _, by_adam in own) and not hasattr(built.optimizer, "adam_groups"):
+        raise UserError("--head-adam-lr: this optimizer has no groups with Adam: use nt_asgd")
     base = built.get_lr()
     if base is None or not (isfinite(base) and base > 0):
         raise UserError(f"a parameter with its own learning rate needs --lr above 0, got {base}")
@@ -54,11 +63,12 @@ def build_optimizer(stock: Callable, cfg: Any, params: Any, *args: Any, **kwargs
     everything = first["params"]
     first["params"] = [p for p in everything if own_rate(p) is None]
     settings = {name: value for name, value in first.items() if name != "params"}
-    for rate in rates:
-        own = [p for p in everything if own_rate(p) == rate]
-        built.optimizer.add_param_group(settings | {"params": own, "lr": rate})
+    for rate, by_adam in sorted(own):
+        params = [p for p in everything if _own(p) == {"lr": rate, ADAM: by_adam}]
+        group = settings | {"params": params, "lr": rate} | ({ADAM: True} if by_adam else {})
+        built.optimizer.add_param_group(group)
     # not stored in the groups, because a resumed training run takes those from the checkpoint
-    built.ratios_to_lr = [1.0, *(rate / base for rate in rates)]
+    built.ratios_to_lr = [1.0, *(rate / base for rate, _ in sorted(own))]
     return built
 
 

@@ -100,10 +100,12 @@ def is_distributed(module: nn.Module) -> bool:
 
 
 def has_own_hooks(module: nn.Module) -> bool:
-    """Whether hooks other than FSDP's run around `forward`."""
+    """Whether hooks other than those of FSDP, of fairseq and our own run around `forward`."""
     kinds = [getattr(module, kind) for kind in HOOKS]
     return any(kinds) and any(
-        not _comes_from(hook, *TRANSPARENT[:1]) for hooks in kinds for hook in hooks.values()
+        not _comes_from(hook, *TRANSPARENT[:1], "fairseq", PACKAGE)
+        for hooks in kinds
+        for hook in hooks.values()
     )
 
 

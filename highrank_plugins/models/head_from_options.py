@@ -14,7 +14,7 @@ from torch import nn
 from highrank_plugins.common.names import flag, layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head, make_matrix, with_layer_of_arch
-from highrank_plugins.hooks.optimizers import set_own_rate
+from highrank_plugins.hooks.optimizers import own_rate, set_own_rate
 from highrank_plugins.models.head_options import (
     AXES,
     COMMON,
@@ -120,7 +120,17 @@ def head_from_options(
                 "its name, or list options that change the function in `constants` of the class",
                 *(layer_name(part), option),
             )
+    if (lr := cfg.head_adam_lr) is not None:
+        _require_rate("--head-adam-lr", lr)
+        for parameter in head.parameters():
+            if own_rate(parameter) is None:
+                set_own_rate(parameter, lr, by_adam=True)
     return head
+
+
+def _require_rate(option: str, lr: float) -> None:
+    if not (isfinite(lr) and lr > 0):
+        raise UserError(f"{option} must be above 0, got {lr}")
 
 
 def _set_rate(layer: Choice, part: nn.Module, cfg: Namespace) -> None:
@@ -129,8 +139,7 @@ def _set_rate(layer: Choice, part: nn.Module, cfg: Namespace) -> None:
     if lr is None:
         return
     option, trained = flag(layer.rate), layer.cls.own_rate
-    if not (isfinite(lr) and lr > 0):
-        raise UserError(f"{option} must be above 0, got {lr}")
+    _require_rate(option, lr)
     parameter = getattr(part, trained, None)
     if not isinstance(parameter, nn.Parameter):
         raise UserError(

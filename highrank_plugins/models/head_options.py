@@ -68,6 +68,11 @@ class HeadOptions(FairseqDataclass):
         "K softmaxes) in the training loss, which keeps logits small; PaLM: 1e-4 (default: 0)",
         0.0,
     )
+    head_adam_lr: Optional[float] = described(
+        "with --optimizer nt_asgd: train the head, and embeddings that share its matrix, by Adam "
+        "at this rate while the others have SGD at the first --lr; a schedule changes both alike "
+        "(default: SGD)"
+    )
     head_monitor: int = described(
         "measure the head every N updates and show it in log lines and "
         "--tensorboard-logdir (default: 0, never)",

@@ -44,6 +44,8 @@ class AveragedSGD(TrainingListener, ASGD):
     A trainer notifies it of events (see hooks/trainer.py): evaluation and checkpoints use
     the averages, which then lie in the parameters; `zero_grad` puts the raw weights back.
 
+    A group with "by_adam" takes the directions of Adam (β = 0.9, 0.999) in place of gradients.
+
     `nonmono` is n of the trigger; with `at_epoch` averaging starts at the end of this epoch (0:
     with the first step). With `stop`, `finished` becomes true where the trigger would switch.
     """
@@ -57,6 +59,7 @@ class AveragedSGD(TrainingListener, ASGD):
                 raise ValueError(f"{name} must be at least 0, got {value}")
         super().__init__(params, lr=lr, lambd=0.0, t0=0.0, weight_decay=weight_decay)
         self.nonmono, self.at_epoch, self.stop = nonmono, at_epoch, stop
+        self.moments: dict[int, tuple[int, Tensor, Tensor]] = {}  # of Adam: steps, m, v
         self.losses: list[float] = []
         self.first_epoch: int | None = None
         self.averaging = False
@@ -67,12 +70,14 @@ class AveragedSGD(TrainingListener, ASGD):
         """Take one step; update the average if averaging is on."""
         if self.averages_in_model:
             raise RuntimeError("the parameters hold averages: call zero_grad() before a step")
-        if self.averaging:
-            return super().step(closure)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._take_adams_directions()
+        if self.averaging:
+            super().step()
+            return loss
         for group in self.param_groups:  # p ← p − lr (g + weight_decay p)
             params = [p for p in group["params"] if p.grad is not None]
             grads: list[Tensor] = [p.grad for p in params]
@@ -81,6 +86,24 @@ class AveragedSGD(TrainingListener, ASGD):
             if params:
                 torch._foreach_add_(params, grads, alpha=-group["lr"])
         return loss
+
+    def adam_groups(self) -> list[dict]:
+        """Return the groups that Adam trains."""
+        return [group for group in self.param_groups if group.get("by_adam")]
+
+    def _take_adams_directions(self) -> None:
+        """Replace the gradients of `adam_groups` by m̂ / (√v̂ + 1e-8)   (Kingma and Ba 2015)."""
+        params = [p for group in self.adam_groups() for p in group["params"]]
+        for number, p in enumerate(params):
+            if p.grad is None:
+                continue
+            steps, mean, square = self.moments.get(number) or (0, p.grad * 0, p.grad * 0)
+            steps, mean, square = steps + 1, mean.to(p), square.to(p)
+            mean.lerp_(p.grad, 0.1)
+            square.lerp_(p.grad.square(), 0.001)
+            self.moments[number] = steps, mean, square
+            root = (square / (1 - 0.999**steps)).sqrt_().add_(1e-8)
+            p.grad.copy_(mean / (1 - 0.9**steps) / root)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients as torch does; training continues from the raw weights."""
@@ -133,7 +156,8 @@ class AveragedSGD(TrainingListener, ASGD):
 
     def state_dict(self) -> dict:
         """Return torch's state, the history of the trigger, and `ax` unless the model holds it."""
-        names = ("losses", "first_epoch", "averaging", "averages_in_model")
+        names = ["losses", "first_epoch", "averaging", "averages_in_model"]
+        names += ["moments"] * bool(self.moments)
         return super().state_dict() | {"nt_asgd": {name: getattr(self, name) for name in names}}
 
     def load_state_dict(self, state_dict: dict) -> None:

@@ -47,6 +47,18 @@ def test_a_parameter_keeps_its_own_rate_with_any_optimizer(name):
         assert step(built, *params) == pytest.approx([lr, lr / 1000], rel=1e-3)
 
 
+def test_adam_for_the_head_needs_an_optimizer_that_has_it():
+    ordinary, special = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2))
+    set_own_rate(special, 0.02, by_adam=True)
+    built = optimizer((ordinary, special), "--optimizer", "nt_asgd")
+    special.grad, ordinary.grad = torch.tensor([1e-3, 7.0]), torch.full((3,), 0.5)
+    built.step()
+    assert special.tolist() == pytest.approx([-0.02, -0.02], rel=1e-4)
+    assert ordinary.tolist() == pytest.approx([-10.0] * 3)
+    with pytest.raises(ValueError, match="--head-adam-lr: this optimizer has no groups with Adam"):
+        optimizer((ordinary, special), "--optimizer", "sgd")
+
+
 def test_groups_share_all_other_options():
     built = optimizer(parameters(), "--optimizer", "adam", "--weight-decay", 0.3)
     ordinary, special = built.param_groups

@@ -4,8 +4,11 @@ import gc
 
 import pytest
 import torch
+from fairseq.nan_detector import NanDetector
 from torch.utils.checkpoint import checkpoint
 
+from highrank_plugins import register
+from highrank_plugins.losses.own_layers import is_ours
 from tests.heads.cases import MIXTAPE, MOS, STRUCTURES, make_features
 from tests.losses.implementations import CLASSES, TARGET, TOKENS, WEIGHT, memory_for
 
@@ -61,3 +64,13 @@ def test_no_tensor_outlives_a_step(case, impl):
         gc.collect()
         counts.append(sum(isinstance(thing, torch.Tensor) for thing in gc.get_objects()))
     assert counts[-1] == counts[1]
+
+
+def test_the_hooks_of_fairseqs_nan_detector_make_no_layer_an_own_one():
+    """A diverged run is computed again under them, and shall not be told that its layer is wrong."""
+    head = MOS.build()
+    register()
+    with NanDetector(head):
+        assert is_ours(head)
+    head.register_forward_hook(lambda *_: None)
+    assert not is_ours(head)

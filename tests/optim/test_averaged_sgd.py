@@ -66,6 +66,29 @@ def test_the_optimizer_is_sgd_before_averaging():
     assert equal(own, others)
 
 
+@pytest.mark.parametrize("averaging", [False, True])
+def test_a_group_with_adam_moves_as_under_torchs_adam(averaging):
+    own, others = parameters(), parameters()
+    parts = [{"params": own[:1]}, {"params": own[1:], "by_adam": True}]
+    ours = AveragedSGD(parts, lr=LRS[0], at_epoch=0 if averaging else None)
+    sgd, adam = torch.optim.SGD(others[:1], lr=LRS[0]), torch.optim.Adam(others[1:], lr=LRS[0])
+    ours.before_epoch(1)
+    for seed in range(5):
+        draw = torch.Generator().manual_seed(seed)
+        for mine, theirs in zip(own, others, strict=True):
+            mine.grad = torch.randn(mine.shape, generator=draw)
+            theirs.grad = mine.grad.clone()
+        for optimizer in (ours, sgd, adam):
+            optimizer.step()
+        if seed == 2:  # a checkpoint in between
+            ours.before_save()
+            saved = copy.deepcopy(ours.state_dict())
+            again = AveragedSGD(parts, lr=1.0, at_epoch=0 if averaging else None)
+            again.load_state_dict(saved)
+            ours = again
+    torch.testing.assert_close(own, others, rtol=1e-5, atol=1e-6)
+
+
 def test_averaging_equals_torchs_from_the_first_step():
     ours, own, theirs, others = pair(asgd, at_epoch=0)
     ours.before_epoch(1)
