@@ -67,7 +67,7 @@ def test_no_tensor_outlives_a_step(case, impl):
 
 
 def test_the_hooks_of_fairseqs_nan_detector_make_no_layer_an_own_one():
-    """A diverged run is computed again under them, and shall not be told that its layer is wrong."""
+    """A diverged run is computed again under them, and must not hear that its layer is wrong."""
     head = MOS.build()
     register()
     with NanDetector(head):
