@@ -39,7 +39,10 @@ from scripts.ladder_page import ladder_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXTS = DOCS / "results.yaml"
-SIZES = "All runs are small, on CPUs, with three seeds. The papers' sizes have not been run."
+SIZES = (
+    "All runs are small, on CPUs, with three seeds. The papers' sizes have not been run, but for "
+    "[first epochs](results/ptb_first_epochs.md)."
+)
 IMPROVING = "In each row the validation loss of most seeds still fell at the last epoch."
 RANK = "test_rank"
 UNDECIDED = "no difference shown"

@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1604,
     "benchmarks": 1323,
-    "cli": 3640,
+    "cli": 3658,
     "common": 2828,
     "compat": 456,
     "criterions": 249,
@@ -34,14 +34,14 @@ BUDGETS: dict[str, int] = {
     "models": 1880,
     "optim": 368,
     "reports": 2166,
-    "results": 2354,
-    "studies": 2654,
+    "results": 2355,
+    "studies": 2718,
     "tasks": 569,
     "top": 70,
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 45630
+LINES_OF_TESTS = 45791
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ COMMANDS = {
     # for recipes and studies
     "train": ("Check a configuration, and write its commands.", "train:train"),
     "results": ("Show records alone, for scripts.", "compare:results"),
-    "match": ("Change widths until two models are equally large.", "study:match"),
+    "match": ("Change widths until two models are equally large.", "train:match"),
 }
 HIDDEN = ("train", "match", "results")
 

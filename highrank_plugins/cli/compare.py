@@ -137,7 +137,7 @@ def _compared(records: list[Path], options: CompareOptions) -> "Compared":
     from highrank_plugins.results.comparison import compare_records
     from highrank_plugins.results.record import DIVERGED, UNFAIR
     from highrank_plugins.results.results_table import study_problems
-    from highrank_plugins.studies.plan import held_by_plan
+    from highrank_plugins.studies.looks import held_by_study
 
     given = options.columns
     columns = names("--columns", given) if given else None if given is None else []
@@ -145,7 +145,7 @@ def _compared(records: list[Path], options: CompareOptions) -> "Compared":
     diverged = [run.rpartition("-")[0] for run, why in problems.items() if why == DIVERGED]
     compared = compare_records(
         records, options.metric, options.baseline, PlannedTest(options.test), options.alpha,
-        columns, dict.fromkeys(diverged, UNFAIR) | held_by_plan(records),
+        columns, dict.fromkeys(diverged, UNFAIR) | held_by_study(records),
     )  # fmt: skip
     missing = [f"{run} has no record: {why}." for run, why in problems.items()]
     return replace(compared, notes=[*compared.notes, *missing])

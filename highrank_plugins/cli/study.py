@@ -1,4 +1,4 @@
-"""Provide `highrank study`, a table of configurations × seeds, and `match`, its controls."""
+"""Provide `highrank study`, a table of configurations × seeds, and `ladder`, over sizes."""
 
 import shlex
 import sys
@@ -7,11 +7,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from highrank_plugins.cli.options import assignments, names, print_or_write, print_tables
+from highrank_plugins.cli.options import assignments, print_tables
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.names import flag
@@ -50,6 +50,7 @@ class StudyOptions(RunOptions):
         "Run the first N seeds of each system. Tests wait for all of the first N; the others may "
         "be added later, so the tests are sequential.",
         ge=2,
+        le=10_000,  # members of a study
     )
     all_tests: bool = option(False, "Also show effects and p-values, as table.csv always does.")
     registered: bool = option(
@@ -101,7 +102,10 @@ def ladder(file: Annotated[Path, "LADDER.yaml."], options: LadderOptions) -> Non
     if not records.is_dir():
         raise ValueError(f"--records {records}: no such folder; give one with ARM_SIZE-SEED.json")
     paths = sorted(records.glob("*-*.json"))
-    table, figures = judge(read, of_records(read, paths) if read.study else of_points(read))
+    measured = of_records(read, paths) if read.study else of_points(read)
+    if not measured.rungs:
+        raise ValueError(f"--records {records}: no records of this ladder, ARM_SIZE-SEED.json")
+    table, figures = judge(read, measured)
     if options.plot is not None:
         draw(options.plot, *figures)
     print_tables([table])
@@ -146,7 +150,12 @@ def _start(
     folder = study_folder(read, exp_dir)
     only_plans = asked[0] is not None or way == "register"
     at_most = getattr(options, "at_most", None)
-    first = None if options.dry_run or only_plans else at_most
+    names = {one.name for one in read.members}
+    runs = options.only is None or options.only.partition("_rate")[0] in {
+        *names,
+        *(one.system for one in read.members),
+    }
+    first = None if options.dry_run or only_plans or not runs else at_most
     listed = most_seeds(read.members)
     plan = planned(folder, first, lambda n: new_plan(read, prepare(read, exp_dir), n))
     most = at_most or (None if plan is None else int(plan["seeds"]))
@@ -184,6 +193,9 @@ def _way(options: RunOptions, effect: float | None) -> str:
     if effect is not None or ways == ["register"]:
         used = {"exp_dir", "option", "at_most", "effect", "like", "registered"}
         _refuse_idle(options, used, flag("register" if ways else "effect"))
+    idle = {"table": ["jobs"], "only": ["jobs", "all_tests"], "dry_run": ["all_tests"]}
+    unused = {*idle.get(ways[0], ())} if ways else {*()}
+    _refuse_idle(options, {*type(options).model_fields} - unused, "".join(map(flag, ways)))
     return ways[0] if ways else ""
 
 
@@ -208,7 +220,7 @@ def _plan(
     from highrank_plugins.studies.plan import FILE, forecast, register
 
     effect, like = asked
-    for line in () if effect is None else forecast(read, members, like, effect, at_most):
+    for line in () if effect is None else forecast(read, members, folder, like, effect, at_most):
         typer.echo(line)
     if trials is not None:
         digest = register(read, members, trials, folder, effect, at_most)
@@ -303,46 +315,3 @@ def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: 
     script = array_script(read, members, folder, command, jobs)
     typer.echo(f"sbatch {script}: job {submit(script)}")
     _say(f"after all tasks have ended, run: {shlex.join(['highrank', *arguments, '--table'])}")
-
-
-def match(
-    system: Annotated[str, "Configuration to change: a file, or a name in --recipe."],
-    to: str = option(..., "Configuration to match."),
-    by: Literal["parameters", "compute", "width"] = option(
-        "parameters", "Quantity to make equal, within 0.5 %."
-    ),
-    recipe: str = option("ptb", "Recipe that has the configurations."),
-    words: int | None = option(
-        None, "Size of the dictionary (default: the configuration's).", ge=5
-    ),
-    data: Path | None = option(None, "Binarised text with the dictionary."),
-    free: str | None = option(
-        None, "Sizes to change in proportion, separated by commas (default: widths)."
-    ),
-    step: int = option(4, "Round sizes to multiples of this.", ge=1),
-    output: Path | None = option(None, "Configuration to write (default, and -: print it)."),
-) -> None:
-    """Find the sizes at which a system costs as much as another.
-
-    Example: highrank match small/mos --to small/softmax --by parameters
-    """
-    from highrank_plugins.studies.definition import recipe_folder
-    from highrank_plugins.studies.members import (
-        find_configuration,
-        match_configurations,
-        matched_yaml,
-        shared_dictionary_size,
-    )
-    from highrank_plugins.training import configuration
-
-    folder = recipe_folder(recipe, Path())
-    base, target = (find_configuration(folder, name) for name in (system, to))
-    settings, reference = configuration.load(base), configuration.load(target)
-    count = words or (0 if data else shared_dictionary_size(folder.name, settings, reference))
-    sizes = tuple(names("--free", free)) if free else ()
-    found = match_configurations(
-        settings, reference, by, words=count, data=data, free=sizes, step=step
-    )
-    place = Path() if output is None else output.parent  # of `-`, it is this directory, too
-    text = matched_yaml(base, found, by, f"{system} of the size of {to}", place)
-    print_or_write(text, output)

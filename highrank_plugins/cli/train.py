@@ -1,15 +1,21 @@
-"""Provide `highrank train configure|space`: check a configuration, and write its commands."""
+"""Provide `highrank train configure|space`: check a configuration; and `match`, equal sizes."""
 
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from highrank_plugins.cli import app, as_command, make_group
-from highrank_plugins.cli.options import Changes, option_problems, require_code
+from highrank_plugins.cli.options import (
+    Changes,
+    names,
+    option_problems,
+    print_or_write,
+    require_code,
+)
 from highrank_plugins.common.blocks import option
 from highrank_plugins.common.names import option_name
 
@@ -166,3 +172,46 @@ def space(
 
 
 train = make_group({}, {"configure": configure, "space": space})
+
+
+def match(
+    system: Annotated[str, "Configuration to change: a file, or a name in --recipe."],
+    to: str = option(..., "Configuration to match."),
+    by: Literal["parameters", "compute", "width"] = option(
+        "parameters", "Quantity to make equal, within 0.5 %."
+    ),
+    recipe: str = option("ptb", "Recipe that has the configurations."),
+    words: int | None = option(
+        None, "Size of the dictionary (default: the configuration's).", ge=5
+    ),
+    data: Path | None = option(None, "Binarised text with the dictionary."),
+    free: str | None = option(
+        None, "Sizes to change in proportion, separated by commas (default: widths)."
+    ),
+    step: int = option(4, "Round sizes to multiples of this.", ge=1),
+    output: Path | None = option(None, "Configuration to write (default, and -: print it)."),
+) -> None:
+    """Find the sizes at which a system costs as much as another.
+
+    Example: highrank match small/mos --to small/softmax --by parameters
+    """
+    from highrank_plugins.studies.definition import recipe_folder
+    from highrank_plugins.studies.members import (
+        find_configuration,
+        match_configurations,
+        matched_yaml,
+        shared_dictionary_size,
+    )
+    from highrank_plugins.training import configuration
+
+    folder = recipe_folder(recipe, Path())
+    base, target = (find_configuration(folder, name) for name in (system, to))
+    settings, reference = configuration.load(base), configuration.load(target)
+    count = words or (0 if data else shared_dictionary_size(folder.name, settings, reference))
+    sizes = tuple(names("--free", free)) if free else ()
+    found = match_configurations(
+        settings, reference, by, words=count, data=data, free=sizes, step=step
+    )
+    place = Path() if output is None else output.parent  # of `-`, it is this directory, too
+    text = matched_yaml(base, found, by, f"{system} of the size of {to}", place)
+    print_or_write(text, output)

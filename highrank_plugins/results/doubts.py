@@ -134,9 +134,10 @@ def _require_mass(path: Path, record: Record) -> None:
     for name, said in record.get("certificates", {}).items():
         found = re.search(r"\|mass:([^|]*)", said)
         gap = re.fullmatch(r"1([+-]\d+(?:\.\d+)?e[+-]?\d+)", found[1]) if found else None
-        if found and not (gap and abs(float(gap[1])) <= bound):
+        if not (gap and abs(float(gap[1])) <= bound):
+            said = found[1] if found else "unknown"
             raise ValueError(
-                f"{path}: Σ P(x) of {name} is {found[1]}, not 1 within {bound:g}: it is no "
+                f"{path}: Σ P(x) of {name} is {said}, not 1 within {bound:g}: it is no "
                 "perplexity; leave it out"
             )
 

@@ -193,11 +193,11 @@ def _check_sizes(settings: LadderSettings, tree: Tree) -> None:
     """Refuse sizes that do not grow: rates are tried, and rules begin, at the first."""
     names, of = list(settings.sizes), list(settings.sizes.values())
     for what, values in (
-        ("compute", [one.compute for one in of]),
+        ("compute", [one.compute for one in of if one.compute is not None]),
         (settings.width, [one.set.get(settings.width) for one in of]),
     ):
         place = tree.place(("sizes", names[-1]))
-        if (what == "compute" and None in values) or not what:
+        if not what:
             continue
         try:
             numbers = [float(str(value)) for value in values]
@@ -252,7 +252,7 @@ def _scaled(value: Any, width: Any, start: Any, power: float) -> float | None:
         found = float(f"{float(value) * (float(width) / float(start)) ** power:.4g}")
     except (ValueError, OverflowError, TypeError):
         return None
-    return found if math.isfinite(found) else None
+    return found if math.isfinite(found) and (found or not float(value)) else None
 
 
 def check_tokens(ladder: Ladder, members: Sequence[PreparedMember]) -> None:

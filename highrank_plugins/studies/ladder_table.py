@@ -22,10 +22,11 @@ from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import RESULTS
 from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.ladder import Ladder, LadderSettings, PointSettings
+from highrank_plugins.studies.looks import keep_look, untested
 from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.studies.plan import StudyPlan, plan_notes
 from highrank_plugins.studies.rates import rate_notes
-from highrank_plugins.studies.table import keep_tested, link_done, no_records, why_untested
+from highrank_plugins.studies.table import link_done, no_records
 
 
 class Measured(NamedTuple):
@@ -58,8 +59,12 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
     """
     settings, rungs, notes = ladder.settings, dict[str, Any](), dict[str, list[str]]()
     assert isinstance(settings, LadderSettings) and ladder.study is not None
-    there = {f"{_system(path)}-{_seed(path)}" for path in paths}
-    gone = [one.name for one in ladder.study.members if one.name not in there]
+    there = {_name(path): path for path in paths}
+    listed = [one.name for one in ladder.study.members]
+    gone = [name for name in listed if name not in there]
+    paths = [there[name] for name in listed if name in there]
+    if more := sorted(there.keys() - {*listed}):
+        notes[f"Left out, since the file does not list them: {', '.join(more)}"] = []
     lost = {ladder.systems[name.rpartition("-")[0]] for name in gone}
     base, log = settings.baseline, math.log if settings.in_nats else float
     for size, of in settings.sizes.items():
@@ -79,34 +84,31 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
                 rungs[size][1][arm] = [log(value) for value in one.values(settings.metric)]
         for note in compared.notes:
             notes.setdefault(note.removesuffix("."), []).append(size)
-    if not rungs:
-        raise ValueError(f"no records of this ladder, such as {base}_{size}-1.json")
-    said = [f"{note} ({', '.join(sizes)})." for note, sizes in notes.items()]
+    said = [f"{n} ({', '.join(at)})." if at else f"{n}." for n, at in notes.items()]
     said += [f"Not projected, since runs are missing: {', '.join(sorted(lost))}."] * bool(lost)
     return Measured(rungs, said, {*ladder.arms} if len(rungs) < len(settings.sizes) else lost)
 
 
+def _name(path: Path) -> str:
+    return path.absolute().parent.name if path.name == RESULTS else path.stem
+
+
 def _system(path: Path) -> str:
-    name = path.absolute().parent.name if path.name == RESULTS else path.stem
-    return name.rpartition("-")[0]
-
-
-def _seed(path: Path) -> str:
-    name = path.absolute().parent.name if path.name == RESULTS else path.stem
-    return name.rpartition("-")[2]
+    return _name(path).rpartition("-")[0]
 
 
 def _reads(record: Mapping[str, Any]) -> tuple[float, float]:
     """Return the updates of a run, and the tokens of a full batch; 0 where a record lacks them."""
     of = record.get("config", {}).get("train", {})
-    rows = float(of.get("batch_size", 0)) * float(of.get("bptt", of.get("tokens_per_sample", 0)))
-    batch = float(of.get("max_tokens", rows)) * float(of.get("update_freq", 1))
-    return float(record["train"].get("updates", 0)), batch
+    long = of.get("bptt") or of.get("tokens_per_sample") or 0
+    batch = of.get("max_tokens") or float(of.get("batch_size") or 0) * float(long)
+    updates = record["train"].get("updates") or 0
+    return float(updates), float(batch) * float(of.get("update_freq") or 1)
 
 
 def _compute(record: Mapping[str, Any], size: str) -> float:
     found = 6 * float(record["train"].get("parameters", 0)) * math.prod(_reads(record))
-    if found == 0:
+    if not found > 0:
         raise ValueError(f"{size}: its records do not tell the compute; state it: compute in sizes")
     return found
 
@@ -135,7 +137,7 @@ def judge(ladder: Ladder, measured: Measured) -> tuple[Table, list[Lines]]:
     for size, (at, of) in rungs.items():
         level = metric.shown(math.exp(mean(of[base])) if in_nats else mean(of[base]))
         seeds = "/".join(str(len(of.get(arm, ()))) for arm in ladder.arms)
-        cells = [_cell(arm, steps[arm].get(size), sure) for arm in arms]
+        cells = [_cell(arm, steps[arm].get(size), sure, arm in lost) for arm in arms]
         rows.append([Cell(size), Cell(short(at)), Cell(seeds), Cell(level), *cells])
     if whole:
         cells = [_cell(arm, found.get(arm), sure) for arm in arms]
@@ -176,9 +178,14 @@ def _word(ends: tuple[float, float], better: int) -> str:
     )
 
 
-def _cell(arm: str, of: SizeDifference | Projection | None, sure: float) -> Cell:
+def _cell(
+    arm: str, of: SizeDifference | Projection | None, sure: float, is_lost: bool = False
+) -> Cell:
+    """Return a difference with its interval; of an arm that is not projected, without it."""
     if of is None:
         return NOTHING
+    if is_lost:
+        return Cell(f"{of.difference:+.4f}", values={arm: of.difference})
     low, high = of.ends(sure) if isinstance(of, SizeDifference) else of.ends
     values = {arm: of.difference, f"{arm} low": low, f"{arm} high": high}
     return Cell(f"{of.difference:+.4f} [{low:+.4f}, {high:+.4f}]", low * high > 0, values)
@@ -199,11 +206,15 @@ def ladder_tables(
     if not usable:
         return (empty := no_records(study, members, notes)), empty
     measured = of_records(ladder, usable)
-    if why := why_untested(members, {}, None, folder):
-        notes.append(f"Nothing is projected, since {why}.")
-    lost = {*ladder.arms} if why else measured.lost
+    if not measured.rungs:
+        return (empty := no_records(study, members, [*notes, *measured.notes])), empty
+    reasons = untested(members, problems, folder, plan)
+    keep_look(members, problems, folder, plan, reasons)
+    for why in dict.fromkeys(reasons.values()):
+        held = dict.fromkeys(ladder.systems[one] for one in reasons if reasons[one] == why)
+        notes.append(f"Not projected, since {why}: {', '.join(held)}.")
+    lost = measured.lost | {ladder.systems[one] for one in reasons}
     table, figures = judge(ladder, Measured(measured.rungs, [*notes, *measured.notes], lost))
-    keep_tested(members, folder, is_tested=bool(figures))
     if figures and plots.is_available():
         plots.draw(folder / "ladder.svg", *figures)
     return [table], [table]

@@ -48,7 +48,8 @@ _EXPONENT = re.compile(r"[+-]?\d+[eE][+-]?\d+")
 class PreparedMember:
     """Hold a member that can be run: its key, the command of its recipe and the folder of that.
 
-    `plan_key` is its key before its learning rate was chosen. Files beside the folder are its
+    `plan_key` is its key before its learning rate was chosen, `system_key` one without its seed.
+    Files beside the folder are its
     notes: `done` exists once the recipe has completed, `failed` says how its last run failed,
     `gpu` names the GPU of its last run.
     """
@@ -59,6 +60,7 @@ class PreparedMember:
     command: Sequence[str]
     run_dir: Path
     plan_key: str
+    system_key: str
 
     @property
     def name(self) -> str:
@@ -100,7 +102,7 @@ class PreparedMember:
         return failed.read_text(encoding="utf-8").strip() if failed.exists() else NOT_RUN
 
 
-def member_key(study: Study, settings: Configuration) -> str:
+def member_key(study: Study, settings: Configuration, seeded: bool = True) -> str:
     """Return a digest of configuration with its seed, options, data, versions and user's code.
 
     Equal keys give equal numbers on one machine. Names of members do not count, nor whether a
@@ -115,12 +117,15 @@ def member_key(study: Study, settings: Configuration) -> str:
     is_ours = study.recipe.parent == RECIPES
     script = "" if is_ours else (study.recipe / "run.sh").read_text(encoding="utf-8")
     user_dir = settings.train.get("user_dir")
+    configuration = _read_numbers(settings.blocks())
+    if not seeded:
+        configuration["train"].pop("seed", None)
     content = {
         "numerics": NUMERICS_VERSION,
         "recipe": study.recipe.name,
         "script": [s for line in script.splitlines() if (s := line.strip()) and s[0] != "#"],
         "corpus": {file.name: checksum(file) for file in study.recipe.glob("corpus*.yaml")},
-        "configuration": _read_numbers(settings.blocks()),
+        "configuration": configuration,
         "options": words,
         "threads": study.settings.threads,  # they change the order of sums
         "data": data,
@@ -196,7 +201,8 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
         words += ["--name", f"{MEMBERS}/{key}", "--exp-dir", str(exp_dir)]
         words += [f"--{name.replace('_', '-')}={value}" for name, value in study.options.items()]
         words += [f"--set={assignment}" for assignment in sets]
-        members.append(PreparedMember(member, settings, key, words, run_dir, plan_key))
+        keys = plan_key, member_key(study, settings, seeded=False)
+        members.append(PreparedMember(member, settings, key, words, run_dir, *keys))
     return members
 
 

@@ -15,14 +15,13 @@ from highrank_plugins.reports.tables import Cell, Table
 from highrank_plugins.results.comparison import compare_records, is_wild, pooled_deviation
 from highrank_plugins.results.doubts import is_perplexity
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.record import DIVERGED, RESULTS, load_record
+from highrank_plugins.results.record import RESULTS, load_record
 from highrank_plugins.studies.definition import MOST_MEMBERS, Member, Study
-from highrank_plugins.studies.members import NOT_RUN, PreparedMember
+from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.studies.runner import bytes_in, bytes_needed
 
 FILE = "plan.json"
 MOST_SEEDS = 100_000  # that a forecast names
-TESTED = "tested.json"  # the keys of the members in the first table that had tests
 # "seeds", of each system at the first look, and "most" at the last; the rest if it was registered
 StudyPlan = Mapping[str, Any]
 
@@ -42,6 +41,9 @@ def planned(
     plan = read_json(file)
     if not isinstance(plan, dict) or type(plan.get("seeds")) is not int or plan["seeds"] < 2:
         raise ValueError(f"{file}: no number of seeds; write the one that was planned")
+    keys = plan.get("keys", {})
+    if not isinstance(keys, dict) or not all(isinstance(key, str) for key in keys.values()):
+        raise ValueError(f"{file}: keys: expected a key of each member; restore the file")
     most = plan.setdefault("most", plan["seeds"])
     if type(most) is not int or not plan["seeds"] <= most <= MOST_MEMBERS:
         raise ValueError(
@@ -57,7 +59,7 @@ def planned(
 
 def most_seeds(members: Sequence[Member | PreparedMember]) -> int:
     """Return how many seeds the system with the most of them has."""
-    return max(map(len, _seeds(one.name for one in members).values()))
+    return max(map(len, seeds_of(one.name for one in members).values()))
 
 
 def test_of(study: Study, plan: StudyPlan | None) -> PlannedTest:
@@ -66,68 +68,10 @@ def test_of(study: Study, plan: StudyPlan | None) -> PlannedTest:
     return PlannedTest(study.settings.test, looks)
 
 
-def unplanned(
-    members: Sequence[PreparedMember],
-    problems: Mapping[str, str],
-    folder: Path,
-    plan: StudyPlan | None,
-) -> str | None:
-    """Return why the seeds of a table allow no test.
-
-    All seeds of a look must be done; to diverge is a result. A look has spent all of alpha. With
-    seeds that neither its plan nor its file had, any later test finds differences too often.
-    """
-    late = "seeds were added, left out or changed, which was not planned before a look"
-    now = _seeds(one.name for one in members)
-    if plan is not None:
-        then = _seeds(plan.get("keys", ()))
-        few = [name for name, own in now.items() if len(own) < _needed(plan, name)]
-        lost = any(problem != DIVERGED for problem in problems.values())
-        if lost or few or most_seeds(members) < plan["seeds"]:
-            return f"not all of the planned seeds ({plan['seeds']} of each system or more) are done"
-        apart = [
-            name for name, own in now.items() if name in then and own != then[name][: len(own)]
-        ]
-        return late if apart or most_seeds(members) > plan["most"] else None
-    if NOT_RUN in problems.values():
-        return "not all seeds are done"
-    before = read_json(folder / TESTED) if (folder / TESTED).exists() else {}
-    keys = {one.name: one.key for one in members}
-    if any(keys.get(name, key) != key for name, key in before.items()):
-        return None  # another study: the same seeds of another configuration
-    then = _seeds(before)
-    return late if any(own != then.get(name, own) for name, own in now.items()) else None
-
-
-def _needed(plan: StudyPlan, system: str) -> int:
-    """Return how many seeds of a system a first look has by its plan."""
-    planned_seeds = _seeds(plan.get("keys", ())).get(system)
-    return 0 if planned_seeds is None else min(len(planned_seeds), int(plan["seeds"]))
-
-
-def held_by_plan(records: Sequence[Path]) -> dict[str, str]:
-    """Return why systems have no test outside of their study: its plan has more looks, or seeds.
-
-    `records` are SYSTEM-SEED/results.json; one that lies elsewhere tells nothing.
-    """
-    looks = "seeds may be added to their study, whose own table (`highrank study`) has tests"
-    found = {}
-    runs = [path.absolute().parent for path in records]
-    own = [(run.parent, run.name.rpartition("-")[0]) for run in runs]
-    for path, (folder, system) in zip(records, own, strict=True):
-        plan = planned(folder) if path.name == RESULTS else None
-        if plan is not None and plan["most"] > plan["seeds"]:
-            found[system] = looks
-        elif plan is not None:
-            need = _needed(plan, system) if "keys" in plan else plan["seeds"]
-            if own.count((folder, system)) < need:
-                found[system] = f"the plan of their study has {need} seeds of each"
-    return found
-
-
 def forecast(
     study: Study,
     members: Sequence[PreparedMember],
+    folder: Path,
     like: Path | None,
     effect: float,
     at_most: int | None = None,
@@ -143,7 +87,8 @@ def forecast(
     if like is not None and not like.is_dir():
         raise ValueError(f"--like {like}: no such folder; give one with the records of a study")
     where = "the finished members of this study" if like is None else str(like)
-    paths = [one.record for one in members if one.problem() is None]
+    paths = [folder / one.name / RESULTS for one in members if one.problem() is None]
+    paths = [path for path in paths if path.exists()]  # links, which a table makes
     if like is not None:
         paths = sorted([*like.glob("*-[0-9]*.json"), *like.glob(f"*/{RESULTS}")])
     few = f"no system has two records in {where}, so nobody knows how much seeds differ"
@@ -160,7 +105,7 @@ def forecast(
     unit = "nats" if is_perplexity(metric.name) else metric.title
     names = dict.fromkeys(member.member.system for member in members)
     tested = max(1, len(names) - 1)
-    most = min(map(len, _seeds(one.name for one in members).values()))
+    most = min(map(len, seeds_of(one.name for one in members).values()))
     now = min(at_most or most, most)
     looks = None if now == most else (now, most)
     alpha = PlannedTest(study.settings.test, looks).level(0.05 / tested)
@@ -198,6 +143,9 @@ def register(
         raise ValueError(f"--register: {done[0]} has been run; a plan is made before the first run")
     if most_seeds(members) < 2:
         raise ValueError(f"{study.file}: --register: one seed of each system; list two or more")
+    for name in ("metric", "baseline"):
+        if getattr(study.settings, name) is None:
+            raise ValueError(f"{study.file}: --register: no {name}, which a plan states; add it")
     plan = dict(new_plan(study, members, at_most)) | {"effect": effect}
     folder.mkdir(parents=True, exist_ok=True)
     write_json(file, plan | {"sha256": _digest(plan)})
@@ -225,23 +173,25 @@ def plan_notes(study: Study, members: Sequence[PreparedMember], plan: StudyPlan)
     if "keys" in plan:
         now, digest = _settings(study), plan.get("sha256")
         changed = [name for name in now if (plan.get(name) or None) != (now[name] or None)]
-        if changed := [*changed, *_changed_members(members, plan["keys"])]:
+        if changed := [*changed, *_changed_members(members, plan["keys"], plan["seeds"])]:
             since = f"{digest[:12]} was registered" if digest else "of the first look"
             yield f"Changed since the plan {since}: {', '.join(changed)}."
         elif digest and not beyond:
             yield f"As registered, plan {digest[:12]}."
 
 
-def _changed_members(members: Sequence[PreparedMember], keys: Mapping[str, str]) -> Iterator[str]:
+def _changed_members(
+    members: Sequence[PreparedMember], keys: Mapping[str, str], first: int
+) -> Iterator[str]:
     """Yield members with another key, and systems that came, left, or have other seeds.
 
-    The table may have the first seeds alone, as many of each system.
+    The table may have the `first` seeds of each system, or more.
     """
     own_keys = {member.name: member.plan_key for member in members}
     yield from (name for name, key in keys.items() if own_keys.get(name, key) != key)
-    then, now = _seeds(keys), _seeds(own_keys)
+    then, now = seeds_of(keys), seeds_of(own_keys)
     yield from (f"{system} is new" for system in now if system not in then)
-    most = max(map(len, now.values()))
+    most = max(first, *map(len, now.values()))
     for system, seeds in then.items():
         own = now.get(system, [])
         if own[: len(seeds)] != seeds[:most]:
@@ -249,7 +199,7 @@ def _changed_members(members: Sequence[PreparedMember], keys: Mapping[str, str])
             yield f"{system} {listed} (planned: {', '.join(seeds)})"
 
 
-def _seeds(names: Iterable[str]) -> dict[str, list[str]]:
+def seeds_of(names: Iterable[str]) -> dict[str, list[str]]:
     """Return the seeds of each system in names SYSTEM-SEED, in their order."""
     found: dict[str, list[str]] = {}
     for name in names:

@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from highrank_plugins.common.files import write_json, write_text
+from highrank_plugins.common.files import write_text
 from highrank_plugins.reports.comparisons import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
-from highrank_plugins.results.record import DIVERGED, PROBLEMS, UNFAIR
+from highrank_plugins.results.record import PROBLEMS
 from highrank_plugins.studies.definition import Study
+from highrank_plugins.studies.looks import keep_look, untested
 from highrank_plugins.studies.members import MEMBERS, PreparedMember
-from highrank_plugins.studies.plan import TESTED, StudyPlan, plan_notes, test_of, unplanned
+from highrank_plugins.studies.plan import StudyPlan, plan_notes, test_of
 from highrank_plugins.studies.rates import rate_notes
 
 
@@ -27,7 +28,8 @@ def write_tables(
 ) -> list[Table]:
     """Write table.md and table.csv into the folder of a study, and links to its members.
 
-    `highrank compare` of the links learns from problems.json which members have no record.
+    `highrank compare` of the links learns from problems.json which members have no record, and
+    from untested.json which systems have no test.
     `plan` is what the study is held to, see `planned`; table.csv always has `all_tests`.
     `compared` makes other tables.
     """
@@ -61,29 +63,18 @@ def _compare(
     if baseline is not None and baseline not in {one.member.system for one in found}:
         why = f"the baseline {baseline} has no result"
         baseline = None
-    diverged = [m.member.system for m in members if problems.get(m.name) == DIVERGED]
-    systems = [member.member.system for member in members]
-    untested = dict.fromkeys(diverged, UNFAIR)
-    if none := why_untested(members, problems, plan, folder):
-        untested = dict.fromkeys(systems, none)
+    reasons = untested(members, problems, folder, plan)
+    keep_look(members, problems, folder, plan, reasons)
     notes += plan_notes(study, members, plan) if plan is not None else ()
     notes += rate_notes(study.rates, "lr")
     test = test_of(study, plan)
-    compared = compare_records(usable, settings.metric, baseline, test, untested=untested)
-    is_tested = any(one.comparison for one in compared.systems)
-    keep_tested(members, folder, is_tested and plan is None)
+    compared = compare_records(usable, settings.metric, baseline, test, untested=reasons)
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
         own = [note for note in compared.notes if not note.startswith("Nothing is tested")]
         compared = replace(compared, notes=[f"Nothing is tested, because {why}.", *own])
     compared = replace(compared, notes=[*compared.notes, *notes])
     short, whole = (comparison_tables(compared, False, all_tests=every) for every in (False, True))
     return short, whole
-
-
-def keep_tested(members: Sequence[PreparedMember], folder: Path, is_tested: bool) -> None:
-    """Keep the members of the first table that has tests, see `unplanned`."""
-    if is_tested and not (folder / TESTED).exists():
-        write_json(folder / TESTED, {one.name: one.key for one in members})
 
 
 def link_done(
@@ -104,22 +95,6 @@ def no_records(
     """Return the table of a study of which no member is done."""
     rows = [[Cell(member.name), Cell("no record")] for member in members]
     return [Table(study.name, ["member", "result"], rows, notes)]
-
-
-def why_untested(
-    members: Sequence[PreparedMember],
-    problems: Mapping[str, str],
-    plan: StudyPlan | None,
-    folder: Path | None = None,
-) -> str | None:
-    """Return why a study shows no tests and nothing bold: its plan, or its machines."""
-    if folder is not None and (why := unplanned(members, problems, folder, plan)):
-        return why
-    kinds: dict[int, set[str]] = {}
-    for member in members:
-        kinds.setdefault(member.member.seed, set()).update({member.machine()} - {""})
-    mixed = [str(seed) for seed, found in kinds.items() if len(found) > 1]
-    return f"machines of several kinds ran seed {', '.join(mixed)}" if mixed else None
 
 
 def _log(member: PreparedMember, folder: Path) -> str:

@@ -29,8 +29,8 @@ LSTM_PRESETS = ["lstm", "lstm_luong_wmt_en_de", "lstm_wiseman_iwslt_de_en"]
 PRESETS = [(model, preset) for model in CONFIGS for preset in ARCH_MODEL_INV_REGISTRY[model]]
 TOKENS = """centred codebook gss low_rank mixtape moc monotone_mlp mos mos_plif mos_sigsoftmax
     multimax plif sigmoid_cap sigsoftmax softcap softmax tiers unit""".split()
-OPTIONS = """head head_adam_lr head_bias head_codebook_ratio head_components head_context_scale head_dropout
-    head_embed_dim
+OPTIONS = """head head_adam_lr head_bias head_codebook_ratio head_components head_context_scale
+    head_dropout head_embed_dim
     head_frequent_multiple head_frequent_ratio head_gate_biases head_gate_dim head_gate_dropout
     head_gate_noise head_gate_weight_norm head_gates head_gss_c head_gss_k head_gss_learn head_loss
     head_loss_filter head_loss_memory head_low_rank_rank head_monitor head_monotone_mlp_bound

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from highrank_plugins.cli import app
 from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.studies.ladder import read_ladder
+from highrank_plugins.studies.looks import LATE
 from highrank_plugins.studies.rates import NOT_TUNED
 from tests.studies.stub import HIGHRANK, folder_of, starts, table_of, write_stub
 
@@ -118,6 +119,7 @@ def test_a_file_is_refused_with_its_line(folder, changes, place, why):
         (0, 1.0, "decoder_embed_dim of the sizes is 0, 5, 6: expected numbers above 0"),
         ("abc", 1.0, "decoder_embed_dim of the sizes is abc, 5, 6: expected numbers"),
         (4, 1e6, "rules.lr: no finite multiple at middle"),
+        (4, -1e4, "rules.lr: no finite multiple at middle"),
     ],
 )
 def test_rules_need_numbers(folder, width, power, why):
@@ -126,6 +128,13 @@ def test_rules_need_numbers(folder, width, power, why):
     changes = {"sizes": sizes, "width": name, "rules": {"lr": power}, "set": {"lr": 1}}
     with pytest.raises(ConfigurationError, match=why):
         read_ladder(write(folder, **changes))
+
+
+def test_a_baseline_that_diverged_leaves_a_table(folder):
+    file = write(folder, options={"failing": "softmax-2"})
+    done = ladder(file)
+    assert done.exit_code == 1 and "softmax has no two runs, so nothing is projected" in done.output
+    assert (folder_of(file) / "table.md").exists()
 
 
 def test_an_arm_whose_name_begins_like_the_baseline_s_is_another(folder):
@@ -207,6 +216,10 @@ def test_a_projection_is_of_logarithms_and_of_all_records(folder):
     other = ladder(file, "--records", records).output
     assert "mos has read other tokens than softmax (large)." in other and "projected" not in other
     assert ladder(file, "--records", folder).exit_code == 2
+    seven = json.loads((records / "mos_large-1.json").read_text()) | {"seeds": [7]}
+    (records / "mos_large-7.json").write_text(json.dumps(seven))
+    said = ladder(file, "--records", records).output
+    assert "Left out, since the file does not list them: mos_large-7." in said
     (records / "mos_large-2.json").unlink()
     other = ladder(file, "--records", records).output
     assert "Not projected, since runs are missing: mos." in other and "projected |" not in other
@@ -216,7 +229,9 @@ def test_a_projection_is_of_logarithms_and_of_all_records(folder):
     text = file.read_text()
     file.write_text(text.replace("seeds:\n    - 1\n    - 2", "seeds:\n    - 1\n    - 3"))
     assert file.read_text() != text
-    assert "Nothing is projected, since seeds were added" in ladder(file).output
+    said = ladder(file).output
+    assert f"Not projected, since {LATE}: softmax, mos." in said and "projected |" not in said
+    assert "[" not in said[said.index("| size") :].partition("\n\n")[0]  # no interval
 
 
 def test_the_compute_of_a_run_is_six_times_parameters_and_tokens(folder):

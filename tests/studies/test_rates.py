@@ -95,7 +95,9 @@ def test_a_dry_run_lists_the_trials_first_and_then_the_members_at_their_rates(tm
 
 
 def test_a_plan_with_rates_is_kept_and_a_change_of_them_is_named(tmp_path):
-    file = write_stub(tmp_path, rates=RATES, seeds=[1, 2], baseline="softmax")
+    file = write_stub(
+        tmp_path, rates=RATES, seeds=[1, 2], baseline="softmax", metric="test_perplexity"
+    )
     assert study(file, "--register").exit_code == 0
     assert study(file).exit_code == 0
     assert "As registered, plan" in table_of(file).decode()

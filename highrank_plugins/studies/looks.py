@@ -1,0 +1,122 @@
+"""Hold the tests of a study to its looks: a table with tests has spent all of alpha.
+
+With seeds that neither a plan nor the first table had, any later test finds differences too often.
+So the first whole table keeps the seeds of each system, by its configuration without the seed.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from highrank_plugins.common.files import read_json, write_json
+from highrank_plugins.results.record import DIVERGED, RESULTS, UNFAIR
+from highrank_plugins.studies.members import NOT_RUN, PreparedMember
+from highrank_plugins.studies.plan import StudyPlan, most_seeds, seeds_of
+
+LOOKS = "looks.json"  # digest of a system → its seeds in the first whole table
+UNTESTED = "untested.json"  # system → why the last table has no test of it
+LATE = "seeds were added, left out or changed, which was not planned before a look"
+ELSEWHERE = "seeds may be added to their study, whose own table (`highrank study`) has tests"
+
+
+def untested(
+    members: Sequence[PreparedMember],
+    problems: Mapping[str, str],
+    folder: Path,
+    plan: StudyPlan | None,
+) -> dict[str, str]:
+    """Return why systems have no test: seeds that wait or failed, looks, machines."""
+    systems: dict[str, list[PreparedMember]] = {}
+    for one in members:
+        systems.setdefault(one.member.system, []).append(one)
+    if why := _waiting(systems, problems, plan) or _mixed_machines(members):
+        return dict.fromkeys(systems, why)
+    then = {} if plan is None else seeds_of(plan.get("keys", ()))
+    is_beyond = plan is not None and most_seeds(members) > plan["most"]
+    before, found = _looks(folder), {}
+    for system, own in systems.items():
+        seeds = [str(one.member.seed) for one in own]
+        planned = then.get(system, seeds)[: len(seeds)]
+        kinds = [problems[one.name] for one in own if one.name in problems]
+        if is_beyond or planned != seeds or before.get(own[0].system_key, seeds) != seeds:
+            found[system] = LATE
+        elif kinds:
+            found[system] = UNFAIR if DIVERGED in kinds else "a seed has no result"
+    return found
+
+
+def keep_look(
+    members: Sequence[PreparedMember],
+    problems: Mapping[str, str],
+    folder: Path,
+    plan: StudyPlan | None,
+    reasons: Mapping[str, str],
+) -> None:
+    """Keep what a table has no test of and, of a whole table without a plan, the seeds."""
+    seen = dict.fromkeys((one.member.system for one in members), ELSEWHERE)
+    several = plan is not None and plan["most"] > plan["seeds"]
+    write_json(folder / UNTESTED, dict(reasons) if not several else seen | dict(reasons))
+    if plan is not None or NOT_RUN in problems.values():
+        return
+    now: dict[str, list[str]] = {}
+    for one in members:
+        now.setdefault(one.system_key, []).append(str(one.member.seed))
+    tested = {key: seeds for key, seeds in now.items() if len(seeds) > 1}
+    write_json(folder / LOOKS, tested | _looks(folder))
+
+
+def held_by_study(records: Sequence[Path]) -> dict[str, str]:
+    """Return why systems have no test outside of their study: it tests none, or has more seeds.
+
+    `records` are SYSTEM-SEED/results.json; one that lies elsewhere tells nothing.
+    """
+    found: dict[str, str] = {}
+    runs = [path.absolute().parent for path in records if path.name == RESULTS]
+    own = [(run.parent, run.name.rpartition("-")[0]) for run in runs]
+    for folder, system in dict.fromkeys(own):
+        if not (folder / UNTESTED).exists():
+            continue
+        links = [one for one in folder.glob(f"{system}-*") if one.is_symlink()]
+        there = [one for one in links if one.name.rpartition("-")[0] == system]
+        if own.count((folder, system)) < len(there):
+            found[system] = f"their study has {len(there)} seeds of each"
+        if (why := _mapping(folder / UNTESTED).get(system)) is not None:
+            found[system] = str(why)
+    return found
+
+
+def _waiting(
+    systems: Mapping[str, Sequence[PreparedMember]],
+    problems: Mapping[str, str],
+    plan: StudyPlan | None,
+) -> str | None:
+    """Return why a look is not whole; to diverge is a result."""
+    if plan is None:
+        return "not all seeds are done" if NOT_RUN in problems.values() else None
+    then = seeds_of(plan.get("keys", ()))
+    few = any(
+        len(own) < min(len(then.get(system, ())), plan["seeds"]) for system, own in systems.items()
+    )
+    lost = any(problem != DIVERGED for problem in problems.values())
+    if lost or few or max(map(len, systems.values())) < plan["seeds"]:
+        return f"not all of the planned seeds ({plan['seeds']} of each system or more) are done"
+    return None
+
+
+def _mixed_machines(members: Sequence[PreparedMember]) -> str | None:
+    kinds: dict[int, set[str]] = {}
+    for member in members:
+        kinds.setdefault(member.member.seed, set()).update({member.machine()} - {""})
+    mixed = [str(seed) for seed, found in kinds.items() if len(found) > 1]
+    return f"machines of several kinds ran seed {', '.join(mixed)}" if mixed else None
+
+
+def _looks(folder: Path) -> dict[str, Any]:
+    return _mapping(folder / LOOKS) if (folder / LOOKS).exists() else {}
+
+
+def _mapping(file: Path) -> dict[str, Any]:
+    found = read_json(file)
+    if not isinstance(found, dict):
+        raise ValueError(f"{file}: damaged; restore it, or choose another --exp-dir")
+    return found
