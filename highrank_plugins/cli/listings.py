@@ -53,7 +53,7 @@ def _heads() -> None:
     matrices = [row for _, row in _rows(VOCABULARY)]
     echo_markdown(table(("vocabulary matrix", "what it is", "options"), matrices))
     typer.echo(
-        "In Python: build_head(STRUCTURE, pointwise=FUNCTION, vocabulary=MATRIX, OPTION=VALUE, …)\n"
+        "In Python: build_head(STRUCTURE, pointwise=FUNCTION, vocabulary=MATRIX, …)\n"
         "In fairseq: --head STRUCTURE --head-OPTION VALUE\n"
         "            --head-pointwise FUNCTION --head-FUNCTION-OPTION VALUE\n"
         "            --head-vocabulary MATRIX --head-MATRIX-OPTION VALUE"
