@@ -193,9 +193,8 @@ def _way(options: RunOptions, effect: float | None) -> str:
     if effect is not None or ways == ["register"]:
         used = {"exp_dir", "option", "at_most", "effect", "like", "registered"}
         _refuse_idle(options, used, flag("register" if ways else "effect"))
-    idle = {"table": ["jobs"], "only": ["jobs", "all_tests"], "dry_run": ["all_tests"]}
-    unused = {*idle.get(ways[0], ())} if ways else {*()}
-    _refuse_idle(options, {*type(options).model_fields} - unused, "".join(map(flag, ways)))
+    if ways == ["dry_run"]:
+        _refuse_idle(options, {*type(options).model_fields} - {"all_tests"}, flag("dry_run"))
     return ways[0] if ways else ""
 
 

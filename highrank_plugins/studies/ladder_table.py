@@ -22,7 +22,7 @@ from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import RESULTS
 from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.ladder import Ladder, LadderSettings, PointSettings
-from highrank_plugins.studies.looks import keep_look, untested
+from highrank_plugins.studies.looks import keep_look, other_sizes, untested
 from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.studies.plan import StudyPlan, plan_notes
 from highrank_plugins.studies.rates import rate_notes
@@ -208,8 +208,11 @@ def ladder_tables(
     measured = of_records(ladder, usable)
     if not measured.rungs:
         return (empty := no_records(study, members, [*notes, *measured.notes])), empty
+    sizes = list(ladder.settings.sizes) if isinstance(ladder.settings, LadderSettings) else []
     reasons = untested(members, problems, folder, plan)
-    keep_look(members, problems, folder, plan, reasons)
+    if other_sizes(folder, sizes):
+        reasons = dict.fromkeys(ladder.systems, "sizes were added or left out after a look")
+    keep_look(members, problems, folder, plan, reasons, sizes)
     for why in dict.fromkeys(reasons.values()):
         held = dict.fromkeys(ladder.systems[one] for one in reasons if reasons[one] == why)
         notes.append(f"Not projected, since {why}: {', '.join(held)}.")

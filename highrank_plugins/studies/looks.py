@@ -51,8 +51,9 @@ def keep_look(
     folder: Path,
     plan: StudyPlan | None,
     reasons: Mapping[str, str],
+    sizes: Sequence[str] = (),
 ) -> None:
-    """Keep what a table has no test of and, of a whole table without a plan, the seeds."""
+    """Keep what a table has no test of and, of a whole table without a plan, seeds and sizes."""
     seen = dict.fromkeys((one.member.system for one in members), ELSEWHERE)
     several = plan is not None and plan["most"] > plan["seeds"]
     write_json(folder / UNTESTED, dict(reasons) if not several else seen | dict(reasons))
@@ -62,7 +63,12 @@ def keep_look(
     for one in members:
         now.setdefault(one.system_key, []).append(str(one.member.seed))
     tested = {key: seeds for key, seeds in now.items() if len(seeds) > 1}
-    write_json(folder / LOOKS, tested | _looks(folder))
+    write_json(folder / LOOKS, tested | {"sizes": [*sizes]} | _looks(folder))
+
+
+def other_sizes(folder: Path, sizes: Sequence[str]) -> bool:
+    """Whether a ladder had other sizes in its first whole table."""
+    return bool(_looks(folder).get("sizes", sizes) != [*sizes])
 
 
 def held_by_study(records: Sequence[Path]) -> dict[str, str]:

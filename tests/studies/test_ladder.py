@@ -130,6 +130,15 @@ def test_rules_need_numbers(folder, width, power, why):
         read_ladder(write(folder, **changes))
 
 
+def test_sizes_that_come_after_a_look_are_not_projected(folder):
+    file = write(folder)
+    assert "projected |" in ladder(file).output
+    more = SIZES | {"huge": {"seeds": [1, 2], "set": {"lr": 7}, "compute": 1e7}}
+    said = ladder(write(folder, sizes=more)).output
+    assert "Not projected, since sizes were added or left out after a look: " in said
+    assert "projected |" not in said and "**" not in said
+
+
 def test_a_baseline_that_diverged_leaves_a_table(folder):
     file = write(folder, options={"failing": "softmax-2"})
     done = ladder(file)

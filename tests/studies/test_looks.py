@@ -116,9 +116,8 @@ def test_a_typo_writes_no_plan(tmp_path):
     for words in (["--only", "nosuch-1", "--at-most", "2"], ["--at-most", "9" * 20]):
         assert study(file, *words).exit_code == 2
         assert not (folder_of(file) / "plan.json").exists()
-    for words in (["--table", "--jobs", "1"], ["--dry-run", "--all-tests"]):
-        done = study(file, *words)
-        assert done.exit_code == 2 and f"{words[1]}: changes nothing with {words[0]}" in done.output
+    done = study(file, "--dry-run", "--all-tests")
+    assert done.exit_code == 2 and "--all-tests: changes nothing with --dry-run" in done.output
 
 
 @pytest.mark.parametrize("keys", [[1, 2], "abc", 5, {"mos-1": 1}])
