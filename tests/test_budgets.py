@@ -35,13 +35,13 @@ BUDGETS: dict[str, int] = {
     "optim": 368,
     "reports": 2166,
     "results": 2355,
-    "studies": 2727,
+    "studies": 2739,
     "tasks": 569,
     "top": 70,
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 45799
+LINES_OF_TESTS = 45817
 
 
 @pytest.fixture(scope="module")

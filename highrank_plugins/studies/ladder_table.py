@@ -206,13 +206,13 @@ def ladder_tables(
     if not usable:
         return (empty := no_records(study, members, notes)), empty
     measured = of_records(ladder, usable)
-    if not measured.rungs:
-        return (empty := no_records(study, members, [*notes, *measured.notes])), empty
     sizes = list(ladder.settings.sizes) if isinstance(ladder.settings, LadderSettings) else []
     reasons = untested(members, problems, folder, plan)
     if other_sizes(folder, sizes):
         reasons = dict.fromkeys(ladder.systems, "sizes were added or left out after a look")
     keep_look(members, problems, folder, plan, reasons, sizes)
+    if not measured.rungs:
+        return (empty := no_records(study, members, [*notes, *measured.notes])), empty
     for why in dict.fromkeys(reasons.values()):
         held = dict.fromkeys(ladder.systems[one] for one in reasons if reasons[one] == why)
         notes.append(f"Not projected, since {why}: {', '.join(held)}.")

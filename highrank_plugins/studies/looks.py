@@ -33,12 +33,15 @@ def untested(
         return dict.fromkeys(systems, why)
     then = {} if plan is None else seeds_of(plan.get("keys", ()))
     is_beyond = plan is not None and most_seeds(members) > plan["most"]
-    before, found = _looks(folder), {}
+    before, now, found = _looks(folder), _groups(members), {}
     for system, own in systems.items():
         seeds = [str(one.member.seed) for one in own]
-        planned = then.get(system, seeds)[: len(seeds)]
+        planned = then.get(system, seeds)
+        if plan is not None and plan["most"] == plan["seeds"]:  # the order tells no look
+            planned, seeds = sorted(planned), sorted(seeds)
         kinds = [problems[one.name] for one in own if one.name in problems]
-        if is_beyond or planned != seeds or before.get(own[0].system_key, seeds) != seeds:
+        groups, key = now.get(own[0].system_key), own[0].system_key
+        if is_beyond or planned[: len(seeds)] != seeds or before.get(key, groups) != groups:
             found[system] = LATE
         elif kinds:
             found[system] = UNFAIR if DIVERGED in kinds else "a seed has no result"
@@ -59,11 +62,18 @@ def keep_look(
     write_json(folder / UNTESTED, dict(reasons) if not several else seen | dict(reasons))
     if plan is not None or NOT_RUN in problems.values():
         return
-    now: dict[str, list[str]] = {}
+    write_json(folder / LOOKS, _groups(members) | {"sizes": [*sizes]} | _looks(folder))
+
+
+def _groups(members: Sequence[PreparedMember]) -> dict[str, list[list[str]]]:
+    """Return the seeds of the systems of each configuration, sorted; of those with several."""
+    systems: dict[tuple[str, str], list[str]] = {}
     for one in members:
-        now.setdefault(one.system_key, []).append(str(one.member.seed))
-    tested = {key: seeds for key, seeds in now.items() if len(seeds) > 1}
-    write_json(folder / LOOKS, tested | {"sizes": [*sizes]} | _looks(folder))
+        systems.setdefault((one.system_key, one.member.system), []).append(str(one.member.seed))
+    found: dict[str, list[list[str]]] = {}
+    for (key, _), seeds in sorted(systems.items()):
+        found.setdefault(key, []).append(sorted(seeds))
+    return {key: sorted(groups) for key, groups in found.items() if sum(map(len, groups)) > 1}
 
 
 def other_sizes(folder: Path, sizes: Sequence[str]) -> bool:
@@ -79,9 +89,12 @@ def held_by_study(records: Sequence[Path]) -> dict[str, str]:
     found: dict[str, str] = {}
     runs = [path.absolute().parent for path in records if path.name == RESULTS]
     own = [(run.parent, run.name.rpartition("-")[0]) for run in runs]
+    studies = {one for one in own if (one[0] / UNTESTED).exists()}
     for folder, system in dict.fromkeys(own):
-        if not (folder / UNTESTED).exists():
+        if (folder, system) not in studies:
             continue
+        if sum(other == system for _, other in studies) > 1:
+            found[system] = "its runs are of several studies"
         links = [one for one in folder.glob(f"{system}-*") if one.is_symlink()]
         there = [one for one in links if one.name.rpartition("-")[0] == system]
         if own.count((folder, system)) < len(there):

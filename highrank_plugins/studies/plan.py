@@ -87,8 +87,8 @@ def forecast(
     if like is not None and not like.is_dir():
         raise ValueError(f"--like {like}: no such folder; give one with the records of a study")
     where = "the finished members of this study" if like is None else str(like)
-    paths = [folder / one.name / RESULTS for one in members if one.problem() is None]
-    paths = [path for path in paths if path.exists()]  # links, which a table makes
+    paths = [folder / one.name / RESULTS for one in members]  # links, which a table makes
+    paths = [path for path in paths if path.exists()]
     if like is not None:
         paths = sorted([*like.glob("*-[0-9]*.json"), *like.glob(f"*/{RESULTS}")])
     few = f"no system has two records in {where}, so nobody knows how much seeds differ"
@@ -173,28 +173,27 @@ def plan_notes(study: Study, members: Sequence[PreparedMember], plan: StudyPlan)
     if "keys" in plan:
         now, digest = _settings(study), plan.get("sha256")
         changed = [name for name in now if (plan.get(name) or None) != (now[name] or None)]
-        if changed := [*changed, *_changed_members(members, plan["keys"], plan["seeds"])]:
+        if changed := [*changed, *_changed_members(members, plan)]:
             since = f"{digest[:12]} was registered" if digest else "of the first look"
             yield f"Changed since the plan {since}: {', '.join(changed)}."
         elif digest and not beyond:
             yield f"As registered, plan {digest[:12]}."
 
 
-def _changed_members(
-    members: Sequence[PreparedMember], keys: Mapping[str, str], first: int
-) -> Iterator[str]:
+def _changed_members(members: Sequence[PreparedMember], plan: StudyPlan) -> Iterator[str]:
     """Yield members with another key, and systems that came, left, or have other seeds.
 
-    The table may have the `first` seeds of each system, or more.
+    The table may have the seeds of the first look, or more; with one look their order is free.
     """
+    keys, order = plan["keys"], list if plan["most"] > plan["seeds"] else sorted
     own_keys = {member.name: member.plan_key for member in members}
     yield from (name for name, key in keys.items() if own_keys.get(name, key) != key)
     then, now = seeds_of(keys), seeds_of(own_keys)
     yield from (f"{system} is new" for system in now if system not in then)
-    most = max(first, *map(len, now.values()))
+    most = max(plan["seeds"], *map(len, now.values()))
     for system, seeds in then.items():
         own = now.get(system, [])
-        if own[: len(seeds)] != seeds[:most]:
+        if order(own[: len(seeds)]) != order(seeds[:most]):
             listed = f"has seeds {', '.join(own)}" if own else "is missing"
             yield f"{system} {listed} (planned: {', '.join(seeds)})"
 

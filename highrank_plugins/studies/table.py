@@ -92,8 +92,8 @@ def link_done(
 def no_records(
     study: Study, members: Sequence[PreparedMember], notes: Sequence[str]
 ) -> list[Table]:
-    """Return the table of a study of which no member is done."""
-    rows = [[Cell(member.name), Cell("no record")] for member in members]
+    """Return the table of a study of which too few members are done."""
+    rows = [[Cell(m.name), Cell("no record" if m.problem() else "done")] for m in members]
     return [Table(study.name, ["member", "result"], rows, notes)]
 
 

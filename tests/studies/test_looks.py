@@ -76,6 +76,24 @@ def test_a_seed_without_a_result_holds_its_system(tmp_path, how):
     assert f"since {LATE}: softmax, mos, mixtape." in change(file, seeds=[1, 3])
 
 
+def test_the_order_of_seeds_and_two_systems_of_one_configuration_change_nothing(file):
+    assert "p Holm" in change(file, seeds=[3, 1, 2])
+    again = TWO | {"softmax_again": {"conf": "softmax", "seeds": [4, 5, 6]}}
+    assert f"since {LATE}: softmax, softmax_again." in change(file, members=again)
+    fresh = {"members": again, "set": {"lr": 3}}
+    assert "p Holm" in change(file, **fresh) and "p Holm" in change(file, "--table", **fresh)
+
+
+def test_compare_does_not_add_the_seeds_of_two_studies(file):
+    tree = yaml.safe_load(file.read_text())
+    second = write_study(file.parent, tree | {"seeds": [4, 5, 6]}, "second")
+    assert study(second).exit_code == 0
+    links = [p for f in (file, second) for p in sorted(folder_of(f).glob("*-*/results.json"))]
+    words = ["compare", *map(str, links), "--metric", "test_perplexity", "--all-tests"]
+    found = CliRunner().invoke(app, words).output
+    assert "since its runs are of several studies: " in found and "p (Holm)" not in found
+
+
 def test_a_diverged_baseline_is_not_mended_by_leaving_out_its_seed(tmp_path):
     options = {"failing": "softmax-2"}
     file = write_stub(tmp_path, seeds=[1, 2, 3], baseline="softmax", options=options)
