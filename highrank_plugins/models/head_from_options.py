@@ -120,7 +120,7 @@ def head_from_options(
                 "its name, or list options that change the function in `constants` of the class",
                 *(layer_name(part), option),
             )
-    if (lr := cfg.head_adam_lr) is not None:
+    if (lr := getattr(cfg, "head_adam_lr", None)) is not None:
         _require_rate("--head-adam-lr", lr)
         for parameter in head.parameters():
             if own_rate(parameter) is None:

@@ -149,13 +149,6 @@ def test_chosen_classes_are_those_of_a_sorted_head(components):
         assert (ours is theirs) if ours is None else torch.allclose(ours, theirs, rtol=1e-12)
 
 
-@pytest.mark.parametrize("impl", ["fused", "cpp", "triton"])
-def test_fused_losses_are_refused(impl):
-    head = SOFTMAX_GATES.build()
-    with pytest.raises(ValueError, match="no fused loss; use impl='chunked'"):
-        head.nll(make_features(5), torch.arange(5), impl=impl)
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(
     "case", [*PRODUCT, MIXTAPE.with_options(components=8), SOFTMAX_GATES, CHOSEN], ids=str
