@@ -35,13 +35,13 @@ BUDGETS: dict[str, int] = {
     "optim": 368,
     "reports": 2166,
     "results": 2355,
-    "studies": 2739,
+    "studies": 2755,
     "tasks": 569,
     "top": 70,
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 45811
+LINES_OF_TESTS = 45817
 
 
 @pytest.fixture(scope="module")

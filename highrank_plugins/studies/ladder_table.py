@@ -28,6 +28,8 @@ from highrank_plugins.studies.plan import StudyPlan, plan_notes
 from highrank_plugins.studies.rates import rate_notes
 from highrank_plugins.studies.table import link_done, no_records
 
+OTHER_SIZES = "sizes were added, left out or changed after a look"
+
 
 class Measured(NamedTuple):
     """Hold what was measured: size → compute of a run, and scores by arm, perplexities in nats.
@@ -208,14 +210,15 @@ def ladder_tables(
     measured = of_records(ladder, usable)
     sizes = list(ladder.settings.sizes) if isinstance(ladder.settings, LadderSettings) else []
     reasons = untested(members, problems, folder, plan)
-    if other_sizes(folder, sizes):
-        reasons = dict.fromkeys(ladder.systems, "sizes were added or left out after a look")
+    held = other_sizes(members, folder, sizes, ladder.systems)
+    late = {one: OTHER_SIZES for one, arm in ladder.systems.items() if arm in held}
+    reasons = {**late, **reasons}
     keep_look(members, problems, folder, plan, reasons, sizes)
     if not measured.rungs:
         return (empty := no_records(study, members, [*notes, *measured.notes])), empty
     for why in dict.fromkeys(reasons.values()):
-        held = dict.fromkeys(ladder.systems[one] for one in reasons if reasons[one] == why)
-        notes.append(f"Not projected, since {why}: {', '.join(held)}.")
+        of = dict.fromkeys(ladder.systems[one] for one in reasons if reasons[one] == why)
+        notes.append(f"Not projected, since {why}: {', '.join(of)}.")
     lost = measured.lost | {ladder.systems[one] for one in reasons}
     table, figures = judge(ladder, Measured(measured.rungs, [*notes, *measured.notes], lost))
     if figures and plots.is_available():

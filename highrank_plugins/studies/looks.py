@@ -43,6 +43,8 @@ def untested(
         groups, key = now.get(own[0].system_key), own[0].system_key
         if is_beyond or planned[: len(seeds)] != seeds or before.get(key, groups) != groups:
             found[system] = LATE
+        elif then and system not in then:
+            found[system] = "the plan does not have it"
         elif kinds:
             found[system] = UNFAIR if DIVERGED in kinds else "a seed has no result"
     return found
@@ -76,9 +78,20 @@ def _groups(members: Sequence[PreparedMember]) -> dict[str, list[list[str]]]:
     return {key: sorted(groups) for key, groups in found.items() if sum(map(len, groups)) > 1}
 
 
-def other_sizes(folder: Path, sizes: Sequence[str]) -> bool:
-    """Whether a ladder had other sizes in its first whole table."""
-    return bool(_looks(folder).get("sizes", sizes) != [*sizes])
+def other_sizes(
+    members: Sequence[PreparedMember], folder: Path, sizes: Sequence[str], arms: Mapping[str, str]
+) -> set[str]:
+    """Return the arms of a ladder of which the first whole table had some sizes, and not others.
+
+    `arms` has the arm of each system. An arm whose configurations are all new is another ladder's.
+    """
+    known: dict[str, set[bool]] = {}
+    before = _looks(folder)
+    for one in members:
+        known.setdefault(arms[one.member.system], set()).add(one.system_key in before)
+    mixed = {arm for arm, found in known.items() if len(found) > 1}
+    fewer = {arm for arm, found in known.items() if found == {True}}
+    return mixed | (fewer if before.get("sizes", sizes) != [*sizes] else set())
 
 
 def held_by_study(records: Sequence[Path]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from highrank_plugins.cli import app
 from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.studies.ladder import read_ladder
+from highrank_plugins.studies.ladder_table import OTHER_SIZES
 from highrank_plugins.studies.looks import LATE
 from highrank_plugins.studies.rates import NOT_TUNED
 from tests.studies.stub import HIGHRANK, folder_of, starts, table_of, write_stub
@@ -135,8 +136,13 @@ def test_sizes_that_come_after_a_look_are_not_projected(folder):
     assert "projected |" in ladder(file).output
     more = SIZES | {"huge": {"seeds": [1, 2], "set": {"lr": 7}, "compute": 1e7}}
     said = ladder(write(folder, sizes=more)).output
-    assert "Not projected, since sizes were added or left out after a look: " in said
+    assert f"Not projected, since {OTHER_SIZES}: softmax, mos." in said
     assert "projected |" not in said and "**" not in said
+    redrawn = SIZES | {"large": {"seeds": [1, 2], "set": {"lr": 6.1}, "compute": 1e6}}
+    said = ladder(write(folder, sizes=redrawn)).output
+    assert f"Not projected, since {OTHER_SIZES}: softmax, mos." in said
+    afresh = {"sizes": more, "set": {"max_epoch": 7}}  # another ladder
+    assert "projected |" in ladder(write(folder, **afresh)).output
 
 
 def test_a_baseline_that_diverged_leaves_a_table(folder):
