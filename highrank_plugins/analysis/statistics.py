@@ -37,7 +37,7 @@ def summarise(runs: Runs) -> Summary:
             raise ValueError(f"a t-test needs at least two runs of each system, got {len(runs)}")
         numbers = [float(run) for run in runs]
         if not all(map(math.isfinite, numbers)):
-            raise ValueError(f"a run is no finite number: {numbers}; leave it out or repeat it")
+            raise ValueError(f"a run is not a finite number: {numbers}; leave it out or repeat it")
         return Summary(mean(numbers), stdev(numbers), len(numbers))
     if runs.n < 2 or not runs.sd >= 0 or not math.isfinite(runs.mean + runs.sd):
         raise ValueError(f"expected a summary of at least two runs, got {runs}")

@@ -112,11 +112,13 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
 
 def _model(kind: Callable[..., Any], values: dict[str, Any]) -> Any:
     """Return a model of options; a wrong one, such as an infinite rate, is refused by its name."""
+    from pydantic import ValidationError  # slow, but a command with a model has imported it
+
     try:
         return kind(**values)
-    except ValueError as error:  # of pydantic, whose import takes long
-        wrong = error.errors()[0]  # type: ignore[attr-defined]
-        raise ValueError(f"{flag(wrong['loc'][0])} {wrong['input']}: {wrong['msg']}") from None
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise ValueError(f"{flag(str(wrong['loc'][0]))} {wrong['input']}: {wrong['msg']}") from None
 
 
 def _with_help(parameter: inspect.Parameter) -> inspect.Parameter:
@@ -300,9 +302,9 @@ def _options(
 
 
 def main() -> None:
-    """Run the console script. An unknown subcommand or option is one line, and exit code 2.
+    """Run the console script. A wrong subcommand or option is one line, with exit code 2.
 
-    It is 1, without a message, if the reader of the output has gone (`highrank … | head -1`).
+    The code is 1, without a message, if the reader of the output has gone (`highrank … | head -1`).
     """
     defer_statistics()
     try:

@@ -150,12 +150,8 @@ def _start(
     folder = study_folder(read, exp_dir)
     only_plans = asked[0] is not None or way == "register"
     at_most = getattr(options, "at_most", None)
-    names = {one.name for one in read.members}
-    runs = options.only is None or options.only.partition("_rate")[0] in {
-        *names,
-        *(one.system for one in read.members),
-    }
-    first = None if options.dry_run or only_plans or not runs else at_most
+    is_member = options.only in {None, *(one.name for one in read.members)}  # no trial, no typo
+    first = at_most if is_member and not (options.dry_run or only_plans) else None
     listed = most_seeds(read.members)
     plan = planned(folder, first, lambda n: new_plan(read, prepare(read, exp_dir), n))
     most = at_most or (None if plan is None else int(plan["seeds"]))

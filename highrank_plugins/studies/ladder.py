@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -210,12 +209,8 @@ def _check_sizes(settings: LadderSettings, tree: Tree) -> None:
             )
     if settings.width and not settings.rules:
         raise ConfigurationError(f"{tree.place(('width',))}: width: serves rules alone; give rules")
-    twice = [
-        n
-        for n, count in Counter(f"{arm}_{size}" for arm in settings.arms for size in names).items()
-        if count > 1
-    ]
-    if twice:
+    members = [f"{arm}_{size}" for arm in settings.arms for size in names]
+    if twice := [name for name in members if members.count(name) > 1]:
         raise ConfigurationError(f"{tree.place(('arms',))}: arms: two members are named {twice[0]}")
 
 

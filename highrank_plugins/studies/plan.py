@@ -22,7 +22,8 @@ from highrank_plugins.studies.runner import bytes_in, bytes_needed
 
 FILE = "plan.json"
 MOST_SEEDS = 100_000  # that a forecast names
-# "seeds", of each system at the first look, and "most" at the last; the rest if it was registered
+# "seeds", of each system at the first look, and "most" at the last; settings and keys of members;
+# a digest if it was registered
 StudyPlan = Mapping[str, Any]
 
 

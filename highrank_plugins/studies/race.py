@@ -44,6 +44,7 @@ from highrank_plugins.studies.trunk import (
     refuse_other,
 )
 
+RUNS = "runs"  # the folder of the records
 NOISE, MOST_NATS = 0.1, 5e-3  # of a mixture: less noise leaves its components alike in a race
 EXPRESSIVITY = (
     "No difference here proves nothing: the trunk was trained with {own}, and its features fit "
@@ -65,7 +66,7 @@ class RaceRun(NamedTuple):
     @property
     def file(self) -> Path:
         """Return the place of its record."""
-        return self.settings.exp_dir / "runs" / f"{self.rate:g}" / f"{self.layer}-{self.seed}.json"
+        return self.settings.exp_dir / RUNS / f"{self.rate:g}" / f"{self.layer}-{self.seed}.json"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -142,8 +143,9 @@ def trained(run: RaceRun) -> float:
         loss = math.inf if loss is None else float(loss)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise ValueError(f"{run.file}: not a record of a race; delete it") from None
-    refuse_other(run.settings, run.file, options, run.options)
-    refuse_other(run.settings, run.file, own, trunk["identity"])
+    runs = run.settings.exp_dir / RUNS
+    refuse_other(runs, run.file, options, run.options)
+    refuse_other(runs, run.file, own, trunk["identity"])
     return loss
 
 

@@ -52,14 +52,14 @@ def dump(trunk: Trunk, settings: RaceSettings) -> None:
     before = read_trunk(settings) if (folder / TRUNK).exists() else {}
     begun, asked = folder / BEGUN, {"tokens": str(settings.tokens)} | trunk.identity
     if begun.exists():
-        refuse_other(settings, folder, read_json(begun), asked)
-    refuse_other(settings, folder, before.get("identity", {}), asked)
+        refuse_other(settings.exp_dir, folder, read_json(begun), asked)
+    refuse_other(settings.exp_dir, folder, before.get("identity", {}), asked)
     write_json(begun, asked)
     for split in SPLITS:
         trunk.write(split, folder / split)
     files = [f"{split}/{name}.npy" for split in SPLITS for name in ("features", "targets")]
     own = asked | {f"{FEATURES}/{file}": checksum(folder / file) for file in files}
-    refuse_other(settings, folder, before.get("identity", {}), own)
+    refuse_other(settings.exp_dir, folder, before.get("identity", {}), own)
     if not before:
         kept = {"identity": own, **trunk.own()}
         write_whole(folder / TRUNK, lambda file: torch.save(kept, file))
@@ -76,14 +76,14 @@ def read_trunk(settings: RaceSettings) -> dict[str, Any]:
 
 
 def refuse_other(
-    settings: RaceSettings, path: Path, before: Mapping[str, Any], now: Mapping[str, Any]
+    stale: Path, path: Path, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
-    """Refuse features or a record of another trunk, text or option."""
+    """Refuse features or a record of another trunk, text or option; `stale` may be deleted."""
     for name, value in now.items():
         if name in before and before[name] != value:
             raise ValueError(
                 f"{path} is of another race: {name} was {str(before[name])[:16]}, and is "
-                f"{str(value)[:16]} now; name another --exp-dir, or delete {settings.exp_dir}"
+                f"{str(value)[:16]} now; name another --exp-dir, or delete {stale}"
             )
 
 

@@ -215,7 +215,7 @@ STATISTICS = [
             ([1.0], "at least two runs of each system, got 1"),
             (Summary(1.0, 0.1, 1), "expected a summary of at least two runs"),
             (Summary(1.0, -0.1, 3), "expected a summary"),
-            ([1.0, NAN], "a run is no finite number"),
+            ([1.0, NAN], "a run is not a finite number"),
             ([2.0, 2.0], "both systems have a standard deviation of 0"),
         )
     ),

@@ -66,7 +66,7 @@ def test_numbers_of_runs_are_tested_with_the_direction_of_their_metric():
         (["a=1,2", "b=1:2"], "b=1:2: expected numbers separated by commas"),
         (["a=1,2", "b=3"], "b against a: a t-test needs at least two runs"),
         (["a=1,2", "a=3,4"], "two systems have one name"),
-        (["a=1,2", "b=nan,3"], "b against a: a run is no finite number"),
+        (["a=1,2", "b=nan,3"], "b against a: a run is not a finite number"),
         (["a=1,2", "b=3,4", "--baseline", "b"], "--baseline b: changes nothing with numbers"),
         (["a=1,2", __file__], "a=1,2: give records or numbers, not both"),
         ([__file__, "--runs", "--x", "a"], "--x a: changes nothing with --runs; leave it out"),

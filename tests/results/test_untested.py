@@ -8,7 +8,7 @@ __all__ = ["records"]
 
 
 def test_runs_that_were_best_at_their_start_are_not_tested(records):
-    """Nothing was trained, and a start may have no deviation. A baseline may be such a start."""
+    """Test no layer that was not trained: its runs may be one number. A baseline may be such."""
     cost, start = (
         {"updates": 9, "words_per_second": 1},
         {"best_valid_loss": 4.0, "start_valid_loss": 4.0},
@@ -41,7 +41,7 @@ def test_a_system_that_failed_to_train_does_not_widen_what_the_others_would_find
     [
         (["softmax=57:-.1:10", "mos=56,55"], "an SD of 0 or more and two runs or more"),
         (["softmax=57:.1:1", "mos=56,55"], "an SD of 0 or more and two runs or more"),
-        (["softmax=57,inf", "mos=56,55"], "a run is no finite number"),
+        (["softmax=57,inf", "mos=56,55"], "a run is not a finite number"),
         (
             ["softmax=-5,1", "mos=56,55", "--metric", "test_perplexity"],
             "softmax: test_perplexity is",

@@ -186,7 +186,7 @@ def test_a_changed_layer_of_the_user_is_another_race(finished, tmp_path):
 
 
 def test_a_rate_that_only_harms_is_not_chosen(copied, trunk):
-    """The start is no result of a rate: at 3e5 it is the best, too."""
+    """Compare rates without the start, which is better than all that a rate of 3e5 gives."""
     for file in (copied.exp_dir / "runs").glob("*/mos-*.json"):
         file.unlink()
     wild = [1.0, 3e5]
