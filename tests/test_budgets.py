@@ -26,7 +26,7 @@ BUDGETS: dict[str, int] = {
     "data": 2310,
     "evaluation": 277,
     "heads": 3222,
-    "hooks": 2856,
+    "hooks": 2858,
     "huggingface": 696,
     "inference": 1197,
     "losses": 5631,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 45817
+LINES_OF_TESTS = 45825
 
 
 @pytest.fixture(scope="module")

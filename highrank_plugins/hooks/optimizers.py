@@ -40,18 +40,20 @@ def set_own_rate(parameter: nn.Parameter, lr: float, by_adam: bool = False) -> N
 
 def own_rate(parameter: nn.Parameter) -> float | None:
     """Return the rate that `set_own_rate` set."""
-    return _own(parameter).get("lr")
+    return (_own(parameter) or (None,))[0]
 
 
-def _own(parameter: nn.Parameter) -> dict[str, Any]:
-    return dict(getattr(parameter, _ATTRIBUTE, {}).get("optimizer", {}))
+def _own(parameter: nn.Parameter) -> tuple[float, bool] | None:
+    """Return a parameter's own rate, and whether by Adam; fairseq's users may set a rate, too."""
+    found = getattr(parameter, _ATTRIBUTE, {}).get("optimizer", {})
+    return (found["lr"], bool(found.get(ADAM))) if "lr" in found else None
 
 
 @replaces(optim, "build_optimizer")
 def build_optimizer(stock: Callable, cfg: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
     """Build the optimizer of a configuration, with a group for each parameter's own rate."""
     built = stock(cfg, params, *args, **kwargs)
-    own = {(one["lr"], one[ADAM]) for p in built.params if (one := _own(p))}
+    own = {one for p in built.params if (one := _own(p))}
     if not own or len(built.param_groups) != 1:  # `require_found` refuses groups of others
         return built
     if any(by_adam for _, by_adam in own) and not hasattr(built.optimizer, "adam_groups"):
@@ -64,7 +66,7 @@ def build_optimizer(stock: Callable, cfg: Any, params: Any, *args: Any, **kwargs
     first["params"] = [p for p in everything if own_rate(p) is None]
     settings = {name: value for name, value in first.items() if name != "params"}
     for rate, by_adam in sorted(own):
-        params = [p for p in everything if _own(p) == {"lr": rate, ADAM: by_adam}]
+        params = [p for p in everything if _own(p) == (rate, by_adam)]
         group = settings | {"params": params, "lr": rate} | ({ADAM: True} if by_adam else {})
         built.optimizer.add_param_group(group)
     # not stored in the groups, because a resumed training run takes those from the checkpoint

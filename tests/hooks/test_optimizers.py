@@ -59,6 +59,14 @@ def test_adam_for_the_head_needs_an_optimizer_that_has_it():
         optimizer((ordinary, special), "--optimizer", "sgd")
 
 
+def test_a_rate_that_a_model_of_the_user_sets_as_fairseq_does_is_kept():
+    ordinary, special = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2))
+    special.optim_overrides = {"optimizer": {"lr": 0.02}}
+    ordinary.optim_overrides = {"optimizer": {}}
+    built = optimizer((ordinary, special), "--optimizer", "sgd")
+    assert step(built, ordinary, special) == pytest.approx([20, 0.02], rel=1e-5)
+
+
 def test_groups_share_all_other_options():
     built = optimizer(parameters(), "--optimizer", "adam", "--weight-decay", 0.3)
     ordinary, special = built.param_groups
