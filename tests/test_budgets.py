@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1604,
     "benchmarks": 1323,
-    "cli": 3655,
+    "cli": 3658,
     "common": 2828,
     "compat": 456,
     "criterions": 249,
@@ -35,13 +35,13 @@ BUDGETS: dict[str, int] = {
     "optim": 368,
     "reports": 2166,
     "results": 2355,
-    "studies": 2753,
+    "studies": 2784,
     "tasks": 569,
     "top": 70,
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 45825
+LINES_OF_TESTS = 45857
 
 
 @pytest.fixture(scope="module")

@@ -85,8 +85,9 @@ def ladder(file: Annotated[Path, "LADDER.yaml."], options: LadderOptions) -> Non
     A file of points is judged at once. The same command resumes an interrupted ladder.
     """
     from highrank_plugins.reports.plots import check_plot, draw
-    from highrank_plugins.studies.ladder import check_tokens, read_ladder
+    from highrank_plugins.studies.ladder import check_records, check_tokens, read_ladder
     from highrank_plugins.studies.ladder_table import judge, ladder_tables, of_points, of_records
+    from highrank_plugins.studies.members import prepare
 
     check_plot(options.plot)
     read = read_ladder(file, assignments(options.option or []))
@@ -102,6 +103,8 @@ def ladder(file: Annotated[Path, "LADDER.yaml."], options: LadderOptions) -> Non
     if not records.is_dir():
         raise ValueError(f"--records {records}: no such folder; give one with ARM_SIZE-SEED.json")
     paths = sorted(records.glob("*-*.json"))
+    if read.study is not None:
+        check_records(read, prepare(read.study, options.exp_dir), paths)
     measured = of_records(read, paths) if read.study else of_points(read)
     if not measured.rungs:
         raise ValueError(f"--records {records}: no records of this ladder, ARM_SIZE-SEED.json")

@@ -264,8 +264,8 @@ def valid_step(stock: Callable, task: FairseqTask, sample: Any, model: Any, crit
             "model is broken, or --fp16 overflows (try without)"
         )
     sums = isinstance(criterion, _OF_LOG_P) and not getattr(criterion, "ignore_prefix_size", 0)
-    # a second pass through a model of streams would change its state
-    if split and sample and sums and not split.in_tokens and (watch := split.followed([model])):
+    sums |= getattr(criterion, "carries_state", False)  # the state of streams is in the sample
+    if split and sample and sums and (watch := split.followed([model])):
         watch.add_loss(model, sample, logged.get("nll_loss", logged["loss"]))
     return result
 

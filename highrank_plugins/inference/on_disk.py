@@ -90,14 +90,14 @@ def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
     if not folder.exists() or not any(folder.iterdir()):
         return False
     if not (folder / DESCRIPTION).exists():
-        raise ValueError(f"--output {folder} exists and is not a collection; name another folder")
+        raise ValueError(f"{folder} exists and is not a collection; name another folder")
     found = read_json(folder / DESCRIPTION)
     if not isinstance(found, dict):
-        raise ValueError(f"--output {folder} holds a damaged {DESCRIPTION}; delete the folder")
+        raise ValueError(f"{folder} holds a damaged {DESCRIPTION}; delete the folder")
     different = [name for name in description if found.get(name) != description[name]]
     if different:
         raise ValueError(
-            f"--output {folder} holds another collection ({', '.join(different)} differ); name "
+            f"{folder} holds another collection ({', '.join(different)} differ); name "
             "another folder, or delete this one"
         )
     return True

@@ -18,6 +18,7 @@ from highrank_plugins.common.blocks import (
 )
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.results.metrics import metric_named
+from highrank_plugins.results.record import load_record
 from highrank_plugins.studies.definition import (
     MOST_MEMBERS,
     Changes,
@@ -27,7 +28,7 @@ from highrank_plugins.studies.definition import (
     Values,
     study_of,
 )
-from highrank_plugins.studies.members import PreparedMember
+from highrank_plugins.studies.members import PreparedMember, plain_numbers, scaled_rate
 
 DECADE = 10
 # options that decide how many tokens a run reads
@@ -262,4 +263,34 @@ def check_tokens(ladder: Ladder, members: Sequence[PreparedMember]) -> None:
                 raise ConfigurationError(
                     f"{ladder.tree.place(('arms', arm))}: arms.{arm}: {name} is {own} at {size}, "
                     f"and {control} of {base}: arms read the same tokens; give {name} in sizes"
+                )
+
+
+def check_records(ladder: Ladder, members: Sequence[PreparedMember], paths: Sequence[Path]) -> None:
+    """Refuse a record whose architecture, rate or changed option is not that of its member.
+
+    Where the file tries rates, the records of an arm have one multiple of its own.
+    """
+    settings, study = ladder.settings, ladder.study
+    assert isinstance(settings, LadderSettings) and study is not None
+    of = {one.name: one for one in members}
+    multiples = dict.fromkeys(ladder.arms, settings.rates)
+    for path in paths:
+        blocks = load_record(path).get("config")
+        if not blocks or path.stem not in of:
+            continue
+        one = of[path.stem]
+        for name in ("arch", "lr", *one.member.changes):
+            block, option = ["train", *name.split(".")][-2:]
+            own, found = (
+                plain_numbers(tree.get(block, {}).get(option))
+                for tree in (one.settings.blocks(), blocks)
+            )
+            if name == "lr" and settings.rates:
+                arm = ladder.systems[one.member.system]
+                multiples[arm] = [n for n in multiples[arm] if scaled_rate(own, n) == found]
+                own = found if multiples[arm] else f"{own}, with one multiple for {arm}"
+            if own != found:
+                raise ValueError(
+                    f"{path}: {name} is {found}, and {study.file} gives {own}: take records of it"
                 )

@@ -117,7 +117,7 @@ def member_key(study: Study, settings: Configuration, seeded: bool = True) -> st
     is_ours = study.recipe.parent == RECIPES
     script = "" if is_ours else (study.recipe / "run.sh").read_text(encoding="utf-8")
     user_dir = settings.train.get("user_dir")
-    configuration = _read_numbers(settings.blocks())
+    configuration = plain_numbers(settings.blocks())
     if not seeded:
         configuration["train"].pop("seed", None)
     content = {
@@ -135,10 +135,10 @@ def member_key(study: Study, settings: Configuration, seeded: bool = True) -> st
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _read_numbers(value: Any) -> Any:
+def plain_numbers(value: Any) -> Any:
     """Return nested mappings with every number in one form."""
     if isinstance(value, dict):
-        return {name: _read_numbers(entry) for name, entry in value.items()}
+        return {name: plain_numbers(entry) for name, entry in value.items()}
     if isinstance(value, str) and _EXPONENT.fullmatch(value):
         value = float(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -183,7 +183,13 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
         settings = configuration.load(conf, sets)
         plan_key = member_key(study, settings)
         if member.rate != 1:
-            changes["lr"] = _scaled_rate(study, member, settings.train.get("lr"))
+            try:
+                changes["lr"] = scaled_rate(settings.train.get("lr"), member.rate)
+            except (TypeError, ValueError):
+                raise ConfigurationError(
+                    f"{study.file}: rates: {member.system} has lr {settings.train.get('lr')}, of "
+                    "which there are no multiples; give it one number"
+                ) from None
             sets = _assignments(changes | {"seed": member.seed})
             settings = configuration.load(conf, sets)
         given = {name if "." in name else f"train.{name}" for name in member.changes}
@@ -206,15 +212,9 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
     return members
 
 
-def _scaled_rate(study: Study, member: Member, lr: Any) -> float:
-    """Return the learning rate of a member that is trained at a multiple of its own."""
-    try:
-        return float(f"{float(lr) * member.rate:.4g}")
-    except (TypeError, ValueError):
-        raise ConfigurationError(
-            f"{study.file}: rates: {member.system} has lr {lr}, of which there are no multiples; "
-            "give it one number"
-        ) from None
+def scaled_rate(lr: Any, rate: float) -> float:
+    """Return a learning rate, a number or its word, at a multiple of its own."""
+    return float(f"{float(lr) * rate:.4g}")
 
 
 def _assignments(changes: dict[str, Any]) -> list[str]:

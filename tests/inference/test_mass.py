@@ -141,31 +141,39 @@ def validate(built):
     task = built.task
     with evaluation._counting(built.cfg):
         task.load_dataset("test")
-        batches = task.get_batch_iterator(task.dataset("test"), max_tokens=100)
+        text = task.dataset("test")
+        most = {} if evaluation.newest().in_tokens else {"max_tokens": 100}
+        batches = task.get_batch_iterator(text, **most)
         for sample in batches.next_epoch_itr(shuffle=False):
             task.valid_step(sample, built.model, built.criterion)
 
 
-@pytest.mark.parametrize("arch", [STOCK, "transformer_lm_mos", "transformer_lm_mixtape"])
+@pytest.mark.parametrize(
+    "arch", [STOCK, "transformer_lm_mos", "transformer_lm_mixtape", STREAM, "awd_lstm_lm_mixtape"]
+)
 def test_validations_are_accepted(arch, models, signature):
     validate(models(arch))
     found = signature()
-    assert abs(mass_of(found)) < 5e-6 and "|ctx:block-16|" in found
+    context = "stream" if arch.startswith("awd") else "block-16"
+    assert abs(mass_of(found)) < 5e-6 and f"|ctx:{context}|" in found
+    score(models(arch), [models(arch).model])
+    assert signature().split("|mass:")[0] == found.split("|mass:")[0]
 
 
 def test_targets_that_are_no_plain_text_are_not_followed():
     assert evaluation._Split(dataset=[{"source": 1}], task=object()).followed([]) is None
 
 
+@pytest.mark.parametrize("arch", ["transformer_lm_mos", STREAM])
 @pytest.mark.parametrize("change", [lambda nll: 0.999 * nll, lambda nll: nll - 1e-3])
-def test_a_fault_of_a_validation_is_refused(change, models, monkeypatch):
+def test_a_fault_of_a_validation_is_refused(change, arch, models, monkeypatch):
     own = HeadModel.head_loss
 
     def loss(*args, **options):
         out = own(*args, **options)
         return out._replace(nll=change(out.nll))
 
-    built = models("transformer_lm_mos")
+    built = models(arch)
     monkeypatch.setattr(HeadModel, "head_loss", loss)
     with pytest.raises(UserError, match=r"test: P\(x\) of all words, as it was scored, sums to"):
         validate(built)

@@ -249,6 +249,30 @@ def test_a_projection_is_of_logarithms_and_of_all_records(folder):
     assert "[" not in said[said.index("| size") :].partition("\n\n")[0]  # no interval
 
 
+def test_records_of_other_options_than_the_file_are_refused(folder):
+    file = write(folder, rates=[0.3, 1, 3])
+    assert ladder(file).exit_code == 0
+    records = folder / "records"
+    records.mkdir()
+    for link in folder_of(file).glob("*-[12]"):
+        (records / f"{link.name}.json").write_text((link / "results.json").read_text())
+    assert ladder(file, "--records", records).exit_code == 0
+    path = records / "mos_large-2.json"
+    record = json.loads(path.read_text())
+    for name, value, why in (
+        ("lr", 18, "lr is 18, and {} gives 6, with one multiple for mos"),  # 3 times 6
+        ("lr", 7, "lr is 7, and {} gives 6, with one multiple for mos"),
+        ("arch", "awd_lstm_lm_moc", "arch is awd_lstm_lm_moc, and {} gives "),
+    ):
+        changed = record["config"]["train"] | {name: value}
+        path.write_text(json.dumps(record | {"config": {"train": changed}}))
+        refused = ladder(file, "--records", records)
+        assert refused.exit_code == 2 and refused.output.count("\n") == 1
+        assert f"{path}: {why.format(file)}" in refused.output
+    path.write_text(json.dumps({n: of for n, of in record.items() if n != "config"}))
+    assert ladder(file, "--records", records).exit_code == 0
+
+
 def test_the_compute_of_a_run_is_six_times_parameters_and_tokens(folder):
     sizes = {n: {k: v for k, v in of.items() if k != "compute"} for n, of in SIZES.items()}
     file = write(folder, sizes=sizes)
