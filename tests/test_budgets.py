@@ -25,7 +25,7 @@ BUDGETS: dict[str, int] = {
     "criterions": 249,
     "data": 2310,
     "evaluation": 277,
-    "heads": 3222,
+    "heads": 3225,
     "hooks": 2858,
     "huggingface": 696,
     "inference": 1197,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 45857
+LINES_OF_TESTS = 45854
 
 
 @pytest.fixture(scope="module")

@@ -123,13 +123,10 @@ class VocabularyParallel(nn.Module):
 
         Args:
             features: [..., F]; target: int64 [...], in [0, M) or `ignore_index`.
-            label_smoothing: ε; 0 for a Mixture of Softmaxes.
-            weight, ignore_index, reduction, memory: as `Head.nll`.
+            weight, label_smoothing, ignore_index, reduction, memory: as `Head.nll`.
         """
         if reduction not in ("none", "sum", "mean"):
             raise ValueError(f"reduction: expected none, sum or mean, got {reduction!r}")
-        if label_smoothing and self.head.mixes:
-            raise UserError("label_smoothing: a split Mixture of Softmaxes has none; set 0")
         flat, wanted = self.head.flatten_features(features), target.reshape(-1)
         kept = wanted != ignore_index if ignore_index is not None else torch.ones_like(wanted) > 0
         if (bad := kept & ((wanted < 0) | (wanted >= self.num_classes))).any():
@@ -143,7 +140,8 @@ class VocabularyParallel(nn.Module):
             own = t.to_local() if hasattr(t, "to_local") else t
             tensors[name] = own if name in SPLIT else _Shared.apply(own, self)
         compute = partial(checkpoint, self._chunk, use_reentrant=False, preserve_rng_state=False)
-        size = tokens_within(x, self._floats, memory)
+        twice = bool(label_smoothing and self.head.mixes)  # log P of all classes, too
+        size = tokens_within(x, self._floats << twice, memory)
         found = torch.cat([
             compute(x[a:b], target_n[a:b], tensors, random_state.rows(a, b), label_smoothing)
             for a, b in chunk_ranges(0, len(index), size)
@@ -169,7 +167,7 @@ class VocabularyParallel(nn.Module):
         is_own = (target >= self.first) & (target < self.stop)
         found_NK = at_target((target - self.first).where(is_own, 0), values_NKM)
         parts = [(own_NK - largest_NK).exp(), found_NK.where(is_own[:, None], 0)]
-        parts += [values_NKM.sum(-1)] if smoothing else []
+        parts += [values_NKM.sum(-1)] if smoothing and not head.mixes else []
         norm_NK, found_NK, *sums = _Sum.apply(torch.stack(parts), self)
         log_norm_NK = largest_NK + norm_NK.log()
         joint_NK = found_NK - log_norm_NK
@@ -181,7 +179,12 @@ class VocabularyParallel(nn.Module):
         if not smoothing:
             return nll_N
         share = smoothing / max(1, self.num_classes - 1)
-        smooth_N = self.num_classes * log_norm_NK[:, 0] - sums[0][:, 0]
+        if head.mixes:  # the gradient of a norm is due to all processes' classes
+            level_NK = log_prior_NK - _Shared.apply(log_norm_NK, self)
+            own_N = mix(values_NKM + level_NK.unsqueeze(-1)).sum(-1)
+            smooth_N = -_Sum.apply(own_N, self)
+        else:
+            smooth_N = self.num_classes * log_norm_NK[:, 0] - sums[0][:, 0]
         return (1 - smoothing - share) * nll_N + share * smooth_N
 
     def _random_state(self, features: Tensor) -> RandomState:
