@@ -3,6 +3,7 @@
 With a teacher, training adds the divergence from its distribution in the same pass.
 """
 
+import os
 from dataclasses import dataclass
 from typing import Optional
 
@@ -40,7 +41,8 @@ class HighrankCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
     """Define the options of ``highrank_cross_entropy``."""
 
     teacher: Optional[str] = described(
-        "also learn the distribution of this checkpoint, a model with a head and our dictionary"
+        "also learn the distribution of this checkpoint, a model with a head and our dictionary; "
+        "of several, PATH:PATH…, the divergence is the mean"
     )
     teacher_weight: float = described(
         "λ of the loss (1 − λ) cross-entropy + λ T² KL(teacher ‖ model)", 0.5
@@ -68,7 +70,7 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         stocks = ("sentence_avg", "label_smoothing", "ignore_prefix_size", "report_accuracy")
         super().__init__(task, *(getattr(cfg, name) for name in stocks))
         self.cfg = cfg
-        self.loaded = []  # the teacher's model; no module of the criterion, which would be trained
+        self.loaded = []  # the teachers; no modules of the criterion, which would be trained
 
     def forward(self, model, sample, reduce=True):
         """Return loss, sample size and logging output of one batch."""
@@ -112,29 +114,34 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         return target
 
     def with_teacher(self, model, target: Tensor, net_input: dict) -> targets.Target:
-        """Return the labels and the teacher's distribution, weighted."""
-        teacher = self.teacher_like(next(model.parameters()))
-        with torch.no_grad():
-            features, _ = teacher.features(**net_input)
-        distilled = targets.from_teacher(
-            teacher.head, features, divergence=self.cfg.teacher_divergence,
-            temperature=self.cfg.teacher_temperature,
-        )  # fmt: skip
-        weight = self.cfg.teacher_weight
-        return (1 - weight) * targets.labels(target, self.eps) + weight * distilled
+        """Return the labels and the teachers' distributions, weighted."""
+        teachers, weight = self.teachers_like(next(model.parameters())), self.cfg.teacher_weight
+        total = (1 - weight) * targets.labels(target, self.eps)
+        for teacher in teachers:
+            with torch.no_grad():
+                features, _ = teacher.features(**net_input)
+            total += (weight / len(teachers)) * targets.from_teacher(
+                teacher.head, features, divergence=self.cfg.teacher_divergence,
+                temperature=self.cfg.teacher_temperature,
+            )  # fmt: skip
+        return total
 
-    def teacher_like(self, parameter: Tensor):
-        """Return the teacher, loaded once, with the device and dtype of the student's parameter."""
-        path = self.cfg.teacher
+    def teachers_like(self, parameter: Tensor) -> list:
+        """Return the teachers, loaded once, with device and dtype of the student's parameter."""
         if not self.loaded:
-            try:
-                state = checkpoint_utils.load_checkpoint_to_cpu(path)
-                check_dictionaries(self.task, state.pop("task_state", {}))
-            except (OSError, UserError) as error:
-                raise UserError(f"--teacher {path}: {error}") from None
-            load = checkpoint_utils.load_model_ensemble_and_task
-            (teacher,), _, _ = load([path], task=self.task, state=state)
-            if not getattr(teacher, "computes_loss", False):
-                raise UserError(f"--teacher {path}: expected a model with a head of this package")
-            self.loaded = [teacher.eval().to(parameter)]
-        return self.loaded[0]
+            paths = self.cfg.teacher.split(os.pathsep)
+            self.loaded = [self.load_teacher(path).eval().to(parameter) for path in paths]
+        return self.loaded
+
+    def load_teacher(self, path: str):
+        """Return the model of a checkpoint; refuse another dictionary, and one without a head."""
+        try:
+            state = checkpoint_utils.load_checkpoint_to_cpu(path)
+            check_dictionaries(self.task, state.pop("task_state", {}))
+        except (OSError, UserError) as error:
+            raise UserError(f"--teacher {path}: {error}") from None
+        load = checkpoint_utils.load_model_ensemble_and_task
+        (teacher,), _, _ = load([path], task=self.task, state=state)
+        if not getattr(teacher, "computes_loss", False):
+            raise UserError(f"--teacher {path}: expected a model with a head of this package")
+        return teacher

@@ -52,6 +52,23 @@ def test_the_loss_is_the_formula(lm_data, teacher, divergence):
     assert_close(valid, hard, rtol=1e-9, atol=0)
 
 
+def test_several_teachers_count_as_their_mean(lm_data, teacher, tmp_path):
+    train(lm_data, tmp_path, STUDENT, 3, "--seed", 5)
+    other, losses = tmp_path / "checkpoint_last.pt", []
+    for path in (teacher, other, f"{teacher}:{other}"):
+        built = build(lm_data, STUDENT, "--teacher", path, *WORDS, "--dropout", "0", "--seed", 1)
+        model = built.model.double().train()
+        loss, _, _ = built.criterion(model, built.batch())
+        loss.backward()
+        losses.append(
+            torch.cat([loss.detach().view(1), *(p.grad.flatten() for p in model.parameters())])
+        )
+    assert not torch.equal(losses[0], losses[1])
+    assert_close(losses[2], (losses[0] + losses[1]) / 2, rtol=1e-9, atol=1e-12)
+    built = build(lm_data, STUDENT, "--teacher", f"{teacher}:{tmp_path / 'missing.pt'}")
+    assert refusal(built).startswith(f"--teacher {tmp_path / 'missing.pt'}: ")
+
+
 def refusal(built):
     with pytest.raises(UserError) as caught:
         built.criterion(built.model.train(), built.batch())
