@@ -156,6 +156,8 @@ def _start(
     is_member = options.only in {None, *(one.name for one in read.members)}  # no trial, no typo
     first = at_most if is_member and not (options.dry_run or only_plans) else None
     listed = most_seeds(read.members)
+    if at_most is not None and at_most > listed:
+        raise ValueError(f"--at-most {at_most}: {read.file} lists {listed} seeds; list more")
     plan = planned(folder, first, lambda n: new_plan(read, prepare(read, exp_dir), n))
     most = at_most or (None if plan is None else int(plan["seeds"]))
     if most is not None and not only_plans:

@@ -80,7 +80,13 @@ def explained_places(
 ) -> Iterator[str]:
     """Yield a line with file and line number for each problem that a model has with a block."""
     schema = model.model_json_schema()
+    unknown = [one["loc"] for one in error.errors() if one["type"] == "extra_forbidden"]
     for problem in error.errors():
+        *above, name = map(str, problem["loc"] or ("",))
+        if problem["type"] == "missing" and any(
+            [*map(str, loc[:-1])] == above and did_you_mean(str(loc[-1]), [name]) for loc in unknown
+        ):
+            continue  # the line of the misspelt key says it
         path = block + tuple(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
@@ -93,7 +99,9 @@ def explained_places(
             near = did_you_mean(path[-1], [*schema["properties"], *inner])
             message = f"unknown key{f'; give it inside {where}' if where else near}"
         elif problem["type"] == "dict_type":
-            message = f"expected options; write `{path[-1]}: {{}}` for a block without options"
+            message = "expected lines `KEY: VALUE`"
+            if problem["input"] is None:
+                message += f"; write `{path[-1]}: {{}}` for a block without options"
         elif problem["type"] == "model_type":
             message = "expected options, such as `KEY: VALUE`"
         elif problem["input"] is None:

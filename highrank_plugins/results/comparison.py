@@ -27,6 +27,7 @@ from highrank_plugins.results.doubts import (
     require_comparable,
     systems_below_floor,
     untrained,
+    ways_of_scoring,
 )
 from highrank_plugins.results.record import RESULTS
 from highrank_plugins.results.results_table import metrics_of, read_records
@@ -169,7 +170,8 @@ def compare_records(
     compared = _tested(compared, {**unfit, **(untested or {})})
     doubtful = list(_all_doubts(plain, metric))
     causes = [f"a {of}" for of, why in (("difference", differences), ("doubt", doubtful)) if why]
-    notes = [*compared.notes, *doubtful, *differences, *filter(None, [masses(of_systems)])]
+    notes = [*compared.notes, *doubtful, *differences, *ways_of_scoring(of_systems, metric)]
+    notes += filter(None, [masses(of_systems, metric)])
     return replace(compared, notes=notes, causes=causes)
 
 

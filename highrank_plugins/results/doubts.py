@@ -129,7 +129,7 @@ def require_comparable(metric: str, runs: Sequence[tuple[Path, Record]]) -> None
 def _require_mass(path: Path, record: Record) -> None:
     """Refuse a record whose certificate says that Σ P(x) is not 1."""
     train = record.get("config", {}).get("train", {})
-    # a tenth in evaluation, where it grows for very improbable words
+    # a tenth of it in evaluation, where it grows for very improbable words
     bound = 1e-2 if train.get("fp16") or train.get("bf16") else 1e-4
     for name, said in record.get("certificates", {}).items():
         found = re.search(r"\|mass:([^|]*)", said)
@@ -270,14 +270,33 @@ def texts(systems: Mapping[str, Sequence[Record]]) -> str:
     )
 
 
-def masses(systems: Mapping[str, Sequence[Record]]) -> str:
-    """Return how far Σ P(x) of any perplexity is from 1; empty if no record says it."""
-    stated = {name: [r.get("certificates") for r in records] for name, records in systems.items()}
+def masses(systems: Mapping[str, Sequence[Record]], metric: str) -> str:
+    """Return how far Σ P(x) of any perplexity is from 1; empty if no record says it.
+
+    Systems are named if the mass of a perplexity that is tested (`metric`), or any, is missing.
+    """
+    stated = {name: [r.get("certificates", {}) for r in of] for name, of in systems.items()}
     gaps = re.findall(r"\|mass:1([^|]+)", str(stated))
-    silent = ", ".join(name for name, found in stated.items() if not all(found))
-    rest = f" (mass not recorded: {silent})" if silent else ""
+    tested = is_perplexity(metric)
+    silent = [n for n, of in stated.items() if not all(x.get(metric) if tested else x for x in of)]
+    rest = f" (mass not recorded: {', '.join(silent)})" if silent else ""
     worst = max(map(abs, map(float, gaps)), default=0.0)
     return f"Σ P(x) is 1 within {worst:.0e} at 64 positions of each text{rest}." if gaps else ""
+
+
+def ways_of_scoring(systems: Mapping[str, Sequence[Record]], metric: str) -> Iterator[str]:
+    """Yield how the certificates of a perplexity differ in context, words or version."""
+    for part, what in (
+        ("ctx", "context of each word"), ("eos", "ends of lines"), ("unk", "unknown words"),
+        ("v", "version of this package"),
+    ):  # fmt: skip
+
+        def stated(record: Record, part: str = part) -> str:
+            said = record.get("certificates", {}).get(metric, "")
+            return "".join(re.findall(rf"\|{part}:([^|]*)", said))
+
+        if len({stated(one) for of in systems.values() for one in of} - {""}) > 1:
+            yield _difference(f"Signatures differ in {part}, the {what}", systems, stated)
 
 
 def _preparation(record: Record) -> str:

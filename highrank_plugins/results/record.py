@@ -231,10 +231,16 @@ def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> d
         missing = [f"{b}.{n}" for b, n in needed if (record.get(b) or {}).get(n) is None]
         missing += ["git"] if complete and "git" not in record else []
         problem = f"{missing[0]} is missing" if missing else ""
+        seeds, own = record.get("seeds"), (record.get("config") or {}).get("train") or {}
+        if seeds and [str(seed) for seed in seeds] != [str(own.get("seed", *seeds[:1]))]:
+            problem = f"seeds are {seeds}, and train.seed is {own.get('seed')}"
     except ValidationError as error:
         (first, *_) = error.errors(include_input=False, include_url=False)
         place = ".".join(map(str, first["loc"]))[:80] or "its content"
         problem = f"{place}: {first['msg'].removeprefix('Value error, ')}"
+        if first["loc"][:1] == ("config",) and len(first["loc"]) > 3:  # the first type of several
+            place = ".".join(map(str, first["loc"][:3]))[:80]
+            problem = f"{place}: expected a word, a number, true, false or null"
     if problem:
         raise ValueError(f"{path}: not a record of a run: {problem}; `highrank record` writes one")
     if CONTROL.search(str(path)) or _CONTROL.search(json.dumps(record, ensure_ascii=False)):

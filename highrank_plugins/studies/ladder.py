@@ -17,6 +17,7 @@ from highrank_plugins.common.blocks import (
     validated,
 )
 from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.results.doubts import flat_settings
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import load_record
 from highrank_plugins.studies.definition import (
@@ -178,6 +179,8 @@ def _check_arms(
         at = _number(compute)
         if compute and not (isinstance(at, float) and 0 < at < math.inf):
             raise ConfigurationError(f"{place}: expected the compute of a run")
+        if compute and [_number(other) for other in rows].count(at) > 1:
+            raise ConfigurationError(f"{place}: another size has this compute; give another one")
         if compute and settings.in_nats and not min(row.values()) > 0:
             raise ConfigurationError(f"{place}: a perplexity is above 0")
     if len(first) < 2:
@@ -185,13 +188,18 @@ def _check_arms(
     if not metric_named(settings.metric).better:
         place = tree.place(("metric",))
         raise ConfigurationError(
-            f"{place}: metric {settings.metric}: nobody knows if more is better"
+            f"{place}: metric {settings.metric}: nobody knows if more is better; take a loss, "
+            "a perplexity or a score such as sacrebleu"
         )
 
 
 def _check_sizes(settings: LadderSettings, tree: Tree) -> None:
     """Refuse sizes that do not grow: rates are tried, and rules begin, at the first."""
     names, of = list(settings.sizes), list(settings.sizes.values())
+    if len({one.compute is None for one in of}) > 1:
+        raise ConfigurationError(
+            f"{tree.place(('sizes',))}: sizes: some have a compute; give it in each, or in none"
+        )
     for what, values in (
         ("compute", [one.compute for one in of if one.compute is not None]),
         (settings.width, [one.set.get(settings.width) for one in of]),
@@ -267,27 +275,24 @@ def check_tokens(ladder: Ladder, members: Sequence[PreparedMember]) -> None:
 
 
 def check_records(ladder: Ladder, members: Sequence[PreparedMember], paths: Sequence[Path]) -> None:
-    """Refuse a record whose architecture, rate or changed option is not that of its member.
+    """Refuse a record of which an option is not that of its member, as the file defines it.
 
-    Where the file tries rates, the records of an arm have one multiple of its own.
+    Where the file tries rates, the records of an arm have one multiple of its own `lr`.
     """
     settings, study = ladder.settings, ladder.study
     assert isinstance(settings, LadderSettings) and study is not None
     of = {one.name: one for one in members}
     multiples = dict.fromkeys(ladder.arms, settings.rates)
     for path in paths:
-        blocks = load_record(path).get("config")
-        if not blocks or path.stem not in of:
+        record = load_record(path)
+        if not record.get("config") or path.stem not in of:
             continue
-        one = of[path.stem]
-        for name in ("arch", "lr", *one.member.changes):
-            block, option = ["train", *name.split(".")][-2:]
-            own, found = (
-                plain_numbers(tree.get(block, {}).get(option))
-                for tree in (one.settings.blocks(), blocks)
-            )
-            if name == "lr" and settings.rates:
-                arm = ladder.systems[one.member.system]
+        arm = ladder.systems[of[path.stem].member.system]
+        there = flat_settings({"config": plain_numbers(record["config"])})
+        stated = flat_settings({"config": plain_numbers(of[path.stem].settings.blocks())})
+        for name in sorted(there.keys() | stated.keys()):
+            found, own = there.get(name), stated.get(name)
+            if name == "train.lr" and settings.rates:
                 multiples[arm] = [n for n in multiples[arm] if scaled_rate(own, n) == found]
                 own = found if multiples[arm] else f"{own}, with one multiple for {arm}"
             if own != found:

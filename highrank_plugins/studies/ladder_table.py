@@ -1,6 +1,7 @@
 """Project the differences of a ladder to its target: a table, figures, a sentence for each arm."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from statistics import mean
@@ -22,7 +23,7 @@ from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import RESULTS
 from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.ladder import Ladder, LadderSettings, PointSettings
-from highrank_plugins.studies.looks import keep_look, other_sizes, untested
+from highrank_plugins.studies.looks import changed_settings, keep_look, other_sizes, untested
 from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.studies.plan import StudyPlan, plan_notes
 from highrank_plugins.studies.rates import rate_notes
@@ -104,8 +105,9 @@ def _reads(record: Mapping[str, Any]) -> tuple[float, float]:
     of = record.get("config", {}).get("train", {})
     long = of.get("bptt") or of.get("tokens_per_sample") or 0
     batch = of.get("max_tokens") or float(of.get("batch_size") or 0) * float(long)
-    updates = record["train"].get("updates") or 0
-    return float(updates), float(batch) * float(of.get("update_freq") or 1)
+    updates, parts = record["train"].get("updates") or 0, str(of.get("update_freq") or 1)
+    steps = re.fullmatch(r"\[?\s*(\d+)\s*\]?", parts)  # one number for all epochs
+    return float(updates), float(batch) * float(steps[1] if steps else 0)
 
 
 def _compute(record: Mapping[str, Any], size: str) -> float:
@@ -120,8 +122,11 @@ def judge(ladder: Ladder, measured: Measured) -> tuple[Table, list[Lines]]:
     settings, metric, rungs = ladder.settings, metric_named(ladder.settings.metric), measured.rungs
     (base, *arms), in_nats = ladder.arms, settings.in_nats
     sd = settings.deviation if isinstance(settings, PointSettings) else None
-    if len({at for at, _ in rungs.values()}) < len(rungs):
-        raise ValueError(f"two sizes have one compute ({', '.join(rungs)}): give different sizes")
+    if (computes := [at for at, _ in rungs.values()]) != sorted({*computes}) and ladder.study:
+        raise ValueError(
+            f"{ladder.study.file}: the computes of {', '.join(rungs)} are "
+            f"{', '.join(map(short, computes))}: expected the smallest first, no two alike"
+        )
     steps = {
         arm: {
             n: size_difference(at, of[arm], of[base], sd)
@@ -167,7 +172,8 @@ def _sentence(
     for size, of in steps.items():
         sizes.setdefault(_word(of.ends(sure), better), []).append(size)
     words = "; ".join(f"{word} at {', '.join(names)}" for word, names in sizes.items())
-    bent = f" (no line fits, p = {end.p_misfit:.2g}, so this is wider)"
+    p = "< 1e-6" if end.p_misfit < 1e-6 else f"= {end.p_misfit:.2g}"
+    bent = f" (no line fits, p {p}, so this is wider)"
     return (
         f"{arm} {words}; at {target} between {end.ends[0]:+.4f} and {end.ends[1]:+.4f}"
         f"{bent if end.p_misfit < MISFIT else ''}: {_word(end.ends, better)}."
@@ -209,11 +215,14 @@ def ladder_tables(
         return (empty := no_records(study, members, notes)), empty
     measured = of_records(ladder, usable)
     sizes = list(ladder.settings.sizes) if isinstance(ladder.settings, LadderSettings) else []
+    looked = {name: getattr(ladder.settings, name) for name in ("metric", "baseline", "target")}
+    looked |= {"sizes": sizes, "computes": [at for at, _ in measured.rungs.values()]}
+    notes += changed_settings(folder, looked)
     reasons = untested(members, problems, folder, plan)
     held = other_sizes(members, folder, sizes, ladder.systems)
     late = {one: OTHER_SIZES for one, arm in ladder.systems.items() if arm in held}
     reasons = {**late, **reasons}
-    keep_look(members, problems, folder, plan, reasons, sizes)
+    keep_look(members, problems, folder, plan, reasons, looked)
     if not measured.rungs:
         return (empty := no_records(study, members, [*notes, *measured.notes])), empty
     for why in dict.fromkeys(reasons.values()):

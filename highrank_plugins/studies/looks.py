@@ -4,7 +4,7 @@ With seeds that neither a plan nor the first table had, any later test finds dif
 So the first whole table keeps the seeds of each system, by its configuration without the seed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from highrank_plugins.results.record import DIVERGED, RESULTS, UNFAIR
 from highrank_plugins.studies.members import NOT_RUN, PreparedMember
 from highrank_plugins.studies.plan import StudyPlan, most_seeds, seeds_of
 
-LOOKS = "looks.json"  # digest of a system → its seeds in the first whole table
+LOOKS = "looks.json"  # of the first whole table: digest of a system → its seeds; settings
 UNTESTED = "untested.json"  # system → why the last table has no test of it
 LATE = "seeds were added, left out or changed, which was not planned before a look"
 ELSEWHERE = "seeds may be added to their study, whose own table (`highrank study`) has tests"
@@ -56,15 +56,23 @@ def keep_look(
     folder: Path,
     plan: StudyPlan | None,
     reasons: Mapping[str, str],
-    sizes: Sequence[str] = (),
+    settings: Mapping[str, Any],
 ) -> None:
-    """Keep what a table has no test of and, of a whole table without a plan, seeds and sizes."""
+    """Keep what a table has no test of and, of a whole one without a plan, seeds and settings."""
     seen = dict.fromkeys((one.member.system for one in members), ELSEWHERE)
     several = plan is not None and plan["most"] > plan["seeds"]
     write_json(folder / UNTESTED, dict(reasons) if not several else seen | dict(reasons))
     if plan is not None or NOT_RUN in problems.values():
         return
-    write_json(folder / LOOKS, _groups(members) | {"sizes": [*sizes]} | _looks(folder))
+    write_json(folder / LOOKS, _groups(members) | dict(settings) | _looks(folder))
+
+
+def changed_settings(folder: Path, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note on the settings that are not those of the first whole table."""
+    before = _looks(folder)
+    if changed := [name for name, value in settings.items() if before.get(name, value) != value]:
+        said = ", ".join(f"{name} (was {before[name]})" for name in changed)
+        yield f"Changed since the first table, so a test here is a further one: {said}."
 
 
 def _groups(members: Sequence[PreparedMember]) -> dict[str, list[list[str]]]:

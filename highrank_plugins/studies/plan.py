@@ -103,6 +103,9 @@ def forecast(
         few = f"the seeds of all systems in {where} deviate as where some failed to train"
     if not deviation:
         raise ValueError(f"--effect: {few}; give --like FOLDER of a study like it")
+    if wild := [one.name for one in compared.systems if one not in systems]:
+        said = "Left out, since seeds deviate as where some failed to train"
+        yield f"{said}: {', '.join(wild)}."
     unit = "nats" if is_perplexity(metric.name) else metric.title
     names = dict.fromkeys(member.member.system for member in members)
     tested = max(1, len(names) - 1)
@@ -156,9 +159,7 @@ def register(
 def new_plan(study: Study, members: Sequence[PreparedMember], at_most: int | None) -> StudyPlan:
     """Return the plan of a study with all that it lists; seeds beyond `at_most` may be added."""
     listed = most_seeds(members)
-    first = study.file.read_text(encoding="utf-8").partition("\n")[0]
     return {
-        "question": first.lstrip("# ") if first.startswith("#") else "",
         "seeds": min(at_most or listed, listed),
         "most": listed,
         **_settings(study),
@@ -209,8 +210,9 @@ def seeds_of(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _settings(study: Study) -> dict[str, Any]:
-    of = study.settings
+    of, first = study.settings, study.file.read_text(encoding="utf-8").partition("\n")[0]
     return {
+        "question": first.lstrip("# ") if first.startswith("#") else "",
         "metric": of.metric, "baseline": of.baseline, "test": of.test, "rates": of.rates,
         "rates_set": of.rates_set,
     }  # fmt: skip

@@ -5,6 +5,7 @@ the same tokens in an order drawn by its seed, and has the same number of update
 """
 
 import copy
+import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.processes import ordered_map, usable_cores
 from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
 from highrank_plugins.heads import HEADS, Head, build_head, tokens
+from highrank_plugins.heads.log_probs import log_probs_of_chunks
 from highrank_plugins.heads.mixtures import Mixture, near_features
 from highrank_plugins.heads.registry import unknown_name_message
 from highrank_plugins.reports.comparisons import comparison_tables
@@ -106,12 +108,15 @@ def race(
     with held_alone(folder / ".lock", busy):
         dump(trunk, settings)
         last = typed_command(), user_dir
+        seeds = range(1, settings.seeds + 1)
         tried = [RaceRun(settings, name, rate, 1, *last) for name in layers for rate in rates]
+        for one in [one._replace(seed=n) for n in seeds for one in tried]:
+            if one.file.exists():  # refuses one of another race before anything is trained
+                trained(one)
         found: dict[str, dict[float, float]] = {name: {} for name in layers}
         for one, loss in zip(tried, ordered_map(trained, tried, jobs), strict=True):
             found[one.layer][one.rate] = loss
         chosen = {name: best_rate(losses) for name, losses in found.items()}
-        seeds = range(1, settings.seeds + 1)
         runs = [RaceRun(settings, name, chosen[name], n, *last) for n in seeds for name in layers]
         losses = dict(zip(runs, ordered_map(trained, runs, jobs), strict=True))
         tables = tables_of(settings, losses, found)
@@ -171,8 +176,9 @@ def record_of(run: RaceRun) -> dict[str, Any]:
         known = {"config": {"train": run.options}, "trunk": trunk["identity"]}
         return {"train": {**summary, **lost}, **known}
     counts = torch.bincount(texts["train"][1], minlength=head.num_classes).double() + 1
+    test_loss, mass = certified_loss(head, *texts["test"])
     nats = {
-        "test_perplexity": loss_of(head, *texts["test"]),
+        "test_perplexity": test_loss,
         "valid_perplexity": min(losses),
         UNIGRAM: -float((counts / counts.sum()).log()[texts["test"][1]].mean()),
         "trunk_test_perplexity": trunk["loss"],
@@ -180,7 +186,7 @@ def record_of(run: RaceRun) -> dict[str, Any]:
     signed = dict.fromkeys(nats, f"tokens:{count}|eval:static")
     signed["valid_perplexity"] = f"tokens:{len(texts['valid'][1])}|eval:static"
     signed[UNIGRAM] = f"tokens:{count}|words:{head.num_classes}"
-    certificate = mass_of(head, *texts["test"]).signed("unit:token|ctx:frozen")
+    certificate = mass.signed("unit:token|ctx:frozen")
     record = {
         "metrics": {name: round(math.exp(value), 4) for name, value in nats.items()},
         "signature": signed["test_perplexity"], "signatures": signed,
@@ -194,13 +200,25 @@ def record_of(run: RaceRun) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def mass_of(head: Head, features: Tensor, target: Tensor) -> Mass:
-    """Return the mass at 64 positions of a text, as the loss scores them; refuse another than 1."""
-    mass = Mass(target, "test", features.dtype)
-    some, words = features[mass.places], target[mass.places]
+def certified_loss(head: Head, features: Tensor, target: Tensor) -> tuple[float, Mass]:
+    """Return `loss_of` a text, and its mass; refuse a loss that is not of probabilities.
+
+    The losses of the blocks that are scored are compared with log P of all words in these blocks.
+    """
+    mass, total = Mass(target, "test", features.dtype), 0.0
     head.eval()
-    mass.add(-head.nll(some, words, reduction="none").loss, words, head(some))
-    return mass
+    for start, x, y in zip(itertools.count(0, ROWS), features.split(ROWS), target.split(ROWS)):
+        places, known, rows = mass.within(start, len(y)), features.new_empty(0).double(), []
+        for log_probs in log_probs_of_chunks(head, x):
+            first, words = len(known), y[len(known) :][: len(log_probs)]
+            own = log_probs.gather(1, words.unsqueeze(1)).squeeze(1)
+            known = torch.cat([known, own.double()])
+            rows += [log_probs[n - first] for n in places if first <= n < len(known)]
+        total += (loss := float(head.nll(x, y, reduction="sum").loss))
+        if places:
+            scored = known - (loss + known.sum()) / len(y)
+            mass.add(scored[places], y[places], torch.stack(rows))
+    return total / len(target), mass
 
 
 @torch.no_grad()

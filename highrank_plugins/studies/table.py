@@ -12,7 +12,7 @@ from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.results.record import PROBLEMS
 from highrank_plugins.studies.definition import Study
-from highrank_plugins.studies.looks import keep_look, untested
+from highrank_plugins.studies.looks import changed_settings, keep_look, untested
 from highrank_plugins.studies.members import MEMBERS, PreparedMember
 from highrank_plugins.studies.plan import StudyPlan, plan_notes, test_of
 from highrank_plugins.studies.rates import rate_notes
@@ -64,7 +64,9 @@ def _compare(
         why = f"the baseline {baseline} has no result"
         baseline = None
     reasons = untested(members, problems, folder, plan)
-    keep_look(members, problems, folder, plan, reasons)
+    looked = {"metric": settings.metric, "baseline": settings.baseline, "test": settings.test}
+    keep_look(members, problems, folder, plan, reasons, looked)
+    notes += changed_settings(folder, looked)
     notes += plan_notes(study, members, plan) if plan is not None else ()
     notes += rate_notes(study.rates, "lr")
     test = test_of(study, plan)

@@ -54,6 +54,7 @@ def test_features_and_score_are_those_of_the_model(name, tmp_path):
 
 
 def test_a_model_races_resumes_and_is_told_from_another(tmp_path):
+    pytest.importorskip("fairseq", reason="`highrank race` needs the whole package")
     model, text = write(tmp_path, "gpt2")
     settings = RaceSettings(exp_dir=tmp_path / "race", **SMALL)
     words = model, str(text), settings, ["softmax", "mos"], [1.0]

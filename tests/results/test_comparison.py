@@ -152,6 +152,14 @@ def test_systems_without_a_test_are_sorted_below_the_others(records, tmp_path):
     assert [row[:6] for row in rows] == ["| moc ", "| plif"]
 
 
+@pytest.mark.parametrize("config", [{"train": {"seed": 9}}, {"train": {"seed": "1, 2"}}])
+def test_a_record_of_two_seeds_is_refused(records, config):
+    change(records[1], config=config)
+    done = compare(*records)
+    assert done.exit_code == 2 and "mos-2.json: not a record of a run: seeds are [2]" in done.output
+    assert done.output.count("\n") == 1
+
+
 def test_p_values_are_shown_on_request_and_where_nobody_knows_what_is_better(records):
     assert "p (Holm)" not in compare(*records).output
     assert (
@@ -177,6 +185,16 @@ def test_masses_are_noted_and_do_not_enter_the_comparison(records):
     done = compare(*records)
     note = "Σ P(x) is 1 within 2e-06 at 64 positions of each text (mass not recorded: mos, soft"
     assert done.exit_code == 0 and note in done.output and "causes" not in done.output
+    assert "Signatures differ in v, the version of this package: 1 (mos); 2 (mos)" in done.output
+    for path in records:
+        change(path, certificates={"test_perplexity": stated})
+    change(records[0], certificates={"valid_perplexity": stated})
+    change(records[3], certificates={"test_perplexity": stated.replace("stream", "block-9")})
+    done = compare(*records)
+    assert "1 within 2e-06 at 64 positions of each text (mass not recorded: mos)." in done.output
+    assert "Signatures differ in ctx, the context of each word: " in done.output
+    assert "stream (mos, " in done.output and "block-9 (" in done.output
+    change(records[0], certificates={"test_perplexity": stated})
     change(records[1], certificates={"test_perplexity": stated.replace("ab12", "cd34")})
     done = compare(*records)
     assert done.exit_code == 2
@@ -196,14 +214,14 @@ def test_masses_are_noted_and_do_not_enter_the_comparison(records):
         ({"versions": {"torch": "3"}}, "Versions of torch differ: 2 (mos, softmax, gss); 3 (mos)."),
         ({"hardware": {"cores": 2}}, "Machines differ, so speeds do not compare: 1 × a (mos, "),
         ({"signatures": {"test_perplexity": SIGNATURE, "x": "1"}}, ""),
-        ({"config": {"train": {"seed": 9}}}, "Runs of mos differ in corpus.vocab_size, "),
+        ({"config": {"train": {"x": 9}}}, "Runs of mos differ in corpus.vocab_size, "),
     ],
 )
 def test_differences_are_flagged(records, changes, note):
     assert "differ" not in compare(*records).output.replace("difference", "")
     change(records[1], **changes)
     done = compare(*records)
-    assert done.exit_code == 0 and note in done.output
+    assert done.exit_code == 0 and note in done.output, done.output
 
 
 def test_systems_that_are_trained_or_scored_otherwise_are_flagged(records):

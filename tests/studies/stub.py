@@ -54,7 +54,8 @@ value=$((${#conf} * 10 + seed * seed)).$(printf %02d $((seed * 7 % 100)))
 cat >"$out/results.json.part" <<RECORD
 {"metrics": {"test_perplexity": $value, "valid_perplexity": $value}, "signature": "a",
  "signatures": {"test_perplexity": "a"}, "seeds": [$seed],
- "config": {"corpus": {}, "train": {"arch": "awd_lstm_lm_$conf", "lr": $lr, "seed": $seed}},
+ "config": {"corpus": {}, "average": {"last": 1},
+  "train": {"arch": "awd_lstm_lm_$conf", "lr": $lr, "seed": $seed, "max_epoch": 36}},
  "train": {"updates": 10, "best_valid_loss": $loss,
    "wall_seconds": $RANDOM, "words_per_second": $RANDOM},
  "hardware": {"cores": 1, "gpus": []}, "versions": {"torch": "2"}, "git": null}

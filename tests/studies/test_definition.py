@@ -110,6 +110,7 @@ PTB = {"recipe": "ptb"}
          r"layers.yaml:\d+: members.a: a second member named a_lr_1"),
         (of(gird={}), r"yaml:\d+: members.a.gird: unknown key; did you"),
         (of() | {"seed": [1]}, r"yaml:\d+: seed: unknown key; did you mean"),
+        ({"members": {"a": {"cnf": "mos"}}}, r"a.cnf: unknown key; did you mean 'conf'.$"),
         ({"members": {"a": "mos"}}, r"yaml:\d+: members.a: expected options, such as `KEY: VAL"),
         (of(match="mos"), r"match: expected options, such as `KEY: VAL"),
         (of() | {"seeds": [1, 1]}, "a seed is listed twice"),

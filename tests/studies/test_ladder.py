@@ -81,6 +81,11 @@ def test_arms_and_sizes_become_members_whose_rates_follow_the_rule(folder):
             "  large",
             "no two alike",
         ),
+        (
+            {"sizes": SIZES | {"large": {"seeds": 2, "set": {"lr": 6}}}},
+            "sizes",
+            "sizes: some have a compute; give it in each, or in none",
+        ),
         ({"width": "lr"}, "width", "width: serves rules alone; give rules"),
         (
             {
@@ -241,7 +246,13 @@ def test_a_projection_is_of_logarithms_and_of_all_records(folder):
     for words in (["--records", folder / "none"], ["--records", records, "--jobs", "1"]):
         refused = ladder(file, *words)
         assert refused.exit_code == 2 and refused.output.startswith("highrank: --")
-    text = file.read_text()
+    assert "Changed since" not in ladder(file).output
+    write(folder, target=3, metric="valid_perplexity")
+    said = "a test here is a further one: metric (was test_perplexity), target (was 10)."
+    assert said in ladder(file).output
+    write(folder, sizes={n: of | {"compute": 2 * of["compute"]} for n, of in SIZES.items()})
+    assert "a further one: computes (was [10000.0, 100000.0, 1000000.0])." in ladder(file).output
+    text = write(folder).read_text()
     file.write_text(text.replace("seeds:\n    - 1\n    - 2", "seeds:\n    - 1\n    - 3"))
     assert file.read_text() != text
     said = ladder(file).output
@@ -262,13 +273,15 @@ def test_records_of_other_options_than_the_file_are_refused(folder):
     for name, value, why in (
         ("lr", 18, "lr is 18, and {} gives 6, with one multiple for mos"),  # 3 times 6
         ("lr", 7, "lr is 7, and {} gives 6, with one multiple for mos"),
-        ("arch", "awd_lstm_lm_moc", "arch is awd_lstm_lm_moc, and {} gives "),
+        ("arch", "awd_lstm_lm_moc", "arch is awd_lstm_lm_moc, and {} gives awd_lstm_lm_mos"),
+        ("dropout", 0.5, "dropout is 0.5, and {} gives None"),
+        ("max_epoch", 40, "max_epoch is 40, and {} gives 36"),
     ):
         changed = record["config"]["train"] | {name: value}
-        path.write_text(json.dumps(record | {"config": {"train": changed}}))
+        path.write_text(json.dumps(record | {"config": record["config"] | {"train": changed}}))
         refused = ladder(file, "--records", records)
         assert refused.exit_code == 2 and refused.output.count("\n") == 1
-        assert f"{path}: {why.format(file)}" in refused.output
+        assert f"{path}: train.{why.format(file)}" in refused.output
     path.write_text(json.dumps({n: of for n, of in record.items() if n != "config"}))
     assert ladder(file, "--records", records).exit_code == 0
 
@@ -287,5 +300,5 @@ def test_the_compute_of_a_run_is_six_times_parameters_and_tokens(folder):
             record["train"]["parameters"] = 1000 * widths[options["lr"]]
             path.write_text(json.dumps(record))
         done = ladder(file)
-        assert ("two sizes have one compute" in done.output) == (widths[6] == 1), done.output
+        assert ("no two alike" in done.output) == (widths[6] == 1), done.output
     assert "| small | 1.2e7 |" in done.output and "| large | 1.9e8 |" in done.output

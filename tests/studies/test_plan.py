@@ -100,6 +100,13 @@ def test_a_registered_plan_may_have_several_looks(tmp_path):
         assert study(file, "--at-most", str(seeds)).exit_code == 0
         text = table_of(file).decode()
         assert "As registered" in text and "sequential for looks at 2 to 3 seeds" in text
+    refused = study(file, "--at-most", "4")
+    assert refused.exit_code == 2 and "--at-most 4: " in refused.output
+    assert "lists 3 seeds; list more" in refused.output
+    file.write_text("# Which loss?\n" + file.read_text().partition("\n")[2])
+    assert study(file, "--at-most", "3").exit_code == 0
+    text = table_of(file).decode()
+    assert "was registered: question." in text and "As registered" not in text
 
 
 def test_a_study_is_held_to_its_registered_plan(tmp_path):
@@ -250,6 +257,14 @@ def test_an_effect_needs_seeds_and_hours(tmp_path):
         third
         == f"0.01 nats need {seeds} seeds of each: {3 * seeds} runs, {hours:.1f} hours of training."
     )
+    for seed, value in enumerate((60.0, 70.0, 85.0), 1):
+        wild = records / f"wild-{seed}.json"
+        wild.write_text((records / f"mos-{seed}.json").read_text().replace('"mos"', '"wild"'))
+        changed = json.loads(wild.read_text()) | {"metrics": {"test_perplexity": value}}
+        wild.write_text(json.dumps(changed))
+    said = study(file, "--effect", "0.01", "--like", str(records)).output.splitlines()
+    assert said[0] == "Left out, since seeds deviate as where some failed to train: wild."
+    assert said[1:] == done.output.splitlines()
     for arguments, why in (
         (("--like", str(records)), "--like: tells --effect"),
         (("--effect", "0", "--like", str(records)), "--effect 0: must be above 0"),

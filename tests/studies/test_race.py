@@ -154,20 +154,23 @@ def diverged(file: Path) -> None:
 
 
 class Cheat(Softmax):
-    """A layer whose loss is a nat less than −log P."""
+    """A layer whose loss of many words is a thousandth of a nat less than −log P for each."""
 
-    def nll(self, *given, **options):
-        found = super().nll(*given, **options)
-        return found._replace(loss=found.loss - 1)
+    def nll(self, features, *given, **options):
+        found = super().nll(features, *given, **options)
+        return found._replace(loss=found.loss - (len(features) > 64) * len(features) / 1000)
 
 
 def test_a_loss_that_is_not_that_of_the_probabilities_is_refused(finished):
     settings, _ = finished
     features, target = read_texts(settings)["test"]
     sizes = {"num_classes": int(target.max()) + 1, "feature_dim": features.size(1)}
-    assert racing.mass_of(Softmax(**sizes), features, target).worst < 1e-5
-    with pytest.raises(ValueError, match="as it was scored, sums to 2"):
-        racing.mass_of(Cheat(**sizes), features, target)
+    plain = Softmax(**sizes)
+    loss, mass = racing.certified_loss(plain, features, target)
+    assert loss == loss_of(plain, features, target) and len(features) > 64
+    assert abs(mass.worst) < 1e-5 and mass.seen == 64
+    with pytest.raises(ValueError, match=r"as it was scored, sums to 1\.001"):
+        racing.certified_loss(Cheat(**sizes), features, target)
 
 
 def test_the_records_of_a_race_have_a_mass(finished):
@@ -183,6 +186,16 @@ def test_a_changed_layer_of_the_user_is_another_race(finished, tmp_path):
     (tmp_path / "__init__.py").write_text("SCALE = 2")
     files_digest.cache_clear()
     assert runs[0].options != before
+
+
+def test_records_of_another_race_are_refused_before_any_training(copied, trunk):
+    path = copied.exp_dir / "runs" / "10" / "mos-2.json"
+    found = json.loads(path.read_text())
+    found["config"]["train"]["batch"] = 60
+    path.write_text(json.dumps(found))
+    with pytest.raises(ValueError, match=r"10/mos-2.json is of another race: batch"):
+        race(*trunk, copied, LAYERS, [*RATES, 3.0])
+    assert not (copied.exp_dir / "runs" / "3").exists()
 
 
 def test_a_rate_that_only_harms_is_not_chosen(copied, trunk):

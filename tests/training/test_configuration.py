@@ -203,9 +203,12 @@ def test_the_text_gives_the_same_configuration_in_a_fixed_order(write):
         ("base: bad.yaml\n", "bad.yaml: inherits from itself"),
         (
             "base: base.yaml\npredictions:\n",
-            "bad.yaml:2: predictions: expected options; write `predictions: {}` for a block",
+            "bad.yaml:2: predictions: expected lines `KEY: VALUE`; write `predictions: {}` for",
         ),
-        (f"{BASE}kld:\n", "bad.yaml:9: kld: expected options; write `kld: {}` for a block"),
+        (
+            f"{BASE}kld:\n",
+            "bad.yaml:9: kld: expected lines `KEY: VALUE`; write `kld: {}` for a block",
+        ),
         ("train:\n  arch: \udce4\n", "bad.yaml: not UTF-8 at byte 15"),
         ("base: wrong.yaml\n", "wrong.yaml:8: average.lst: unknown key"),
         ("base: 3\n", "bad.yaml:1: base must be the name of a file"),
