@@ -20,28 +20,28 @@ BUDGETS: dict[str, int] = {
     "analysis": 1604,
     "benchmarks": 1323,
     "cli": 3660,
-    "common": 2836,
+    "common": 2846,
     "compat": 456,
     "criterions": 256,
     "data": 2310,
     "evaluation": 277,
-    "heads": 3225,
+    "heads": 3244,
     "hooks": 2858,
     "huggingface": 696,
     "inference": 1197,
-    "losses": 5631,
+    "losses": 5633,
     "measures": 1926,
     "models": 1880,
     "optim": 368,
     "reports": 2166,
-    "results": 2382,
+    "results": 2383,
     "studies": 2828,
     "tasks": 569,
     "top": 70,
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 45939
+LINES_OF_TESTS = 45996
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,12 @@ of each softmax and the target's value, [n, K] each, in two sums; no logits are 
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup, ReduceOp
 from torch.utils.checkpoint import checkpoint
 
@@ -20,6 +22,7 @@ from highrank_plugins.heads.log_probs import at_target, mix
 from highrank_plugins.heads.mixtape import Mixtape
 from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
+from highrank_plugins.losses.nll import check_arguments
 from highrank_plugins.losses.plan import Named
 
 SPLIT = ("weight", "bias", "gate_embed", "gate_bias")  # parameters with a row for each class
@@ -45,6 +48,8 @@ class VocabularyParallel(nn.Module):
 
     def __init__(self, head: Head, group: ProcessGroup | None = None) -> None:
         super().__init__()
+        if not isinstance(head, Head):
+            raise ValueError(f"head: expected an output layer, got {type(head).__name__}")
         self.group = group
         self.rank, size = distributed.get_rank(group), distributed.get_world_size(group)
         self.num_classes = head.num_classes
@@ -82,6 +87,14 @@ class VocabularyParallel(nn.Module):
             )
         if head._has_own_log_probs:
             raise UserError(f"{type(head).__name__} defines log P of all classes, not logits")
+        if head.shares_weight:
+            raise UserError(
+                "weight= shares the vocabulary matrix with another module, which would keep it "
+                "whole and learn apart; build the head with a matrix of its own"
+            )
+        sharded = [n for n, p in head.named_parameters() if hasattr(p, "to_local")]
+        if other := [name for name in sharded if name not in ("weight", "bias")]:
+            raise UserError(f"{other[0]} is a DTensor, where the matrix and its bias alone may be")
         if getattr(head, "class_order", None) is not None:
             raise UserError(
                 "class_counts= and frequent_classes= permute the rows of the vocabulary matrix; "
@@ -125,8 +138,11 @@ class VocabularyParallel(nn.Module):
             features: [..., F]; target: int64 [...], in [0, M) or `ignore_index`.
             weight, label_smoothing, ignore_index, reduction, memory: as `Head.nll`.
         """
-        if reduction not in ("none", "sum", "mean"):
-            raise ValueError(f"reduction: expected none, sum or mean, got {reduction!r}")
+        given: Any = SimpleNamespace(
+            head=self, features=features, target=target, weight=weight, reduction=reduction,
+            label_smoothing=label_smoothing, memory=memory, z_loss=0.0,
+        )  # fmt: skip
+        check_arguments(given, features.shape[:-1])
         flat, wanted = self.head.flatten_features(features), target.reshape(-1)
         kept = wanted != ignore_index if ignore_index is not None else torch.ones_like(wanted) > 0
         if (bad := kept & ((wanted < 0) | (wanted >= self.num_classes))).any():
@@ -162,7 +178,8 @@ class VocabularyParallel(nn.Module):
         head = self.head
         values = head._values(features, tensors, random_state)
         values_NKM = values if head.mixes else values.unsqueeze(1)
-        own_NK = values_NKM.logsumexp(-1)
+        least = torch.finfo(values_NKM.dtype).min  # a bias may rule out all of this process's
+        own_NK = values_NKM.clamp_min(least).logsumexp(-1)
         largest_NK = self.sum(own_NK.detach().clone(), largest=True)
         is_own = (target >= self.first) & (target < self.stop)
         found_NK = at_target((target - self.first).where(is_own, 0), values_NKM)
@@ -219,6 +236,7 @@ class _Sum(torch.autograd.Function):
         return split.sum(x.clone())
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return grads[0], None
 
@@ -232,5 +250,6 @@ class _Shared(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return ctx.split.sum(grads[0].clone()), None

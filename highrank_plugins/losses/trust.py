@@ -174,6 +174,8 @@ class _Trial:
         for name, ours in found.items():
             is_score = not name.startswith("gradient")  # scores are exacter than sums of products
             floor = FLOORS[self.kernels.wide] / 4 if is_score else FLOORS[self.dtype]
+            if is_score:  # of sums over all classes
+                floor = max(floor, self.head.num_classes * 2.0**-30)
             if self.has_tree and self.dtype.itemsize == 2:
                 floor = max(floor, MIXED)
             error, own = (_error(name, t, truth[name]) for t in (ours, of_torch[name]))

@@ -129,8 +129,9 @@ def require_comparable(metric: str, runs: Sequence[tuple[Path, Record]]) -> None
 def _require_mass(path: Path, record: Record) -> None:
     """Refuse a record whose certificate says that Σ P(x) is not 1."""
     train = record.get("config", {}).get("train", {})
-    # a tenth of it in evaluation, where it grows for very improbable words
-    bound = 1e-2 if train.get("fp16") or train.get("bf16") else 1e-4
+    words = max(map(int, vocabulary(record).get("words", "0").split(", ")))
+    # `common.certificate.mass_bound`, ten times, since it grows for very improbable words
+    bound = 10 * ((1e-3 if train.get("fp16") or train.get("bf16") else 1e-5) + words * 2.0**-28)
     for name, said in record.get("certificates", {}).items():
         found = re.search(r"\|mass:([^|]*)", said)
         gap = re.fullmatch(r"1([+-]\d+(?:\.\d+)?e[+-]?\d+)", found[1]) if found else None

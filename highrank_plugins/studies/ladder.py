@@ -292,7 +292,7 @@ def check_records(ladder: Ladder, members: Sequence[PreparedMember], paths: Sequ
         stated = flat_settings({"config": plain_numbers(of[path.stem].settings.blocks())})
         for name in sorted(there.keys() | stated.keys()):
             found, own = there.get(name), stated.get(name)
-            if name == "train.lr" and settings.rates:
+            if name == "train.lr" and settings.rates and isinstance(own, int | float):
                 multiples[arm] = [n for n in multiples[arm] if scaled_rate(own, n) == found]
                 own = found if multiples[arm] else f"{own}, with one multiple for {arm}"
             if own != found:

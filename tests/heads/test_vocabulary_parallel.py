@@ -64,7 +64,7 @@ def compare(whole, split, **options):
 def refused(message, head):
     try:
         VocabularyParallel(head)
-    except UserError as error:
+    except ValueError as error:
         assert message in str(error) and "\\n" not in str(error), error
     else:
         raise AssertionError(message)
@@ -97,12 +97,36 @@ else:
     gathered = [None, None]
     distributed.all_gather_object(gathered, head.latent.weight.tolist())
     assert gathered[0] == gathered[1]
+    right = {"target": y.clamp(min=0)}
+    for wrong, message in (
+        ({"reduction": "most"}, "'most'"), ({"label_smoothing": 1.5}, "must lie in [0, 1)"),
+        ({"weight": w.new_ones(CLASSES)}, "a weight per class is weight[target]"),
+        ({"weight": 2.0}, "weight: expected a tensor"), ({"memory": -1}, "memory: "),
+        ({"target": y[:3]}, "target: expected shape"), ({"target": w}, "expected dtype torch"),
+    ):
+        try:
+            split(x, **right | wrong)
+        except ValueError as error:
+            assert message in str(error), error
+        else:
+            raise AssertionError(wrong)
+    leaf = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad(split(leaf, **right, reduction="sum"), leaf, create_graph=True)
     try:
-        split(x, y.clamp(min=0), reduction="most")
-    except ValueError as error:
-        assert "'most'" in str(error)
+        first.sum().backward()
+    except RuntimeError as error:
+        assert "once_differentiable" in str(error)
     else:
-        raise AssertionError("most")
+        raise AssertionError("a second derivative")
+    refused("shares the vocabulary matrix", build("softmax", weight=build("softmax").weight))
+    refused("expected an output layer, got Linear", torch.nn.Linear(3, 4))
+    refused("expected an output layer, got VocabularyParallel", split)
+    for name in ("softmax", "mos"):  # a bias rules out all classes of the second process
+        whole, part = build(name), build(name)
+        for head in (whole, part):
+            head.bias.data[12:] = -torch.inf
+        y.clamp_(max=11)
+        compare(whole, VocabularyParallel(part), reduction="sum")
     split = VocabularyParallel(build("mixtape", dropout=0.5, gate_dropout=0.5, gate_noise=0.3))
     torch.manual_seed(rank)
     losses = [split(x, y, ignore_index=-100, reduction="sum") for _ in range(2)]

@@ -323,6 +323,17 @@ def test_every_path_and_batching_has_one_text(models, stream_data, signature):
     assert "|ctx:block-16+4|" in signature()
 
 
+@pytest.mark.parametrize("words", [10_000, 100_000])
+def test_an_honest_softmax_of_many_words_is_accepted(words):
+    """Its sums in float32 lose small words beside a large one, as those of a trained mixture do."""
+    logits = torch.zeros(4, words)
+    logits[:, 7] += 13.5
+    rows, target = logits.softmax(-1).log(), torch.full((4,), 7)
+    mass = Mass(torch.arange(100), "test", torch.float32)
+    mass.add(rows[:, 7], target, rows)
+    assert 0.3 < abs(mass.worst) / (words * 2**-28) < 1.1  # the bound is no larger than it must be
+
+
 @pytest.mark.parametrize(("dtype", "gap", "accepted"), [
     (torch.float32, 9e-6, True), (torch.float32, 1.1e-5, False), (torch.float16, 9e-4, True),
     (torch.bfloat16, 1.1e-3, False), (torch.float64, -1.1e-5, False),

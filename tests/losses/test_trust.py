@@ -2,6 +2,9 @@
 
 import logging
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -127,6 +130,25 @@ def test_kernels_of_few_classes_are_not_taken_for_wrong(case, classes):
     head.nll(
         features, torch.zeros(3, dtype=torch.int64), impl="cpp", **options
     ).loss.sum().backward()
+
+
+MANY_CLASSES = """
+import pathlib, sys, torch
+from highrank_plugins.heads import build_head
+from highrank_plugins.losses import trust
+trust.cache_folder = lambda: pathlib.Path(sys.argv[1])
+head = build_head("softmax", num_classes=33_278, feature_dim=4)
+target = torch.zeros(4, dtype=torch.int64)
+head.nll(torch.randn(4, 4), target, reduction="sum", impl="cpp", label_smoothing=0.1)
+"""
+
+
+@pytest.mark.cpp
+def test_sums_over_many_classes_are_not_taken_for_wrong(tmp_path):
+    words = [sys.executable, "-c", MANY_CLASSES, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+    assert [path.read_text() for path in tmp_path.glob("verdict-*.txt")] == [trust.RIGHT]
 
 
 @pytest.mark.cpp
