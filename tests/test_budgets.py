@@ -34,14 +34,14 @@ BUDGETS: dict[str, int] = {
     "models": 1880,
     "optim": 368,
     "reports": 2166,
-    "results": 2383,
-    "studies": 2828,
+    "results": 2390,
+    "studies": 2862,
     "tasks": 569,
     "top": 70,
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 45996
+LINES_OF_TESTS = 46050
 
 
 @pytest.fixture(scope="module")

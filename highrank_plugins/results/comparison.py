@@ -161,7 +161,7 @@ def compare_records(
         raise ValueError(f"--baseline {baseline}: the systems are {', '.join(systems)}{near}")
     control = baseline or (BASELINE if BASELINE in systems else None)
     of_systems = {name: [run.record for run in of] for name, of in systems.items()}
-    differences = provenance_notes(of_systems)
+    differences = [*provenance_notes(of_systems), *ways_of_scoring(of_systems, metric)]
     unfit = dict.fromkeys(untrained(of_systems), UNTRAINED)
     unfit.pop(control or "", None)  # what is trained may be compared with what is not
     unfit |= dict.fromkeys(systems_below_floor(of_systems), "a model is below the floor")
@@ -170,8 +170,7 @@ def compare_records(
     compared = _tested(compared, {**unfit, **(untested or {})})
     doubtful = list(_all_doubts(plain, metric))
     causes = [f"a {of}" for of, why in (("difference", differences), ("doubt", doubtful)) if why]
-    notes = [*compared.notes, *doubtful, *differences, *ways_of_scoring(of_systems, metric)]
-    notes += filter(None, [masses(of_systems, metric)])
+    notes = [*compared.notes, *doubtful, *differences, *filter(None, [masses(of_systems, metric)])]
     return replace(compared, notes=notes, causes=causes)
 
 

@@ -136,6 +136,14 @@ def make_record(
     The signature of the first score, the one to report, becomes `signature`. `more` is the digest
     of the text (data), the ledger, the paired test, and the checksum of the dictionary.
     """
+    for name in ("arch", "seed"):
+        word = re.search(rf"--{name}[ =]'?([^\s']+)", training.command)
+        own = configuration.train.get(name)
+        if word and own is not None and word[1] != str(own):
+            raise ValueError(
+                f"--training: its command has --{name} {word[1]}, and the configuration {name} "
+                f"{own}; give the files of one run"
+            )
     if finetuning is not None:
         more["finetune"] = {"command": finetuning.command, "train": finetuning.summary}
     more["implementations"] = dict(training.implementations)

@@ -284,9 +284,11 @@ def check_records(ladder: Ladder, members: Sequence[PreparedMember], paths: Sequ
     of = {one.name: one for one in members}
     multiples = dict.fromkeys(ladder.arms, settings.rates)
     for path in paths:
-        record = load_record(path)
-        if not record.get("config") or path.stem not in of:
+        if path.stem not in of:
             continue
+        record = load_record(path)
+        if not record.get("config"):
+            raise ValueError(f"{path}: does not state its options (config): leave it out")
         arm = ladder.systems[of[path.stem].member.system]
         there = flat_settings({"config": plain_numbers(record["config"])})
         stated = flat_settings({"config": plain_numbers(of[path.stem].settings.blocks())})

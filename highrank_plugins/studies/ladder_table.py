@@ -19,8 +19,9 @@ from highrank_plugins.common.formatting import Lines, short
 from highrank_plugins.reports import plots
 from highrank_plugins.reports.tables import NOTHING, Cell, Table
 from highrank_plugins.results.comparison import compare_records
+from highrank_plugins.results.doubts import require_comparable
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.record import RESULTS
+from highrank_plugins.results.record import RESULTS, load_record
 from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.ladder import Ladder, LadderSettings, PointSettings
 from highrank_plugins.studies.looks import changed_settings, keep_look, other_sizes, untested
@@ -69,6 +70,8 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
     if more := sorted(there.keys() - {*listed}):
         notes[f"Left out, since the file does not list them: {', '.join(more)}"] = []
     lost = {ladder.systems[name.rpartition("-")[0]] for name in gone}
+    require_comparable(settings.metric, [(path, load_record(path)) for path in paths])
+    causes = dict[str, None]()
     base, log = settings.baseline, math.log if settings.in_nats else float
     for size, of in settings.sizes.items():
         names = {f"{arm}_{size}": arm for arm in ladder.arms}
@@ -85,9 +88,13 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
                 notes.setdefault(f"{arm} has read other tokens than {base}", []).append(size)
             elif one.comparison or arm == base:
                 rungs[size][1][arm] = [log(value) for value in one.values(settings.metric)]
+        causes |= dict.fromkeys(compared.causes)
         for note in compared.notes:
             notes.setdefault(note.removesuffix("."), []).append(size)
     said = [f"{n} ({', '.join(at)})." if at else f"{n}." for n, at in notes.items()]
+    said += [
+        f"{' or '.join(causes).capitalize()} named above may be the cause of a difference."
+    ] * bool(causes)
     said += [f"Not projected, since runs are missing: {', '.join(sorted(lost))}."] * bool(lost)
     return Measured(rungs, said, {*ladder.arms} if len(rungs) < len(settings.sizes) else lost)
 
@@ -216,8 +223,8 @@ def ladder_tables(
     measured = of_records(ladder, usable)
     sizes = list(ladder.settings.sizes) if isinstance(ladder.settings, LadderSettings) else []
     looked = {name: getattr(ladder.settings, name) for name in ("metric", "baseline", "target")}
-    looked |= {"sizes": sizes, "computes": [at for at, _ in measured.rungs.values()]}
-    notes += changed_settings(folder, looked)
+    looked |= {"sizes": sizes, "computes": {n: at for n, (at, _) in measured.rungs.items()}}
+    notes += changed_settings(members, folder, looked)
     reasons = untested(members, problems, folder, plan)
     held = other_sizes(members, folder, sizes, ladder.systems)
     late = {one: OTHER_SIZES for one, arm in ladder.systems.items() if arm in held}

@@ -13,7 +13,7 @@ from highrank_plugins.results.record import DIVERGED, RESULTS, UNFAIR
 from highrank_plugins.studies.members import NOT_RUN, PreparedMember
 from highrank_plugins.studies.plan import StudyPlan, most_seeds, seeds_of
 
-LOOKS = "looks.json"  # of the first whole table: digest of a system → its seeds; settings
+LOOKS = "looks.json"  # digest of a system → its seeds and the settings of its first whole table
 UNTESTED = "untested.json"  # system → why the last table has no test of it
 LATE = "seeds were added, left out or changed, which was not planned before a look"
 ELSEWHERE = "seeds may be added to their study, whose own table (`highrank study`) has tests"
@@ -41,7 +41,7 @@ def untested(
             planned, seeds = sorted(planned), sorted(seeds)
         kinds = [problems[one.name] for one in own if one.name in problems]
         groups, key = now.get(own[0].system_key), own[0].system_key
-        if is_beyond or planned[: len(seeds)] != seeds or before.get(key, groups) != groups:
+        if is_beyond or planned[: len(seeds)] != seeds or _seeds(before, key, groups) != groups:
             found[system] = LATE
         elif then and system not in then:
             found[system] = "the plan does not have it"
@@ -64,14 +64,31 @@ def keep_look(
     write_json(folder / UNTESTED, dict(reasons) if not several else seen | dict(reasons))
     if plan is not None or NOT_RUN in problems.values():
         return
-    write_json(folder / LOOKS, _groups(members) | dict(settings) | _looks(folder))
+    found = {key: {**settings, "seeds": seeds} for key, seeds in _groups(members).items()}
+    write_json(folder / LOOKS, found | _looks(folder))
 
 
-def changed_settings(folder: Path, settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a note on the settings that are not those of the first whole table."""
-    before = _looks(folder)
-    if changed := [name for name, value in settings.items() if before.get(name, value) != value]:
-        said = ", ".join(f"{name} (was {before[name]})" for name in changed)
+def _seeds(before: Mapping[str, Any], key: str, default: Any) -> Any:
+    return before[key]["seeds"] if key in before else default
+
+
+def changed_settings(
+    members: Sequence[PreparedMember], folder: Path, settings: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield a note on settings that are not those of the first whole table of a configuration.
+
+    Of a mapping, which may have had fewer keys, the keys of both count.
+    """
+    before, changed = _looks(folder), dict[str, str]()
+    for one in members:
+        for name, now in settings.items():
+            then = before.get(one.system_key, {}).get(name, now)
+            if isinstance(now, Mapping):
+                then = {key: then.get(key, value) for key, value in now.items()}
+            if then != now:
+                changed.setdefault(name, f"{name} (was {then})")
+    if changed:
+        said = ", ".join(changed.values())
         yield f"Changed since the first table, so a test here is a further one: {said}."
 
 
@@ -93,13 +110,12 @@ def other_sizes(
 
     `arms` has the arm of each system. An arm whose configurations are all new is another ladder's.
     """
-    known: dict[str, set[bool]] = {}
+    known: dict[str, set[Any]] = {}
     before = _looks(folder)
     for one in members:
-        known.setdefault(arms[one.member.system], set()).add(one.system_key in before)
-    mixed = {arm for arm, found in known.items() if len(found) > 1}
-    fewer = {arm for arm, found in known.items() if found == {True}}
-    return mixed | (fewer if before.get("sizes", sizes) != [*sizes] else set())
+        then = before.get(one.system_key, {}).get("sizes")
+        known.setdefault(arms[one.member.system], set()).add(then and tuple(then))
+    return {arm for arm, found in known.items() if found not in ({None}, {tuple(sizes)})}
 
 
 def held_by_study(records: Sequence[Path]) -> dict[str, str]:
@@ -152,11 +168,11 @@ def _mixed_machines(members: Sequence[PreparedMember]) -> str | None:
 
 
 def _looks(folder: Path) -> dict[str, Any]:
-    return _mapping(folder / LOOKS) if (folder / LOOKS).exists() else {}
+    return _mapping(folder / LOOKS, dict) if (folder / LOOKS).exists() else {}
 
 
-def _mapping(file: Path) -> dict[str, Any]:
+def _mapping(file: Path, kind: type = object) -> dict[str, Any]:
     found = read_json(file)
-    if not isinstance(found, dict):
+    if not (isinstance(found, dict) and all(isinstance(one, kind) for one in found.values())):
         raise ValueError(f"{file}: damaged; restore it, or choose another --exp-dir")
     return found

@@ -210,7 +210,7 @@ def seeds_of(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _settings(study: Study) -> dict[str, Any]:
-    of, first = study.settings, study.file.read_text(encoding="utf-8").partition("\n")[0]
+    of, first = study.settings, study.file.read_text(encoding="utf-8").lstrip().partition("\n")[0]
     return {
         "question": first.lstrip("# ") if first.startswith("#") else "",
         "metric": of.metric, "baseline": of.baseline, "test": of.test, "rates": of.rates,

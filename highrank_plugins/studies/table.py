@@ -66,7 +66,7 @@ def _compare(
     reasons = untested(members, problems, folder, plan)
     looked = {"metric": settings.metric, "baseline": settings.baseline, "test": settings.test}
     keep_look(members, problems, folder, plan, reasons, looked)
-    notes += changed_settings(folder, looked)
+    notes += changed_settings(members, folder, looked)
     notes += plan_notes(study, members, plan) if plan is not None else ()
     notes += rate_notes(study.rates, "lr")
     test = test_of(study, plan)

@@ -36,6 +36,14 @@ def test_a_record_is_complete(result):
     assert {"python", "torch", "ve-fairseq", "sacrebleu"} <= result["versions"].keys()
 
 
+@pytest.mark.parametrize("words", ["--arch y", "--arch='y'", "--arch x --seed 8"])
+def test_files_of_two_runs_are_refused(words):
+    configuration = Configuration(train={"arch": "x", "seed": 7}, corpus={})
+    training = record.RecordedTraining(f"fairseq-train data {words}", {"updates": 3.0})
+    with pytest.raises(ValueError, match=r"--training: its command has --(arch y|seed 8), and the"):
+        record.make_record({"a": Score(1.0, "b")}, configuration, training)
+
+
 def test_only_changes_to_tracked_files_make_a_clone_modified(tmp_path, monkeypatch):
     def git(*words: str) -> None:
         identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]

@@ -251,7 +251,10 @@ def test_a_projection_is_of_logarithms_and_of_all_records(folder):
     said = "a test here is a further one: metric (was test_perplexity), target (was 10)."
     assert said in ladder(file).output
     write(folder, sizes={n: of | {"compute": 2 * of["compute"]} for n, of in SIZES.items()})
-    assert "a further one: computes (was [10000.0, 100000.0, 1000000.0])." in ladder(file).output
+    assert (
+        "a further one: computes (was {'small': 10000.0, 'middle': 100000.0, 'large': 1000000.0})."
+        in ladder(file).output
+    )
     text = write(folder).read_text()
     file.write_text(text.replace("seeds:\n    - 1\n    - 2", "seeds:\n    - 1\n    - 3"))
     assert file.read_text() != text
@@ -283,7 +286,26 @@ def test_records_of_other_options_than_the_file_are_refused(folder):
         assert refused.exit_code == 2 and refused.output.count("\n") == 1
         assert f"{path}: train.{why.format(file)}" in refused.output
     path.write_text(json.dumps({n: of for n, of in record.items() if n != "config"}))
-    assert ladder(file, "--records", records).exit_code == 0
+    assert (
+        "mos_large-2.json: does not state its options" in ladder(file, "--records", records).output
+    )
+    path.write_text(json.dumps(record))
+    for path in records.glob("*_large-*.json"):
+        other = json.loads(path.read_text()) | {"signatures": {"test_perplexity": "b"}}
+        path.write_text(json.dumps(other | {"signature": "b"}))
+    refused = ladder(file, "--records", records)
+    assert refused.exit_code == 2 and "has the signature b, but" in refused.output
+
+
+def test_a_size_that_waits_or_a_new_configuration_is_no_change(folder):
+    file = write(folder)
+    ladder(file, "--only", "softmax_small-1")
+    assert "Changed since" not in ladder(file, "--table").output
+    assert "Changed since" not in ladder(file).output
+    write(folder, set={"max_epoch": 40}, metric="valid_perplexity")
+    assert "Changed since" not in ladder(file).output  # another ladder
+    write(folder, metric="valid_perplexity")
+    assert "metric (was test_perplexity)." in ladder(file).output
 
 
 def test_the_compute_of_a_run_is_six_times_parameters_and_tokens(folder):

@@ -173,6 +173,27 @@ def test_a_loss_that_is_not_that_of_the_probabilities_is_refused(finished):
         racing.certified_loss(Cheat(**sizes), features, target)
 
 
+class Leak:
+    """Stand for a layer that reads the next token's features in batches of 64 tokens."""
+
+    def __init__(self, head):
+        self.head = head
+
+    def __getattr__(self, name):
+        return getattr(self.head, name)
+
+    def __call__(self, features):
+        assert len(features) == 64
+        return self.head(features + 0.3 * features.roll(-1, 0))
+
+
+def test_a_layer_that_reads_the_tokens_beside_is_refused(finished):
+    features, target = read_texts(finished[0])["test"]
+    head = Softmax(num_classes=int(target.max()) + 1, feature_dim=features.size(1))
+    with pytest.raises(ValueError, match=r"Leak: log P of a token differs by .* nats from that"):
+        racing.certified_loss(Leak(head), features, target)
+
+
 def test_the_records_of_a_race_have_a_mass(finished):
     found = records(finished[0])["1/softmax-1.json"]["certificates"]["test_perplexity"]
     assert re.search(r"^ppl\|unit:token\|ctx:frozen\|text:test-.*\|mass:1[+-]\de-", found)
