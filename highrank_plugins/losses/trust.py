@@ -243,7 +243,9 @@ class _Trial:
         tables = [self._draw(4) / (2 + 8 * i) for i, _ in enumerate(names)]
         if family == "plif":
             bound, width = numbers
-            slopes = 0.75 + self._draw(round(2 * bound / width)).abs()
+            cells = round(2 * bound / width)
+            # mixed logits lie near borders of cells, where rounding decides on f' if slopes differ
+            slopes = 0.75 + self._draw(1 if self.has_tree else cells).abs().expand(cells)
             tables = [slopes, width * (slopes.cumsum(0) - slopes)]
         return {f"pointwise.{name}": table for name, table in zip(names, tables, strict=True)}
 
