@@ -19,29 +19,29 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1604,
     "benchmarks": 1323,
-    "cli": 3660,
+    "cli": 3672,
     "common": 2846,
     "compat": 456,
     "criterions": 256,
     "data": 2310,
     "evaluation": 277,
-    "heads": 3244,
+    "heads": 3247,
     "hooks": 2858,
     "huggingface": 696,
     "inference": 1197,
     "losses": 5635,
     "measures": 1926,
-    "models": 1880,
+    "models": 1885,
     "optim": 368,
     "reports": 2166,
-    "results": 2390,
-    "studies": 2862,
+    "results": 2394,
+    "studies": 2889,
     "tasks": 569,
     "top": 70,
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 46050
+LINES_OF_TESTS = 46065
 
 
 @pytest.fixture(scope="module")

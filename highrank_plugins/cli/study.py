@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from highrank_plugins.reports.tables import Table
     from highrank_plugins.studies.definition import Study
     from highrank_plugins.studies.members import PreparedMember
+    from highrank_plugins.studies.plan import StudyPlan
 
 
 class RunOptions(BlockOptions):
@@ -141,9 +142,8 @@ def _start(
     `compared` makes the table, and `check` refuses members. `asked` is --effect and --like.
     """
     from highrank_plugins.data.own_text import check_recipe
-    from highrank_plugins.studies.definition import first_seeds, script_options
+    from highrank_plugins.studies.definition import script_options
     from highrank_plugins.studies.members import prepare, study_folder
-    from highrank_plugins.studies.plan import most_seeds, new_plan, planned
     from highrank_plugins.studies.rates import trials_of
     from highrank_plugins.studies.runner import claim
     from highrank_plugins.studies.table import write_tables
@@ -152,18 +152,7 @@ def _start(
     exp_dir = options.exp_dir.resolve()
     folder = study_folder(read, exp_dir)
     only_plans = asked[0] is not None or way == "register"
-    at_most = getattr(options, "at_most", None)
-    is_member = options.only in {None, *(one.name for one in read.members)}  # no trial, no typo
-    first = at_most if is_member and not (options.dry_run or only_plans) else None
-    listed = most_seeds(read.members)
-    if at_most is not None and at_most > listed:
-        raise ValueError(f"--at-most {at_most}: {read.file} lists {listed} seeds; list more")
-    plan = planned(folder, first, lambda n: new_plan(read, prepare(read, exp_dir), n))
-    most = at_most or (None if plan is None else int(plan["seeds"]))
-    if most is not None and not only_plans:
-        read = replace(read, members=first_seeds(read.members, most))
-        if at_most is None and most < listed:
-            _say(f"the plan has {most} of the {listed} seeds; --at-most {listed} takes all")
+    read, plan, most = _held(read, options, folder, only_plans)
     if not (options.only or options.table):
         for line in check_recipe(script_options(read.recipe) | dict(read.options)):
             _say(line)
@@ -181,6 +170,29 @@ def _start(
         every = getattr(options, "all_tests", False)
         write = partial(write_tables, plan=plan, all_tests=every, compared=compared)
         _run(read, trials, folder, options, write)
+
+
+def _held(
+    read: "Study", options: RunOptions, folder: Path, only_plans: bool
+) -> "tuple[Study, StudyPlan | None, int | None]":
+    """Return the study with the seeds of --at-most or its plan, the plan, and their number."""
+    from highrank_plugins.studies.definition import first_seeds
+    from highrank_plugins.studies.members import prepare
+    from highrank_plugins.studies.plan import most_seeds, new_plan, planned
+
+    at_most, listed = getattr(options, "at_most", None), most_seeds(read.members)
+    if at_most is not None and at_most > listed:
+        raise ValueError(f"--at-most {at_most}: {read.file} lists {listed} seeds; list more")
+    is_member = options.only in {None, *(one.name for one in read.members)}  # no trial, no typo
+    first = at_most if is_member and not (options.dry_run or only_plans) else None
+    exp_dir = options.exp_dir.resolve()
+    plan = planned(folder, first, lambda n: new_plan(read, prepare(read, exp_dir), n))
+    most = at_most or (None if plan is None else int(plan["seeds"]))
+    if most is None or only_plans:
+        return read, plan, most
+    if at_most is None and most < listed:
+        _say(f"the plan has {most} of the {listed} seeds; --at-most {listed} takes all")
+    return replace(read, members=first_seeds(read.members, most)), plan, most
 
 
 def _way(options: RunOptions, effect: float | None) -> str:

@@ -105,7 +105,10 @@ class VocabularyParallel(nn.Module):
                 f"{type(head).__name__}: a vocabulary matrix that is a function of other "
                 "parameters has no rows to split; build the head with vocabulary='plain'"
             )
-        own: Any = head.weight
+        self._check_shard(head.weight)
+
+    def _check_shard(self, own: Any) -> None:
+        """Refuse a matrix that is a DTensor with other rows than this process's."""
         if hasattr(own, "to_local") and (
             not own.placements[0].is_shard(0) or len(own.to_local()) != self.stop - self.first
         ):

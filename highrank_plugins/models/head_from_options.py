@@ -27,6 +27,10 @@ from highrank_plugins.models.head_options import (
 )
 
 logger = logging.getLogger(__name__)
+HIDDEN_OPTION = (
+    "%s has no attribute %s, so no checkpoint can compare this option: keep it under its name, or "
+    "list options that change the function in `constants` of the class"
+)
 
 
 def choose_head(options: dict, arch: dict, trunk: dict, language_model: bool = False) -> dict:
@@ -110,22 +114,23 @@ def head_from_options(
     head = structure.build(cfg, **common, pointwise=function)
     with others[1].names_options():
         make_matrix(head, matrix, tied)
-    if (reason := head.needs_sorted_classes() or matrix.needs_sorted_classes) is not None:
+    if reason := head.needs_sorted_classes() or matrix.needs_sorted_classes:
         require_sorted_by_count(dictionary, reason)
     for layer, part in zip((structure, *others), (head, function, matrix), strict=True):
         _set_rate(layer, part, cfg)
         for option in layer.axis.registry.hidden_options(part):
-            logger.warning(
-                "%s has no attribute %s, so no checkpoint can compare this option: keep it under "
-                "its name, or list options that change the function in `constants` of the class",
-                *(layer_name(part), option),
-            )
-    if (lr := getattr(cfg, "head_adam_lr", None)) is not None:
+            logger.warning(HIDDEN_OPTION, layer_name(part), option)
+    _set_adam_rate(head, getattr(cfg, "head_adam_lr", None))
+    return head
+
+
+def _set_adam_rate(head: Head, lr: float | None) -> None:
+    """Let Adam train the parameters that have no rate of their own; None: not."""
+    if lr is not None:
         _require_rate("--head-adam-lr", lr)
         for parameter in head.parameters():
             if own_rate(parameter) is None:
                 set_own_rate(parameter, lr, by_adam=True)
-    return head
 
 
 def _require_rate(option: str, lr: float) -> None:

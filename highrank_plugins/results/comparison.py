@@ -19,6 +19,7 @@ from highrank_plugins.analysis.statistics import (
 )
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.results.doubts import (
+    UNKNOWN_MASS,
     Record,
     doubt_notes,
     is_perplexity,
@@ -169,8 +170,10 @@ def compare_records(
     compared = Compared(plain, shown, control, test or PlannedTest(), alpha)
     compared = _tested(compared, {**unfit, **(untested or {})})
     doubtful = list(_all_doubts(plain, metric))
-    causes = [f"a {of}" for of, why in (("difference", differences), ("doubt", doubtful)) if why]
-    notes = [*compared.notes, *doubtful, *differences, *filter(None, [masses(of_systems, metric)])]
+    mass, differ = masses(of_systems, metric), bool(differences)
+    differ |= UNKNOWN_MASS in mass  # and so context and words
+    causes = [f"a {of}" for of, why in (("difference", differ), ("doubt", doubtful)) if why]
+    notes = [*compared.notes, *doubtful, *differences, *filter(None, [mass])]
     return replace(compared, notes=notes, causes=causes)
 
 

@@ -28,6 +28,7 @@ _KINDS = {
 _EVALUATED = re.compile("(valid|test)_|ppl|perplexity")  # as the unigram's, unlike in training
 _TEXT = re.compile(r"unit:[^|]*|text:[^|]*|n:\d+")  # of certificates; neither mass nor version
 _BEST = "best_valid_loss"
+UNKNOWN_MASS = "mass not recorded"
 LEAST_BLEU = 5.0
 LEAST_KLD = 0.01
 TEXT_BLOCKS = ("corpus", "data", "clean")
@@ -280,7 +281,7 @@ def masses(systems: Mapping[str, Sequence[Record]], metric: str) -> str:
     gaps = re.findall(r"\|mass:1([^|]+)", str(stated))
     tested = is_perplexity(metric)
     silent = [n for n, of in stated.items() if not all(x.get(metric) if tested else x for x in of)]
-    rest = f" (mass not recorded: {', '.join(silent)})" if silent else ""
+    rest = f" ({UNKNOWN_MASS}: {', '.join(silent)})" if silent else ""
     worst = max(map(abs, map(float, gaps)), default=0.0)
     return f"Σ P(x) is 1 within {worst:.0e} at 64 positions of each text{rest}." if gaps else ""
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from highrank_plugins.common.formatting import Lines, short
 from highrank_plugins.reports import plots
 from highrank_plugins.reports.tables import NOTHING, Cell, Table
 from highrank_plugins.results.comparison import compare_records
-from highrank_plugins.results.doubts import require_comparable
+from highrank_plugins.results.doubts import require_comparable, texts, ways_of_scoring
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import RESULTS, load_record
 from highrank_plugins.studies.definition import Study
@@ -71,7 +71,7 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
         notes[f"Left out, since the file does not list them: {', '.join(more)}"] = []
     lost = {ladder.systems[name.rpartition("-")[0]] for name in gone}
     require_comparable(settings.metric, [(path, load_record(path)) for path in paths])
-    causes = dict[str, None]()
+    causes, controls = dict[str, None](), dict[str, Any]()
     base, log = settings.baseline, math.log if settings.in_nats else float
     for size, of in settings.sizes.items():
         names = {f"{arm}_{size}": arm for arm in ladder.arms}
@@ -82,6 +82,7 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
         compared = compare_records(own, settings.metric, f"{base}_{size}", columns=[])
         systems = {names[one.name]: one for one in compared.systems}
         control = systems[base].runs[0].record
+        controls[size] = [run.record for run in systems[base].runs]
         rungs[size] = (of.compute or _compute(control, size), {})
         for arm, one in systems.items():
             if any(_reads(run.record) != _reads(control) for run in one.runs):
@@ -92,11 +93,19 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
         for note in compared.notes:
             notes.setdefault(note.removesuffix("."), []).append(size)
     said = [f"{n} ({', '.join(at)})." if at else f"{n}." for n, at in notes.items()]
-    said += [
-        f"{' or '.join(causes).capitalize()} named above may be the cause of a difference."
-    ] * bool(causes)
+    said += [*_between_sizes(controls, settings.metric, causes)]
     said += [f"Not projected, since runs are missing: {', '.join(sorted(lost))}."] * bool(lost)
     return Measured(rungs, said, {*ladder.arms} if len(rungs) < len(settings.sizes) else lost)
+
+
+def _between_sizes(
+    controls: Mapping[str, Any], metric: str, causes: Mapping[str, None]
+) -> Iterator[str]:
+    """Yield how the baselines of the sizes were scored differently, and what may be a cause."""
+    between = [*ways_of_scoring(controls, metric), *filter(None, [texts(controls)])]
+    yield from between
+    if every := [*({**causes, "a difference": None} if between else causes)]:
+        yield f"{' or '.join(every).capitalize()} named above may be the cause of a difference."
 
 
 def _name(path: Path) -> str:

@@ -183,13 +183,7 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
         settings = configuration.load(conf, sets)
         plan_key = member_key(study, settings)
         if member.rate != 1:
-            try:
-                changes["lr"] = scaled_rate(settings.train.get("lr"), member.rate)
-            except (TypeError, ValueError):
-                raise ConfigurationError(
-                    f"{study.file}: rates: {member.system} has lr {settings.train.get('lr')}, of "
-                    "which there are no multiples; give it one number"
-                ) from None
+            changes["lr"] = _scaled_lr(study, member, settings.train.get("lr"))
             sets = _assignments(changes | {"seed": member.seed})
             settings = configuration.load(conf, sets)
         given = {name if "." in name else f"train.{name}" for name in member.changes}
@@ -210,6 +204,16 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
         keys = plan_key, member_key(study, settings, seeded=False)
         members.append(PreparedMember(member, settings, key, words, run_dir, *keys))
     return members
+
+
+def _scaled_lr(study: Study, member: Member, lr: Any) -> float:
+    try:
+        return scaled_rate(lr, member.rate)
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            f"{study.file}: rates: {member.system} has lr {lr}, of which there are no multiples; "
+            "give it one number"
+        ) from None
 
 
 def scaled_rate(lr: Any, rate: float) -> float:

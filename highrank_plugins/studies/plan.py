@@ -12,7 +12,13 @@ from highrank_plugins.analysis.statistics import PlannedTest, seeds_needed, smal
 from highrank_plugins.common.files import read_json, require_space, write_json
 from highrank_plugins.common.formatting import size
 from highrank_plugins.reports.tables import Cell, Table
-from highrank_plugins.results.comparison import compare_records, is_wild, pooled_deviation
+from highrank_plugins.results.comparison import (
+    Compared,
+    ComparedSystem,
+    compare_records,
+    is_wild,
+    pooled_deviation,
+)
 from highrank_plugins.results.doubts import is_perplexity
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import RESULTS, load_record
@@ -83,29 +89,11 @@ def forecast(
     finished members. Perplexities are compared by their logarithm, so `effect` is in nats. If seeds
     may be added to the first `at_most`, the level is that of each look.
     """
-    if not 0 < effect < math.inf:
-        raise ValueError(f"--effect {effect:g}: must be above 0")
-    if like is not None and not like.is_dir():
-        raise ValueError(f"--like {like}: no such folder; give one with the records of a study")
-    where = "the finished members of this study" if like is None else str(like)
-    paths = [folder / one.name / RESULTS for one in members]  # links, which a table makes
-    paths = [path for path in paths if path.exists()]
-    if like is not None:
-        paths = sorted([*like.glob("*-[0-9]*.json"), *like.glob(f"*/{RESULTS}")])
-    few = f"no system has two records in {where}, so nobody knows how much seeds differ"
-    if not paths:
-        raise ValueError(f"--effect: {few}; give --like FOLDER of a study like it")
-    compared = compare_records(paths, study.settings.metric, columns=[])
-    metric = metric_named(compared.metric)
-    systems = [one for one in compared.systems if not is_wild(one, metric.name)]
-    deviation = pooled_deviation(systems, metric.name)
-    if len(systems) < len(compared.systems) and not deviation:
-        few = f"the seeds of all systems in {where} deviate as where some failed to train"
-    if not deviation:
-        raise ValueError(f"--effect: {few}; give --like FOLDER of a study like it")
+    compared, systems, deviation, where = _deviating(study, members, folder, like, effect)
     if wild := [one.name for one in compared.systems if one not in systems]:
         said = "Left out, since seeds deviate as where some failed to train"
         yield f"{said}: {', '.join(wild)}."
+    metric = metric_named(compared.metric)
     unit = "nats" if is_perplexity(metric.name) else metric.title
     names = dict.fromkeys(member.member.system for member in members)
     tested = max(1, len(names) - 1)
@@ -129,6 +117,32 @@ def forecast(
         f", {needed * len(names) * mean(seconds) / 3600:.1f} hours of training" if seconds else ""
     )
     yield f"{effect:g} {unit} need {needed} seeds of each: {needed * len(names)} runs{hours}."
+
+
+def _deviating(
+    study: Study, members: Sequence[PreparedMember], folder: Path, like: Path | None, effect: float
+) -> tuple[Compared, list[ComparedSystem], float, str]:
+    """Return records, the systems that did not fail to train, their deviation, and whose it is."""
+    if not 0 < effect < math.inf:
+        raise ValueError(f"--effect {effect:g}: must be above 0")
+    if like is not None and not like.is_dir():
+        raise ValueError(f"--like {like}: no such folder; give one with the records of a study")
+    where = "the finished members of this study" if like is None else str(like)
+    paths = [folder / one.name / RESULTS for one in members]  # links, which a table makes
+    paths = [path for path in paths if path.exists()]
+    if like is not None:
+        paths = sorted([*like.glob("*-[0-9]*.json"), *like.glob(f"*/{RESULTS}")])
+    few = f"no system has two records in {where}, so nobody knows how much seeds differ"
+    if not paths:
+        raise ValueError(f"--effect: {few}; give --like FOLDER of a study like it")
+    compared = compare_records(paths, study.settings.metric, columns=[])
+    systems = [one for one in compared.systems if not is_wild(one, compared.metric)]
+    deviation = pooled_deviation(systems, compared.metric)
+    if len(systems) < len(compared.systems) and not deviation:
+        few = f"the seeds of all systems in {where} deviate as where some failed to train"
+    if not deviation:
+        raise ValueError(f"--effect: {few}; give --like FOLDER of a study like it")
+    return compared, systems, deviation, where
 
 
 def register(

@@ -219,14 +219,14 @@ def certified_loss(head: Head, features: Tensor, target: Tensor) -> tuple[float,
             rows += [log_probs[n - first] for n in places if first <= n < len(known)]
         total += (loss := float(head.nll(x, y, reduction="sum").loss))
         if places:
-            scored = known - (loss + known.sum()) / len(y)
-            mass.add(scored[places], y[places], torch.stack(rows))
             apart = (head(x[places]).double() - torch.stack(rows)).abs().nan_to_num(0).max()
             if apart > ALONE:
                 raise UserError(
                     f"{type(head).__name__}: log P of a token differs by {apart:.2g} nats from "
                     "that without the tokens beside it, which it must not read; mend the layer"
                 )
+            scored = known - (loss + known.sum()) / len(y)
+            mass.add(scored[places], y[places], torch.stack(rows))
     return total / len(target), mass
 
 

@@ -64,13 +64,13 @@ def _compare(
         why = f"the baseline {baseline} has no result"
         baseline = None
     reasons = untested(members, problems, folder, plan)
-    looked = {"metric": settings.metric, "baseline": settings.baseline, "test": settings.test}
-    keep_look(members, problems, folder, plan, reasons, looked)
-    notes += changed_settings(members, folder, looked)
     notes += plan_notes(study, members, plan) if plan is not None else ()
     notes += rate_notes(study.rates, "lr")
     test = test_of(study, plan)
     compared = compare_records(usable, settings.metric, baseline, test, untested=reasons)
+    looked = {"metric": compared.metric, "baseline": compared.baseline, "test": settings.test}
+    keep_look(members, problems, folder, plan, reasons, looked)
+    notes += changed_settings(members, folder, looked)
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
         own = [note for note in compared.notes if not note.startswith("Nothing is tested")]
         compared = replace(compared, notes=[f"Nothing is tested, because {why}.", *own])

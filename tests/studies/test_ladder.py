@@ -1,6 +1,7 @@
 """Test ladders: their members, refusals, projections, and the published case that they replay."""
 
 import json
+import re
 import signal
 import subprocess
 from itertools import product
@@ -20,6 +21,7 @@ from highrank_plugins.studies.looks import LATE
 from highrank_plugins.studies.rates import NOT_TUNED
 from tests.studies.stub import HIGHRANK, folder_of, starts, table_of, write_stub
 
+SCORED = {"test_perplexity": "ppl|unit:word|ctx:stream|text:test-1|n:9|mass:1+1e-7|v:0.1.0"}
 MARIN = Path(__file__).parents[2] / "docs" / "howto" / "marin_softcap.yaml"
 ARMS = {"softmax": {"conf": "softmax"}, "mos": {"conf": "mos"}}
 SIZES = {
@@ -290,6 +292,12 @@ def test_records_of_other_options_than_the_file_are_refused(folder):
         "mos_large-2.json: does not state its options" in ladder(file, "--records", records).output
     )
     path.write_text(json.dumps(record))
+    for path in records.glob("*.json"):
+        other = json.loads(path.read_text()) | {"data": "b" if "_large" in path.name else "a"}
+        path.write_text(json.dumps(other | {"certificates": SCORED}))
+    said = ladder(file, "--records", records).output
+    assert "Texts or their preparation differ: small, middle; large." in said
+    assert re.search("difference.* named above may be the cause of a difference.", said)
     for path in records.glob("*_large-*.json"):
         other = json.loads(path.read_text()) | {"signatures": {"test_perplexity": "b"}}
         path.write_text(json.dumps(other | {"signature": "b"}))

@@ -80,6 +80,12 @@ def test_seeds_that_are_added_after_a_tested_table_have_no_test(tmp_path):
     assert "Student's unpaired two-sided t-test of the pair" in table_of(file).decode()
     write_study(tmp_path, tree)
     assert study(file).exit_code == 0 and "p Holm" in table_of(file).decode()
+    stated = {"metric": "test_perplexity", "baseline": "softmax"}  # as by default
+    write_study(tmp_path, tree | stated)
+    assert study(file).exit_code == 0 and "Changed since" not in table_of(file).decode()
+    write_study(tmp_path, tree | {"metric": "valid_perplexity"})
+    assert study(file).exit_code == 0
+    assert "further one: metric (was test_perplexity)." in table_of(file).decode()
     write_study(tmp_path, tree | {"seeds": [1, 2, 3, 4]})
     for _ in range(2):
         assert study(file).exit_code == 0
