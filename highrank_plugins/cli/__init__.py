@@ -322,7 +322,7 @@ def main() -> None:
             leave(1)
         typer.echo(f"highrank: {explained(error)}", err=True)
         leave(2)
-    sys.exit(code)
+    sys.exit(code or 0)
 
 
 def _say_usage(error: Any) -> int:

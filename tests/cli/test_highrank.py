@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 import highrank_plugins
-from highrank_plugins.cli import COMMANDS, HIDDEN, app
+from highrank_plugins.cli import COMMANDS, HIDDEN, app, main
 
 HIGHRANK = Path(sys.executable).parent / "highrank"
 ROOT = Path(__file__).parents[2]
@@ -274,3 +274,10 @@ def test_each_command_has_a_complete_sentence_in_the_help(group, monkeypatch):
     lines = shown[shown.index("Commands:") :].splitlines()[1:]
     assert [line for line in lines if line.strip() and not line.endswith(".")] == []
     assert [line for line in lines if line.endswith(("..", " al."))] == []
+
+
+def test_a_command_that_succeeds_exits_with_zero(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["highrank", "list", "heads"])
+    with pytest.raises(SystemExit) as done:
+        main()
+    assert done.value.code == 0 and capsys.readouterr().out
