@@ -17,6 +17,6 @@ trap 'rm -rf -- "$folder"' EXIT
 "$folder/bin/pip" install --quiet torch 'transformers>=5,<6' safetensors \
     numpy scipy hypothesis pytest pytest-timeout pytest-xdist
 "$folder/bin/pip" install --quiet --no-deps .
-cp -r tests pyproject.toml scripts requirements "$folder/"       # the installed package, not this folder's
+cp -r tests pyproject.toml setup.py scripts requirements "$folder/"       # the installed package, not this folder's
 cd -- "$folder"
 "$folder/bin/python" -m pytest -q -n 2 "$@"

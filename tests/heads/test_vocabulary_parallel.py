@@ -13,7 +13,7 @@ from highrank_plugins.heads import build_head
 from highrank_plugins.heads.vocabulary_parallel import VocabularyParallel
 
 SCRIPT = """
-import sys, torch
+import os, sys, torch
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -133,7 +133,8 @@ else:
     distributed.all_gather_object(gathered, [loss.item() for loss in losses])
     assert gathered[0] == gathered[1] and gathered[0][0] != gathered[0][1]
 distributed.destroy_process_group()
-print("same")
+print("same", flush=True)
+os._exit(0)  # torch's threads may abort while Python 3.13 ends
 """
 
 
