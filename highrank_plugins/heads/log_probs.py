@@ -11,7 +11,7 @@ from torch import Tensor
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.kept_state import PLAIN
 from highrank_plugins.losses.own_layers import is_ours
-from highrank_plugins.losses.plan import Named
+from highrank_plugins.losses.plan import Named, places
 from highrank_plugins.losses.runner import autocast_dtype
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -91,8 +91,7 @@ def below_largest(values: Tensor) -> Tensor:
 
 def at_target(target_N: Tensor, values: Tensor) -> Tensor:
     """Return the values of the targets [n, ...] of values [n, ..., M]."""
-    index = target_N.view(-1, *[1] * (values.dim() - 1)).expand(*values.shape[:-1], 1)
-    return values.gather(-1, index).squeeze(-1)
+    return values.gather(-1, places(target_N, values)).squeeze(-1)
 
 
 def mix(log_joint: Tensor) -> Tensor:

@@ -6,24 +6,22 @@ of each softmax and the target's value, [n, K] each, in two sums; no logits are 
 
 from __future__ import annotations
 
-from functools import partial
-from types import SimpleNamespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup, ReduceOp
-from torch.utils.checkpoint import checkpoint
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import Head
-from highrank_plugins.heads.log_probs import at_target, mix
 from highrank_plugins.heads.mixtape import Mixtape
 from highrank_plugins.heads.random_state import RandomState
-from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
-from highrank_plugins.losses.nll import check_arguments
-from highrank_plugins.losses.plan import Named
+from highrank_plugins.losses.chunking import tokens_within
+from highrank_plugins.losses.nll import compute_nll
+from highrank_plugins.losses.plan import LossPlan, Named
 
 SPLIT = ("weight", "bias", "gate_embed", "gate_bias")  # parameters with a row for each class
 
@@ -42,31 +40,41 @@ class VocabularyParallel(nn.Module):
     Args:
         head: softmax, MoS, MoC or Mixtape with any function; becomes the part of this process.
         group: processes that share the vocabulary; None: all.
+        device: where a head that was built on the device meta gets its rows and initial values, so
+            that no process ever holds the whole matrix.
     Attributes:
         head: the part, with `stop − first` classes; its `nll` knows no other process.
     """
 
-    def __init__(self, head: Head, group: ProcessGroup | None = None) -> None:
+    def __init__(
+        self, head: Head, group: ProcessGroup | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         if not isinstance(head, Head):
             raise ValueError(f"head: expected an output layer, got {type(head).__name__}")
         self.group = group
         self.rank, size = distributed.get_rank(group), distributed.get_world_size(group)
         self.num_classes = head.num_classes
-        rows = -(-head.num_classes // size)
-        self.first = self.rank * rows
-        self.stop = min(self.first + rows, head.num_classes)
-        self._check(head, size)
+        self.rows = -(-head.num_classes // size)  # of all processes but the last
+        self.first = self.rank * self.rows
+        self.stop = min(self.first + self.rows, head.num_classes)
+        self._check(head, size, device)
         with torch.no_grad():
             self._keep_own_rows(head)
+            if device is not None and head.weight.is_meta:
+                head.to_empty(device=device)
+                with self._seeded(head.weight.device, self.rank):
+                    head.reset_parameters()
             for name, parameter in head.named_parameters():
                 if name not in SPLIT:
                     self._copy_first(parameter)
-        floats = torch.tensor([head.floats_per_token()], device=head.weight.device)
-        self._floats = int(self.sum(floats, largest=True))  # chunks must be the same everywhere
+        fused: Any = head.fused
+        floats = torch.tensor([fused.floats_per_token(head)], device=head.weight.device)
+        self.floats = int(self.sum(floats, largest=True))  # of a token; chunks must be the same
         self.head = head
 
-    def _check(self, head: Head, size: int) -> None:
+    def _check(self, head: Head, size: int, device: Any) -> None:
         """Refuse, in all processes alike, what cannot be split."""
         told = {"dtype": head.weight.dtype, "classes": head.num_classes, **head.function()}
         told |= {n: tuple(p.shape) for n, p in head.named_parameters()}
@@ -80,13 +88,21 @@ class VocabularyParallel(nn.Module):
                     f"{other.get(odd[0])} there and {found[0].get(odd[0])} in process 0; build the "
                     "same one in each"
                 )
-        if (size - 1) * -(-head.num_classes // size) >= head.num_classes:
+        if (size - 1) * self.rows >= head.num_classes:
             raise UserError(
                 f"{head.num_classes} classes cannot be split over {size} processes: one would have "
                 "none; take fewer processes"
             )
-        if head._has_own_log_probs:
-            raise UserError(f"{type(head).__name__} defines log P of all classes, not logits")
+        if head.weight.is_meta != (device is not None):
+            raise UserError(
+                f"device={device}, and the head is on {head.weight.device}: say where rows are "
+                "made if it is on meta, and only then"
+            )
+        if head.fused is None or head._has_own_log_probs:
+            raise UserError(
+                f"{type(head).__name__} has no fused loss, which is what is split; softmax, MoS, "
+                "MoC and Mixtape have one, with any function"
+            )
         if head.shares_weight:
             raise UserError(
                 "weight= shares the vocabulary matrix with another module, which would keep it "
@@ -141,84 +157,40 @@ class VocabularyParallel(nn.Module):
             features: [..., F]; target: int64 [...], in [0, M) or `ignore_index`.
             weight, label_smoothing, ignore_index, reduction, memory: as `Head.nll`.
         """
-        given: Any = SimpleNamespace(
-            head=self, features=features, target=target, weight=weight, reduction=reduction,
-            label_smoothing=label_smoothing, memory=memory, z_loss=0.0,
+        flat = _Shared.apply(self.head.flatten_features(features), self)
+        chunk = tokens_within(flat, self.floats, memory, (self.rows, self.head.embed_dim))
+        plan = LossPlan(
+            self.head, flat, target, self._random_state(features), weight, label_smoothing,
+            ignore_index, reduction, "fused", memory, most=chunk, split=self,
         )  # fmt: skip
-        check_arguments(given, features.shape[:-1])
-        flat, wanted = self.head.flatten_features(features), target.reshape(-1)
-        kept = wanted != ignore_index if ignore_index is not None else torch.ones_like(wanted) > 0
-        if (bad := kept & ((wanted < 0) | (wanted >= self.num_classes))).any():
-            wrong = int(wanted[bad][0])
-            raise ValueError(f"target {wrong}: must lie in [0, {self.num_classes}) or ignore_index")
-        index = kept.nonzero().squeeze(1)
-        random_state = self._random_state(features).of_tokens(index)
-        x, target_n = _Shared.apply(flat[index], self), wanted[index]
-        tensors = {}
+        return compute_nll(plan, features.shape[:-1]).loss
+
+    def tensors(self) -> Named:
+        """Return the tensors of the part, whose gradients are summed where all have them."""
+        found = {}
         for name, t in self.head.tensors().items():
             own = t.to_local() if hasattr(t, "to_local") else t
-            tensors[name] = own if name in SPLIT else _Shared.apply(own, self)
-        compute = partial(checkpoint, self._chunk, use_reentrant=False, preserve_rng_state=False)
-        twice = bool(label_smoothing and self.head.mixes)  # log P of all classes, too
-        size = tokens_within(x, self._floats << twice, memory)
-        found = torch.cat([
-            compute(x[a:b], target_n[a:b], tensors, random_state.rows(a, b), label_smoothing)
-            for a, b in chunk_ranges(0, len(index), size)
-        ])  # fmt: skip
-        total, count = found.sum(), torch.tensor(len(index))
-        if weight is not None:
-            found = found * weight.reshape(-1)[index]
-            total, count = found.sum(), weight.reshape(-1)[index].sum()
-        if reduction != "none":
-            return total if reduction == "sum" else total / count
-        return found.new_zeros(len(wanted)).index_put((index,), found).view(target.shape)
-
-    def _chunk(
-        self, features: Tensor, target: Tensor, tensors: Named, random_state: RandomState,
-        smoothing: float,
-    ) -> Tensor:  # fmt: skip
-        """Return the loss of n tokens, from the values of this process's classes."""
-        head = self.head
-        values = head._values(features, tensors, random_state)
-        values_NKM = values if head.mixes else values.unsqueeze(1)
-        least = torch.finfo(values_NKM.dtype).min  # a bias may rule out all of this process's
-        own_NK = values_NKM.clamp_min(least).logsumexp(-1)
-        largest_NK = self.sum(own_NK.detach().clone(), largest=True)
-        is_own = (target >= self.first) & (target < self.stop)
-        found_NK = at_target((target - self.first).where(is_own, 0), values_NKM)
-        parts = [(own_NK - largest_NK).exp(), found_NK.where(is_own[:, None], 0)]
-        parts += [values_NKM.sum(-1)] if smoothing and not head.mixes else []
-        norm_NK, found_NK, *sums = _Sum.apply(torch.stack(parts), self)
-        log_norm_NK = largest_NK + norm_NK.log()
-        joint_NK = found_NK - log_norm_NK
-        if head.mixes:  # every process has the prior, and the first one its gradient
-            log_prior_NK = head.log_prior(features, tensors)
-            fixed_NK = log_prior_NK.detach()
-            joint_NK = joint_NK + fixed_NK + (log_prior_NK - fixed_NK) * (self.rank == 0)
-        nll_N = -mix(joint_NK)
-        if not smoothing:
-            return nll_N
-        share = smoothing / max(1, self.num_classes - 1)
-        if head.mixes:  # the gradient of a norm is due to all processes' classes
-            level_NK = log_prior_NK - _Shared.apply(log_norm_NK, self)
-            own_N = mix(values_NKM + level_NK.unsqueeze(-1)).sum(-1)
-            smooth_N = -_Sum.apply(own_N, self)
-        else:
-            smooth_N = self.num_classes * log_norm_NK[:, 0] - sums[0][:, 0]
-        return (1 - smoothing - share) * nll_N + share * smooth_N
+            found[name] = own if name in SPLIT else _Shared.apply(own, self)
+        return found
 
     def _random_state(self, features: Tensor) -> RandomState:
         """Return equal masks in all processes, and noise of each its own."""
         head = self.head
         if not (head.training or head.retain_dropout):
             return RandomState()
-        seed = torch.randint(2**62, (1,), device=features.device)
-        self._copy_first(seed)
-        with torch.random.fork_rng([features.device] if features.is_cuda else []):
-            torch.manual_seed(int(seed))
+        with self._seeded(features.device):
             found = head.sample_masks(features.shape[:-1], features)
         found.noise_seed += self.rank
         return found
+
+    @contextmanager
+    def _seeded(self, device: torch.device, summand: int = 0) -> Iterator[None]:
+        """Draw from a seed of the first process, to which a number is added."""
+        seed = torch.randint(2**62, (1,), device=device)
+        self._copy_first(seed)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(int(seed) + summand)
+            yield
 
     def _copy_first(self, tensor: Tensor) -> None:
         """Overwrite a tensor with that of the group's first process."""
@@ -229,19 +201,6 @@ class VocabularyParallel(nn.Module):
         """Return the sum, or the largest, of all processes' tensors."""
         distributed.all_reduce(tensor, ReduceOp.MAX if largest else ReduceOp.SUM, self.group)
         return tensor
-
-
-class _Sum(torch.autograd.Function):
-    """Sum over processes, all of which have the gradient of the sum."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, split: VocabularyParallel) -> Tensor:
-        return split.sum(x.clone())
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0], None
 
 
 class _Shared(torch.autograd.Function):

@@ -22,6 +22,7 @@ from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.own_layers import check_matrix, is_ours
 from highrank_plugins.losses.plan import AnyHead, LossOutput, LossPlan
 from highrank_plugins.losses.runner import reference_nll, run
+from highrank_plugins.losses.split import SplitKernels
 from highrank_plugins.losses.targets import TargetKernels
 from highrank_plugins.losses.weighted import Target, prepare
 
@@ -44,7 +45,8 @@ def compute_nll(plan: LossPlan, leading: torch.Size) -> LossOutput:
     if parametrize.is_parametrized(plan.head, "weight"):
         check_matrix(plan.head)
     chosen = implementation_for(plan)
-    check_whole(plan.head.named_parameters())
+    if plan.split is None:
+        check_whole(plan.head.named_parameters())
     reduction = plan.reduction
     plan.reduction = "none" if reduction == "none" else "sum"
     plan.target, plan.ignored = flat_target(plan)
@@ -95,6 +97,8 @@ def compute(impl: str, plan: LossPlan) -> LossOutput:
     """Return the loss of a plan by an implementation."""
     if impl == "reference":
         return reference_nll(plan)
+    if plan.split is not None:
+        return run(plan, SplitKernels)
     kernels = kernels_of(impl, plan.features.device)
     return run(plan, TargetKernels if kernels and plan.soft is not None else kernels)
 
@@ -146,7 +150,7 @@ def check_arguments(plan: LossPlan, leading: torch.Size) -> None:
                 f"{tensor.device}; move it (.to(features.device))"
             )
         if tensor.shape != leading:
-            by_class = name == "weight" and tensor.shape == (plan.head.num_classes,)
+            by_class = name == "weight" and tensor.shape == (plan.num_classes,)
             raise ValueError(
                 f"{name}: expected shape {tuple(leading)}, that of features without the last "
                 f"dimension, got {tuple(tensor.shape)}"
@@ -176,7 +180,7 @@ def flat_target(plan: LossPlan) -> tuple[Tensor, Tensor | None]:
     Ignored tokens get the largest class of the other tokens. Class 0 would not do: a bias of −∞
     may give it probability 0.
     """
-    flat, ignored, num_classes = plan.target.reshape(-1), None, plan.head.num_classes
+    flat, ignored, num_classes = plan.target.reshape(-1), None, plan.num_classes
     if plan.ignore_index is not None:
         ignored = flat == plan.ignore_index
         flat = flat.masked_fill(ignored, 0)

@@ -107,6 +107,7 @@ class LossPlan:
     own: bool = False  # whether the layer is not this package's, see `own_layers`
     most: int | None = None  # tokens of a chunk, where a check wants several of a few tokens
     falls_back: bool = False  # to another implementation, where the first choice cannot serve
+    split: Any = None  # a VocabularyParallel, where the head has the classes of this process alone
     ignored: Tensor | None = None  # [N] bool
     # a `targets.Target`: `target` then holds row numbers 0..N−1, on the CPU, and `label` its labels
     soft: Any = None
@@ -122,11 +123,11 @@ class LossPlan:
         self.soft, self.target = soft, torch.arange(len(self.target))
 
     def hard(self) -> LossPlan:
-        """Return the plan with a class in the place of a `targets.Target`, to check a layer."""
-        if self.soft is None:
+        """Return the plan of a layer's check: with a class as the target, and in one process."""
+        if self.soft is None and self.split is None:
             return self
         zeros = torch.zeros(len(self.target), dtype=torch.int64, device=self.features.device)
-        return replace(self, soft=None, label=None, target=zeros, accuracy=True)
+        return replace(self, soft=None, label=None, target=zeros, accuracy=True, split=None)
 
     def keep(self, index_n: Tensor) -> None:
         """Leave out all tokens but those of the numbers `index_n`, which keep masks and noise."""
@@ -144,6 +145,11 @@ class LossPlan:
         self.random_state = self.random_state.of_tokens(index_n)
 
     @property
+    def num_classes(self) -> int:
+        """Return M, also where the head has a part of the classes."""
+        return int((self.split or self.head).num_classes)
+
+    @property
     def smooth(self) -> bool:
         """Whether Σ_x −log P_x is needed at all."""
         return self.label_smoothing > 0
@@ -153,7 +159,7 @@ class LossPlan:
         """Return ε_i, the factor of Σ_x −log P_x; 1 for a `targets.Target`."""
         if self.soft is not None:
             return 1.0
-        return self.label_smoothing / max(self.head.num_classes - 1, 1)
+        return self.label_smoothing / max(self.num_classes - 1, 1)
 
     @property
     def target_weight(self) -> float:
@@ -163,7 +169,7 @@ class LossPlan:
     @property
     def class_weights(self) -> ClassWeights:
         """Return the weights of all classes, of the target and of each class."""
-        total = self.target_weight + self.head.num_classes * self.smoothing_weight
+        total = self.target_weight + self.num_classes * self.smoothing_weight
         return ClassWeights(total, self.target_weight, self.smoothing_weight, self.z_loss)
 
     def output(self, scores: Scores, start: int, stop: int) -> LossOutput:
@@ -260,3 +266,8 @@ class TreeBlock(NamedTuple):
         if product is not None:
             product = product._replace(inputs_JNC=product.inputs_JNC[:, a:b])
         return TreeBlock(self.leaves_NKS[a:b], self.gates_JNS[:, a:b], product)
+
+
+def places(target_N: Tensor, values: Tensor) -> Tensor:
+    """Return the index [n, ..., 1] of the targets among values [n, ..., M]."""
+    return target_N.view(-1, *[1] * (values.dim() - 1)).expand(*values.shape[:-1], 1)

@@ -59,7 +59,8 @@ MANY_CHUNKS = 16
 
 def run(plan: LossPlan, kernels: type[Kernels] | None) -> LossOutput:
     """Return the loss, differentiable once; without kernels autograd computes each chunk."""
-    named = {FEATURES: plan.features, **inputs_of(plan)}
+    given = inputs_of(plan) if plan.split is None else plan.split.tensors()
+    named = {FEATURES: plan.features, **given}
     runner, inputs = Runner(plan, [*named], kernels), (*named.values(),)
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
         with torch.no_grad():
@@ -96,7 +97,7 @@ class Runner:
         # autocast does not touch float64
         self.compute = x.dtype if x.dtype == torch.float64 else autocast_dtype(x) or x.dtype
         # a backward pass brings its own scale
-        is_half = self.compute == torch.float16 and plan.reduction == "sum"
+        is_half = self.compute == torch.float16 and plan.reduction == "sum" and not plan.split
         self.scale = HALF_SCALE if is_half else 1.0
 
     def gradients(

@@ -19,6 +19,7 @@ from highrank_plugins.losses.plan import (
     Scores,
     SoftmaxBlock,
     TreeBlock,
+    places,
 )
 
 # indices of tokens of a block → their logits [n, K, M], in memory of their own
@@ -78,26 +79,22 @@ class Kernels:
         """
         logits_NM, target_N, factor_N, weights = block
         plan = self.plan
-        index_N1 = target_N.unsqueeze(-1)
         if bias_M is not None:
             logits_NM.add_(bias_M)
         values_NM, pullback = self.vjp(logits_NM)
         correct_N = values_NM.argmax(-1) == target_N if plan.accuracy else None
-        at_target_N = values_NM.gather(-1, index_N1).squeeze(-1)
-        mean_N = values_NM.mean(-1) if plan.smooth else None
-        top_N, log_sum_N = softmax_in_place(values_NM)
+        at_target_N, mean_N, top_N, log_sum_N = self.normalise(values_NM, target_N, plan.smooth)
         log_norm_N = top_N + log_sum_N
         smooth_sum_N = None
         if mean_N is not None:
-            smooth_sum_N = values_NM.size(-1) * (log_sum_N + (top_N - mean_N))
+            smooth_sum_N = plan.num_classes * (log_sum_N + (top_N - mean_N))
         entropy_N = entropy_of(values_NM) if plan.entropy else None
         if factor_N is not None:
             if weights.z:
                 values_NM.mul_((weights.total + 2 * weights.z * log_norm_N).unsqueeze(-1))
             elif weights.total != 1:
                 values_NM.mul_(weights.total)
-            at_index = values_NM.new_full(index_N1.shape, -weights.target)
-            values_NM.scatter_add_(-1, index_N1, at_index)
+            self.add_at_target(values_NM, target_N, -weights.target)
             if weights.smoothing:
                 values_NM.sub_(weights.smoothing)
             self.write_gradient(values_NM, pullback, factor_N, logits_NM)
@@ -122,9 +119,7 @@ class Kernels:
         if plan.smooth and logits_NKM.device.type != "cpu":
             return log_domain_pass(self, block)
         values_NKM, pullback = self.vjp(logits_NKM)
-        index_NK1 = target_N.view(-1, 1, 1).expand(-1, values_NKM.size(1), 1)
-        at_target_NK = values_NKM.gather(-1, index_NK1).squeeze(-1)
-        top_NK, log_sum_NK = softmax_in_place(values_NKM)
+        at_target_NK, _, top_NK, log_sum_NK = self.normalise(values_NKM, target_N)
         log_norm_NK = top_NK + log_sum_NK
         joint_NK = log_prior_NK + (at_target_NK - top_NK) - log_sum_NK
         log_likelihood_N = joint_NK.logsumexp(-1)
@@ -142,7 +137,7 @@ class Kernels:
             probs_NKM = values_NKM.clone() if plan.z_loss else values_NKM
             if mixture_NM is None or not plan.smooth:
                 write_posterior(joint_NK, log_likelihood_N, scale_N1, block)
-                values_NKM.scatter_add_(-1, index_NK1, values_NKM.new_full(index_NK1.shape, -1.0))
+                self.add_at_target(values_NKM, target_N, -1.0)
             else:
                 ratio_NM = smoothing_weights(plan, mixture_NM, target_N).div_(mixture_NM)
                 share_NK1 = torch.bmm(values_NKM, ratio_NM.unsqueeze(-1))
@@ -162,6 +157,35 @@ class Kernels:
         if lost is not None:
             recompute_in_log_domain(self, lost, scores, block, recompute_logits)
         return scores
+
+    def normalise(
+        self, values: Tensor, target_N: Tensor, mean: bool = False
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """Turn values [n, ..., M] into their softmax in place.
+
+        Returns the targets' values [n, ...], the mean if wanted, and two summands of the
+        log-sum-exp: the largest value, and the logarithm of the sum relative to it. Their sum loses
+        the second to rounding where the first is large.
+        """
+        at_target = values.gather(-1, places(target_N, values)).squeeze(-1)
+        means = values.mean(-1) if mean else None
+        top = values.amax(-1)
+        torch.softmax(values, -1, out=values)
+        # the largest probability is e^0 over the sum
+        return at_target, means, top, -values.amax(-1).log()
+
+    def add_at_target(self, values: Tensor, target_N: Tensor, summand: float) -> None:
+        """Add to the values [n, ..., M] of the targets."""
+        index = places(target_N, values)
+        values.scatter_add_(-1, index, values.new_full(index.shape, summand))
+
+    def log_softmax(self, values: Tensor) -> Tensor:
+        """Return the log-probabilities of values [n, ..., M]."""
+        return values.log_softmax(-1)
+
+    def over_classes(self, sums: Tensor) -> Tensor:
+        """Return the sums over all classes, given those over the classes that are here."""
+        return sums
 
     def tree_forward(self, tree: TreeBlock, out_NS: Tensor) -> None:
         """Write Σ_j π_j leaf_j into `out`, π being the sigmoid tree over K − 1 gate logits.
@@ -243,17 +267,6 @@ def copy_unless_same(source: Tensor, target: Tensor) -> None:
         target.copy_(source)
 
 
-def softmax_in_place(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn values [..., M] into their softmax; return two summands [...] of their log-sum-exp.
-
-    These are the largest value, and the logarithm of the sum relative to it. Their sum loses the
-    second to rounding where the first is large.
-    """
-    top = values.amax(-1)
-    torch.softmax(values, -1, out=values)
-    return top, -values.amax(-1).log()  # the largest probability is e^0 over the sum
-
-
 def write_posterior(
     joint_NK: Tensor, log_likelihood_N: Tensor, scale_N1: Tensor, block: MixtureBlock
 ) -> None:
@@ -297,7 +310,7 @@ def log_domain_pass(kernels: Kernels, block: MixtureBlock) -> Scores:
     """
     logits_NKM, log_prior_NK, target_N, scale_N, factor_NK, grad_prior_NK = block
     values_NKM, pullback = kernels.vjp(logits_NKM)
-    log_parts_NKM = values_NKM.log_softmax(-1)
+    log_parts_NKM = kernels.log_softmax(values_NKM)
     log_joint_NKM = log_prior_NK.unsqueeze(-1) + log_parts_NKM
     log_mixture_NM = log_joint_NKM.logsumexp(1)
     scores, weight_NM = kernels.weighed(log_mixture_NM, target_N, scale_N is not None)
@@ -307,7 +320,7 @@ def log_domain_pass(kernels: Kernels, block: MixtureBlock) -> Scores:
         shift_NM = log_mixture_NM.masked_fill(log_mixture_NM == -torch.inf, 0)
         posterior_NKM = log_joint_NKM.sub_(shift_NM.unsqueeze(1)).exp_()
         posterior_NKM.mul_(weight_NM.unsqueeze(1))
-        share_NK = posterior_NKM.sum(-1)
+        share_NK = kernels.over_classes(posterior_NKM.sum(-1))
         factor_NK.copy_(scale_N.unsqueeze(-1).expand_as(factor_NK))
         torch.mul(factor_NK, share_NK, out=grad_prior_NK).neg_()
         if log_norm_NK is not None:
