@@ -189,6 +189,9 @@ def changed(case: Case, changes: dict[str, Any]) -> Case:
         if new.user_dir is None:
             _refuse_unknown("--head", new.head, _layers("head"))
             _refuse_unknown("--pointwise", new.pointwise, _layers("pointwise"))
+        if new.frequent > new.classes:
+            wanted = f"at least {new.frequent}, S of the case"
+            raise CaseError(f"--classes {new.classes}: must be {wanted}")
     for field in fields(new):
         value = getattr(new, field.name)
         if isinstance(value, int) and not isinstance(value, bool):

@@ -66,6 +66,7 @@ def test_models_are_timed(kind):
     (["loss", "--impl", "fusde", "--preset", "softmax_ptb"], "did you mean 'fused'"),
     (["loss", "--tokens", "many"], "--tokens many"),
     (["loss", "--tokens", "0"], "--tokens must be at least 1"),
+    (["loss", "--classes", "2000", "--preset", "techniques"], "must be at least 10000, S of"),
     (["loss", "--dtype", "float23"], "did you mean 'float32'"),
     (["train", "--device", "cuda:99"], "--device cuda:99"),
     (["loss", "--reduction", "mean"], "--reduction mean"),
