@@ -60,6 +60,7 @@ class VocabularyParallel(nn.Module):
         self.first = self.rank * self.rows
         self.stop = min(self.first + self.rows, head.num_classes)
         self._check(head, size, device)
+        self._check_shard(head.weight)
         with torch.no_grad():
             self._keep_own_rows(head)
             if device is not None and head.weight.is_meta:
@@ -80,12 +81,12 @@ class VocabularyParallel(nn.Module):
         told |= {n: tuple(p.shape) for n, p in head.named_parameters()}
         found: list[Any] = [None] * size
         distributed.all_gather_object(found, told, self.group)
+        first = found[0]
         for rank, other in enumerate(found):
-            names = found[0].keys() | other.keys()
-            if odd := sorted(n for n in names if found[0].get(n) != other.get(n)):
+            if odd := sorted(n for n in first | other if first.get(n) != other.get(n)):
                 raise UserError(
                     f"process {rank} of the group has another head than process 0: {odd[0]} is "
-                    f"{other.get(odd[0])} there and {found[0].get(odd[0])} in process 0; build the "
+                    f"{other.get(odd[0])} there and {first.get(odd[0])} in process 0; build the "
                     "same one in each"
                 )
         if (size - 1) * self.rows >= head.num_classes:
@@ -95,8 +96,8 @@ class VocabularyParallel(nn.Module):
             )
         if head.weight.is_meta != (device is not None):
             raise UserError(
-                f"device={device}, and the head is on {head.weight.device}: say where rows are "
-                "made if it is on meta, and only then"
+                f"device={device}, and the head is on {head.weight.device}: give it, to say where "
+                "rows are made, if and only if the head is on meta"
             )
         if head.fused is None or head._has_own_log_probs:
             raise UserError(
@@ -105,23 +106,20 @@ class VocabularyParallel(nn.Module):
             )
         if head.shares_weight:
             raise UserError(
-                "weight= shares the vocabulary matrix with another module, which would keep it "
-                "whole and learn apart; build the head with a matrix of its own"
+                "weight= shares the matrix with another module, which would keep it whole and "
+                "learn apart; build the head with its own"
             )
         sharded = [n for n, p in head.named_parameters() if hasattr(p, "to_local")]
         if other := [name for name in sharded if name not in ("weight", "bias")]:
             raise UserError(f"{other[0]} is a DTensor, where the matrix and its bias alone may be")
         if getattr(head, "class_order", None) is not None:
-            raise UserError(
-                "class_counts= and frequent_classes= permute the rows of the vocabulary matrix; "
-                "sort the ids by falling count, and give frequent="
-            )
+            raise UserError("class_counts= and frequent_classes= permute the rows of the matrix; "
+                            "sort the ids by falling count, and give frequent=")  # fmt: skip
         if "weight" in getattr(head, "parametrizations", ()):
             raise UserError(
                 f"{type(head).__name__}: a vocabulary matrix that is a function of other "
                 "parameters has no rows to split; build the head with vocabulary='plain'"
             )
-        self._check_shard(head.weight)
 
     def _check_shard(self, own: Any) -> None:
         """Refuse a matrix that is a DTensor with other rows than this process's."""

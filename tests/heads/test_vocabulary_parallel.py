@@ -148,7 +148,7 @@ else:
         assert "differentiable once" in str(error)
     else:
         raise AssertionError("a second derivative")
-    refused("shares the vocabulary matrix", build("softmax", weight=build("softmax").weight))
+    refused("shares the matrix", build("softmax", weight=build("softmax").weight))
     with torch.device("meta"):
         empty = build_head("softmax", num_classes=8, feature_dim=4)
     refused("device=None, and the head is on meta", empty)
