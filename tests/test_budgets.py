@@ -25,11 +25,11 @@ BUDGETS: dict[str, int] = {
     "criterions": 256,
     "data": 2310,
     "evaluation": 277,
-    "heads": 3203,
+    "heads": 3233,
     "hooks": 2858,
     "huggingface": 696,
     "inference": 1197,
-    "losses": 5759,
+    "losses": 5768,
     "measures": 1926,
     "models": 1885,
     "optim": 368,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 46109
+LINES_OF_TESTS = 46135
 
 
 @pytest.fixture(scope="module")

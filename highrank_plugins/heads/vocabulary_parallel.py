@@ -1,13 +1,13 @@
 """Split an output layer by rows of its vocabulary matrix over processes; its loss stays exact.
 
-Each process has the logits of its own classes only. A chunk of n tokens exchanges the log-sum-exp
-of each softmax and the target's value, [n, K] each, in two sums; no logits are gathered.
+Each process has the logits of its own classes only, and gathers none: see `losses.split`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -19,8 +19,9 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import Head
 from highrank_plugins.heads.mixtape import Mixtape
 from highrank_plugins.heads.random_state import RandomState
-from highrank_plugins.losses.chunking import tokens_within
+from highrank_plugins.heads.softmax import Softmax
 from highrank_plugins.losses.nll import compute_nll
+from highrank_plugins.losses.own_layers import RAW, is_ours, is_unchanged
 from highrank_plugins.losses.plan import LossPlan, Named
 
 SPLIT = ("weight", "bias", "gate_embed", "gate_bias")  # parameters with a row for each class
@@ -51,85 +52,116 @@ class VocabularyParallel(nn.Module):
         device: torch.device | str | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        if not isinstance(head, Head):
-            raise ValueError(f"head: expected an output layer, got {type(head).__name__}")
         self.group = group
         self.rank, size = distributed.get_rank(group), distributed.get_world_size(group)
-        self.num_classes = head.num_classes
-        self.rows = -(-head.num_classes // size)  # of all processes but the last
-        self.first = self.rank * self.rows
-        self.stop = min(self.first + self.rows, head.num_classes)
-        self._check(head, size, device)
-        self._check_shard(head.weight)
+        if self.rank < 0:
+            raise UserError("group: this process is not in it")
+        problem = None if isinstance(head, Head) else f"expected a head, got {type(head).__name__}"
+        if not problem:
+            self.num_classes = head.num_classes
+            self.rows = -(-head.num_classes // size)  # of all processes but the last
+            self.first = self.rank * self.rows
+            self.stop = min(self.first + self.rows, head.num_classes)
+            problem = self._problem(head, size, device)
+        self._refuse(head, problem, size)
         with torch.no_grad():
             self._keep_own_rows(head)
-            if device is not None and head.weight.is_meta:
+            if device is not None:
                 head.to_empty(device=device)
                 with self._seeded(head.weight.device, self.rank):
                     head.reset_parameters()
-            for name, parameter in head.named_parameters():
+            for name, tensor in (*head.named_parameters(), *head.named_buffers()):
                 if name not in SPLIT:
-                    self._copy_first(parameter)
+                    self._copy_first(tensor)
         fused: Any = head.fused
         floats = torch.tensor([fused.floats_per_token(head)], device=head.weight.device)
         self.floats = int(self.sum(floats, largest=True))  # of a token; chunks must be the same
         self.head = head
+        if not is_ours(head.pointwise):
+            self._try_function(head)
 
-    def _check(self, head: Head, size: int, device: Any) -> None:
-        """Refuse, in all processes alike, what cannot be split."""
-        told = {"dtype": head.weight.dtype, "classes": head.num_classes, **head.function()}
-        told |= {n: tuple(p.shape) for n, p in head.named_parameters()}
+    def _refuse(self, head: Head, problem: str | None, size: int) -> None:
+        """Raise the same error in all processes if one has a problem or another head."""
+        told: dict[str, Any] = {}
+        if not problem:
+            told = {"dtype": head.weight.dtype, "device": head.weight.device.type}
+            told |= {"classes": head.num_classes, "training": head.training, **head.function()}
+            for n, p in head.named_parameters():
+                told |= {n: tuple(p.shape), f"{n}.requires_grad": p.requires_grad}
         found: list[Any] = [None] * size
-        distributed.all_gather_object(found, told, self.group)
-        first = found[0]
-        for rank, other in enumerate(found):
+        distributed.all_gather_object(found, (problem, told), self.group)
+        for rank, (problem, _) in enumerate(found):
+            if problem:
+                raise UserError(f"process {rank} of the group: {problem}")
+        first = found[0][1]
+        for rank, (_, other) in enumerate(found):
             if odd := sorted(n for n in first | other if first.get(n) != other.get(n)):
                 raise UserError(
                     f"process {rank} of the group has another head than process 0: {odd[0]} is "
                     f"{other.get(odd[0])} there and {first.get(odd[0])} in process 0; build the "
                     "same one in each"
                 )
-        if (size - 1) * self.rows >= head.num_classes:
-            raise UserError(
-                f"{head.num_classes} classes cannot be split over {size} processes: one would have "
-                "none; take fewer processes"
-            )
-        if head.weight.is_meta != (device is not None):
-            raise UserError(
+
+    def _problem(self, head: Head, size: int, device: Any) -> str | None:
+        """Return why a head cannot be split, or None."""
+        kind, on_meta = type(head).__name__, head.weight.is_meta
+        if on_meta != (device is not None) or (on_meta and torch.device(device).type == "meta"):
+            return (
                 f"device={device}, and the head is on {head.weight.device}: give it, to say where "
                 "rows are made, if and only if the head is on meta"
             )
-        if head.fused is None or head._has_own_log_probs:
-            raise UserError(
-                f"{type(head).__name__} has no fused loss, which is what is split; softmax, MoS, "
-                "MoC and Mixtape have one, with any function"
+        if on_meta and [*head.buffers()]:
+            return f"{kind} on meta has buffers, whose numbers are lost; build it with its numbers"
+        if (size - 1) * self.rows >= head.num_classes:
+            return (
+                f"{head.num_classes} classes cannot be split over {size} processes: one would have "
+                "none; take fewer processes"
             )
+        parts = set(head.modules()) - set(head.pointwise.modules())
+        if head.fused is None or not all(map(is_unchanged, parts)):
+            return f"{kind} is none of softmax, mos, moc and mixtape, which alone can be split"
         if head.shares_weight:
-            raise UserError(
+            return (
                 "weight= shares the matrix with another module, which would keep it whole and "
                 "learn apart; build the head with its own"
             )
-        sharded = [n for n, p in head.named_parameters() if hasattr(p, "to_local")]
-        if other := [name for name in sharded if name not in ("weight", "bias")]:
-            raise UserError(f"{other[0]} is a DTensor, where the matrix and its bias alone may be")
         if getattr(head, "class_order", None) is not None:
-            raise UserError("class_counts= and frequent_classes= permute the rows of the matrix; "
-                            "sort the ids by falling count, and give frequent=")  # fmt: skip
+            return (
+                "class_counts= and frequent_classes= permute the rows of the matrix; sort the ids "
+                "by falling count, and give frequent="
+            )
         if "weight" in getattr(head, "parametrizations", ()):
-            raise UserError(
-                f"{type(head).__name__}: a vocabulary matrix that is a function of other "
-                "parameters has no rows to split; build the head with vocabulary='plain'"
+            return (
+                f"{kind}: a vocabulary matrix that is a function of other parameters has no rows "
+                "to split; build the head with vocabulary='plain'"
             )
+        return self._problem_of_shards(head)
 
-    def _check_shard(self, own: Any) -> None:
-        """Refuse a matrix that is a DTensor with other rows than this process's."""
-        if hasattr(own, "to_local") and (
-            not own.placements[0].is_shard(0) or len(own.to_local()) != self.stop - self.first
-        ):
-            raise UserError(
-                f"the matrix is a DTensor with {own.placements}, which does not hold rows "
-                f"{self.first} to {self.stop - 1}; distribute it with Shard(0) over this group"
-            )
+    def _problem_of_shards(self, head: Head) -> str | None:
+        """Return why DTensors do not hold the rows of this process, or None."""
+        sharded: dict[str, Any] = dict(head.named_parameters())
+        for name, own in sharded.items():
+            if not hasattr(own, "to_local"):
+                continue
+            if name not in ("weight", "bias"):
+                return f"{name} is a DTensor, where the matrix and its bias alone may be"
+            rows = self.stop - self.first
+            if not own.placements[0].is_shard(0) or len(own.to_local()) != rows:
+                return (
+                    f"{name} is a DTensor with {own.placements}, which does not hold rows "
+                    f"{self.first} to {self.stop - 1}; distribute it with Shard(0) over this group"
+                )
+        return None
+
+    def _try_function(self, head: Head) -> None:
+        """Refuse a wrong own function, by a small softmax that is the same in all processes."""
+        function = deepcopy(head.pointwise).to(head.weight.device)
+        with torch.random.fork_rng(), torch.enable_grad():
+            torch.manual_seed(0)
+            small = Softmax(5, 3, pointwise=function).to(head.weight)
+            target = torch.arange(7, device=head.weight.device) % 5
+            x = torch.randn(7, 3).to(head.weight).requires_grad_()
+            small.nll(x, target, reduction="sum", impl="fused")
 
     def _keep_own_rows(self, head: Head) -> None:
         frequent: int = getattr(head, "frequent", 0)
@@ -155,20 +187,18 @@ class VocabularyParallel(nn.Module):
             features: [..., F]; target: int64 [...], in [0, M) or `ignore_index`.
             weight, label_smoothing, ignore_index, reduction, memory: as `Head.nll`.
         """
-        flat = _Shared.apply(self.head.flatten_features(features), self)
-        chunk = tokens_within(flat, self.floats, memory, (self.rows, self.head.embed_dim))
         plan = LossPlan(
-            self.head, flat, target, self._random_state(features), weight, label_smoothing,
-            ignore_index, reduction, "fused", memory, most=chunk, split=self,
+            self.head, self.head.flatten_features(features), target, self._random_state(features),
+            weight, label_smoothing, ignore_index, reduction, "fused", memory, split=self,
         )  # fmt: skip
         return compute_nll(plan, features.shape[:-1]).loss
 
-    def tensors(self) -> Named:
-        """Return the tensors of the part, whose gradients are summed where all have them."""
+    def shared(self, named: Named) -> Named:
+        """Return the inputs of a loss, whose gradients are summed where all processes have them."""
         found = {}
-        for name, t in self.head.tensors().items():
+        for name, t in named.items():
             own = t.to_local() if hasattr(t, "to_local") else t
-            found[name] = own if name in SPLIT else _Shared.apply(own, self)
+            found[name] = own if name.removesuffix(RAW) in SPLIT else _Shared.apply(own, self)
         return found
 
     def _random_state(self, features: Tensor) -> RandomState:
@@ -178,7 +208,7 @@ class VocabularyParallel(nn.Module):
             return RandomState()
         with self._seeded(features.device):
             found = head.sample_masks(features.shape[:-1], features)
-        found.noise_seed += self.rank
+        found.noise_seed += self.rank << 40  # each block of tokens has the next seed
         return found
 
     @contextmanager

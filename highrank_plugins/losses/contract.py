@@ -103,7 +103,7 @@ def _verdict(plan: LossPlan, chosen: str, compute: Compute) -> str:
     with (
         _kept(plan),
         inner_graph(torch.is_grad_enabled()),
-        autocast(plan.features, enabled=False),
+        autocast(plan.features),
     ):
         try:
             try:

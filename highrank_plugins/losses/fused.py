@@ -83,9 +83,12 @@ class FusedLoss:
 
     def chunk_tokens(self) -> int:
         """Return how many tokens a chunk may have."""
-        plan, floats = self.plan, self.floats_per_token(self.plan.head)
-        most = plan.features.size(0) * plan.head.num_classes // max(1, floats)
-        matrix, width = (self.weight.size(0), self.weight.size(1)), self.kernels.bytes_per_logit
+        plan, width = self.plan, self.kernels.bytes_per_logit
+        floats, rows = self.floats_per_token(plan.head), plan.head.num_classes
+        if plan.split is not None:
+            floats, rows = plan.split.floats, plan.split.rows
+        most = plan.features.size(0) * rows // max(1, floats)
+        matrix = (rows, self.weight.size(1))
         return plan.most or tokens_within(plan.features, floats, plan.memory, matrix, most, width)
 
     def token_inputs(

@@ -89,9 +89,9 @@ class FusedMixtape(FusedLoss):
 
     def _leaf_tokens(self, tokens: int) -> int:
         """Return how many tokens of a chunk may have leaves and gates beside all its logits."""
-        head = self.plan.head
+        head, device = self.plan.head, self.plan.features.device.type
         if self.plan.split is not None:  # other processes have other numbers of frequent classes
-            return tokens
+            return -(-tokens // LEAF_BLOCKS.get(device, LEAF_BLOCKS["cuda"]))
         shape = (self.weight.size(0), self.weight.size(1))
         memory = chunk_memory(self.plan.features, self.plan.memory, shape)
         floats = memory // self.kernels.bytes_per_logit

@@ -123,11 +123,11 @@ class LossPlan:
         self.soft, self.target = soft, torch.arange(len(self.target))
 
     def hard(self) -> LossPlan:
-        """Return the plan of a layer's check: with a class as the target, and in one process."""
-        if self.soft is None and self.split is None:
+        """Return the plan with a class in the place of a `targets.Target`, to check a layer."""
+        if self.soft is None:
             return self
         zeros = torch.zeros(len(self.target), dtype=torch.int64, device=self.features.device)
-        return replace(self, soft=None, label=None, target=zeros, accuracy=True, split=None)
+        return replace(self, soft=None, label=None, target=zeros, accuracy=True)
 
     def keep(self, index_n: Tensor) -> None:
         """Leave out all tokens but those of the numbers `index_n`, which keep masks and noise."""

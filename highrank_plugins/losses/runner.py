@@ -59,8 +59,9 @@ MANY_CHUNKS = 16
 
 def run(plan: LossPlan, kernels: type[Kernels] | None) -> LossOutput:
     """Return the loss, differentiable once; without kernels autograd computes each chunk."""
-    given = inputs_of(plan) if plan.split is None else plan.split.tensors()
-    named = {FEATURES: plan.features, **given}
+    named = {FEATURES: plan.features, **inputs_of(plan)}
+    if plan.split is not None:
+        named |= plan.split.shared(named)
     runner, inputs = Runner(plan, [*named], kernels), (*named.values(),)
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
         with torch.no_grad():
@@ -78,12 +79,11 @@ def autocast_dtype(features: Tensor) -> torch.dtype | None:
     return torch.get_autocast_dtype(device)
 
 
-def autocast(features: Tensor, enabled: bool) -> AbstractContextManager[None]:
-    """Turn autocast on or off, without a cache, which would keep graphs across chunks."""
-    if not (enabled or autocast_dtype(features)):
+def autocast(features: Tensor, dtype: torch.dtype | None = None) -> AbstractContextManager[None]:
+    """Turn autocast on with a dtype, or off; no cache, which would keep graphs across chunks."""
+    if not (dtype or autocast_dtype(features)):
         return nullcontext()
-    device = features.device.type
-    return torch.autocast(device, torch.get_autocast_dtype(device), enabled, cache_enabled=False)
+    return torch.autocast(features.device.type, dtype, dtype is not None, cache_enabled=False)
 
 
 class Runner:
@@ -93,9 +93,9 @@ class Runner:
         self.plan, self.names = plan, names
         self.kernels, self.fused = kernels or Kernels, plan.head.fused if kernels else AutogradLoss
         x = plan.features
-        self.autocast = autocast_dtype(x) is not None
+        self.autocast = autocast_dtype(x)  # a backward pass may run outside of it
         # autocast does not touch float64
-        self.compute = x.dtype if x.dtype == torch.float64 else autocast_dtype(x) or x.dtype
+        self.compute = x.dtype if x.dtype == torch.float64 else self.autocast or x.dtype
         # a backward pass brings its own scale
         is_half = self.compute == torch.float16 and plan.reduction == "sum" and not plan.split
         self.scale = HALF_SCALE if is_half else 1.0
@@ -138,7 +138,7 @@ class Runner:
         read = {n: s for n, s in sums.items() if n.partition(".")[0] in self.fused.reads}
         small = {n: GradientSum(s) for n, s in sums.items() if n not in read}
         on_device = torch.cuda.device_of(plan.features)  # where Triton's kernels start
-        with torch.no_grad(), autocast(plan.features, enabled=False), on_device:
+        with torch.no_grad(), autocast(plan.features), on_device:
             loss = self.fused(plan, named, read, self.kernels, self.compute)
             blocks = self._blocks(loss)
             parts = (p for a, b in blocks for p in self._block(loss, a, b, named, small, scale_N))

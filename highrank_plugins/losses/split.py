@@ -31,28 +31,34 @@ class SplitKernels(Kernels):
         index, is_own = self._own(target_N, values)
         own = [values.gather(-1, index).squeeze(-1).where(is_own, 0)]
         own += [values.sum(-1)] if mean else []
+        tops = values.amax(-1)
         values.clamp_min_(torch.finfo(values.dtype).min)  # a bias may rule out all that are here
-        _, _, top, log_sum = super().normalise(values, torch.zeros_like(target_N))
-        share, top, log_sum, (at_target, *sums) = self._exchange(top, log_sum, own)
-        values.mul_(share.unsqueeze(-1))
+        *_, log_sum = super().normalise(values, torch.zeros_like(target_N))
+        log_share, top, log_sum, (at_target, *sums) = self._exchange(tops, log_sum, own)
+        values.mul_(log_share.exp().unsqueeze(-1))
         return at_target, sums[0] / self.plan.num_classes if mean else None, top, log_sum
 
     def log_softmax(self, values: Tensor) -> Tensor:
         """Return the log-probabilities of the classes that are here."""
-        values = values.clamp_min(torch.finfo(values.dtype).min)
-        log_probs = values.log_softmax(-1)
-        share, *_ = self._exchange(values.amax(-1), -log_probs.amax(-1), [])
-        return log_probs.add_(share.log().unsqueeze(-1))
+        tops = values.amax(-1)
+        here = values.masked_fill((tops == -torch.inf).unsqueeze(-1), 0)
+        log_probs = here.log_softmax(-1)
+        log_share, *_ = self._exchange(tops, -log_probs.amax(-1), [])
+        return log_probs.add_(log_share.unsqueeze(-1))
 
     def _exchange(
         self, top: Tensor, log_sum: Tensor, own: list[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-        """Return the share of this process in each softmax, its log-sum-exp, and sums of `own`."""
+        """Return log of this process's share, two summands of the log-sum-exp, and sums of `own`.
+
+        `top` is −∞ where all classes of this process are ruled out.
+        """
         split = self.plan.split
         largest = split.sum(top.clone(), largest=True)
-        part = (top - largest).add_(log_sum).exp_()
-        norm, *sums = split.sum(torch.stack([part, *own]))
-        return part / norm, largest, norm.log(), sums
+        log_part = (top - largest).add_(log_sum)
+        norm, *sums = split.sum(torch.stack([log_part.exp(), *own]))
+        log_norm = norm.log()
+        return log_part - log_norm, largest, log_norm, sums
 
     def _own(self, target_N: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return the index [n, ..., 1] of targets that are here, else 0, and which [n, ...] are."""

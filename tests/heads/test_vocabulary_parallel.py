@@ -18,7 +18,7 @@ from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import Head, build_head
+from highrank_plugins.heads import Head, Pointwise, build_head
 from highrank_plugins.heads.vocabulary_parallel import SPLIT, VocabularyParallel
 from tests.largest_tensor import Largest
 
@@ -34,6 +34,14 @@ x = torch.randn(7, 2, 6, generator=draw, dtype=torch.float64)
 y = torch.randint(CLASSES, (7, 2), generator=draw)
 y[1, 1] = -100
 w = torch.rand(7, 2, generator=draw, dtype=torch.float64)
+
+class Centred(Pointwise):
+    def apply_to(self, z, tensors):
+        return z - z.mean(-1, keepdim=True)
+
+class Doubled(Pointwise):
+    def apply_to(self, z, tensors):
+        return 2 * z
 
 class Own(Head):
     def chunk_logits(self, features, tensors, random_state):
@@ -131,7 +139,7 @@ else:
     for wrong, message in (
         ({"reduction": "most"}, "'most'"), ({"label_smoothing": 1.5}, "must lie in [0, 1)"),
         ({"weight": w.new_ones(CLASSES)}, "a weight per class is weight[target]"),
-        ({"weight": 2.0}, "weight: expected a tensor"), ({"memory": -1}, "memory= (--head-"),
+        ({"weight": 2.0}, "weight: expected a tensor"), ({"memory": -1}, "memory: "),
         ({"target": y[:3]}, "target: expected shape"), ({"target": w}, "expected dtype torch"),
     ):
         try:
@@ -152,15 +160,28 @@ else:
     with torch.device("meta"):
         empty = build_head("softmax", num_classes=8, feature_dim=4)
     refused("device=None, and the head is on meta", empty)
-    refused("Own has no fused loss", Own(23, 6))
-    refused("expected an output layer, got Linear", torch.nn.Linear(3, 4))
-    refused("expected an output layer, got VocabularyParallel", split)
-    for name in ("softmax", "mos"):  # a bias rules out all classes of the second process
-        whole, part = build(name), build(name)
-        for head in (whole, part):
-            head.bias.data[12:] = -torch.inf
-        y.clamp_(max=11)
-        compare(whole, VocabularyParallel(part), reduction="sum")
+    refused("process 0 of the group: Own is none of softmax", Own(23, 6))
+    refused("expected a head, got Linear", torch.nn.Linear(3, 4))
+    refused("process 1 of the group: expected a head, got VocabularyParallel",
+            split if rank else build("mos"))
+    frozen = build("mos")
+    frozen.latent.weight.requires_grad_(not rank)
+    refused("a logit changes the values of others", build("softmax", Centred()))
+    refused("latent.weight.requires_grad is False", frozen)
+    for name in ("softmax", "mos"):  # a bias rules out all classes of the second process, or nearly
+        for gap, smoothing, f in ((torch.inf, 0, "identity"), (900, 0.1, "identity"),
+                                  (torch.inf, 0, Doubled())):
+            whole, part = build(name, f), build(name, f)
+            for head in (whole, part):
+                head.bias.data[12:] -= gap
+            y.clamp_(max=11)
+            compare(whole, VocabularyParallel(part), reduction="sum", label_smoothing=smoothing)
+    whole, part = (build("mixtape", Doubled()).bfloat16() for _ in range(2))
+    narrow = x.bfloat16().requires_grad_()
+    found = VocabularyParallel(part)(narrow, y.clamp(min=0), reduction="sum")
+    found.backward()
+    expected = whole.nll(narrow, y.clamp(min=0), reduction="sum").loss
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=0)
     split = VocabularyParallel(build("mixtape", dropout=0.5, gate_dropout=0.5, gate_noise=0.3))
     torch.manual_seed(rank)
     losses = [split(x, y, ignore_index=-100, reduction="sum") for _ in range(2)]

@@ -55,7 +55,7 @@ def with_reductions(impls: Iterable[str]) -> list[Any]:
 
 
 def run(head: nn.Module, features: Tensor, target: Tensor, *, seed: int = 0,
-        upstream: Tensor | None = None, autocast: bool = False,
+        upstream: Tensor | None = None, autocast: bool | torch.dtype = False,
         **options: Any) -> Outcome:  # fmt: skip
     """Run nll, then backward with an upstream gradient that is not constant.
 
@@ -65,7 +65,8 @@ def run(head: nn.Module, features: Tensor, target: Tensor, *, seed: int = 0,
     if features.requires_grad:
         features = features.detach().requires_grad_()
     torch.manual_seed(seed)
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+    dtype = autocast if isinstance(autocast, torch.dtype) else torch.bfloat16
+    with torch.autocast("cpu", dtype=dtype, enabled=bool(autocast)):
         out = head.nll(features, target, **options)
     if upstream is None:
         upstream = UPSTREAM if out.loss.dim() else UPSTREAM[1]

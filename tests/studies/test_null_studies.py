@@ -59,6 +59,7 @@ def errors(tmp_path, studies, seed):
     return found / studies
 
 
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
     ("studies", "margin"), [(100, 0.06), pytest.param(10_000, 0.01, marks=pytest.mark.long)]
 )
