@@ -25,7 +25,7 @@ BUDGETS: dict[str, int] = {
     "criterions": 256,
     "data": 2310,
     "evaluation": 277,
-    "heads": 3233,
+    "heads": 3234,
     "hooks": 2858,
     "huggingface": 696,
     "inference": 1197,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 46135
+LINES_OF_TESTS = 46140
 
 
 @pytest.fixture(scope="module")

@@ -208,7 +208,8 @@ class VocabularyParallel(nn.Module):
             return RandomState()
         with self._seeded(features.device):
             found = head.sample_masks(features.shape[:-1], features)
-        found.noise_seed += self.rank << 40  # each block of tokens has the next seed
+        # each block of tokens has the next seed, of which a CPU reads 32 bits
+        found.noise_seed += self.rank * 0x9E3779B9
         return found
 
     @contextmanager

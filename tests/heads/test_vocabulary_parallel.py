@@ -185,6 +185,11 @@ else:
     split = VocabularyParallel(build("mixtape", dropout=0.5, gate_dropout=0.5, gate_noise=0.3))
     torch.manual_seed(rank)
     losses = [split(x, y, ignore_index=-100, reduction="sum") for _ in range(2)]
+    drawn = torch.zeros(1, 200, 4)
+    assert split._random_state(torch.zeros(200, 6)).rows(0, 200).fill_with_noise(drawn)
+    distributed.all_gather_object(gathered, drawn)
+    for lag in (0, 64, 128):  # blocks of 64 tokens are independent, also of the neighbour's
+        assert not (gathered[0][:, lag:] == gathered[1][:, : 200 - lag]).any()
     distributed.all_gather_object(gathered, [loss.item() for loss in losses])
     assert gathered[0] == gathered[1] and gathered[0][0] != gathered[0][1]
 distributed.destroy_process_group()
