@@ -38,7 +38,7 @@ BASELINE = "softmax"
 BLEU = "sacrebleu"
 _PREFERRED = (BLEU, "test_perplexity")  # metrics that a table tests by default
 WILD = 0.05  # nats: deviation between seeds of which some hardly train
-UNTRAINED = "every run was best before its first update"
+UNTRAINED = "a run was best before its first update"
 
 
 @dataclass(frozen=True)

@@ -78,12 +78,12 @@ def systems_below_floor(systems: Mapping[str, Sequence[Record]]) -> dict[str, st
 
 
 def untrained(systems: Mapping[str, Sequence[Record]]) -> list[str]:
-    """Return the systems of which every run was best before its first update."""
+    """Return the systems of which a run was best before its first update: it learnt nothing."""
 
     def start(record: Record) -> bool:
         return None is not record["train"].get("start_valid_loss") == record["train"].get(_BEST)
 
-    return [name for name, records in systems.items() if all(map(start, records))]
+    return [name for name, records in systems.items() if any(map(start, records))]
 
 
 def _text(record: Record) -> str:

@@ -14,9 +14,9 @@ def test_runs_that_were_best_at_their_start_are_not_tested(records):
         {"best_valid_loss": 4.0, "start_valid_loss": 4.0},
     )
     for path in records:
-        change(path, train=cost | (start if "mos" in path.name else {}))
+        change(path, train=cost | (start if path.name == "mos-2.json" else {}))
     found = compare(*map(str, records))
-    assert "Not tested, since every run was best before its first update: mos." in found.output
+    assert "Not tested, since a run was best before its first update: mos." in found.output
     assert "**" not in found.output
     for path in records:
         change(path, train=cost | (start if "softmax" in path.name else {}))
