@@ -294,11 +294,11 @@ def eval_lm_dataloader(stock: Callable, task: Any, dataset: Any, *args: Any, **k
 
 @replaces(eval_lm, "eval_lm")
 def score_text(
-    stock: Callable, models: Any, *args: Any, batch_iterator: Any,
-    post_process: str | None = None, **kwargs: Any,
+    stock: Callable, models: Any, source_dictionary: Any, batch_iterator: Any,
+    post_process: str | None = None, *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
     """Return loss and perplexity; raise a UserError if --post-process joins nothing, or for Σ P."""
-    parts, words, known = set(), 0, kwargs["source_dictionary"]
+    parts, words, known = set(), 0, source_dictionary
     if post_process is not None:
         parts = {number for number, word in enumerate(known.symbols) if word.endswith("@@")}
         if post_process not in ("@@ ", "subword_nmt") or not parts:
@@ -318,7 +318,7 @@ def score_text(
                 words += len(numbers) - sum(number in parts for number in numbers[:-1])
             yield sample
 
-    found = stock(models, *args, batch_iterator=counted(), post_process=post_process, **kwargs)
+    found = stock(models, known, counted(), post_process, *args, **kwargs)
     if parts:
         logger.info(f"loss and perplexity are means over {words:,} words and ends of lines")
         if split := newest():

@@ -60,8 +60,7 @@ def score(built, models, softmax_batch=0, **more):
         task.load_dataset("test")
         limits = {"max_tokens": 100, "max_positions": 1000} | more
         batches = task.eval_lm_dataloader(dataset=task.dataset("test"), **limits)
-        words = {"source_dictionary": task.source_dictionary, "softmax_batch": softmax_batch}
-        return eval_lm.eval_lm(models=models, batch_iterator=batches, **words)
+        return eval_lm.eval_lm(models, task.source_dictionary, batches, softmax_batch=softmax_batch)
 
 
 @pytest.fixture
