@@ -20,8 +20,8 @@ BUDGETS: dict[str, int] = {
     "analysis": 1604,
     "benchmarks": 1326,
     "cli": 3672,
-    "common": 2846,
-    "compat": 456,
+    "common": 2851,
+    "compat": 454,
     "criterions": 256,
     "data": 2310,
     "evaluation": 277,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 46140
+LINES_OF_TESTS = 46151
 
 
 @pytest.fixture(scope="module")

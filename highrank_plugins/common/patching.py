@@ -107,3 +107,8 @@ class _Module(ModuleType):
             return getattr(importlib.import_module(self.__name__), name)(*args, **kwargs)
 
         return function
+
+
+def by_name(stock: Callable, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Return the arguments of a call by their names, also those given by position."""
+    return inspect.signature(stock).bind(*args, **kwargs).arguments

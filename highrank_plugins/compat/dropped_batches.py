@@ -26,7 +26,5 @@ def batch_by_size(stock: Callable, indices: Any, *args: Any, **kwargs: Any) -> l
     if len(indices) == 0:
         return []  # stock fairseq raises IndexError here
     batches = stock(indices, *args, **kwargs)
-    if kwargs.get("fixed_shapes") is not None:
-        return batches  # the order differs, but nothing is dropped
-    dropped = indices[sum(map(len, batches)) :]
+    dropped = indices[sum(map(len, batches)) :]  # none with `fixed_shapes`, where the order differs
     return [*batches, dropped] if len(dropped) else batches

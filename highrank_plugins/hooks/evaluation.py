@@ -43,7 +43,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq_cli import eval_lm, generate, validate
 
 from highrank_plugins.common.certificate import Mass
-from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.patching import by_name, replaces
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.commands import write_output
 
@@ -273,7 +273,7 @@ def valid_step(stock: Callable, task: FairseqTask, sample: Any, model: Any, crit
 @replaces(LanguageModelingTask, "eval_lm_dataloader")
 def eval_lm_dataloader(stock: Callable, task: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
     """Return batches of all of `dataset`, or raise a ValueError that names the option to change."""
-    most = kwargs.get("max_positions")
+    most = by_name(stock, task, dataset, *args, **kwargs).get("max_positions")
     if len(dataset) == 0:
         raise UserError("nothing to evaluate: the split given by --gen-subset is empty")
     if task.state.state_dict.get("carries_state"):

@@ -27,7 +27,7 @@ from fairseq.logging.meters import AverageMeter, StopwatchMeter, TimeMeter
 
 from highrank_plugins.common.files import open_own, write_text
 from highrank_plugins.common.names import layer_name
-from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.patching import by_name, replaces
 from highrank_plugins.common.provenance import ran
 from highrank_plugins.common.user_error import UserError
 
@@ -59,9 +59,9 @@ def recording(cfg: Any, trainer: Any, epoch_itr: Any) -> Iterator[None]:
 
 
 @replaces(bars, "progress_bar")
-def progress_bar(stock: Callable, *args: Any, epoch: int | None = None, **kwargs: Any) -> Any:
+def progress_bar(stock: Callable, *args: Any, **kwargs: Any) -> Any:
     """Return a progress bar that records what a training run prints."""
-    bar = stock(*args, epoch=epoch, **kwargs)
+    bar, epoch = stock(*args, **kwargs), by_name(stock, *args, **kwargs).get("epoch")
     return RecordingBar(bar, _written[-1], epoch) if _written else bar
 
 

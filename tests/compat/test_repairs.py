@@ -95,6 +95,13 @@ def test_full_batches_equal_those_of_fairseq(stock):
     assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=False))
 
 
+def test_shapes_that_are_given_by_position_repeat_no_sentence():
+    shapes = np.array([[5, 30], [20, 10]])  # sentences, and their length
+    order, count = np.argsort(LENGTHS[:40], kind="stable"), LENGTHS.__getitem__
+    got = data_utils.batch_by_size(order, count, LENGTHS[order], 200, None, 1, shapes)
+    assert sorted(np.concatenate(got)) == list(range(40))
+
+
 # -- harmless_warnings --
 
 

@@ -100,3 +100,8 @@ def test_a_full_disk_loses_a_line_but_does_not_end_training(tmp_path, caplog):
     bar = metrics.RecordingBar(bars.NoopProgressBar([]), tmp_path / "missing" / METRICS, 1)
     bar.log({"loss": 1.0}, tag="train_inner", step=1)
     assert "this line was not written" in caplog.text
+
+
+def test_the_epoch_may_be_given_by_position(tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "_written", [tmp_path / "metrics.jsonl"])
+    assert bars.progress_bar([], "json", 100, None, 3).of_epoch == 3
