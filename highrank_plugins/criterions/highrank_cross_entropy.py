@@ -66,6 +66,14 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         for name, bounds in BOUNDS.items():
             if problem := bounds.problem(getattr(cfg, name)):
                 raise UserError(f"--{name.replace('_', '-')} {problem}")
+        self.paths = [] if cfg.teacher is None else cfg.teacher.split(os.pathsep)
+        for path in self.paths:
+            if not os.path.isfile(path):
+                raise UserError(f"--teacher: no such file: {path or 'an empty path'}")
+        for name in ("weight", "temperature", "divergence"):
+            stock = getattr(HighrankCrossEntropyConfig, f"teacher_{name}")
+            if not self.paths and getattr(cfg, f"teacher_{name}") != stock:
+                raise UserError(f"--teacher-{name} changes nothing without --teacher; add it")
         check_choice("--teacher-divergence", cfg.teacher_divergence, tuple(DIVERGENCES))
         stocks = ("sentence_avg", "label_smoothing", "ignore_prefix_size", "report_accuracy")
         super().__init__(task, *(getattr(cfg, name) for name in stocks))
@@ -81,7 +89,7 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             )
         target = self.scored_target(sample["target"])
         options = {"target": target, "label_smoothing": self.eps}
-        if self.cfg.teacher and model.training:
+        if self.paths and model.training:
             options = {"target": self.with_teacher(model, target, sample["net_input"])}
         out = model(
             **sample["net_input"],
@@ -129,8 +137,7 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     def teachers_like(self, parameter: Tensor) -> list:
         """Return the teachers, loaded once, with device and dtype of the student's parameter."""
         if not self.loaded:
-            paths = self.cfg.teacher.split(os.pathsep)
-            self.loaded = [self.load_teacher(path).eval().to(parameter) for path in paths]
+            self.loaded = [self.load_teacher(path).eval().to(parameter) for path in self.paths]
         return self.loaded
 
     def load_teacher(self, path: str):
@@ -138,7 +145,7 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         try:
             state = checkpoint_utils.load_checkpoint_to_cpu(path)
             check_dictionaries(self.task, state.pop("task_state", {}))
-        except (OSError, UserError) as error:
+        except (OSError, UserError) as error:  # another process may have removed it
             raise UserError(f"--teacher {path}: {error}") from None
         load = checkpoint_utils.load_model_ensemble_and_task
         (teacher,), _, _ = load([path], task=self.task, state=state)

@@ -22,6 +22,7 @@ ROLES = {
     **dict.fromkeys(("prior.weight", "gate_shared.weight"), "components"),
     **dict.fromkeys(("latent.weight", "gate_hidden.weight"), "hidden"),
 }
+FACTOR = "weight.original"  # begins torch's names of the factors of a parametrised matrix
 PLAIN_SOFTMAX = {"name": "softmax", "pointwise.name": "identity"}  # a `function`
 
 
@@ -54,6 +55,10 @@ class Stated(nn.Module):
             return "scalar" if parameter.numel() == 1 else "vector"
         name, rows = name.removeprefix("parametrizations."), len(parameter)
         if name.startswith("weight."):  # a factor of a parametrised vocabulary matrix
+            parts: Any = self.parametrizations
+            maps, number = getattr(parts["weight"][0], "maps", None), name.removeprefix(FACTOR)
+            if maps is not None and (number or "0").isdigit():
+                return "hidden" if int(number or 0) in maps else "vocabulary"
             return "vocabulary" if rows >= parameter.size(1) else "hidden"
         by_rows = "vocabulary" if rows == getattr(self, "num_classes", None) else "hidden"
         return ROLES.get(name, by_rows)

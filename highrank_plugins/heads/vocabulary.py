@@ -35,6 +35,7 @@ class Vocabulary(Part):
     needs: ClassVar[tuple[str, ...]] = ("forward",)
     may_be_tied: ClassVar[bool] = True  # whether the tensor can be the embedding, too
     needs_sorted_classes: ClassVar[str | None] = None  # why, if class ids must follow their counts
+    maps: ClassVar[range] = range(0)  # numbers of the tensors that map rows to others
 
     def right_inverse(self, matrix: Tensor) -> Any:
         """Return the tensor, or the tuple of tensors, whose matrix is the given one or near it."""
@@ -115,7 +116,9 @@ class Unit(Vocabulary):
 
     def __init__(self, by_class: bool = False) -> None:
         super().__init__()
-        self.by_class = bool(by_class)
+        if not isinstance(by_class, bool):
+            raise ValueError(f"unit: by_class: expected True or False, got {by_class!r}")
+        self.by_class = by_class
         self.scale = nn.Parameter(torch.empty(()))
 
     @torch.no_grad()
@@ -151,6 +154,7 @@ class LowRank(Vocabulary):
     option_help: ClassVar = {"rank": "rank r of the matrix, at most its width"}
     constants = ()
     may_be_tied = False
+    maps = range(1, 2)  # B
 
     def __init__(self, rank: int = 64) -> None:
         super().__init__()
@@ -197,6 +201,7 @@ class Tiers(Vocabulary):
     }
     constants = ()
     may_be_tied = False
+    maps = range(2, 1000, 2)  # each B_t, after its A_t
     needs_sorted_classes = "the first tier of --head-vocabulary tiers is of the most frequent words"
 
     def __init__(self, shares: str = "0.1,0.3,0.6", factor: int = 4) -> None:

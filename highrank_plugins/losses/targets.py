@@ -73,6 +73,8 @@ def from_teacher(
         divergence: "forward", "reverse" (KL(P ‖ q)) or "jensen_shannon".
         temperature: T of both distributions.
     """
+    if not hasattr(head, "flatten_features"):
+        raise ValueError(f"from_teacher: expected a head, got {type(head).__name__}")
     if head.training:
         raise ValueError("from_teacher: the teacher would draw dropout masks; call teacher.eval()")
     flat = head.flatten_features(features).detach().view(features.shape)
@@ -104,6 +106,7 @@ def from_probabilities(
         if q.shape != log_p.shape:
             raise ValueError(f"from_probabilities: expected {list(log_p.shape)} probabilities of a "
                              f"chunk, got {list(q.shape)}")  # fmt: skip
+        require((q >= 0).all(), "from_probabilities: a probability is below 0")
         _check_sums("from_probabilities", q.sum(-1))
         return diverges(log_p, {"log_q": q.log()})
 
@@ -123,7 +126,10 @@ def from_top_k(log_probs: Tensor, classes: Tensor, rest: Tensor | None) -> Targe
                          "rest=1 - log_probs.exp().sum(-1), before any normalisation")  # fmt: skip
     q = log_probs.exp()
     _check_classes("from_top_k", classes, q)
-    _check_sums("from_top_k", q.sum(-1) + rest)
+    if rest.shape != classes.shape[:-1]:
+        raise ValueError(f"from_top_k: rest: expected shape {list(classes.shape[:-1])}, got "
+                         f"{list(rest.shape)}")  # fmt: skip
+    _check_sums("from_top_k", q.sum(-1) + rest.clamp_min(0))  # raw logits have a rest below 0
     ordered = classes.sort(-1).values
     require((ordered[..., 1:] != ordered[..., :-1]).all(), "from_top_k: a token has a class twice")
     given = {"q": q, "classes": classes, "rest": rest.clamp_min(0).unsqueeze(-1)}
@@ -149,6 +155,8 @@ def from_samples(classes: Tensor, weights: Tensor | None = None) -> Target:
 
 def draw(head: AnyHead, features: Tensor, samples: int) -> Tensor:
     """Return classes int64 [..., samples] drawn from log P of features, a chunk at a time."""
+    if samples < 1:
+        raise ValueError(f"draw: samples must be at least 1, got {samples}")
     teacher: Any = from_teacher(head, features)
     drawn = [
         teacher.log_probs(part).exp().multinomial(samples, replacement=True)

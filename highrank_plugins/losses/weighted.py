@@ -78,7 +78,13 @@ class Target:
     def __add__(self, other: Target) -> Target:
         return _Total((1.0, self), (1.0, other))
 
+    def __radd__(self, other: int) -> Target:
+        """Return the target itself, for sum(), which begins with 0."""
+        return self if other == 0 else NotImplemented
+
     def __mul__(self, factor: float) -> Target:
+        if not math.isfinite(factor):
+            raise ValueError(f"targets: expected a finite factor, got {factor}")
         return _Total((float(factor), self))
 
     __rmul__ = __mul__
@@ -147,6 +153,8 @@ def _classes_within(given: Named, log_p: Tensor) -> Tensor:
 
 def of_top_k(log_p: Tensor, given: Named) -> Weighted:
     classes, q, rest = _classes_within(given, log_p), *(given[n].to(log_p) for n in ("q", "rest"))
+    if classes.size(-1) == log_p.size(-1):  # there are no others, and 1 − Σ q is rounded
+        rest = torch.zeros_like(rest)
     others = log_p.scatter(-1, classes, -torch.inf)
     log_others = others.logsumexp(-1, keepdim=True)
     loss = _product(q, q.log() - log_p.gather(-1, classes)).sum(-1)

@@ -7,8 +7,10 @@ from typing import Any
 
 from torch import nn
 
+from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
+from highrank_plugins.heads.checks import number
 
 Group = dict[str, Any]
 
@@ -25,7 +27,10 @@ def parameter_roles(model: nn.Module) -> dict[str, str]:
             found[id(part.weight)] = "vocabulary"
         elif isinstance(part, Head):
             roles = part.parameter_roles()
-            found |= {id(p): roles[name] for name, p in part.named_parameters()}
+            for name, p in part.named_parameters():
+                if name not in roles:
+                    raise UserError(f"parameter_roles of {layer_name(part)} leaves out {name}")
+                found[id(p)] = roles[name]
     others = "scalar", "vector", "hidden"
     return {n: found.get(id(p), others[min(p.dim(), 2)]) for n, p in model.named_parameters()}
 
@@ -42,6 +47,9 @@ def groups(
     if unknown := sorted(rates.keys() - roles.values()):
         known = ", ".join(sorted({*roles.values()}))
         raise UserError(f"rates: no parameter has the role {unknown[0]!r}; this model has {known}")
+    for role, rate in rates.items():
+        number(f"rates: {role}", rate, least=0)
+    number("weight_decay", weight_decay, least=0)
     trained = [(n, roles[n], p) for n, p in model.named_parameters() if p.requires_grad]
     for name, role, parameter in trained:
         if role not in rates:

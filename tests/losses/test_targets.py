@@ -286,6 +286,7 @@ def test_an_own_layer_learns_from_a_teacher():
     assert_exact(head, *(CASES["sum"][0](), CASES["sum"][1]))
 
 
+SIGNS = torch.tensor([2.0, -2.0], dtype=torch.float64)
 BAD = {
     "both must have the same dictionary": lambda: targets.from_teacher(
         MOS.build(classes=12), TEACHER_FEATURES
@@ -293,6 +294,20 @@ BAD = {
     r"do not sum to 1 \(2\)": lambda: targets.from_probabilities(2 * LOG_Q.exp()),
     "probability of the other classes is missing": lambda: targets.from_top_k(*TOP, None),
     r"from_top_k: .* do not sum to 1": lambda: targets.from_top_k(*TOP, REST + 0.1),
+    r"from_top_k: rest: expected shape": lambda: targets.from_top_k(*TOP, REST[:, None]),
+    r"from_top_k: .* not sum to 1 \(.*[2-9]": lambda: targets.from_top_k(
+        TOP[0] + 5,
+        TOP[1],
+        1 - (TOP[0] + 5).exp().sum(-1),  # logits
+    ),
+    "a probability is below 0": lambda: targets.from_probabilities(
+        LOG_Q.exp().index_add(1, torch.tensor([0, 1]), torch.ones(len(LOG_Q), 2) * SIGNS)
+    ),
+    "a finite factor, got nan": lambda: float("nan") * targets.entropy(),
+    "expected a head, got Linear": lambda: targets.from_teacher(
+        torch.nn.Linear(2, 3), TEACHER_FEATURES
+    ),
+    "samples must be at least 1": lambda: targets.draw(TEACHER, TEACHER_FEATURES, 0),
     "a token has a class twice": lambda: targets.from_top_k(TOP[0], TOP[1] * 0, REST),
     "a class is out of range": lambda: targets.from_samples(SAMPLES + 7),
     "from_samples: expected classes int64": lambda: targets.from_samples(SAMPLES, REST),
@@ -317,6 +332,17 @@ def test_bad_targets_are_refused_in_one_line(message):
     with pytest.raises(ValueError, match=message) as caught:
         SOFTMAX.build(classes=CLASSES).nll(make_features(TOKENS), BAD[message]())
     assert "\n" not in str(caught.value)
+
+
+def test_all_classes_have_no_rest():
+    """1 − Σ q is some 1e-16 there, of which no class can have a part."""
+    log_q, classes = TEACHER.top_k(TEACHER_FEATURES, CLASSES)
+    every = targets.from_top_k(log_q, classes, torch.full((TOKENS,), 1e-16).double())
+    head, features = SOFTMAX.build(classes=CLASSES), make_features(TOKENS)
+    torch.testing.assert_close(head.nll(features, every).loss, head.nll(features, teacher()).loss)
+    torch.testing.assert_close(
+        head.nll(features, sum([every] * 2)).loss, 2 * head.nll(features, every).loss
+    )
 
 
 @pytest.mark.parametrize("options", [{"ignore_index": 5}, {"accuracy": True}])

@@ -53,6 +53,17 @@ def test_factors_of_a_parametrised_matrix_have_their_own_roles():
     assert [*roles.values()] == ["vocabulary", "hidden"]
 
 
+@pytest.mark.parametrize(
+    ("vocabulary", "hidden"), [("tiers", [2, 4]), ("codebook", []), ("low_rank", [1])]
+)
+def test_rows_of_words_are_no_hidden_matrix(vocabulary, hidden):
+    """Name the factors by what they are, not by their shape: 10 frequent words have 64 numbers."""
+    head = build_head("softmax", num_classes=100, feature_dim=64, vocabulary=vocabulary)
+    roles = head.parameter_roles()
+    names = [n for n, role in roles.items() if role == "hidden"]
+    assert names == [f"parametrizations.weight.original{i}" for i in hidden]
+
+
 def test_both_optimizers_train_all_parameters():
     torch.manual_seed(0)
     model = Model()
@@ -93,3 +104,9 @@ def test_roles_without_a_rate_and_rates_without_a_role_are_refused():
         groups(Model(), few)
     with pytest.raises(UserError, match="no parameter has the role 'scalar'; this model has comp"):
         groups(Model(), RATES | {"scalar": 1.0})
+    with pytest.raises(ValueError, match=r"rates: hidden"):
+        groups(Model(), RATES | {"hidden": -1.0})
+    model = Model()
+    model.head.parameter_roles = dict
+    with pytest.raises(UserError, match=r"parameter_roles of mixtape leaves out \w+"):
+        groups(model, RATES)
