@@ -180,9 +180,9 @@ part ptb 300 "${loss[@]}" --preset ptb "${few[@]}" --csv "$output/gpu_ptb.csv"
 part train 180 "${step[@]}" --preset "$models" --csv "$output/gpu_train.csv"
 part train_ptb 200 "${step[@]}" --preset "$language" --csv "$output/gpu_train_ptb.csv"
 part train_ptb 200 "${step[@]}" --preset "$language" "${within[@]}" --csv "$output/gpu_train_12g.csv"
-# The same command resumes a stopped run. The paper prints a rate of 20 for Mixtape; ours is 10.
-for curve in yang2018/softmax_mos_settings yang2018/mos "yang2019/mixtape --set lr=20 --set warmup_updates=0" \
-    yang2019/mixtape; do
+# The same command resumes a stopped run. The small Mixtape needs a rate of 10 and a warm-up.
+for curve in yang2018/softmax_mos_settings yang2018/mos yang2019/mixtape \
+    "yang2019/mixtape --set lr=10 --set warmup_updates=1000"; do
     [[ -n $data || -n $dry_run ]] || break
     read -ra words <<<"$curve"
     if [[ $scale == small ]]; then words[0]=${words[0]##*/} words[0]=${words[0]/softmax_mos_settings/softmax}; fi

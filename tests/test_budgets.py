@@ -22,26 +22,26 @@ BUDGETS: dict[str, int] = {
     "cli": 3672,
     "common": 2851,
     "compat": 454,
-    "criterions": 256,
+    "criterions": 263,
     "data": 2310,
     "evaluation": 277,
-    "heads": 3234,
+    "heads": 3244,
     "hooks": 2858,
     "huggingface": 696,
     "inference": 1197,
-    "losses": 5768,
+    "losses": 5784,
     "measures": 1926,
     "models": 1885,
-    "optim": 368,
+    "optim": 376,
     "reports": 2166,
-    "results": 2394,
+    "results": 2396,
     "studies": 2874,
     "tasks": 569,
     "top": 70,
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 46151
+LINES_OF_TESTS = 46201
 
 
 @pytest.fixture(scope="module")

@@ -179,7 +179,9 @@ def _origin(entry: Published, task: str) -> str:
             for name, (ours, printed) in found.get("departs", {}).items():
                 said.append(f"{name} is {ours}, where {found['source']} {printed}")
             guesses += found.get("guesses", [])
-    said += [f"our guesses, which it does not print: {', '.join(guesses)}"] if guesses else []
+    said += (
+        [f"our guesses, which the paper does not print: {', '.join(guesses)}"] if guesses else []
+    )
     rest = "all others are the paper's or its code's"
     return f"{entry.system}: settings of {entry.conf}: {'; '.join([*said, rest])}."
 

@@ -162,10 +162,13 @@ def test_a_layer_that_the_paper_lacks_is_not_comparable(tmp_path, paper, conf, c
 def test_a_verdict_says_where_the_settings_come_from(tmp_path):
     paths = write(tmp_path, "mixtape", [56.4], "yang2019/mixtape", lr=5, head_gate_dropout=0.5)
     settings, origin, _ = verdict_of(paths, "yang2019").details
-    assert "lr 5 (yang2019/mixtape: 10)" in settings and "paper" not in settings
+    assert "lr 5 (yang2019/mixtape: 20)" in settings and "paper" not in settings
     assert "head_gate_dropout 0.5 (yang2019/mixtape: 0.2)" in settings
+    assert "our guesses, which the paper does not print: arch, head_gate_dim" in origin
+    paths = write(tmp_path, "large", [37.2], "../../one_billion_word/conf/yang2019/mixtape")
+    (origin, *_) = verdict_of(paths, "yang2019", "one_billion_word").details
     assert "lr is 10, where the paper prints 20; warmup_updates is 1000, where" in origin
-    assert "our guesses, which it does not print: arch, head_gate_dim" in origin
+    assert "our guesses, which the paper does not print: arch, head_gate_dim" in origin
 
 
 def settings_of(path):
