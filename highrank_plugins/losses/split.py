@@ -18,7 +18,12 @@ from highrank_plugins.losses.plan import MixtureBlock, Scores, places
 
 
 class SplitKernels(Kernels):
-    """Make the passes with torch's operations; `plan.split` is a `VocabularyParallel`."""
+    """Make the passes with torch's operations; `plan.split` is a `VocabularyParallel`.
+
+    With the largest value t_p and the sum s_p = Σ_x e^(v_x − t_p) of process p and T = max_p t_p,
+    the log-sum-exp of all is T + log Σ_p s_p e^(t_p − T), and the share of p in the probabilities
+    s_p e^(t_p − T) over that sum. Only logarithms of shares are safe: e^−104 is 0 in float32.
+    """
 
     def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
         """Yield the same ranges in all processes."""

@@ -304,9 +304,7 @@ BAD = {
         LOG_Q.exp().index_add(1, torch.tensor([0, 1]), torch.ones(len(LOG_Q), 2) * SIGNS)
     ),
     "a finite factor, got nan": lambda: float("nan") * targets.entropy(),
-    "expected a head, got Linear": lambda: targets.from_teacher(
-        torch.nn.Linear(2, 3), TEACHER_FEATURES
-    ),
+    "expected a head, got NoneType": lambda: targets.from_teacher(None, TEACHER_FEATURES),
     "samples must be at least 1": lambda: targets.draw(TEACHER, TEACHER_FEATURES, 0),
     "a token has a class twice": lambda: targets.from_top_k(TOP[0], TOP[1] * 0, REST),
     "a class is out of range": lambda: targets.from_samples(SAMPLES + 7),
@@ -335,7 +333,6 @@ def test_bad_targets_are_refused_in_one_line(message):
 
 
 def test_all_classes_have_no_rest():
-    """1 − Σ q is some 1e-16 there, of which no class can have a part."""
     log_q, classes = TEACHER.top_k(TEACHER_FEATURES, CLASSES)
     every = targets.from_top_k(log_q, classes, torch.full((TOKENS,), 1e-16).double())
     head, features = SOFTMAX.build(classes=CLASSES), make_features(TOKENS)
