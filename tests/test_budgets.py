@@ -35,13 +35,13 @@ BUDGETS: dict[str, int] = {
     "optim": 376,
     "reports": 2166,
     "results": 2396,
-    "studies": 2874,
+    "studies": 2880,
     "tasks": 569,
     "top": 70,
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 46198
+LINES_OF_TESTS = 46208
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,12 @@ import os
 import re
 import shlex
 import signal
+import stat
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from highrank_plugins.common import stop_request
@@ -177,8 +179,12 @@ def _elsewhere(
 
 def bytes_in(folder: Path) -> int:
     """Return the bytes of all files in a folder, 0 if it is missing; links do not count."""
-    files = (path for path in folder.rglob("*") if not path.is_symlink() and path.is_file())
-    return sum(path.stat().st_size for path in files)
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # a running member renames files
+            found = path.lstat()
+            total += found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return total
 
 
 def bytes_needed(members: Sequence[PreparedMember]) -> int:

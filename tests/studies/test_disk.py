@@ -3,12 +3,14 @@
 import fcntl
 import threading
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
 from highrank_plugins.common.files import read_json, write_json
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.members import prepare
+from highrank_plugins.studies.runner import bytes_in
 from tests.recipes.running import RECIPES
 from tests.studies.stub import starts, study, write_stub, write_study
 
@@ -86,3 +88,11 @@ def test_a_recipe_that_outlived_its_command_is_waited_for(tmp_path):
         done = study(file)
     assert done.exit_code == 0
     assert "softmax-1: waiting for a process that works in " in done.output
+
+
+def test_files_that_are_renamed_meanwhile_do_not_end_a_study(tmp_path, monkeypatch):
+    """A running member writes NAME.part and renames it, also between two looks at it."""
+    (tmp_path / "kept").write_text("four")
+    monkeypatch.setattr(Path, "rglob", lambda *_: [tmp_path / "gone.part", tmp_path / "kept"])
+    monkeypatch.setattr(Path, "is_file", lambda _: True)
+    assert bytes_in(tmp_path) == 4
