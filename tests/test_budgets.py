@@ -25,7 +25,7 @@ BUDGETS: dict[str, int] = {
     "criterions": 263,
     "data": 2310,
     "evaluation": 277,
-    "heads": 3244,
+    "heads": 3247,
     "hooks": 2858,
     "huggingface": 696,
     "inference": 1197,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 46208
+LINES_OF_TESTS = 46232
 
 
 @pytest.fixture(scope="module")

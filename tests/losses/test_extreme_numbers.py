@@ -11,7 +11,8 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from highrank_plugins.heads import Head
+from highrank_plugins.heads import Head, build_head
+from highrank_plugins.heads.pointwise.gss import GeneralizedSigSoftmax
 from tests.heads.cases import FEATURE_DIM, MIXTAPE, PRODUCT, Case
 from tests.losses.implementations import CLASSES, RUNNABLE, Outcome, run
 
@@ -241,3 +242,26 @@ def test_a_hundred_extreme_cases_match(head):
 @pytest.mark.parametrize("head", HEADS)
 def test_ten_thousand_extreme_cases_match(head):
     try_numbers(head, 10_000)
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("pointwise", ["plif", "multimax", GeneralizedSigSoftmax])
+@pytest.mark.parametrize("head", HEADS)
+def test_a_bias_that_rules_a_class_out_leaves_the_gradient_of_a_learned_function(
+    head, pointwise, impl
+):
+    """e^−1e4 is 0, too, and its gradients have no f(−∞)."""
+    found = []
+    for bias in (-torch.inf, -1e4):
+        torch.manual_seed(1)
+        f = pointwise if isinstance(pointwise, str) else pointwise(learn=True)
+        options = {"frequent": 4} if head == "mixtape" else {}
+        layer = build_head(head, num_classes=9, feature_dim=4, pointwise=f, **options).double()
+        with torch.no_grad():
+            layer.weight.normal_()
+            layer.bias[8] = bias
+        x = torch.randn(12, 4, dtype=torch.float64)
+        loss = layer.nll(x, torch.arange(12) % 8, reduction="sum", impl=impl).loss
+        loss.backward()
+        found.append([loss, *(p.grad for p in layer.pointwise.parameters())])
+    torch.testing.assert_close(found[0], found[1])
