@@ -21,6 +21,8 @@ from highrank_plugins.losses.plan import AnyHead, LossPlan, Named, Scores
 
 # Rows of chunks on a GPU start at multiples of this many numbers; Triton knows of no others.
 ROW_MULTIPLE = 16
+# bytes of the passes over the blocks of a split layer, which its limit of memory includes
+BLOCKS_OF_SPLIT = 32 * 2**20
 
 
 class LossChunk(NamedTuple):
@@ -84,12 +86,13 @@ class FusedLoss:
     def chunk_tokens(self) -> int:
         """Return how many tokens a chunk may have."""
         plan, width = self.plan, self.kernels.bytes_per_logit
-        floats, rows = self.floats_per_token(plan.head), plan.head.num_classes
+        floats, rows, memory = self.floats_per_token(plan.head), plan.head.num_classes, plan.memory
         if plan.split is not None:
             floats, rows = plan.split.floats, plan.split.rows
+            memory = memory and max(memory // 2, memory - BLOCKS_OF_SPLIT)
         most = plan.features.size(0) * rows // max(1, floats)
         matrix = (rows, self.weight.size(1))
-        return plan.most or tokens_within(plan.features, floats, plan.memory, matrix, most, width)
+        return plan.most or tokens_within(plan.features, floats, memory, matrix, most, width)
 
     def token_inputs(
         self, features: Tensor, target: Tensor, tensors: Named, random_state: Any

@@ -118,12 +118,12 @@ elif part == "memory":  # no process ever holds the whole matrix, nor more logit
         whole.load_state_dict(state)
         compare(whole.double(), split.double(), reduction="sum")
         many, goals = torch.randn(300, 6), torch.arange(300)
-        floats = 4 * split.floats * 10  # bytes of ten tokens
+        floats = 4 * split.floats * 10  # bytes of ten tokens; temporary blocks get half
         for smoothing, reduction in ((0, "sum"), (0.1, "sum"), (0, "none")):
             with Largest() as seen:
                 split.float()(many, goals, reduction=reduction, label_smoothing=smoothing,
                               memory=floats).sum().backward()
-            assert seen.numel <= 10 * split.floats < 300 * 1001, (seen.numel, split.floats)
+            assert seen.numel <= 5 * split.floats < 300 * 1001, (seen.numel, split.floats)
 else:
     refused("class_counts=", build("mixtape", class_counts=list(range(CLASSES)), frequent=3))
     refused("process 1 of the group has another head than process 0: latent.bias is",
