@@ -26,7 +26,7 @@ class SplitKernels(Kernels):
     """
 
     def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
-        """Yield the same ranges in all processes; half as many tokens as elsewhere take half the memory."""
+        """Yield the same ranges in all processes, of half the usual memory."""
         return cache_sized_blocks(rows, 2 * self.plan.split.floats, self.plan.features.device)
 
     def normalise(
