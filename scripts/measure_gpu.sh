@@ -135,7 +135,7 @@ if [[ -n $rehearse ]]; then
     many=(--tokens 8 --classes 40000)
     few=(--tokens 8)
     models=ui_strings_en_de language=ui_strings_en_de
-    within=(--within 40 --model "transformer_mixtape --head-frequent-ratio 0.1")   # each try takes 5 s
+    within=(--within 60 --model "transformer_mixtape --head-frequent-ratio 0.1")   # each try takes 5 s
     epochs=(--set max_update=2 --set max_epoch=1) scale=small
 elif [[ -z $dry_run ]]; then
     python -c 'import torch; raise SystemExit(not torch.cuda.is_available())' ||
