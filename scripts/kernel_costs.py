@@ -28,6 +28,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from highrank_plugins.heads import build_head
+from highrank_plugins.losses import targets
 from highrank_plugins.losses.kernels.triton import passes
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -144,7 +145,7 @@ def all_cases() -> list[list[Any]]:
     return cases
 
 
-def compile_cases(cases: list[list[Any]], accuracy: bool, counts: bool) -> None:
+def compile_cases(cases: list[list[Any]], accuracy: bool, weights: bool, counts: bool) -> None:
     """Run the losses of `cases` on device meta, and print the kernels that they would launch."""
     recorder = passes.launch = Recorder(counts)
     for head_name, classes, dtype, smoothing, batches, options in cases:
@@ -160,8 +161,11 @@ def compile_cases(cases: list[list[Any]], accuracy: bool, counts: bool) -> None:
             for tokens in batches:
                 features = torch.empty(tokens, 8, dtype=getattr(torch, dtype), requires_grad=True)
                 # with "sum", float16 would check whether gradients are finite
+                target: Any = torch.zeros(tokens, dtype=torch.int64)
+                if weights:
+                    target = targets.labels(target, smoothing)
                 out = head.nll(
-                    features, torch.zeros(tokens, dtype=torch.int64), label_smoothing=smoothing,
+                    features, target, label_smoothing=0.0 if weights else smoothing,
                     reduction="none" if dtype == "float16" else "sum", accuracy=accuracy,
                     impl="triton",
                 )  # fmt: skip
@@ -180,12 +184,14 @@ def main() -> None:
         "--cases", type=json.loads, help="list of cases as JSON, instead of the whole table"
     )
     parser.add_argument("--accuracy", action="store_true", help="also find the most probable class")
+    parser.add_argument("--weights", action="store_true", help="learn from weights of all classes")
     parser.add_argument(
         "--no-instructions", action="store_true", help="leave their column empty, in half the time"
     )
     options = parser.parse_args()
     driver.set_active(NoDevice(options.capability))
-    compile_cases(options.cases or all_cases(), options.accuracy, not options.no_instructions)
+    counts = not options.no_instructions
+    compile_cases(options.cases or all_cases(), options.accuracy, options.weights, counts)
 
 
 if __name__ == "__main__":

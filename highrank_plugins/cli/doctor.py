@@ -93,7 +93,7 @@ def try_kernels() -> tuple[list[str], bool]:
     import torch
 
     from highrank_plugins.heads import build_head
-    from highrank_plugins.losses import trust
+    from highrank_plugins.losses import targets, trust
 
     layers: list[tuple[str, dict[str, Any]]] = [("softmax", {}), ("mos", {"components": 4})]
     layers += [("mixtape", {"components": 4, "frequent_classes": range(CLASSES // 2)})]
@@ -104,12 +104,15 @@ def try_kernels() -> tuple[list[str], bool]:
         dtypes = (torch.bfloat16, torch.float16, torch.float32)
         kinds += [("triton", "cuda", dtype) for dtype in dtypes]
     trust.forget()
-    for (impl, device, dtype), (layer, options), smoothing in product(kinds, cases, (0.0, 0.1)):
+    kinds_of_target: tuple[dict[str, Any], ...] = ({}, {"label_smoothing": 0.1}, {"weights": True})
+    for (impl, device, dtype), (layer, options), kind in product(kinds, cases, kinds_of_target):
         head = build_head(layer, num_classes=CLASSES, feature_dim=8, **options).to(device, dtype)
         features = torch.ones(2, 8, device=device, dtype=dtype, requires_grad=True)
-        target = torch.tensor([0, 1], device=device)
+        target: Any = torch.tensor([0, 1], device=device)
+        if "weights" in kind:
+            target, kind = targets.labels(target), {}
         with suppress(trust.Untrusted):
-            head.nll(features, target, impl=impl, label_smoothing=smoothing, reduction="sum")
+            head.nll(features, target, impl=impl, reduction="sum", **kind)
     lines = []
     for (_, name), (found, error, allowed) in trust.verdicts.items():
         verdict, wrong = ("right", []) if found == trust.RIGHT else ("WRONG", [f"       {found}"])

@@ -23,7 +23,6 @@ from highrank_plugins.losses.own_layers import check_matrix, is_ours
 from highrank_plugins.losses.plan import AnyHead, LossOutput, LossPlan
 from highrank_plugins.losses.runner import reference_nll, run
 from highrank_plugins.losses.split import SplitKernels
-from highrank_plugins.losses.targets import TargetKernels
 from highrank_plugins.losses.weighted import Target, prepare
 
 logger = logging.getLogger(__name__)
@@ -99,8 +98,7 @@ def compute(impl: str, plan: LossPlan) -> LossOutput:
         return reference_nll(plan)
     if plan.split is not None:
         return run(plan, SplitKernels)
-    kernels = kernels_of(impl, plan.features.device)
-    return run(plan, TargetKernels if kernels and plan.soft is not None else kernels)
+    return run(plan, kernels_of(impl, plan.features.device))
 
 
 def _mean(plan: LossPlan, total: LossOutput) -> LossOutput:

@@ -120,7 +120,7 @@ class LossPlan:
             soft = soft.changed(
                 lambda given: given | {"label": label} if "label" in given else given
             )
-        self.soft, self.target = soft, torch.arange(len(self.target))
+        self.soft, self.target = soft, torch.arange(len(self.target), device="cpu")
 
     def hard(self) -> LossPlan:
         """Return the plan with a class in the place of a `targets.Target`, to check a layer."""
@@ -222,9 +222,10 @@ class SoftmaxBlock(NamedTuple):
     target_N: Tensor
     factor_N: Tensor | None  # the tokens' scale; None: scores only, and the logits are lost
     weights: ClassWeights
+    weight_NM: Tensor | None = None  # that of each class, of a `targets.Target`
 
     def rows(self, a: int, b: int) -> SoftmaxBlock:
-        """Return the tokens a..b−1."""
+        """Return the tokens a..b−1, before they have weights."""
         factor_N = None if self.factor_N is None else self.factor_N[a:b]
         return SoftmaxBlock(self.logits_NM[a:b], self.target_N[a:b], factor_N, self.weights)
 
@@ -238,6 +239,7 @@ class MixtureBlock(NamedTuple):
     scale_N: Tensor | None  # factor of each token's loss; None: scores only
     factor_NK: Tensor  # becomes the factor that the gradient of the logits still lacks
     grad_prior_NK: Tensor  # becomes the gradient of log π
+    weight_NM: Tensor | None = None  # that of each class, of a `targets.Target`
 
     def tokens(self, which: slice | Tensor) -> MixtureBlock:
         """Return some of the tokens: views for a slice, copies for indices."""

@@ -43,6 +43,7 @@ from highrank_plugins.losses.kernels.compiled import CompiledKernels, Untrusted
 from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.own_layers import bound, inputs_of
 from highrank_plugins.losses.plan import LossOutput, LossPlan, Named, Scores
+from highrank_plugins.losses.weighted import TargetKernels
 
 # A power of two on the logits' gradients in float16. They exist before a trainer scales the loss,
 # and 2e-8 would become 0. It is fairseq's initial --fp16 loss scale, and gives the range of a stock
@@ -91,7 +92,9 @@ class Runner:
 
     def __init__(self, plan: LossPlan, names: list[str], kernels: type[Kernels] | None) -> None:
         self.plan, self.names = plan, names
-        self.kernels, self.fused = kernels or Kernels, plan.head.fused if kernels else AutogradLoss
+        self.fused = plan.head.fused if kernels else AutogradLoss
+        self.plain = Kernels if plan.soft is None else TargetKernels
+        self.kernels = self.plain if kernels in (None, Kernels) else kernels
         x = plan.features
         self.autocast = autocast_dtype(x)  # a backward pass may run outside of it
         # autocast does not touch float64
@@ -114,7 +117,7 @@ class Runner:
             if not self.plan.falls_back:
                 raise
             trust.warn(str(error))
-        self.kernels = Kernels
+        self.kernels = self.plain
         return self._run(needed, inputs, upstream)
 
     def _run(

@@ -17,22 +17,9 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.losses.chunking import chunk_memory
-from highrank_plugins.losses.kernels.torch import (
-    Kernels,
-    RecomputeLogits,
-    log_domain_pass,
-    recompute_in_log_domain,
-    underflowing,
-)
+from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.own_layers import is_ours
-from highrank_plugins.losses.plan import (
-    AnyHead,
-    LossPlan,
-    MixtureBlock,
-    Named,
-    Scores,
-    SoftmaxBlock,
-)
+from highrank_plugins.losses.plan import AnyHead, LossPlan, Named
 from highrank_plugins.losses.runner import autocast_dtype, run
 from highrank_plugins.losses.weighted import (
     Target,
@@ -99,7 +86,8 @@ def from_probabilities(
     elif tokens is None:
         raise ValueError("from_probabilities: a function needs tokens=features.shape[:-1]")
     else:
-        function, given = source, {"row": torch.arange(math.prod(tokens)).view(tokens)}
+        function = source
+        given = {"row": torch.arange(math.prod(tokens), device="cpu").view(tokens)}
 
     def loss(log_p: Tensor, rows: Named) -> Weighted:
         q = rows["q"] if function is None else function(rows["row"]).detach()
@@ -210,7 +198,7 @@ class _Teacher(Target):
             out[indices(given["row"])] = log_probs_NM
             return log_probs_NM[:, 0], log_probs_NM
 
-        rows = torch.arange(len(x))
+        rows = torch.arange(len(x), device="cpu")
         ours = is_ours(head)
         fused = head.fused if ours else None  # of an own layer nobody has checked it
         floats = fused.floats_per_token(head) if fused else head.floats_per_token()
@@ -221,69 +209,8 @@ class _Teacher(Target):
         )  # fmt: skip
         device, by = x.device.type, self.autocast  # that of the caller of `from_teacher`
         with torch.autocast(device, by, by is not None, cache_enabled=False):
-            run(plan, TargetKernels if fused else None)
+            run(plan, Kernels if fused else None)
         return out
-
-
-class TargetKernels(Kernels):
-    """Make the passes over logits for any target, in torch's operations.
-
-    A softmax's logits get (Σw) P_x − w_x. With u = w / P and c_k = Σ_x P_kx u_x, component k's
-    logits get π_k P_kx (c_k − u_x), and log π_k −π_k c_k. Blocks have row numbers, no classes.
-    """
-
-    def __init__(self, plan: LossPlan, tensors: Named, sums: Named, compute: torch.dtype) -> None:
-        super().__init__(plan, tensors, sums, compute)
-        self.place = tensors.get("place")  # of each class among the logits
-
-    def weighed(self, log_probs: Tensor, target_N: Tensor, wanted: bool) -> tuple[Scores, Any]:
-        """Return the scores of log P [n, M], and w [n, M]."""
-        if self.place is None:
-            return self.plan.soft.scores(self.plan, log_probs, target_N)
-        scores, weight = self.plan.soft.scores(self.plan, log_probs[:, self.place], target_N)
-        return scores, weight[:, self.place.argsort()]
-
-    def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
-        """Return the scores, and write gradients, see `Kernels.softmax_pass`."""
-        logits_NM, rows_N, factor_N, weights = block
-        if bias_M is not None:
-            logits_NM.add_(bias_M)
-        values_NM, pullback = self.vjp(logits_NM)
-        log_norm_N = values_NM.logsumexp(-1) if weights.z else None
-        torch.log_softmax(values_NM, -1, out=values_NM)
-        scores, weight_NM = self.weighed(values_NM, rows_N, True)
-        if factor_N is not None:
-            total_N = weight_NM.sum(-1)
-            if log_norm_N is not None:
-                total_N = total_N + 2 * weights.z * log_norm_N
-            values_NM.exp_().mul_(total_N.unsqueeze(-1)).sub_(weight_NM)
-            self.write_gradient(values_NM, pullback, factor_N, logits_NM)
-        return scores._replace(square_norm_N=None if log_norm_N is None else log_norm_N.square())
-
-    def mixture_pass(
-        self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
-    ) -> Scores:
-        """Return the scores, and write gradients, see `Kernels.mixture_pass`."""
-        if self.plan.z_loss or block.logits_NKM.device.type != "cpu":
-            return log_domain_pass(self, block)
-        logits_NKM, log_prior_NK, rows_N, scale_N, factor_NK, grad_prior_NK = block
-        values_NKM, pullback = self.vjp(logits_NKM)
-        torch.softmax(values_NKM, -1, out=values_NKM)
-        prior_NK = log_prior_NK.exp()
-        mixture_NM = torch.bmm(prior_NK.unsqueeze(1), values_NKM).squeeze(1)
-        lost = underflowing(mixture_NM)
-        mixture_NM[lost] = 1.0
-        scores, weight_NM = self.weighed(mixture_NM.log(), rows_N, True)
-        if scale_N is not None:
-            ratio_NM = weight_NM / mixture_NM
-            share_NK1 = torch.bmm(values_NKM, ratio_NM.unsqueeze(-1))
-            torch.mul(prior_NK, scale_N.unsqueeze(-1), out=factor_NK)
-            torch.mul(factor_NK, share_NK1.squeeze(-1), out=grad_prior_NK).neg_()
-            values_NKM.mul_(share_NK1 - ratio_NM.unsqueeze(1))
-            values_NKM[lost] = 0.0
-            self.write_gradient(values_NKM, pullback, factor_NK, logits_NKM)
-        recompute_in_log_domain(self, lost, scores, block, recompute_logits)
-        return scores
 
 
 def _check_classes(name: str, classes: Tensor, like: Tensor) -> None:

@@ -31,6 +31,7 @@ from highrank_plugins.losses.mixtape import FusedMixtape
 from highrank_plugins.losses.own_layers import is_ours
 from highrank_plugins.losses.plan import Named, TreeBlock
 from highrank_plugins.losses.softmaxes import FusedLogits, FusedMixture
+from highrank_plugins.losses.weighted import Target, TargetKernels
 
 logger = logging.getLogger(__name__)
 
@@ -159,6 +160,7 @@ class _Trial:
             "z-loss": self.plan.z_loss > 0, "accuracy": self.plan.accuracy,
             "entropy": self.plan.entropy, "bias": loss.bias is not None, "gradient": gradient,
             "of f": kernels.sums_tables, "product": kernels.computes_gates, "noise": self.noisy,
+            "weights": self.plan.soft is not None,
         }  # fmt: skip
         parts = (*self.function[:2], str(self.dtype)[6:], f"K={self.components}",
                  f"M={self.head.num_classes}", f"S={self.frequent}",
@@ -189,7 +191,7 @@ class _Trial:
         """Return torch's kernels, which keep mixed logits in the dtype of the others' chunks."""
         dtype = self.dtype
 
-        class RoundedKernels(Kernels):
+        class RoundedKernels(Kernels if self.plan.soft is None else TargetKernels):  # type: ignore[misc]
             def tree_forward(self, tree: TreeBlock, out_NS: Tensor) -> None:
                 super().tree_forward(tree, out_NS)
                 out_NS.copy_(out_NS.to(dtype))
@@ -213,8 +215,11 @@ class _Trial:
         noise = SimpleNamespace(rows=lambda a, b: SimpleNamespace(
             fill_with_noise=lambda gates: self.noisy and gates.copy_(self.noise[:, a:b]) is gates
         ))  # fmt: skip
+        given = {"weight": self._draw(self.tokens, head.num_classes).abs() / head.num_classes}
+        leading = torch.Size([self.tokens])
         self.plan = replace(
             plan, head=head, weight=None, ignored=None, filter_gradients=False, memory=None,
+            soft=None if plan.soft is None else Target(_weighed, given, leading), label=None,
             label_smoothing=max(LEAST, plan.label_smoothing) if plan.smooth else 0.0,
             z_loss=LEAST if plan.z_loss else 0.0, random_state=noise,
         )  # fmt: skip
@@ -288,10 +293,17 @@ class _Trial:
         grads = {name: torch.zeros_like(t) for name, t in given.items()} if self.gradient else {}
         factor = self.factor.to(wide) if self.gradient else None
         loss = type(self.loss)(self.plan, self.tensors, sums, kernels, compute)
-        scores = loss.chunk(LossChunk(given, self.target, factor, grads, 0))
+        target = self.target if self.plan.soft is None else torch.arange(self.tokens, device="cpu")
+        scores = loss.chunk(LossChunk(given, target, factor, grads, 0))
         loss.finish()
         found = {n.rpartition("_")[0]: t for n, t in scores._asdict().items() if t is not None}
         return found | {f"gradient of {name}": t for name, t in (grads | sums).items()}
+
+
+def _weighed(log_probs: Tensor, given: Named) -> tuple[Tensor, Tensor]:
+    """Return the loss of given weights of classes, and the weights."""
+    weight = given["weight"].to(log_probs)
+    return -(weight * log_probs).sum(-1), weight
 
 
 class _ByTorch(nn.Module):

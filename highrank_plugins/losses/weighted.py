@@ -27,8 +27,15 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.losses.kernels.torch import entropy_of
-from highrank_plugins.losses.plan import LossPlan, Named, Scores
+from highrank_plugins.losses.kernels.torch import (
+    Kernels,
+    RecomputeLogits,
+    entropy_of,
+    log_domain_pass,
+    recompute_in_log_domain,
+    underflowing,
+)
+from highrank_plugins.losses.plan import LossPlan, MixtureBlock, Named, Scores, SoftmaxBlock
 
 Weighted = tuple[Tensor, Tensor]  # a loss [n], differentiable in log P, and its weights w [n, M]
 WeightedLoss = Callable[[Tensor, Named], Weighted]  # of log P [n, M], and what is given of n tokens
@@ -234,3 +241,53 @@ def indices(rows_N: Tensor) -> slice | Tensor:
     """Return rising row numbers as a slice if none is left out: a view, without a copy to a GPU."""
     first, last = (int(rows_N[0]), int(rows_N[-1])) if len(rows_N) else (0, -1)
     return slice(first, last + 1) if last + 1 - first == len(rows_N) else rows_N
+
+
+class TargetKernels(Kernels):
+    """Make the passes over logits for any target, in torch's operations.
+
+    A softmax's logits get (Σw) P_x − w_x. With u = w / P and c_k = Σ_x P_kx u_x, component k's
+    logits get π_k P_kx (c_k − u_x), and log π_k −π_k c_k. Blocks have row numbers, no classes.
+    """
+
+    def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
+        """Return the scores, and write gradients, see `Kernels.softmax_pass`."""
+        logits_NM, rows_N, factor_N, weights, _ = block
+        if bias_M is not None:
+            logits_NM.add_(bias_M)
+        values_NM, pullback = self.vjp(logits_NM)
+        log_norm_N = values_NM.logsumexp(-1) if weights.z else None
+        torch.log_softmax(values_NM, -1, out=values_NM)
+        scores, weight_NM = self.weighed(values_NM, rows_N, True)
+        if factor_N is not None:
+            total_N = weight_NM.sum(-1)
+            if log_norm_N is not None:
+                total_N = total_N + 2 * weights.z * log_norm_N
+            values_NM.exp_().mul_(total_N.unsqueeze(-1)).sub_(weight_NM)
+            self.write_gradient(values_NM, pullback, factor_N, logits_NM)
+        return scores._replace(square_norm_N=None if log_norm_N is None else log_norm_N.square())
+
+    def mixture_pass(
+        self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
+    ) -> Scores:
+        """Return the scores, and write gradients, see `Kernels.mixture_pass`."""
+        if self.plan.z_loss or block.logits_NKM.device.type != "cpu":
+            return log_domain_pass(self, block)
+        logits_NKM, log_prior_NK, rows_N, scale_N, factor_NK, grad_prior_NK, _ = block
+        values_NKM, pullback = self.vjp(logits_NKM)
+        torch.softmax(values_NKM, -1, out=values_NKM)
+        prior_NK = log_prior_NK.exp()
+        mixture_NM = torch.bmm(prior_NK.unsqueeze(1), values_NKM).squeeze(1)
+        lost = underflowing(mixture_NM)
+        mixture_NM[lost] = 1.0
+        scores, weight_NM = self.weighed(mixture_NM.log(), rows_N, True)
+        if scale_N is not None:
+            ratio_NM = weight_NM / mixture_NM
+            share_NK1 = torch.bmm(values_NKM, ratio_NM.unsqueeze(-1))
+            torch.mul(prior_NK, scale_N.unsqueeze(-1), out=factor_NK)
+            torch.mul(factor_NK, share_NK1.squeeze(-1), out=grad_prior_NK).neg_()
+            values_NKM.mul_(share_NK1 - ratio_NM.unsqueeze(1))
+            values_NKM[lost] = 0.0
+            self.write_gradient(values_NKM, pullback, factor_NK, logits_NKM)
+        recompute_in_log_domain(self, lost, scores, block, recompute_logits)
+        return scores

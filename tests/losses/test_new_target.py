@@ -18,7 +18,7 @@ class TeacherKernels(Kernels):
     teacher_NM: torch.Tensor
 
     def softmax_pass(self, block: SoftmaxBlock, bias_M):
-        logits_NM, row_N, factor_N, _ = block
+        logits_NM, row_N, factor_N, *_ = block
         wanted_NM = self.teacher_NM[row_N]
         if bias_M is not None:
             logits_NM.add_(bias_M)

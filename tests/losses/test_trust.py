@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from highrank_plugins.heads import build_head, build_vocabulary
 from highrank_plugins.losses import nll as choice
-from highrank_plugins.losses import trust
+from highrank_plugins.losses import targets, trust
 from highrank_plugins.losses.kernels.cpp import passes as cpp
 from tests.heads.cases import MIXTAPE, MOS, SOFTMAX, make_features
 from tests.losses.implementations import TARGET, TOKENS, assert_same, run
@@ -70,9 +70,9 @@ def damage(monkeypatch, impl, kernel, change):
     monkeypatch.setattr(choice, "_auto", lambda head, features: "triton")
 
 
-def loss(case, impl="auto", **options):
+def loss(case, impl="auto", target=TARGET, **options):
     head, features = case.build(classes=13, dtype=torch.float32), make_features(TOKENS).float()
-    return run(head, features.requires_grad_(), TARGET, impl=impl, reduction="sum", **options)
+    return run(head, features.requires_grad_(), target, impl=impl, reduction="sum", **options)
 
 
 def warnings(caplog):
@@ -80,24 +80,27 @@ def warnings(caplog):
 
 
 @pytest.mark.parametrize("what", DAMAGES)
+@pytest.mark.parametrize("target", [TARGET, targets.labels(TARGET, 0.1)], ids=["class", "weights"])
 @pytest.mark.parametrize("kernel", CASES)
 @pytest.mark.parametrize(
     "impl", [pytest.param("cpp", marks=pytest.mark.cpp),
              pytest.param("triton", marks=pytest.mark.triton)]
 )  # fmt: skip
-def test_a_broken_kernel_is_named_and_the_loss_stays_right(impl, kernel, what, monkeypatch, caplog):
+def test_a_broken_kernel_is_named_and_the_loss_stays_right(
+    impl, kernel, target, what, monkeypatch, caplog
+):
     damage(monkeypatch, impl, kernel, DAMAGES[what])
     case = CASES[kernel]
-    want = loss(case, "reference")
+    want = loss(case, "reference", target)
     for _ in range(2):
-        assert_same(loss(case), want, rtol=1e-4, atol=1e-5)
+        assert_same(loss(case, target=target), want, rtol=1e-4, atol=1e-5)
     (said,) = warnings(caplog)
     assert said.startswith(f"The loss is computed by 'fused', which is slower: impl: {impl!r} (")
     for part in (kernel.partition("_")[0], "float32", "K=", "is wrong on", torch.__version__,
                  "where torch's is", "please report", "highrank doctor --kernels"):  # fmt: skip
         assert part in said
     with pytest.raises(ValueError, match=r"is wrong on .* choose impl='fused'"):
-        loss(case, impl)
+        loss(case, impl, target)
 
 
 @pytest.mark.cpp
@@ -236,7 +239,9 @@ GATED = MIXTAPE.with_options(frequent=16, gate_noise=0.5)  # the kernels multipl
 def test_kernels_are_right_in_half_precision(case, pointwise, dtype):
     head = case.with_pointwise(pointwise).build(classes=37, dtype=dtype).train()
     features = make_features(3).to(dtype).requires_grad_()
-    options = {"label_smoothing": 0.1, "z_loss": 1e-4, "accuracy": True, "entropy": True}
-    head.nll(features, torch.arange(3), impl="triton", reduction="sum", **options)
-    (result,) = trust.verdicts.values()
-    assert result.text == trust.RIGHT and result.error < 0.5 * result.allowed
+    options = {"z_loss": 1e-4, "accuracy": True, "entropy": True, "reduction": "sum"}
+    head.nll(features, torch.arange(3), impl="triton", label_smoothing=0.1, **options)
+    head.nll(features, targets.labels(torch.arange(3), 0.1), impl="triton", **options)
+    assert len(trust.verdicts) == 2
+    for result in trust.verdicts.values():
+        assert result.text == trust.RIGHT and result.error < 0.5 * result.allowed

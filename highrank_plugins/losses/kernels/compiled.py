@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,14 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.chunking import chunk_ranges
 from highrank_plugins.losses.kernels.torch import Kernels, copy_unless_same
 from highrank_plugins.losses.own_layers import same_form
-from highrank_plugins.losses.plan import KernelFunction, LossPlan, Named, Scores, SoftmaxBlock
+from highrank_plugins.losses.plan import (
+    KernelFunction,
+    LossPlan,
+    MixtureBlock,
+    Named,
+    Scores,
+    SoftmaxBlock,
+)
 
 # functions that the kernels compute, see `KernelFunction`; function.cpp has the same order
 FAMILIES = ("identity", "gss", "logistic", "multimax", "plif")
@@ -58,22 +65,58 @@ class CompiledKernels(Kernels):
 
     def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
         """Yield all rows at once, or the blocks that torch's part of the work wants."""
-        if self.function is not None:
+        if self.function is not None and self.plan.soft is None:
             return chunk_ranges(0, rows, rows)
         return super().row_blocks(rows, floats_per_row)
 
     def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
         """Return scores and write the gradient, see `Kernels.softmax_pass`."""
         given = KernelInput.of(self, block.logits_NM, bias_M)
-        scores = empty_scores(self, block.logits_NM)
-        target_N = block.target_N.contiguous()
-        self.run_softmax(given, block._replace(logits_NM=given.values, target_N=target_N), scores)
+        scores, _ = self._scored(self.run_softmax, given, block._replace(logits_NM=given.values))
         if block.factor_N is not None:
             given.write_gradient(block.logits_NM)
         return scores
 
-    def run_softmax(self, given: KernelInput, block: SoftmaxBlock, scores: Scores) -> None:
-        """Fill the scores of the values; with a factor the values become their gradient."""
+    def whole_mixture(self, block: MixtureBlock, bias_M: Tensor | None) -> tuple[Scores, Any]:
+        """Return scores, write gradients, and return what `run_mixture` does."""
+        given = KernelInput.of(self, block.logits_NKM, bias_M)
+        found = self._scored(self.run_mixture, given, block)
+        if block.scale_N is not None:
+            given.write_gradient(block.logits_NKM)
+        return found
+
+    def _scored(
+        self, run: Callable[..., Any], given: KernelInput, block: Any
+    ) -> tuple[Scores, Any]:
+        """Return the scores of a block, and what the kernels return.
+
+        For a `targets.Target`, kernels compute log P first, from which it makes scores and weights.
+        """
+        values, rows_N = given.values, block.target_N
+        scores = empty_scores(self, values)
+        if self.plan.soft is None:
+            return scores, run(given, block._replace(target_N=rows_N.contiguous()), scores, None)
+        block = block._replace(target_N=torch.zeros_like(rows_N, device=values.device))
+        log_probs_NM = values.new_empty(len(values), values.size(-1), dtype=self.wide)
+        run(given, block, scores, log_probs_NM)
+        found, weight_NM = self.weighed(log_probs_NM, rows_N, True)
+        weight_NM = weight_NM.to(self.wide).contiguous()
+        result = run(given, block._replace(weight_NM=weight_NM), scores, None)
+        return found._replace(square_norm_N=scores.square_norm_N), result
+
+    def run_softmax(
+        self, given: KernelInput, block: SoftmaxBlock, scores: Scores, log_probs: Tensor | None
+    ) -> None:
+        """Fill the scores of the values; with a factor the values become their gradient.
+
+        With `log_probs` [n, M] only these are written: log P.
+        """
+        raise NotImplementedError
+
+    def run_mixture(
+        self, given: KernelInput, block: MixtureBlock, scores: Scores, log_probs: Tensor | None
+    ) -> Any:
+        """Do the same with mixtures."""
         raise NotImplementedError
 
 
@@ -109,7 +152,8 @@ class KernelInput(NamedTuple):
 def empty_scores(kernels: Kernels, rows: Tensor) -> Scores:
     """Return unwritten scores, one for each of the rows."""
     plan, dtypes = kernels.plan, {"correct_N": torch.bool}
-    wanted = (True, plan.smooth, plan.accuracy, plan.entropy, plan.z_loss > 0)
+    hard = plan.soft is None
+    wanted = (True, plan.smooth, plan.accuracy and hard, plan.entropy and hard, plan.z_loss > 0)
     names = (name for name, want in zip(Scores._fields, wanted, strict=True) if want)
     return Scores(
         **{n: rows.new_empty(len(rows), dtype=dtypes.get(n, kernels.wide)) for n in names}

@@ -48,6 +48,7 @@ class Kernels:
 
     def __init__(self, plan: LossPlan, tensors: Named, sums: Named, compute: torch.dtype) -> None:
         self.plan, self.sums, self.compute = plan, sums, compute
+        self.place = tensors.get("place")  # of each class among the logits
         self.wide = torch.float64 if compute == torch.float64 else torch.float32
         self.chunk_dtype = self.wide
         prefix = "pointwise."
@@ -77,7 +78,7 @@ class Kernels:
         The gradient is divided by the factor, unless `applies_factor`. A bias is given if the
         product has not added it.
         """
-        logits_NM, target_N, factor_N, weights = block
+        logits_NM, target_N, factor_N, weights, _ = block
         plan = self.plan
         if bias_M is not None:
             logits_NM.add_(bias_M)
@@ -113,7 +114,7 @@ class Kernels:
         The z-loss adds 2 ζ lse_k P_kx. `recompute_logits` serves tokens whose probabilities
         underflow; it includes the bias.
         """
-        logits_NKM, log_prior_NK, target_N, scale_N, factor_NK, grad_prior_NK = block
+        logits_NKM, log_prior_NK, target_N, scale_N, factor_NK, grad_prior_NK, _ = block
         plan = self.plan
         # the search for underflow would synchronise with a GPU
         if plan.smooth and logits_NKM.device.type != "cpu":
@@ -242,7 +243,11 @@ class Kernels:
 
     def weighed(self, log_probs: Tensor, target_N: Tensor, wanted: bool) -> tuple[Scores, Any]:
         """Return the scores of log P [n, M] and, if wanted, the weights [n, M] of −log P."""
-        plan = self.plan
+        plan, place = self.plan, self.place
+        if plan.soft is not None:
+            in_order = log_probs if place is None else log_probs[:, place]
+            scores, weight_NM = plan.soft.scores(plan, in_order, target_N)
+            return scores, weight_NM if place is None else weight_NM[:, place.argsort()]
         nll_N = -log_probs.gather(-1, target_N.unsqueeze(-1)).squeeze(-1)
         correct_N = log_probs.argmax(-1) == target_N if plan.accuracy else None
         entropy_N = entropy_of(log_probs.exp()) if plan.entropy else None
@@ -308,7 +313,7 @@ def log_domain_pass(kernels: Kernels, block: MixtureBlock) -> Scores:
 
     q_kx = π_k P_kx / P_x is computed from logarithms.
     """
-    logits_NKM, log_prior_NK, target_N, scale_N, factor_NK, grad_prior_NK = block
+    logits_NKM, log_prior_NK, target_N, scale_N, factor_NK, grad_prior_NK, _ = block
     values_NKM, pullback = kernels.vjp(logits_NKM)
     log_parts_NKM = kernels.log_softmax(values_NKM)
     log_joint_NKM = log_prior_NK.unsqueeze(-1) + log_parts_NKM

@@ -16,7 +16,6 @@ from highrank_plugins.losses.kernels.compiled import (
     FAMILIES,
     CompiledKernels,
     KernelInput,
-    empty_scores,
 )
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
 from highrank_plugins.losses.kernels.torch import RecomputeLogits, recompute_in_log_domain
@@ -36,10 +35,10 @@ _FUNCTION = [c_int, _POINTER, _POINTER, _SIZE, _POINTER]
 _TREE = [*[_POINTER, _SIZE, _SIZE] * 2, _POINTER, *[_SIZE] * 4, c_int]
 ARGUMENTS: dict[str, list[Any]] = {
     "softmax": [
-        _POINTER, *[_SIZE] * 3, *[_POINTER] * 3, *_FUNCTION, *[_NUMBER] * 4, *[_POINTER] * 6, c_int,
+        _POINTER, *[_SIZE] * 3, *[_POINTER] * 5, *_FUNCTION, *[_NUMBER] * 4, *[_POINTER] * 6, c_int,
     ],
     "mixture": [
-        _POINTER, *[_SIZE] * 3, *[_POINTER] * 4, *_FUNCTION, *[_NUMBER] * 3, *[_POINTER] * 8, c_int,
+        _POINTER, *[_SIZE] * 3, *[_POINTER] * 6, *_FUNCTION, *[_NUMBER] * 3, *[_POINTER] * 8, c_int,
     ],
     "tree_forward": _TREE,
     "tree_backward": _TREE,
@@ -65,27 +64,32 @@ class CppKernels(CompiledKernels):
     def version(self) -> str:
         return Path(getattr(library(), "_name", "")).stem
 
-    def run_softmax(self, given: KernelInput, block: SoftmaxBlock, scores: Scores) -> None:
-        softmax(given, block, scores, self.columns, self.pairs, self.table_sums)
+    def run_softmax(
+        self, given: KernelInput, block: SoftmaxBlock, scores: Scores, log_probs: Tensor | None
+    ) -> None:
+        columns, table_sums = self.columns, self.table_sums
+        softmax(given, block, scores, columns, self.pairs, table_sums, log_probs)
+
+    def run_mixture(
+        self, given: KernelInput, block: MixtureBlock, scores: Scores, log_probs: Tensor | None
+    ) -> Tensor:
+        """Fill the scores, write gradients; return the numbers of tokens that underflow."""
+        underflow_N = torch.zeros_like(block.target_N, dtype=torch.bool)
+        values, plan = given.values, self.plan
+        _call(
+            "mixture", values.dtype, values, *values.shape, given.bias_M, block.target_N,
+            block.log_prior_NK, block.scale_N, block.weight_NM, log_probs,
+            *_function(given, self.pairs, self.table_sums), plan.target_weight,
+            plan.smoothing_weight, plan.z_loss, *scores, block.grad_prior_NK, underflow_N,
+            self.columns, sums=(self.columns, self.table_sums),
+        )  # fmt: skip
+        return underflow_N.nonzero().squeeze(-1)
 
     def mixture_pass(
         self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
     ) -> Scores:
         """Return scores and write gradients; the kernel sees all components of a token at once."""
-        given = KernelInput.of(self, block.logits_NKM, bias_M)
-        scores = empty_scores(self, block.log_prior_NK)
-        underflow_N = torch.zeros_like(block.target_N, dtype=torch.bool)
-        values, plan = given.values, self.plan
-        _call(
-            "mixture", values.dtype, values, *values.shape, given.bias_M,
-            block.target_N.contiguous(), block.log_prior_NK, block.scale_N,
-            *_function(given, self.pairs, self.table_sums), plan.target_weight,
-            plan.smoothing_weight, plan.z_loss, *scores, block.grad_prior_NK, underflow_N,
-            self.columns, sums=(self.columns, self.table_sums),
-        )  # fmt: skip
-        if block.scale_N is not None:
-            given.write_gradient(block.logits_NKM)
-        lost = underflow_N.nonzero().squeeze(-1)
+        scores, lost = self.whole_mixture(block, bias_M)
         if not len(lost):
             return scores
         recompute_in_log_domain(self, lost, scores, block, recompute_logits)
@@ -122,17 +126,19 @@ class CppKernels(CompiledKernels):
 
 def softmax(
     given: KernelInput, block: SoftmaxBlock, scores: Scores, columns: Tensor | None = None,
-    pairs: Tensor | None = None, table_sums: Tensor | None = None,
+    pairs: Tensor | None = None, table_sums: Tensor | None = None, log_probs: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Fill the scores of values [N, M]; with a factor they become their gradient.
 
-    The sum of the gradients of each thread's rows is added to `columns` [threads, M].
+    The sum of the gradients of each thread's rows is added to `columns` [threads, M]. With
+    `log_probs` [N, M] these become log P, and nothing else is done.
     """
     values = given.values
     _call(
         "softmax", values.dtype, values, values.stride(0), *values.shape, given.bias_M,
-        block.target_N, block.factor_N, *_function(given, pairs, table_sums), *block.weights,
-        *scores, columns, sums=(columns, table_sums),
+        block.target_N, block.factor_N, block.weight_NM, log_probs,
+        *_function(given, pairs, table_sums), *block.weights, *scores, columns,
+        sums=(columns, table_sums),
     )  # fmt: skip
 
 

@@ -24,13 +24,13 @@ from highrank_plugins.losses.kernels.triton.tree import load_tiles
 
 @triton.jit(
     do_not_specialize_on_alignment=[
-        "norms", "log_prior", "target", "factor", "smooth_sum", "share", "correct", "entropy",
-        "tables", "table_sums",
+        "norms", "log_prior", "target", "factor", "weights", "log_probs", "smooth_sum", "share",
+        "correct", "entropy", "tables", "table_sums",
     ]
 )  # fmt: skip
 def mixture_kernel(
     logits, token_stride, component_stride,
-    norms, log_prior, target, factor,
+    norms, log_prior, target, factor, weights, log_probs,
     smooth_sum, share, correct, entropy, tables, table_sums,
     classes, width,
     components: tl.constexpr,
@@ -42,7 +42,8 @@ def mixture_kernel(
 
     With weights w_x on −log P_x and q_kx = π_k P_kx / P_x, share a_k is Σ_x w_x q_kx, and logits
     [n, K, M] become factor [P_kx (a_k + 2 z_weight lse_k) − w_x q_kx] f'. In the log domain
-    nothing underflows. `norms` [n, K, 2] are those of `softmax_kernel`; each row has memory for
+    nothing underflows. Weights [n, M] take the place of the target's and of smoothing; `log_probs`
+    [n, M] become log P. `norms` [n, K, 2] are those of `softmax_kernel`; each row has memory for
     `width` numbers, see `softmax.write_gradient`.
     """
     wide: tl.constexpr = norms.dtype.element_ty
@@ -75,13 +76,18 @@ def mixture_kernel(
             at_label = tl.where(column == label, log_mixture, at_label)
             before = tl.maximum(before, tl.where(column < label, log_mixture, float("-inf")))
             after = tl.maximum(after, tl.where(column > label, log_mixture, float("-inf")))
+        if log_probs is not None:
+            tl.store(log_probs + token * classes + column, log_mixture, mask=inside)
         if smooth_sum is not None:
             sums -= tl.where(inside, log_mixture, 0.0)
         if entropy is not None:
             prob = tl.exp(log_mixture)
             spread -= prob * tl.where(prob > 0, log_mixture, 0.0)
         if share is not None:
-            weight = class_weight(column, label, target_weight, smoothing_weight, total)
+            weight = class_weight(
+                weights, token * classes, column, inside, label, target_weight, smoothing_weight,
+                total,
+            )  # fmt: skip
             shares = add_products(shares, parts, tl.where(inside, weight, 0.0), components)
 
     if smooth_sum is not None:
@@ -113,10 +119,13 @@ def mixture_kernel(
             values = load_logits(place, column, component_stride, classes, width, components, wide)
             joint, top = log_joint(values, tops, rests, components, f, t)
             parts, total = exponentials(joint, top, components)
-            weight = class_weight(column, label, target_weight, smoothing_weight, total)
+            weight = class_weight(
+                weights, token * classes, column, inside, label, target_weight, smoothing_weight,
+                total,
+            )  # fmt: skip
             for j in tl.static_range(components):
                 every = exp_below(joint[j], 0.0, apart[j])  # P_kx own
-                if z_weight > 0:
+                if z_weight > 0 or weights is not None:
                     every = tl.where(own[j] < 0, -every, every)
                 grad = scale * (every - parts[j] * weight)
                 table = add_table_sums(table, table_sums, grad, values[j], inside, f, t)
@@ -180,11 +189,15 @@ def exponentials(joint, top, components: tl.constexpr):
 
 @triton.jit
 def class_weight(
-    column, label, target_weight: tl.constexpr, smoothing_weight: tl.constexpr, total
+    weights, start, column, inside, label,
+    target_weight: tl.constexpr, smoothing_weight: tl.constexpr, total,
 ):  # fmt: skip
     """Return w_x / total, or 0 for a class that every component rules out."""
-    weight = tl.full(column.shape, smoothing_weight, total.dtype)
-    weight = tl.where(column == label, weight + target_weight, weight)
+    if weights is not None:
+        weight = tl.load(weights + start + column, mask=inside, other=0.0).to(total.dtype)
+    else:
+        weight = tl.full(column.shape, smoothing_weight, total.dtype)
+        weight = tl.where(column == label, weight + target_weight, weight)
     return tl.where(total > 0, weight / total, 0.0)
 
 

@@ -18,7 +18,6 @@ from highrank_plugins.losses.kernels.compiled import (
     CompiledKernels,
     KernelInput,
     Untrusted,
-    empty_scores,
 )
 from highrank_plugins.losses.kernels.torch import RecomputeLogits, write_posterior
 from highrank_plugins.losses.kernels.triton import INSTEAD, check_components, tiles
@@ -93,8 +92,12 @@ class TritonKernels(CompiledKernels):
         if self.tables.totals is not None:
             self.add_table_gradients(self.tables.totals)
 
-    def run_softmax(self, given: KernelInput, block: SoftmaxBlock, scores: Scores) -> None:
-        self._softmax(given, block, scores, None)
+    def run_softmax(
+        self, given: KernelInput, block: SoftmaxBlock, scores: Scores, log_probs: Tensor | None
+    ) -> None:
+        if log_probs is not None:  # scores alone
+            block, scores = block._replace(factor_N=None), Scores(scores.nll_N)
+        self._softmax(given, block, scores, None, log_probs)
 
     def mixture_pass(
         self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
@@ -105,12 +108,13 @@ class TritonKernels(CompiledKernels):
         gradients. Smoothing and correct tokens need the mixture of every class. Their kernel
         works in the log domain: nothing underflows, and the mixture is never stored.
         """
-        plan, scale_N = self.plan, block.scale_N
-        block = block._replace(
-            target_N=block.target_N.contiguous(), log_prior_NK=block.log_prior_NK.contiguous()
-        )
-        log_prior_NK = block.log_prior_NK
-        given = KernelInput.of(self, block.logits_NKM, bias_M)
+        block = block._replace(log_prior_NK=block.log_prior_NK.contiguous())
+        return self.whole_mixture(block, bias_M)[0]
+
+    def run_mixture(
+        self, given: KernelInput, block: MixtureBlock, scores: Scores, log_probs: Tensor | None
+    ) -> None:
+        plan, scale_N, log_prior_NK = self.plan, block.scale_N, block.log_prior_NK
         rows = given.values.flatten(0, 1)
         nll_NK = torch.empty_like(log_prior_NK)
         norms_NK2 = log_prior_NK.new_empty(*log_prior_NK.shape, 2)
@@ -119,14 +123,14 @@ class TritonKernels(CompiledKernels):
         log_norm_NK = norms_NK2.sum(-1) if plan.z_loss else None
         joint_NK = log_prior_NK - nll_NK
         log_likelihood_N = joint_NK.logsumexp(-1)
-        scores = empty_scores(self, log_prior_NK)._replace(
-            nll_N=-log_likelihood_N,
-            square_norm_N=None if log_norm_NK is None else log_norm_NK.square().sum(-1),
-        )
-        smoothed = scale_N is not None and plan.smooth
-        if plan.smooth or plan.accuracy or plan.entropy:
-            self._mixture(given, block, norms_NK2, scores, smoothed)
-        if scale_N is not None:
+        torch.neg(log_likelihood_N, out=scores.nll_N)
+        if log_norm_NK is not None and scores.square_norm_N is not None:
+            scores.square_norm_N.copy_(log_norm_NK.square().sum(-1))
+        weighted = plan.smooth or plan.soft is not None
+        smoothed = scale_N is not None and weighted and log_probs is None
+        if weighted or plan.accuracy or plan.entropy:
+            self._mixture(given, block, norms_NK2, scores, smoothed, log_probs)
+        if scale_N is not None and log_probs is None:
             scale_N1 = scale_N.unsqueeze(-1)
             if smoothed:
                 block.grad_prior_NK.mul_(scale_N1).neg_()
@@ -137,8 +141,6 @@ class TritonKernels(CompiledKernels):
                     norm_weight = 2 * plan.z_loss * scale_N1 * log_norm_NK
                 target_N, factor_NK = block.target_N, block.factor_NK
                 self._gradient(given, target_N, norms_NK2, factor_NK, norm_weight)
-            given.write_gradient(block.logits_NKM)
-        return scores
 
     def tree_forward(self, tree: TreeBlock, out_NS: Tensor) -> None:
         """Write Σ_j π_j leaf_j into `out`; leaves and gates stay as they are."""
@@ -167,13 +169,14 @@ class TritonKernels(CompiledKernels):
         )  # fmt: skip
 
     def _softmax(
-        self, given: KernelInput, block: SoftmaxBlock, scores: Scores, norms: Tensor | None
-    ) -> None:
+        self, given: KernelInput, block: SoftmaxBlock, scores: Scores, norms: Tensor | None,
+        log_probs: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """Fill the scores of values [rows, M]; with a factor [rows], values become their gradient.
 
         A target counts for rows / N rows.
         """
-        values, target_N, factor, weights = block
+        values, target_N, factor, weights, weight_NM = block
         rows, classes = values.shape
         if rows == 0:
             return
@@ -182,7 +185,7 @@ class TritonKernels(CompiledKernels):
         found = self.tables.sums(_grid(rows, tile)[0], factor, weights.z)
         launch(
             softmax_kernel, _grid(rows, tile),
-            values, values.stride(0), given.bias_M, target_N, factor,
+            values, values.stride(0), given.bias_M, target_N, factor, weight_NM, log_probs,
             nll, norms, *others, self.tables.pairs, found, rows, classes, _width(given, values),
             rows // len(target_N), self._constant(given), *weights,
             ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
@@ -212,8 +215,9 @@ class TritonKernels(CompiledKernels):
         self.tables.add(found)
 
     def _mixture(
-        self, given: KernelInput, block: MixtureBlock, norms: Tensor, scores: Scores, smoothed: bool
-    ) -> None:
+        self, given: KernelInput, block: MixtureBlock, norms: Tensor, scores: Scores,
+        smoothed: bool, log_probs: Tensor | None,
+    ) -> None:  # fmt: skip
         """Fill in the scores of the mixture of values [N, K, M]; if `smoothed` also the gradient.
 
         Of log π it is divided by the factor.
@@ -228,7 +232,7 @@ class TritonKernels(CompiledKernels):
         launch(
             mixture_kernel, (tokens,),
             given.values, given.values.stride(0), given.values.stride(1),
-            norms, block.log_prior_NK, block.target_N, factor_N,
+            norms, block.log_prior_NK, block.target_N, factor_N, block.weight_NM, log_probs,
             scores.smooth_sum_N, share_NK, scores.correct_N, scores.entropy_N, tables.pairs, found,
             classes, _width(given, given.values.flatten(0, 1)), components, self._constant(given),
             weights.target, weights.smoothing, weights.z,

@@ -20,12 +20,12 @@ from highrank_plugins.losses.kernels.triton.function import (
 @triton.jit(
     do_not_specialize=["rows"],
     do_not_specialize_on_alignment=[
-        "target", "factor", "nll", "norms", "smooth_sum", "correct", "entropy", "square_norm",
-        "tables", "table_sums",
+        "target", "factor", "weights", "log_probs", "nll", "norms", "smooth_sum", "correct",
+        "entropy", "square_norm", "tables", "table_sums",
     ],
 )  # fmt: skip
 def softmax_kernel(
-    logits, row_stride, bias, target, factor,
+    logits, row_stride, bias, target, factor, weights, log_probs,
     nll, norms, smooth_sum, correct, entropy, square_norm, tables, table_sums,
     rows, classes, width,
     rows_per_target: tl.constexpr,
@@ -40,7 +40,8 @@ def softmax_kernel(
     sum relative to it.
     With `factor`, logits [rows, classes] become their gradient, see `write_gradient`; `bias`
     [classes] is added to what is read; both have memory for `width` numbers, see `write_gradient`.
-    Row r has target r // rows_per_target.
+    Row r has target r // rows_per_target. Weights [rows, classes] take the place of the target's
+    and of smoothing; `log_probs` [rows, classes] become log P.
     """
     wide: tl.constexpr = nll.dtype.element_ty
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -59,6 +60,7 @@ def softmax_kernel(
     # the target is right if it is the first of the largest logits, as in torch
     before = tl.full((ROWS, COLUMNS), float("-inf"), wide)
     spread = tl.zeros((ROWS,), wide)  # Σ_x e^(f − top) (top − f)
+    weight_sum = tl.zeros((ROWS,), wide)
     for start in range(0, classes, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         inside = real[:, None] & (column < classes)[None, :]
@@ -78,6 +80,8 @@ def softmax_kernel(
             risen = tl.where(norm > 0, shift - top, 0.0)
             spread = (spread + norm * risen) * fast_exp(top - shift)
             spread -= tl.sum(parts * tl.where(parts > 0, below, 0.0), 1)
+        if weights is not None:
+            weight_sum += tl.sum(load_weights(weights, row, column, classes, inside, wide), 1)
         norm = norm * fast_exp(top - shift) + tl.sum(fast_exp(value - shift[:, None]), 1)
         top = higher
 
@@ -97,13 +101,21 @@ def softmax_kernel(
         tl.store(entropy + row, log_sum + spread / norm, mask=real)
     if square_norm is not None:
         tl.store(square_norm + row, lse * lse, mask=real)
+    if log_probs is not None:
+        for start in range(0, classes, COLUMNS):
+            column = start + tl.arange(0, COLUMNS)
+            z = load_logits(start_of_row, real, column, bias, classes, width, wide)
+            value = (function_of(z, f, t) - top[:, None]) - log_sum[:, None]
+            place = log_probs + (row * classes)[:, None] + column[None, :]
+            tl.store(place, value, mask=real[:, None] & (column < classes)[None, :])
     if factor is not None:
         tl.debug_barrier()  # every thread has read its logits
         scale = tl.load(factor + row, mask=real, other=0.0)
         more = scale * (2 * z_weight) * lse if z_weight > 0 else None
         write_gradient(
             start_of_row, real, label, top, log_sum, scale, more, bias, classes, width, t,
-            table_sums, f, total, target_weight, smoothing_weight, COLUMNS,
+            table_sums, weights, weight_sum, row, f, total, target_weight, smoothing_weight,
+            COLUMNS,
         )  # fmt: skip
 
 
@@ -134,7 +146,7 @@ def gradient_kernel(
         more = tl.load(norm_weight + row, mask=real, other=0.0)
     write_gradient(
         logits + row * row_stride, real, label, top, log_sum, scale, more, None, classes,
-        width, load_tables(tables, f), table_sums,
+        width, load_tables(tables, f), table_sums, None, scale, row,
         f, 1.0, 1.0, 0.0, COLUMNS,
     )  # fmt: skip
 
@@ -142,13 +154,15 @@ def gradient_kernel(
 @triton.jit
 def write_gradient(
     start_of_row, real, label, top, log_sum, scale, more, bias, classes, width, t, table_sums,
+    weights, weight_sum, row,
     f: tl.constexpr,
     total: tl.constexpr, target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Turn logits into [scale (total P − target_weight 1[x = y] − smoothing_weight) + more P] f'.
 
-    `more` may be None; of f's learned numbers `t`, the gradients are added up in `table_sums`.
+    With weights w it is [scale ((Σw) P − w) + more P] f'. `more` may be None. The gradients of f's
+    learned numbers `t` are added up in `table_sums`.
     With `width`, a multiple of 16, the memory behind a row is read and written as well, because
     Triton would take other rows number by number.
     """
@@ -160,8 +174,12 @@ def write_gradient(
         inside = real[:, None] & (column < classes)[None, :]
         z = load_logits(start_of_row, real, column, bias, classes, width, wide)
         prob = exp_below(function_of(z, f, t), top[:, None], log_sum[:, None])
-        grad = total * prob - smoothing_weight
-        grad = tl.where(column[None, :] == label[:, None], grad - target_weight, grad)
+        if weights is not None:
+            grad = weight_sum[:, None] * prob
+            grad -= load_weights(weights, row, column, classes, inside, wide)
+        else:
+            grad = total * prob - smoothing_weight
+            grad = tl.where(column[None, :] == label[:, None], grad - target_weight, grad)
         grad = grad * scale[:, None]
         if more is not None:
             grad += more[:, None] * prob
@@ -172,6 +190,13 @@ def write_gradient(
         place = start_of_row[:, None] + column[None, :]
         tl.store(place, grad.to(narrow), mask=held(real, column, classes, width))
     store_table_sums(table_sums, sums, f, t)
+
+
+@triton.jit
+def load_weights(weights, row, column, classes, inside, wide: tl.constexpr):
+    """Load a tile of weights [rows, classes], 0 outside."""
+    place = weights + (row * classes)[:, None] + column[None, :]
+    return tl.load(place, mask=inside, other=0.0).to(wide)
 
 
 @triton.jit

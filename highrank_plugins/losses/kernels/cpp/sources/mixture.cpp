@@ -22,6 +22,8 @@ struct Mixture {
     T *entropy, *square_norm;
     T* grad_prior;
     uint8_t* underflow;
+    const T* weights;
+    T* log_probs;
 };
 
 // Memory of one thread.
@@ -29,11 +31,13 @@ template <class T>
 struct Workspace {
     std::vector<T> kept;     // what f keeps of every component [K, keeps(), M], see function.hpp
     std::vector<T> mixture;  // P_x, later w_x / P_x [M]
+    std::vector<T> row;      // a copy of logits [M]
     std::vector<T> norm, log_norm, joint;
 
     Workspace(const Mixture<T>& m, int64_t keeps)
         : kept(m.components * keeps * m.classes),
-          mixture(m.smooth || m.correct || m.entropy ? m.classes : 0),
+          mixture(m.smooth || m.correct || m.entropy || m.log_probs ? m.classes : 0),
+          row(m.log_probs ? m.classes : 0),
           norm(m.components), log_norm(m.components), joint(m.components) {}
 
     T* kept_of(int64_t component) {
@@ -67,12 +71,38 @@ void mix_probabilities(const Mixture<T>& m, const T* rows, const T* log_prior, W
     }
 }
 
+// Whether a probability is too small to divide by.
 template <class T>
-T least(const std::vector<T>& values) {
+bool underflows(const std::vector<T>& values) {
+    const T limit = std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
     T found = std::numeric_limits<T>::infinity();
 #pragma omp simd reduction(min : found)
     for (size_t x = 0; x < values.size(); ++x) found = values[x] < found ? values[x] : found;
-    return found;
+    return found < limit;
+}
+
+// log P of one token; 0 where probabilities underflow. Logits stay.
+template <class T>
+void log_mixture(
+    const Mixture<T>& m, const Function<T>& f, const T* rows, const T* log_prior, T* log_probs,
+    Workspace<T>& own
+) {
+    T* mixture = own.mixture.data();
+    std::fill(own.mixture.begin(), own.mixture.end(), T(0));
+    for (int64_t k = 0; k < m.components; ++k) {
+        own.row.assign(rows + k * m.classes, rows + (k + 1) * m.classes);
+        T* row = own.row.data();
+        const T top = f.evaluate(row, m.classes, m.bias, own.kept_of(k));
+        const T share = std::exp(log_prior[k]) / exponentials(row, m.classes, top);
+#pragma omp simd
+        for (int64_t x = 0; x < m.classes; ++x) mixture[x] += share * row[x];
+    }
+    if (underflows(own.mixture)) {
+        std::fill(log_probs, log_probs + m.classes, T(0));
+        return;
+    }
+#pragma omp simd
+    for (int64_t x = 0; x < m.classes; ++x) log_probs[x] = logarithm(mixture[x]);
 }
 
 template <class T>
@@ -121,15 +151,20 @@ void plain_gradient(
 // With weights w_x on −log P_x and u_x = w_x / P_x, row k becomes scale π_k P_kx (c_k − u_x), where
 // c_k = Σ_x P_kx u_x.
 template <class T>
-void smoothed_gradient(
-    const Mixture<T>& m, T* rows, int64_t label, T scale, const T* log_prior, T* grad_prior,
-    Workspace<T>& own
+void weighted_gradient(
+    const Mixture<T>& m, T* rows, int64_t label, const T* weights, T scale, const T* log_prior,
+    T* grad_prior, Workspace<T>& own
 ) {
     T* ratio = own.mixture.data();
-    const T at_label = (m.smoothing_weight + m.target_weight) / ratio[label];
+    if (weights) {
 #pragma omp simd
-    for (int64_t x = 0; x < m.classes; ++x) ratio[x] = m.smoothing_weight / ratio[x];
-    ratio[label] = at_label;
+        for (int64_t x = 0; x < m.classes; ++x) ratio[x] = weights[x] / ratio[x];
+    } else {
+        const T at_label = (m.smoothing_weight + m.target_weight) / ratio[label];
+#pragma omp simd
+        for (int64_t x = 0; x < m.classes; ++x) ratio[x] = m.smoothing_weight / ratio[x];
+        ratio[label] = at_label;
+    }
     for (int64_t k = 0; k < m.components; ++k) {
         T* row = rows + k * m.classes;
         T share = 0;
@@ -150,6 +185,10 @@ void one_token(
     const Mixture<T>& m, const Function<T>& f, int64_t token, T* rows, int64_t label, const T* log_prior,
     const T* scale, T* columns, double* table_sums, Workspace<T>& own
 ) {
+    if (m.log_probs) {
+        log_mixture(m, f, rows, log_prior, m.log_probs + token * m.classes, own);
+        return;
+    }
     for (int64_t k = 0; k < m.components; ++k) {
         T* row = rows + k * m.classes;
         const T top = f.evaluate(row, m.classes, m.bias, own.kept_of(k));
@@ -171,12 +210,13 @@ void one_token(
                        is_first_top(own.mixture.data(), label, greatest(own.mixture));
     if (m.entropy) m.entropy[token] = entropy_of(own.mixture);
     if (m.smooth) {
-        const T limit = std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
-        m.underflow[token] = least(own.mixture) < limit;
+        m.underflow[token] = underflows(own.mixture);
         if (m.underflow[token]) {
             std::fill(rows, rows + m.components * m.classes, T(0));
             return;
         }
+    }
+    if (m.smooth_sum) {
         T sum = 0;  // of a NaN the logarithm is finite, and the nll is NaN
 #pragma omp simd reduction(+ : sum)
         for (int64_t x = 0; x < m.classes; ++x) sum -= logarithm(own.mixture[x]);
@@ -184,8 +224,9 @@ void one_token(
     }
     if (!scale) return;
     T* grad_prior = m.grad_prior + token * m.components;
+    const T* weights = m.weights ? m.weights + token * m.classes : nullptr;
     if (m.smooth)
-        smoothed_gradient(m, rows, label, scale[token], log_prior, grad_prior, own);
+        weighted_gradient(m, rows, label, weights, scale[token], log_prior, grad_prior, own);
     else
         plain_gradient(m, rows, label, scale[token], log_likelihood, grad_prior, own);
     for (int64_t k = 0; k < m.components; ++k) {
@@ -222,11 +263,13 @@ void mixture(
 // logits become 0 and nothing else is done; whether the target wins, the entropy and Σ_k lse_k² [n],
 // each unless null; of logits [n, K, M] and normalised log π [n, K]. With `scale` [n] the logits become their gradient and
 // grad_prior [n, K] that of log π; each thread adds up its rows in its own row of columns
-// [threads, M], unless null; table_sums as in softmax.cpp.
+// [threads, M], unless null; table_sums as in softmax.cpp. Weights w [n, M] on −log P take the place of
+// smoothing. With log_probs [n, M] these become log P, and nothing else is done.
 #define MIXTURE(name, T)                                                                           \
     extern "C" void name(                                                                          \
         T* logits, int64_t tokens, int64_t components, int64_t classes, const T* bias,             \
-        const int64_t* target, const T* log_prior, const T* scale, int family,                     \
+        const int64_t* target, const T* log_prior, const T* scale, const T* weights,               \
+        T* log_probs, int family,                                                                  \
         const double* numbers, const T* tables, int64_t length, double* table_sums,                \
         double target_weight, double smoothing_weight, double z, T* nll, T* smooth_sum,            \
         uint8_t* correct, T* entropy, T* square_norm, T* grad_prior, uint8_t* underflow,           \
@@ -234,8 +277,8 @@ void mixture(
     ) {                                                                                            \
         const Mixture<T> asked{                                                                    \
             components, classes, bias, T(target_weight), T(smoothing_weight), T(z),                \
-            smooth_sum != nullptr, nll, smooth_sum, correct, entropy, square_norm, grad_prior,     \
-            underflow};                                                                            \
+            smooth_sum || weights, nll, smooth_sum, correct, entropy, square_norm, grad_prior,     \
+            underflow, weights, log_probs};                                                        \
         mixture<T>(                                                                                \
             asked, *function_of(family, numbers, tables, length), logits, tokens, target,          \
             log_prior, scale, columns, table_sums, 2 * length, threads                             \

@@ -34,6 +34,28 @@ T exponentials_and_spread(T* row, int64_t classes, T top, T& spread) {
     return sum;
 }
 
+// row becomes its log-softmax: row − top − log Σ e^(row − top).
+template <class T>
+void log_softmax(T* row, int64_t classes, T top) {
+    T sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t x = 0; x < classes; ++x) sum += exponential(row[x] - top);
+    const T log_sum = std::log(sum);
+#pragma omp simd
+    for (int64_t x = 0; x < classes; ++x) row[x] = (row[x] - top) - log_sum;
+}
+
+// row[x] = factor ((Σ weights + more) row[x] / norm − weights[x])
+template <class T>
+void subtract_weights(T* row, int64_t classes, const T* weights, T factor, T more, T norm) {
+    T total = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t x = 0; x < classes; ++x) total += weights[x];
+    const T scale = factor * (total + more) / norm;
+#pragma omp simd
+    for (int64_t x = 0; x < classes; ++x) row[x] = row[x] * scale - factor * weights[x];
+}
+
 // Σ_x (top − row), whose terms are small where all of the row is large.
 template <class T>
 T distances(const T* row, int64_t classes, T top) {
