@@ -19,17 +19,17 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1604,
     "benchmarks": 1326,
-    "cli": 3672,
+    "cli": 3675,
     "common": 2851,
     "compat": 454,
     "criterions": 263,
     "data": 2310,
     "evaluation": 277,
-    "heads": 3247,
+    "heads": 3258,
     "hooks": 2858,
     "huggingface": 696,
     "inference": 1197,
-    "losses": 5789,
+    "losses": 5884,
     "measures": 1926,
     "models": 1885,
     "optim": 376,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 46232
+LINES_OF_TESTS = 46246
 
 
 @pytest.fixture(scope="module")

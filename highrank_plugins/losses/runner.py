@@ -94,7 +94,8 @@ class Runner:
         self.plan, self.names = plan, names
         self.fused = plan.head.fused if kernels else AutogradLoss
         self.plain = Kernels if plan.soft is None else TargetKernels
-        self.kernels = self.plain if kernels in (None, Kernels) else kernels
+        takes_targets = kernels is not None and issubclass(kernels, CompiledKernels)
+        self.kernels = kernels if kernels and (takes_targets or not plan.soft) else self.plain
         x = plan.features
         self.autocast = autocast_dtype(x)  # a backward pass may run outside of it
         # autocast does not touch float64

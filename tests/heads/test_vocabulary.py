@@ -279,9 +279,10 @@ def test_a_state_dictionary_holds_the_matrix_and_names_it(name, options):
     other.load_state_dict(one.state_dict())
     assert torch.equal(one.weight, other.weight)
     assert one.function()["vocabulary.name"] == name
-    with pytest.raises(RuntimeError, match="parametrizations"):
-        build_head("mos", num_classes=CLASSES, feature_dim=4).load_state_dict(one.state_dict())
-    state = one.state_dict()
+    plain, state = build_head("mos", num_classes=CLASSES, feature_dim=4), one.state_dict()
+    for into, given in ((plain, one), (one, plain)):
+        with pytest.raises(UserError, match=r"this head .*; build the head with the vocabulary="):
+            into.load_state_dict(given.state_dict())
     if name == "centred":
         del build["vocabulary"]
         with pytest.raises(UserError, match=r"vocabulary\.name centred there, unit in this head"):

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head, Pointwise, build_head
 from highrank_plugins.heads.vocabulary_parallel import SPLIT, VocabularyParallel
+from highrank_plugins.losses import targets
 from tests.largest_tensor import Largest
 
 torch.set_num_threads(1)
@@ -140,7 +141,7 @@ else:
     for wrong, message in (
         ({"reduction": "most"}, "'most'"), ({"label_smoothing": 1.5}, "must lie in [0, 1)"),
         ({"weight": w.new_ones(CLASSES)}, "a weight per class is weight[target]"),
-        ({"weight": 2.0}, "weight: expected a tensor"), ({"memory": -1}, "memory: "),
+        ({"target": targets.labels(y)}, "got a Target"), ({"weight": 2.0}, "weight: expected a tensor"), ({"memory": -1}, "memory: "),
         ({"target": y[:3]}, "target: expected shape"), ({"target": w}, "expected dtype torch"),
     ):
         try:

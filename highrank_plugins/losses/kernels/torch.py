@@ -29,12 +29,9 @@ RecomputeLogits = Callable[[Tensor], Tensor]
 class Kernels:
     """Make the elementwise passes over the chunks of one batch, in torch's operations.
 
-    Other sets are subclasses; they repeat this mathematics.
-
-    The loss of token n is scale_n (α nll + ε_i Σ_x −log P_x + ζ Σ_k lse_k²), with α, ε_i and ζ of
-    the plan.
-
-    The arguments are as those of `FusedLoss`.
+    Other sets are subclasses; they repeat this mathematics. The arguments are as those of
+    `FusedLoss`. The loss of token n is scale_n (α nll + ε_i Σ_x −log P_x + ζ Σ_k lse_k²), with α,
+    ε_i and ζ of the plan.
     """
 
     # whether passes add the output bias, instead of the products
@@ -75,8 +72,7 @@ class Kernels:
     def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
         """Return the scores of log_softmax(f(z + bias)); logits z become their gradient.
 
-        The gradient is divided by the factor, unless `applies_factor`. A bias is given if the
-        product has not added it.
+        The gradient lacks the factor, unless `applies_factor`. A bias is one that products lack.
         """
         logits_NM, target_N, factor_N, weights, _ = block
         plan = self.plan
@@ -111,8 +107,7 @@ class Kernels:
         With r the posterior of the components, the gradient of value x of component k is
         r_k (P_kx − 1[x = y]). Label smoothing has weights w_x = ε_i + α 1[x = y] on −log P_x: with
         u_x = w_x / P_x and c_k = Σ_x P_kx u_x it is π_k P_kx (c_k − u_x), and −π_k c_k for log π_k.
-        The z-loss adds 2 ζ lse_k P_kx. `recompute_logits` serves tokens whose probabilities
-        underflow; it includes the bias.
+        The z-loss adds 2 ζ lse_k P_kx. `recompute_logits` (with the bias) serves what underflows.
         """
         logits_NKM, log_prior_NK, target_N, scale_N, factor_NK, grad_prior_NK, _ = block
         plan = self.plan
