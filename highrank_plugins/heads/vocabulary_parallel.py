@@ -187,9 +187,6 @@ class VocabularyParallel(nn.Module):
             features: [..., F]; target: int64 [...], in [0, M) or `ignore_index`.
             weight, label_smoothing, ignore_index, reduction, memory: as `Head.nll`.
         """
-        if not isinstance(target, Tensor):
-            kind = type(target).__name__
-            raise UserError(f"target: a split layer learns from classes int64 [...], got a {kind}")
         plan = LossPlan(
             self.head, self.head.flatten_features(features), target, self._random_state(features),
             weight, label_smoothing, ignore_index, reduction, "fused", memory, split=self,

@@ -220,6 +220,8 @@ def divergence_of(name: str, temperature: float) -> WeightedLoss:
 def prepare(plan: LossPlan, leading: torch.Size) -> Target:
     """Put labels, or zeros, in the place of a plan's `Target`, which is checked and returned."""
     soft: Target = plan.target
+    if plan.split is not None:
+        raise ValueError("target: a split layer learns from classes int64 [...] alone")
     if soft.leading not in (None, leading):
         raise ValueError(f"target: made for tokens {tuple(soft.leading)}, but features have "
                          f"{tuple(leading)}; both must have the same tokens")  # fmt: skip

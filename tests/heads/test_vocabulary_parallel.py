@@ -141,7 +141,8 @@ else:
     for wrong, message in (
         ({"reduction": "most"}, "'most'"), ({"label_smoothing": 1.5}, "must lie in [0, 1)"),
         ({"weight": w.new_ones(CLASSES)}, "a weight per class is weight[target]"),
-        ({"target": targets.labels(y)}, "got a Target"), ({"weight": 2.0}, "weight: expected a tensor"), ({"memory": -1}, "memory: "),
+        ({"weight": 2.0}, "weight: expected a tensor"), ({"memory": -1}, "memory: "),
+        ({"target": targets.labels(y)}, "a split layer learns from classes"),
         ({"target": y[:3]}, "target: expected shape"), ({"target": w}, "expected dtype torch"),
     ):
         try:

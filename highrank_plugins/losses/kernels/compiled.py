@@ -10,7 +10,12 @@ from torch import Tensor
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.chunking import chunk_ranges
-from highrank_plugins.losses.kernels.torch import Kernels, copy_unless_same
+from highrank_plugins.losses.kernels.torch import (
+    Kernels,
+    RecomputeLogits,
+    copy_unless_same,
+    recompute_in_log_domain,
+)
 from highrank_plugins.losses.own_layers import same_form
 from highrank_plugins.losses.plan import (
     KernelFunction,
@@ -38,6 +43,7 @@ class CompiledKernels(Kernels):
 
     rotates_leaves = False
     impl: ClassVar[str]
+    columns: Tensor | None = None  # [threads, M], the bias's gradient of the rows of each thread
 
     def __init__(self, plan: LossPlan, tensors: Named, sums: Named, compute: torch.dtype) -> None:
         super().__init__(plan, tensors, sums, compute)
@@ -77,13 +83,20 @@ class CompiledKernels(Kernels):
             given.write_gradient(block.logits_NM)
         return scores
 
-    def whole_mixture(self, block: MixtureBlock, bias_M: Tensor | None) -> tuple[Scores, Any]:
-        """Return scores, write gradients, and return what `run_mixture` does."""
+    def mixture_pass(
+        self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
+    ) -> Scores:
+        """Return scores and write gradients, see `Kernels.mixture_pass`."""
+        block = block._replace(log_prior_NK=block.log_prior_NK.contiguous())
         given = KernelInput.of(self, block.logits_NKM, bias_M)
-        found = self._scored(self.run_mixture, given, block)
+        scores, lost = self._scored(self.run_mixture, given, block)
         if block.scale_N is not None:
             given.write_gradient(block.logits_NKM)
-        return found
+        if lost is not None and len(lost):
+            recompute_in_log_domain(self, lost, scores, block, recompute_logits)
+            if self.columns is not None:
+                self.columns[0].add_(block.logits_NKM[lost].sum((0, 1)))
+        return scores
 
     def _scored(
         self, run: Callable[..., Any], given: KernelInput, block: Any
@@ -115,8 +128,8 @@ class CompiledKernels(Kernels):
 
     def run_mixture(
         self, given: KernelInput, block: MixtureBlock, scores: Scores, log_probs: Tensor | None
-    ) -> Any:
-        """Do the same with mixtures."""
+    ) -> Tensor | None:
+        """Do the same with mixtures; return the numbers of tokens that underflow, if any do."""
         raise NotImplementedError
 
 

@@ -18,7 +18,6 @@ from highrank_plugins.losses.kernels.compiled import (
     KernelInput,
 )
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
-from highrank_plugins.losses.kernels.torch import RecomputeLogits, recompute_in_log_domain
 from highrank_plugins.losses.plan import (
     LossPlan,
     MixtureBlock,
@@ -54,7 +53,6 @@ class CppKernels(CompiledKernels):
     def __init__(self, plan: LossPlan, tensors: Named, sums: Named, compute: torch.dtype) -> None:
         super().__init__(plan, tensors, sums, compute)
         threads = torch.get_num_threads()
-        self.columns: Tensor | None = None  # [threads, M], sums of the rows of each thread
         if self.function is not None and "bias" in self.sums:
             self.columns = torch.zeros(threads, plan.head.num_classes, dtype=self.wide)
         self.table_sums: Tensor | None = None  # [threads, length, 2]; None: not wanted
@@ -84,18 +82,6 @@ class CppKernels(CompiledKernels):
             self.columns, sums=(self.columns, self.table_sums),
         )  # fmt: skip
         return underflow_N.nonzero().squeeze(-1)
-
-    def mixture_pass(
-        self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
-    ) -> Scores:
-        """Return scores and write gradients; the kernel sees all components of a token at once."""
-        scores, lost = self.whole_mixture(block, bias_M)
-        if not len(lost):
-            return scores
-        recompute_in_log_domain(self, lost, scores, block, recompute_logits)
-        if self.columns is not None:
-            self.columns[0].add_(block.logits_NKM[lost].sum((0, 1)))
-        return scores
 
     def tree_forward(self, tree: TreeBlock, out_NS: Tensor) -> None:
         """Write Σ_j π_j leaf_j into `out`; gate logits become σ, nodes exist in cache only."""

@@ -19,7 +19,7 @@ from highrank_plugins.losses.kernels.compiled import (
     KernelInput,
     Untrusted,
 )
-from highrank_plugins.losses.kernels.torch import RecomputeLogits, write_posterior
+from highrank_plugins.losses.kernels.torch import write_posterior
 from highrank_plugins.losses.kernels.triton import INSTEAD, check_components, tiles
 from highrank_plugins.losses.kernels.triton.learned import CellSums, LearnedNumbers
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
@@ -99,21 +99,15 @@ class TritonKernels(CompiledKernels):
             block, scores = block._replace(factor_N=None), Scores(scores.nll_N)
         self._softmax(given, block, scores, None, log_probs)
 
-    def mixture_pass(
-        self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
-    ) -> Scores:
-        """Return scores and write gradients, see `Kernels.mixture_pass`.
-
-        The steps are: log-sum-exps of all rows; the posterior of the components [N, K], by torch;
-        gradients. Smoothing and correct tokens need the mixture of every class. Their kernel
-        works in the log domain: nothing underflows, and the mixture is never stored.
-        """
-        block = block._replace(log_prior_NK=block.log_prior_NK.contiguous())
-        return self.whole_mixture(block, bias_M)[0]
-
     def run_mixture(
         self, given: KernelInput, block: MixtureBlock, scores: Scores, log_probs: Tensor | None
     ) -> None:
+        """Fill the scores, and write gradients: no token underflows.
+
+        The steps are: log-sum-exps of all rows; the posterior of the components [N, K], by torch;
+        gradients. Weights and correct tokens need the mixture of every class. Their kernel works
+        in the log domain, and the mixture is never stored.
+        """
         plan, scale_N, log_prior_NK = self.plan, block.scale_N, block.log_prior_NK
         rows = given.values.flatten(0, 1)
         nll_NK = torch.empty_like(log_prior_NK)
