@@ -46,9 +46,12 @@ FORKS = multiprocessing.get_context("forkserver")
 
 def trainings() -> Iterator[tuple[str, str, list[str]]]:
     """Yield a name, the data that it takes, and the options of each training run."""
+    from highrank_plugins.heads.vocabulary import VOCABULARY
     from highrank_plugins.models.archs import tokens
 
+    matrices = VOCABULARY.names()
     for token in sorted(tokens()):
+        untied = token in matrices and not VOCABULARY.find(token).may_be_tied
         knots = FEW_KNOTS if "plif" in token else LOW_RANK if "low_rank" in token else []
         for arch, data, options in (
             (f"transformer_{token}_tiny", "mt", [*TRANSLATION, *TRANSFORMER, *OUR_LOSS]),
@@ -57,7 +60,10 @@ def trainings() -> Iterator[tuple[str, str, list[str]]]:
                 f"transformer_lm_{token}", "lm",
                 [*COMMON, *ADAM, *TRANSFORMER_LM, *SENTENCES, *OUR_LOSS],
             ),
-            (f"awd_lstm_lm_{token}", "lm", [*COMMON, *AWD_LSTM, *STREAMS]),
+            (
+                f"awd_lstm_lm_{token}", "lm",
+                [*COMMON, *AWD_LSTM, *STREAMS, *["--separate-embeddings"] * untied],
+            ),
         ):  # fmt: skip
             yield arch, data, ["--arch", arch, *options, *knots]
         arch = f"transformer_{token}_tiny"

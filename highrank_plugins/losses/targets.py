@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.losses.chunking import chunk_memory
-from highrank_plugins.losses.kernels.torch import Kernels
+from highrank_plugins.losses.nll import compute, implementation_for
 from highrank_plugins.losses.own_layers import is_ours
 from highrank_plugins.losses.plan import AnyHead, LossPlan, Named
-from highrank_plugins.losses.runner import autocast_dtype, run
+from highrank_plugins.losses.runner import autocast_dtype
 from highrank_plugins.losses.weighted import (
     Target,
     Weighted,
@@ -205,11 +205,11 @@ class _Teacher(Target):
         plan = LossPlan(
             head, x, rows, head.sample_masks(x.shape[:1], x), reduction="sum",
             own=not ours, most=max(1, self.memory // (out.element_size() * floats)),
-            soft=Target(copies, {"row": rows}, rows.shape),
+            falls_back=True, soft=Target(copies, {"row": rows}, rows.shape),
         )  # fmt: skip
         device, by = x.device.type, self.autocast  # that of the caller of `from_teacher`
         with torch.autocast(device, by, by is not None, cache_enabled=False):
-            run(plan, Kernels if fused else None)
+            compute(implementation_for(plan) if fused else "chunked", plan)
         return out
 
 

@@ -78,8 +78,9 @@ class CompiledKernels(Kernels):
     def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
         """Return scores and write the gradient, see `Kernels.softmax_pass`."""
         given = KernelInput.of(self, block.logits_NM, bias_M)
-        scores, _ = self._scored(self.run_softmax, given, block._replace(logits_NM=given.values))
-        if block.factor_N is not None:
+        own, has_gradient = block._replace(logits_NM=given.values), block.factor_N is not None
+        scores, _ = self._scored(self.run_softmax, given, own, has_gradient)
+        if has_gradient:
             given.write_gradient(block.logits_NM)
         return scores
 
@@ -89,8 +90,9 @@ class CompiledKernels(Kernels):
         """Return scores and write gradients, see `Kernels.mixture_pass`."""
         block = block._replace(log_prior_NK=block.log_prior_NK.contiguous())
         given = KernelInput.of(self, block.logits_NKM, bias_M)
-        scores, lost = self._scored(self.run_mixture, given, block)
-        if block.scale_N is not None:
+        has_gradient = block.scale_N is not None
+        scores, lost = self._scored(self.run_mixture, given, block, has_gradient)
+        if has_gradient:
             given.write_gradient(block.logits_NKM)
         if lost is not None and len(lost):
             recompute_in_log_domain(self, lost, scores, block, recompute_logits)
@@ -99,7 +101,7 @@ class CompiledKernels(Kernels):
         return scores
 
     def _scored(
-        self, run: Callable[..., Any], given: KernelInput, block: Any
+        self, run: Callable[..., Any], given: KernelInput, block: Any, has_gradient: bool
     ) -> tuple[Scores, Any]:
         """Return the scores of a block, and what the kernels return.
 
@@ -111,10 +113,11 @@ class CompiledKernels(Kernels):
             return scores, run(given, block._replace(target_N=rows_N.contiguous()), scores, None)
         block = block._replace(target_N=torch.zeros_like(rows_N, device=values.device))
         log_probs_NM = values.new_empty(len(values), values.size(-1), dtype=self.wide)
-        run(given, block, scores, log_probs_NM)
-        found, weight_NM = self.weighed(log_probs_NM, rows_N, True)
-        weight_NM = weight_NM.to(self.wide).contiguous()
-        result = run(given, block._replace(weight_NM=weight_NM), scores, None)
+        result = run(given, block, scores, log_probs_NM)
+        found, weight_NM = self.weighed(log_probs_NM, rows_N, has_gradient)
+        if has_gradient or self.plan.z_loss:
+            weight_NM = weight_NM.to(self.wide).contiguous()
+            result = run(given, block._replace(weight_NM=weight_NM), scores, None)
         return found._replace(square_norm_N=scores.square_norm_N), result
 
     def run_softmax(

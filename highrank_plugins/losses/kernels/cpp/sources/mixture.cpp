@@ -81,9 +81,9 @@ bool underflows(const std::vector<T>& values) {
     return found < limit;
 }
 
-// log P of one token; 0 where probabilities underflow. Logits stay.
+// log P of one token, or 0 and true where probabilities underflow. Logits stay.
 template <class T>
-void log_mixture(
+bool log_mixture(
     const Mixture<T>& m, const Function<T>& f, const T* rows, const T* log_prior, T* log_probs,
     Workspace<T>& own
 ) {
@@ -99,10 +99,11 @@ void log_mixture(
     }
     if (underflows(own.mixture)) {
         std::fill(log_probs, log_probs + m.classes, T(0));
-        return;
+        return true;
     }
 #pragma omp simd
     for (int64_t x = 0; x < m.classes; ++x) log_probs[x] = logarithm(mixture[x]);
+    return false;
 }
 
 template <class T>
@@ -186,7 +187,8 @@ void one_token(
     const T* scale, T* columns, double* table_sums, Workspace<T>& own
 ) {
     if (m.log_probs) {
-        log_mixture(m, f, rows, log_prior, m.log_probs + token * m.classes, own);
+        T* log_probs = m.log_probs + token * m.classes;
+        m.underflow[token] = log_mixture(m, f, rows, log_prior, log_probs, own);
         return;
     }
     for (int64_t k = 0; k < m.components; ++k) {
