@@ -29,7 +29,7 @@ BUDGETS: dict[str, int] = {
     "hooks": 2858,
     "huggingface": 696,
     "inference": 1197,
-    "losses": 5879,
+    "losses": 5934,
     "measures": 1926,
     "models": 1885,
     "optim": 376,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 46247
+LINES_OF_TESTS = 46397
 
 
 @pytest.fixture(scope="module")

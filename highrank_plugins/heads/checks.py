@@ -95,10 +95,10 @@ class Stated(nn.Module):
         own, factors = f"{prefix}weight", f"{prefix}parametrizations.weight."
         is_function = "weight" in getattr(self, "parametrizations", ())
         if strict and (own in state if is_function else any(n.startswith(factors) for n in state)):
-            kinds = ("a plain vocabulary matrix", "the parameters of another one")
+            kinds = ("plain", "computed")
             raise UserError(
-                f"the state dictionary has {kinds[not is_function]}, this head "
-                f"{kinds[is_function]}; build the head with the vocabulary= of its training"
+                f"the state dictionary has a {kinds[not is_function]} vocabulary matrix, this head "
+                f"a {kinds[is_function]} one; build the head with the vocabulary= of its training"
             )
         super()._load_from_state_dict(state, prefix, metadata, strict, missing, *others)
         if self._omits_state and (name := f"{prefix}_extra_state") in missing:

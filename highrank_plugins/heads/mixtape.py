@@ -183,7 +183,7 @@ class Mixtape(Mixture):
             )
         if self.training and self.gate_noise:
             random_state.noise_sd = self.gate_noise
-            random_state.noise_seed = int(torch.randint(2**62, ()))
+            random_state.noise_seed = int(torch.randint(2**62, (), device="cpu"))
         return random_state
 
     def tensors(self) -> Named:

@@ -118,7 +118,7 @@ def dropout_mask(shape: Sequence[int], p: float, like: Tensor) -> Tensor:
     if like.device.type != "cpu":
         return like.new_empty(shape).bernoulli_(1 - p).div_(1 - p)
     entries = math.prod(shape)
-    words = torch.empty(-(-entries // 4), dtype=torch.int64)
+    words = like.new_empty(-(-entries // 4), dtype=torch.int64)
     words.random_(-(2**63), None)  # all 64 bits
     fair = words.view(torch.int16)[:entries]  # each from −2^15 to 2^15 − 1
     kept = max(1, round((1 - p) * _VALUES))

@@ -89,10 +89,12 @@ class FusedLoss:
         floats, rows, memory = self.floats_per_token(plan.head), plan.head.num_classes, plan.memory
         if plan.split is not None:
             floats, rows = plan.split.floats, plan.split.rows
-            memory = memory and max(memory // 2, memory - BLOCKS_OF_SPLIT)
         most = plan.features.size(0) * rows // max(1, floats)
         matrix = (rows, self.weight.size(1))
-        return plan.most or tokens_within(plan.features, floats, memory, matrix, most, width)
+        tokens = plan.most or tokens_within(plan.features, floats, memory, matrix, most, width)
+        if plan.split is not None and memory is not None:
+            tokens = max(1, tokens * max(memory // 2, memory - BLOCKS_OF_SPLIT) // memory)
+        return tokens
 
     def token_inputs(
         self, features: Tensor, target: Tensor, tensors: Named, random_state: Any

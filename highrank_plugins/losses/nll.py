@@ -55,6 +55,8 @@ def compute_nll(plan: LossPlan, leading: torch.Size) -> LossOutput:
     ignores = plan.ignored is not None and chosen != "reference"
     if (index := kept_rows(plan) if ignores else None) is not None:
         plan.keep(index)
+    if plan.soft is not None and plan.ignored is not None:
+        plan.soft = plan.soft.without(plan.ignored)
     if plan.own and plan.split is None:
         chosen = checked_implementation(plan.hard(), chosen, compute)
     if plan.head.training:

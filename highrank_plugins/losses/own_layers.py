@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from inspect import unwrap
 from pathlib import Path
@@ -167,9 +167,14 @@ def check_matrix(head: Any) -> None:
     """Refuse, at a head's first loss, a parametrisation that does not give the matrix [M, D]."""
     if head in _checked:
         return
-    matrix, parts = head.weight.detach(), head.parametrizations["weight"]
+    stored = stored_matrix(head)
+    device, parts = stored.device.type, head.parametrizations["weight"]
+    # autocast narrows what a product returns
+    narrows = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    with torch.no_grad(), torch.autocast(device, enabled=False) if narrows else nullcontext():
+        matrix = head.weight
     kind = f"weight: the parametrisation {', '.join(class_of(p).__name__ for p in parts)}"
-    wanted, stored = (head.num_classes, head.embed_dim), stored_matrix(head)
+    wanted = (head.num_classes, head.embed_dim)
     if tuple(matrix.shape) != wanted or matrix.dtype != stored.dtype:
         raise UserError(
             f"{kind} returns {matrix.dtype} {tuple(matrix.shape)}, expected {stored.dtype} "

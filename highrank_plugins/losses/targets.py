@@ -39,6 +39,7 @@ LEAST_TEACHER = 2**22  # bytes of a teacher's log-probabilities, at least
 
 def labels(target: Tensor, label_smoothing: float = 0.0) -> Target:
     """Return the target of `Head.nll` itself: classes int64 [...], and label smoothing."""
+    _check_tensors("labels", target=target)
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"label_smoothing must lie in [0, 1), got {label_smoothing}")
     return Target(partial(of_labels, smoothing=label_smoothing), {"label": target}, target.shape)
@@ -81,22 +82,26 @@ def from_probabilities(
         divergence, temperature: as those of `from_teacher`.
     """
     diverges = divergence_of(divergence, temperature)
-    if isinstance(source, Tensor):
+    if not callable(source):
+        _check_tensors("from_probabilities", source=source)
         tokens, function, given = source.shape[:-1], None, {"q": source}
-    elif tokens is None:
+    elif not isinstance(tokens, tuple | list):
         raise ValueError("from_probabilities: a function needs tokens=features.shape[:-1]")
     else:
+        tokens = torch.Size(tokens)
         function = source
         given = {"row": torch.arange(math.prod(tokens), device="cpu").view(tokens)}
 
     def loss(log_p: Tensor, rows: Named) -> Weighted:
-        q = rows["q"] if function is None else function(rows["row"]).detach()
+        q = rows["q"] if function is None else function(rows["row"])
+        _check_tensors("from_probabilities", probabilities=q)
+        q = q.detach()
         if q.shape != log_p.shape:
             raise ValueError(f"from_probabilities: expected {list(log_p.shape)} probabilities of a "
                              f"chunk, got {list(q.shape)}")  # fmt: skip
-        require((q >= 0).all(), "from_probabilities: a probability is below 0")
+        require((q >= 0).all(), "from_probabilities: a probability is below 0 or NaN")
         _check_sums("from_probabilities", q.sum(-1))
-        return diverges(log_p, {"log_q": q.log()})
+        return diverges(log_p, {"log_q": q.to(log_p.dtype).log()})
 
     return Target(loss, given, tokens, None if function else given["q"].size(-1))
 
@@ -112,6 +117,7 @@ def from_top_k(log_probs: Tensor, classes: Tensor, rest: Tensor | None) -> Targe
     if rest is None:
         raise ValueError("from_top_k: the probability of the other classes is missing; pass "
                          "rest=1 - log_probs.exp().sum(-1), before any normalisation")  # fmt: skip
+    _check_tensors("from_top_k", log_probs=log_probs, classes=classes, rest=rest)
     q = log_probs.exp()
     _check_classes("from_top_k", classes, q)
     if rest.shape != classes.shape[:-1]:
@@ -172,6 +178,10 @@ class _Teacher(Target):
     def weighted(self, log_probs_NM: Tensor, rows_N: Tensor) -> Weighted:
         return self.loss(log_probs_NM, {"log_q": self.log_q(rows_N)})
 
+    def without(self, ignored_N: Tensor) -> Target:
+        other = super().without(ignored_N)
+        return other.changed(lambda given: {name: t[other.source] for name, t in given.items()})
+
     def log_q(self, rows_N: Tensor) -> Tensor:
         """Return log q [n, M] of the tokens with some numbers."""
         which, features = indices(rows_N), self.given["features"]
@@ -217,6 +227,15 @@ def _check_classes(name: str, classes: Tensor, like: Tensor) -> None:
     if classes.dtype != torch.int64 or classes.shape != like.shape:
         raise ValueError(f"{name}: expected classes int64 {list(like.shape)}, got {classes.dtype} "
                          f"{list(classes.shape)}")  # fmt: skip
+    if not classes.size(-1):
+        raise ValueError(f"{name}: expected one class of each token or more, got none")
+
+
+def _check_tensors(name: str, **given: object) -> None:
+    for argument, value in given.items():
+        if not isinstance(value, Tensor):
+            kind = type(value).__name__
+            raise ValueError(f"{name}: {argument}: expected a tensor, got {kind}")
 
 
 def _check_sums(name: str, total: Tensor) -> None:

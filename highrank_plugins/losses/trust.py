@@ -41,10 +41,11 @@ TOKENS = 9  # of a trial: more than share a program
 NUMBERS = 2**20  # of its logits, but for two tokens
 LEAST = 0.1  # label smoothing and z-loss of a trial: small ones are not seen in half precision
 SLACK = 8.0  # errors that are allowed, as a multiple of torch's own
-# errors that are always allowed, relative to an entry plus the mean entry
+# errors that are always allowed, see `_error`; torch's own may be small by luck
 FLOORS = {
-    torch.float64: 1e-10, torch.float32: 2**-16, torch.float16: 2**-9, torch.bfloat16: 2**-7,
+    torch.float64: 1e-10, torch.float32: 2**-14, torch.float16: 2**-9, torch.bfloat16: 2**-7,
 }  # fmt: skip
+OF_SCORES = {torch.float64: 2.5e-11, torch.float32: 2**-18}  # by the dtype that scores have
 MIXED = 2**-4  # of a mixed logit in half precision, which rounding may move to a neighbour
 RIGHT = "right"  # text of a verdict; others say what is wrong
 
@@ -175,7 +176,7 @@ class _Trial:
         worst = Finding()
         for name, ours in found.items():
             is_score = not name.startswith("gradient")  # scores are exacter than sums of products
-            floor = FLOORS[self.kernels.wide] / 4 if is_score else FLOORS[self.dtype]
+            floor = OF_SCORES[self.kernels.wide] if is_score else FLOORS[self.dtype]
             if is_score:  # of sums over all classes
                 floor = max(floor, self.head.num_classes * 2.0**-30)
             if self.has_tree and self.dtype.itemsize == 2:
@@ -200,7 +201,8 @@ class _Trial:
 
     def _draw(self, *shape: int) -> Tensor:
         """Return normal numbers in float64 that fit every dtype."""
-        drawn = torch.randn(*shape, generator=self.random, dtype=torch.float64)
+        wide = torch.float64
+        drawn = torch.randn(*shape, generator=self.random, dtype=wide, device="cpu")
         return drawn.bfloat16().double().to(self.plan.features.device)
 
     def _prepare(self) -> None:
@@ -210,7 +212,8 @@ class _Trial:
             head = object.__new__(type(head))  # copy() refuses a parametrised matrix
             parts = {**self.head._modules, "pointwise": _ByTorch()}
             vars(head).update(vars(self.head), _modules=parts)
-        self.random, self.noise = torch.Generator().manual_seed(1), torch.empty(0)
+        self.random = torch.Generator("cpu").manual_seed(1)
+        self.noise = plan.features.new_empty(0)
         self.tokens = min(TOKENS, max(2, NUMBERS // (head.num_classes * count)))
         noise = SimpleNamespace(rows=lambda a, b: SimpleNamespace(
             fill_with_noise=lambda gates: self.noisy and gates.copy_(self.noise[:, a:b]) is gates
@@ -223,8 +226,9 @@ class _Trial:
             label_smoothing=max(LEAST, plan.label_smoothing) if plan.smooth else 0.0,
             z_loss=LEAST if plan.z_loss else 0.0, random_state=noise,
         )  # fmt: skip
-        target = torch.randint(head.num_classes, (self.tokens,), generator=self.random)
-        self.target = target.to(plan.features.device)
+        self.target = torch.randint(
+            head.num_classes, (self.tokens,), generator=self.random, device="cpu"
+        ).to(plan.features.device)
         self.factor = self._draw(self.tokens).abs() + 0.5
         self.factor[-1] = 0.0  # an ignored token
         units = torch.eye(self.tokens * count, dtype=torch.float64, device=self.target.device)
@@ -245,14 +249,16 @@ class _Trial:
     def _tables(self) -> Named:
         """Return learned numbers of f."""
         family, numbers, names = self.function
-        tables = [self._draw(4) / (2 + 8 * i) for i, _ in enumerate(names)]
+        # of multimax; in these signs, terms of f' do not cancel
+        at, strengths = self._draw(4) / 2, self._draw(4).abs() / 20
+        tables = [at, strengths * strengths.new_tensor([-1, 1, -1, 1])]
         if family == "plif":
             bound, width = numbers
             cells = round(2 * bound / width)
             # mixed logits lie near borders of cells, where rounding decides on f' if slopes differ
             slopes = 0.75 + self._draw(1 if self.has_tree else cells).abs().expand(cells)
             tables = [slopes, width * (slopes.cumsum(0) - slopes)]
-        return {f"pointwise.{name}": table for name, table in zip(names, tables, strict=True)}
+        return {f"pointwise.{name}": table for name, table in zip(names, tables, strict=False)}
 
     def _draw_gates(self, count: int) -> None:
         """Draw gates whose products and sums are exact, too."""
@@ -271,7 +277,7 @@ class _Trial:
         shape = (self.tokens, self.components, self.head.num_classes)
         logits = 3 * self._draw(*shape)
         logits[1] *= 1 if self.has_tree else 6
-        winners = torch.arange(0, self.tokens, 2)
+        winners = torch.arange(0, self.tokens, 2, device=logits.device)
         logits[winners, :, self.target[winners]] += 4
         logits = logits.bfloat16().double()
         for _ in range(9 * (self.function.family == "plif")):
@@ -316,9 +322,10 @@ class _ByTorch(nn.Module):
 
 
 def _error(name: str, found: Tensor, truth: Tensor) -> float:
-    """Return the largest error, relative to an entry plus the mean or largest one."""
+    """Return the largest error, relative to an entry, the mean and a share of the largest."""
     if not truth.numel():
         return 0.0
     size, apart = truth.double().abs(), (found.double() - truth.double()).abs()
-    some = size.max() if "pointwise" in name else size.mean()  # few cells of a table are met
+    # A target's gradient P − 1 is a difference of large numbers. Few cells of a table are met.
+    some = size.max() if "pointwise" in name else size.mean() + size.max() / 128
     return float((apart / (size + some + 1e-30)).nan_to_num(torch.inf).max())

@@ -59,11 +59,16 @@ class Target:
         outer = len(leading or ())
         self.given = {n: t.detach().reshape(-1, *t.shape[outer:]) for n, t in given.items()}
         self.labels = given.get("label")  # as they were given
+        self.source: Tensor | None = None  # number of the row that stands for each
 
     def weighted(self, log_probs_NM: Tensor, rows_N: Tensor) -> Weighted:
         """Return loss and w of tokens with the numbers `rows`, which rise and are on the CPU."""
-        which = indices(rows_N)
-        return self.loss(log_probs_NM, {name: t[which] for name, t in self.given.items()})
+        which, source = indices(rows_N), self.source
+        given = {
+            name: t[which] if source is None or source.device != t.device else t[source[which]]
+            for name, t in self.given.items()
+        }
+        return self.loss(log_probs_NM, given)
 
     def scores(self, plan: LossPlan, log_probs_NM: Tensor, rows_N: Tensor) -> tuple[Scores, Tensor]:
         """Return every score that a plan wants, and w [n, M]."""
@@ -80,6 +85,12 @@ class Target:
         """Return the target with `change` of the given tensors in their place."""
         other = copy.copy(self)
         other.given = change(self.given)
+        return other
+
+    def without(self, ignored_N: Tensor) -> Target:
+        """Return the target with another row in the place of each that is ignored."""
+        other, numbers = copy.copy(self), torch.arange(len(ignored_N), device=ignored_N.device)
+        other.source = torch.where(ignored_N, ignored_N.int().argmin(), numbers)
         return other
 
     def __add__(self, other: Target) -> Target:
@@ -106,7 +117,7 @@ class _Total(Target):
             {getattr(part, name) for _, part in parts} - {None}
             for name in ("leading", "classes", "labels")
         ]
-        for name, values in zip(("tokens", "classes", "labels"), found, strict=True):
+        for name, values in zip(("tokens", "classes", "tensors of labels"), found, strict=True):
             if len(values) > 1:
                 raise ValueError(f"targets: different {name} do not add up; give all the same")
         self.leading, self.classes, self.labels = (next(iter(values), None) for values in found)
@@ -119,6 +130,9 @@ class _Total(Target):
 
     def changed(self, change: Callable[[Named], Named]) -> Target:
         return _Total(*((factor, part.changed(change)) for factor, part in self.parts))
+
+    def without(self, ignored_N: Tensor) -> Target:
+        return _Total(*((factor, part.without(ignored_N)) for factor, part in self.parts))
 
 
 def _product(probs: Tensor, values: Tensor) -> Tensor:
@@ -163,6 +177,8 @@ def of_top_k(log_p: Tensor, given: Named) -> Weighted:
     if classes.size(-1) == log_p.size(-1):  # there are no others, and 1 − Σ q is rounded
         rest = torch.zeros_like(rest)
     others = log_p.scatter(-1, classes, -torch.inf)
+    if others.requires_grad:  # the gradient of a sum of −∞ alone would be NaN
+        others = others.clamp_min(torch.finfo(others.dtype).min)
     log_others = others.logsumexp(-1, keepdim=True)
     loss = _product(q, q.log() - log_p.gather(-1, classes)).sum(-1)
     loss = loss + _product(rest, rest.log() - log_others).squeeze(-1)
@@ -203,8 +219,8 @@ def divergence_of(name: str, temperature: float) -> WeightedLoss:
     if name not in DIVERGENCES:
         hint = did_you_mean(name, DIVERGENCES)
         raise ValueError(f"divergence: unknown {name!r}{hint}; known: {', '.join(DIVERGENCES)}")
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be above 0 and finite, got {temperature}")
+    if not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
+        raise ValueError(f"temperature must be above 0 and finite, got {temperature!r}")
 
     def loss(log_p: Tensor, given: Named) -> Weighted:
         log_q, t = given["log_q"].to(log_p.dtype), temperature

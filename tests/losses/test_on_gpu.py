@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from highrank_plugins.losses import targets
 from highrank_plugins.losses.kernels.triton import tiles
 from tests.heads.cases import CASES, MIXTAPE, STRUCTURES, make_features
 from tests.losses import test_low_precision as low
@@ -37,6 +38,17 @@ def test_every_head_matches_in_float64(case, reduction, impl):
                    "reduction": reduction}  # fmt: skip
         want = run(head, features, target, impl="reference", **options)
         assert_same(run(head, features, target, impl=impl, **options), want)
+
+
+@every_implementation
+@pytest.mark.parametrize("case", [*STRUCTURES, GATES_IN_KERNEL], ids=str)
+def test_every_kind_of_target_matches_in_float64(case, impl):
+    head, teacher = (c.build(classes=CLASSES).to(DEVICE) for c in (case, STRUCTURES[0]))
+    features, target = make_features(TOKENS).to(DEVICE).requires_grad_(), TARGET.to(DEVICE)
+    taught = targets.from_teacher(teacher, features.detach(), temperature=2.0)
+    soft = targets.labels(target, 0.1) + 0.5 * taught + -0.1 * targets.entropy()
+    want = run(head, features, soft, impl="reference", z_loss=0.05, reduction="sum")
+    assert_same(run(head, features, soft, impl=impl, z_loss=0.05, reduction="sum"), want)
 
 
 @every_implementation

@@ -147,6 +147,20 @@ head.nll(torch.randn(4, 4), target, reduction="sum", impl="cpp", label_smoothing
 
 
 @pytest.mark.cpp
+@pytest.mark.parametrize(
+    "pointwise, components, classes, smoothing",
+    [("sigsoftmax", 15, 64, 0.0), ("sigsoftmax", 20, 65, 0.1), ("gss", 9, 185, 0.1),
+     ("multimax", 9, 209, 0.0), ("multimax", 15, 23, 0.0)],
+)  # fmt: skip
+def test_an_unlucky_trial_is_not_taken_for_wrong(pointwise, components, classes, smoothing):
+    """A posterior or a slope is small beside what it is the difference of, and torch had luck."""
+    options = {"num_classes": classes, "feature_dim": 6, "components": components}
+    head = build_head("mos", pointwise=pointwise, **options)
+    features, target = torch.randn(3, 6, requires_grad=True), torch.zeros(3, dtype=torch.int64)
+    head.nll(features, target, impl="cpp", label_smoothing=smoothing, reduction="sum")
+
+
+@pytest.mark.cpp
 def test_sums_over_many_classes_are_not_taken_for_wrong(tmp_path):
     words = [sys.executable, "-c", MANY_CLASSES, str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[2])

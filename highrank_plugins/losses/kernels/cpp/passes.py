@@ -54,10 +54,10 @@ class CppKernels(CompiledKernels):
         super().__init__(plan, tensors, sums, compute)
         threads = torch.get_num_threads()
         if self.function is not None and "bias" in self.sums:
-            self.columns = torch.zeros(threads, plan.head.num_classes, dtype=self.wide)
+            self.columns = plan.features.new_zeros(threads, plan.head.num_classes, dtype=self.wide)
         self.table_sums: Tensor | None = None  # [threads, length, 2]; None: not wanted
         if self.pairs is not None and self.sums_tables:
-            self.table_sums = torch.zeros(threads, *self.pairs.shape, dtype=torch.float64)
+            self.table_sums = self.pairs.new_zeros(threads, *self.pairs.shape, dtype=torch.float64)
 
     def version(self) -> str:
         return Path(getattr(library(), "_name", "")).stem
