@@ -78,6 +78,29 @@ def test_the_logarithm_of_narrow_probabilities_is_wide(dtype):
     torch.testing.assert_close(found, (log_q.exp() * (log_q - log_p)).sum(-1) / 4)
 
 
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_a_teachers_small_probabilities_are_kept(case):
+    """In float32 those of a mixture underflow."""
+    teacher = case.build(classes=CLASSES, dtype=torch.float32)
+    teacher.weight.data.mul_(300)
+    x = torch.randn(TOKENS, teacher.feature_dim, generator=torch.Generator().manual_seed(0))
+    found = targets.from_teacher(teacher, x).log_probs(x)
+    assert teacher(x).min() < -110
+    torch.testing.assert_close(found, teacher(x).detach(), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("impl", FEW)
+@pytest.mark.parametrize("case", [SOFTMAX, MOS], ids=str)
+def test_losses_without_gradients_are_the_same(case, impl):
+    head, (x, y, q) = build(case), drawn()
+    target = targets.labels(y) + targets.from_probabilities(q)
+    options = {"z_loss": 0.1, "accuracy": True, "entropy": True}
+    with torch.no_grad():
+        found = head.nll(x, target, impl=impl, **options)
+    for ours, wanted in zip(found, head.nll(x, target, impl="reference", **options), strict=True):
+        torch.testing.assert_close(ours, wanted.detach())
+
+
 @pytest.mark.cpp
 @pytest.mark.parametrize("case", [SOFTMAX, MOS, STRUCTURES[-1]], ids=str)
 def test_another_default_device_changes_nothing(case, monkeypatch):
