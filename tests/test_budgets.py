@@ -21,17 +21,17 @@ BUDGETS: dict[str, int] = {
     "benchmarks": 1326,
     "cli": 3675,
     "common": 2851,
-    "compat": 454,
-    "criterions": 263,
+    "compat": 483,
+    "criterions": 291,
     "data": 2310,
     "evaluation": 277,
     "heads": 3255,
-    "hooks": 2858,
+    "hooks": 2861,
     "huggingface": 696,
     "inference": 1197,
     "losses": 5934,
-    "measures": 1926,
-    "models": 1885,
+    "measures": 1940,
+    "models": 1889,
     "optim": 376,
     "reports": 2166,
     "results": 2396,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2506,
     "trunks": 372,
 }
-LINES_OF_TESTS = 46420
+LINES_OF_TESTS = 46551
 
 
 @pytest.fixture(scope="module")

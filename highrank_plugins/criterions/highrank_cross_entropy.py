@@ -20,7 +20,7 @@ from torch import Tensor
 
 from highrank_plugins.common.options import Range, described
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks.checkpoints import check_dictionaries
+from highrank_plugins.hooks.checkpoints import check_words
 from highrank_plugins.losses import targets
 from highrank_plugins.losses.nll import check_choice
 from highrank_plugins.losses.weighted import DIVERGENCES
@@ -67,9 +67,6 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             if problem := bounds.problem(getattr(cfg, name)):
                 raise UserError(f"--{name.replace('_', '-')} {problem}")
         self.paths = [] if cfg.teacher is None else cfg.teacher.split(os.pathsep)
-        for path in self.paths:
-            if not os.path.isfile(path):
-                raise UserError(f"--teacher: no such file: {path or 'an empty path'}")
         for name in ("weight", "temperature", "divergence"):
             stock = getattr(HighrankCrossEntropyConfig, f"teacher_{name}")
             if not self.paths and getattr(cfg, f"teacher_{name}") != stock:
@@ -79,6 +76,13 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         super().__init__(task, *(getattr(cfg, name) for name in stocks))
         self.cfg = cfg
         self.loaded = []  # the teachers; no modules of the criterion, which would be trained
+
+    def check_before_training(self) -> None:
+        """Refuse teachers that are no files; validation needs none."""
+        for path in self.paths:
+            if not os.path.isfile(path):
+                kind = "a folder" if os.path.isdir(path) else "no such file"
+                raise UserError(f"--teacher: {kind}: {path or 'an empty path'}")
 
     def forward(self, model, sample, reduce=True):
         """Return loss, sample size and logging output of one batch."""
@@ -125,7 +129,8 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         """Return the labels and the teachers' distributions, weighted."""
         teachers, weight = self.teachers_like(next(model.parameters())), self.cfg.teacher_weight
         total = (1 - weight) * targets.labels(target, self.eps)
-        for teacher in teachers:
+        for path, teacher in zip(self.paths, teachers, strict=True):
+            check_lengths(path, teacher, net_input)
             with torch.no_grad():
                 features, _ = teacher.features(**net_input)
             total += (weight / len(teachers)) * targets.from_teacher(
@@ -137,18 +142,41 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     def teachers_like(self, parameter: Tensor) -> list:
         """Return the teachers, loaded once, with device and dtype of the student's parameter."""
         if not self.loaded:
-            self.loaded = [self.load_teacher(path).eval().to(parameter) for path in self.paths]
+            # the initial values of a model must not move the student's random numbers
+            with torch.random.fork_rng(devices=[]):
+                self.loaded = [self.load_teacher(path).eval().to(parameter) for path in self.paths]
         return self.loaded
 
     def load_teacher(self, path: str):
         """Return the model of a checkpoint; refuse another dictionary, and one without a head."""
+        load = checkpoint_utils.load_model_ensemble_and_task
         try:
             state = checkpoint_utils.load_checkpoint_to_cpu(path)
-            check_dictionaries(self.task, state.pop("task_state", {}))
+            check_words(self.task, state.pop("task_state", {}))
+            (teacher,), _, _ = load([path], task=self.task, state=state)
         except (OSError, UserError) as error:  # another process may have removed it
             raise UserError(f"--teacher {path}: {error}") from None
-        load = checkpoint_utils.load_model_ensemble_and_task
-        (teacher,), _, _ = load([path], task=self.task, state=state)
+        except KeyError as error:  # fairseq upgrades old formats
+            raise UserError(
+                f"--teacher {path} is no training checkpoint: it lacks {error}"
+            ) from None
         if not getattr(teacher, "computes_loss", False):
             raise UserError(f"--teacher {path}: expected a model with a head of this package")
+        if not all(p.isfinite().all() for p in teacher.parameters()):
+            raise UserError(
+                f"--teacher {path}: its training has diverged; take an earlier checkpoint"
+            )
         return teacher
+
+
+def check_lengths(path: str, teacher, net_input: dict) -> None:
+    """Refuse a teacher that has no positions for the tokens of a batch."""
+    most = teacher.max_positions()
+    names = ("src_tokens", "prev_output_tokens")
+    sizes = [net_input[name].size(1) for name in names if name in net_input]
+    for size, limit in zip(sizes, most if isinstance(most, tuple) else (most,), strict=False):
+        if size > limit:
+            raise UserError(
+                f"--teacher {path}: it takes at most {limit} tokens, a batch has {size}; shorten "
+                "them (--tokens-per-sample; --max-source-positions, --max-target-positions)"
+            )

@@ -210,17 +210,18 @@ def state_dict(stock: Callable, task: FairseqTask) -> dict[str, Any]:
 @replaces(FairseqTask, "load_state_dict")
 def load_state_dict(stock: Callable, task: FairseqTask, state: Mapping[str, Any]) -> None:
     """Load the state of a task."""
-    check_dictionaries(task, state)
-    saved, ours = state.get("languages"), _languages(task)
-    if saved and saved != ours and saved == ours[::-1]:
-        raise UserError(
-            "-s {} -t {}: the model translates {} to {}; exchange the two".format(*ours, *saved)
-        )
+    check_words(task, state)
     stock(task, state)
 
 
-def check_dictionaries(task: FairseqTask, state: Mapping[str, Any]) -> None:
-    """Compare the dictionaries of a task with the task state of a checkpoint."""
+def check_words(task: FairseqTask, state: Mapping[str, Any]) -> None:
+    """Compare dictionaries and direction of a task with the task state of a checkpoint."""
+    languages, ours = state.get("languages"), _languages(task)
+    if languages and languages != ours and languages == ours[::-1]:
+        pairs = (*ours, *languages)
+        raise UserError(
+            "-s {} -t {}: the model translates {} to {}; exchange the two".format(*pairs)
+        )
     saved = state.get("dictionaries", {})
     for side, digest in _hashes(task).items():
         if saved.get(side, digest) != digest:

@@ -63,6 +63,8 @@ class HighrankTrainer(Trainer):
         self.partly_validated: set[str] = set()  # subsets that were warned of
         self.has_found_metric = self.has_record = False  # see training_loop.py, metrics.py
         super().__init__(cfg, *parts, **named_parts)
+        if (check := getattr(self.get_criterion(), "check_before_training", None)) is not None:
+            check()
 
     def listeners(self) -> list[TrainingListener]:
         """Return what listens: the torch optimizer, task, model, and the model's monitor."""
@@ -110,7 +112,7 @@ class HighrankTrainer(Trainer):
         try:
             for listener in listening(self.get_model(), self.task):
                 listener.check_saved_options(options)
-            checkpoints.check_dictionaries(self.task, state.get("task_state") or {})
+            checkpoints.check_words(self.task, state.get("task_state") or {})
             check_options(self, path, state)
         except ValueError as error:
             raise UserError(f"{path}: {error}") from None

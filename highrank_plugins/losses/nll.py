@@ -55,7 +55,7 @@ def compute_nll(plan: LossPlan, leading: torch.Size) -> LossOutput:
     ignores = plan.ignored is not None and chosen != "reference"
     if (index := kept_rows(plan) if ignores else None) is not None:
         plan.keep(index)
-    if plan.soft is not None and plan.ignored is not None:
+    if plan.soft is not None and plan.ignored is not None and len(plan.ignored):
         plan.soft = plan.soft.without(plan.ignored)
     if plan.own and plan.split is None:
         chosen = checked_implementation(plan.hard(), chosen, compute)

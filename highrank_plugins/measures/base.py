@@ -9,12 +9,14 @@ line of `results/metrics.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.utils import parametrize
 
 from highrank_plugins.analysis.retention import ColumnSpace, column_space
 from highrank_plugins.common.formatting import Figure
@@ -168,6 +170,11 @@ class ContextMeasure(TextMeasure):
                 "their --tokens-per-sample, --sample-break-mode or kind of model differ"
             )
         return own, its, target
+
+
+def in_float64(head: Head) -> Head:
+    """Return a head whose matrix keeps its rank, also if it is a product of other parameters."""
+    return deepcopy(head).double() if parametrize.is_parametrized(head, "weight") else head
 
 
 class WeightMeasure(Measure):

@@ -57,7 +57,7 @@ class SaturationMeasure(base.WeightMeasure):
     of_many = True
 
     def measure(self, words: base.Words) -> Saturation:
-        weight = words.head.weight.detach()
+        weight = base.in_float64(words.head).weight.detach()
         if not weight.isfinite().all():
             raise ValueError("the vocabulary matrix is not finite: training has diverged")
         found = spectrum([weight.double()], torch.float64)

@@ -8,7 +8,14 @@ from typing import Annotated, Self
 from highrank_plugins.analysis.unargmaxable_words import ranks_linearly, unargmaxable_classes
 from highrank_plugins.common.formatting import Bars, Figure, bar
 from highrank_plugins.common.names import layer_name
-from highrank_plugins.measures.base import CardTile, Rows, WeightMeasure, Words, register_measure
+from highrank_plugins.measures.base import (
+    CardTile,
+    Rows,
+    WeightMeasure,
+    Words,
+    in_float64,
+    register_measure,
+)
 
 SHOWN = 200  # number of words on a card
 LARGEST = 10**11  # largest M² d for which a card solves the linear programs (a few minutes)
@@ -64,7 +71,7 @@ class UnargmaxableMeasure(WeightMeasure):
             why = "do not follow the order of logits that are linear in the features"
             reason = f"not applicable: the probabilities of {layer_name(head)} {why}"
             return Unargmaxable(head.num_classes, None, False, reason, None, None)
-        found = unargmaxable_classes(head, bound=self.bound, progress=bar).tolist()
+        found = unargmaxable_classes(in_float64(head), bound=self.bound, progress=bar).tolist()
         named = [words.word(index) for index in found]
         return Unargmaxable(head.num_classes, len(found), True, "", named, found)
 

@@ -266,6 +266,8 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
         """
         if target is None:
             return self.decoder(src_tokens, state=state, **kwargs)
+        if not isinstance(target, Tensor):
+            raise UserError("--teacher: an AWD-LSTM can teach, but not learn from a teacher")
         features, new_state, raw = self.bptt_features(src_tokens, state)
         options = {"reduction": "sum", **kwargs}
         out = self.head_loss(features, target.t(), **options)

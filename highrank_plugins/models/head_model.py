@@ -178,6 +178,8 @@ class HeadModel(TrainingListener):
     def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
         """Upgrade old checkpoints as fairseq does, and fill in a new head and new positions."""
         super().upgrade_state_dict_named(state_dict, name)
+        if any(key.startswith(f"{OUTPUT}parametrizations.weight.") for key in state_dict):
+            state_dict.pop(f"{OUTPUT}weight", None)  # fairseq's copy of a tied embedding
         if self.decoder.share_input_output_embed:
             require_one_matrix(state_dict)
         self.new_parameters = [

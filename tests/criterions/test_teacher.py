@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from highrank_plugins.common.user_error import UserError
+from tests.fairseq_cli import CommandFailed
 from tests.models.small import build
 from tests.trainings import train
 
@@ -67,7 +68,8 @@ def test_several_teachers_count_as_their_mean(lm_data, teacher, tmp_path):
     assert_close(losses[2], (losses[0] + losses[1]) / 2, rtol=1e-9, atol=1e-12)
     for missing, shown in ((tmp_path / "missing.pt", "missing.pt"), ("", "an empty path")):
         with pytest.raises(UserError, match=rf"--teacher: no such file: .*{shown}$"):
-            build(lm_data, STUDENT, "--teacher", f"{teacher}:{missing}")
+            words = ["--teacher", f"{teacher}:{missing}"]
+            build(lm_data, STUDENT, *words).criterion.check_before_training()
 
 
 def refusal(built):
@@ -87,8 +89,67 @@ def test_another_dictionary_is_refused(lm_data, teacher, tmp_path):
 
 
 def test_no_teacher_is_refused(lm_data, tmp_path):
-    with pytest.raises(UserError, match="no such file"):
-        build(lm_data, STUDENT, "--teacher", tmp_path / "missing.pt")
+    for path, message in ((tmp_path / "missing.pt", "no such file"), (tmp_path, "a folder")):
+        built = build(lm_data, STUDENT, "--teacher", path)  # validation needs none
+        with pytest.raises(UserError, match=message):
+            built.criterion.check_before_training()
+    with pytest.raises(CommandFailed, match="ended with 2"):
+        train(lm_data, tmp_path / "run", STUDENT, 2, "--teacher", tmp_path / "missing.pt")
+
+
+def changed(teacher, tmp_path, change):
+    """Return another file, with `change` of the teacher's state."""
+    state = torch.load(teacher, weights_only=False)  # written by this test
+    change(state)
+    torch.save(state, tmp_path / "changed.pt")
+    return tmp_path / "changed.pt"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s["task_state"].update(languages=["xx", "yy"]), None),
+        (lambda s: s.clear(), "no training checkpoint: it lacks"),
+        (lambda s: s["model"]["decoder.output_projection.weight"].fill_(torch.nan), "diverged"),
+    ],
+)
+def test_what_cannot_teach_is_named(change, message, lm_data, teacher, tmp_path):
+    built = build(lm_data, STUDENT, "--teacher", changed(teacher, tmp_path, change), *WORDS)
+    if message is None:
+        built.criterion(built.model.train(), built.batch())
+        return
+    with pytest.raises(UserError, match=f"--teacher .*changed.pt.*{message}"):
+        built.criterion(built.model.train(), built.batch())
+
+
+def test_a_teacher_of_shorter_texts_is_named(lm_data, teacher):
+    built = build(lm_data, STUDENT, "--teacher", teacher, *WORDS)
+    model = built.model.train()
+    built.criterion(model, built.batch())
+    built.criterion.loaded[0].max_positions = lambda: 2
+    with pytest.raises(UserError, match="it takes at most 2 tokens, a batch has"):
+        built.criterion(model, built.batch())
+
+
+def test_a_teacher_moves_no_random_numbers(lm_data, teacher):
+    built = build(lm_data, STUDENT, "--teacher", teacher, *WORDS)
+    model, batch, losses = built.model.train(), built.batch(), []
+    for _ in range(2):  # it is loaded for the first one
+        torch.manual_seed(5)
+        losses.append(built.criterion(model, batch)[0].item())
+    assert losses[0] == losses[1]
+
+
+def test_an_awd_lstm_is_no_student(lm_data, teacher, tmp_path):
+    with pytest.raises(CommandFailed, match="can teach, but not learn"):
+        train(lm_data, tmp_path, "awd_lstm_lm_softmax", 2, "--teacher", teacher)
+
+
+def test_a_batch_without_targets_has_no_loss(lm_data, teacher):
+    built = build(lm_data, STUDENT, "--teacher", teacher, *WORDS, "--ignore-prefix-size", 1000)
+    loss, _, _ = built.criterion(built.model.train(), built.batch())
+    loss.backward()
+    assert loss == 0
 
 
 @pytest.mark.parametrize(
