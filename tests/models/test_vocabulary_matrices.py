@@ -52,9 +52,8 @@ def test_the_rank_of_a_product_is_that_of_its_factors():
     options = {"num_classes": 40, "feature_dim": 64, "bias": False}
     head = build_head("softmax", vocabulary="low_rank", rank=4, **options)
     tall = head.parametrizations.weight.original0.detach().double()
-    want = UnargmaxableMeasure().measure(words_of(build_head("softmax", weight=torch.nn.Parameter(tall), **(
-        options | {"feature_dim": 4}
-    )).double()))  # fmt: skip
+    narrow = options | {"feature_dim": 4, "weight": torch.nn.Parameter(tall)}
+    want = UnargmaxableMeasure().measure(words_of(build_head("softmax", **narrow).double()))
     found = UnargmaxableMeasure().measure(words_of(head))
     assert want.count > 0 and found.classes == want.classes
     assert torch.linalg.matrix_rank(in_float64(head).weight) == 4
