@@ -124,8 +124,8 @@ def test_all_kernels_are_tried_again(monkeypatch, tmp_path):
         assert done.exit_code == 1
         for line in done.output.splitlines():
             table.setdefault(line.split()[0], []).append(line)
-        assert len(table["right"]) == 15 and len(table["WRONG"]) == 1
-        assert "K=15, M=40" in table["right"][-3] and "1.0e+00 of 1.0e-05" in table["WRONG"][0]
+        assert len(table["right"]) == 23 and len(table["WRONG"]) == 1
+        assert "K=15, M=40" in table["right"][-4] and "1.0e+00 of 1.0e-05" in table["WRONG"][0]
         assert "please report" in table["impl:"][0]
     monkeypatch.setattr(trust._Trial, "compare", compare)
     assert CliRunner().invoke(app, ["doctor", "--kernels"]).exit_code == 0
