@@ -160,10 +160,10 @@ def compile_cases(cases: list[list[Any]], accuracy: bool, weights: bool, counts:
             ).to(getattr(torch, dtype))
             for tokens in batches:
                 features = torch.empty(tokens, 8, dtype=getattr(torch, dtype), requires_grad=True)
-                # with "sum", float16 would check whether gradients are finite
                 target: Any = torch.zeros(tokens, dtype=torch.int64)
                 if weights:
                     target = targets.labels(target, smoothing)
+                # with "sum", float16 would check whether gradients are finite
                 out = head.nll(
                     features, target, label_smoothing=0.0 if weights else smoothing,
                     reduction="none" if dtype == "float16" else "sum", accuracy=accuracy,

@@ -158,7 +158,7 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             raise UserError(f"--teacher {path}: {error}") from None
         except KeyError as error:  # fairseq upgrades old formats
             raise UserError(
-                f"--teacher {path} is no training checkpoint: it lacks {error}"
+                f"--teacher {path}: it is not a training checkpoint, since it lacks {error}"
             ) from None
         if not getattr(teacher, "computes_loss", False):
             raise UserError(f"--teacher {path}: expected a model with a head of this package")

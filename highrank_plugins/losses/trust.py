@@ -192,7 +192,7 @@ class _Trial:
         """Return torch's kernels, which keep mixed logits in the dtype of the others' chunks."""
         dtype = self.dtype
 
-        class RoundedKernels(Kernels if self.plan.soft is None else TargetKernels):  # type: ignore[misc]
+        class RoundedKernels(Kernels if self.plan.soft is None else TargetKernels):  # type: ignore[misc]  # a base by plan
             def tree_forward(self, tree: TreeBlock, out_NS: Tensor) -> None:
                 super().tree_forward(tree, out_NS)
                 out_NS.copy_(out_NS.to(dtype))

@@ -108,18 +108,25 @@ def changed(teacher, tmp_path, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda s: s["task_state"].update(languages=["xx", "yy"]), None),
-        (lambda s: s.clear(), "no training checkpoint: it lacks"),
+        (lambda s: s.clear(), "not a training checkpoint, since it lacks"),
         (lambda s: s["model"]["decoder.output_projection.weight"].fill_(torch.nan), "diverged"),
     ],
 )
 def test_what_cannot_teach_is_named(change, message, lm_data, teacher, tmp_path):
     built = build(lm_data, STUDENT, "--teacher", changed(teacher, tmp_path, change), *WORDS)
-    if message is None:
-        built.criterion(built.model.train(), built.batch())
-        return
     with pytest.raises(UserError, match=f"--teacher .*changed.pt.*{message}"):
         built.criterion(built.model.train(), built.batch())
+
+
+def test_a_teacher_of_the_reverse_direction_is_refused(mt_data, tmp_path):
+    train(mt_data, tmp_path, "transformer_mos", 2)
+    path = tmp_path / "checkpoint_last.pt"
+    for languages in (["en", "de"], ["de", "en"]):
+        path = changed(path, tmp_path, lambda s, to=languages: s["task_state"].update(languages=to))
+        built = build(mt_data, "transformer_softmax_tiny", "--teacher", path, *WORDS)
+        if languages == ["en", "de"]:
+            built.criterion(built.model.train(), built.batch())
+    assert "the model translates de to en; exchange the two" in refusal(built)
 
 
 def test_a_teacher_of_shorter_texts_is_named(lm_data, teacher):

@@ -80,7 +80,7 @@ def test_the_logarithm_of_narrow_probabilities_is_wide(dtype):
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_a_teachers_small_probabilities_are_kept(case):
-    """In float32 those of a mixture underflow."""
+    """Let the probabilities of a mixture underflow in float32."""
     teacher = case.build(classes=CLASSES, dtype=torch.float32)
     teacher.weight.data.mul_(300)
     x = torch.randn(TOKENS, teacher.feature_dim, generator=torch.Generator().manual_seed(0))

@@ -47,7 +47,7 @@ def test_averages_copy_the_codes_of_a_codebook(lm_data, tmp_path):
 
 
 def test_the_rank_of_a_product_is_that_of_its_factors():
-    """In float32 the product of factors of rank 4 has more dimensions, of rounding errors."""
+    """Measure factors of rank 4, whose product in float32 has a higher rank by rounding."""
     torch.manual_seed(0)
     options = {"num_classes": 40, "feature_dim": 64, "bias": False}
     head = build_head("softmax", vocabulary="low_rank", rank=4, **options)
