@@ -27,7 +27,7 @@ CALLS = [
     ({"weight": torch.ones(2)}, ["weight", "(3,)", "(2,)"]),
     ({"target": [0, 1, 2]}, ["target", "expected a tensor, got list"]),
     ({"target": torch.zeros(3, dtype=LONG, device="meta")}, ["target", "on cpu", "meta"]),
-    ({"weight": torch.ones(3, device="meta")}, ["weight", "on cpu", "meta", "move it"]),
+    ({"weight": torch.ones(3, device="meta")}, ["weight", "on cpu", "meta"]),
     ({"weight": torch.ones(())}, ["weight", "(3,)", "()"]),
     ({"memory": 8}, ["memory", "8 bytes", "one token"]),
     ({"memory": 0}, ["memory", "above 0", "None", "0"]),

@@ -10,8 +10,7 @@ import torch
 
 from highrank_plugins.losses import nll as choice
 from highrank_plugins.losses.kernels.compiled import KernelInput
-from highrank_plugins.losses.kernels.cpp import build as cpp
-from highrank_plugins.losses.kernels.cpp.passes import softmax
+from highrank_plugins.losses.kernels.cpp.passes import kernels_on, softmax
 from highrank_plugins.losses.plan import ClassWeights, KernelFunction, Scores, SoftmaxBlock
 from tests.heads.cases import MOS, SOFTMAX, STRUCTURES, make_features
 from tests.losses.implementations import (
@@ -169,4 +168,4 @@ def test_a_prior_counts_next_to_large_logits():
 
 def test_a_device_other_than_a_cpu_is_refused():
     with pytest.raises(ValueError, match="'cpp' needs a CPU, but the features are on cuda"):
-        cpp.check_available(torch.device("cuda"))
+        kernels_on(torch.device("cuda"))

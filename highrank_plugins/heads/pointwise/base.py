@@ -84,12 +84,7 @@ class Pointwise(Part):
     def prepare_vjp(self, tensors: Named, sums: Named, dtype: torch.dtype) -> VJP:
         """Return f without a graph, see `VJP`: of `VJPS`, or by autograd.
 
-        Its results may overwrite the memory of its arguments, which the caller gives up.
-
-        Args:
-            tensors: as `tensors()` returns them, detached.
-            sums: where the pullback adds the gradients of those `tensors` that are wanted.
-            dtype: of the logits, float32 or float64.
+        It may overwrite its arguments. The pullback adds gradients of `tensors` to their `sums`.
         """
         known = self.kernel_function
         if known is not None and known.family in VJPS:

@@ -93,15 +93,17 @@ class TritonKernels(CompiledKernels):
             self.add_table_gradients(self.tables.totals)
 
     def run_softmax(
-        self, given: KernelInput, block: SoftmaxBlock, scores: Scores, log_probs: Tensor | None
-    ) -> None:
+        self, given: KernelInput, block: SoftmaxBlock, scores: Scores,
+        log_probs: Tensor | None = None,
+    ) -> None:  # fmt: skip
         if log_probs is not None:  # scores alone
             block, scores = block._replace(factor_N=None), Scores(scores.nll_N)
         self._softmax(given, block, scores, None, log_probs)
 
     def run_mixture(
-        self, given: KernelInput, block: MixtureBlock, scores: Scores, log_probs: Tensor | None
-    ) -> None:
+        self, given: KernelInput, block: MixtureBlock, scores: Scores,
+        log_probs: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """Fill the scores, and write gradients: no token underflows.
 
         The steps are: log-sum-exps of all rows; the posterior of the components [N, K], by torch;
