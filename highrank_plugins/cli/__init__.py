@@ -11,7 +11,8 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from errno import ENOENT
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +23,6 @@ from typer.core import TyperGroup
 from typer.models import OptionInfo
 
 import highrank_plugins
-from highrank_plugins.cli.options import user_errors
 from highrank_plugins.common.names import did_you_mean, flag
 from highrank_plugins.common.patching import defer_statistics
 from highrank_plugins.common.user_error import explained, has_no_reader, leave
@@ -48,12 +48,23 @@ COMMANDS = {
     "doctor": ("Show versions, devices, missing packages; try a disk.", "doctor:doctor"),
     # for recipes and studies
     "train": ("Check a configuration, and write its commands.", "train:train"),
-    "results": ("Show records alone, for scripts.", "compare:results"),
     "match": ("Change widths until two models are equally large.", "train:match"),
 }
-HIDDEN = ("train", "match", "results")
+HIDDEN = ("train", "match")
 
 Commands = Mapping[str, Callable[..., None]]
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Report ValueError, FloatingPointError (messages say where) and OSError without traceback."""
+    try:
+        yield
+    except (ValueError, OSError, FloatingPointError) as error:
+        if isinstance(error, BrokenPipeError) and has_no_reader():
+            raise
+        typer.echo(f"highrank: {explained(error)}", err=True)
+        raise typer.Exit(2) from None
 
 
 def make_group(commands: Commands, plumbing: Commands | None = None) -> typer.Typer:
@@ -62,10 +73,8 @@ def make_group(commands: Commands, plumbing: Commands | None = None) -> typer.Ty
     `plumbing` is for recipes, and not in the help.
     """
     group = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
-    for name, function in commands.items():
-        group.command(name)(with_help(function))
-    for name, function in (plumbing or {}).items():
-        group.command(name, hidden=True)(with_help(function))
+    for name, function in {**commands, **(plumbing or {})}.items():
+        group.command(name, hidden=name not in commands)(with_help(function))
     return group
 
 
@@ -82,16 +91,12 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
     told: list[inspect.Parameter] = []
     models = {}
     for name, parameter in signature.parameters.items():
-        kind, default = parameter.annotation, parameter.default
+        kind = parameter.annotation
         if fields := getattr(kind, "model_fields", None):
             models[name] = kind
-            told += [_parameter(field, info.annotation, info) for field, info in fields.items()]
-        elif hasattr(default, "json_schema_extra"):
-            told.append(_parameter(name, kind, default))
+            told += [_told(field, info.annotation, info) for field, info in fields.items()]
         else:
-            told.append(_with_help(parameter))
-    for parameter in told:
-        _name_value(parameter)
+            told.append(_told(name, kind, parameter.default))
 
     @functools.wraps(command)
     def checked(**given: Any) -> None:
@@ -99,8 +104,6 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
         with user_errors():
             for name in _INPUTS:
                 _refuse_missing(_listed(given.get(name)), is_file=name in _FILES)
-            if exported := given.get("exported"):
-                _refuse_missing([exported / "config.json"], is_file=True)
             _refuse_replacing(given)
             for name, model in models.items():
                 given[name] = _model(model, {of: given.pop(of) for of in model.model_fields})
@@ -121,46 +124,32 @@ def _model(kind: Callable[..., Any], values: dict[str, Any]) -> Any:
         raise ValueError(f"{flag(str(wrong['loc'][0]))} {wrong['input']}: {wrong['msg']}") from None
 
 
-def _with_help(parameter: inspect.Parameter) -> inspect.Parameter:
-    annotation, default = parameter.annotation, parameter.default
-    if isinstance(next(iter(getattr(annotation, "__metadata__", ())), None), str):
-        kind, text = get_args(annotation)
-        info = typer.Option(*_flags(parameter.name, kind), help=text)
-        if default is inspect.Parameter.empty:
-            info = typer.Argument(help=text)
-        annotation = Annotated[kind, info]
-    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
-
-
-def _parameter(name: str, kind: Any, field: Any) -> inspect.Parameter:
-    """Return the option of a field of pydantic, with its help, its bounds and its default."""
-    shown = field.json_schema_extra or {}
-    bounds = {
-        option: getattr(one, bound)
-        for bound, option in (("ge", "min"), ("le", "max"))
-        for one in field.metadata
-        if hasattr(one, bound)
-    }
-    names = [shown["words"]] if "words" in shown else _flags(name, kind)
-    info = typer.Option(*names, help=field.description, metavar=shown.get("metavar"), **bounds)
-    default = inspect.Parameter.empty if field.is_required() else field.default
+def _told(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    """Return a parameter of a command with typer's option or argument."""
+    kind, info = get_args(annotation) if hasattr(annotation, "__metadata__") else (annotation, None)
+    names = [flag(name)] if kind is bool else []  # typer would add `--no-`
+    required = inspect.Parameter.empty
+    if hasattr(default, "json_schema_extra"):
+        shown = default.json_schema_extra or {}
+        bounds = {
+            option: getattr(one, bound)
+            for bound, option in (("ge", "min"), ("le", "max"))
+            for one in default.metadata
+            if hasattr(one, bound)
+        }
+        names, metavar = [shown["words"]] if "words" in shown else names, shown.get("metavar")
+        info = typer.Option(*names, help=default.description, metavar=metavar, **bounds)
+        default = required if default.is_required() else default.default
+    elif isinstance(info, str):
+        is_argument = default is required
+        info = typer.Argument(help=info) if is_argument else typer.Option(*names, help=info)
+    if isinstance(info, OptionInfo) and info.metavar is None:
+        word = name.rpartition("_")[2].upper()
+        kinds = {kind, *get_args(kind)}.union(*map(get_args, get_args(kind)))
+        values = {int: "N", float: word if word == "SECONDS" else "NUMBER", Path: "PATH", str: word}
+        info.metavar = next((values[one] for one in values if one in kinds), None)
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, keyword, default=default, annotation=Annotated[kind, info])
-
-
-def _flags(name: str, kind: Any) -> list[str]:
-    """Return the name that typer cannot derive: a flag's, which has no `--no-`."""
-    return [flag(name)] if kind is bool else []
-
-
-def _name_value(parameter: inspect.Parameter) -> None:
-    for option in getattr(parameter.annotation, "__metadata__", ()):
-        if isinstance(option, OptionInfo) and option.metavar is None:
-            kind, word = parameter.annotation.__origin__, parameter.name.rpartition("_")[2].upper()
-            kinds = {kind, *get_args(kind)}.union(*map(get_args, get_args(kind)))
-            values = {int: "N", float: word if word == "SECONDS" else "NUMBER"}
-            values |= {Path: "PATH", str: word}
-            option.metavar = next((values[one] for one in values if one in kinds), None)
 
 
 # parameters that name what a command reads with torch or fairseq, whose imports take seconds

@@ -8,6 +8,11 @@ import typer
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Checkpoint, Data, UserDir, names, report
 from highrank_plugins.common.blocks import BlockOptions, option
+from highrank_plugins.common.files import plain, read_json, write_json, write_text
+from highrank_plugins.common.formatting import Lines
+from highrank_plugins.common.names import distinct_names
+from highrank_plugins.common.provenance import typed_command
+from highrank_plugins.reports import plots
 
 if TYPE_CHECKING:
     from highrank_plugins.inference.collector import Collector, Processes
@@ -55,8 +60,6 @@ def card(
     needs neither network nor scripts. A section that does not apply to the model is left out.
     More in docs/howto/card.md.
     """
-    from highrank_plugins.common.files import plain, write_json, write_text
-    from highrank_plugins.common.provenance import typed_command
     from highrank_plugins.reports.card.gather import make_card
     from highrank_plugins.reports.card.page import render
 
@@ -93,8 +96,8 @@ def collect(
         quantities = names("--what", what)
         collector = settings.collector(checkpoint, data, processes)
         done = write_collection(collector, output, quantities)
-        if processes.rank == 0:
-            report(done, None)
+    if processes.rank == 0:
+        report(done)
 
 
 def spectra(
@@ -114,11 +117,7 @@ def spectra(
     The plot shows the relative singular values, as figure 7 of Parthiban et al. 2021 does with
     --linear 500, or as figure 1 of Yang et al. 2018 does with --curve cumulative.
     """
-    from highrank_plugins.common.formatting import Lines
-    from highrank_plugins.common.names import distinct_names
-    from highrank_plugins.reports.plots import check_plot, draw
-
-    check_plot(plot)
+    plots.check_plot(plot)
     if linear is not None and curve != "relative":
         raise ValueError("--linear draws relative values; leave --curve out")
     read = dict(zip(distinct_names(results), map(_spectrum, results), strict=True))
@@ -126,17 +125,16 @@ def spectra(
     report({"models": models}, output)
     if plot is None:
         return
-    curves: dict[str, Any] = {}
-    for name, (numbers, values) in read.items():
-        label = f"{name} (rank {numbers['press_rank']:,})"
-        places = range(1, len(values[:linear]) + 1)
-        curves[label] = places, values[:linear]
-        if curve == "cumulative":
-            curves[label] = values[::-1], [place / len(values) for place in places]
     axes, scale = ("index i of the singular value", "σᵢ / σ₁"), "linear" if linear else "loglog"
     if curve == "cumulative":
         axes, scale = ("σᵢ / σ₁", "share of the singular values up to it"), "linear"
-    draw(plot, Lines(curves, "Singular values of the log-probabilities", axes, scale))
+    curves: dict[str, Any] = {}
+    for name, (numbers, values) in read.items():
+        places = range(1, len(values[:linear]) + 1)
+        shares = values[::-1], [place / len(values) for place in places]
+        label = f"{name} (rank {numbers['press_rank']:,})"
+        curves[label] = shares if curve == "cumulative" else (places, values[:linear])
+    plots.draw(plot, Lines(curves, "Singular values of the log-probabilities", axes, scale))
 
 
 _NUMBERS = (
@@ -146,8 +144,6 @@ _NUMBERS = (
 
 def _spectrum(path: Path) -> tuple[dict[str, Any], list[float]]:
     """Return the numbers in a result of `measure spectrum`, and σᵢ/σ₁."""
-    from highrank_plugins.common.files import read_json
-
     try:
         written: dict[str, Any] = read_json(path)
         values = [float(value) for value in written["singular_values"]]

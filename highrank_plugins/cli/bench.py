@@ -5,10 +5,14 @@ from typing import Annotated
 
 import typer
 
-from highrank_plugins.benchmarks.case import BenchSettings
+from highrank_plugins.benchmarks import rows
+from highrank_plugins.benchmarks.case import BenchSettings, check_device
+from highrank_plugins.benchmarks.estimate import Training, estimates_table, run_estimates
+from highrank_plugins.benchmarks.run import Benchmark, run_losses, run_models
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Changes, UserDir, echo_markdown, names, numbers
 from highrank_plugins.common.blocks import option
+from highrank_plugins.training.configuration import load
 
 PRESET = "Case or group of benchmarks/presets.yaml; may be repeated."
 
@@ -49,8 +53,6 @@ def loss(
 
     Times forward and backward passes together.
     """
-    from highrank_plugins.benchmarks.run import Benchmark, run_losses
-
     given = {name: getattr(settings, name) for name in ("reduction", "head", "pointwise")}
     changes = settings.changes(**given, user_dir=user_dir)
     sizes = {n: getattr(settings, n) for n in ("tokens", "components", "classes", "memory")}
@@ -76,8 +78,6 @@ def train(
 
     Example: highrank bench train --preset ui_strings_en_de
     """
-    from highrank_plugins.benchmarks.run import Benchmark, run_models
-
     benchmark = Benchmark("generate" if generate else "train", settings, echo_markdown)
     if run_models(preset, model, settings.changes(user_dir=user_dir), benchmark):
         raise typer.Exit(1)
@@ -105,12 +105,7 @@ def estimate(
 
     Measures one step on this machine and extrapolates.
     """
-    from highrank_plugins.training.configuration import load
-
-    loaded = {str(path): load(path, change) for path in file}  # before torch, which takes seconds
-    from highrank_plugins.benchmarks.case import check_device
-    from highrank_plugins.benchmarks.estimate import Training, estimates_table, run_estimates
-
+    loaded = {str(path): load(path, change) for path in file}
     check_device(device)
     trainings = [Training.of(name, settings, devices) for name, settings in loaded.items()]
     changes = {"dtype": dtype, "device": device}
@@ -126,11 +121,8 @@ def table(csv: Annotated[list[Path], "CSV files of --csv."]) -> None:
 
     Example: highrank bench table losses.csv
     """
-    from highrank_plugins.benchmarks.rows import read_csv
-    from highrank_plugins.benchmarks.rows import table as as_table
-
-    files = [read_csv(path) for path in csv]
-    pages = (f"{rows[0].machine}\n\n{as_table(rows)}" for rows in files)
+    files = [rows.read_csv(path) for path in csv]
+    pages = (f"{file[0].machine}\n\n{rows.table(file)}" for file in files)
     echo_markdown("\n".join(pages), nl=False)
 
 

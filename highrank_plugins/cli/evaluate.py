@@ -5,20 +5,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from highrank_plugins.analysis.scored_text import Tokens
 from highrank_plugins.cli import make_group
-from highrank_plugins.cli.options import Data, UserDir, is_printed, numbers
+from highrank_plugins.cli.options import Data, UserDir, is_printed, numbers, refuse_idle
 from highrank_plugins.common.blocks import BlockOptions, option
-from highrank_plugins.common.names import flag
+from highrank_plugins.common.files import write_json, write_text
+from highrank_plugins.common.names import Score
 from highrank_plugins.common.provenance import typed_command
+from highrank_plugins.results import perplexity, scoring
+from highrank_plugins.training import generation
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
-
-if TYPE_CHECKING:
-    from highrank_plugins.common.names import Score
 
 
 def generate(
@@ -34,9 +34,6 @@ def generate(
 
     The lines are those of fairseq-generate, sorted by sentence.
     """
-    from highrank_plugins.common.files import write_text
-    from highrank_plugins.training import generation
-
     lines = generation.generate(command, processes)
     if processes > 1:
         count = len({line.partition(b"\t")[0] for line in lines if line.startswith(b"H-")})
@@ -87,11 +84,8 @@ def score(
     byte; only the last two compare models with different pieces. The end of a line counts as a
     piece, a word and a byte.
     """
-    from highrank_plugins.common.files import write_json, write_text
-    from highrank_plugins.results import perplexity, scoring
-
     if perplexity.is_eval_lm(generated):
-        _refuse_idle(options)
+        refuse_idle(options, ("output",), "for perplexities")
         return write_or_print(perplexity.of_text(generated, reference), options.output)
     tokenise, output, measures = options.tokenise, options.output, options.measures
     if options.compound_split:
@@ -117,17 +111,8 @@ def score(
     write_or_print(scores, output)
 
 
-def _refuse_idle(options: ScoreOptions) -> None:
-    """Refuse options that only scores of translations have."""
-    for name, field in ScoreOptions.model_fields.items():
-        if name != "output" and (value := getattr(options, name)) != field.default:
-            raise ValueError(f"{flag(name)} {value}: changes nothing for perplexities")
-
-
-def write_or_print(scores: "dict[str, Score]", output: Path | None) -> None:
+def write_or_print(scores: dict[str, Score], output: Path | None) -> None:
     """Write values and signatures as JSON, or print a line of each without an output."""
-    from highrank_plugins.common.files import write_json
-
     if output is not None:
         said = {name: asdict(score).items() for name, score in scores.items()}
         write_json(output, {name: {k: v for k, v in of if v != ""} for name, of in said.items()})
@@ -214,10 +199,5 @@ def cache_eval(
 
 
 evaluate = make_group(
-    {
-        "generate": generate,
-        "score": score,
-        "dynamic": dynamic_eval,
-        "cache": cache_eval,
-    }
+    {"generate": generate, "score": score, "dynamic": dynamic_eval, "cache": cache_eval}
 )

@@ -1,14 +1,16 @@
 """Provide `highrank launch`, which trains on several processes."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from highrank_plugins.common.files import write_text
+from highrank_plugins.common.folders import held_alone
 from highrank_plugins.training.blocks import LaunchSettings
-
-if TYPE_CHECKING:
-    from highrank_plugins.training.launch.plan import Plan
+from highrank_plugins.training.fairseq_options import check_command
+from highrank_plugins.training.launch import batch_job, plan, supervise
+from highrank_plugins.training.launch.torchrun import describe
 
 
 def launch(
@@ -22,36 +24,34 @@ def launch(
     SIGTERM or SIGUSR1 saves a checkpoint and ends with exit code 75; the same command resumes from
     it. Run the same command on every node. See docs/howto/clusters.md.
     """
-    from highrank_plugins.training.fairseq_options import check_command
-    from highrank_plugins.training.launch.plan import Plan, refuse_missing, save_dir
-    from highrank_plugins.training.launch.supervise import launch as supervise
-    from highrank_plugins.training.launch.torchrun import describe
-
     if settings.slurm is not None:
         _check_slurm(settings)
     elif not settings.dry_run:
-        refuse_missing(command)
-    nodes = settings.nodes
+        plan.refuse_missing(command)
+    nodes, restarts = settings.nodes, settings.max_restarts
     gpus, per_node = devices(settings)
-    restarts = settings.max_restarts
-    plan = Plan(
-        _complete(command, settings, nodes * per_node),
-        settings.log_dir or save_dir(command) / "logs", nodes, per_node, gpus, settings.rendezvous,
-        settings.rendezvous_timeout, (3 if nodes > 1 else 0) if restarts is None else restarts,
-        settings.stall_timeout,
+    log_dir = settings.log_dir or plan.save_dir(command) / "logs"
+    made = plan.Plan(
+        _complete(command, settings, nodes * per_node), log_dir, nodes, per_node, gpus,
+        settings.rendezvous, settings.rendezvous_timeout,
+        (3 if nodes > 1 else 0) if restarts is None else restarts, settings.stall_timeout,
     )  # fmt: skip
     if settings.dry_run:
         check_command(command)
     if settings.slurm is not None:
-        _slurm(plan, settings, settings.slurm)
+        _slurm(made, settings, settings.slurm)
     elif settings.submit or settings.sbatch or settings.prologue or _directives(settings):
         raise ValueError(
             "--submit, --sbatch, --account, --qos, --mem and --prologue need --slurm FILE"
         )
     elif settings.dry_run:
-        typer.echo(describe(plan))
+        typer.echo(describe(made))
     else:
-        raise typer.Exit(supervise(plan, lambda line: typer.echo(f"highrank: {line}", err=True)))
+        raise typer.Exit(supervise.launch(made, _say))
+
+
+def _say(line: str) -> None:
+    typer.echo(f"highrank: {line}", err=True)
 
 
 def _check_slurm(settings: LaunchSettings) -> None:
@@ -81,8 +81,6 @@ def devices(settings: LaunchSettings) -> tuple[bool, int]:
 
 
 def _complete(command: list[str], settings: LaunchSettings, world_size: int) -> tuple[str, ...]:
-    from highrank_plugins.training.launch import plan
-
     tokens, streams = settings.effective_tokens, settings.effective_streams
     if tokens is not None and streams is not None:
         raise ValueError("--effective-tokens and --effective-streams exclude each other")
@@ -92,7 +90,7 @@ def _complete(command: list[str], settings: LaunchSettings, world_size: int) -> 
         command, line = plan.with_effective_streams(command, streams, world_size)
     else:
         return tuple(command)
-    typer.echo(f"highrank: {line}", err=True)
+    _say(line)
     return tuple(command)
 
 
@@ -102,29 +100,20 @@ def _directives(settings: LaunchSettings) -> list[str]:
     return [f"--{name}={value}" for name, value in own.items() if value is not None]
 
 
-def _slurm(plan: "Plan", settings: LaunchSettings, script: Path) -> None:
-    from highrank_plugins.common.files import write_text
-    from highrank_plugins.common.folders import held_alone
-    from highrank_plugins.training.launch.batch_job import (
-        Job,
-        check_characters,
-        require_slurm,
-        sbatch_script,
-        submit_once,
-    )
-
+def _slurm(made: plan.Plan, settings: LaunchSettings, script: Path) -> None:
     directives = [*_directives(settings), *(settings.sbatch or ())]
-    job = Job(script.stem, settings.one_gpu_each, settings.grace, directives, settings.prologue)
-    check_characters([str(script), *job.directives, *plan.command])
-    text = sbatch_script(plan, job)
+    one_each, grace = settings.one_gpu_each, settings.grace
+    job = batch_job.Job(script.stem, one_each, grace, directives, settings.prologue)
+    batch_job.check_characters([str(script), *job.directives, *made.command])
+    text = batch_job.sbatch_script(made, job)
     if settings.dry_run:
         typer.echo(text, nl=False)
     elif settings.submit:
-        require_slurm()
-        busy = f"another highrank launch submits a job for {plan.log_dir}: wait until it has ended"
-        with held_alone(plan.log_dir / ".submit", busy):
-            typer.echo(submit_once(plan, job, script, text))
+        batch_job.require_slurm()
+        busy = f"another highrank launch submits a job for {made.log_dir}: wait until it has ended"
+        with held_alone(made.log_dir / ".submit", busy):
+            typer.echo(batch_job.submit_once(made, job, script, text))
     else:
-        plan.log_dir.mkdir(parents=True, exist_ok=True)  # SLURM does not create it
+        made.log_dir.mkdir(parents=True, exist_ok=True)  # SLURM does not create it
         write_text(script, text)
         typer.echo(f"sbatch {script}")

@@ -10,6 +10,7 @@ import typer
 
 import highrank_plugins
 from highrank_plugins.cli.options import UserDir, echo_markdown
+from highrank_plugins.common.formatting import table
 
 if TYPE_CHECKING:
     from highrank_plugins.heads.registry import Registry
@@ -35,7 +36,6 @@ def listings(
 
 
 def _heads() -> None:
-    from highrank_plugins.common.formatting import table
     from highrank_plugins.heads.base import HEADS
     from highrank_plugins.heads.pointwise import POINTWISE
     from highrank_plugins.heads.vocabulary import VOCABULARY
@@ -78,8 +78,6 @@ def _rows(registry: "Registry[Any]") -> Iterator[tuple[str, tuple[str, str, str]
 
 
 def _recipes() -> None:
-    from highrank_plugins.common.formatting import table
-
     folder = Path(highrank_plugins.__file__).parents[1] / "recipes"
     scripts = sorted(folder.glob("*/run.sh"))
     if not scripts:

@@ -8,6 +8,7 @@ import typer
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import UserDir
 from highrank_plugins.common.blocks import option
+from highrank_plugins.training import checkpoints
 
 
 def average(
@@ -24,8 +25,6 @@ def average(
 
     Holds at most two checkpoints in memory.
     """
-    from highrank_plugins.training import checkpoints as choice
-
     if output.is_dir():
         raise ValueError(f"--output {output} is a directory: name the file to write")
     if output.exists() and output.resolve().parent == directory.resolve():
@@ -34,13 +33,13 @@ def average(
             "average cannot be resumed from"
         )
     if best is None:
-        paths = choice.last_checkpoints(directory, last or 5)
+        paths = checkpoints.last_checkpoints(directory, last or 5)
     elif last is not None:
         raise ValueError("--last and --best exclude each other")
     else:
-        paths = choice.best_checkpoints(directory, best)
+        paths = checkpoints.best_checkpoints(directory, best)
     typer.echo(f"averaging {', '.join(path.name for path in paths)} of {directory}")
-    choice.average_checkpoints(paths, output)
+    checkpoints.average_checkpoints(paths, output)
 
 
 def best_checkpoint(
@@ -52,9 +51,7 @@ def best_checkpoint(
 
     Compares the scores of --best-checkpoint-metric, the validation loss by default.
     """
-    from highrank_plugins.training.checkpoints import best_checkpoint
-
-    typer.echo(best_checkpoint(directories))
+    typer.echo(checkpoints.best_checkpoint(directories))
 
 
 def export(

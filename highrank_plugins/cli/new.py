@@ -10,11 +10,11 @@ import typer
 
 import highrank_plugins
 from highrank_plugins.common.blocks import option
+from highrank_plugins.common.files import write_text
+from highrank_plugins.common.folders import new_folder
+from highrank_plugins.data.own_files import check_languages, find_parts
+from highrank_plugins.studies.definition import RECIPES
 
-_Text = Annotated[
-    Path | None,  # not `data`, which has to be a file or a folder
-    typer.Option("--data", help="Your text, to copy (default: put it into FOLDER/text)."),
-]
 _LAYERS = ("softmax", "mixtape", "mos", "sigsoftmax")
 
 
@@ -24,7 +24,10 @@ def new(
     language_model: bool = option(False, "Compare language models."),
     source: str | None = option(None, "Language to translate from, such as cs."),
     target: str | None = option(None, "Language to translate to, such as en."),
-    text: _Text = None,
+    # not `data`, which has to be a file or a folder
+    text: Path | None = option(
+        None, "Your text, to copy (default: put it into FOLDER/text).", {"words": "--data"}
+    ),
 ) -> None:
     """Make a folder to compare layers on your own text.
 
@@ -32,11 +35,6 @@ def new(
 
     It has a recipe with its configurations, a study of four layers × three seeds, and a README.
     """
-    from highrank_plugins.common.files import write_text
-    from highrank_plugins.common.folders import new_folder
-    from highrank_plugins.data.own_files import check_languages, find_parts
-    from highrank_plugins.studies.definition import RECIPES
-
     if translation == language_model:
         raise ValueError("give one of --translation and --language-model")
     if translation != bool(source and target) or (language_model and (source or target)):
@@ -71,8 +69,6 @@ def _check_name(folder: Path) -> None:
 
 
 def _script(recipe: Path, source: str | None, target: str | None) -> str:
-    from highrank_plugins.studies.definition import RECIPES
-
     script = (recipe / "run.sh").read_text(encoding="utf-8")
     script = script.replace('"$(dirname -- "${BASH_SOURCE[0]}")/../lib', f'"{RECIPES / "lib"}')
     for name, language in (("source", source), ("target", target)):

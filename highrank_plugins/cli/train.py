@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from highrank_plugins.cli import app, as_command, make_group
+from highrank_plugins.cli.launch import devices, launch
 from highrank_plugins.cli.options import (
     Changes,
     names,
@@ -16,13 +17,17 @@ from highrank_plugins.cli.options import (
     print_or_write,
     require_code,
 )
-from highrank_plugins.common.blocks import option
+from highrank_plugins.common.blocks import ConfigurationError, Tree, option
+from highrank_plugins.common.files import write_text
 from highrank_plugins.common.names import option_name
-
-if TYPE_CHECKING:
-    from highrank_plugins.common.blocks import Tree
-    from highrank_plugins.training.command_line import Launch
-    from highrank_plugins.training.configuration import Configuration
+from highrank_plugins.data.corpus_files import check_languages, read_corpus
+from highrank_plugins.studies import members
+from highrank_plugins.studies.definition import recipe_folder
+from highrank_plugins.training import command_line as lines
+from highrank_plugins.training import configuration
+from highrank_plugins.training.blocks import LaunchSettings, program_of
+from highrank_plugins.training.fairseq_options import check_options
+from highrank_plugins.training.model_size import check_space
 
 
 def configure(
@@ -41,10 +46,6 @@ def configure(
 
     An unchanged configuration is not checked again.
     """
-    from highrank_plugins.common.files import write_text
-    from highrank_plugins.training import configuration
-    from highrank_plugins.training.fairseq_options import check_options
-
     tree = configuration.load_tree(file, change or [])
     settings = configuration.validate(tree)
     same = output.is_file() and output.read_text(encoding="utf-8") == settings.text()
@@ -64,14 +65,11 @@ def configure(
         write_text(output, settings.text())
 
 
-def check_measures(configuration: "Configuration", tree: "Tree") -> None:
+def check_measures(settings: configuration.Configuration, tree: Tree) -> None:
     """Check names and values in the blocks of measures, whose options are those of commands."""
-    from highrank_plugins.common.blocks import ConfigurationError
-    from highrank_plugins.training.blocks import program_of
-
     problems = []
-    for measure in configuration.measures:
-        program, options = program_of(measure).words, configuration.options(measure)
+    for measure in settings.measures:
+        program, options = program_of(measure).words, settings.options(measure)
         command: Any = typer.main.get_command(app)
         for word in program.split()[1:]:
             command = command.get_command(None, word) if hasattr(command, "commands") else command
@@ -98,11 +96,8 @@ def _measure_problems(measure: str, command: Any, options: dict[str, Any]) -> It
 
 
 def _write_commands(
-    settings: "Configuration", folder: Path, words: list[str], corpus: Path | None
+    settings: configuration.Configuration, folder: Path, words: list[str], corpus: Path | None
 ) -> None:
-    from highrank_plugins.data.corpus_files import check_languages, read_corpus
-    from highrank_plugins.training.command_line import write_recipe_files
-
     more: dict[str, Any] = {"dry_run": "yes" if "--dry-run" in words else ""}
     if corpus is not None:
         files = read_corpus(corpus)
@@ -112,15 +107,11 @@ def _write_commands(
         more |= {"archives": list(files.files), "gigabytes": str(files.gigabytes or 0)}
     saved = folder.parent / "train"
     launch = _launch(settings, words, saved) if words or settings.launch else None
-    write_recipe_files(settings, folder, launch, more)
+    lines.write_recipe_files(settings, folder, launch, more)
 
 
-def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch":
+def _launch(settings: configuration.Configuration, words: list[str], saved: Path) -> lines.Launch:
     """Rehearse the launch, and print its output if `words` have --dry-run."""
-    from highrank_plugins.cli.launch import devices, launch
-    from highrank_plugins.training import command_line as lines
-    from highrank_plugins.training.blocks import LaunchSettings
-
     command = as_command(launch)
     options = lines.unreplaced(lines.launch_defaults(settings), words)
     train = lines.launched(settings.train)
@@ -165,10 +156,7 @@ def space(
 
     Example: highrank train space config.yaml train data-bin train
     """
-    from highrank_plugins.training.configuration import load
-    from highrank_plugins.training.model_size import check_space
-
-    check_space(load(config).options(block), data, save_dir)
+    check_space(configuration.load(config).options(block), data, save_dir)
 
 
 train = make_group({}, {"configure": configure, "space": space})
@@ -195,23 +183,16 @@ def match(
 
     Example: highrank match small/mos --to small/softmax --by parameters
     """
-    from highrank_plugins.studies.definition import recipe_folder
-    from highrank_plugins.studies.members import (
-        find_configuration,
-        match_configurations,
-        matched_yaml,
-        shared_dictionary_size,
-    )
-    from highrank_plugins.training import configuration
-
     folder = recipe_folder(recipe, Path())
-    base, target = (find_configuration(folder, name) for name in (system, to))
+    base, target = (members.find_configuration(folder, name) for name in (system, to))
     settings, reference = configuration.load(base), configuration.load(target)
-    count = words or (0 if data else shared_dictionary_size(folder.name, settings, reference))
+    count = words or (
+        0 if data else members.shared_dictionary_size(folder.name, settings, reference)
+    )
     sizes = tuple(names("--free", free)) if free else ()
-    found = match_configurations(
+    found = members.match_configurations(
         settings, reference, by, words=count, data=data, free=sizes, step=step
     )
     place = Path() if output is None else output.parent  # of `-`, it is this directory, too
-    text = matched_yaml(base, found, by, f"{system} of the size of {to}", place)
+    text = members.matched_yaml(base, found, by, f"{system} of the size of {to}", place)
     print_or_write(text, output)

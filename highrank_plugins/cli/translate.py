@@ -14,7 +14,10 @@ import typer
 import highrank_plugins
 from highrank_plugins.cli.options import UserDir
 from highrank_plugins.common.blocks import option
+from highrank_plugins.common.checkpoint_file import read_checkpoint
 from highrank_plugins.common.processes import end_with_parent
+from highrank_plugins.common.text_lines import decode_line, fold, require_unreserved
+from highrank_plugins.data.pieces import piece_options
 
 # of a recipe's run or a --save-dir, the best first
 _CHECKPOINTS = (
@@ -38,8 +41,6 @@ def translate(
     Prints a line for each, in order, as plain text. An empty line stays empty. Of a run, the
     averaged checkpoint is taken, or else the best.
     """
-    from highrank_plugins.common.text_lines import decode_line, fold, require_unreserved
-
     with TemporaryDirectory(prefix="highrank-translate-") as scratch:
         words = _model(model, data, pieces, Path(scratch))
         words += ["--beam", str(beam), "--user-dir"]
@@ -65,9 +66,6 @@ def _model(model: Path, data: Path | None, pieces: Path | None, scratch: Path) -
         import_model(model, checkpoint)
     if checkpoint is None:
         raise ValueError(f"{model}: neither a checkpoint, nor a folder with one or with a model")
-    from highrank_plugins.common.checkpoint_file import read_checkpoint
-    from highrank_plugins.data.pieces import piece_options
-
     task = dict(read_checkpoint(checkpoint, "cfg")["task"])
     if "target_lang" not in task:
         raise ValueError(f"{model}: trained for {task['_name']}; a translator is needed")

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from highrank_plugins.cli import as_command, make_group
+from highrank_plugins.cli import as_command, make_group, user_errors
 from highrank_plugins.cli.options import (
     Number,
     UserDir,
@@ -22,7 +22,6 @@ from highrank_plugins.cli.options import (
     numbers,
     option_problems,
     report,
-    user_errors,
 )
 from highrank_plugins.common.blocks import ConfigurationError, read_tree
 from highrank_plugins.common.files import write_json

@@ -239,7 +239,7 @@ def test_a_plot_without_content_is_refused(stock, tmp_path):
         (["retention", "--device", "tpu"], "--device tpu: torch sees no such device"),
         (["kld,spectrm"], "unknown measure 'spectrm'; did you mean 'spectrum'?"),
         (["kld", "--top", "1"], "--top 1: changes nothing for kld; it is an option of predictions"),
-        (["saturation", "--tokens", "9"], "--tokens 9: changes nothing for saturation; leave it"),
+        (["saturation", "--tokens", "9"], "--tokens: changes nothing for saturation; leave it"),
         (["kld,spectrum", "--other", __file__], "spectrum takes one model; leave it out"),
         (["kld,spectrum", "--plot", "a.png"], "--plot a.png: draws one measure; name one"),
     ],
