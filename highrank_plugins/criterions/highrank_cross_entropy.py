@@ -18,7 +18,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
-from highrank_plugins.common.options import Range, described
+from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.checkpoints import check_words
 from highrank_plugins.losses import targets
@@ -27,13 +27,6 @@ from highrank_plugins.losses.weighted import DIVERGENCES
 
 # tasks whose batches have at most `ntokens` targets that are no padding
 COUNTING_TARGETS = (TranslationTask, LanguageModelingTask)
-
-
-BOUNDS = {
-    "label_smoothing": Range(0, 1, below_high=True),
-    "teacher_weight": Range(0, 1),
-    "teacher_temperature": Range(0, above_low=True),
-}
 
 
 @dataclass
@@ -62,10 +55,6 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """
 
     def __init__(self, cfg, task):
-        """Build the criterion of a configuration."""
-        for name, bounds in BOUNDS.items():
-            if problem := bounds.problem(getattr(cfg, name)):
-                raise UserError(f"--{name.replace('_', '-')} {problem}")
         self.paths = [] if cfg.teacher is None else cfg.teacher.split(os.pathsep)
         for name in ("weight", "temperature", "divergence"):
             stock = getattr(HighrankCrossEntropyConfig, f"teacher_{name}")

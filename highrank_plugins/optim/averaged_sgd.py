@@ -110,7 +110,7 @@ class AveragedSGD(TrainingListener, ASGD):
         self._exchange(averages=False)
         super().zero_grad(set_to_none)
 
-    # -- events of the trainer ---------------------------------------------------------------
+    # -- events of the trainer --
 
     def before_epoch(self, epoch: int) -> None:
         """Switch averaging on if it is due."""
@@ -152,7 +152,7 @@ class AveragedSGD(TrainingListener, ASGD):
         """Move the averages, if there are any, into the parameters."""
         self._exchange(averages=True)
 
-    # -- state -------------------------------------------------------------------------------
+    # -- state --
 
     def state_dict(self) -> dict:
         """Return torch's state, the history of the trigger, and `ax` unless the model holds it."""

@@ -40,7 +40,6 @@ class NTASGD(FairseqOptimizer):
     """Wrap `AveragedSGD` for fairseq; validation and checkpoints use the averages, if any."""
 
     def __init__(self, cfg: NTASGDConfig, params):
-        """Build the optimizer of a configuration."""
         super().__init__(cfg)
         if cfg.fp16 or cfg.bf16:
             raise UserError(
@@ -52,12 +51,7 @@ class NTASGD(FairseqOptimizer):
                 "training where averaging begins"
             )
         own = {"nonmono": cfg.nonmono, "at_epoch": cfg.asgd_at_epoch, "stop": cfg.nonmono_stop}
-        try:
-            self._optimizer = AveragedSGD(params, **own, **self.optimizer_config)
-        except ValueError as error:  # the message begins with the argument
-            name, _, rest = str(error).partition(" ")
-            named = {"nonmono": "--nonmono", "at_epoch": "--asgd-at-epoch"}
-            raise UserError(f"{named.get(name, name)} {rest}") from None
+        self._optimizer = AveragedSGD(params, **own, **self.optimizer_config)
 
     @property
     def optimizer_config(self) -> dict:

@@ -38,14 +38,12 @@ class T2TNoamSchedule(FairseqLRScheduler):
     """
 
     def __init__(self, cfg: T2TNoamConfig, optimizer: FairseqOptimizer):
-        """Build the schedule of a configuration."""
         super().__init__(cfg, optimizer)
         for name in ("noam_dim", "warmup_updates"):
             value = getattr(cfg, name)
             if value is None or value < 1:
-                option = flag(name)
                 raise UserError(
-                    f"--lr-scheduler t2t_noam needs {option} of at least 1, got {value}"
+                    f"--lr-scheduler t2t_noam needs {flag(name)} of at least 1, got {value}"
                 )
         if len(cfg.lr) != 1:
             raise UserError(f"--lr-scheduler t2t_noam takes one --lr, got {list(cfg.lr)}")
