@@ -18,8 +18,6 @@ NATS_PER_BIT = 0.6931471805599453
 
 @dataclass
 class BPTTCrossEntropyConfig(FairseqDataclass):
-    """Define the options of ``bptt_cross_entropy``."""
-
     ar_alpha: float = described(
         "α: weight of the mean square of last-layer outputs (AWD-LSTM: 2)", 0.0
     )

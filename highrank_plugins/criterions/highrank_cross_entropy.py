@@ -31,8 +31,6 @@ COUNTING_TARGETS = (TranslationTask, LanguageModelingTask)
 
 @dataclass
 class HighrankCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
-    """Define the options of ``highrank_cross_entropy``."""
-
     teacher: Optional[str] = described(
         "also learn the distribution of this checkpoint, a model with a head and our dictionary; "
         "of several, PATH:PATH…, the divergence is the mean"
@@ -74,7 +72,6 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
                 raise UserError(f"--teacher: {kind}: {path or 'an empty path'}")
 
     def forward(self, model, sample, reduce=True):
-        """Return loss, sample size and logging output of one batch."""
         if not getattr(model, "computes_loss", False):
             raise UserError(
                 "--criterion highrank_cross_entropy needs a model with a head (--arch "

@@ -14,8 +14,6 @@ from highrank_plugins.optim.averaged_sgd import AveragedSGD
 
 @dataclass
 class NTASGDConfig(FairseqDataclass):
-    """Define the options of ``nt_asgd``."""
-
     weight_decay: float = described("weight decay (L2, every weight)", 0.0)
     nonmono: int = described(
         "n: average once the validation loss of an epoch is worse than the best of "

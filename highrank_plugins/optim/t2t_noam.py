@@ -15,8 +15,6 @@ from highrank_plugins.common.user_error import UserError
 
 @dataclass
 class T2TNoamConfig(FairseqDataclass):
-    """Define the options of ``t2t_noam``."""
-
     noam_dim: Optional[int] = described("D: the width of the model, as in --decoder-embed-dim")
     warmup_updates: int = described("w: updates until the learning rate falls", 16000)
     lr: List[float] = II("optimization.lr")  # noqa: RUF009  (no call at fault: II returns a string)
@@ -55,7 +53,6 @@ class T2TNoamSchedule(FairseqLRScheduler):
         return self.optimizer.get_lr()
 
     def step_update(self, num_updates: int) -> float:
-        """Set the learning rate for the update after ``num_updates``."""
         factor = noam_factor(num_updates + 1, self.cfg.noam_dim, self.cfg.warmup_updates)
         self.optimizer.set_lr(self.cfg.lr[0] * factor)
         return self.optimizer.get_lr()

@@ -78,7 +78,6 @@ class BPTTLanguageModelingConfig(LanguageModelingConfig):
 
 
 def _check_task_options(args) -> None:
-    """Refuse options of ``language_modeling`` that do not fit."""
     defaults = {f.name: f.default for f in fields(LanguageModelingConfig)}
     for name, reason in FOREIGN.items():
         value = getattr(args, name, defaults[name])
@@ -159,17 +158,13 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
                 )
 
     def get_batch_iterator(self, dataset, **options):
-        """Return the chunks of a split, or the sentences given to the hub interface."""
-        if isinstance(dataset, SplitTokens):
-            return self._chunks(dataset, options)
-        return super().get_batch_iterator(dataset, **options)
-
-    def _chunks(self, dataset, options):
         """Return the chunks of a split, in order; ``num_shards`` processes divide its streams.
 
         Options such as ``--required-batch-size-multiple`` have no effect: a batch has one row per
-        stream.
+        stream. The hub interface gives sentences instead of a split.
         """
+        if not isinstance(dataset, SplitTokens):
+            return super().get_batch_iterator(dataset, **options)
         for name, reason in FOREIGN_BATCHES.items():
             if options.get(name):
                 raise UserError(f"{flag(name)}: {reason}")
@@ -255,7 +250,6 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         self.lr_scales = []
 
     def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False):
-        """Run forward and backward for a chunk, continuing from the one before."""
         self.training_state.give(sample)
         self.lr_scales.append(sample["lr_scale"])
         result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
@@ -263,7 +257,6 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         return result
 
     def valid_step(self, sample, model, criterion):
-        """Return the loss of a chunk, continuing from the one before."""
         self.evaluation_state.give(sample)
         result = super().valid_step(sample, model, criterion)
         self.evaluation_state.take(sample)
@@ -290,7 +283,6 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
             self.saved["state"] = gather_streams(carried.states[carried.position], streams.count)
 
     def get_checkpoint_dict(self):
-        """Return the state of this task for a checkpoint."""
         return {type(self).__name__: self.saved}
 
     def set_checkpoint_dict(self, saved):

@@ -111,7 +111,6 @@ class Streams(FairseqDataset):
         return self.length
 
     def __getitem__(self, chunk: Chunk) -> dict:
-        """Return a batch: tokens [rows, chunk.length]."""
         start, length, drawn = chunk
         source = self.source[:, start : start + length].contiguous()
         target = self.target[:, start : start + length].contiguous()
