@@ -18,8 +18,6 @@ NATS_PER_BIT = 0.6931471805599453
 
 @dataclass
 class BPTTCrossEntropyConfig(FairseqDataclass):
-    """Define the options of ``bptt_cross_entropy``."""
-
     ar_alpha: float = described(
         "α: weight of the mean square of last-layer outputs (AWD-LSTM: 2)", 0.0
     )
@@ -50,9 +48,6 @@ class BPTTCrossEntropyCriterion(FairseqCriterion):
                 "--sentence-avg: streams have no sentences, and the loss is a mean over tokens; "
                 "leave it out"
             )
-        for option, value in (("--ar-alpha", ar_alpha), ("--tar-beta", tar_beta)):
-            if not value >= 0:
-                raise UserError(f"{option} must be at least 0, got {value}")
         self.ar_alpha, self.tar_beta = ar_alpha, tar_beta
 
     def forward(self, model, sample):
@@ -104,5 +99,4 @@ class BPTTCrossEntropyCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Return True: processes add up their logging outputs."""
         return True

@@ -60,7 +60,6 @@ def recording(cfg: Any, trainer: Any, epoch_itr: Any) -> Iterator[None]:
 
 @replaces(bars, "progress_bar")
 def progress_bar(stock: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Return a progress bar that records what a training run prints."""
     bar, epoch = stock(*args, **kwargs), by_name(stock, *args, **kwargs).get("epoch")
     return RecordingBar(bar, _written[-1], epoch) if _written else bar
 
@@ -75,17 +74,14 @@ class RecordingBar(bars.BaseProgressBar):
         return iter(self.wrapped_bar)
 
     def log(self, stats: dict[str, Any], tag: str | None = None, step: int | None = None) -> None:
-        """Log intermediate statistics."""
         self._append(stats, tag, step)
         self.wrapped_bar.log(stats, tag=tag, step=step)
 
     def print(self, stats: dict[str, Any], tag: str | None = None, step: int | None = None) -> None:
-        """Print statistics at the end of an epoch."""
         self._append(stats, tag, step)
         self.wrapped_bar.print(stats, tag=tag, step=step)
 
     def update_config(self, config: Any) -> None:
-        """Log the options."""
         self.wrapped_bar.update_config(config)
 
     def _append(self, stats: dict[str, Any], tag: str | None, step: int | None) -> None:

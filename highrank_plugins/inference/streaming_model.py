@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from highrank_plugins.common.certificate import Mass
 from highrank_plugins.common.files import checksum
 from highrank_plugins.inference.loading import load_model, pick_device
-from highrank_plugins.tasks.carried_state import map_tensors
-from highrank_plugins.tasks.streams import Chunk, SplitTokens, Streams, chunk_plan
+from highrank_plugins.tasks.streams import Chunk, SplitTokens, Streams, chunk_plan, map_tensors
 
 TASK = "bptt_language_modeling"
 DIVERGED = 80.0  # nats per word

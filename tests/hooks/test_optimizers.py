@@ -81,7 +81,7 @@ def test_float32_copies_of_half_precision_parameters_have_the_rate_too():
     special.data = special.data.half()
     ordinary.data = ordinary.data.half()
     copies = optim.FP16Optimizer.build_fp32_params(None, [ordinary, special], flatten=False)
-    assert [own_rate(p) for p in copies] == [None, 0.02]
+    assert [own_rate(p) for p in copies] == [None, (0.02, False)]
 
 
 def test_a_rate_of_zero_and_an_optimizer_that_lost_the_group_are_refused():

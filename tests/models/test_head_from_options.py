@@ -58,7 +58,7 @@ def test_the_slopes_carry_their_own_learning_rate(trunk):
         model = trunk(token, *words)
         rates = {name: own_rate(p) for name, p in model.named_parameters()}
         slopes = "decoder.output_projection.pointwise.slope_logits"
-        assert {name: rate for name, rate in rates.items() if rate} == {slopes: 0.02}
+        assert {name: rate for name, rate in rates.items() if rate} == {slopes: (0.02, False)}
     with pytest.raises(ValueError, match=r"--head-plif-lr: .*--head-plif-freeze"):
         trunk("plif", *words, "--head-plif-freeze")
 
