@@ -18,7 +18,6 @@ from highrank_plugins.inference.loading import DTYPES, LoadedModel, load_model, 
 from highrank_plugins.inference.streaming_model import (
     TASK,
     SentenceText,
-    StreamingModel,
     StreamText,
     Text,
 )
@@ -168,7 +167,5 @@ class Collector:
 
 def _text(loaded: LoadedModel, split: str, tokens: int | None, rows: int) -> Text:
     if hasattr(loaded.model, "bptt_features") and loaded.task_name == TASK:
-        device = next(loaded.model.parameters()).device
-        stream = StreamingModel(loaded.model, loaded.task, loaded.arch, device)
-        return StreamText(stream, stream.segments(split, rows, tokens=tokens))
-    return SentenceText(loaded.model, loaded.task, split, rows)
+        return StreamText(loaded, split, rows, tokens)
+    return SentenceText(loaded, split, rows)

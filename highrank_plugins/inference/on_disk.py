@@ -26,12 +26,13 @@ def write_collection(collector: Collector, folder: Path, what: Sequence[str]) ->
     `QUANTITIES`. `collection.json` describes them. Each process writes its rows into the same
     files. The folder's name ends with `.part` until it is complete.
     """
-    shapes = _shapes(collector, what)
+    dtype = str(collector.dtype).removeprefix("torch.")
+    shapes = _shapes(collector, what, dtype)
     description = {
         "checkpoint": digest_of_file(collector.loaded.path),
         "split": collector.split,
         "text": collector.text.digest,
-        "dtype": _name_of(collector.dtype),
+        "dtype": dtype,
         "what": list(what),
         "rows": collector.total,
         "classes": collector.head.num_classes,
@@ -63,8 +64,9 @@ def write_collection(collector: Collector, folder: Path, what: Sequence[str]) ->
     return description
 
 
-def _shapes(collector: Collector, what: Sequence[str]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return shape and dtype of each quantity."""
+def _shapes(
+    collector: Collector, what: Sequence[str], dtype: str
+) -> dict[str, tuple[tuple[int, ...], str]]:
     unknown = [name for name in what if name not in QUANTITIES]
     if unknown or not what:
         raise ValueError(
@@ -76,13 +78,8 @@ def _shapes(collector: Collector, what: Sequence[str]) -> dict[str, tuple[tuple[
             f"--what logits: {layer_name(head)} mixes the probabilities of several logit "
             "vectors and has no single one; leave logits out"
         )
-    dtype = _name_of(collector.dtype)
     kinds = {"features": ((rows, head.feature_dim), dtype), "targets": ((rows,), "int64")}
     return {name: kinds.get(name, ((rows, head.num_classes), dtype)) for name in what}
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
@@ -92,10 +89,8 @@ def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
     if not (folder / DESCRIPTION).exists():
         raise ValueError(f"{folder} exists and is not a collection; name another folder")
     found = read_json(folder / DESCRIPTION)
-    if not isinstance(found, dict):
-        raise ValueError(f"{folder} holds a damaged {DESCRIPTION}; delete the folder")
-    different = [name for name in description if found.get(name) != description[name]]
-    if different:
+    known = found if isinstance(found, dict) else {}
+    if different := [name for name in description if known.get(name) != description[name]]:
         raise ValueError(
             f"{folder} holds another collection ({', '.join(different)} differ); name "
             "another folder, or delete this one"
