@@ -89,8 +89,7 @@ def collect(
     The files have one row per token and can be memory-mapped. Under torchrun each process takes a
     part of the text.
     """
-    from highrank_plugins.inference.collector import started
-    from highrank_plugins.inference.on_disk import write_collection
+    from highrank_plugins.inference.collector import started, write_collection
 
     with started() as processes:
         quantities = names("--what", what)

@@ -15,7 +15,6 @@ from highrank_plugins.cli.options import Data, UserDir, is_printed, numbers, ref
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.common.names import Score
-from highrank_plugins.common.provenance import typed_command
 from highrank_plugins.results import perplexity, scoring
 from highrank_plugins.training import generation
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
@@ -159,8 +158,7 @@ def dynamic_eval(
 
     given = {"lr": lr, "eps": eps, "lambda": lamb}
     values = {name: numbers(f"--{name}", text, float) for name, text in given.items()}
-    run = adaptive.Run(checkpoint, data, "dynamic", typed_command(), settings)
-    adaptive.run_dynamic_evaluation(run, values, dynamic, typer.echo)
+    adaptive.DynamicEvaluator(checkpoint, data, settings, values, dynamic).run(typer.echo)
 
 
 def cache_eval(
@@ -187,15 +185,14 @@ def cache_eval(
     Penn Treebank; theta 0.662, lambda 0.1279, window 3785 on WikiText-2. More in
     docs/howto/adaptive_evaluation.md.
     """
-    from highrank_plugins.inference.adaptive_evaluation import Run, run_cache_evaluation
+    from highrank_plugins.inference.adaptive_evaluation import CacheEvaluator
 
     values: dict[str, Sequence[float]] = {
         "theta": numbers("--theta", theta, float),
         "lambda": numbers("--lambda", lamb, float),
         "window": numbers("--window", window, int),
     }
-    run = Run(checkpoint, data, "cache", typed_command(), settings)
-    run_cache_evaluation(run, values, typer.echo)
+    CacheEvaluator(checkpoint, data, settings, values, BlockOptions()).run(typer.echo)
 
 
 evaluate = make_group(

@@ -101,7 +101,7 @@ def certificate_of(served: Served) -> dict[str, Any]:
 def compare(path: Path, served: Served) -> float:
     """Compare a model with a certificate, to 1e-4, or 1e-2 in half precision.
 
-    Returns the largest difference. For P below e^-20 both tolerances grow with −log P.
+    Returns the largest difference. Below e^-20 the tolerance grows with −log P.
     """
     tolerance = 1e-2 if served.dtype in _HALVES else 1e-4
     saved, expected, *words = _read(path)
@@ -130,8 +130,7 @@ def compare(path: Path, served: Served) -> float:
 
 def compare_where_certified(checkpoint: Path, model: Any) -> None:
     """Compare a fairseq model with the certificate of its checkpoint or folder, if it has one."""
-    path = certificate_path(checkpoint)
-    if path.exists():
+    if (path := certificate_path(checkpoint)).exists():
         compare(path, of_fairseq(model))
 
 
@@ -172,8 +171,6 @@ def _read(path: Path) -> tuple[Any, ...]:
         is_whole &= isinstance(saved.get("sha256", {}), dict)
         if numbers.shape == shape and words[1].shape == words[2].shape and is_whole:
             return saved, numbers, *words
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; export the model again") from None
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         pass
     raise UserError(f"{path} is not a certificate; export or certify the model again")
@@ -203,9 +200,7 @@ class Mass:
     is P_scored(y) Σ_x P(x) / P(y), with y the word that was scored. P is what the scored path
     computes of all words. If it computes y alone, P is the layer's, of the same features.
 
-    Attributes:
-        worst: Σ P − 1 where it is largest in size; see `mass_bound`.
-        seen: number of positions so far.
+    `worst` is Σ P − 1 where it is largest in size, `seen` the number of positions so far.
     """
 
     def __init__(self, text: Tensor, name: str, dtype: torch.dtype, worst: float = 0.0) -> None:
@@ -222,8 +217,7 @@ class Mass:
     def add(self, scored: Tensor, target: Tensor, log_probs: Tensor) -> None:
         """Add n ≥ 1 tokens: their score log P(y) [n], y [n], and log P of all words [n, M].
 
-        Raises:
-            UserError: a sum is not 1. The bound grows with −log P(y) above 20.
+        Refuse a sum that is not 1. The bound grows with −log P(y) above 20.
         """
         rows, scored = log_probs.detach().double(), scored.detach().double()
         ratio = scored - rows.gather(1, target.unsqueeze(1)).squeeze(1)

@@ -53,8 +53,7 @@ class DamagedArchiveError(UserError):
 def check_archive(path: str | Path, whole: bool = True) -> None:
     """Compare the contents of a file with its checksums; once per process, unless the file changes.
 
-    The file is read once, at about 0.4 s per gigabyte. Unless `whole`, tensors are left out: only
-    what describes them and plain values are checked.
+    Reading takes 0.4 s per gigabyte. Unless `whole`, tensors are left out.
     """
     require_regular(path)
     if os.path.islink(path) and not os.path.exists(path):
@@ -141,20 +140,12 @@ def _damaged(path: str, reason: str) -> DamagedArchiveError:
 
 
 def check_sizes_and_paths(path: str, state: dict[str, Any]) -> None:
-    """Refuse weights and options that would take unbounded memory or time.
-
-    These are:
-
-    - sparse weights, and a weight that is larger than the file's data;
-    - more layers than weights, and sizes above the number of all parameters;
-    - embeddings from a pipe or a device.
-    """
+    """Refuse weights and options that would take unbounded memory or time."""
     import torch
 
-    options = saved_options(state, "model")
-    weights = state.get("model")
-    named = weights if isinstance(weights, dict) else {}
-    tensors = {name: t for name, t in named.items() if isinstance(t, torch.Tensor)}
+    options, named = saved_options(state, "model"), state.get("model")
+    own = named.items() if isinstance(named, dict) else ()
+    tensors = {name: t for name, t in own if isinstance(t, torch.Tensor)}
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided:
             raise UserError(f"{path} is refused: {name} is a sparse tensor; save it as a dense one")
@@ -179,10 +170,7 @@ def check_sizes_and_paths(path: str, state: dict[str, Any]) -> None:
 
 
 def saved_options(state: Mapping[str, Any], block: str) -> dict[str, Any]:
-    """Return a block of a checkpoint's options; fairseq 0.9 and 0.10 keep all blocks in one.
-
-    Checkpoints without options have none.
-    """
+    """Return a block of a checkpoint's options, if any; fairseq 0.9 and 0.10 have one for all."""
     cfg = state.get("cfg")
     found = cfg.get(block) if cfg else state.get("args")
     return vars(found) if isinstance(found, Namespace) else found or {}

@@ -58,22 +58,6 @@ def new_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-@contextmanager
-def new_files(folder: Path) -> Iterator[Path]:
-    """Write files into another folder; when all are complete, they replace those of their names.
-
-    `refuse_mixture` refuses a folder that was killed while its files were replaced. The next call
-    replaces the others before it begins. Other files of the folder are kept.
-    """
-    _take_places(folder)
-    with new_folder(folder / NEW) as part:
-        yield part
-        for path in _files(part):
-            require_regular(folder / path)
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-    _take_places(folder)
-
-
 def _files(folder: Path) -> list[Path]:
     """Return the names of all files in a folder and in the folders below it."""
     return [path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir()]
@@ -92,7 +76,7 @@ def _take_places(folder: Path) -> None:
 
 
 def refuse_mixture(folder: Path) -> None:
-    """Refuse a folder whose files `new_files` has begun to replace."""
+    """Refuse a folder whose files `whole_folder` has begun to replace."""
     if (folder / NEW).exists() or (folder.parent / NEW / folder.name).exists():
         raise UserError(
             f"{folder} may hold files of two texts: a `highrank data` command is replacing them, "
@@ -103,8 +87,8 @@ def refuse_mixture(folder: Path) -> None:
 def _try_lock(file: IO[Any], kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
     """Lock a file, open to write, until it is closed; False if another process holds it.
 
-    Only who may write the file can lock it, unlike with flock. Who may read it could share a lock,
-    so strangers may not even read it.
+    Unlike with flock, only who may write it can lock it. Who may read it could share a lock, so
+    strangers may not even read it.
     """
     with suppress(PermissionError):  # another user's, whose group may work here
         os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o770)
@@ -140,21 +124,19 @@ class _Use(NamedTuple):
     lock: str
     folder: str
     user: str
-    without_folder: str
 
 
-_TRAINING = _Use("training.lock", "--save-dir", "training run", ", or add --no-save")
-_OUTPUT = _Use(".highrank-lock", "folder", "data command", "")
-_LOGS = _Use("launch.lock", "--log-dir", "highrank launch", "")
+_TRAINING = _Use("training.lock", "--save-dir", "training run")
+_OUTPUT = _Use(".highrank-lock", "folder", "data command")
+_LOGS = _Use("launch.lock", "--log-dir", "highrank launch")
 
 
 @contextmanager
 def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
     """Hold the lock of a training run's folder, and remove what a killed save has left there.
 
-    The system releases the lock of a killed process. Child processes do not hold it. If the block
-    ends with an error, the lock file and the folder are removed where they are new, the folder
-    only if it is empty. Yields False on a file system without locks, which is logged.
+    If the block ends with an error, a new lock file and a new, empty folder are removed. Yields
+    False on a file system without locks, which is logged.
     """
     is_new = not os.path.exists(os.path.join(folder, _TRAINING.lock))
     with _held(Path(folder), _TRAINING) as is_locked:
@@ -170,10 +152,11 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
 
 @contextmanager
 def whole_folder(folder: Path, *inputs: Path) -> Iterator[Path]:
-    """Create the folder of a data command, and yield that for its files, see `new_files`.
+    """Create the folder of a data command, and yield another for its files.
 
-    Other commands are refused until the block ends. If the block, which reads the folders `inputs`,
-    fails, a new and empty folder is removed.
+    When all are complete, they replace those of their names; others are kept. `refuse_mixture`
+    refuses a folder that was killed meanwhile, and the next call replaces the rest before it
+    begins. The block reads the folders `inputs`. Other commands are refused until it ends.
     """
     for source in inputs:
         refuse_mixture(source)
@@ -185,18 +168,20 @@ def whole_folder(folder: Path, *inputs: Path) -> Iterator[Path]:
         print(f"{folder}: replacing an earlier result; make again what follows", file=sys.stderr)
     with _held(folder, _OUTPUT):
         try:
-            with new_files(folder) as new:
-                yield new
+            _take_places(folder)
+            with new_folder(folder / NEW) as part:
+                yield part
+                for path in _files(part):
+                    require_regular(folder / path)
+                    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            _take_places(folder)
         finally:
             (folder / _OUTPUT.lock).unlink(missing_ok=True)
 
 
 @contextmanager
 def log_folder(folder: Path, save_dir: Path, is_shared: bool) -> Iterator[None]:
-    """Create the folder of a launch's logs, which belongs to one training run from then on.
-
-    If it `is_shared`, launchers of other nodes may hold it, too, for the same training run.
-    """
+    """Create the folder of the logs of one training run; launchers of its nodes may share it."""
     kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
     with _held(folder, _LOGS, os.path.relpath(save_dir.resolve(), folder.resolve()), kind):
         yield
@@ -239,7 +224,7 @@ def _open_locked(folder: Path, use: _Use, kind: int) -> tuple[IO[str], bool]:
         except OSError as error:
             raise UserError(
                 f"{use.folder} {folder} cannot be written ({error.strerror}): choose another "
-                f"{use.folder}{use.without_folder}"
+                f"{use.folder}"
             ) from error
         file.seek(0)
         try:

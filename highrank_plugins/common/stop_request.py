@@ -97,7 +97,7 @@ def handlers_restored() -> Iterator[None]:
     try:
         yield
     finally:
-        if listening() and not listened:
+        if not listened:
             _listener, _signalled_at = None, None
         for number, handler in before.items():
             if signal.getsignal(number) != handler:
@@ -109,11 +109,16 @@ def listening() -> bool:
     return _listener == os.getpid()
 
 
+def launchers_folder() -> str:
+    """Return the folder of a launcher on this machine; under SLURM it is on a shared disk."""
+    return os.environ.get(DIRECTORY, "") if LAUNCHED in os.environ else ""
+
+
 def asked() -> bool:
     """Whether this process is to stop."""
     # SLURM uses signals only; polling a file on a shared disk is too slow
-    directory = os.environ.get(DIRECTORY) if LAUNCHED in os.environ else None
-    return _signalled_at is not None or (directory is not None and Path(directory, "stop").exists())
+    folder = launchers_folder()
+    return _signalled_at is not None or (folder != "" and Path(folder, "stop").exists())
 
 
 def _asked_at() -> float | None:

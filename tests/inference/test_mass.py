@@ -10,15 +10,12 @@ from fairseq_cli import eval_lm
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
+from highrank_plugins.common.blocks import BlockOptions
 from highrank_plugins.common.certificate import POSITIONS, Mass
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.evaluation.adaptation import NeuralCache
 from highrank_plugins.hooks import evaluation
-from highrank_plugins.inference.adaptive_evaluation import (
-    Run,
-    run_cache_evaluation,
-    run_dynamic_evaluation,
-)
+from highrank_plugins.inference.adaptive_evaluation import CacheEvaluator, DynamicEvaluator
 from highrank_plugins.inference.streaming_model import StreamingModel
 from highrank_plugins.models.head_model import HeadModel
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
@@ -79,11 +76,11 @@ def signature(caplog):
 def adapt(kind, models, data):
     """Return the signature that an evaluation prints."""
     said = []
-    run = Run(models(STREAM).path, str(data), kind, "", AdaptiveSettings(device="cpu"))
+    given = models(STREAM).path, str(data), AdaptiveSettings(device="cpu")
     if kind == "cache":
-        run_cache_evaluation(run, CACHE, said.append)
+        CacheEvaluator(*given, CACHE, BlockOptions()).run(said.append)
     else:
-        run_dynamic_evaluation(run, STEP, DynamicSettings(train_batch_size=10), said.append)
+        DynamicEvaluator(*given, STEP, DynamicSettings(train_batch_size=10)).run(said.append)
     return said[-1]
 
 

@@ -5,8 +5,13 @@ import pytest
 import torch
 
 from highrank_plugins.analysis.spectrum import spectrum
-from highrank_plugins.inference.collector import Block, Collector
-from highrank_plugins.inference.on_disk import read_collection, rows_of, write_collection
+from highrank_plugins.inference.collector import (
+    Block,
+    Collector,
+    read_collection,
+    rows_of,
+    write_collection,
+)
 from tests.inference.checkpoints import write_checkpoint
 from tests.models import small
 from tests.tasks.built import build

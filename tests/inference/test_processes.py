@@ -11,8 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
-from highrank_plugins.inference.collector import Processes
-from highrank_plugins.inference.on_disk import read_collection
+from highrank_plugins.inference.collector import Processes, read_collection
 from tests.fairseq_cli import FORKS, REPOSITORY
 from tests.free_port import free_port
 from tests.inference.checkpoints import write_checkpoint

@@ -10,22 +10,20 @@ from highrank_plugins.inference.saved_progress import SavedProgress
 IDENTITY = {"checkpoint": "abc", "--lr": [0.1, 0.2]}
 
 
-def saved(path, seconds=0.0, identity=IDENTITY):
-    return SavedProgress(path, dict(identity), seconds)
+def saved(path, identity=IDENTITY):
+    return SavedProgress(path, dict(identity), 0.0)
 
 
 def test_saved_progress_can_be_read_back(tmp_path):
     first = saved(tmp_path / "state")
     plain = {"position": 3, "nll": [0.1], "state": None}
     first.progress["test"] = {**plain, "extra_state": [torch.arange(3.0)]}
-    assert first.is_due()
     first.save()
     again = saved(tmp_path / "state").progress["test"]
     assert torch.equal(again.pop("extra_state")[0], torch.arange(3.0))
     assert again == plain
     first.remove()
-    later = saved(tmp_path / "state", seconds=3600)
-    assert not later.is_due()
+    later = saved(tmp_path / "state")
     assert later.progress == {} and not later.path.exists()
 
 
