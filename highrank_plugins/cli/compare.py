@@ -137,7 +137,7 @@ def _compared(records: list[Path], options: CompareOptions) -> "Compared":
     from highrank_plugins.results.comparison import compare_records
     from highrank_plugins.results.record import DIVERGED, UNFAIR
     from highrank_plugins.results.results_table import study_problems
-    from highrank_plugins.studies.looks import held_by_study
+    from highrank_plugins.studies.table import held_by_study
 
     given = options.columns
     columns = names("--columns", given) if given else None if given is None else []

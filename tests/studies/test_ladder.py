@@ -17,8 +17,8 @@ from highrank_plugins.cli import app
 from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.studies.ladder import read_ladder
 from highrank_plugins.studies.ladder_table import OTHER_SIZES
-from highrank_plugins.studies.looks import LATE
 from highrank_plugins.studies.rates import NOT_TUNED
+from highrank_plugins.studies.table import LATE
 from tests.studies.stub import HIGHRANK, folder_of, starts, table_of, write_stub
 
 SCORED = {"test_perplexity": "ppl|unit:word|ctx:stream|text:test-1|n:9|mass:1+1e-7|v:0.1.0"}
