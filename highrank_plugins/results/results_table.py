@@ -64,11 +64,7 @@ def read_mapping(file: Path, kind: type = object) -> dict[str, Any]:
 
 
 def study_problems(paths: Sequence[Path]) -> dict[str, str]:
-    """Return why other runs of the studies of these records have none: SYSTEM-SEED → reason.
-
-    Runs of systems that have records, none of which is among these, are left out. A record outside
-    of a study's folder tells nothing.
-    """
+    """Return why other runs of the systems in these records' studies have no record."""
     found: dict[str, str] = {}
     for folder in dict.fromkeys(path.parent.parent for path in paths if path.name == RESULTS):
         file = folder / PROBLEMS

@@ -38,10 +38,7 @@ OTHER_SIZES = "sizes were added, left out or changed after a look"
 
 
 class Measured(NamedTuple):
-    """Hold what was measured: size → compute of a run, and scores by arm, perplexities in nats.
-
-    An arm that is `lost`, or has no scores at a size, is not projected.
-    """
+    """Hold size → compute and scores by arm (perplexities in nats); `lost` is not projected."""
 
     rungs: Mapping[str, tuple[float, Mapping[str, Sequence[float]]]]
     notes: Sequence[str] = ()
@@ -49,7 +46,6 @@ class Measured(NamedTuple):
 
 
 def of_points(ladder: Ladder) -> Measured:
-    """Return the points of a file."""
     assert isinstance(ladder.settings, PointSettings)
     log = math.log if ladder.settings.in_nats else float
     points = {
@@ -60,11 +56,7 @@ def of_points(ladder: Ladder) -> Measured:
 
 
 def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
-    """Return the scores in records of ARM_SIZE-SEED; those of a size must compare.
-
-    A run's compute is 6 × parameters × tokens of the baseline. An arm that is not tested at a
-    size, or has read other tokens there, is left out, with a note.
-    """
+    """Return the scores in records of ARM_SIZE-SEED; those of a size must compare."""
     settings, rungs, notes = ladder.settings, dict[str, Any](), dict[str, list[str]]()
     assert isinstance(settings, LadderSettings) and ladder.study is not None
     there = {_name(path): path for path in paths}
@@ -186,7 +178,7 @@ def judge(ladder: Ladder, measured: Measured) -> tuple[Table, list[Lines]]:
 def _sentence(
     arm: str, steps: Mapping[str, SizeDifference], end: Projection, said: tuple[str, int, float]
 ) -> str:
-    """Return what is known at the sizes, and what of the target, for (target, better, sure)."""
+    """Return what is known at the sizes, and at the target, for (target, better, sure)."""
     target, better, sure = said
     sizes: dict[str, list[str]] = {}
     for size, of in steps.items():
@@ -209,7 +201,7 @@ def _word(ends: tuple[float, float], better: int) -> str:
 def _cell(
     arm: str, of: SizeDifference | Projection | None, sure: float, is_lost: bool = False
 ) -> Cell:
-    """Return a difference with its interval; of an arm that is not projected, without it."""
+    """Return a difference with its interval, if the arm is projected."""
     if of is None:
         return NOTHING
     if is_lost:
@@ -220,10 +212,9 @@ def _cell(
 
 
 def ladder_tables(ladder: Ladder, of: Standing, records: list[Path], notes: list[str]) -> Tables:
-    """Return a ladder's table, twice; an arm of which a run is missing is not projected."""
     notes = [*notes, *rate_notes(of.study.rates, "lr", ladder.systems.__getitem__)]
     measured = of_records(ladder, records)
-    sizes = list(ladder.settings.sizes) if isinstance(ladder.settings, LadderSettings) else []
+    sizes = list(ladder.sizes)
     looked = {name: getattr(ladder.settings, name) for name in ("metric", "baseline", "target")}
     looked |= {"sizes": sizes, "computes": {n: at for n, (at, _) in measured.rungs.items()}}
     notes += changed_settings(of, looked)

@@ -38,7 +38,7 @@ StudyPlan = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Standing:
-    """Hold a study as it stands: its members, the folder of its tables, and its plan, if any."""
+    """Hold a study with its members, the folder of its tables, and its plan, if any."""
 
     study: Study
     members: Sequence[PreparedMember]
@@ -47,12 +47,10 @@ class Standing:
 
     @cached_property
     def problems(self) -> dict[str, str]:
-        """Return why members have no result, by name."""
         return {one.name: problem for one in self.members if (problem := one.problem())}
 
     @cached_property
     def systems(self) -> dict[str, list[PreparedMember]]:
-        """Return the members of each system."""
         found: dict[str, list[PreparedMember]] = {}
         for one in self.members:
             found.setdefault(one.member.system, []).append(one)
@@ -62,10 +60,7 @@ class Standing:
 def planned(
     folder: Path, at_most: int | None = None, new: Callable[[int], StudyPlan] | None = None
 ) -> StudyPlan | None:
-    """Return the plan of a study, None without one.
-
-    If there is none, `new` makes one with `at_most` seeds at the first look.
-    """
+    """Return the plan of a study; without one, what `new` makes of `at_most` seeds, or None."""
     file = folder / FILE
     if not file.exists():
         if at_most is None or new is None:
@@ -84,7 +79,6 @@ def planned(
 
 
 def most_seeds(members: Sequence[Member | PreparedMember]) -> int:
-    """Return how many seeds the system with the most of them has."""
     return max(map(len, seeds_of(one.name for one in members).values()))
 
 
@@ -102,12 +96,7 @@ def forecast(
     effect: float,
     at_most: int | None = None,
 ) -> Iterator[str]:
-    """Yield what the study can see, and how many seeds and hours an effect needs.
-
-    The deviation between seeds is that of the records in the folder `like`, or of the study's own
-    finished members. Perplexities are compared by their logarithm, so `effect` is in nats. If seeds
-    may be added to the first `at_most`, the level is that of each look.
-    """
+    """Yield what the study can see, and how many seeds and hours an effect (in nats) needs."""
     if not 0 < effect < math.inf:
         raise ValueError(f"--effect {effect:g}: must be above 0")
     compared, where = _records_like(study, members, folder, like)
@@ -215,10 +204,7 @@ def plan_notes(of: Standing) -> Iterator[str]:
 
 
 def _changed_members(members: Sequence[PreparedMember], plan: StudyPlan) -> Iterator[str]:
-    """Yield members with another key, and systems that came, left, or have other seeds.
-
-    The table may have the seeds of the first look, or more; with one look their order is free.
-    """
+    """Yield members with another key, and systems that came, left, or have other seeds."""
     keys, order = plan["keys"], list if plan["most"] > plan["seeds"] else sorted
     own_keys = {member.name: member.plan_key for member in members}
     yield from (name for name, key in keys.items() if own_keys.get(name, key) != key)
@@ -274,10 +260,7 @@ def _hours(member: PreparedMember) -> float | None:
 
 
 def cost_of(members: Sequence[PreparedMember], slots: int) -> str:
-    """Return hours and disk of the members to run, as finished ones of their systems took.
-
-    Refuses a disk that is too small.
-    """
+    """Return hours and disk of the members to run; refuse a disk that is too small."""
     known = {one.member.system: hours for one in members if (hours := _hours(one)) is not None}
     waiting = [member.member.system for member in members if not member.is_done()]
     ends = [0.0] * slots

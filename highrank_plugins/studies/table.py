@@ -91,7 +91,7 @@ def no_records(of: Standing, notes: Sequence[str]) -> Tables:
 
 
 def _log(member: PreparedMember, folder: Path) -> str:
-    """Name a member's log, seen from the study's folder; the training's if another study ran it."""
+    """Name a member's log; that of the training if another study ran it."""
     names = ("train/train.log", "train/logs/rank0.log")
     logs = [folder / "logs" / f"{member.name}.log", *(member.run_dir / name for name in names)]
     return next((f"; log: {os.path.relpath(log, folder)}" for log in logs if log.is_file()), "")
@@ -139,7 +139,7 @@ def untested(of: Standing) -> dict[str, str]:
 
 
 def keep_look(of: Standing, reasons: Mapping[str, str], settings: Mapping[str, Any]) -> None:
-    """Keep what a table has no test of and, of a whole one without a plan, seeds and settings."""
+    """Keep what a table has no test of and, of a whole one without a plan, its seeds."""
     plan = of.plan
     several = plan is not None and plan["most"] > plan["seeds"]
     seen = dict.fromkeys(of.systems, ELSEWHERE) if several else {}
@@ -150,10 +150,7 @@ def keep_look(of: Standing, reasons: Mapping[str, str], settings: Mapping[str, A
 
 
 def changed_settings(of: Standing, settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a note on settings that are not those of the first whole table of a configuration.
-
-    Of a mapping, which may have had fewer keys, the keys of both count.
-    """
+    """Yield a note on settings that differ from those of the first whole table."""
     before, changed = _looks(of.folder), dict[str, str]()
     for one in of.members:
         for name, now in settings.items():
@@ -177,10 +174,7 @@ def _groups(of: Standing) -> dict[str, list[list[str]]]:
 
 
 def other_sizes(of: Standing, sizes: Sequence[str], arms: Mapping[str, str]) -> set[str]:
-    """Return the arms of a ladder of which the first whole table had some sizes, and not others.
-
-    `arms` has the arm of each system. An arm whose configurations are all new is another ladder's.
-    """
+    """Return arms of a ladder of which the first whole table had some sizes, and not others."""
     known: dict[str, set[Any]] = {}
     before = _looks(of.folder)
     for one in of.members:
@@ -190,10 +184,7 @@ def other_sizes(of: Standing, sizes: Sequence[str], arms: Mapping[str, str]) -> 
 
 
 def held_by_study(records: Sequence[Path]) -> dict[str, str]:
-    """Return why systems have no test outside of their study: it tests none, or has more seeds.
-
-    `records` are SYSTEM-SEED/results.json; one that lies elsewhere tells nothing.
-    """
+    """Return why systems have no test outside of their study: it tests none, or has more seeds."""
     found: dict[str, str] = {}
     runs = [path.absolute().parent for path in records if path.name == RESULTS]
     own = [(run.parent, run.name.rpartition("-")[0]) for run in runs]
