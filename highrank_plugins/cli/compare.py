@@ -29,7 +29,7 @@ from highrank_plugins.results.record import (
 )
 from highrank_plugins.results.results_table import study_problems
 from highrank_plugins.studies.definition import RaceSettings
-from highrank_plugins.studies.looks import held_by_study
+from highrank_plugins.studies.table import held_by_study
 from highrank_plugins.training.configuration import load
 
 Format = Literal["terminal", "markdown", "latex", "csv"]

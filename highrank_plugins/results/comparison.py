@@ -18,18 +18,8 @@ from highrank_plugins.analysis.statistics import (
     summarise,
 )
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.results.doubts import (
-    UNKNOWN_MASS,
-    Record,
-    doubt_notes,
-    is_perplexity,
-    masses,
-    provenance_notes,
-    require_comparable,
-    systems_below_floor,
-    untrained,
-    ways_of_scoring,
-)
+from highrank_plugins.results import doubts
+from highrank_plugins.results.doubts import Record, is_perplexity
 from highrank_plugins.results.record import RESULTS
 from highrank_plugins.results.results_table import metrics_of, read_records
 from highrank_plugins.results.scoring import read_lines
@@ -43,8 +33,6 @@ UNTRAINED = "a run was best before its first update"
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """Hold a record and its file."""
-
     path: Path
     record: Record
 
@@ -54,69 +42,53 @@ class RecordedRun:
         return int((self.record.get("seeds") or [1])[0])
 
     def cost(self, name: str) -> float | None:
-        """Return a number of the training run, None where the record lacks it."""
         value = self.record["train"].get(name)
         return None if value is None else float(value)
 
 
 class Comparison(NamedTuple):
-    """Hold a test against the baseline.
-
-    `holm` is p adjusted for all systems that are compared; `difference` is the mean minus the
-    baseline's, with the ends of its 95 % interval; `effect` is it in pooled deviations (Hedges' g).
-    """
+    """Hold a test against the baseline, whose mean is subtracted; `effect` is Hedges' g."""
 
     p_value: float
-    holm: float
+    holm: float  # p, adjusted for all systems
     difference: float
-    interval: tuple[float, float]
+    interval: tuple[float, float]  # 95 %
     effect: float
 
 
 @dataclass(frozen=True)
 class ComparedSystem:
-    """Hold a system of a table: its runs, or numbers that were given for them, and its tests.
-
-    `comparison` is None for the baseline, and with too few runs. `paired` has the p-values of a
-    paired bootstrap of the translations, by seed.
-    """
+    """Hold a system: its runs, or numbers `given` for them, and its tests, if any."""
 
     name: str
     runs: Sequence[RecordedRun] = ()
     comparison: Comparison | None = None
-    paired: Mapping[int, float] = field(default_factory=dict)
+    paired: Mapping[int, float] = field(default_factory=dict)  # seed → p of a bootstrap
     given: Summary | Sequence[float] = ()
 
     def values(self, metric: str) -> list[float]:
-        """Return the values of the runs that have this metric."""
         found = (run.record["metrics"].get(metric) for run in self.runs)
         return [float(value) for value in found if value is not None]
 
     def summary(self, metric: str) -> Summary | float | None:
-        """Return mean, deviation (n − 1) and number of runs; one run's value; None without runs."""
+        """Return mean, deviation (n − 1) and runs; one run's value; None without runs."""
         values = self.given or self.values(metric)
         if not isinstance(values, Summary) and len(values) < 2:
             return values[0] if values else None
         return summarise(values)
 
     def count(self, metric: str) -> int:
-        """Return the number of runs with this metric."""
         values = self.given or self.values(metric)
         return values.n if isinstance(values, Summary) else len(values)
 
     def cost(self, name: str) -> float | None:
-        """Return the mean over the runs that have it."""
         found = [value for run in self.runs if (value := run.cost(name)) is not None]
         return mean(found) if found else None
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Hold systems, the metrics to show (the first is tested), and notes on the records.
-
-    `baseline` is None if no system has that name. `causes` is what else notes name as a cause: "a
-    difference" of the runs, or "a doubt".
-    """
+    """Hold systems, the metrics to show (the first is tested), and notes on the records."""
 
     systems: Sequence[ComparedSystem]
     metrics: Sequence[str]
@@ -124,11 +96,10 @@ class Compared:
     test: PlannedTest
     alpha: float
     notes: Sequence[str] = ()
-    causes: Sequence[str] = ()
+    causes: Sequence[str] = ()  # of a difference, as notes name them
 
     @property
     def metric(self) -> str:
-        """Return the metric that is tested."""
         return self.metrics[0]
 
 
@@ -155,23 +126,26 @@ def compare_records(
         metric = next((name for name in _PREFERRED if name in own), own[0])
     shown = list(dict.fromkeys([metric, *(known if columns is None else columns)]))
     _require_metrics(shown, records)
-    require_comparable(metric, list(zip(paths, records, strict=True)))
+    doubts.require_comparable(metric, list(zip(paths, records, strict=True)))
     _require_scores(metric, systems)
     if baseline is not None and baseline not in systems:
         near = did_you_mean(baseline, systems)
         raise ValueError(f"--baseline {baseline}: the systems are {', '.join(systems)}{near}")
     control = baseline or (BASELINE if BASELINE in systems else None)
     of_systems = {name: [run.record for run in of] for name, of in systems.items()}
-    differences = [*provenance_notes(of_systems), *ways_of_scoring(of_systems, metric)]
-    unfit = dict.fromkeys(untrained(of_systems), UNTRAINED)
+    differences = [
+        *doubts.provenance_notes(of_systems),
+        *doubts.ways_of_scoring(of_systems, metric),
+    ]
+    unfit = dict.fromkeys(doubts.untrained(of_systems), UNTRAINED)
     unfit.pop(control or "", None)  # what is trained may be compared with what is not
-    unfit |= dict.fromkeys(systems_below_floor(of_systems), "a model is below the floor")
+    unfit |= dict.fromkeys(doubts.systems_below_floor(of_systems), "a model is below the floor")
     plain = [ComparedSystem(name, runs) for name, runs in systems.items()]
     compared = Compared(plain, shown, control, test or PlannedTest(), alpha)
     compared = _tested(compared, {**unfit, **(untested or {})})
     doubtful = list(_all_doubts(plain, metric))
-    mass, differ = masses(of_systems, metric), bool(differences)
-    differ |= UNKNOWN_MASS in mass  # and so context and words
+    mass, differ = doubts.masses(of_systems, metric), bool(differences)
+    differ |= doubts.UNKNOWN_MASS in mass  # and so context and words
     causes = [f"a {of}" for of, why in (("difference", differ), ("doubt", doubtful)) if why]
     notes = [*compared.notes, *doubtful, *differences, *filter(None, [mass])]
     return replace(compared, notes=notes, causes=causes)
@@ -188,11 +162,12 @@ def _require_metrics(names: Sequence[str], records: Sequence[Record]) -> None:
 
 
 def _all_doubts(systems: Sequence[ComparedSystem], metric: str) -> Iterator[str]:
-    """Yield notes on doubtful scores, and on seeds with one score or very different ones."""
     alike = [one.name for one in systems if len(one.runs) > len({*one.values(metric)}) == 1]
     if alike:
         yield f"All seeds have one score: {', '.join(alike)}. Check that their training differs."
-    yield from doubt_notes({one.name: [run.record for run in one.runs] for one in systems}, metric)
+    yield from doubts.doubt_notes(
+        {one.name: [run.record for run in one.runs] for one in systems}, metric
+    )
     if wild := [one.name for one in systems if is_wild(one, metric)]:
         said = f"Seeds deviate by more than {WILD} nats, as where some failed to train"
         yield f"{said}: {', '.join(wild)}."
@@ -238,7 +213,6 @@ def _systems(paths: Sequence[Path], records: Sequence[Record]) -> dict[str, list
 
 
 def _require_scores(metric: str, systems: Mapping[str, Sequence[RecordedRun]]) -> None:
-    """Refuse a system of which only some runs have the metric."""
     for name, runs in systems.items():
         without = [run.path for run in runs if run.record["metrics"].get(metric) is None]
         if 0 < len(without) < len(runs):
@@ -249,7 +223,6 @@ def _require_scores(metric: str, systems: Mapping[str, Sequence[RecordedRun]]) -
 
 
 def _tested(compared: Compared, untested: Mapping[str, str]) -> Compared:
-    """Add the tests, and notes on why some systems have none."""
     control, metric = compared.baseline, compared.metric
     systems = {system.name: system for system in compared.systems}
     if control is None:

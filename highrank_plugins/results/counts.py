@@ -46,7 +46,6 @@ def _words(path: Path) -> int:
 
 
 def count_lines(path: Path) -> int:
-    """Return the number of ends of lines."""
     with path.open("rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK), b""))
 

@@ -100,10 +100,7 @@ def _signature(record: Record, metric: str) -> str:
 
 
 def require_comparable(metric: str, runs: Sequence[tuple[Path, Record]]) -> None:
-    """Refuse scores that were computed differently, and perplexities over other words.
-
-    Refuse, too, a mass that is not 1, and a score without a signature beside others with one.
-    """
+    """Refuse scores computed differently or unsigned, over other words, or of a mass not 1."""
     first: dict[str, tuple[Path, str]] = {}
     for path, record in runs:
         _require_mass(path, record)
@@ -128,7 +125,6 @@ def require_comparable(metric: str, runs: Sequence[tuple[Path, Record]]) -> None
 
 
 def _require_mass(path: Path, record: Record) -> None:
-    """Refuse a record whose certificate says that Σ P(x) is not 1."""
     train = record.get("config", {}).get("train", {})
     words = max(map(int, vocabulary(record).get("words", "0").split(", ")))
     # `common.certificate.mass_bound`, ten times, since it grows for very improbable words
@@ -218,10 +214,7 @@ def incomparable(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:
 
 
 def doubt_notes(systems: Mapping[str, Sequence[Record]], metric: str = "") -> Iterator[str]:
-    """Yield each doubt about a score with the systems that it concerns.
-
-    If a table tests a perplexity (`metric`), one without that of a unigram model is a doubt, too.
-    """
+    """Yield each doubt with its systems; a tested perplexity without a unigram is one, too."""
     found: dict[str, dict[str, None]] = {}
     every = with_unigrams(systems)
     for name, record in every:
@@ -273,10 +266,7 @@ def texts(systems: Mapping[str, Sequence[Record]]) -> str:
 
 
 def masses(systems: Mapping[str, Sequence[Record]], metric: str) -> str:
-    """Return how far Σ P(x) of any perplexity is from 1; empty if no record says it.
-
-    Systems are named if the mass of a perplexity that is tested (`metric`), or any, is missing.
-    """
+    """Return how far Σ P(x) is from 1, and which systems do not state it; empty if none does."""
     stated = {name: [r.get("certificates", {}) for r in of] for name, of in systems.items()}
     gaps = re.findall(r"\|mass:1([^|]+)", str(stated))
     tested = is_perplexity(metric)

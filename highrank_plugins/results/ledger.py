@@ -42,10 +42,7 @@ _SCORED = re.compile(r"tokens:(\d+)")
 def read_ledger(
     data: Path, training: Path, target: str | None = None, finetuning: Path | None = None
 ) -> Ledger:
-    """Count sentences and tokens in all stages of a run before its scores.
-
-    `text` and `pieces` are next to the binarised data, which may be shards in folders.
-    """
+    """Count sentences and tokens in all stages of a run before its scores."""
     pieces = count_texts(data.parent / "pieces")
     text = count_texts(data.parent / "text", in_pieces=not pieces)
     binarised = count_binarised(data)
@@ -75,10 +72,7 @@ def read_ledger(
 
 
 def add_generated(ledger: Ledger, outputs: Sequence[Path], target: str) -> None:
-    """Add the stage `generate`: source sentences, and the sentences and tokens made of them.
-
-    An output of fairseq-generate is named after its split. Tokens are those of all hypotheses.
-    """
+    """Add the stage `generate`: source sentences, and sentences and tokens of all hypotheses."""
     found: dict[str, dict[str, Any]] = {}
     for output in outputs:
         numbers, tokens = count_hypotheses(output)
@@ -126,11 +120,7 @@ def add_scored(
     target: str | None = None,
     translations: Path | None = None,
 ) -> None:
-    """Add the stage `evaluate`: the scored sentences and tokens.
-
-    Those of a translator are its references, whose words are scored; tokens are their pieces. A
-    missing file of translations is not counted.
-    """
+    """Add the stage `evaluate`: the scored sentences and tokens, of a translator its references."""
     found: dict[str, dict[str, Tally]] = {}
     test = ledger.get("data-bin", {}).get(f"test.{target}")
     if translations is not None and translations.is_file() and test is not None:
@@ -187,7 +177,6 @@ def _entry(
 
 
 def _by_reason(counts: Mapping[str, Any], unit: str) -> Tally:
-    """Return what was left out, in one unit."""
     left_out = counts["left out"].items()
     return {reason: tally[unit] for reason, tally in left_out if unit in tally}
 
@@ -218,11 +207,7 @@ def _text(text: dict[str, Tally], folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _trained(text: Tally, data: Path, target: str | None, training: Path) -> dict[str, Any]:
-    """Return what an epoch trains on: all but the samples that fairseq skips.
-
-    fairseq says the same of a validation set, and does not say of which set; it makes batches of
-    the training set first.
-    """
+    """Return what an epoch trains on: all but the samples that fairseq skips."""
     match, left_out, kept = None, dict[str, Tally](), dict(text)
     for log in filter(Path.is_file, (training / "train.log", training / "logs" / "rank0.log")):
         with log.open(encoding="utf-8", errors="replace") as lines:
@@ -246,10 +231,7 @@ def _trained(text: Tally, data: Path, target: str | None, training: Path) -> dic
 
 
 def _tokens_beyond(data: Path, target: str, limits: str, skipped: int) -> int | None:
-    """Return the target tokens of the pairs that fairseq skipped, longer than `1024, 1024`.
-
-    None if other pairs are that long, as for a part of the data.
-    """
+    """Return the target tokens of pairs longer than `1024, 1024`; None if others are, too."""
     paths = {path.name.split(".")[-2]: path for path in data.glob("train.*.idx")}
     numbers = [int(word) for word in re.findall(r"\d+", limits)]
     sizes = [sizes_of(path) for path in (*(paths[k] for k in paths if k != target), paths[target])]

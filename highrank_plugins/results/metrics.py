@@ -32,12 +32,10 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """Return the heading of its column."""
         return self.heading or self.name
 
     @property
     def label(self) -> str:
-        """Return the name of its axis, with the unit."""
         return self.axis or self.heading or self.name.replace("_", " ")
 
     @property

@@ -27,11 +27,7 @@ _LOSS = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity")
 
 
 def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
-    """Return `<split>_perplexity` and `<split>_bits` per token from fairseq-eval-lm's log.
-
-    Every token of the text is predicted, including the end of each line. With --post-process, the
-    mean is per word, and the signature has their number.
-    """
+    """Return `<split>_perplexity` and `<split>_bits` per token, or word, of fairseq-eval-lm."""
     if not log.is_file():
         raise ScoreError(f"{log} is missing; score {split} by fairseq-eval-lm > {log.name}")
     text = log.read_text(encoding="utf-8")
@@ -51,7 +47,6 @@ def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
 
 
 def is_eval_lm(output: Path) -> bool:
-    """Whether a file is the output of fairseq-eval-lm."""
     return any(map(_COUNT.search, read_lines(output)))
 
 
@@ -108,7 +103,6 @@ def unigram_perplexity(data: Path) -> Score | None:
 
 
 def before_finetuning(folder: Path) -> dict[str, Score]:
-    """Return `<split>_perplexity_before_finetuning`, of the checkpoint before finetuning."""
     return {
         f"{split}_perplexity{BEFORE}": read_eval_lm(
             folder / f"before_finetuning_{split}.log", split

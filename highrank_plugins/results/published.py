@@ -58,13 +58,11 @@ class Published(BaseModel):
     errata: dict[str, str] = {}  # kind or cell → what is wrong or uncertain in it
 
     def tables_of(self, kind: str) -> list[str]:
-        """Return the tables and figures that print a score or cell."""
         also = self.also if kind in self.scores else []
         return [self.elsewhere.get(kind, self.table), *also]
 
 
 def read_published(task: str) -> list[Published]:
-    """Return what papers report for a task, the name of its recipe."""
     tasks = read_tree(FILE).values
     if task not in tasks:
         near = did_you_mean(task, list(tasks)) or f"; known tasks: {', '.join(tasks)}"
@@ -73,7 +71,6 @@ def read_published(task: str) -> list[Published]:
 
 
 def paper_format(kind: str) -> str:
-    """Return how papers print a kind of score."""
     known = KINDS.get(kind)
     return ".4g" if known is None else known.printed or known.format
 
@@ -81,11 +78,7 @@ def paper_format(kind: str) -> str:
 def published_rows(
     task: str, ours: Mapping[str, Mapping[str, float]]
 ) -> tuple[list[str], list[list[str]], list[str]]:
-    """Return headings (a kind of score each), a row for each system, ours first, and notes.
-
-    `ours` has the metrics of a run by its name, as in its record, and its `parameters`. Details,
-    such as word similarities, have a column if a run has them.
-    """
+    """Return headings (a kind of score each), a row for each system, ours first, and notes."""
     own = [(name, _of_run(metrics), "this run") for name, metrics in _checkpoints(ours)]
     theirs = [(entry.system, _of_entry(entry), entry.source) for entry in read_published(task)]
     measured = {column for _, cells, _ in own for column in cells}
@@ -119,7 +112,6 @@ def _checkpoints(
 
 
 def _of_run(metrics: Mapping[str, float]) -> dict[str, str]:
-    """Return the cells of a run by column."""
     columns = {metric.name: kind for kind, metric in KINDS.items() if metric.name}
     columns |= {f"{SIMILARITY}{file}": f"{SIMILARITY}{name}" for file, name in BENCHMARKS.items()}
     named = {columns.get(metric, metric): value for metric, value in metrics.items()}
@@ -127,7 +119,6 @@ def _of_run(metrics: Mapping[str, float]) -> dict[str, str]:
 
 
 def _of_entry(entry: Published) -> dict[str, str]:
-    """Return the cells of a published system by column."""
     cells = {kind: _cell(kind, of, entry.deviations.get(kind)) for kind, of in entry.scores.items()}
     if entry.parameters is not None:
         cells[PARAMETERS] = _cell(PARAMETERS, entry.parameters)

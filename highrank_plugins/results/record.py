@@ -114,10 +114,7 @@ _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\(?:u00|[bfr])|[\x7f-\x9f\ud800-\udfff]
 
 
 class RecordedTraining(NamedTuple):
-    """Hold a training run's command, and the result of `summarise` for its numbers.
-
-    `implementations` names what computed the loss of each layer, at the end of the last epoch.
-    """
+    """Hold a training run's command, its summary, and what computed each layer's loss."""
 
     command: str
     summary: dict[str, float]
@@ -131,11 +128,7 @@ def make_record(
     finetuning: RecordedTraining | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Return everything needed to judge and repeat a result, as plain values.
-
-    The signature of the first score, the one to report, becomes `signature`. `more` is the digest
-    of the text (data), the ledger, the paired test, and the checksum of the dictionary.
-    """
+    """Return all that is needed to judge and repeat a result; the first score is to be reported."""
     for name in ("arch", "seed"):
         word = re.search(rf"--{name}[ =]'?([^\s']+)", training.command)
         own = configuration.train.get(name)
@@ -180,11 +173,7 @@ def read_training(folder: Path) -> RecordedTraining:
 
 
 def summarise(entries: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Return updates, epochs, seconds, median words per second, losses, parameters and memory.
-
-    `seconds_per_epoch` is the median from one epoch's end to the next: training and validation.
-    That of a single whole epoch is from the start of the run to the epoch's end.
-    """
+    """Return updates, epochs, times, median speed, losses, parameters and memory."""
     start = next((entry for entry in entries if entry["tag"] == "start"), {})
     trained = [entry for entry in entries if entry["tag"] in ("train_inner", "train")]
     epochs = {int(entry["epoch"]): entry for entry in trained if entry["tag"] == "train"}
@@ -228,10 +217,7 @@ def _adapter() -> TypeAdapter[Any]:
 
 
 def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> dict[str, Any]:
-    """Load a JSON object with `metrics`, as `highrank record` and the evaluations write it.
-
-    Refuse it if it lacks what tables need (`complete`), or has a metric that is not `finite`.
-    """
+    """Load a record; refuse it if it lacks what tables need, or has a metric that is not finite."""
     record = read_json(path)
     try:
         found = _adapter().validate_python(record, strict=True)["metrics"]

@@ -10,6 +10,7 @@ from highrank_plugins.results.doubts import Record, require_comparable, systems_
 from highrank_plugins.results.metrics import SCORES
 from highrank_plugins.results.record import PROBLEMS, RESULTS, load_record
 
+DAMAGED = "damaged; restore it, or run the study in another --exp-dir"
 _LABELS = {"seeds": None, "config": None, "command": None}  # what a copy may call itself
 
 
@@ -54,19 +55,21 @@ def read_records(
     return records
 
 
-def study_problems(paths: Sequence[Path]) -> dict[str, str]:
-    """Return why other runs of the studies of these records have none: SYSTEM-SEED → reason.
+def read_mapping(file: Path, kind: type = object) -> dict[str, Any]:
+    """Return the mapping in a file of a study's folder; its values are of one kind."""
+    found = read_json(file)
+    if not (isinstance(found, dict) and all(isinstance(one, kind) for one in found.values())):
+        raise ValueError(f"{file}: {DAMAGED}")
+    return found
 
-    Runs of systems that have records, none of which is among these, are left out. A record outside
-    of a study's folder tells nothing.
-    """
+
+def study_problems(paths: Sequence[Path]) -> dict[str, str]:
+    """Return why other runs of the systems in these records' studies have no record."""
     found: dict[str, str] = {}
     for folder in dict.fromkeys(path.parent.parent for path in paths if path.name == RESULTS):
         file = folder / PROBLEMS
         if file.is_file():
-            problems = read_json(file)
-            if not isinstance(problems, dict):
-                raise ValueError(f"{file}: not an object; run the study with --table to write it")
+            problems = read_mapping(file)
             given = [path for path in paths if path.parent.parent == folder]
             known, own = (
                 {path.parent.name.rpartition("-")[0] for path in of}  # SYSTEM-SEED/results.json

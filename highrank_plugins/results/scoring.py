@@ -30,10 +30,7 @@ class ScoreError(ValueError):
 
 
 def read_hypotheses(generated: Path, count: int) -> list[str]:
-    """Return the one detokenised hypothesis of each of `count` inputs, in order.
-
-    `generated` is the output of fairseq-generate, with `D-` lines, or a hypothesis per line.
-    """
+    """Return the hypothesis of each of `count` inputs, of fairseq-generate or a line each."""
     lines = read_lines(generated)
     if not any(map(_GENERATED.match, lines)):
         if len(lines) != count:
@@ -73,10 +70,7 @@ def read_nbest(generated: Path, count: int) -> list[list[str]]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return lines, which end with a line feed, or with a carriage return and a line feed.
-
-    A lone carriage return and Unicode's other line breaks are part of a line.
-    """
+    """Return lines, which end with a line feed, or with a carriage return and a line feed."""
     return list(read_text(path, TextRules(foreign=True)))
 
 
@@ -136,7 +130,6 @@ def compare(
 
 
 def check_compounds(language: str | None) -> None:
-    """Refuse compound splitting, which papers on English–German use, for other languages."""
     if language != "de":
         raise ScoreError(
             f"--compound-split with --tokenise {language or 'missing'}: compounds are split for "

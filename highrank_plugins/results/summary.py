@@ -46,7 +46,6 @@ def _evaluations(path: Path, data: Path | None, finetuned: bool) -> dict[str, Sc
 
 
 def _written_scores(path: Path) -> dict[str, Score]:
-    """Return the scores in a file of `highrank evaluate score`."""
     found = read_json(path)
     try:
         if scores := {name: Score(**values) for name, values in found.items()}:
@@ -59,7 +58,6 @@ def _written_scores(path: Path) -> dict[str, Score]:
 
 
 def read_paired(path: Path) -> dict[str, Any]:
-    """Return the paired test in a file of `highrank evaluate score --against`."""
     found = read_json(path)
     if not isinstance(found, dict) or not {"scores", "signature"} <= found.keys():
         raise ValueError(
@@ -76,7 +74,6 @@ def run_ledger(
     generated: list[Path],
     target: str | None,
 ) -> dict[str, Any]:
-    """Return what each stage of a run took and left out of the text in `data`."""
     counts = ledger.read_ledger(data, folders[0], target, *folders[1:])
     if generated and target is None:
         raise ValueError("--generated needs a configuration with train.target_lang")
@@ -120,7 +117,6 @@ def summary(result: dict[str, Any], texts: list[Path]) -> str:
 
 
 def _spread(texts: list[tuple[Any, ...]], count: int) -> list[tuple[Any, ...]]:
-    """Return some lines, spread evenly over a text."""
     places = ((2 * index + 1) * len(texts) // (2 * count) for index in range(count))
     return [texts[place] for place in places]
 

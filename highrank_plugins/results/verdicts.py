@@ -48,11 +48,7 @@ _BLEU = ("sacrebleu", "tokenised", "compound_split", "unstated")  # kinds of BLE
 
 @dataclass(frozen=True)
 class Verdict:
-    """Hold the comparison of one of our systems with one of a paper's.
-
-    `verdict` is "agrees", "differs" or "not comparable"; `why` is the test, or what forbids one.
-    `details` has a sentence for each kind of difference, and for an erratum of the paper.
-    """
+    """Hold the comparison of a system with a paper's: the verdict, why, and each difference."""
 
     system: str
     ours: str
@@ -69,10 +65,7 @@ def paper_keys(source: str) -> set[str]:
 
 
 def judge(compared: Compared, paper: str, task: str | None = None) -> list[Verdict]:
-    """Return a verdict for each of our systems on the tested metric.
-
-    `paper` is such as yang2019; `task` names a recipe (default: that of the records' commands).
-    """
+    """Return a verdict for each system on the tested metric; `paper` is such as yang2019."""
     task = task or _task(compared)
     published = [(entry, paper_keys(entry.source)) for entry in read_published(task)]
     entries = [entry for entry, keys in published if paper in keys]
@@ -162,7 +155,6 @@ def _printed(kind: str, numbers: Summary | float | None) -> str:
 
 
 def _conf(entry: Published, task: str) -> dict[str, object]:
-    """Return the settings of the configuration that repeats an entry."""
     folder = Path(highrank_plugins.__file__).parents[1] / "recipes" / task / "conf"
     if entry.conf is None or not (folder / f"{entry.conf}.yaml").is_file():
         return {}
@@ -247,12 +239,7 @@ def _size(entry: Published, system: ComparedSystem) -> Iterator[tuple[str, str]]
 
 
 def _test(ours: Summary | float, theirs: Summary | float, compared: Compared) -> tuple[str, str]:
-    """Return whether two numbers agree, and by which test.
-
-    Two samples are compared by a t-test. A single run agrees if it lies in the prediction interval
-    of the sample. With few runs, finding no difference is weak evidence; the interval says how
-    weak.
-    """
+    """Return whether two numbers agree: two samples by t, one run by its prediction interval."""
     samples = [numbers for numbers in (ours, theirs) if isinstance(numbers, Summary)]
     if not samples:
         return "not comparable", "one run each: the variation over seeds is unknown"

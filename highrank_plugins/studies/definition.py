@@ -4,7 +4,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -46,8 +46,15 @@ def _writable(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
+def _distinct(seeds: list[int]) -> list[int]:
+    if len({*seeds}) < len(seeds):
+        raise ValueError(f"{seeds}: a seed is listed twice")
+    return seeds
+
+
 Changes = Annotated[Values, AfterValidator(_short)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as NumPy takes it
+Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_distinct)]
 TriedRates = Mapping[str, Mapping[float, float]]  # system → multiple → nats
 
 
@@ -61,7 +68,7 @@ Multiples = Annotated[list[float], AfterValidator(_multiples)]
 
 
 class MatchSettings(BlockOptions):
-    """Hold the target that a member's sizes are solved for, as `highrank match` takes it."""
+    """Hold the target of a member's sizes, as `highrank match` takes it."""
 
     to: str
     by: Literal["parameters", "compute", "width"] = "parameters"
@@ -78,33 +85,35 @@ class MemberSettings(BlockOptions):
     grid: Annotated[dict[str, list[Scalar]], AfterValidator(_short)] = Field({})
     variants: list[Changes] = Field(default=[], alias="list")
     match: MatchSettings | None = None
-    seeds: list[Seed] | None = Field(default=None, min_length=1)
+    seeds: Seeds | None = None
 
 
-class StudySettings(BlockOptions):
-    """Hold the contents of a file STUDY.yaml, to which paths are relative."""
+class RunSettings(BlockOptions):
+    """Hold what STUDY.yaml and LADDER.yaml say of their runs; paths are relative to the file."""
 
     recipe: str  # a name, or the path of a folder with run.sh
     options: Values = Field({})  # further ones of run.sh
     set: Changes = Field({})  # over the configuration of every member
-    seeds: list[Seed] = Field(default=[1, 2, 3], min_length=1)
     rates: Multiples = Field([])  # multiples of lr, tried with the first seed of each system
     rates_set: Changes = Field({})  # makes these trials shorter
-    metric: str | None = None
-    baseline: str | None = None
-    test: Literal["student", "welch"] = "student"
     threads: PositiveInt = 1  # cores that each member uses
     # options of sbatch; true gives an option without a value, false leaves it out
     slurm: Annotated[Values, AfterValidator(_writable)] = Field({})
+
+
+class StudySettings(RunSettings):
+    """Hold the contents of a file STUDY.yaml."""
+
+    seeds: Seeds = Field([1, 2, 3])
+    metric: str | None = None
+    baseline: str | None = None
+    test: Literal["student", "welch"] = "student"
     members: dict[str, MemberSettings] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
 class Member:
-    """Hold one run of a study: a system with a seed, which is not among the changes.
-
-    Its learning rate is `rate` times that of its configuration and changes.
-    """
+    """Hold one run: a system with a seed; its lr is `rate` times that of conf and changes."""
 
     system: str
     seed: int
@@ -121,11 +130,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Study:
-    """Hold a study, named after its file; `options` has words for run.sh and absolute paths.
-
-    A system has the learning rate that is chosen for another one if `tuned_by` names that one.
-    `rates` are the losses by which the rates of the members were chosen.
-    """
+    """Hold a study, named after its file; `options` has words for run.sh and absolute paths."""
 
     name: str
     file: Path
@@ -133,44 +138,47 @@ class Study:
     options: Mapping[str, str]
     settings: StudySettings
     members: Sequence[Member]
-    tuned_by: Mapping[str, str] = field(default_factory=dict)
-    rates: TriedRates = field(default_factory=dict)
+    tuned_by: Mapping[str, str] = field(default_factory=dict)  # system → whose rate it takes
+    rates: TriedRates = field(default_factory=dict)  # by which the members' rates were chosen
+
+
+def wrong(why: str, tree: Tree, *path: str) -> ConfigurationError:
+    """Return the error of a value in a file, with its place and name."""
+    return ConfigurationError(f"{tree.place(path)}: {'.'.join(path)}: {why}")
 
 
 def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
     """Read a study; `options`, relative to this directory, replace those of the file."""
-    if not file.is_file():
-        near = did_you_mean(file.stem, [path.stem for path in file.parent.glob("*.yaml")])
-        raise ConfigurationError(f"{file}: no such study{near}")
     return study_of(file, read_tree(file), options)
 
 
 def study_of(file: Path, tree: Tree, options: Mapping[str, str] | None) -> Study:
-    """Return the study that the values of a file define."""
     settings = validated(StudySettings, tree)
     recipe = recipe_folder(settings.recipe, file.parent)
     known = script_options(recipe)
     words = {}
     for of, below in ((settings.options, file.parent), (options or {}, Path())):
         for name, value in of.items():
-            path = below / value if value and isinstance(value, str) else None
-            may_be = name == "data" or not known.get(name)  # other defaults are words
-            is_path = path is not None and may_be and path.exists()
-            words[name] = str(path.resolve()) if path and is_path else as_word(value)
+            words[name] = as_word(value)
+            may_be_path = name == "data" or not known.get(name)  # other defaults are words
+            if value and isinstance(value, str) and may_be_path and (below / value).exists():
+                words[name] = str((below / value).resolve())
     _check_recipe_options(words, recipe, known, tree)
     for name in ("lr", "seed") if settings.rates else settings.rates_set:
         if name in settings.rates_set:
             why = "trials have the rates and the first seed" if settings.rates else "give rates"
-            place = tree.place(("rates_set", name))
-            raise ConfigurationError(f"{place}: rates_set.{name}: changes no trial; {why}")
+            raise wrong(f"changes no trial; {why}", tree, "rates_set", name)
     members = _members(settings, tree)
-    systems = [member.system for member in members]
-    if settings.baseline is not None and settings.baseline not in systems:
-        raise ConfigurationError(
-            f"{tree.place(('baseline',))}: baseline: no member is named {settings.baseline}"
-            f"{did_you_mean(settings.baseline, systems)}"
-        )
+    if settings.baseline is not None:
+        check_baseline(settings.baseline, [member.system for member in members], tree)
     return Study(file.stem, file, recipe, words, settings, members)
+
+
+def check_baseline(baseline: str, systems: Iterable[str], tree: Tree) -> None:
+    """Refuse a baseline that is no system of the file."""
+    if baseline not in (known := list(systems)):
+        near = did_you_mean(baseline, known)
+        raise wrong(f"no system is named {baseline}{near}", tree, "baseline")
 
 
 def first_seeds(members: Sequence[Member], most: int) -> list[Member]:
@@ -195,21 +203,15 @@ def _check_recipe_options(
 ) -> None:
     """Refuse options that run.sh lacks, and those that it would take from the environment."""
     for name in options:
-        place = tree.place(("options", name))
+        place, value = (tree, "options", name), options[name]
         if name in _OWN:
-            raise ConfigurationError(
-                f"{place}: option {name} of run.sh: the study sets it; remove it"
-            )
+            raise wrong("the study itself gives this option to run.sh; remove it", *place)
         if known and name not in known:  # a script may read its options in another way
-            raise ConfigurationError(
-                f"{place}: option {name}: {recipe / 'run.sh'} has none{did_you_mean(name, known)}"
-            )
-        if name in _NUMBERS and options[name] and not options[name].isdecimal():
-            raise ConfigurationError(
-                f"{place}: option {name}: expected a number, got {options[name]}"
-            )
-        if name == "data" and known and not Path(options[name]).exists():  # every member would fail
-            raise ConfigurationError(f"{place}: option data: {options[name]}: no such folder")
+            raise wrong(f"no option of {recipe / 'run.sh'}{did_you_mean(name, known)}", *place)
+        if name in _NUMBERS and value and not value.isdecimal():
+            raise wrong(f"expected a number, got {value}", *place)
+        if name == "data" and known and not Path(value).exists():  # every member would fail
+            raise wrong(f"{value}: no such folder", *place)
     for name in {*known} - {*options} - {"conf", "name", "exp_dir"}:
         if f"HIGHRANK_{name.upper()}" in os.environ:
             raise ConfigurationError(
@@ -219,10 +221,7 @@ def _check_recipe_options(
 
 
 def script_options(recipe: Path) -> dict[str, str]:
-    """Return the options of run.sh, and of libraries that it sources, with their defaults.
-
-    An option with a default is no path.
-    """
+    """Return the options of run.sh and of its libraries; one with a default is no path."""
     script = (recipe / "run.sh").read_text(encoding="utf-8").partition("\nparse_options")[0]
     texts = [script]
     for text in texts:  # it grows
@@ -245,50 +244,36 @@ def _members(settings: StudySettings, tree: Tree) -> list[Member]:
         systems = len(one.variants or [{}]) * math.prod(map(len, one.grid.values()))
         count += systems * len(one.seeds or settings.seeds)
     if count > MOST_MEMBERS:
-        raise ConfigurationError(
-            f"{tree.place(('members',))}: {count:,} members, and a study has {MOST_MEMBERS:,} at "
-            "most; shorten seeds, grid or list"
-        )
+        most = f"{count:,} members, and a study has {MOST_MEMBERS:,} at most"
+        raise wrong(f"{most}; shorten seeds, grid or list", tree, "members")
     members: list[Member] = []
-    places: dict[str, str] = {}
+    known = set[str]()
     for key, member in settings.members.items():
-        place = tree.place(("members", key))
-        for system, changes in _systems(key, member, place):
-            if system in places:
-                raise ConfigurationError(
-                    f"{place}: members.{key}: a second member named {system}, like "
-                    f"{places[system]}; name it after what differs, such as "
-                    f"{key}_{{option}}"
-                )
-            places[system] = place
+        for system, changes in _systems(key, member, tree):
+            if system in known:
+                after = f"name it after what differs, such as {key}_{{option}}"
+                raise wrong(f"a second member named {system}; {after}", tree, "members", key)
+            known.add(system)
             changes = settings.set | member.set | changes
             if "seed" in changes:
-                raise ConfigurationError(
-                    f"{place}: members.{key}: the seed is an option; list seeds in `seeds`"
-                )
+                raise wrong("the seed is an option; list seeds in `seeds`", tree, "members", key)
             seeds = member.seeds or settings.seeds
-            if len({*seeds}) < len(seeds):
-                raise ConfigurationError(f"{place}: seeds {seeds}: a seed is listed twice")
             members += [Member(system, s, member.conf, changes, member.match) for s in seeds]
     return members
 
 
-def _systems(key: str, member: MemberSettings, place: str) -> Iterator[tuple[str, Values]]:
-    """Yield name and options of every system that a key of `members` stands for.
-
-    The key has {option} to fill in, or is followed by all options and values.
-    """
+def _systems(key: str, member: MemberSettings, tree: Tree) -> Iterator[tuple[str, Values]]:
+    """Yield name and options of the systems of a key, which may have {option} to fill in."""
     varied = {*member.grid}.union(*member.variants)
     twice = [name for name in varied if name in member.set] + [
         name for variant in member.variants for name in variant if name in member.grid
     ]
+    place = (tree, "members", key)
     if twice:
-        raise ConfigurationError(
-            f"{place}: members.{key}: {twice[0]} is in two of set, grid and list; keep one"
-        )
-    empty = [name for name, values in member.grid.items() if not values]
-    if empty:
-        raise ConfigurationError(f"{place}: members.{key}.grid.{empty[0]}: no values")
+        raise wrong(f"{twice[0]} is in two of set, grid and list; keep one", *place)
+    for name, some in member.grid.items():
+        if not some:
+            raise wrong("no values", *place, "grid", name)
     for variant in member.variants or [{}]:
         for values in itertools.product(*member.grid.values()):
             changes = variant | dict(zip(member.grid, values, strict=True))
@@ -298,14 +283,11 @@ def _systems(key: str, member: MemberSettings, place: str) -> Iterator[tuple[str
                 try:
                     name = key.format_map(words)
                 except (KeyError, ValueError, AttributeError, TypeError) as error:
-                    raise ConfigurationError(
-                        f"{place}: members.{key}: unknown option {error}; known: "
-                        f"{', '.join(words) or 'none'}"
-                    ) from None
+                    listed = ", ".join(words) or "none"
+                    raise wrong(f"unknown option {error}; known: {listed}", *place) from None
             if not _NAME.fullmatch(name):
-                raise ConfigurationError(
-                    f"{place}: {name!r} is not a valid member name: use letters, digits and ._=+-"
-                )
+                valid = "use letters, digits and ._=+-"
+                raise wrong(f"{name!r} is not a valid member name: {valid}", *place)
             yield name, changes
 
 
@@ -331,5 +313,4 @@ class RaceSettings(BlockOptions):
     )
 
     def updates(self, size: int) -> int:
-        """Return the number of updates on that many tokens."""
         return self.epochs * -(-size // self.batch)

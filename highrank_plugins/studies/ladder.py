@@ -11,23 +11,22 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from highrank_plugins.common.blocks import (
     BlockOptions,
-    ConfigurationError,
     Tree,
     read_tree,
     validated,
 )
-from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.results.doubts import flat_settings
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import load_record
 from highrank_plugins.studies.definition import (
     MOST_MEMBERS,
     Changes,
-    Multiples,
-    Seed,
+    RunSettings,
+    Seeds,
     Study,
-    Values,
+    check_baseline,
     study_of,
+    wrong,
 )
 from highrank_plugins.studies.members import PreparedMember, plain_numbers, scaled_rate
 
@@ -43,7 +42,7 @@ def _three(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """Return a number that YAML reads as text, such as 1e9."""
+    """Return a number, also if YAML reads it as text, such as 1e9."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
@@ -74,13 +73,10 @@ class _JudgedSettings(BlockOptions):
 
     @property
     def in_nats(self) -> bool:
-        """Whether scores are compared by their logarithms."""
         return "perplexity" in self.metric
 
 
 class ArmSettings(BlockOptions):
-    """Hold a system of a ladder."""
-
     conf: str
     set: Changes = Field({})
 
@@ -88,22 +84,15 @@ class ArmSettings(BlockOptions):
 class SizeSettings(BlockOptions):
     """Hold a size: its seeds or their number, and a run's compute if records do not tell it."""
 
-    seeds: Annotated[int | list[Seed], BeforeValidator(_two)]
+    seeds: Annotated[int | Seeds, BeforeValidator(_two)]
     set: Changes = Field({})
     compute: Annotated[float | None, Field(gt=0), BeforeValidator(_number)] = None
 
 
-class LadderSettings(_JudgedSettings):
-    """Hold a ladder of runs. `rules` are powers of the option `width`; the rest is a study's."""
+class LadderSettings(_JudgedSettings, RunSettings):
+    """Hold a ladder of runs; `rules` are powers of `width`, `rates` serve all sizes of an arm."""
 
-    recipe: str
     metric: str = "test_perplexity"
-    options: Values = Field({})
-    set: Changes = Field({})
-    rates: Multiples = Field([])  # tried at the smallest size, for all sizes of an arm
-    rates_set: Changes = Field({})
-    threads: int = 1
-    slurm: Values = Field({})
     width: str = ""
     rules: dict[str, float] = Field({})
     arms: dict[str, ArmSettings] = Field(min_length=2)
@@ -134,10 +123,13 @@ class Ladder:
         return [of.baseline, *(name for name in listed if name != of.baseline)]
 
     @property
+    def sizes(self) -> Mapping[str, SizeSettings]:
+        return self.settings.sizes if isinstance(self.settings, LadderSettings) else {}
+
+    @property
     def systems(self) -> dict[str, str]:
         """Return the arm of each system of the study, ARM_SIZE."""
-        sizes = self.settings.sizes if isinstance(self.settings, LadderSettings) else ()
-        return {f"{arm}_{size}": arm for size in sizes for arm in self.arms}
+        return {f"{arm}_{size}": arm for size in self.sizes for arm in self.arms}
 
 
 def read_ladder(file: Path, options: Mapping[str, str] | None = None) -> Ladder:
@@ -145,12 +137,13 @@ def read_ladder(file: Path, options: Mapping[str, str] | None = None) -> Ladder:
     tree = read_tree(file)
     if "points" in tree.values:
         points = validated(PointSettings, tree)
-        _check_arms(points, points.points, tree)
+        _check_points(points, tree)
+        _check_arms(points, next(iter(points.points.values())), tree)
         return Ladder(tree, points, None)
     settings = validated(LadderSettings, tree)
-    _check_arms(settings, {"": settings.arms}, tree)
+    _check_arms(settings, settings.arms, tree)
     _check_sizes(settings, tree)
-    kept = {*"recipe options rates rates_set metric threads slurm".split()} & {*tree.values}
+    kept = ({*RunSettings.model_fields, "metric"} - {"set"}) & {*tree.values}
     values = {name: tree.values[name] for name in kept}
     values["members"] = dict(_members(settings, tree))
     first = next(iter(settings.sizes))
@@ -159,52 +152,42 @@ def read_ladder(file: Path, options: Mapping[str, str] | None = None) -> Ladder:
     return Ladder(tree, settings, replace(study, tuned_by=names))
 
 
-def _check_arms(
-    settings: "LadderSettings | PointSettings", rows: Mapping[str, Mapping[str, Any]], tree: Tree
-) -> None:
-    """Refuse sizes with other arms than the first, without the baseline, or without a compute."""
-    first = next(iter(rows.values()))
-    if settings.baseline not in first:
-        raise ConfigurationError(
-            f"{tree.place(('baseline',))}: baseline: no arm is named {settings.baseline}"
-            f"{did_you_mean(settings.baseline, first)}"
-        )
-    for compute, row in rows.items():
-        place = f"{tree.place(('points', compute))}: points.{compute}"
-        if apart := sorted({*row} ^ {*first}):
-            has, lacks = (compute, next(iter(rows)))[:: 1 if apart[0] in row else -1]
-            raise ConfigurationError(
-                f"{place}: {has} has {apart[0]}, and {lacks} has not: give each size the same arms"
-            )
-        at = _number(compute)
-        if compute and not (isinstance(at, float) and 0 < at < math.inf):
-            raise ConfigurationError(f"{place}: expected the compute of a run")
-        if compute and [_number(other) for other in rows].count(at) > 1:
-            raise ConfigurationError(f"{place}: another size has this compute; give another one")
-        if compute and settings.in_nats and not min(row.values()) > 0:
-            raise ConfigurationError(f"{place}: a perplexity is above 0")
-    if len(first) < 2:
-        raise ConfigurationError(f"{tree.place(('points',))}: points: one arm; give two or more")
+def _check_arms(settings: _JudgedSettings, arms: Mapping[str, Any], tree: Tree) -> None:
+    """Refuse arms without the baseline, and a metric that judges nothing."""
+    check_baseline(settings.baseline, arms, tree)
+    if len(arms) < 2:
+        raise wrong("one arm; give two or more", tree, "points")
     if not metric_named(settings.metric).better:
-        place = tree.place(("metric",))
-        raise ConfigurationError(
-            f"{place}: metric {settings.metric}: nobody knows if more is better; take a loss, "
-            "a perplexity or a score such as sacrebleu"
-        )
+        better = "take a loss, a perplexity or a score such as sacrebleu"
+        said = f"nobody knows if more of {settings.metric} is better; {better}"
+        raise wrong(said, tree, "metric")
+
+
+def _check_points(settings: PointSettings, tree: Tree) -> None:
+    """Refuse points with other arms than the first, or without a compute of their own."""
+    first, arms = next(iter(settings.points.items()))
+    computes = [_number(compute) for compute in settings.points]
+    for at, (compute, row) in zip(computes, settings.points.items(), strict=True):
+        place = (tree, "points", compute)
+        if apart := sorted({*row} ^ {*arms}):
+            has, lacks = (compute, first)[:: 1 if apart[0] in row else -1]
+            same = "give each size the same arms"
+            raise wrong(f"{has} has {apart[0]}, and {lacks} has not: {same}", *place)
+        if not (isinstance(at, float) and 0 < at < math.inf and computes.count(at) == 1):
+            raise wrong("expected the compute of a run, which no other size has", *place)
+        if settings.in_nats and not min(row.values()) > 0:
+            raise wrong("a perplexity is above 0", *place)
 
 
 def _check_sizes(settings: LadderSettings, tree: Tree) -> None:
     """Refuse sizes that do not grow: rates are tried, and rules begin, at the first."""
     names, of = list(settings.sizes), list(settings.sizes.values())
     if len({one.compute is None for one in of}) > 1:
-        raise ConfigurationError(
-            f"{tree.place(('sizes',))}: sizes: some have a compute; give it in each, or in none"
-        )
+        raise wrong("some have a compute; give it in each, or in none", tree, "sizes")
     for what, values in (
         ("compute", [one.compute for one in of if one.compute is not None]),
         (settings.width, [one.set.get(settings.width) for one in of]),
     ):
-        place = tree.place(("sizes", names[-1]))
         if not what:
             continue
         try:
@@ -212,15 +195,13 @@ def _check_sizes(settings: LadderSettings, tree: Tree) -> None:
         except ValueError:
             numbers = [0.0]
         if not all(0 < n < math.inf for n in numbers) or numbers != sorted({*numbers}):
-            raise ConfigurationError(
-                f"{place}: {what} of the sizes is {', '.join(map(str, values))}: expected numbers "
-                "above 0, the smallest first, no two alike"
-            )
+            said = f"{what} of the sizes is {', '.join(map(str, values))}: expected numbers above 0"
+            raise wrong(f"{said}, the smallest first, no two alike", tree, "sizes", names[-1])
     if settings.width and not settings.rules:
-        raise ConfigurationError(f"{tree.place(('width',))}: width: serves rules alone; give rules")
+        raise wrong("serves rules alone; give rules", tree, "width")
     members = [f"{arm}_{size}" for arm in settings.arms for size in names]
     if twice := [name for name in members if members.count(name) > 1]:
-        raise ConfigurationError(f"{tree.place(('arms',))}: arms: two members are named {twice[0]}")
+        raise wrong(f"two members are named {twice[0]}", tree, "arms")
 
 
 def _members(settings: LadderSettings, tree: Tree) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -229,22 +210,17 @@ def _members(settings: LadderSettings, tree: Tree) -> Iterator[tuple[str, dict[s
     for size, of in settings.sizes.items():
         for arm, one in settings.arms.items():
             if twice := sorted(one.set.keys() & of.set):
-                raise ConfigurationError(
-                    f"{tree.place(('arms', arm))}: arms.{arm}: sets {twice[0]}, which sizes.{size} "
-                    "sets for every arm; remove one"
-                )
+                why = f"sets {twice[0]}, which sizes.{size} sets for every arm; remove one"
+                raise wrong(why, tree, "arms", arm)
             changes = settings.set | one.set
             for name, power in settings.rules.items():
                 if name not in changes or name in of.set or not {width} <= {*of.set} & {*start}:
-                    raise ConfigurationError(
-                        f"{tree.place(('rules', name))}: rules.{name}: give {name} in `set` of the "
-                        f"file or of each arm, and `width` ({width or 'missing'}) in each size"
-                    )
+                    given = f"give {name} in `set` of the file or of each arm, and `width`"
+                    why = f"{given} ({width or 'missing'}) in each size"
+                    raise wrong(why, tree, "rules", name)
                 changes |= {name: _scaled(changes[name], of.set[width], start[width], power)}
                 if changes[name] is None:
-                    raise ConfigurationError(
-                        f"{tree.place(('rules', name))}: rules.{name}: no finite multiple at {size}"
-                    )
+                    raise wrong(f"no finite multiple at {size}", tree, "rules", name)
             seeds = of.seeds if isinstance(of.seeds, list) else list(range(1, of.seeds + 1))
             tree.places["members", f"{arm}_{size}"] = tree.place(("sizes", size))
             yield f"{arm}_{size}", {"conf": one.conf, "set": changes | of.set, "seeds": seeds}
@@ -263,22 +239,17 @@ def check_tokens(ladder: Ladder, members: Sequence[PreparedMember]) -> None:
     """Refuse an arm that reads another number of tokens than the baseline of its size."""
     of = {one.member.system: one.settings.train for one in members}
     base, *others = ladder.arms
-    assert isinstance(ladder.settings, LadderSettings)
-    for size in ladder.settings.sizes:
+    for size in ladder.sizes:
         for arm, name in itertools.product(others, _TOKENS):
             own, control = of[f"{arm}_{size}"].get(name), of[f"{base}_{size}"].get(name)
             if own != control:
-                raise ConfigurationError(
-                    f"{ladder.tree.place(('arms', arm))}: arms.{arm}: {name} is {own} at {size}, "
-                    f"and {control} of {base}: arms read the same tokens; give {name} in sizes"
-                )
+                same = f"arms read the same tokens; give {name} in sizes"
+                why = f"{name} is {own} at {size}, and {control} of {base}: {same}"
+                raise wrong(why, ladder.tree, "arms", arm)
 
 
 def check_records(ladder: Ladder, members: Sequence[PreparedMember], paths: Sequence[Path]) -> None:
-    """Refuse a record of which an option is not that of its member, as the file defines it.
-
-    Where the file tries rates, the records of an arm have one multiple of its own `lr`.
-    """
+    """Refuse a record with another option than the file gives; tried rates are one multiple."""
     settings, study = ladder.settings, ladder.study
     assert isinstance(settings, LadderSettings) and study is not None
     of = {one.name: one for one in members}

@@ -22,22 +22,23 @@ from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.results.doubts import require_comparable, texts, ways_of_scoring
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import RESULTS, load_record
-from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.ladder import Ladder, LadderSettings, PointSettings
-from highrank_plugins.studies.looks import changed_settings, keep_look, other_sizes, untested
-from highrank_plugins.studies.members import PreparedMember
-from highrank_plugins.studies.plan import StudyPlan, plan_notes
+from highrank_plugins.studies.plan import Standing
 from highrank_plugins.studies.rates import rate_notes
-from highrank_plugins.studies.table import link_done, no_records
+from highrank_plugins.studies.table import (
+    Tables,
+    changed_settings,
+    keep_look,
+    no_records,
+    other_sizes,
+    untested,
+)
 
 OTHER_SIZES = "sizes were added, left out or changed after a look"
 
 
 class Measured(NamedTuple):
-    """Hold what was measured: size → compute of a run, and scores by arm, perplexities in nats.
-
-    An arm that is `lost`, or has no scores at a size, is not projected.
-    """
+    """Hold size → compute and scores by arm (perplexities in nats); `lost` is not projected."""
 
     rungs: Mapping[str, tuple[float, Mapping[str, Sequence[float]]]]
     notes: Sequence[str] = ()
@@ -45,7 +46,6 @@ class Measured(NamedTuple):
 
 
 def of_points(ladder: Ladder) -> Measured:
-    """Return the points of a file."""
     assert isinstance(ladder.settings, PointSettings)
     log = math.log if ladder.settings.in_nats else float
     points = {
@@ -56,11 +56,7 @@ def of_points(ladder: Ladder) -> Measured:
 
 
 def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
-    """Return the scores in records of ARM_SIZE-SEED; those of a size must compare.
-
-    A run's compute is 6 × parameters × tokens of the baseline. An arm that is not tested at a
-    size, or has read other tokens there, is left out, with a note.
-    """
+    """Return the scores in records of ARM_SIZE-SEED; those of a size must compare."""
     settings, rungs, notes = ladder.settings, dict[str, Any](), dict[str, list[str]]()
     assert isinstance(settings, LadderSettings) and ladder.study is not None
     there = {_name(path): path for path in paths}
@@ -182,7 +178,7 @@ def judge(ladder: Ladder, measured: Measured) -> tuple[Table, list[Lines]]:
 def _sentence(
     arm: str, steps: Mapping[str, SizeDifference], end: Projection, said: tuple[str, int, float]
 ) -> str:
-    """Return what is known at the sizes, and what of the target, for (target, better, sure)."""
+    """Return what is known at the sizes, and at the target, for (target, better, sure)."""
     target, better, sure = said
     sizes: dict[str, list[str]] = {}
     for size, of in steps.items():
@@ -205,7 +201,7 @@ def _word(ends: tuple[float, float], better: int) -> str:
 def _cell(
     arm: str, of: SizeDifference | Projection | None, sure: float, is_lost: bool = False
 ) -> Cell:
-    """Return a difference with its interval; of an arm that is not projected, without it."""
+    """Return a difference with its interval, if the arm is projected."""
     if of is None:
         return NOTHING
     if is_lost:
@@ -215,37 +211,24 @@ def _cell(
     return Cell(f"{of.difference:+.4f} [{low:+.4f}, {high:+.4f}]", low * high > 0, values)
 
 
-def ladder_tables(
-    ladder: Ladder,
-    study: Study,
-    members: Sequence[PreparedMember],
-    problems: Mapping[str, str],
-    folder: Path,
-    plan: StudyPlan | None,
-) -> tuple[list[Table], list[Table]]:
-    """Return a ladder's table, twice; an arm of which a run is missing is not projected."""
-    usable, notes = link_done(members, problems, folder)
-    notes += plan_notes(study, members, plan) if plan is not None else ()
-    notes += rate_notes(study.rates, "lr", ladder.systems.__getitem__)
-    if not usable:
-        return (empty := no_records(study, members, notes)), empty
-    measured = of_records(ladder, usable)
-    sizes = list(ladder.settings.sizes) if isinstance(ladder.settings, LadderSettings) else []
+def ladder_tables(ladder: Ladder, of: Standing, records: list[Path], notes: list[str]) -> Tables:
+    notes = [*notes, *rate_notes(of.study.rates, "lr", ladder.systems.__getitem__)]
+    measured = of_records(ladder, records)
+    sizes = list(ladder.sizes)
     looked = {name: getattr(ladder.settings, name) for name in ("metric", "baseline", "target")}
     looked |= {"sizes": sizes, "computes": {n: at for n, (at, _) in measured.rungs.items()}}
-    notes += changed_settings(members, folder, looked)
-    reasons = untested(members, problems, folder, plan)
-    held = other_sizes(members, folder, sizes, ladder.systems)
+    notes += changed_settings(of, looked)
+    held = other_sizes(of, sizes, ladder.systems)
     late = {one: OTHER_SIZES for one, arm in ladder.systems.items() if arm in held}
-    reasons = {**late, **reasons}
-    keep_look(members, problems, folder, plan, reasons, looked)
+    reasons = late | untested(of)
+    keep_look(of, reasons, looked)
     if not measured.rungs:
-        return (empty := no_records(study, members, [*notes, *measured.notes])), empty
+        return no_records(of, [*notes, *measured.notes])
     for why in dict.fromkeys(reasons.values()):
-        of = dict.fromkeys(ladder.systems[one] for one in reasons if reasons[one] == why)
-        notes.append(f"Not projected, since {why}: {', '.join(of)}.")
+        arms = dict.fromkeys(ladder.systems[one] for one in reasons if reasons[one] == why)
+        notes.append(f"Not projected, since {why}: {', '.join(arms)}.")
     lost = measured.lost | {ladder.systems[one] for one in reasons}
     table, figures = judge(ladder, Measured(measured.rungs, [*notes, *measured.notes], lost))
     if figures and plots.is_available():
-        plots.draw(folder / "ladder.svg", *figures)
+        plots.draw(of.folder / "ladder.svg", *figures)
     return [table], [table]

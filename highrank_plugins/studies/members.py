@@ -46,21 +46,15 @@ _EXPONENT = re.compile(r"[+-]?\d+[eE][+-]?\d+")
 
 @dataclass(frozen=True)
 class PreparedMember:
-    """Hold a member that can be run: its key, the command of its recipe and the folder of that.
-
-    `plan_key` is its key before its learning rate was chosen, `system_key` one without its seed.
-    Files beside the folder are its
-    notes: `done` exists once the recipe has completed, `failed` says how its last run failed,
-    `gpu` names the GPU of its last run.
-    """
+    """Hold a member that can be run: its keys, the command of its recipe and its folder."""
 
     member: Member
     settings: Configuration
     key: str
     command: Sequence[str]
     run_dir: Path
-    plan_key: str
-    system_key: str
+    plan_key: str  # before its learning rate was chosen
+    system_key: str  # without its seed
 
     @property
     def name(self) -> str:
@@ -69,19 +63,16 @@ class PreparedMember:
 
     @property
     def record(self) -> Path:
-        """Return the file of its record."""
         return self.run_dir / RESULTS
 
     def note(self, kind: str) -> Path:
-        """Return a file beside its folder."""
+        """Return a file beside its folder: done, failed (says how), or gpu (of the last run)."""
         return self.run_dir.with_name(f"{self.key}.{kind}")
 
     def is_done(self) -> bool:
-        """Whether the record of a complete run exists."""
         return self.note("done").exists() and self.record.is_file()
 
     def metrics(self) -> dict[str, float]:
-        """Return the numbers of its record."""
         try:
             return dict(load_record(self.record, finite=False)["metrics"])
         except ValueError as error:
@@ -155,17 +146,11 @@ def files_digest(path: Path, *patterns: str) -> str:
 
 
 def study_folder(study: Study, exp_dir: Path) -> Path:
-    """Return the folder of a study's table, logs and links to its members."""
     return exp_dir / study.recipe.name / "studies" / study.name
 
 
 def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[PreparedMember]:
-    """Return all members; sizes of matched controls are solved for once, and kept.
-
-    fairseq's parsers, which take seconds to import, check the options of every system with
-    `check_values`, else those of a system with an option that no configuration of the recipe has.
-    The recipe of each member checks the others.
-    """
+    """Return all members; sizes of matched controls are solved for once, and kept."""
     trees = (read_tree(path).values for path in (study.recipe / "conf").rglob("*.yaml"))
     known = {
         f"{block}.{option}"
@@ -176,20 +161,19 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
     }
     members: list[PreparedMember] = []
     names: dict[str, str] = {}
+    checked = set[str]()
     for member in study.members:
         conf = _configuration_of(study, member)
-        changes = dict(member.changes) | _matched(study, member, conf, exp_dir)
-        sets = _assignments(changes | {"seed": member.seed})
-        settings = configuration.load(conf, sets)
+        changes = {**member.changes, **_matched(study, member, conf, exp_dir), "seed": member.seed}
+        settings = configuration.load(conf, sets := _assignments(changes))
         plan_key = member_key(study, settings)
         if member.rate != 1:
             changes["lr"] = _scaled_lr(study, member, settings.train.get("lr"))
-            sets = _assignments(changes | {"seed": member.seed})
-            settings = configuration.load(conf, sets)
+            settings = configuration.load(conf, sets := _assignments(changes))
         given = {name if "." in name else f"train.{name}" for name in member.changes}
-        is_new = member.system not in {one.member.system for one in members}
-        if is_new and (check_values or given - known):
+        if member.system not in checked and (check_values or given - known):
             _check_values(study, member, conf, sets)
+        checked.add(member.system)
         key = member_key(study, settings)
         if (same := names.setdefault(key, member.name)) != member.name:  # 1 is 1.0
             raise ConfigurationError(
@@ -217,7 +201,7 @@ def _scaled_lr(study: Study, member: Member, lr: Any) -> float:
 
 
 def scaled_rate(lr: Any, rate: float) -> float:
-    """Return a learning rate, a number or its word, at a multiple of its own."""
+    """Return a learning rate, a number or its word, at a multiple."""
     return float(f"{float(lr) * rate:.4g}")
 
 
@@ -227,20 +211,15 @@ def _assignments(changes: dict[str, Any]) -> list[str]:
 
 def _configuration_of(study: Study, member: Member) -> Path:
     """Return the file that the recipe will read for a member's `conf`; it may be missing."""
-    folder = study.recipe / "conf"
     if member.conf.endswith(".yaml"):
         raise ConfigurationError(
             f"{study.file}: {member.system}: conf {member.conf}: expected the name of a file in "
-            f"{folder}, without .yaml; copy yours there"
+            f"{study.recipe / 'conf'}, without .yaml; copy yours there"
         )
-    path = folder / f"{member.conf}.yaml"
-    if study.options.get("scale") == "small" and not path.is_file():
-        return folder / "small" / path.name
-    return path
+    return find_configuration(study.recipe, member.conf, study.options.get("scale") == "small")
 
 
 def _check_values(study: Study, member: Member, conf: Path, sets: list[str]) -> None:
-    """Refuse a configuration with an option that its command refuses."""
     from highrank_plugins.training.fairseq_options import check_options
 
     tree = configuration.load_tree(conf, sets)
@@ -276,18 +255,13 @@ def _matched(study: Study, member: Member, conf: Path, exp_dir: Path) -> dict[st
     return dict(found.options)
 
 
-def find_configuration(recipe: Path, name: str) -> Path:
-    """Return a file, or conf/NAME.yaml or conf/small/NAME.yaml of a recipe."""
-    given = Path(name)
-    if given.suffix == ".yaml" and given.is_file():
-        return given
-    whole = recipe / "conf" / f"{name}.yaml"
-    small = recipe / "conf" / "small" / f"{name}.yaml"
-    if not whole.is_file() and small.is_file():
-        return small
-    if not whole.is_file():
-        configuration.load_tree(whole, [])  # its message lists the available names
-    return whole
+def find_configuration(recipe: Path, name: str, small: bool = True) -> Path:
+    """Return a file, or conf/NAME.yaml or, if it may be `small`, conf/small/NAME.yaml."""
+    paths = [Path(name), recipe / "conf" / f"{name}.yaml", recipe / "conf/small" / f"{name}.yaml"]
+    found = [path for path in paths[: 2 + small] if path.suffix == ".yaml" and path.is_file()]
+    if not found:
+        read_tree(paths[1])  # its message lists the available names
+    return found[0]
 
 
 def shared_dictionary_size(recipe: str, system: Configuration, reference: Configuration) -> int:
@@ -322,10 +296,7 @@ def match_configurations(
     free: tuple[str, ...] = (),
     step: int = 4,
 ) -> Match:
-    """Return the sizes at which `system` costs as much as `reference`, see `model_size.solve`.
-
-    The dictionary has `words` entries, unless `data` has one.
-    """
+    """Return the sizes at which `system` costs as much as `reference`."""
     options, target = system.options("train"), reference.options("train")
     with nullcontext(data) if data else invented_data(options, words) as folder:
         return solve(options, target, by, folder, free, step)

@@ -4,17 +4,18 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from highrank_plugins.analysis.statistics import PlannedTest, seeds_needed, smallest_effect
-from highrank_plugins.common.files import read_json, require_space, write_json
+from highrank_plugins.common.files import require_space, write_json
 from highrank_plugins.common.formatting import size
 from highrank_plugins.reports.tables import Cell, Table
 from highrank_plugins.results.comparison import (
     Compared,
-    ComparedSystem,
     compare_records,
     is_wild,
     pooled_deviation,
@@ -22,41 +23,54 @@ from highrank_plugins.results.comparison import (
 from highrank_plugins.results.doubts import is_perplexity
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import RESULTS, load_record
+from highrank_plugins.results.results_table import DAMAGED, read_mapping
 from highrank_plugins.studies.definition import MOST_MEMBERS, Member, Study
 from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.studies.runner import bytes_in, bytes_needed
 
 FILE = "plan.json"
 MOST_SEEDS = 100_000  # that a forecast names
+LIKE = "give --like FOLDER of a study like it"
 # "seeds", of each system at the first look, and "most" at the last; settings and keys of members;
 # a digest if it was registered
 StudyPlan = Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Standing:
+    """Hold a study with its members, the folder of its tables, and its plan, if any."""
+
+    study: Study
+    members: Sequence[PreparedMember]
+    folder: Path
+    plan: StudyPlan | None
+
+    @cached_property
+    def problems(self) -> dict[str, str]:
+        return {one.name: problem for one in self.members if (problem := one.problem())}
+
+    @cached_property
+    def systems(self) -> dict[str, list[PreparedMember]]:
+        found: dict[str, list[PreparedMember]] = {}
+        for one in self.members:
+            found.setdefault(one.member.system, []).append(one)
+        return found
+
+
 def planned(
     folder: Path, at_most: int | None = None, new: Callable[[int], StudyPlan] | None = None
 ) -> StudyPlan | None:
-    """Return the plan of a study, None without one.
-
-    If there is none, `new` makes one with `at_most` seeds at the first look.
-    """
+    """Return the plan of a study; without one, what `new` makes of `at_most` seeds, or None."""
     file = folder / FILE
     if not file.exists():
         if at_most is None or new is None:
             return None
         write_json(file, new(at_most))
-    plan = read_json(file)
-    if not isinstance(plan, dict) or type(plan.get("seeds")) is not int or plan["seeds"] < 2:
-        raise ValueError(f"{file}: no number of seeds; write the one that was planned")
-    keys = plan.get("keys", {})
-    if not isinstance(keys, dict) or not all(isinstance(key, str) for key in keys.values()):
-        raise ValueError(f"{file}: keys: expected a key of each member; restore the file")
-    most = plan.setdefault("most", plan["seeds"])
-    if type(most) is not int or not plan["seeds"] <= most <= MOST_MEMBERS:
-        raise ValueError(
-            f"{file}: most: expected the {plan['seeds']} seeds of the first look, or up to "
-            f"{MOST_MEMBERS:,}"
-        )
+    plan = read_mapping(file)
+    keys, seeds, most = (plan.get(name) for name in ("keys", "seeds", "most"))
+    whole = type(seeds) is type(most) is int and 2 <= seeds <= most <= MOST_MEMBERS
+    if not whole or not isinstance(keys, dict) or {*map(type, keys.values())} - {str}:
+        raise ValueError(f"{file}: {DAMAGED}")
     if "sha256" in plan and plan["sha256"] != _digest(plan):
         raise ValueError(
             f"{file}: changed after it was registered; restore it, or choose another --exp-dir"
@@ -65,7 +79,6 @@ def planned(
 
 
 def most_seeds(members: Sequence[Member | PreparedMember]) -> int:
-    """Return how many seeds the system with the most of them has."""
     return max(map(len, seeds_of(one.name for one in members).values()))
 
 
@@ -83,21 +96,24 @@ def forecast(
     effect: float,
     at_most: int | None = None,
 ) -> Iterator[str]:
-    """Yield what the study can see, and how many seeds and hours an effect needs.
-
-    The deviation between seeds is that of the records in the folder `like`, or of the study's own
-    finished members. Perplexities are compared by their logarithm, so `effect` is in nats. If seeds
-    may be added to the first `at_most`, the level is that of each look.
-    """
-    compared, systems, deviation, where = _deviating(study, members, folder, like, effect)
-    if wild := [one.name for one in compared.systems if one not in systems]:
+    """Yield what the study can see, and how many seeds and hours an effect (in nats) needs."""
+    if not 0 < effect < math.inf:
+        raise ValueError(f"--effect {effect:g}: must be above 0")
+    compared, where = _records_like(study, members, folder, like)
+    systems = [one for one in compared.systems if not is_wild(one, compared.metric)]
+    wild = [one.name for one in compared.systems if one not in systems]
+    if not (deviation := pooled_deviation(systems, compared.metric)):
+        few = f"no system has two records in {where}, so nobody knows how much seeds differ"
+        if wild:
+            few = f"the seeds of all systems in {where} deviate as where some failed to train"
+        raise ValueError(f"--effect: {few}; {LIKE}")
+    if wild:
         said = "Left out, since seeds deviate as where some failed to train"
         yield f"{said}: {', '.join(wild)}."
     metric = metric_named(compared.metric)
     unit = "nats" if is_perplexity(metric.name) else metric.title
-    names = dict.fromkeys(member.member.system for member in members)
-    tested = max(1, len(names) - 1)
-    most = min(map(len, seeds_of(one.name for one in members).values()))
+    seeds = seeds_of(one.name for one in members)
+    tested, most = max(1, len(seeds) - 1), min(map(len, seeds.values()))
     now = min(at_most or most, most)
     looks = None if now == most else (now, most)
     alpha = PlannedTest(study.settings.test, looks).level(0.05 / tested)
@@ -112,37 +128,28 @@ def forecast(
     if needed > MOST_SEEDS:
         yield f"{effect:g} {unit} need more than {MOST_SEEDS:,} seeds of each."
         return
+    runs = needed * len(seeds)
     seconds = [s for one in systems if (s := one.cost("wall_seconds")) is not None]
-    hours = (
-        f", {needed * len(names) * mean(seconds) / 3600:.1f} hours of training" if seconds else ""
-    )
-    yield f"{effect:g} {unit} need {needed} seeds of each: {needed * len(names)} runs{hours}."
+    hours = f", {runs * mean(seconds) / 3600:.1f} hours of training" if seconds else ""
+    yield f"{effect:g} {unit} need {needed} seeds of each: {runs} runs{hours}."
 
 
-def _deviating(
-    study: Study, members: Sequence[PreparedMember], folder: Path, like: Path | None, effect: float
-) -> tuple[Compared, list[ComparedSystem], float, str]:
-    """Return records, the systems that did not fail to train, their deviation, and whose it is."""
-    if not 0 < effect < math.inf:
-        raise ValueError(f"--effect {effect:g}: must be above 0")
-    if like is not None and not like.is_dir():
-        raise ValueError(f"--like {like}: no such folder; give one with the records of a study")
-    where = "the finished members of this study" if like is None else str(like)
-    paths = [folder / one.name / RESULTS for one in members]  # links, which a table makes
-    paths = [path for path in paths if path.exists()]
-    if like is not None:
+def _records_like(
+    study: Study, members: Sequence[PreparedMember], folder: Path, like: Path | None
+) -> tuple[Compared, str]:
+    """Return the records that tell how much seeds deviate, and whose they are."""
+    if like is None:
+        where = "the finished members of this study"
+        paths = [folder / one.name / RESULTS for one in members]  # links, which a table makes
+        paths = [path for path in paths if path.exists()]
+    elif like.is_dir():
+        where = str(like)
         paths = sorted([*like.glob("*-[0-9]*.json"), *like.glob(f"*/{RESULTS}")])
-    few = f"no system has two records in {where}, so nobody knows how much seeds differ"
+    else:
+        raise ValueError(f"--like {like}: no such folder; give one with the records of a study")
     if not paths:
-        raise ValueError(f"--effect: {few}; give --like FOLDER of a study like it")
-    compared = compare_records(paths, study.settings.metric, columns=[])
-    systems = [one for one in compared.systems if not is_wild(one, compared.metric)]
-    deviation = pooled_deviation(systems, compared.metric)
-    if len(systems) < len(compared.systems) and not deviation:
-        few = f"the seeds of all systems in {where} deviate as where some failed to train"
-    if not deviation:
-        raise ValueError(f"--effect: {few}; give --like FOLDER of a study like it")
-    return compared, systems, deviation, where
+        raise ValueError(f"--effect: there are no records in {where}; {LIKE}")
+    return compare_records(paths, study.settings.metric, columns=[]), where
 
 
 def register(
@@ -181,26 +188,23 @@ def new_plan(study: Study, members: Sequence[PreparedMember], at_most: int | Non
     }
 
 
-def plan_notes(study: Study, members: Sequence[PreparedMember], plan: StudyPlan) -> Iterator[str]:
+def plan_notes(of: Standing) -> Iterator[str]:
     """Yield whether a study is as planned: seeds beyond it, and what changed since."""
-    beyond = most_seeds(members) > plan["most"]
-    if beyond:
+    if (plan := of.plan) is None:
+        return
+    if beyond := most_seeds(of.members) > plan["most"]:
         yield f"Beyond the plan: it had {plan['most']} seeds of each system at most."
-    if "keys" in plan:
-        now, digest = _settings(study), plan.get("sha256")
-        changed = [name for name in now if (plan.get(name) or None) != (now[name] or None)]
-        if changed := [*changed, *_changed_members(members, plan)]:
-            since = f"{digest[:12]} was registered" if digest else "of the first look"
-            yield f"Changed since the plan {since}: {', '.join(changed)}."
-        elif digest and not beyond:
-            yield f"As registered, plan {digest[:12]}."
+    now, digest = _settings(of.study), plan.get("sha256")
+    changed = [name for name in now if (plan.get(name) or None) != (now[name] or None)]
+    if changed := [*changed, *_changed_members(of.members, plan)]:
+        since = f"{digest[:12]} was registered" if digest else "of the first look"
+        yield f"Changed since the plan {since}: {', '.join(changed)}."
+    elif digest and not beyond:
+        yield f"As registered, plan {digest[:12]}."
 
 
 def _changed_members(members: Sequence[PreparedMember], plan: StudyPlan) -> Iterator[str]:
-    """Yield members with another key, and systems that came, left, or have other seeds.
-
-    The table may have the seeds of the first look, or more; with one look their order is free.
-    """
+    """Yield members with another key, and systems that came, left, or have other seeds."""
     keys, order = plan["keys"], list if plan["most"] > plan["seeds"] else sorted
     own_keys = {member.name: member.plan_key for member in members}
     yield from (name for name, key in keys.items() if own_keys.get(name, key) != key)
@@ -224,12 +228,10 @@ def seeds_of(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _settings(study: Study) -> dict[str, Any]:
-    of, first = study.settings, study.file.read_text(encoding="utf-8").lstrip().partition("\n")[0]
-    return {
-        "question": first.lstrip("# ") if first.startswith("#") else "",
-        "metric": of.metric, "baseline": of.baseline, "test": of.test, "rates": of.rates,
-        "rates_set": of.rates_set,
-    }  # fmt: skip
+    first = study.file.read_text(encoding="utf-8").lstrip().partition("\n")[0]
+    names = {"metric", "baseline", "test", "rates", "rates_set"}
+    question = {"question": first.lstrip("# ") if first.startswith("#") else ""}
+    return question | study.settings.model_dump(include=names)
 
 
 def _digest(plan: StudyPlan) -> str:
@@ -258,10 +260,7 @@ def _hours(member: PreparedMember) -> float | None:
 
 
 def cost_of(members: Sequence[PreparedMember], slots: int) -> str:
-    """Return hours and disk of the members to run, as finished ones of their systems took.
-
-    Refuses a disk that is too small.
-    """
+    """Return hours and disk of the members to run; refuse a disk that is too small."""
     known = {one.member.system: hours for one in members if (hours := _hours(one)) is not None}
     waiting = [member.member.system for member in members if not member.is_done()]
     ends = [0.0] * slots

@@ -31,19 +31,11 @@ from highrank_plugins.results.comparison import BASELINE, compare_records
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.perplexity import UNIGRAM
 from highrank_plugins.results.record import UNFAIR
+from highrank_plugins.studies import trunk as frozen
 from highrank_plugins.studies.definition import RaceSettings, TriedRates
 from highrank_plugins.studies.members import files_digest
 from highrank_plugins.studies.rates import best_rate, rate_notes
-from highrank_plugins.studies.trunk import (
-    ROWS,
-    FrozenTexts,
-    dump,
-    loss_of,
-    open_trunk,
-    read_texts,
-    read_trunk,
-    refuse_other,
-)
+from highrank_plugins.studies.trunk import ROWS, FrozenTexts, loss_of, read_trunk
 
 RUNS = "runs"  # the folder of the records
 NOISE, MOST_NATS = 0.1, 5e-3  # of a mixture: less noise leaves its components alike in a race
@@ -55,18 +47,17 @@ EXPRESSIVITY = (
 
 
 class RaceRun(NamedTuple):
-    """Name one training run of a layer: its multiple of --lr, its seed, and its command."""
+    """Name one training run of a layer."""
 
     settings: RaceSettings
     layer: str
-    rate: float
+    rate: float  # multiple of --lr
     seed: int
     command: str
     user_dir: Path | None
 
     @property
     def file(self) -> Path:
-        """Return the place of its record."""
         return self.settings.exp_dir / RUNS / f"{self.rate:g}" / f"{self.layer}-{self.seed}.json"
 
     @property
@@ -87,10 +78,7 @@ def race(
     rates: Sequence[float],
     user_dir: Path | None = None,
 ) -> list[Table]:
-    """Dump the features, choose a rate for each layer, train all seeds; return the tables.
-
-    A finished dump and finished records are kept, so the same command resumes a killed race.
-    """
+    """Dump the features, choose a rate for each layer, train all seeds; return the tables."""
     for layer in layers:
         if layer not in tokens():
             raise ValueError(f"--layers: {unknown_name_message('layer', layer, tokens())}")
@@ -103,9 +91,9 @@ def race(
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--exp-dir {folder}: a file; name a folder")
     busy = f"another process runs the race in {folder}; wait, stop it, or name another --exp-dir"
-    trunk = open_trunk(checkpoint, data, settings)
+    trunk = frozen.open_trunk(checkpoint, data, settings)
     with held_alone(folder / ".lock", busy):
-        dump(trunk, settings)
+        frozen.dump(trunk, settings)
         last = typed_command(), user_dir
         seeds = range(1, settings.seeds + 1)
         tried = [RaceRun(settings, name, rate, 1, *last) for name in layers for rate in rates]
@@ -148,15 +136,14 @@ def trained(run: RaceRun) -> float:
     except (KeyError, TypeError, ValueError, AttributeError):
         raise ValueError(f"{run.file}: not a record of a race; delete it") from None
     runs = run.settings.exp_dir / RUNS
-    refuse_other(runs, run.file, options, run.options)
-    refuse_other(runs, run.file, own, trunk["identity"])
+    frozen.refuse_other(runs, run.file, options, run.options)
+    frozen.refuse_other(runs, run.file, own, trunk["identity"])
     return loss
 
 
 def record_of(run: RaceRun) -> dict[str, Any]:
-    """Train a layer, and return the record of its best validation."""
     torch.manual_seed(run.seed)
-    settings, texts = run.settings, read_texts(run.settings)
+    settings, texts = run.settings, frozen.read_texts(run.settings)
     trunk = read_trunk(settings)
     start, processor = time.perf_counter(), time.process_time()
     head, losses = train(first_layer(run, trunk, texts), texts, run)
@@ -200,11 +187,8 @@ def record_of(run: RaceRun) -> dict[str, Any]:
 
 @torch.no_grad()
 def certified_loss(head: Head, features: Tensor, target: Tensor) -> tuple[float, Mass]:
-    """Return `loss_of` a text, and its mass; refuse a loss that is not of probabilities.
-
-    The losses of certified tokens, as they are scored among many, are compared with log P of all
-    words of these tokens without the others, which a layer must not read.
-    """
+    """Return `loss_of` a text, and its mass; refuse a loss that is not of probabilities."""
+    # losses as they are scored among many tokens, against log P of these tokens without the others
     mass, total = Mass(target, "test", features.dtype), 0.0
     head.eval()
     for start, x, y in zip(itertools.count(0, ROWS), features.split(ROWS), target.split(ROWS)):
@@ -276,7 +260,6 @@ def tables_of(
     losses: Mapping[RaceRun, float],
     rates: TriedRates,
 ) -> list[Table]:
-    """Return the comparison of all finite runs, with notes on rates, trunk and expressivity."""
     untested = {run.layer: UNFAIR for run, loss in losses.items() if not math.isfinite(loss)}
     records = [run.file for run, loss in losses.items() if math.isfinite(loss)]
     if BASELINE in untested:

@@ -18,19 +18,10 @@ from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.common.provenance import hardware, machine_kind
+from highrank_plugins.studies import watch as watching
 from highrank_plugins.studies.definition import Study, as_word
 from highrank_plugins.studies.members import PreparedMember
-from highrank_plugins.studies.watch import (
-    GPU,
-    WAIT,
-    Environment,
-    Running,
-    Watch,
-    end,
-    ended,
-    in_use,
-    start,
-)
+from highrank_plugins.studies.watch import GPU, Environment, Running
 from highrank_plugins.training.launch.batch_job import (
     batch_script,
     check_time_limit,
@@ -79,7 +70,7 @@ def visible_gpus() -> list[str]:
 
 
 def claim(folder: Path, file: Path) -> None:
-    """Refuse the folder of another study that has the same name, and is still there."""
+    """Refuse the folder of another study with this name."""
     with held_alone(folder / ".study") as owner:  # several members may be started at a time
         owner.seek(0)
         other = Path(owner.read().strip())
@@ -100,18 +91,13 @@ def run_members(
     say: Callable[[str], None],
     metric: str | None = None,
 ) -> None:
-    """Run unfinished members, in order; a failing member does not stop the others.
-
-    `PreparedMember.problem` then says which have failed, and how. If another process works in a
-    member's folder, such as a recipe that outlived a killed study, we wait for it. SIGTERM and
-    SIGINT end the recipes, which save a checkpoint, then this process. `say` gets a line for each.
-    """
+    """Run unfinished members in order; a failing one, noted in its folder, stops no other."""
     waiting, free = list(members), list(environments)
     logs.mkdir(parents=True, exist_ok=True)
     running: list[Running] = []
     problem: ValueError | None = None
     told: set[str] = set()
-    watch = Watch(len(members), say)
+    watch = watching.Watch(len(members), say)
     with stop_request.handlers_restored():
         for number in (signal.SIGTERM, signal.SIGINT):  # ends this process after its recipes
             signal.signal(number, _stop)
@@ -124,23 +110,22 @@ def run_members(
                         waiting = []  # lets running members finish
                         continue
                     waiting.remove(startable[0])
-                    running.append(start(startable[0], free, elsewhere, logs))
+                    running.append(watching.start(startable[0], free, elsewhere, logs))
                     watch.tell(f"{running[-1].member.name}: started, log {running[-1].log}")
                     continue
                 for one in [one for one in running if one.process.poll() is not None]:
                     running.remove(one)
                     free.append(one.environment)
-                    watch.tell(f"{one.member.name}: {ended(one)}")
+                    watch.tell(f"{one.member.name}: {watching.ended(one)}")
                 watch.show([(one.member, one.log) for one in running], len(waiting))
-                time.sleep(WAIT)
+                time.sleep(watching.WAIT)
         finally:
-            end([one.process for one in running])
+            watching.end([one.process for one in running])
     if problem is not None:
         raise problem
 
 
 def _problem_of(members: Sequence[PreparedMember], metric: str | None) -> ValueError | None:
-    """Return why no further member may start."""
     try:
         require_space(members[0].run_dir, bytes_needed(members))
         _check_metric(members, metric)
@@ -169,7 +154,7 @@ def _elsewhere(
     for member in [member for member in waiting if member.is_done()]:
         waiting.remove(member)  # perhaps just now, by another study
         say(f"{member.name}: already done")
-    elsewhere = [member for member in waiting if in_use(member.run_dir)]
+    elsewhere = [member for member in waiting if watching.in_use(member.run_dir)]
     for member in elsewhere:
         if member.name not in told:
             told.add(member.name)
@@ -188,10 +173,7 @@ def bytes_in(folder: Path) -> int:
 
 
 def bytes_needed(members: Sequence[PreparedMember]) -> int:
-    """Return the bytes that unfinished members will still write.
-
-    A member takes as much as a finished member of its system, or else as the largest of the others.
-    """
+    """Return what unfinished members will write: as much as their system's, or the largest."""
     sizes = {m.member.system: bytes_in(m.run_dir) for m in members if m.is_done()}
     largest = max(sizes.values(), default=0)
     return sum(
@@ -227,12 +209,7 @@ def array_script(
     command: Sequence[str],
     jobs: int | None,
 ) -> Path:
-    """Write the batch script for the members that are not done, and return it.
-
-    SLURM copies the script, with the names in it: another submission changes no waiting task.
-    A task that is preempted, or near its time limit, saves a checkpoint and is queued again.
-    `command` is that of the study, without --only, and `jobs` the most tasks at a time.
-    """
+    """Write the batch script for the members that are not done, and return it."""
     names = [member.name for member in members if not member.is_done()]
     if not names:
         raise ValueError("every member is done: there is nothing to submit")

@@ -1,21 +1,39 @@
-"""Write the table of a study, which depends only on the members' numbers."""
+"""Write the table of a study, which depends only on the members' numbers, and hold it to its looks.
 
-import json
+A table with tests has spent all of alpha. With seeds that neither a plan nor the first table had,
+any later test finds differences too often. So the first whole table keeps the seeds of each system,
+by its configuration without the seed.
+"""
+
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from highrank_plugins.common.files import write_text
+from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.reports.comparisons import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
-from highrank_plugins.results.record import PROBLEMS
+from highrank_plugins.results.record import DIVERGED, PROBLEMS, RESULTS, UNFAIR
+from highrank_plugins.results.results_table import read_mapping
 from highrank_plugins.studies.definition import Study
-from highrank_plugins.studies.looks import changed_settings, keep_look, untested
-from highrank_plugins.studies.members import MEMBERS, PreparedMember
-from highrank_plugins.studies.plan import StudyPlan, plan_notes, test_of
+from highrank_plugins.studies.members import MEMBERS, NOT_RUN, PreparedMember
+from highrank_plugins.studies.plan import (
+    Standing,
+    StudyPlan,
+    most_seeds,
+    plan_notes,
+    seeds_of,
+    test_of,
+)
 from highrank_plugins.studies.rates import rate_notes
+
+LOOKS = "looks.json"  # digest of a system → its seeds and the settings of its first whole table
+UNTESTED = "untested.json"  # system → why the last table has no test of it
+LATE = "seeds were added, left out or changed, which was not planned before a look"
+ELSEWHERE = "seeds may be added to their study, whose own table (`highrank study`) has tests"
+Tables = tuple[list[Table], list[Table]]  # without effects and p-values, and with them
 
 
 def write_tables(
@@ -24,83 +42,56 @@ def write_tables(
     folder: Path,
     plan: StudyPlan | None = None,
     all_tests: bool = False,
-    compared: Callable[..., tuple[list[Table], list[Table]]] | None = None,
+    compared: Callable[[Standing, list[Path], list[str]], Tables] | None = None,
 ) -> list[Table]:
     """Write table.md and table.csv into the folder of a study, and links to its members.
 
     `highrank compare` of the links learns from problems.json which members have no record, and
     from untested.json which systems have no test.
     `plan` is what the study is held to, see `planned`; table.csv always has `all_tests`.
-    `compared` makes other tables.
+    `compared` makes other tables of the records, which begin with notes on plan and failures.
     """
-    problems = {member.name: problem for member in members if (problem := member.problem())}
-    short, whole = (compared or _compare)(study, members, problems, folder, plan)
+    of = Standing(study, members, folder, plan)
+    failed = [one for one in members if one.name in of.problems]
+    notes = [f"{one.name}: {of.problems[one.name]}{_log(one, folder)}." for one in failed]
+    notes += plan_notes(of)
+    records = _link([one for one in members if one.name not in of.problems], folder)
+    short, whole = (compared or _compare)(of, records, notes) if records else no_records(of, notes)
     tables = whole if all_tests else short
     write_text(folder / "table.md", to_markdown(tables))
     write_text(folder / "table.csv", to_csv(whole))
-    write_text(folder / PROBLEMS, json.dumps(problems, indent=1) + "\n")
+    write_json(folder / PROBLEMS, of.problems)
     return tables
 
 
-def _compare(
-    study: Study,
-    members: Sequence[PreparedMember],
-    problems: Mapping[str, str],
-    folder: Path,
-    plan: StudyPlan | None,
-) -> tuple[list[Table], list[Table]]:
-    """Compare all members that are done; the others are named with their problems.
-
-    Returns the tables twice: without effects and p-values, and with them.
-    """
-    usable, notes = link_done(members, problems, folder)
-    if not usable:
-        empty = no_records(study, members, notes)
-        return empty, empty
-    found = [member for member in members if member.name not in problems]
-    settings = study.settings
+def _compare(of: Standing, records: list[Path], notes: list[str]) -> Tables:
+    """Compare all members that are done; the others are named with their problems."""
+    settings = of.study.settings
     baseline, why = settings.baseline, "no baseline is named"
-    if baseline is not None and baseline not in {one.member.system for one in found}:
-        why = f"the baseline {baseline} has no result"
-        baseline = None
-    reasons = untested(members, problems, folder, plan)
-    notes += plan_notes(study, members, plan) if plan is not None else ()
-    notes += rate_notes(study.rates, "lr")
-    test = test_of(study, plan)
-    compared = compare_records(usable, settings.metric, baseline, test, untested=reasons)
+    if baseline is not None and all(m.name in of.problems for m in of.systems.get(baseline, ())):
+        baseline, why = None, f"the baseline {baseline} has no result"
+    reasons, test = untested(of), test_of(of.study, of.plan)
+    compared = compare_records(records, settings.metric, baseline, test, untested=reasons)
     looked = {"metric": compared.metric, "baseline": compared.baseline, "test": settings.test}
-    keep_look(members, problems, folder, plan, reasons, looked)
-    notes += changed_settings(members, folder, looked)
+    keep_look(of, reasons, looked)
+    notes = [*notes, *rate_notes(of.study.rates, "lr"), *changed_settings(of, looked)]
+    own = compared.notes
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
-        own = [note for note in compared.notes if not note.startswith("Nothing is tested")]
-        compared = replace(compared, notes=[f"Nothing is tested, because {why}.", *own])
-    compared = replace(compared, notes=[*compared.notes, *notes])
+        own = [note for note in own if not note.startswith("Nothing is tested")]
+        own = [f"Nothing is tested, because {why}.", *own]
+    compared = replace(compared, notes=[*own, *notes])
     short, whole = (comparison_tables(compared, False, all_tests=every) for every in (False, True))
     return short, whole
 
 
-def link_done(
-    members: Sequence[PreparedMember], problems: Mapping[str, str], folder: Path
-) -> tuple[list[Path], list[str]]:
-    """Link to the members that are done; return their records, and a note on each other one."""
-    notes = [
-        f"{member.name}: {problems[member.name]}{_log(member, folder)}."
-        for member in members
-        if member.name in problems
-    ]
-    return _link([one for one in members if one.name not in problems], folder), notes
-
-
-def no_records(
-    study: Study, members: Sequence[PreparedMember], notes: Sequence[str]
-) -> list[Table]:
+def no_records(of: Standing, notes: Sequence[str]) -> Tables:
     """Return the table of a study of which too few members are done."""
-    rows = [[Cell(m.name), Cell("no record" if m.problem() else "done")] for m in members]
-    return [Table(study.name, ["member", "result"], rows, notes)]
+    rows = [[Cell(one.name), Cell("no record" if one.problem() else "done")] for one in of.members]
+    return (empty := [Table(of.study.name, ["member", "result"], rows, notes)]), empty
 
 
 def _log(member: PreparedMember, folder: Path) -> str:
-    """Name a member's log, seen from the study's folder; the training's if another study ran it."""
+    """Name a member's log; that of the training if another study ran it."""
     names = ("train/train.log", "train/logs/rank0.log")
     logs = [folder / "logs" / f"{member.name}.log", *(member.run_dir / name for name in names)]
     return next((f"; log: {os.path.relpath(log, folder)}" for log in logs if log.is_file()), "")
@@ -120,3 +111,118 @@ def _link(members: Sequence[PreparedMember], folder: Path) -> list[Path]:
         elif not link.is_symlink() or os.readlink(link) != target:
             raise ValueError(f"{link}: in the place of the link to a member; move it away")
     return [folder / member.name / member.record.name for member in members]
+
+
+def untested(of: Standing) -> dict[str, str]:
+    """Return why systems have no test: seeds that wait or failed, looks, machines."""
+    if why := _waiting(of) or _mixed_machines(of):
+        return dict.fromkeys(of.systems, why)
+    plan, problems = of.plan, of.problems
+    then = {} if plan is None else seeds_of(plan["keys"])
+    is_beyond = plan is not None and most_seeds(of.members) > plan["most"]
+    before, now, found = _looks(of.folder), _groups(of), {}
+    for system, own in of.systems.items():
+        seeds = [str(one.member.seed) for one in own]
+        planned = then.get(system, seeds)
+        if plan is not None and plan["most"] == plan["seeds"]:  # the order tells no look
+            planned, seeds = sorted(planned), sorted(seeds)
+        kinds = [problems[one.name] for one in own if one.name in problems]
+        groups, key = now.get(own[0].system_key), own[0].system_key
+        is_late = before.get(key, {}).get("seeds", groups) != groups
+        if is_beyond or planned[: len(seeds)] != seeds or is_late:
+            found[system] = LATE
+        elif then and system not in then:
+            found[system] = "the plan does not have it"
+        elif kinds:
+            found[system] = UNFAIR if DIVERGED in kinds else "a seed has no result"
+    return found
+
+
+def keep_look(of: Standing, reasons: Mapping[str, str], settings: Mapping[str, Any]) -> None:
+    """Keep what a table has no test of and, of a whole one without a plan, its seeds."""
+    plan = of.plan
+    several = plan is not None and plan["most"] > plan["seeds"]
+    seen = dict.fromkeys(of.systems, ELSEWHERE) if several else {}
+    write_json(of.folder / UNTESTED, seen | dict(reasons))
+    if plan is None and NOT_RUN not in of.problems.values():
+        found = {key: {**settings, "seeds": seeds} for key, seeds in _groups(of).items()}
+        write_json(of.folder / LOOKS, found | _looks(of.folder))
+
+
+def changed_settings(of: Standing, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note on settings that differ from those of the first whole table."""
+    before, changed = _looks(of.folder), dict[str, str]()
+    for one in of.members:
+        for name, now in settings.items():
+            then = before.get(one.system_key, {}).get(name, now)
+            if isinstance(now, Mapping):
+                then = {key: then.get(key, value) for key, value in now.items()}
+            if then != now:
+                changed.setdefault(name, f"{name} (was {then})")
+    if changed:
+        said = ", ".join(changed.values())
+        yield f"Changed since the first table, so a test here is a further one: {said}."
+
+
+def _groups(of: Standing) -> dict[str, list[list[str]]]:
+    """Return the seeds of the systems of each configuration, sorted; of those with several."""
+    found: dict[str, list[list[str]]] = {}
+    for own in of.systems.values():
+        seeds = sorted(str(one.member.seed) for one in own)
+        found.setdefault(own[0].system_key, []).append(seeds)
+    return {key: sorted(groups) for key, groups in found.items() if sum(map(len, groups)) > 1}
+
+
+def other_sizes(of: Standing, sizes: Sequence[str], arms: Mapping[str, str]) -> set[str]:
+    """Return arms of a ladder of which the first whole table had some sizes, and not others."""
+    known: dict[str, set[Any]] = {}
+    before = _looks(of.folder)
+    for one in of.members:
+        then = before.get(one.system_key, {}).get("sizes")
+        known.setdefault(arms[one.member.system], set()).add(then and tuple(then))
+    return {arm for arm, found in known.items() if found not in ({None}, {tuple(sizes)})}
+
+
+def held_by_study(records: Sequence[Path]) -> dict[str, str]:
+    """Return why systems have no test outside of their study: it tests none, or has more seeds."""
+    found: dict[str, str] = {}
+    runs = [path.absolute().parent for path in records if path.name == RESULTS]
+    own = [(run.parent, run.name.rpartition("-")[0]) for run in runs]
+    studies = {one for one in own if (one[0] / UNTESTED).exists()}
+    for folder, system in dict.fromkeys(own):
+        if (folder, system) not in studies:
+            continue
+        if sum(other == system for _, other in studies) > 1:
+            found[system] = "its runs are of several studies"
+        links = [one for one in folder.glob(f"{system}-*") if one.is_symlink()]
+        there = [one for one in links if one.name.rpartition("-")[0] == system]
+        if own.count((folder, system)) < len(there):
+            found[system] = f"their study has {len(there)} seeds of each"
+        if (why := read_mapping(folder / UNTESTED).get(system)) is not None:
+            found[system] = str(why)
+    return found
+
+
+def _waiting(of: Standing) -> str | None:
+    """Return why a look is not whole; to diverge is a result."""
+    plan, problems = of.plan, of.problems.values()
+    if plan is None:
+        return "not all seeds are done" if NOT_RUN in problems else None
+    then, first = seeds_of(plan["keys"]), plan["seeds"]
+    few = any(len(own) < min(len(then.get(name, ())), first) for name, own in of.systems.items())
+    lost = any(problem != DIVERGED for problem in problems)
+    if lost or few or most_seeds(of.members) < first:
+        return f"not all of the planned seeds ({first} of each system or more) are done"
+    return None
+
+
+def _mixed_machines(of: Standing) -> str | None:
+    kinds: dict[int, set[str]] = {}
+    for member in of.members:
+        kinds.setdefault(member.member.seed, set()).update({member.machine()} - {""})
+    mixed = [str(seed) for seed, found in kinds.items() if len(found) > 1]
+    return f"machines of several kinds ran seed {', '.join(mixed)}" if mixed else None
+
+
+def _looks(folder: Path) -> dict[str, Any]:
+    return read_mapping(folder / LOOKS, dict) if (folder / LOOKS).exists() else {}

@@ -39,15 +39,11 @@ class Trunk(NamedTuple):
 
 
 def open_trunk(checkpoint: Path, data: str, settings: RaceSettings) -> Trunk:
-    """Return the trunk of a checkpoint of fairseq, or of a folder of transformers."""
     return (of_transformers if checkpoint.is_dir() else of_fairseq)(checkpoint, data, settings)
 
 
 def dump(trunk: Trunk, settings: RaceSettings) -> None:
-    """Write features and targets of all splits, and the trunk's own layer with its score.
-
-    Refuse the folder of another race, and features that have changed since they were written.
-    """
+    """Write features and targets of all splits, and the trunk's own layer with its score."""
     folder = settings.exp_dir / FEATURES
     before = read_trunk(settings) if (folder / TRUNK).exists() else {}
     begun, asked = folder / BEGUN, {"tokens": str(settings.tokens)} | trunk.identity
@@ -78,7 +74,7 @@ def read_trunk(settings: RaceSettings) -> dict[str, Any]:
 def refuse_other(
     stale: Path, path: Path, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
-    """Refuse features or a record of another trunk, text or option; `stale` may be deleted."""
+    """Refuse what is of another trunk, text or option; `stale` may be deleted."""
     for name, value in now.items():
         if name in before and before[name] != value:
             raise ValueError(
@@ -88,7 +84,6 @@ def refuse_other(
 
 
 def of_fairseq(checkpoint: Path, data: str, settings: RaceSettings) -> Trunk:
-    """Return the trunk of a checkpoint of fairseq, with the texts of a binarised folder."""
     from highrank_plugins.inference.collector import Collector, write_collection
     from highrank_plugins.inference.loading import load_model, pick_device
 
@@ -111,11 +106,7 @@ def of_fairseq(checkpoint: Path, data: str, settings: RaceSettings) -> Trunk:
 
 
 def of_transformers(folder: Path, data: str, settings: RaceSettings) -> Trunk:
-    """Return the trunk of a causal language model, with the texts {train,valid,test}.txt of `data`.
-
-    The folder has a tokenizer. Lines are tokenised one by one, with their ends; the model reads
-    blocks of a stream, so that the first words of a block have short contexts.
-    """
+    """Return the trunk of a causal language model, with {train,valid,test}.txt of `data`."""
     try:
         import transformers
     except ImportError:
@@ -157,7 +148,6 @@ def of_transformers(folder: Path, data: str, settings: RaceSettings) -> Trunk:
 
 
 def _token_ids(tokenizer: Any, path: Path, most: int) -> list[int]:
-    """Return the first `most` token ids of a text."""
     found: list[int] = []
     with path.open(encoding="utf-8", newline="\n") as lines:
         for line in lines:

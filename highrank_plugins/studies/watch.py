@@ -39,7 +39,7 @@ Environment = Mapping[str, str]
 
 @dataclass
 class Running:
-    """Hold a started member; its output begins at `begin` in the log, after earlier runs."""
+    """Hold a started member; its output begins at `begin` in the log."""
 
     member: PreparedMember
     environment: Environment
@@ -79,7 +79,6 @@ class Watch:
         self._first: dict[str, tuple[float, float]] = {}  # of a member: time and share
 
     def tell(self, line: str) -> None:
-        """Say something else, in place of the line."""
         self._clear()
         self._say(line)
 
@@ -88,7 +87,6 @@ class Watch:
             self._stream.write("\r\x1b[K")
 
     def show(self, running: Sequence[tuple[PreparedMember, Path]], waiting: int) -> None:
-        """Show the running members, each with its log, if it is time to."""
         if time.monotonic() < self._last + _EVERY[self._on_terminal]:
             return
         self._last = time.monotonic()
@@ -181,7 +179,6 @@ def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def in_use(run_dir: Path) -> bool:
-    """Whether another process works in the folder of a run."""
     lock = run_dir / ".lock"
     if lock.is_file():
         with open_own(lock, "a") as file:

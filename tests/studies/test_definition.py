@@ -125,7 +125,7 @@ PTB = {"recipe": "ptb"}
         (of() | {"set": {"lr": 1, "train.lr": 2}},
          r"yaml:\d+: set: lr and train.lr are one option"),
         (of("a{lr.x}", grid={"lr": [1]}), "unknown option 'str' object"),
-        (of() | {"options": {"conf": "mos"}}, "option conf of run.sh: the study"),
+        (of() | {"options": {"conf": "mos"}}, "options.conf: the study itself gives"),
         ({"members": {}}, "members: Dictionary should have at least 1"),
         (of("a/b"), "'a/b' is not a valid member name"),
         (of("a_{k}", grid={"lr": [1]}), "unknown option 'k'; known: lr"),
@@ -133,8 +133,8 @@ PTB = {"recipe": "ptb"}
          'set.lr: must be text, .*; write "null", with the quotes, to remove an option'),
         (of(grid={"lr": []}), "members.a.grid.lr: no values"),
         (of() | {"recipe": "ptbb"}, "neither a recipe nor .*; did you mean 'ptb'"),
-        (of() | PTB | {"options": {"dta": "x"}}, r"yaml:\d+: option dta: .*mean 'data'\?"),
-        (of() | PTB | {"options": {"data": "x"}}, r"yaml:\d+: option data: x: no such folder"),
+        (of() | PTB | {"options": {"dta": "x"}}, r"yaml:\d+: options.dta: .*mean 'data'\?"),
+        (of() | PTB | {"options": {"data": "x"}}, r"yaml:\d+: options.data: x: no such folder"),
         (of("mos") | {"baseline": "moss"}, r"layers.yaml:\d+: baseline: .* 'mos'\?"),
         # members that cannot be run
         (of(conf="moss"), "no such configuration; did you mean 'mos'"),
@@ -157,7 +157,9 @@ def test_invalid_studies_are_refused(folder, tree, message):
 
 def test_a_missing_study_is_refused(folder):
     write_study(folder, of())
-    with pytest.raises(ConfigurationError, match=r"layer.yaml: no such study.* 'layers'\?"):
+    with pytest.raises(
+        ConfigurationError, match=r"layer.yaml: no such configuration; did you mean 'layers'\?"
+    ):
         read_study(folder / "layer.yaml")
 
 

@@ -17,8 +17,8 @@ from highrank_plugins.cli import app
 from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.studies.ladder import read_ladder
 from highrank_plugins.studies.ladder_table import OTHER_SIZES
-from highrank_plugins.studies.looks import LATE
 from highrank_plugins.studies.rates import NOT_TUNED
+from highrank_plugins.studies.table import LATE
 from tests.studies.stub import HIGHRANK, folder_of, starts, table_of, write_stub
 
 SCORED = {"test_perplexity": "ppl|unit:word|ctx:stream|text:test-1|n:9|mass:1+1e-7|v:0.1.0"}
@@ -66,7 +66,7 @@ def test_arms_and_sizes_become_members_whose_rates_follow_the_rule(folder):
         ({"sizes": dict(list(SIZES.items())[:2])}, "sizes", "2 sizes, and any two fit a line"),
         ({"target": 33.0}, "target", "33 times the largest size: choose above 1 and up to 10"),
         ({"target": 1}, "target", "1 times the largest size"),
-        ({"baseline": "sofmax"}, "baseline", "no arm is named sofmax; did you mean 'softmax'"),
+        ({"baseline": "sofmax"}, "baseline", "no system is named sofmax; did you mean 'softmax'"),
         ({"seeds": 3}, "seeds", "unknown key; give it inside sizes"),
         (
             {"sizes": SIZES | {"large": {"seeds": 10**9}}},
@@ -97,7 +97,7 @@ def test_arms_and_sizes_become_members_whose_rates_follow_the_rule(folder):
             "arms",
             "two members are named softmax_a_b",
         ),
-        ({"metric": "magic"}, "metric", "metric magic: nobody knows if more is better"),
+        ({"metric": "magic"}, "metric", "nobody knows if more of magic is better"),
         ({"rules": {"lr": 1.0}}, "  lr", "rules.lr: give lr in `set` of the file"),
         ({"arms": {"softmax": {"conf": "softmax"}}}, "arms", "at least 2"),
         ({"sizes": SIZES | {"large": {"seeds": 1}}}, "    seeds: 1", "two seeds or more, .* got 1"),

@@ -33,8 +33,12 @@ MARIN = Path(__file__).parents[2] / "docs" / "howto" / "marin_softcap.yaml"
             {"softmax": 3.4, "softcap": float("nan")},
             r"points.1.7e\+18.softcap: .* finite",
         ),
-        ("0", {"softmax": 3.4, "softcap": 3.3}, "points.0: expected the compute of a run"),
-        ("28300000000000000000", {"softmax": 3, "softcap": 3}, ".*: another size has this compute"),
+        ("0", {"softmax": 3.4, "softcap": 3.3}, "points.0: expected the compute of a run, which"),
+        (
+            "28300000000000000000",
+            {"softmax": 3, "softcap": 3},
+            ".*: expected the compute of a run, which no other size has",
+        ),
         ("large", {"softmax": 3, "softcap": 3}, "points.large: expected the compute of a run"),
     ],
 )

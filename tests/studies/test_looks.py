@@ -7,7 +7,7 @@ import yaml
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
-from highrank_plugins.studies.looks import LATE
+from highrank_plugins.studies.table import LATE
 from tests.studies.stub import folder_of, study, table_of, write_stub, write_study
 
 TWO = {name: {"conf": name} for name in ("softmax", "mos")}
@@ -136,14 +136,6 @@ def test_a_typo_writes_no_plan(tmp_path):
         assert not (folder_of(file) / "plan.json").exists()
     done = study(file, "--dry-run", "--all-tests")
     assert done.exit_code == 2 and "--all-tests: changes nothing with --dry-run" in done.output
-
-
-@pytest.mark.parametrize("keys", [[1, 2], "abc", 5, {"mos-1": 1}])
-def test_a_plan_whose_keys_are_damaged_is_refused(file, keys):
-    plan = {"seeds": 3, "most": 3, "keys": keys}
-    (folder_of(file) / "plan.json").write_text(json.dumps(plan))
-    done = study(file, "--table")
-    assert done.exit_code == 2 and "plan.json: keys: expected a key of each" in done.output
 
 
 @pytest.mark.parametrize("name", ["metric", "baseline"])

@@ -45,7 +45,7 @@ def errors(tmp_path, studies, seed):
         one.run_dir.mkdir(parents=True)
         one.note("done").touch()
     rng = np.random.default_rng(seed)
-    plan = {"seeds": LOOKS[0], "most": most_seeds(members)}
+    plan = {"seeds": LOOKS[0], "most": most_seeds(members), "keys": {}}
     found = np.zeros(3)
     for _ in range(studies):
         for one, value in zip(members, rng.normal(80, 0.2, len(members)), strict=True):
@@ -54,7 +54,7 @@ def errors(tmp_path, studies, seed):
             record["train"] = {"updates": 1, "words_per_second": 1}
             one.record.write_text(json.dumps(record))
         look = partial(looked, study, members, folder)
-        fixed = look(LOOKS[0], {"seeds": LOOKS[0], "most": LOOKS[0]})
+        fixed = look(LOOKS[0], plan | {"most": LOOKS[0]})
         found += [*fixed, any(look(seeds, plan)[0] for seeds in LOOKS)]
     return found / studies
 

@@ -15,7 +15,7 @@ from highrank_plugins.common.blocks import ConfigurationError, read_tree
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.provenance import hardware
 from highrank_plugins.studies.definition import read_study
-from highrank_plugins.studies.looks import LATE
+from highrank_plugins.studies.table import LATE
 from tests.studies.stub import folder_of, starts, study, table_of, write_stub, write_study
 
 
@@ -43,14 +43,11 @@ def test_tests_wait_for_the_seeds_that_were_planned(tmp_path):
     assert "Beyond the plan: it had 4 seeds of each system at most." in text
     assert f"since {LATE}: softmax, mos, mixtape." in text and "p Holm" not in text
     plan = folder_of(file) / "plan.json"
-    for wrong, why in (
-        ("[]", "no number of seeds"),
-        ('{"seeds": 3, "most": 2}', "most: expected the 3 seeds of the first look, or up to"),
-        ('{"seeds": 3, "most": 3000000}', "most: expected the 3 seeds of the first look, or up"),
-    ):
-        plan.write_text(wrong)
+    known = json.loads(plan.read_text())
+    for changes in ({"seeds": 5, "most": 2}, {"most": 3000000}, {"keys": [1]}, {"keys": {"a": 1}}):
+        plan.write_text(json.dumps(known | changes))
         done = study(file)
-        assert done.exit_code == 2 and f"plan.json: {why}" in done.output
+        assert done.exit_code == 2 and "plan.json: damaged; restore it" in done.output
 
 
 def test_compare_leaves_the_tests_of_several_looks_to_the_study(tmp_path):
@@ -61,7 +58,7 @@ def test_compare_leaves_the_tests_of_several_looks_to_the_study(tmp_path):
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0 and "p (Holm)" not in done.output and "**" not in done.output
     assert "since seeds may be added to their study" in done.output
-    (folder_of(file) / "plan.json").write_text('{"seeds": 3, "most": 3}')
+    (folder_of(file) / "plan.json").write_text('{"seeds": 3, "most": 3, "keys": {}}')
     assert study(file, "--table").exit_code == 0
     assert "p (Holm)" in CliRunner().invoke(app, words).output
 

@@ -15,7 +15,8 @@ from highrank_plugins.inference.collector import Collector
 from highrank_plugins.studies import race as racing
 from highrank_plugins.studies.definition import RaceSettings
 from highrank_plugins.studies.members import files_digest
-from highrank_plugins.studies.race import RaceRun, first_layer, loss_of, race, read_texts, train
+from highrank_plugins.studies.race import RaceRun, first_layer, race, train
+from highrank_plugins.studies.trunk import loss_of, read_texts
 from tests.inference.checkpoints import write_checkpoint
 from tests.tasks.built import build
 
