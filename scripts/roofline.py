@@ -223,7 +223,7 @@ def run_roofline(
                 "`highrank bench loss` measures any"
             )
     require_triton(implementations)
-    cases = loss_cases(presets, implementations, {"device": "cpu", "dtype": "bfloat16"}, {})
+    cases = loss_cases(presets, {"device": "cpu", "dtype": "bfloat16"}, {})
     return estimates_table(
         [
             estimate(name, changed(case, changes), each, peaks)

@@ -9,7 +9,8 @@ from statistics import median
 from typing import Any
 
 from highrank_plugins.benchmarks.case import CaseError, ModelCase, changed
-from highrank_plugins.benchmarks.measuring import MeasurementFailed, measure
+from highrank_plugins.benchmarks.measuring import MeasurementFailed
+from highrank_plugins.benchmarks.run import measure
 from highrank_plugins.common import formatting
 from highrank_plugins.training.command_line import words_of
 from highrank_plugins.training.configuration import Configuration

@@ -1,9 +1,10 @@
-"""The code that losses are compared with computes the same loss, also of a new layer."""
+"""The code that losses are compared with computes the same loss, also of a new layer; the floor."""
 
 from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from highrank_plugins.benchmarks import implementations
 from highrank_plugins.benchmarks.case import CaseError, LossCase
@@ -83,6 +84,17 @@ def test_a_second_step_compiles_nothing(monkeypatch):
     for _ in range(2):
         loss_step("compiled", case)()
     assert len(compiled) == 1
+
+
+@pytest.mark.parametrize("case", [*CASES, replace(MIXTAPE, components=2, frequent=30)], ids=str)
+def test_the_floor_counts_the_operations_of_the_naive_code(case):
+    """Count every product once forward and twice backward, as autograd does."""
+    products = sum(6 * rows * inner * columns for rows, inner, columns in case.products())
+    for implementation in ("gemm_floor", "naive"):
+        step = loss_step(implementation, case)
+        with FlopCounterMode(display=False) as counter:
+            step()
+        assert counter.get_total_flops() == products
 
 
 # a structure and a function that the package does not have are measured without further code

@@ -1,4 +1,4 @@
-"""`highrank bench train` of language models: a chunk of streams, and batches by memory."""
+"""`highrank bench train`: a chunk of streams, batches by memory, sizes, and the monitor."""
 
 import io
 import json
@@ -11,6 +11,8 @@ from highrank_plugins.benchmarks import measuring, run
 from highrank_plugins.benchmarks.case import LossCase, ModelCase, presets
 from highrank_plugins.benchmarks.measuring import Timing
 from highrank_plugins.benchmarks.models import model_step, parameters
+from highrank_plugins.models import head_monitor
+from tests.trainings import NARROW
 
 SIZES = "--decoder-embed-dim 8 --decoder-hidden-size 12 --decoder-last-hidden-size 10"
 SOFTMAX = "awd_lstm_lm_softmax_ptb --decoder-embed-dim 8 --decoder-hidden-size 12"
@@ -40,6 +42,17 @@ def test_a_step_trains_and_carries_the_state(monkeypatch):
     assert any(not torch.equal(a, b) for a, b in zip(weights, after, strict=True))
 
 
+@pytest.mark.parametrize(("option", "measured"), [("--head-monitor 1", 2), ("", 0)])
+def test_the_monitor_measures_at_every_step(option, measured, monkeypatch):
+    seen = []
+    monkeypatch.setattr(head_monitor, "take_snapshot", lambda head, *batch: seen.append(batch))
+    case = ModelCase(classes=30, sentences=2, length=5, shape=" ".join(NARROW))
+    step = model_step("train", f"transformer_mos {option}", case)
+    step()
+    step()
+    assert [features.shape for features, *_ in seen] == [(2, 5, 32)] * measured
+
+
 def test_the_baseline_is_compared_per_token():
     case = {"classes": 60, "sentences": 6, "length": 5, "task": CASE.task, "baseline": SOFTMAX}
     request = {
@@ -49,7 +62,7 @@ def test_the_baseline_is_compared_per_token():
     nine, two = [Timing(9.0, 8.0)], [Timing(2.0, 1.0)]
     taken = iter([[nine, two], [nine, two]])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "alternate", lambda *_: next(taken))
+        patch.setattr(measuring, "alternate", lambda *_: next(taken))
         assert run.measured(request)["baseline_seconds"] == [6.0]
         request["baseline_case"] = case
         assert run.measured(request)["baseline_seconds"] == [2.0]
@@ -67,13 +80,7 @@ def test_a_mistake_in_options_is_shown_without_the_name_of_its_class(monkeypatch
     ("case", "each", "limit", "found", "smallest"),
     [
         (CASE, 100, 1_350, {"sentences": 13}, "one sentence or stream"),
-        (
-            LossCase("mos", tokens=64, dim=16, classes=500),
-            100,
-            70_000,
-            {"tokens": 640},
-            "64 tokens",
-        ),
+        (LOSS, 100, 70_000, {"tokens": 640}, "64 tokens"),
     ],
 )
 def test_the_largest_batch_stays_below_the_limit(monkeypatch, case, each, limit, found, smallest):
@@ -82,13 +89,13 @@ def test_the_largest_batch_stays_below_the_limit(monkeypatch, case, each, limit,
     def measure(kind, case, *_):
         return {"memory": each * getattr(case, field)}
 
-    monkeypatch.setattr(measuring, "measure", measure)
+    monkeypatch.setattr(run, "measure", measure)
     arguments = ("loss" if field == "tokens" else "train", case, SOFTMAX)
-    assert measuring.largest_batch(*arguments, limit, 1, said.append) == replace(case, **found)
+    assert run.largest_batch(*arguments, limit, 1, said.append) == replace(case, **found)
     assert f"{SOFTMAX}: {found[field]:,} {field} fit" in said
     assert any(line.endswith(" do not fit") for line in said)
-    with pytest.raises(measuring.MeasurementFailed, match=f"--within.*little for {smallest}"):
-        measuring.largest_batch(*arguments, limit=99, threads=1)
+    with pytest.raises(run.MeasurementFailed, match=f"--within.*little for {smallest}"):
+        run.largest_batch(*arguments, limit=99, threads=1)
 
 
 # of the resolved configurations, as the papers print them
