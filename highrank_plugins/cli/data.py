@@ -195,13 +195,12 @@ def own_text(
     Prints the options of the size; what it reads and leaves out is said on standard error.
     """
     from highrank_plugins.data.own_files import choose_size
-    from highrank_plugins.data.own_text import Choices, OwnText
+    from highrank_plugins.data.own_text import OwnText
 
     if bool(source) != bool(target):
         raise ValueError("--source and --target: give both for a translator, none for other text")
     endings = (source, target) if source and target else ("txt",)
-    own = OwnText(text, Choices(endings, order == "stream", overlap, limit, units == "words",
-                                bleu_tokens))  # fmt: skip
+    own = OwnText(text, endings, order == "stream", overlap, limit, units == "words", bleu_tokens)
     say = partial(typer.echo, err=True)
     for line in own.take(output):
         if output is None:  # else it has been said

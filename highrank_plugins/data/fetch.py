@@ -1,6 +1,5 @@
 """Fetch files of a corpus, resume downloads, and check files before they get their names."""
 
-import gzip
 import http.client
 import os
 import re
@@ -8,8 +7,6 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-import zipfile
-import zlib
 from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
@@ -24,7 +21,6 @@ from highrank_plugins.common.files import (
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.archives import largest_size
 
 # seconds before each retry; attempts that brought the file forward do not count
 PAUSES = (1, 2, 4, 8)
@@ -132,34 +128,12 @@ def _check_content(path: Path, output: Path, is_whole: bool) -> None:
         problem = "it is a web page (a login?)"
     elif not is_whole:
         problem = "the server did not state its length, so it may be truncated"
-    elif kind is not None and (damage := _damage(path, kind)):
-        problem = f"it is a damaged {kind} ({damage})"
     else:
         return
     raise ChecksumError(
         f"{path}: {problem}, and no checksum is published; delete it, get the "
         f"file in another way (a browser, another machine), and put it at {output}"
     )
-
-
-def _damage(path: Path, kind: str) -> str | None:
-    """Return what the checksums within an archive find wrong: two spliced files, a missing end."""
-    limit = largest_size(path)
-    too_large = f"it unpacks to more than {limit:,} bytes"
-    try:
-        if kind == ".zip":
-            with zipfile.ZipFile(path) as archive:
-                if sum(member.file_size for member in archive.infolist()) > limit:
-                    return too_large
-                bad = archive.testzip()
-            return None if bad is None else f"wrong checksum of {bad}"
-        with gzip.open(path) as file:
-            while file.read(BLOCK):
-                if file.tell() > limit:
-                    return too_large
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
-        return str(error)
-    return None
 
 
 def _download(url: str, part: Path, size: int | None, resumes: bool) -> bool:
