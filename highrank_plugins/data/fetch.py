@@ -54,12 +54,10 @@ def fetch(
     size: int | None = None,
     ledger: Path | None = None,
 ) -> str:
-    """Ensure that `output` is the file at `url`; download it if it is missing.
+    """Ensure that `output` is the file at `url`, and return a line that says what was done.
 
-    An interrupted download of a file with a published checksum is resumed: its first bytes are in
-    `output`.part. A file that was put at `output` by hand is checked in the same way. `ledger`
-    records an unpublished checksum, and is compared with it later. The answer is a line that says
-    what was done.
+    A download of a file with a published checksum is resumed from `output`.part. `ledger` records
+    an unpublished checksum, and is compared with it later.
     """
     there = is_whole = output.exists()
     path = output if there else output.with_name(f"{output.name}.part")
@@ -137,11 +135,7 @@ def _check_content(path: Path, output: Path, is_whole: bool) -> None:
 
 
 def _download(url: str, part: Path, size: int | None, resumes: bool) -> bool:
-    """Download a file into `part`; return whether its length is known, so that it is whole.
-
-    If `resumes`, only what follows the bytes in `part` is requested; a checksum shows later whether
-    they belong together. A server that cannot send a part sends the whole file.
-    """
+    """Download a file into `part`, or what follows there; return whether its length is known."""
     busy, failures = f"{part}: another process is downloading it; wait until it ends", 0
     with held_alone(part, busy, mode="ab") as file:
         url = _with_scheme(url)
@@ -214,10 +208,7 @@ def _transfer(url: str, file: IO[bytes], size: int | None) -> bool:
 def _receive(
     answer: http.client.HTTPResponse, file: IO[bytes], start: int, size: int | None
 ) -> bool:
-    """Append a response, which begins at byte `start`; return whether it stated its length.
-
-    Refuse a response whose bytes are not those of the file, or cannot be counted.
-    """
+    """Append a response, which begins at byte `start`; return whether it stated its length."""
     from tqdm import tqdm
 
     encoding, length = (answer.headers.get(f"Content-{name}") for name in ("Encoding", "Length"))

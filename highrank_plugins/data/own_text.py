@@ -103,10 +103,7 @@ class OwnText:
         self._equal = 0
 
     def take(self, output: Path | None = None) -> Iterator[str]:
-        """Read, check and count; write `output`/{train,valid,test}.LANGUAGE and counts.json.
-
-        Yield what was taken and left out.
-        """
+        """Read, check and count; write parts and counts.json to `output`; yield what was taken."""
         whole = self.parts.get(ALL)
         there = self._length()
         total = min(there, self.limit or there)

@@ -39,11 +39,10 @@ def check_command(command: Sequence[str], processes: int) -> None:
 
 
 def generate(command: Sequence[str], processes: int) -> list[bytes]:
-    """Return fairseq-generate's lines about each sentence, sorted by its number.
+    """Return fairseq-generate's lines about each sentence, sorted by its number, without the BLEU.
 
-    Processes get whole batches, so each batch is computed as by one process. With GPUs, process i
-    uses GPU i; with fewer GPUs they share. Without GPUs the CPU's cores are divided. The line with
-    BLEU is left out: it would count one process's sentences only.
+    Processes get whole batches, so each batch is computed as by one process. They share the GPUs,
+    or the CPU's cores.
     """
     check_command(command, processes)
     refuse_missing(command)

@@ -88,7 +88,7 @@ def test_a_stream_is_split_by_place_and_rare_words_become_unknown_in_all_parts(t
     out = tmp_path / "out"
     assert (out / "train.txt").read_text() == lines(1601, "word")
     said = "\n".join(own.replace_rare(out, least_count=3, most=100))
-    assert "train: 1,601 lines" in said and "16.67% <unk>" in said
+    assert "train: 1,601 lines" in said and "16.67% unknown" in said
     assert (out / "test.txt").read_text().endswith("<unk> <unk> <unk> <unk>\n")
     assert "word number <unk> of many\n" in (out / "train.txt").read_text()
 

@@ -59,10 +59,7 @@ def slurm_program(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def quoted(options: Mapping[str, str | None]) -> list[str]:
-    """Return options of sbatch as its directives, None for one without a value.
-
-    sbatch reads quotes as a shell does.
-    """
+    """Return options of sbatch, which reads quotes as a shell does; None has no value."""
     return [
         f"--{name}" if value is None else f"--{name}={shlex.quote(value)}"
         for name, value in options.items()
@@ -102,10 +99,7 @@ def log_pattern(path: object) -> str:
 
 
 def check_time_limit(limit: str, grace: int) -> None:
-    """Refuse a limit, such as 90 or 1-12:00:00, at which a job could be asked to stop at once.
-
-    SLURM sends its signal `grace` seconds before the limit.
-    """
+    """Refuse a limit, such as 90 or 1-12:00:00, at which SLURM could ask a job to stop at once."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit)
     if found is None:  # UNLIMITED, and what only sbatch can judge
         return

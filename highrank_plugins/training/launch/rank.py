@@ -30,10 +30,7 @@ class Place(NamedTuple):
 
 
 def distributed_flags(place: Place, visible_gpus: int | None, command: Sequence[str]) -> list[str]:
-    """Return all distributed options that fairseq needs; a --ddp-backend of the command is kept.
-
-    A process that uses no GPU sees None.
-    """
+    """Return all distributed options that fairseq needs; a process without a GPU sees None."""
     # each process sees one GPU, which is number 0 to it
     device = 0 if visible_gpus in (None, 1) else place.local_rank
     flags = [

@@ -218,10 +218,7 @@ class _Supervisor:
         stop_request.handle_interrupt(lambda: self.asked_at)
 
     def ask(self, _number: int, _frame: FrameType | None) -> None:
-        """Ask all processes to stop; end them if none has begun, or at the second request.
-
-        A request that reaches this process by several ways at once is one request.
-        """
+        """Ask all processes to stop; end them if none has begun, or at the second request."""
         if self.agent is None:
             print("stopped before it began", file=sys.stderr)
             raise SystemExit(stop_request.REQUEUE)
