@@ -18,7 +18,7 @@ from highrank_plugins.data import binarising, corpus_files, parallel
 from highrank_plugins.data.archives import extract
 from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
 from highrank_plugins.data.own_files import choose_size
-from highrank_plugins.data.own_text import Choices, OwnText
+from highrank_plugins.data.own_text import OwnText
 from highrank_plugins.data.pieces import PieceSettings, split_texts
 
 PROCESSES = option(None, "Number of processes (default: number of cores).", ge=1)
@@ -180,8 +180,7 @@ def own_text(
     if bool(source) != bool(target):
         raise ValueError("--source and --target: give both for a translator, none for other text")
     endings = (source, target) if source and target else ("txt",)
-    own = OwnText(text, Choices(endings, order == "stream", overlap, limit, units == "words",
-                                bleu_tokens))  # fmt: skip
+    own = OwnText(text, endings, order == "stream", overlap, limit, units == "words", bleu_tokens)
     say = partial(typer.echo, err=True)
     for line in own.take(output):
         if output is None:  # else it has been said

@@ -32,13 +32,11 @@ LineRange = tuple[Path, int, int]
 def binarise(
     pieces: Path, folder: Path, output: Path, languages: tuple[str, ...], processes: int
 ) -> Iterator[str]:
-    """Write one dictionary, `folder`/dict.LANGUAGE.txt, and the numbers of all text; yield counts.
+    """Write one dictionary and the numbers of all text as fairseq-preprocess does; yield counts.
 
-    The files equal those of `fairseq-preprocess --joined-dictionary`, which takes two passes in
-    Python, and with `--workers 2` leaves one worker waiting. One language gets those of
-    `--only-source --padding-factor 1`: a language model would give words of padding probability.
-    The files will take the place of an earlier result in `output`. The folder `pieces` has
-    {train,valid,test}.LANGUAGE.
+    The bytes are those of `--joined-dictionary`, of one language those of `--only-source
+    --padding-factor 1`: a language model would give words of padding probability. The files will
+    take the place of an earlier result in `output`.
     """
     others = _require_ours(output, languages)
     texts = {part: [pieces / f"{part}.{name}" for name in languages] for part in PARTS}
@@ -64,11 +62,14 @@ def binarise(
             text, found = pieces / f"{part}.{language}", Counter[str]()
             blocks = _counted(text, found, partial(_number, dictionary), processes)
             tokens = _write(folder / prefixes[part, language], blocks, len(_words(dictionary)))
-            yield (
-                f"{text.name}: {found['lines']:,} lines, {tokens:,} tokens with </s>, "
-                f"{found['unknown'] / tokens:.2%} unknown"
-            )
+            yield report(text.name, found["lines"], tokens, found["unknown"])
     write_sums(folder, others)
+
+
+def report(name: str, lines: int, tokens: int, unknown: int, *, more: str = "") -> str:
+    """Return what a part of a text holds, as all commands say it."""
+    share = f"{unknown / tokens:.2%} unknown"
+    return f"{name}: {lines:,} lines, {tokens:,} tokens with </s>, {more}{share}"
 
 
 def _names(languages: tuple[str, ...]) -> tuple[dict[tuple[str, str], str], list[str]]:
@@ -89,17 +90,14 @@ def _counted(
     size = -(-text.stat().st_size // _BLOCK)
     blocks = ordered_map(work, _blocks(text), processes)
     for numbers, lengths in tqdm(blocks, text.name, size, unit="MiB", **bar_options()):
-        unknown = int((numbers == UNKNOWN_NUMBER).sum())
-        found.update(lines=len(lengths), unknown=unknown)
+        found.update(lines=len(lengths), unknown=int((numbers == UNKNOWN_NUMBER).sum()))
         yield numbers, lengths
 
 
 def _require_ours(output: Path, languages: tuple[str, ...]) -> dict[str, str]:
     """Return the checksums of other files in `output`."""
     prefixes, dictionaries = _names(languages)
-    names = [
-        f"{prefix}.{kind}" for prefix in prefixes.values() for kind in ("bin", "idx")
-    ] + dictionaries
+    names = [f"{p}.{kind}" for p in prefixes.values() for kind in ("bin", "idx")] + dictionaries
     for name in names:
         require_regular(output / name)
     sums = read_ledger(output / SUMS)
@@ -171,8 +169,7 @@ def write_dictionary(path: Path, counts: Iterable[tuple[str, int]]) -> dict[str,
 def write_split(prefix: Path, pieces: Iterable[Sequence[int]], num_words: int) -> int:
     """Write `prefix`.bin and `prefix`.idx, a piece at a time; return the number of tokens.
 
-    Pieces are lines to fairseq; a task of streams puts them back together. Nothing is added to
-    them: </s> must be in them where it is wanted. `num_words` counts the special ones.
+    Nothing is added to pieces: </s> must be in them where it is wanted.
     """
     import numpy as np
 

@@ -1,6 +1,5 @@
 """Fetch files of a corpus, resume downloads, and check files before they get their names."""
 
-import gzip
 import http.client
 import os
 import re
@@ -8,8 +7,6 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-import zipfile
-import zlib
 from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
@@ -24,7 +21,6 @@ from highrank_plugins.common.files import (
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.archives import largest_size
 
 # seconds before each retry; attempts that brought the file forward do not count
 PAUSES = (1, 2, 4, 8)
@@ -58,12 +54,10 @@ def fetch(
     size: int | None = None,
     ledger: Path | None = None,
 ) -> str:
-    """Ensure that `output` is the file at `url`; download it if it is missing.
+    """Ensure that `output` is the file at `url`, and return a line that says what was done.
 
-    An interrupted download of a file with a published checksum is resumed: its first bytes are in
-    `output`.part. A file that was put at `output` by hand is checked in the same way. `ledger`
-    records an unpublished checksum, and is compared with it later. The answer is a line that says
-    what was done.
+    A download of a file with a published checksum is resumed from `output`.part. `ledger` records
+    an unpublished checksum, and is compared with it later.
     """
     there = is_whole = output.exists()
     path = output if there else output.with_name(f"{output.name}.part")
@@ -132,8 +126,6 @@ def _check_content(path: Path, output: Path, is_whole: bool) -> None:
         problem = "it is a web page (a login?)"
     elif not is_whole:
         problem = "the server did not state its length, so it may be truncated"
-    elif kind is not None and (damage := _damage(path, kind)):
-        problem = f"it is a damaged {kind} ({damage})"
     else:
         return
     raise ChecksumError(
@@ -142,32 +134,8 @@ def _check_content(path: Path, output: Path, is_whole: bool) -> None:
     )
 
 
-def _damage(path: Path, kind: str) -> str | None:
-    """Return what the checksums within an archive find wrong: two spliced files, a missing end."""
-    limit = largest_size(path)
-    too_large = f"it unpacks to more than {limit:,} bytes"
-    try:
-        if kind == ".zip":
-            with zipfile.ZipFile(path) as archive:
-                if sum(member.file_size for member in archive.infolist()) > limit:
-                    return too_large
-                bad = archive.testzip()
-            return None if bad is None else f"wrong checksum of {bad}"
-        with gzip.open(path) as file:
-            while file.read(BLOCK):
-                if file.tell() > limit:
-                    return too_large
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
-        return str(error)
-    return None
-
-
 def _download(url: str, part: Path, size: int | None, resumes: bool) -> bool:
-    """Download a file into `part`; return whether its length is known, so that it is whole.
-
-    If `resumes`, only what follows the bytes in `part` is requested; a checksum shows later whether
-    they belong together. A server that cannot send a part sends the whole file.
-    """
+    """Download a file into `part`, or what follows there; return whether its length is known."""
     busy, failures = f"{part}: another process is downloading it; wait until it ends", 0
     with held_alone(part, busy, mode="ab") as file:
         url = _with_scheme(url)
@@ -240,10 +208,7 @@ def _transfer(url: str, file: IO[bytes], size: int | None) -> bool:
 def _receive(
     answer: http.client.HTTPResponse, file: IO[bytes], start: int, size: int | None
 ) -> bool:
-    """Append a response, which begins at byte `start`; return whether it stated its length.
-
-    Refuse a response whose bytes are not those of the file, or cannot be counted.
-    """
+    """Append a response, which begins at byte `start`; return whether it stated its length."""
     from tqdm import tqdm
 
     encoding, length = (answer.headers.get(f"Content-{name}") for name in ("Encoding", "Length"))

@@ -72,10 +72,7 @@ def read_pairs(paths: Sequence[Path]) -> Iterator[Pair]:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yield lines, which end with line feeds only; of a .sgm, the segments. Drop byte order marks.
-
-    A segment is, as for sacreBLEU, a line that begins with <seg, without its tags.
-    """
+    """Yield lines without byte order marks; of a .sgm those that begin with <seg, as sacreBLEU."""
     for number, line in byte_lines(path):
         line = line.removeprefix(BOM_UTF8)
         if ".sgm" not in path.suffixes:
@@ -195,18 +192,15 @@ def words_of(language: str) -> str:
 def prepare_texts(
     texts: Texts, folder: Path, output: Path, languages: tuple[str, str], rules: Rules
 ) -> Iterator[str]:
-    """Write `output`/{train,valid,test}.LANGUAGE and the report `output`/cleaning.json.
+    """Write `output`/{train,valid,test}.LANGUAGE, and pairs and words by reason in cleaning.json.
 
     The training text is cleaned. In the others only white space is folded, as sacreBLEU does it; no
-    line is dropped. The report counts pairs by reason, of each file and of all; and words of all.
-    A line of it is yielded for each training file.
+    line is dropped.
     """
-    for part, pairs, wanted in (
-        ("valid", texts.valid, texts.valid_pairs),
-        ("test", texts.test, texts.test_pairs),
-    ):
-        copied = (pair for names in pairs for pair in _copied(folder, names))
-        _check_size(folder, part, _write(copied, output, part, languages), wanted)
+    for part in ("valid", "test"):
+        copied = (pair for names in getattr(texts, part) for pair in _copied(folder, names))
+        count = _write(copied, output, part, languages)
+        _check_size(folder, part, count, getattr(texts, f"{part}_pairs"))
     cleaner = Cleaner(rules)
     report: dict[str, dict[str, int]] = {}
     for mode, names in zip(chain("w", repeat("a")), texts.train, strict=False):
@@ -214,16 +208,14 @@ def prepare_texts(
         _write(_cleaned(folder, names, cleaner), output, "train", languages, mode)
         report[names[0]] = dict(cleaner.counts - before)
         yield _say(names[0], report[names[0]])
-    if not cleaner.counts[KEPT]:
+    counts = report["all"] = dict(cleaner.counts)
+    if not counts.get(KEPT):
         raise UserError(
-            f"{folder}: cleaning has left no sentence pair of the training text: "
-            f"{dict(cleaner.counts)}"
+            f"{folder}: cleaning has left no sentence pair of the training text: {counts}"
         )
-    if cleaner.counts[KEPT] != rules.limit:  # else the text was not read to its end
-        total = cleaner.counts.total()
-        _check_size(folder, "train", total, texts.train_pairs, _SIZES_DIFFER)
-    report["all"] = dict(cleaner.counts)
-    yield _say("all", report["all"])
+    if counts[KEPT] != rules.limit:  # else the text was not read to its end
+        _check_size(folder, "train", sum(counts.values()), texts.train_pairs, _SIZES_DIFFER)
+    yield _say("all", counts)
     for language, words in zip(languages, cleaner.words, strict=True):
         report[words_of(language)] = dict(words)
     write_json(output / REPORT, report)
@@ -271,8 +263,7 @@ def _cleaned(folder: Path, names: list[str], cleaner: Cleaner) -> Iterator[tuple
     for pair in read_pairs([find_text(folder, name) for name in names]):
         if cleaner.counts[KEPT] == cleaner.rules.limit:
             break
-        kept = cleaner(pair)
-        if kept:
+        if kept := cleaner(pair):
             yield kept
 
 

@@ -37,10 +37,7 @@ def words_of(options: Mapping[str, object]) -> list[str]:
 
 
 def user_dir(options: Mapping[str, object]) -> list[str]:
-    """Return the flag that makes fairseq load this package, with a short path where possible.
-
-    Options with a `user_dir` of their own need none, since that package imports this one.
-    """
+    """Return the flag that makes fairseq load this package, unless another one is given."""
     if "user_dir" in options:
         return []
     package = Path(highrank_plugins.__file__).parent
@@ -50,10 +47,7 @@ def user_dir(options: Mapping[str, object]) -> list[str]:
 
 
 def shell_line(program: Program, options: Mapping[str, object], extra: Sequence[str] = ()) -> str:
-    """Return the line for a shell, an option per row.
-
-    A recipe adds its own words at the end, such as the data directory and `--save-dir DIR`.
-    """
+    """Return the line for a shell, an option per row, with a recipe's own words at the end."""
     own = arguments(options)
     if program.words.startswith("fairseq"):  # last: an option before it may take several values
         own = sorted([*own, user_dir(options)], key=lambda row: "--user-dir" in row)
@@ -75,8 +69,7 @@ class Launch(NamedTuple):
     """Describe the start of a training run by `highrank launch`.
 
     `words` are the user's, and replace `options`. `batch` has lines about the size of an update
-    that the options of the training run do not determine. A user runs the command on other nodes
-    `by_hand`.
+    that the options of the training run do not determine.
     """
 
     options: Mapping[str, Any]
@@ -88,10 +81,7 @@ class Launch(NamedTuple):
 def write_recipe_files(
     configuration: Configuration, folder: Path, launch: Launch | None, more: Mapping[str, Any]
 ) -> None:
-    """Write `settings.sh`, to be sourced, and `BLOCK.sh` with the command of each block.
-
-    Other files are kept. `more` are further variables of the shell, each a word or a list of words.
-    """
+    """Write `settings.sh`, to be sourced, and `BLOCK.sh` with the command of each block."""
     variables = {
         "measures": configuration.measures,
         "text_measures": [name for name in configuration.measures if find_measure(name).of_a_split],

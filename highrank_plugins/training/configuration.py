@@ -71,9 +71,8 @@ Options = Annotated[dict[str, Scalar], Field(default_factory=dict)]
 class Configuration(BlockOptions):
     """Hold a training run and what follows it: a text of pieces has `data`, one of words `corpus`.
 
-    Blocks of `Options` hold options of their command in `PROGRAMS`, with underscores; `finetune`
-    only what differs from `train`. A step whose block is empty is left out. Further blocks are
-    named like a registered measure, which is taken even if its block is empty.
+    `finetune` has only what differs from `train`. A step whose block is empty is left out. Further
+    blocks are named like a registered measure, which is taken even if its block is empty.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -31,22 +31,18 @@ _REFUSED = {
 
 def check_command(command: Sequence[str], processes: int) -> None:
     """Refuse a command that cannot be spread over processes."""
-    check_program(command, PROGRAM)
-    names = {word.partition("=")[0] for word in command}
-    for name in sorted(names & _REFUSED.keys()):
-        raise ValueError(f"{name}: {_REFUSED[name]}; remove it")
-    if processes > 1 and "--sampling" in names:
+    check_program(command, PROGRAM, _REFUSED)
+    if processes > 1 and "--sampling" in command:
         raise ValueError(
             "--sampling draws other hypotheses with several processes; use one process"
         )
 
 
 def generate(command: Sequence[str], processes: int) -> list[bytes]:
-    """Return fairseq-generate's lines about each sentence, sorted by its number.
+    """Return fairseq-generate's lines about each sentence, sorted by its number, without the BLEU.
 
-    Processes get whole batches, so each batch is computed as by one process. With GPUs, process i
-    uses GPU i; with fewer GPUs they share. Without GPUs the CPU's cores are divided. The line with
-    BLEU is left out: it would count one process's sentences only.
+    Processes get whole batches, so each batch is computed as by one process. They share the GPUs,
+    or the CPU's cores.
     """
     check_command(command, processes)
     refuse_missing(command)

@@ -45,11 +45,11 @@ _FREE = {
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Hold what a model costs.
+    """Hold what a model costs; tied parameters count once.
 
-    Tied parameters count once. `compute` is floating-point operations of the matrix products for
-    one token, forwards, without attention's products of positions, which depend on the length.
-    `options` are the sizes that may be changed; the numbers of attention `heads` divide widths.
+    `compute` is floating-point operations of the matrix products for one token, forwards, without
+    attention's products of positions. `options` are the sizes that may be changed, in proportion to
+    the numbers of attention `heads`.
     """
 
     parameters: int
@@ -144,10 +144,7 @@ def matrix_products(layer: Any, tokens: int, width: int) -> list[tuple[int, int,
 
 
 def check_space(options: Mapping[str, object], data: str, folder: Path) -> None:
-    """Check that future checkpoints fit on the disk: all of them, or at least the next one.
-
-    The model is built in a separate process, whose memory is free again when training starts.
-    """
+    """Check that future checkpoints fit on the disk: all of them, or at least the next one."""
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
         needed = still_needed(pool.submit(training_space, options, data).result(), folder)
     require_space(folder, needed)
@@ -166,8 +163,7 @@ def still_needed(space: int, folder: Path) -> int:
 def training_space(options: Mapping[str, object], data: Path | str) -> int:
     """Return the bytes of all checkpoints that exist at once; fewer if Adam is not the optimizer.
 
-    Where all checkpoints are kept, only one is counted, since their number is unknown. Others are
-    the best, the last, and a new one.
+    Where all are kept, one is counted. Others are the best, the last, and a new one.
     """
     args, model = _built(options, data)
     of_epochs = 0 if args.no_epoch_checkpoints else max(1, args.keep_last_epochs)
@@ -210,9 +206,8 @@ def solve(
 ) -> Match:
     """Return sizes at which one model costs as much as another.
 
-    Widths change in proportion, by `step`. Where a step of them is too much, the other sizes, such
-    as the units of the LSTMs below the last, fill up the rest. `free` options replace those
-    of the architecture. Sizes are multiples of `step`, and of the number of attention heads.
+    They are multiples of `step` and of the numbers of heads. Widths change in proportion. Where a
+    step of them is too much, other sizes fill up the rest.
     """
     target = measure(reference, data)
     start = measure(options, data)

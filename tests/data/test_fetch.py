@@ -3,11 +3,9 @@
 import errno
 import gzip
 import hashlib
-import io
 import os
 import subprocess
 import sys
-import zipfile
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +13,6 @@ from typer.testing import CliRunner
 from highrank_plugins.cli import app
 from highrank_plugins.common.files import ChecksumError
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data import archives
 from highrank_plugins.data.fetch import fetch
 from tests.data.serving import CONTENT
 
@@ -85,10 +82,6 @@ def test_without_a_checksum_nothing_is_resumed(server, output, part):
     assert set(server.asked) == {None} and not part.exists()
 
 
-SPLICED = WHOLE[:3000] + gzip.compress(CONTENT[9:], mtime=0)[3000:]
-BOMB = io.BytesIO()
-with zipfile.ZipFile(BOMB, "w", zipfile.ZIP_DEFLATED) as packed:
-    packed.writestr("a", bytes(10**7))
 PAGE = r"a web page \(a login\?\)"
 SIZE = {"size": 1000, "sha256": SUM}
 
@@ -100,11 +93,6 @@ SIZE = {"size": 1000, "sha256": SUM}
         ("a.txt", {"content": b"\xef\xbb\xbf<!-- a --><html><p>Sign in</p>"}, {}, PAGE),
         ("a.txt", {"content": b""}, {}, "it is empty"),
         ("a.tgz", {"content": b"plain text"}, {}, "it is not a .tgz file"),
-        ("a.tgz", {"content": SPLICED}, {}, r"damaged .tgz \(CRC check"),
-        ("a.gz", {"content": WHOLE[:3000]}, {}, r"damaged .gz \(Compressed file ended before"),
-        ("a.zip", {"content": b"PK" + CONTENT[:99]}, {}, r"damaged .zip \(File is not a zip file"),
-        ("a.zip", {"content": BOMB.getvalue()}, {}, "it unpacks to more than"),
-        ("a.gz", {"content": gzip.compress(bytes(10**7), mtime=0)}, {}, "it unpacks to more than"),
         ("a.txt", {"lengths": False}, {}, "did not state its length"),
         ("a.txt", {"headers": {"Content-Encoding": "gzip"}}, {},
          "sends the file in the encoding 'gzip'"),
@@ -117,9 +105,8 @@ SIZE = {"size": 1000, "sha256": SUM}
     ],
 )  # fmt: skip
 def test_another_file_is_neither_taken_nor_recorded(
-    server, output, tmp_path, monkeypatch, name, server_has, options, problem
+    server, output, tmp_path, name, server_has, options, problem
 ):
-    monkeypatch.setattr(archives, "SMALLEST_LIMIT", 10**6)
     vars(server).update(server_has)
     with pytest.raises(UserError, match=problem):
         fetch(server.url, output.with_name(name), ledger=tmp_path / "sums", **options)

@@ -10,7 +10,7 @@ import yaml
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import own_text
 from highrank_plugins.data.own_files import TextCounts, choose_size, find_parts
-from highrank_plugins.data.own_text import Choices, OwnText, part_of
+from highrank_plugins.data.own_text import OwnText, part_of
 from tests.recipes.running import RECIPES
 
 PAIR = ("cs", "en")
@@ -33,7 +33,7 @@ def write_parts(folder: Path, train: int = 1200, others: int = 50) -> Path:
 def take(data: Path, output: Path | None = None, **choices) -> tuple[OwnText, str]:
     if output is not None:
         output.mkdir()
-    own = OwnText(data, Choices(**{"endings": PAIR} | choices))
+    own = OwnText(data, **{"endings": PAIR} | choices)
     return own, "\n".join(own.take(output))
 
 
@@ -88,7 +88,7 @@ def test_a_stream_is_split_by_place_and_rare_words_become_unknown_in_all_parts(t
     out = tmp_path / "out"
     assert (out / "train.txt").read_text() == lines(1601, "word")
     said = "\n".join(own.replace_rare(out, least_count=3, most=100))
-    assert "train: 1,601 lines" in said and "16.67% <unk>" in said
+    assert "train: 1,601 lines" in said and "16.67% unknown" in said
     assert (out / "test.txt").read_text().endswith("<unk> <unk> <unk> <unk>\n")
     assert "word number <unk> of many\n" in (out / "train.txt").read_text()
 

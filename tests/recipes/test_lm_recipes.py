@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tests.data.corpora import made
-from tests.data.test_archives import write_tar
+from tests.data.test_archives import write
 from tests.recipes.running import RECIPES, accept, recipe, run, stages_done
 
 SMALL = {
@@ -110,7 +110,7 @@ def test_an_archive_that_was_placed_by_hand_is_recorded_and_unpacked(tmp_path):
     download.mkdir(parents=True)
     text = made.ptb(tmp_path / "text")
     files = {f"./simple-examples/data/{p.name}": p.read_bytes() for p in text.iterdir()}
-    write_tar(download / "simple-examples.tgz", files)
+    write(download / "simple-examples.tgz", files)
     result, run_dir = start(tmp_path, "ptb", "yang2018/mos", None, "--stop-stage", 1)
     assert result.returncode == 0, result.stderr[-3000:]
     assert "no sha256 is published; it was recorded" in result.stderr

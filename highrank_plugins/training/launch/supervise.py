@@ -17,17 +17,13 @@ from highrank_plugins.common import heartbeat, stop_request
 from highrank_plugins.common.files import open_own
 from highrank_plugins.common.folders import log_folder
 from highrank_plugins.common.processes import end_with_parent
+from highrank_plugins.training.launch import torchrun
 from highrank_plugins.training.launch.plan import (
     Plan,
     check_machine,
     environment,
     rank_words,
     save_dir,
-)
-from highrank_plugins.training.launch.torchrun import (
-    STARTING_SECONDS,
-    check_rendezvous,
-    torchrun_words,
 )
 
 POLL_SECONDS = 0.1
@@ -40,9 +36,8 @@ AGAIN = "start the same command again: it resumes from the last checkpoint"
 class LocalRanks:
     """Manage all processes of a training run, with the methods of one `Popen`.
 
-    torchrun would do so too, but its processes meet at a port that every user of the machine can
-    reach and write to. These meet in a file of `folder`, which is private to this user. `say`
-    receives a line for each process that fails and for each restart.
+    torchrun's processes meet at a port that every user of the machine can reach and write to. These
+    meet in a file of `folder`, which is private to this user.
     """
 
     def __init__(
@@ -53,17 +48,15 @@ class LocalRanks:
         self._ranks = self._start()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to every process; no restart follows.
-
-        Processes that a script starts in the background ignore SIGINT, and so does this one then.
-        """
+        """Send a signal to every process; no restart follows."""
         self._restarts = self._plan.max_restarts
+        # processes that a script starts in the background ignore SIGINT, and so does this one then
         if number == signal.SIGINT and signal.getsignal(number) == signal.SIG_IGN:
             number = signal.SIGKILL
         for process in self._ranks:
             process.send_signal(number)
 
-    def wait(self, timeout: float | None = None) -> int:
+    def wait(self, timeout: float) -> int:
         """Return the exit code of the first process that failed, or 0."""
         try:
             return self._wait(timeout)
@@ -71,8 +64,8 @@ class LocalRanks:
             self._restarts = self._plan.max_restarts
             raise
 
-    def _wait(self, timeout: float | None) -> int:
-        end = time.monotonic() + (float("inf") if timeout is None else timeout)
+    def _wait(self, timeout: float) -> int:
+        end = time.monotonic() + timeout
         while True:
             codes = [process.poll() for process in self._ranks]
             # a killed process comes first, because the others fail when they lose it
@@ -88,7 +81,7 @@ class LocalRanks:
             elif None not in codes:
                 return 0
             elif time.monotonic() >= end:
-                raise subprocess.TimeoutExpired("the training", timeout or 0)
+                raise subprocess.TimeoutExpired("the training", timeout)
             else:
                 time.sleep(POLL_SECONDS)
 
@@ -158,11 +151,12 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
             for log in plan.log_dir.glob("rank*.log"):
                 open_own(log, "ab").close()  # the processes append to it
             if plan.nodes > 1:
-                check_rendezvous(str(plan.rendezvous), plan.timeout, plan.run_id)
+                torchrun.check_rendezvous(str(plan.rendezvous), plan.timeout, plan.run_id)
             elif plan.rendezvous is not None:
                 say(f"--rendezvous {plan.rendezvous} is not used: one machine needs no port")
             plan.finished.unlink(missing_ok=True)
-            patience = plan.timeout + STARTING_SECONDS if plan.nodes > 1 else float("inf")
+            waiting = plan.timeout + torchrun.STARTING_SECONDS
+            patience = waiting if plan.nodes > 1 else float("inf")
             again = ENDING_SECONDS + (plan.timeout if plan.max_restarts else 0)
             code = supervisor.run(partial(_start, plan, answers, say), patience, again)
             if code == 0:
@@ -180,7 +174,7 @@ def _start(plan: Plan, folder: Path, say: Callable[[str], object]) -> Agent:
     if plan.nodes == 1:
         say(f"+ {shlex.join(plan.command)} as {plan.world_size} processes of this machine")
         return LocalRanks(plan, folder, env, say)
-    words = torchrun_words(plan)
+    words = torchrun.torchrun_words(plan)
     say(f"+ {shlex.join(words)}")
     env[stop_request.LAUNCHED] = str(os.getpid())
     return subprocess.Popen(words, env=env, preexec_fn=prepare_child)
@@ -224,10 +218,7 @@ class _Supervisor:
         stop_request.handle_interrupt(lambda: self.asked_at)
 
     def ask(self, _number: int, _frame: FrameType | None) -> None:
-        """Ask all processes to stop; end them if none has begun, or at the second request.
-
-        A request that reaches this process by several ways at once is one request.
-        """
+        """Ask all processes to stop; end them if none has begun, or at the second request."""
         if self.agent is None:
             print("stopped before it began", file=sys.stderr)
             raise SystemExit(stop_request.REQUEUE)
@@ -249,9 +240,8 @@ class _Supervisor:
         """
         self.agent = start()
         code = self._wait(self.agent, patience, again)
-        if (self.answers / "stopped").exists() or (
-            self.asked_at is not None and not self._started()
-        ):
+        asked_early = self.asked_at is not None and not self._started()
+        if asked_early or (self.answers / "stopped").exists():
             return stop_request.REQUEUE
         return code if code >= 0 else 128 - code
 

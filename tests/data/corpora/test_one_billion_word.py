@@ -90,7 +90,7 @@ def test_the_folder_inside_the_archive_may_be_given_directly(data, output, tmp_p
     words = lower_text(data, HELDOUT, 0, 10).split()
     kept = {row.split()[0] for row in (output / "dict.txt").read_text().splitlines()}
     share = sum(word not in kept for word in words) / (len(words) + 20)
-    assert said[0] == f"valid: 20 lines, {len(words) + 20} tokens with </s>, {share:.2%} <unk>"
+    assert said[0] == f"valid: 20 lines, {len(words) + 20} tokens with </s>, {share:.2%} unknown"
     assert said[2].startswith("train, 3 shards: 180 lines")
     assert said[3].endswith("of which 12 are kept")
 

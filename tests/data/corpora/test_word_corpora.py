@@ -43,7 +43,7 @@ def test_words_of_every_layout_are_written_unchanged_and_counted(tmp_path, name)
     share = tokens.count("<unk>") / len(tokens)
     assert prepare("ptb", data, tmp_path / "out")[0] == (
         f"train: 120 lines, {len(tokens)} tokens with </s>, {len(set(tokens))} types, "
-        f"{share:.2%} <unk>"
+        f"{share:.2%} unknown"
     )
     for split, count in made.LINES.items():
         lines = (tmp_path / "out" / f"{split}.txt").read_text().splitlines()
