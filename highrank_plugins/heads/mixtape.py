@@ -33,11 +33,7 @@ from highrank_plugins.losses.mixtape import FusedMixtape
 from highrank_plugins.losses.plan import Named
 
 # whether U g, u·g and each frequent class have a bias
-BIASES = {
-    "paper": (False, False, True),
-    "full": (True, True, True),
-    "none": (False, False, False),
-}
+BIASES = {"paper": (False, False, True), "full": (True, True, True), "none": (False, False, False)}
 
 
 @register_head("mixtape")

@@ -4,11 +4,7 @@ from argparse import Namespace
 from dataclasses import fields
 
 import pytest
-from fairseq.models import (
-    ARCH_CONFIG_REGISTRY,
-    ARCH_MODEL_INV_REGISTRY,
-    ARCH_MODEL_REGISTRY,
-)
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from omegaconf import OmegaConf

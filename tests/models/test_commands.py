@@ -50,7 +50,7 @@ def test_an_ensemble_of_a_model_with_itself_equals_the_model(trained):
 def test_a_language_model_changes_the_scores(trained):
     folder, _ = trained
     helped, _ = translate(
-        *(folder, last(folder / "mos"), "--lm-path", last(folder / "lm"), "--lm-weight", "0.3"),
+        *(folder, last(folder / "mos"), "--lm-path", last(folder / "lm"), "--lm-weight", "0.3")
     )
     alone, _ = translate(folder, last(folder / "mos"))
     assert [s for s, _ in helped] != [s for s, _ in alone]

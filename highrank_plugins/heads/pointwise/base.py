@@ -10,12 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from highrank_plugins.heads.log_probs import widen
-from highrank_plugins.heads.registry import (
-    Part,
-    Registry,
-    follow_function,
-    named_tensors,
-)
+from highrank_plugins.heads.registry import Part, Registry, follow_function, named_tensors
 from highrank_plugins.losses.own_layers import bound, is_ours, same_form
 from highrank_plugins.losses.plan import KernelFunction, Named
 
