@@ -142,6 +142,5 @@ def with_layer_of_arch(given: Mapping[str, Any], arch: Mapping[str, Any]) -> dic
     return {**arch, **given} if same else dict(given)
 
 
-HEADS.listen(tokens)
-POINTWISE.listen(tokens)
-VOCABULARY.listen(tokens)
+for each in (HEADS, POINTWISE, VOCABULARY):
+    each.listen(tokens)

@@ -31,7 +31,6 @@ class NoMatrix(nn.Module):
         return super().__getattr__(name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Refuse the call."""
         raise RuntimeError(
             "this trainer reads the output layer as a matrix, and would train "
             f"{self.kind} as a plain softmax. Use the model's own loss (labels=…), or "
@@ -40,10 +39,7 @@ class NoMatrix(nn.Module):
 
 
 def seen_by_caller(head: nn.Module, kind: str) -> nn.Module:
-    """Return the head to libraries that only look at it, and `NoMatrix` to all other code.
-
-    The code in question called the caller of this function.
-    """
+    """Return the head to libraries that look at it, else `NoMatrix`, by the caller's caller."""
     package = sys._getframe(2).f_globals.get("__name__", "").partition(".")[0]
     return head if package in LOOKING else NoMatrix(kind)
 

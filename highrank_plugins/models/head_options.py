@@ -106,11 +106,7 @@ AXES = (
 
 
 class Choice:
-    """Describe a class on an axis by its options.
-
-    Raises:
-        ValueError: the axis has no class of this name.
-    """
+    """Describe a class on an axis by its options."""
 
     def __init__(self, axis: Axis, name: str) -> None:
         self.axis, self.name, self.cls = axis, name, axis.registry.find(name)
@@ -123,11 +119,7 @@ class Choice:
         self.rate = f"{self.prefix}lr" if trained else None
 
     def defaults(self, language_model: bool = False) -> dict[str, Any]:
-        """Return ``{"head_…": default}``, in a language model or a translation model.
-
-        A flag of fairseq can only switch on, so an option that is on by default takes true or
-        false.
-        """
+        """Return ``{"head_…": default}``; text if true, since a flag can only switch on."""
         own = self.arguments | (self.in_texts if language_model else {})
         for name, default in own.items():
             if default is inspect.Parameter.empty:
@@ -228,7 +220,6 @@ def derived_defaults() -> dict[str, Any]:
 
 
 def layers_with(option: str) -> list[str]:
-    """Return the layers that have an option."""
     return [a.name for a in layers() if option == a.rate or option in a.defaults()]
 
 
@@ -263,8 +254,7 @@ def _with_subclasses(config: type) -> Iterator[type]:
 def help_of(name: str) -> str:
     """Return the text of the first layer that describes an option, and the defaults.
 
-    They are the default of most layers, then those of the others and of language models; presets
-    of `awd_lstm_lm` have their own (`highrank list archs`).
+    They are the default of most layers, then those of the others and of language models.
     """
     found: dict[str, list[str]] = {}
     text, in_texts = None, set()
@@ -288,6 +278,5 @@ def _rate_field(layer: Choice) -> Any:
     )
 
 
-HEADS.listen(add_options)
-POINTWISE.listen(add_options)
-VOCABULARY.listen(add_options)
+for each in AXES:
+    each.registry.listen(add_options)

@@ -5,12 +5,7 @@ import torch
 from torch import nn
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import (
-    build_head,
-    build_pointwise,
-    head_options,
-    pointwise_options,
-)
+from highrank_plugins.heads import build_head, build_pointwise, head_options, pointwise_options
 
 M, F, D = 10, 6, 5
 OUTPUT = {"weight": (M, D), "bias": (M,)}

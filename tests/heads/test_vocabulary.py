@@ -300,15 +300,9 @@ def test_factors_cannot_be_a_tied_embedding(name):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"vocabulary": "centered"},
-            "unknown vocabulary matrix 'centered'; did you mean 'centred",
-        ),
+        ({"vocabulary": "centered"}, "unknown vocabulary matrix 'centered'; did you mean 'centred"),
         ({"vocabulary": "unit", "rank": 3}, "has no option 'rank'; known:"),
-        (
-            {"vocabulary": nn.Identity()},
-            "vocabulary matrix: expected a name or an instance of",
-        ),
+        ({"vocabulary": nn.Identity()}, "vocabulary matrix: expected a name or an instance of"),
     ],
 )
 def test_wrong_choices_are_refused(options, message):

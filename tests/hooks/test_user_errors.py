@@ -1,6 +1,6 @@
 """What a user can mend ends with one line and exit code 2; a defect keeps its traceback.
 
-tests/models/test_console_scripts.py has the same for whole commands.
+tests/models/test_commands.py has the same for whole commands.
 """
 
 import io

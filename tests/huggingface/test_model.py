@@ -208,15 +208,6 @@ def test_row_24_a_cache_has_its_old_and_its_new_name(name):
         torch.testing.assert_close(step[:, 0], full[:, 6], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", TRUNKS)
-@SOME
-@torch.no_grad()
-def test_the_future_does_not_leak(name, head):
-    model, other = make(name, head).eval(), ids()
-    other[:, -1] = 5
-    assert torch.equal(model(ids()).logits[:, :-1], model(other).logits[:, :-1])
-
-
 @EVERY
 def test_the_loss_is_the_plain_one_in_float64(head):
     model, labels = make(head=head).double(), ids()

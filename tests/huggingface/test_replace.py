@@ -8,12 +8,22 @@ import torch
 
 pytest.importorskip("transformers", reason="needs transformers (the extra hf)")
 
+import transformers
 from torch import nn
-from transformers import AutoModelForCausalLM, BertConfig, BertLMHeadModel, RwkvConfig
 
 from highrank_plugins.huggingface import HighrankForCausalLM, replace_head
 from tests.huggingface.rows import ROWS
-from tests.huggingface.tiny import CLASSES, GREEDY, TRUNKS, ids, make, numbers, original
+from tests.huggingface.tiny import (
+    CLASSES,
+    COMMON,
+    GREEDY,
+    TRUNKS,
+    assert_causal,
+    ids,
+    make,
+    numbers,
+    original,
+)
 
 EXTRA = {
     "MptConfig": {"d_model": 32, "n_heads": 4, "n_layers": 2, "expansion_ratio": 2},
@@ -64,12 +74,6 @@ def test_row_20_names_the_number_of_architectures():
     assert f"on {len(kinds)} architectures" in ROWS[20][1]
 
 
-def changed_last(tokens):
-    other = tokens.clone()
-    other[:, -1] = 5
-    return other
-
-
 def same_function(own, name):
     """Hold a replaced model against its original, which it shares its trunk with."""
     wanted = own(ids(), labels=ids())
@@ -81,9 +85,7 @@ def same_function(own, name):
     got = model(ids(), labels=ids())
     assert torch.equal(wanted.logits, got.logits), name
     torch.testing.assert_close(got.loss, wanted.loss, rtol=0, atol=2e-6)
-    with torch.no_grad():
-        later = model(changed_last(ids())).logits
-    assert torch.equal(got.logits[:, :-1], later[:, :-1])
+    assert_causal(model)
     try:
         greedy = own.generate(ids(2, 4), **GREEDY)
     except RuntimeError:
@@ -97,14 +99,11 @@ def same_function(own, name):
 def test_row_20_caps_are_taken_over_and_logits_equal_bit_by_bit(name, tied):
     own = original(name, tied)
     before = numbers(own.base_model)
-    wanted = torch.autograd.grad(own(ids(), labels=ids()).loss, own.get_input_embeddings().weight)[
-        0
-    ]
+    embedding = own.get_input_embeddings().weight
+    (wanted,) = torch.autograd.grad(own(ids(), labels=ids()).loss, embedding)
     model = same_function(own, name)
     assert all(torch.equal(before[n], p) for n, p in model.model.named_parameters())
-    got = torch.autograd.grad(model(ids(), labels=ids()).loss, model.get_input_embeddings().weight)[
-        0
-    ]
+    (got,) = torch.autograd.grad(model(ids(), labels=ids()).loss, embedding)
     assert float((got - wanted).abs().max() / wanted.abs().max()) < 5e-6
     assert (model.head.weight is model.get_input_embeddings().weight) == tied
 
@@ -146,8 +145,7 @@ def test_row_25_the_start_keeps_the_function(head, tied, tmp_path, capsys):
     model.save_pretrained(tmp_path)
     loaded = HighrankForCausalLM.from_pretrained(tmp_path).eval()
     assert torch.equal(loaded(ids()).logits, model.eval()(ids()).logits)
-    with torch.no_grad():
-        assert torch.equal(model(ids()).logits[:, :-1], model(changed_last(ids())).logits[:, :-1])
+    assert_causal(model)
 
 
 def test_row_25_the_components_of_a_mos_separate():
@@ -175,9 +173,11 @@ def test_row_25_the_components_of_a_mos_separate():
         ({"batch": ids(), "embed_dim": 16}, "embed_dim 16: the model's own is 32; leave"),
         ({"batch": "a text"}, "measures on token ids"),
         ({"start": "own"}, "start: expected one of lm_head, weight, fresh"),
+        ({"noise": -1.0}, "noise: expected a number from 0, got -1.0"),
+        ({"noise": float("nan")}, "noise: expected a number from 0, got nan"),
         ({"component": 3}, "did you mean 'components'"),
     ],
-    ids=["batch", "noise_0", "noise_5", "embed_dim", "text", "start", "option"],
+    ids=str,
 )
 def test_wrong_starts_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
@@ -218,13 +218,19 @@ def on_two_devices(model):
 
 
 def bert():
-    small = {
-        "vocab_size": CLASSES,
-        "hidden_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-    }
-    return BertLMHeadModel(BertConfig(intermediate_size=48, is_decoder=True, **small))
+    return transformers.BertLMHeadModel(transformers.BertConfig(**COMMON, is_decoder=True))
+
+
+def electra():
+    config = transformers.ElectraConfig(**COMMON, is_decoder=True, embedding_size=16)
+    return transformers.ElectraForCausalLM(config).eval()
+
+
+def bart():
+    small = {"d_model": 32, "decoder_layers": 1, "encoder_layers": 1, "decoder_ffn_dim": 32}
+    heads = {"decoder_attention_heads": 4, "encoder_attention_heads": 4}
+    config = transformers.BartConfig(vocab_size=CLASSES, encoder_ffn_dim=32, **small, **heads)
+    return transformers.BartForCausalLM(config)
 
 
 @pytest.mark.parametrize(
@@ -234,28 +240,33 @@ def bert():
         (lambda: with_layer(original(), Linear8(32, CLASSES)), {}, "is a Linear8; load it unquan"),
         (lambda: on_two_devices(original()), {}, "split over devices; load it on one"),
         (bert, {}, "computes more than W g . b"),
+        (electra, {}, "computes more than W g . b"),
+        (bart, {}, "a trunk, BartDecoderWrapper, which AutoModel does not build"),
         (make, {}, "expected an original model of transformers, got HighrankForCausalLM"),
+        (lambda: "gpt2", {}, "expected an original model of transformers, got str"),
         (lambda: original("gemma3"), {"pointwise": "gss"}, "capped at 20.0"),
+        (original, {"num_classes": 5}, "num_classes: the model's own; leave it out"),
+        (original, {"weight": None}, "weight: the model's own; leave it out"),
     ],
-    ids=["trunk", "quantised", "devices", "bert", "ours", "capped"],
-)
+    ids=["trunk", "quantised", "devices", "bert", "electra", "bart", "ours", "name", "capped",
+         "classes", "weight"],
+)  # fmt: skip
 def test_other_models_are_refused(model, options, message):
     with pytest.raises(ValueError, match=message):
         replace_head(model(), "softmax", **options)
 
 
 def test_a_multimodal_model_is_refused():
-    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
-
     text = original("gemma3").config.to_dict()
     vision = {
         "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8,
         "patch_size": 4, "intermediate_size": 16,
     }  # fmt: skip
-    model = Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision))
+    config = transformers.Gemma3Config(text_config=text, vision_config=vision)
+    model = transformers.Gemma3ForConditionalGeneration(config)
     with pytest.raises(ValueError, match="is more than a text decoder; pass its text model"):
         replace_head(model, "softmax")
     rwkv = {"hidden_size": 32, "attention_hidden_size": 32, "num_hidden_layers": 2}
-    config = RwkvConfig(vocab_size=CLASSES, **rwkv)
+    config = transformers.RwkvConfig(vocab_size=CLASSES, **rwkv)
     with pytest.raises(ValueError, match="RwkvModel: generation here would lose the trunk's state"):
-        replace_head(AutoModelForCausalLM.from_config(config), "softmax")
+        replace_head(transformers.AutoModelForCausalLM.from_config(config), "softmax")

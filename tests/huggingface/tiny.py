@@ -67,6 +67,14 @@ def log_probs(model, tokens, **options):
     return model.head.log_probs(model.model(tokens, **options).last_hidden_state)
 
 
+def assert_causal(model):
+    """Assert that the logits of a position do not depend on later tokens."""
+    other = ids()
+    other[:, -1] = 5
+    with torch.no_grad():
+        assert torch.equal(model(ids()).logits[:, :-1], model(other).logits[:, :-1])
+
+
 def numbers(model):
     return {n: p.detach().clone() for n, p in model.named_parameters()}
 
