@@ -14,14 +14,7 @@ from highrank_plugins.losses.kernels.cpp import build as cpp
 from highrank_plugins.losses.kernels.cpp.passes import softmax
 from highrank_plugins.losses.plan import ClassWeights, KernelFunction, Scores, SoftmaxBlock
 from tests.heads.cases import MOS, SOFTMAX, STRUCTURES, make_features
-from tests.losses.implementations import (
-    CLASSES,
-    FULL,
-    TARGET,
-    TOKENS,
-    assert_same,
-    run,
-)
+from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, run
 
 needs_compiler = pytest.mark.cpp
 

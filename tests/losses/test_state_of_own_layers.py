@@ -21,14 +21,7 @@ from tests.losses.own_structures import (
     structure,
     with_adapter,
 )
-from tests.losses.test_own_layers import (
-    SIZE,
-    TARGET,
-    by_loss,
-    by_plain_torch,
-    features,
-    fixed_seed,
-)
+from tests.losses.test_own_layers import SIZE, TARGET, by_loss, by_plain_torch, features, fixed_seed
 
 __all__ = ["fixed_seed"]  # pytest finds the fixture by its name
 
