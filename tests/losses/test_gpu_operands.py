@@ -122,6 +122,24 @@ def test_all_ways_of_adding_a_product_agree(monkeypatch, is_first):
     torch.testing.assert_close(two_steps, want, rtol=2e-2, atol=2e-2)
 
 
+def test_half_precision_products_are_added_up_in_float32():
+    """Add as often as a half-precision sum, with its 8 bits, would stop growing."""
+    shapes = {"features": (6, 5), "latent.weight": (4, 5), "latent.bias": (4,)}
+    leaves = {name: torch.ones(s).bfloat16().requires_grad_() for name, s in shapes.items()}
+    x = leaves.pop("features")
+    # memory may hold NaN at the start
+    sums = {n: autograd.GradientSum(torch.full(t.shape, torch.nan)) for n, t in leaves.items()}
+    tensors = autograd.SummedTensors(leaves, x, sums, torch.bfloat16)
+    grad = torch.tensor([1.0, *[1 / 256] * 5]).bfloat16().unsqueeze(-1).expand(-1, 4)
+    for _ in range(1000):
+        out = autograd.linear_of(x, tensors, "latent")
+        torch.autograd.grad(out, [*leaves.values()], grad, allow_unused=True)
+    want = 1000 * (1 + 5 / 256)
+    for name, rtol in (("latent.weight", 8e-3), ("latent.bias", 1e-6)):
+        total = sums[name].total
+        torch.testing.assert_close(total, torch.full_like(total, want), rtol=rtol, atol=0)
+
+
 @pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16])
 def test_gradients_of_float64_parameters_are_added_in_two_steps(compute):
     """Autocast multiplies them in less, and torch has no product that adds to float64."""
