@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from highrank_plugins.losses import IMPLEMENTATIONS, own_layers
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
-from tests.heads.cases import STRUCTURES, Case, make_features
+from tests.heads.cases import Case, make_features
 
 CLASSES, TOKENS = 13, 7
 TARGET = torch.tensor([3, 12, 5, 3, 0, 5, 3])  # 3 and 5 repeat; 5 is ignored where that is asked
@@ -25,9 +25,6 @@ ONCE = sorted({*IMPLEMENTATIONS} - {"reference"})  # those that are differentiab
 MISSING = {"triton"} if find_spec("triton") is None else set()
 MISSING |= {"cpp"} if isinstance(library(), Unavailable) else set()
 RUNNABLE = [name for name in IMPLEMENTATIONS if name not in MISSING]
-every_structure = pytest.mark.parametrize("case", STRUCTURES, ids=str)
-every_implementation = pytest.mark.parametrize("impl", ONCE)
-every_reduction = pytest.mark.parametrize("reduction", ["none", "sum"])
 FULL = {"weight": WEIGHT, "label_smoothing": 0.1, "ignore_index": IGNORED, "accuracy": True,
         "entropy": True, "z_loss": 0.05}  # fmt: skip
 

@@ -18,9 +18,6 @@ from tests.losses.implementations import (
     TARGET,
     TOKENS,
     WEIGHT,
-    every_implementation,
-    every_reduction,
-    every_structure,
     inputs,
     memory_for,
 )
@@ -29,8 +26,6 @@ without_triton = pytest.mark.parametrize("impl", ["chunked", "fused", "cpp"])
 
 
 @without_triton
-@every_reduction
-@every_structure
 def test_refilled_buffers_and_checkpointing_give_the_same_gradients(case, reduction, impl):
     """Within non-reentrant checkpointing a loss is computed once more, and not once a block."""
     head = case.build(classes=CLASSES)
@@ -110,8 +105,6 @@ def test_reference_is_differentiable_twice(case):
     assert gradgradcheck(loss, (make_features(3).requires_grad_(), *head.parameters()))
 
 
-@every_implementation
-@every_reduction
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradients_of_gradients_are_refused(case, reduction, impl):
     head, features = case.build(), make_features(3).requires_grad_()
@@ -152,7 +145,6 @@ def gradients(net, function, impl):
 
 @pytest.mark.parametrize("impl", ["reference", "chunked", "fused", "cpp"])
 @pytest.mark.parametrize("part", ["trunk", "everything", "function"])
-@every_structure
 def test_a_compiled_model_has_the_same_gradients(case, part, impl, monkeypatch):
     """Compile `apply_to` alone, too, as docs/howto/own_layer.md says."""
     net, compiled = Net(case.build(classes=CLASSES)), torch.compile
@@ -186,9 +178,7 @@ class CountReads(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("impl", ["reference", "chunked", "fused"])
-@every_reduction
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@every_structure
 def test_the_host_reads_no_number_per_chunk(case, dtype, reduction, impl):
     """On a CPU targets are checked, kept tokens counted, a factor of 1 found; overflow anywhere.
 

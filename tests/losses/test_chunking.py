@@ -22,9 +22,6 @@ from tests.losses.implementations import (
     UPSTREAM,
     assert_same,
     compare,
-    every_implementation,
-    every_reduction,
-    every_structure,
     inputs,
     memory_for,
     recorded_chunks,
@@ -96,9 +93,7 @@ def test_chunks_stay_within_the_budget():
         tokens_within(features(700), 1000, 3999)
 
 
-@every_reduction
 @pytest.mark.parametrize("impl", [name for name in ONCE if name != "chunked"])
-@every_structure
 def test_a_block_of_several_chunks_matches(case, impl, reduction, monkeypatch):
     """Compute contexts of 35 tokens at once, and their logits in three chunks, as a GPU does.
 
@@ -119,7 +114,6 @@ def test_a_block_of_several_chunks_matches(case, impl, reduction, monkeypatch):
     assert set(blocks) == {5 * TOKENS}
 
 
-@every_reduction
 @pytest.mark.parametrize("tokens", [1, 3, TOKENS])
 def test_chunks_have_the_requested_size(tokens, reduction):
     head, features = inputs(MOS)
@@ -145,9 +139,6 @@ def largest(case, tokens, **options):
     return seen.numel
 
 
-@every_implementation
-@every_reduction
-@every_structure
 def test_the_largest_tensor_is_a_chunk(case, reduction, impl, monkeypatch):
     monkeypatch.setattr(tiles, "COLUMNS", 4096)  # as outside tests; the interpreter is slow
     tokens = IN_TRITON if impl == "triton" else LONG
@@ -159,7 +150,6 @@ def test_the_largest_tensor_is_a_chunk(case, reduction, impl, monkeypatch):
     assert largest(case, tokens, impl=impl, reduction=reduction) <= bound < WIDE * tokens
 
 
-@every_structure
 def test_log_probs_without_gradients_hold_one_softmax_per_token(case):
     """Allow N × M log-probabilities, but K times that only for a chunk."""
     head = case.build(classes=WIDE, dtype=torch.float32)
@@ -169,7 +159,6 @@ def test_log_probs_without_gradients_hold_one_softmax_per_token(case):
     assert seen.numel == WIDE * LONG
 
 
-@every_structure
 def test_log_probs_of_a_short_batch_are_one_chunk(case):
     """Save a beam search a copy: two chunks would be joined into one tensor."""
     head = case.build(classes=WIDE, dtype=torch.float32)

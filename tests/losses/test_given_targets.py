@@ -60,7 +60,6 @@ def test_rows_of_ignored_tokens_need_no_target(kind, padding, impl):
     torch.testing.assert_close(*(torch.autograd.grad(out, parameters) for out in (found, want)))
 
 
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_a_rest_of_classes_that_are_ruled_out_has_gradients(case):
     head, (x, _, _) = case.build(classes=CLASSES), drawn()
     x = x[:, :1].expand(-1, head.feature_dim).detach().requires_grad_()
@@ -85,7 +84,6 @@ def test_the_logarithm_of_narrow_probabilities_is_wide(dtype):
     torch.testing.assert_close(found, (log_q.exp() * (log_q - log_p)).sum(-1) / 4)
 
 
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_a_teachers_small_probabilities_are_kept(case):
     """Let the probabilities of a mixture underflow in float32."""
     teacher = case.build(classes=CLASSES, dtype=torch.float32)

@@ -22,9 +22,6 @@ from tests.losses.implementations import (
     Outcome,
     assert_same,
     compare,
-    every_implementation,
-    every_reduction,
-    every_structure,
     inputs,
     run,
     with_reductions,
@@ -66,7 +63,6 @@ def every_head():
             )
 
 
-@every_reduction
 @pytest.mark.parametrize("case, impl", list(every_head()))
 def test_every_head_matches(case, impl, reduction):
     head, features = inputs(case)
@@ -78,10 +74,8 @@ def test_every_head_matches(case, impl, reduction):
         assert {"weight", "features"} <= want.gradients.keys()
 
 
-@every_implementation
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 @pytest.mark.parametrize("options", CALLS, ids=lambda options: "+".join(options) or "nothing")
-@every_structure
 def test_every_option_matches(case, options, reduction, impl):
     head, features = inputs(case)
     chunks = chunks_of(impl)
@@ -165,10 +159,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-@every_implementation
-@every_reduction
 @pytest.mark.parametrize("setting", SETTINGS)
-@every_structure
 def test_every_setting_matches(case, setting, reduction, impl):
     head, features, target, options = SETTINGS[setting](case)
     upstream = make_features(*target.shape)[..., 0] if reduction == "none" else torch.tensor(1.3)
@@ -233,9 +224,7 @@ RULED_OUT = [
 ]
 
 
-@every_reduction
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@every_implementation
 @pytest.mark.parametrize("case", RULED_OUT, ids=str)
 def test_a_class_that_is_ruled_out_has_an_infinite_loss(case, impl, smoothing, reduction):
     """Gradients are finite, and those of all implementations are equal."""
@@ -275,9 +264,6 @@ def test_a_target_that_every_component_rules_out_spoils_no_other(case, impl):
 # -- more than one use ---------------------------------------------------------------------------
 
 
-@every_implementation
-@every_reduction
-@every_structure
 def test_gradients_add_up_over_batches_and_uses_of_a_tied_weight(case, reduction, impl):
     """The matrix is also the embedding that makes the features, and decays."""
     weight = torch.nn.Parameter(make_features(CLASSES, feature_dim=4))
@@ -306,7 +292,6 @@ def test_features_without_part_in_the_loss_get_zeros(monkeypatch):
     assert (found == 0).all()
 
 
-@every_implementation
 def test_a_fused_loss_of_another_module_works_with_all_kernels(impl):
     head, features = SOFTMAX.build(), make_features(3).requires_grad_()
     head.fused = type("Other", (head.fused,), {})

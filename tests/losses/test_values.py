@@ -17,8 +17,6 @@ from tests.losses.implementations import (
     TARGET,
     TOKENS,
     WEIGHT,
-    every_reduction,
-    every_structure,
     inputs,
     run,
 )
@@ -28,7 +26,6 @@ every_choice = pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
 
 @every_choice
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
-@every_structure
 def test_losses_equal_those_of_the_oracle(case, smoothing, impl):
     head, features = inputs(case)
     options = {**FULL, "z_loss": 0.0, "label_smoothing": smoothing, "impl": impl}
@@ -72,7 +69,6 @@ NOTHING = {
 
 @every_choice
 @pytest.mark.parametrize("nothing", NOTHING)
-@every_structure
 def test_a_mean_of_nothing_is_nan_with_gradients_of_zero(case, nothing, impl):
     """As in torch, whose gradients are 0. NaN would spoil the sums of other batches."""
     tokens, weight = NOTHING[nothing]
@@ -86,7 +82,6 @@ def test_a_mean_of_nothing_is_nan_with_gradients_of_zero(case, nothing, impl):
     assert got.gradients and not any(gradient.any() for gradient in got.gradients.values())
 
 
-@every_structure
 def test_a_call_with_a_target_is_nll(case):
     """Hooks see it, such as those of FSDP2."""
     head, features, seen = case.build(classes=CLASSES), make_features(TOKENS), []
@@ -107,7 +102,6 @@ def test_a_call_with_a_target_is_nll(case):
 
 
 @every_choice
-@every_structure
 def test_values_equal_those_computed_by_hand(case, impl):
     """Logits log 2, 0, 0 of each of K softmaxes: the log-sum-exp is log 4, P 1/2, 1/4 and 1/4.
 
@@ -129,7 +123,6 @@ def test_values_equal_those_computed_by_hand(case, impl):
 
 
 @every_choice
-@every_structure
 def test_accuracy_counts_correct_tokens(case, impl):
     head, features = inputs(case)
     target = head(features).argmax(-1)
@@ -143,7 +136,6 @@ def test_accuracy_counts_correct_tokens(case, impl):
     assert total.shape == () and not total.is_floating_point() and int(total) == TOKENS - 2
 
 
-@every_reduction
 @every_choice
 def test_only_the_loss_carries_gradients(impl, reduction):
     head, features = inputs(STRUCTURES[2])
