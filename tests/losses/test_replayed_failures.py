@@ -1,8 +1,8 @@
 """Replay what went wrong in public losses for large vocabularies; docs/losses.md has the sources.
 
 Each failure is a batch on which some library returned wrong numbers. Ours are compared with the
-log-probabilities of `forward` and the textbook's formula in float64, for parameters and features
-that are rounded in the same way. Nothing of `nll` is used for these.
+reference in float64, which test_values.py compares with formulas, for parameters and features that
+are rounded in the same way.
 """
 
 import copy
@@ -150,30 +150,6 @@ PARTS = {"accumulated batches": 4}  # batches whose gradients are added up
 CHUNKS = {"mean of chunks": 5}  # tokens
 
 
-def formula(
-    batch: Batch, *, upstream: Tensor, reduction: str,
-    ignore_index: int = -1, label_smoothing: float = 0.0,
-) -> Outcome:  # fmt: skip
-    """Return losses and gradients by autograd in float64, from contiguous copies of the inputs."""
-    head = copy.deepcopy(batch.head).double()
-    features = torch.tensor(batch.features.tolist(), dtype=torch.float64, requires_grad=True)
-    target = torch.tensor(batch.target.tolist())
-    log_probs, is_token = head(features), target != ignore_index
-    each = label_smoothing / (log_probs.size(-1) - 1)
-    nll = -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
-    loss = (1 - label_smoothing - each) * nll - each * log_probs.sum(-1)
-    values = {"loss": loss.where(is_token, 0), "nll": nll.where(is_token, 0)}
-    if reduction != "none":
-        tokens = is_token.sum() if reduction == "mean" else 1
-        values = {name: value.sum() / tokens for name, value in values.items()}
-    values["loss"].backward(upstream.expand_as(values["loss"]))
-    inputs = {**dict(head.named_parameters()), "features": features}
-    return Outcome(
-        {name: value.detach() for name, value in values.items()},
-        {name: tensor.grad for name, tensor in inputs.items() if tensor.grad is not None},
-    )
-
-
 def outcome(batch: Batch, parts: int, **options: Any) -> Outcome:
     """Return the sums of the losses and gradients of some equal parts of a batch."""
     size = len(batch.features) // parts
@@ -200,7 +176,9 @@ def replay(failure: str, case: Case, impls: list[str], dtypes: list[torch.dtype]
             continue
         batch.head.to(dtype)
         batch.features = batch.features.to(dtype).requires_grad_()
-        truth, chunk = formula(batch, **batch.options), CHUNKS.get(failure)
+        chunk, wide = CHUNKS.get(failure), batch.features.detach().double().contiguous()
+        head, x = copy.deepcopy(batch.head).double(), wide.requires_grad_()
+        truth = run(head, x, batch.target.clone(), impl="reference", **batch.options)
         for impl in impls:
             # the product adds a half-precision bias before it rounds the logits: those at 1e4 to 64
             by_product = impl == "chunked" or (impl == "triton" and case.head != "mixtape")
