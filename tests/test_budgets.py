@@ -18,30 +18,30 @@ TESTS = Path(__file__).parent
 # lines of Python today; each may only fall
 BUDGETS: dict[str, int] = {
     "analysis": 1604,
-    "benchmarks": 1326,
-    "cli": 3675,
-    "common": 2851,
-    "compat": 483,
-    "criterions": 291,
-    "data": 2310,
-    "evaluation": 277,
-    "heads": 3249,
-    "hooks": 2861,
+    "benchmarks": 1260,
+    "cli": 3449,
+    "common": 2793,
+    "compat": 481,
+    "criterions": 271,
+    "data": 2161,
+    "evaluation": 268,
+    "heads": 3146,
+    "hooks": 2789,
     "huggingface": 696,
-    "inference": 1197,
+    "inference": 1124,
     "losses": 5930,
     "measures": 1940,
-    "models": 1889,
-    "optim": 376,
+    "models": 1736,
+    "optim": 357,
     "reports": 2166,
-    "results": 2396,
-    "studies": 2880,
-    "tasks": 569,
+    "results": 2288,
+    "studies": 2659,
+    "tasks": 541,
     "top": 70,
-    "training": 2506,
-    "trunks": 372,
+    "training": 2419,
+    "trunks": 353,
 }
-LINES_OF_TESTS = 46556
+LINES_OF_TESTS = 45675
 
 
 @pytest.fixture(scope="module")

@@ -126,10 +126,7 @@ def dirichlet(
                 title,
                 ({"dim": "d", "classes": "M", "alpha": "α"}[name], label),
             )
-            for y, label in (
-                ("mode_match", "share of matched modes"),
-                ("mean_kl", "mean KL, nats"),
-            )
+            for y, label in (("mode_match", "share of matched modes"), ("mean_kl", "mean KL, nats"))
         ]
     if plot is not None:
         plots.draw(plot, *figures)

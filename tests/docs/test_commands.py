@@ -27,10 +27,7 @@ OWN_OPTIONS = {
     "--head-arcsinh-c",
     "--head-temperature",
     "--head-cool-bias",
-} | {
-    "--head-arcsinh-scale",
-    "--head-arcsinh-lr",
-}
+} | {"--head-arcsinh-scale", "--head-arcsinh-lr"}
 # of SLURM and torchrun
 OTHER_OPTIONS = {"--signal", "--kill-on-bad-exit", "--gpus-per-task", "--gpu-bind"} | {
     "--nproc-per-node", "--module",

@@ -16,13 +16,7 @@ from recipes.switchboard.dialogue import (
     words_of,
     write_parallel,
 )
-from tests.dialogue_corpus import (
-    SIZES,
-    corpus,
-    references,
-    write_json_lines,
-    write_references,
-)
+from tests.dialogue_corpus import SIZES, corpus, references, write_json_lines, write_references
 
 DIALOGUE = {
     "utts": [("A", "Hello!", []), ("A", "who is it", []), ("B", "it's me", []), ("A", "oh", [])]

@@ -9,11 +9,7 @@ import pytest
 from tests.recipes.running import kill_when, recipe, run, stages_done
 from tests.stream_corpus import write_text
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.timeout(900),
-    pytest.mark.xdist_group("language_model"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.xdist_group("language_model")]
 SMALL = {
     "corpus.vocab_size": 12,
     "corpus.other_text": "true",

@@ -13,10 +13,7 @@ from tests.trainings import parameters
 highrank_plugins.register()  # admits the plain classes that fairseq stores
 
 NAME = "multi30k_en_de"
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.xdist_group("whole_run"),
-]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("whole_run")]
 
 
 @pytest.fixture(scope="module")
