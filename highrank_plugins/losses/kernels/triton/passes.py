@@ -21,10 +21,11 @@ from highrank_plugins.losses.kernels.compiled import (
 )
 from highrank_plugins.losses.kernels.torch import write_posterior
 from highrank_plugins.losses.kernels.triton import INSTEAD, check_components, tiles
-from highrank_plugins.losses.kernels.triton.learned import CellSums, LearnedNumbers
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
 from highrank_plugins.losses.kernels.triton.softmax import gradient_kernel, softmax_kernel
 from highrank_plugins.losses.kernels.triton.tiles import (
+    CellSums,
+    LearnedNumbers,
     Tile,
     gated_tree_tile,
     mixture_tile,
