@@ -29,10 +29,10 @@ from highrank_plugins.common.user_error import explained, has_no_reader, leave
 
 # group or subcommand → its line in the help, and the typer group or function, as module:name
 COMMANDS = {
-    "new": ("Make a folder to compare layers on your own text.", "new:new"),
-    "translate": ("Translate lines with a trained model.", "translate:translate"),
+    "new": ("Make a folder to compare layers on your own text.", "listings:new"),
+    "translate": ("Translate lines with a trained model.", "evaluate:translate"),
     "data": ("Fetch, check, clean, split and binarise text.", "data:data"),
-    "launch": ("Run fairseq-train on all GPUs of a machine or a cluster.", "launch:launch"),
+    "launch": ("Run fairseq-train on all GPUs of a machine or a cluster.", "train:launch"),
     "evaluate": ("Translate, score, and adapt language models.", "evaluate:evaluate"),
     "measure": ("Measure what a model's output layer does.", "measure:measure"),
     "analyse": ("Show predictions: a card, files, plots of spectra.", "analyse:analyse"),

@@ -122,9 +122,7 @@ def run(
     *,
     settings: TextSettings,
     other: Path | None = option(None, "Second checkpoint, with the same dictionary."),
-    output: Path | None = option(
-        None, "JSON file to write the result to; of several measures, their folder."
-    ),
+    output: Path | None = option(None, "JSON file; of several measures, their folder."),
     plot: Path | None = option(None, "Draw into FILE.png, .svg or .pdf."),
     user_dir: UserDir = None,
     **given: Any,
