@@ -138,8 +138,8 @@ def new(
         raise ValueError(f"{recipe}: recipes come with a clone of the repository")
     with new_folder(folder) as part:
         shutil.copytree(recipe / "conf", part / "conf")
-        for table in recipe.glob("sizes*.yaml"):
-            shutil.copy(table, part)
+        for sizes in recipe.glob("sizes*.yaml"):
+            shutil.copy(sizes, part)
         write_text(part / "run.sh", _script(recipe, source, target))
         (part / "text").mkdir()
         for path in chain(*parts.values()):

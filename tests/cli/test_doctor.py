@@ -99,7 +99,7 @@ def test_a_python_without_fairseq_has_the_layers_alone(broken_module, monkeypatc
 
 
 def test_a_problem_makes_the_exit_code_1(monkeypatch):
-    broken = doctor.Package("numpy", None, "2.4.6", problem="missing")
+    broken = doctor.Package("numpy", None, "missing")
     monkeypatch.setattr(doctor, "check_packages", lambda: [broken])
     done = CliRunner().invoke(app, ["doctor"])
     assert done.exit_code == 1
