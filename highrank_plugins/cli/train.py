@@ -112,26 +112,21 @@ def _write_commands(
 
 def _launch(settings: configuration.Configuration, words: list[str], saved: Path) -> lines.Launch:
     """Rehearse the launch, and print its output if `words` have --dry-run."""
-    command = as_command(launch)
     options = lines.unreplaced(lines.launch_defaults(settings), words)
     train = lines.launched(settings.train)
-    training = ["fairseq-train", "DATA", *lines.user_dir(train), *lines.words_of(train)]
-    given = [*lines.words_of(options), *words, "--dry-run", "--", *training]
+    given = [*lines.words_of(options), *words, "--dry-run", "--", "fairseq-train", "DATA"]
+    given += [*lines.user_dir(train), *lines.words_of(train), "--save-dir", str(saved)]
     with redirect_stdout(StringIO()) as said:
         try:
-            context = command.make_context("highrank launch", [*given, "--save-dir", str(saved)])
-            try:
-                command.invoke(context)
-            except typer.Exit as end:
-                if end.exit_code:
-                    raise
+            context = as_command(launch).make_context("highrank launch", given)
+            found = LaunchSettings(**{n: context.params[n] for n in LaunchSettings.model_fields})
+            launch(context.params["command"], found)
         except Exception:  # raised again: this only adds a line, whatever the error is
             if words:  # the error itself only names an option of `highrank launch`
                 typer.echo("--launch: highrank launch refuses these options.", err=True)
             raise
     if "--dry-run" in words:
         typer.echo(said.getvalue(), nl=False)
-    found = LaunchSettings(**{n: context.params[n] for n in LaunchSettings.model_fields})
     by_hand = found.nodes > 1 and found.slurm is None
     # the number of processes is part of the batch, unless they share a fixed number of tokens or
     # streams: otherwise each further process makes the batch larger
