@@ -44,22 +44,17 @@ def test_a_log_of_eval_lm_has_perplexities_of_the_raw_text(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("words", "names"),
-    [
-        ([], {"sacrebleu", "chrf"}),
-        (["--tokenise", "fr"], {"sacrebleu", "chrf", "bleu_tokenised"}),
-        (
-            ["--tokenise", "de", "--compound-split"],
-            {"sacrebleu", "chrf", "bleu_tokenised", "bleu_compound_split"},
-        ),
-    ],
-)
-def test_only_the_requested_scores_are_written(folder, words, names):
-    assert score(folder, *words).exit_code == 0
-    scores = json.loads((folder / "scores.json").read_text())
-    assert scores.keys() == names
-    assert {entry["value"] for entry in scores.values()} == {100.0}
+def test_only_the_requested_scores_are_written(folder):
+    for words, names in (
+        ("", {"sacrebleu", "chrf"}),
+        ("--tokenise fr", {"sacrebleu", "chrf", "bleu_tokenised"}),
+        ("--tokenise de --compound-split",
+         {"sacrebleu", "chrf", "bleu_tokenised", "bleu_compound_split"}),
+    ):  # fmt: skip
+        assert score(folder, *words.split()).exit_code == 0
+        scores = json.loads((folder / "scores.json").read_text())
+        assert scores.keys() == names
+        assert {entry["value"] for entry in scores.values()} == {100.0}
 
 
 @pytest.mark.parametrize(("test", "sign"), [("bootstrap", "bs:50"), ("randomisation", "ar:50")])
