@@ -29,10 +29,10 @@ from highrank_plugins.common.user_error import explained, has_no_reader, leave
 
 # group or subcommand → its line in the help, and the typer group or function, as module:name
 COMMANDS = {
-    "new": ("Make a folder to compare layers on your own text.", "new:new"),
-    "translate": ("Translate lines with a trained model.", "translate:translate"),
+    "new": ("Make a folder to compare layers on your own text.", "listings:new"),
+    "translate": ("Translate lines with a trained model.", "evaluate:translate"),
     "data": ("Fetch, check, clean, split and binarise text.", "data:data"),
-    "launch": ("Run fairseq-train on all GPUs of a machine or a cluster.", "launch:launch"),
+    "launch": ("Run fairseq-train on all GPUs of a machine or a cluster.", "train:launch"),
     "evaluate": ("Translate, score, and adapt language models.", "evaluate:evaluate"),
     "measure": ("Measure what a model's output layer does.", "measure:measure"),
     "analyse": ("Show predictions: a card, files, plots of spectra.", "analyse:analyse"),
@@ -157,8 +157,6 @@ _INPUTS = (
     "checkpoint", "checkpoints", "data", "directories", "exported", "first", "generated", "other",
     "records", "reference", "references", "scores", "second", "training", "trunk",
 )  # fmt: skip
-
-
 _FILES = ("checkpoint", "checkpoints", "first", "other", "records", "reference", "second")
 
 
@@ -207,7 +205,13 @@ class LazyCommands(TyperGroup):
         """Return a subcommand; None if there is no such."""
         if cmd_name not in COMMANDS:
             return None
-        command = _load(cmd_name)
+        summary, place = COMMANDS[cmd_name]
+        module, attribute = place.split(":")
+        with user_errors():  # a new measure may be unfit for a command
+            found = getattr(import_module(f"{__name__}.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            found.info.help = summary
+        command = as_command(found)
         command.hidden = cmd_name in HIDDEN
         return command
 
@@ -240,16 +244,6 @@ class LazyCommands(TyperGroup):
             formatter.write_dl(shown)
 
 
-def _load(name: str) -> Any:
-    summary, place = COMMANDS[name]
-    module, attribute = place.split(":")
-    with user_errors():  # a new measure may be unfit for a command
-        found = getattr(import_module(f"{__name__}.{module}"), attribute)
-    if isinstance(found, typer.Typer):
-        found.info.help = summary
-    return as_command(found)
-
-
 def as_command(found: typer.Typer | Callable[..., None]) -> Any:
     """Return the command of a group or of a function, also for scripts outside the package."""
     if not isinstance(found, typer.Typer):
@@ -275,12 +269,8 @@ _PACKAGE = str(Path(highrank_plugins.__file__).parent.resolve())
 _USER_DIR = _prints("--user-dir", "the folder for fairseq's --user-dir", _PACKAGE)
 
 
-app = typer.Typer(
-    cls=LazyCommands,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(cls=LazyCommands, no_args_is_help=True, rich_markup_mode=None,
+                  pretty_exceptions_enable=False)  # fmt: skip
 
 
 @app.callback()
@@ -300,7 +290,13 @@ def main() -> None:
         try:
             code = typer.main.get_command(app).main(prog_name="highrank", standalone_mode=False)
         except _UsageError as error:
-            code = _say_usage(error)
+            code = 2
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()
+            else:
+                path = error.ctx.command_path if error.ctx else "highrank"
+                said = error.format_message().removesuffix(".")
+                typer.echo(f"{path}: {said}; see {path} --help", err=True)
         except typer.Abort:
             code = 1
         finally:
@@ -312,14 +308,3 @@ def main() -> None:
         typer.echo(f"highrank: {explained(error)}", err=True)
         leave(2)
     sys.exit(code or 0)
-
-
-def _say_usage(error: Any) -> int:
-    """Say in one line which option is wrong, or print the help of a group alone; return 2."""
-    if type(error).__name__ == "NoArgsIsHelpError":
-        error.show()
-    else:
-        path = error.ctx.command_path if error.ctx else "highrank"
-        said = error.format_message().removesuffix(".")
-        typer.echo(f"{path}: {said}; see {path} --help", err=True)
-    return 2

@@ -44,9 +44,7 @@ def card(
     data: Annotated[
         str | None, typer.Argument(help="Binarised data to predict (default: weights only).")
     ] = None,
-    output: Path | None = option(
-        None, "HTML file to write (default: CHECKPOINT with the ending .html)."
-    ),
+    output: Path | None = option(None, "HTML file (default: CHECKPOINT with the ending .html)."),
     split: str = option("test", "Split of DATA to predict."),
     tokens: int = option(5000, "Use only the first N tokens.", ge=2),
     json: Path | None = option(None, "JSON file to write the numbers to."),
@@ -76,9 +74,7 @@ def collect(
     data: Data,
     *,
     output: Path = option(..., "Folder for the .npy files."),
-    what: str = option(
-        "log_probs,features,targets", "Quantities to write: log_probs, logits, features, targets."
-    ),
+    what: str = option("log_probs,features,targets", "Quantities to write; also logits."),
     settings: TextSettings,
     user_dir: UserDir = None,
 ) -> None:
@@ -102,8 +98,7 @@ def collect(
 def spectra(
     results: Annotated[list[Path], "Results of `highrank measure spectrum --output NAME.json`."],
     curve: Literal["relative", "cumulative"] = option(
-        "relative",
-        "Curve of --plot: σᵢ/σ₁ over i, or the share of singular values up to each σᵢ/σ₁.",
+        "relative", "Curve of --plot: σᵢ/σ₁ over i, or the share of singular values up to each."
     ),
     linear: int | None = option(None, "Plot the first N relative values on linear axes.", ge=2),
     output: Path | None = option(None, "JSON file to write the result to."),

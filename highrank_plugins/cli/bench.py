@@ -20,22 +20,16 @@ PRESET = "Case or group of benchmarks/presets.yaml; may be repeated."
 class LossSettings(BenchSettings):
     """Hold the losses to time, and their sizes: `highrank bench loss`."""
 
-    impl: str | None = option(
-        None,
-        "Implementations to time, separated by commas: ours (reference, chunked, fused, "
-        "cpp, triton, auto), naive (plain autograd), gathered (the target's log-probability "
-        "alone), compiled and gathered_compiled (both by torch.compile), plain_softmax, "
-        "linear_cross_entropy, liger, cce (default: naive, chunked, fused, cpp and "
-        "linear_cross_entropy).",
+    impl: str = option(
+        "naive,chunked,fused,cpp,linear_cross_entropy",
+        "Implementations to time: ours (reference, chunked, fused, cpp, triton, auto), naive "
+        "(plain autograd), gathered (the target's log-probability alone), compiled and "
+        "gathered_compiled (by torch.compile), plain_softmax, linear_cross_entropy, liger, cce.",
     )
     tokens: str | None = option(None, "Tokens N instead of the preset's, separated by commas.")
-    components: str | None = option(
-        None, "Components K instead of the preset's, separated by commas."
-    )
-    classes: str | None = option(None, "Classes M instead of the preset's, separated by commas.")
-    memory: str | None = option(
-        None, "Memory of a chunk in MiB, as --head-loss-memory; 0: the default."
-    )
+    components: str | None = option(None, "Components K, in the same way.")
+    classes: str | None = option(None, "Classes M, in the same way.")
+    memory: str | None = option(None, "Memory of a chunk in MiB, as --head-loss-memory.")
     reduction: str = option("sum", "sum or none.")
     head: str | None = option(None, "Structure instead of the preset's.")
     pointwise: str | None = option(None, "Pointwise function instead of the preset's.")
@@ -57,8 +51,7 @@ def loss(
     changes = settings.changes(**given, user_dir=user_dir)
     sizes = {n: getattr(settings, n) for n in ("tokens", "components", "classes", "memory")}
     grid = {n: numbers(f"--{n}", text, int) for n, text in sizes.items() if text is not None}
-    default = "naive,chunked,fused,cpp,linear_cross_entropy"
-    implementations = names("--impl", settings.impl or default)
+    implementations = names("--impl", settings.impl)
     benchmark = Benchmark("loss", settings, echo_markdown)
     if run_losses(preset, implementations, changes, grid, benchmark):
         raise typer.Exit(1)
@@ -68,9 +61,7 @@ def train(
     *,
     preset: list[str] = option(["ui_strings_en_de"], PRESET),
     settings: BenchSettings,
-    model: list[str] | None = option(
-        None, "Arch and options in quotes, instead of the preset's; may be repeated."
-    ),
+    model: list[str] | None = option(None, "Arch and options in quotes; may be repeated."),
     generate: bool = option(False, "Time beam search of a batch instead of training."),
     user_dir: UserDir = None,
 ) -> None:
@@ -87,13 +78,9 @@ def estimate(
     file: Annotated[list[Path], "Configurations, conf/NAME.yaml."],
     change: Changes = None,
     devices: int = option(1, "Number of devices to train on.", ge=1),
-    efficiency: float = option(
-        1.0, "Share of its speed that each device keeps when several train together.", ge=0.01, le=1
-    ),
+    efficiency: float = option(1.0, "Share of speed that each of several keeps.", ge=0.01, le=1),
     price: float | None = option(None, "Price of a device per hour, in any currency.", ge=0),
-    batch: int | None = option(
-        None, "Tokens of the measured step (default: the file's max_tokens).", ge=1
-    ),
+    batch: int | None = option(None, "Tokens of the measured step (default: max_tokens).", ge=1),
     dtype: str = option("float32", "float64, float32, bfloat16 or float16."),
     device: str = option("cpu", "cpu, cuda or cuda:N."),
     repeats: int = option(7, "Timed repetitions.", ge=1),

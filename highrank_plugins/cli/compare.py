@@ -38,37 +38,24 @@ Format = Literal["terminal", "markdown", "latex", "csv"]
 class CompareOptions(BlockOptions):
     """Say what is compared with what, and how it is shown."""
 
-    metric: str | None = option(
-        None, "Metric to test (default: sacrebleu, or else test_perplexity)."
-    )
+    metric: str | None = option(None, "Metric to test (default: sacrebleu or test_perplexity).")
     baseline: str | None = option(None, "System to test against (default: softmax).")
-    test: Literal["student", "welch"] = option(
-        "student", "t-test with equal variances (student, as in the papers) or any (welch)."
-    )
-    alpha: float = option(
-        0.05, "Significance level of bold numbers, after Holm's adjustment.", ge=1e-9, le=0.5
-    )
-    columns: str | None = option(
-        None, "Further metrics to show, separated by commas (default: all known)."
-    )
+    test: Literal["student", "welch"] = option("student", "t-test of equal or of any variances.")
+    alpha: float = option(0.05, "Level of bold numbers, after Holm's adjustment.", ge=1e-9, le=0.5)
+    columns: str | None = option(None, "Further metrics, separated by commas (default: all known).")
     paper: str | None = option(None, "Paper to test our scores against, e.g. yang2019.")
     task: str | None = option(None, "Recipe whose published scores these are, e.g. ptb.")
     runs: bool = option(False, "Print a row for each record, and test nothing.")
     all_tests: bool = option(False, "Also print effects and p-values, as CSV always does.")
-    format: Format | None = option(
-        None, "Format of the table (default: terminal on a terminal, else markdown)."
-    )
+    format: Format | None = option(None, "Format (default: terminal on a terminal, else markdown).")
     plot: Path | None = option(None, "Also draw the metric over --x (.png, .svg, .pdf).")
     x: str | None = option(
         None,
-        "Horizontal axis of --plot: parameters (default), words_per_second (default for records "
-        "without parameters), a metric, or an option of train. With --y, the first metric of "
-        "the correlation (default: test_rank).",
+        "Horizontal axis of --plot: parameters (default), words_per_second (default without "
+        "them), a metric, or an option of train. With --y: the first metric (default: test_rank).",
     )
     y: str | None = option(None, "Correlate this metric with --x over models, and test nothing.")
-    within: str | None = option(
-        None, "Use only the models whose --y lies in LOW,HIGH, e.g. 56.6,57.6."
-    )
+    within: str | None = option(None, "Use only models whose --y lies in LOW,HIGH: 56.6,57.6.")
     output: Path | None = option(None, "File for the table (default, and -: print it).")
 
 
@@ -236,27 +223,17 @@ def _numbers(record: dict[str, Any]) -> dict[str, float]:
 class RecordOptions(BlockOptions):
     """Name what a record is made from."""
 
-    scores: Path = option(
-        ..., "Scores of `highrank evaluate score`, or the folder of a model's evaluations."
-    )
+    scores: Path = option(..., "Scores of `highrank evaluate score`, or the folder of evaluations.")
     config: Path = option(..., "Configuration of `highrank train configure`.")
     training: Path = option(..., "The run's --save-dir, with command.sh and metrics.jsonl.")
     output: Path = option(..., "JSON file to write.")
-    finetuning: Path | None = option(
-        None, "The --save-dir of the finetuning run, if there was one."
-    )
+    finetuning: Path | None = option(None, "The --save-dir of the finetuning run, if any.")
     paired: Path | None = option(None, "The paired.json of `highrank evaluate score`.")
     summary: Path | None = option(None, "File for the summary (default: print it).")
-    samples: list[Path] | None = option(
-        None,
-        "Texts for samples in the summary: source, references, and the model's, in this order.",
-    )
+    samples: list[Path] | None = option(None, "Texts for samples: source, references, the model's.")
     data: Path | None = option(None, "Folder of the binarised data.")
     published: str | None = option(None, "Recipe whose published scores come first.")
-    generated: list[Path] | None = option(
-        None,
-        "Output of fairseq-generate for the ledger, as test.txt of split test; may be repeated.",
-    )
+    generated: list[Path] | None = option(None, "Outputs of fairseq-generate, such as test.txt.")
 
 
 def record(options: RecordOptions) -> None:

@@ -27,13 +27,9 @@ PROCESSES = option(None, "Number of processes (default: number of cores).", ge=1
 def fetch(
     file: Annotated[Path, "A recipe's corpus.yaml."],
     folder: Annotated[Path, "Folder for the files and checksums.txt."],
-    unpack: Path | None = option(
-        None, "New folder to unpack into: all files, or only those of a block texts."
-    ),
+    unpack: Path | None = option(None, "New folder to unpack all files or texts into."),
     texts: bool = option(False, "Only print the paths of the unpacked text in FOLDER."),
-    ledger: Path | None = option(
-        None, "File that records unpublished checksums. [FOLDER/checksums.txt]"
-    ),
+    ledger: Path | None = option(None, "File for unpublished checksums. [FOLDER/checksums.txt]"),
     offline: bool = option(False, "Check existing files only; a missing file is an error."),
 ) -> None:
     """Fetch, check and unpack the files of a corpus.

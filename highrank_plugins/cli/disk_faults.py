@@ -50,19 +50,17 @@ def start_twice(folder: Path) -> Finding:
     """Lock a folder as a training run does, try again, and again after the holder is killed."""
     with locked(folder) as is_locked:
         two_can = _another_can_lock(folder)
-    if not is_locked:
-        problem = "no process could lock the folder"
-    elif two_can:
-        problem = "a second process could lock the folder as well"
-    elif not (_another_can_lock(folder) and _another_can_lock(folder)):
-        problem = "the lock of a killed process remains"
-    else:
-        advice = (
-            "This does not test two machines: start a training run on each; one must be refused"
-        )
-        return Finding(True, "the second is refused; a killed one leaves no lock", advice)
+    advice = "This does not test two machines: start a training run on each; one must be refused"
+    found = Finding(True, "the second is refused; a killed one leaves no lock", advice)
     advice = "Start one training run at a time in a --save-dir here, or mount with locks"
-    return Finding(False, problem, f"{advice} (Lustre: -o flock; NFS: without nolock)")
+    failed = Finding(False, "", f"{advice} (Lustre: -o flock; NFS: without nolock)")
+    if not is_locked:
+        return failed._replace(details="no process could lock the folder")
+    if two_can:
+        return failed._replace(details="a second process could lock the folder as well")
+    if not (_another_can_lock(folder) and _another_can_lock(folder)):
+        return failed._replace(details="the lock of a killed process remains")
+    return found
 
 
 def _another_can_lock(folder: Path) -> bool:

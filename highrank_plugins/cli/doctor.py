@@ -5,12 +5,11 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from importlib import metadata
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from packaging.requirements import Requirement
@@ -36,13 +35,10 @@ for name in sys.argv[1:]:
 _REGISTERS = "sys.modules[name].register()"
 
 
-_Folder = Annotated[
-    Path | None, typer.Argument(help="With --faults: a folder on the disk to try (default: .).")
-]
-
-
 def doctor(
-    folder: _Folder = None,
+    folder: Annotated[
+        Path | None, typer.Argument(help="With --faults: a folder on the disk (default: .).")
+    ] = None,
     faults: bool = option(False, "Try what saves need from the disk of FOLDER."),
     numbers: bool = option(False, "Repeat training runs, and compare their numbers."),
     kernels: bool = option(False, "Compare the compiled loss kernels with torch's."),
@@ -158,13 +154,11 @@ def _devices() -> list[tuple[str, str]]:
     ]
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(NamedTuple):
     """Describe an installed requirement: a `problem` must be repaired, a `note` need not."""
 
     name: str
     version: str | None
-    pinned: str | None
     problem: str | None = None
     note: str | None = None
 
@@ -175,35 +169,29 @@ def check_packages() -> list[Package]:
     Imports happen in another process: a broken package may raise anything, or crash.
     """
     pins = pinned_versions()
-    needed = [r for r in map(Requirement, metadata.requires(PROJECT) or []) if _is_needed(r)]
     has_fairseq = sys.version_info < (3, 13)
-    packages = [find(requirement, pins.get(requirement.name.lower())) for requirement in needed]
-    names = {
-        _IMPORT_NAMES.get(name := package.name.lower(), name.replace("-", "_")): package
-        for package in packages
-        if package.problem is None
-    }
-    tried = subprocess.run(
-        python("-c", _IMPORTS + _REGISTERS * has_fairseq, *names, PROJECT),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    broken = names.get((tried.stdout.split() or [""])[-1]) if tried.returncode else None
+    packages = [
+        find(needed, pins.get(needed.name.lower()))
+        for needed in map(Requirement, metadata.requires(PROJECT) or [])
+        if needed.marker is None or needed.marker.evaluate({"extra": ""})
+    ]
+    whole = [package.name.lower() for package in packages if not package.problem]
+    names = [_IMPORT_NAMES.get(name, name.replace("-", "_")) for name in whole]
+    program = _IMPORTS + _REGISTERS * has_fairseq
+    words = python("-c", program, *names, PROJECT)
+    tried = subprocess.run(words, capture_output=True, text=True)
     reason = (tried.stderr.strip().splitlines() or [f"exit status {tried.returncode}"])[-1]
-    if broken is not None:
-        problem = f"cannot be imported ({reason}); {SETUP}"
-        packages = [replace(p, problem=problem) if p is broken else p for p in packages]
+    last = (tried.stdout.split() or [""])[-1]
+    if tried.returncode and last in names:
+        broken, problem = whole[names.index(last)], f"cannot be imported ({reason}); {SETUP}"
+        packages = [
+            p._replace(problem=problem) if p.name.lower() == broken else p for p in packages
+        ]
     if any(package.problem for package in packages):
         return packages
     failed = f"cannot register with fairseq: {reason}" if tried.returncode else None
     alone = None if has_fairseq else "fairseq has no build for this Python; the layers work alone"
-    return [*packages, Package(PROJECT, highrank_plugins.__version__, None, failed, alone)]
-
-
-def _is_needed(requirement: Requirement) -> bool:
-    """Return whether this Python needs it, not only an extra."""
-    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    return [*packages, Package(PROJECT, highrank_plugins.__version__, failed, alone)]
 
 
 def find(requirement: Requirement, pinned: str | None) -> Package:
@@ -212,14 +200,13 @@ def find(requirement: Requirement, pinned: str | None) -> Package:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Package(name, None, pinned, problem=f"missing; {SETUP}")
+        return Package(name, None, f"missing; {SETUP}")
     if not requirement.specifier.contains(version, prereleases=True):
-        problem = f"{version} is outside {requirement.specifier}; {SETUP}"
-        return Package(name, version, pinned, problem)
+        return Package(name, version, f"{version} is outside {requirement.specifier}; {SETUP}")
     # 2.13.0+cpu counts as the pinned 2.13.0
     differs = pinned is not None and Version(version).public != pinned
     note = f"{version} is installed, {pinned} was tested; {SETUP}" if differs else None
-    return Package(name, version, pinned, note=note)
+    return Package(name, version, note=note)
 
 
 def python_problem(version: str) -> str | None:
@@ -228,8 +215,7 @@ def python_problem(version: str) -> str | None:
     if Requirement(f"python{supported}").specifier.contains(version, prereleases=True):
         return None
     return (
-        f"Python {version} is not {supported}: create .venv with Python 3.11 or 3.12 "
-        f"(PYTHON=…; {SETUP})"
+        f"Python {version} is not {supported}: create .venv with 3.11 or 3.12 (PYTHON=…; {SETUP})"
     )
 
 

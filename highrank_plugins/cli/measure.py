@@ -10,14 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 import typer
 
 from highrank_plugins.cli.analyse import TextSettings
-from highrank_plugins.cli.options import (
-    Data,
-    UserDir,
-    names,
-    numbers,
-    refuse_idle,
-    with_provenance,
-)
+from highrank_plugins.cli.options import Data, UserDir, names, numbers, refuse_idle, with_provenance
 from highrank_plugins.common.blocks import option
 from highrank_plugins.common.files import plain, write_json
 from highrank_plugins.common.names import did_you_mean, flag
@@ -122,9 +115,7 @@ def run(
     *,
     settings: TextSettings,
     other: Path | None = option(None, "Second checkpoint, with the same dictionary."),
-    output: Path | None = option(
-        None, "JSON file to write the result to; of several measures, their folder."
-    ),
+    output: Path | None = option(None, "JSON file; of several measures, their folder."),
     plot: Path | None = option(None, "Draw into FILE.png, .svg or .pdf."),
     user_dir: UserDir = None,
     **given: Any,

@@ -15,9 +15,7 @@ def average(
     directory: Annotated[Path, "Folder of checkpoints (--save-dir of a run)."],
     output: Path = option(..., "Checkpoint file to write."),
     last: int | None = option(None, "Average the N newest checkpoints (default: 5).", ge=1),
-    best: int | None = option(
-        None, "Average the N checkpoints with the best validation score.", ge=1
-    ),
+    best: int | None = option(None, "Average the N with the best validation score.", ge=1),
 ) -> None:
     """Average the weights of a training run's checkpoints.
 
@@ -59,9 +57,7 @@ def export(
     output: Path = option(..., "New folder for the model."),
     data: Path | None = option(None, "Folder with the dictionaries (default: the training run's)."),
     pieces: Path | None = option(None, "SentencePiece's model, or subword-nmt's codes."),
-    results: Path | None = option(
-        None, "Record with the scores for the model card: a recipe's results.json."
-    ),
+    results: Path | None = option(None, "Record for the model card: a recipe's results.json."),
     licence: str = option("unknown", "Licence to name on the model card.", {"words": "--license"}),
     to: Literal["highrank", "huggingface"] = option(
         "highrank", "Form: for this package, or for transformers (a Transformer with a softmax)."

@@ -47,27 +47,17 @@ def _import(user_dir: Path | None) -> Path | None:
 
 def require_code(option: str, folder: Path) -> None:
     """Check that fairseq finds code in a folder; it takes any other for an empty package."""
-    if not folder.is_dir():
-        what = "not a folder" if folder.exists() else "no such folder"
-        raise ValueError(f"{option} {folder}: {what}; name the folder of a package with layers")
-    if not any((folder / name).exists() for name in ("__init__.py", "models", "tasks")):
-        raise ValueError(
-            f"{option} {folder}: the folder has no __init__.py; name the folder of a package with "
-            "layers"
-        )
+    if any((folder / name).exists() for name in ("__init__.py", "models", "tasks")):
+        return
+    what = "not a folder" if folder.exists() else "no such folder"
+    what = "the folder has no __init__.py" if folder.is_dir() else what
+    raise ValueError(f"{option} {folder}: {what}; name the folder of a package with layers")
 
 
 # parsing the option imports the package, so few commands read its value
 UserDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--user-dir",
-        callback=_import,
-        help="Package with layers of your own, as in fairseq.",
-    ),
+    Path | None, typer.Option(callback=_import, help="Package with layers of your own.")
 ]
-
-
 Data = Annotated[str, "Directory with binarised data."]
 Checkpoint = Annotated[Path, "Language or translation model, fairseq's or ours."]
 Changes = Annotated[
@@ -75,7 +65,7 @@ Changes = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a value: key=value (in block train) or block.key=value; may be repeated.",
+        help="Override key=value (in block train) or block.key=value; may be repeated.",
     ),
 ]
 

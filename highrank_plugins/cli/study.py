@@ -34,9 +34,7 @@ class RunOptions(BlockOptions):
     """Say which members of a study or of a ladder run, and where."""
 
     exp_dir: Path = option(Path("exp"), "Folder for runs and tables.")
-    jobs: int | None = option(
-        None, "Number of members to run at a time (default: cores or GPUs).", ge=1
-    )
+    jobs: int | None = option(None, "Members to run at a time (default: cores or GPUs).", ge=1)
     dry_run: bool = option(False, "Print members, commands, hours and disk; train nothing.")
     slurm: bool = option(False, "Submit an array of jobs to SLURM, with a task per member.")
     only: str | None = option(None, "Run this member alone, and write no table.")
@@ -51,33 +49,21 @@ class StudyOptions(RunOptions):
     """Say also what a study could find, and plan it."""
 
     at_most: int | None = option(
-        None,
-        "Run the first N seeds of each system. Tests wait for all of the first N; the others may "
-        "be added later, so the tests are sequential.",
-        ge=2,
-        le=10_000,  # members of a study
+        None, "Run the first N seeds; tests allow for more.", ge=2, le=10_000
     )
     all_tests: bool = option(False, "Also show effects and p-values, as table.csv always does.")
-    registered: bool = option(
-        False,
-        "Run nothing; write down metric, baseline, seeds and members, before the first run.",
-        {"words": "--register"},
-    )
+    registered: bool = option(False, "Run nothing; write down the plan.", {"words": "--register"})
     effect: float | None = option(
-        None, "Run nothing; print the seeds and hours that a difference needs (perplexity: nats)."
+        None, "Print seeds and hours for a difference (perplexity: nats)."
     )
-    like: Path | None = option(
-        None, "Records that tell --effect how much seeds differ (default: finished members)."
-    )
+    like: Path | None = option(None, "Records of seeds for --effect (default: finished members).")
 
 
 class LadderOptions(RunOptions):
     """Say also which records a ladder reads in place of runs, and what it draws."""
 
     record_folder: Path | None = option(
-        None,
-        "Run nothing; read the records ARM_SIZE-SEED.json of this folder.",
-        {"words": "--records"},
+        None, "Only read ARM_SIZE-SEED.json there.", {"words": "--records"}
     )
     plot: Path | None = option(None, "Figure of the projections to write: .png, .svg or .pdf.")
 

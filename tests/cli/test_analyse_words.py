@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from highrank_plugins.inference.collector import Collector
+from tests.cli import highrank, refused
 from tests.cli.test_analyse import analyse, invoke
 from tests.inference.checkpoints import write_checkpoint
 from tests.models import small
@@ -31,13 +32,11 @@ def test_word_similarity_equals_the_rank_correlation(softmax, tmp_path):
         cosine_similarity(weight[rows[a.lower()]], weight[rows[b]], 0).item() for a, b in pairs
     ]
     first, second = tmp_path / "same.txt", tmp_path / "opposite.txt"
-    first.write_text("".join(f"{a}\t{b}\t{c}\n" for (a, b), c in zip(pairs, cosines, strict=True)))
-    second.write_text(
-        "".join(f"{a} {b} {-c}\n" for (a, b), c in zip(pairs, cosines, strict=True)) + "cat cow 1\n"
-    )
-    found = analyse(
-        tmp_path, "word-similarity", *softmax, "--benchmark", first, "--benchmark", second
-    )
+    rated = [(*pair, cosine) for pair, cosine in zip(pairs, cosines, strict=True)]
+    first.write_text("".join(f"{a}\t{b}\t{c}\n" for a, b, c in rated))
+    second.write_text("".join(f"{a} {b} {-c}\n" for a, b, c in rated) + "cat cow 1\n")
+    both = ["--benchmark", first, "--benchmark", second]
+    found = analyse(tmp_path, "word-similarity", *softmax, *both)
     assert found["benchmarks"] == {
         str(first): {"spearman": pytest.approx(1), "used": 4, "missing": 0},
         str(second): {"spearman": pytest.approx(-1), "used": 4, "missing": 1},
@@ -47,10 +46,10 @@ def test_word_similarity_equals_the_rank_correlation(softmax, tmp_path):
 def test_bad_pairs_and_words_without_vectors_are_refused(softmax, tmp_path):
     file = tmp_path / "pairs.txt"
     file.write_text("cat cow much\n")
-    done = invoke("word-similarity", *softmax, "--benchmark", file)
-    assert done.exit_code == 2 and "pairs.txt:1: expected two words and a number" in done.output
+    words = ["measure", "word-similarity", *softmax, "--benchmark", file]
+    refused("pairs.txt:1: expected two words and a number", *words)
     file.write_text("cow pig 3\n")
-    done = invoke("word-similarity", *softmax, "--benchmark", file)
+    done = highrank(*words)
     found = json.loads(done.stdout)
     assert found["benchmarks"][str(file)] == {"spearman": None, "used": 0, "missing": 1}
     assert "pairs.txt: no correlation; 1 of 1 pairs have a word without a vector" in done.stderr
@@ -155,5 +154,5 @@ def test_a_matrix_that_is_not_finite_is_named(stream_data, tmp_path):
     state = torch.load(path, weights_only=True)
     state["model"]["decoder.output_projection.weight"][3, 1] = math.nan
     torch.save(state, path)
-    done = invoke("saturation", path, stream_data)
-    assert done.exit_code == 2 and "diverged.pt: the vocabulary matrix is not fin" in done.output
+    said = "diverged.pt: the vocabulary matrix is not fin"
+    refused(said, "measure", "saturation", path, stream_data)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from highrank_plugins.cli import translate
+from highrank_plugins.cli import evaluate
 from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.studies.definition import read_study
 from tests.recipes.running import RECIPES, overrides, recipe, run, stages_done
@@ -163,15 +163,15 @@ def test_translate_names_what_is_no_model(tmp_path):
 
 
 def test_lines_to_translate_keep_their_places_and_bad_ones_are_named(monkeypatch, capsys):
-    monkeypatch.setattr(translate, "_model", lambda *_: [])
-    monkeypatch.setattr(translate, "_run", lambda _, lines: iter([line.upper() for line in lines]))
+    monkeypatch.setattr(evaluate, "_model", lambda *_: [])
+    monkeypatch.setattr(evaluate, "_run", lambda _, lines: iter([line.upper() for line in lines]))
     for text, printed in ((b"\n", "\n"), (b"\na  b\r\n\nc", "\nA B\n\nC\n"), (b"", "")):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
-        translate.translate(Path("model"), None, None, 5, None)
+        evaluate.translate(Path("model"), None, None, 5, None)
         assert capsys.readouterr().out == printed
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n\xff\n")))
     with pytest.raises(TextError, match="standard input:2:1: byte 0xff is not UTF-8"):
-        translate.translate(Path("model"), None, None, 5, None)
+        evaluate.translate(Path("model"), None, None, 5, None)
 
 
 @pytest.fixture(scope="module")
