@@ -199,21 +199,18 @@ def _digest_of_file(path: str, *_version: int) -> str:
 
 def _has_both(path: str) -> bool:
     """Whether a split is there; raise FileNotFoundError if only a part of it is."""
-    index, data = Path(f"{path}.idx"), Path(f"{path}.bin")
+    index, *_ = files = [Path(f"{path}.idx"), Path(f"{path}.bin")]
     refuse_mixture(index.parent)
-    for file in (index, data):
+    for file in files:
         require_regular(file)
-    wanted = [(index, data)] if data.exists() else []
-    if index.exists():
-        wanted.append((data, index))
-        if found := re.fullmatch(r"((?:train|valid)\.(.*?))\.(.*)\.idx", index.name):
-            names = found[2].split("-")
-            others = [name for name in names if found[3] in names and name != "None"]
-            wanted += [(index.with_name(f"{found[1]}.{name}.idx"), index) for name in others]
-    for file, other in wanted:
+    is_pair = re.fullmatch(r"((?:train|valid)\.(.*?))\.(.*)\.idx", index.name)
+    if is_pair and index.exists() and is_pair[3] in (names := is_pair[2].split("-")):
+        files += [index.with_name(f"{is_pair[1]}.{n}.idx") for n in names if n != "None"]
+    there = [file.name for file in files if file.exists()]
+    for file in files if there else ():
         if not file.exists():
-            raise FileNotFoundError(f"{file} is missing, although {other.name} exists; {_AGAIN}")
-    return index.exists()
+            raise FileNotFoundError(f"{file} is missing, although {there[0]} exists; {_AGAIN}")
+    return bool(there)
 
 
 def _is_first_here() -> bool:

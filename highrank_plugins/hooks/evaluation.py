@@ -143,11 +143,10 @@ def newest() -> _Split | None:
     return next(reversed((_splits.get() or {}).values()), None)
 
 
-def count(sample: dict[str, Any]) -> bool:
-    """Count a sample of the newest split, and return whether anybody counts."""
+def count(sample: dict[str, Any]) -> None:
+    """Count a sample of the newest split."""
     if split := newest():
         split.add(sample)
-    return split is not None
 
 
 class Tap:
@@ -256,7 +255,8 @@ def dataset(stock: Callable, task: FairseqTask, split: str) -> Any:
 def valid_step(stock: Callable, task: FairseqTask, sample: Any, model: Any, criterion: Any) -> Any:
     result = stock(task, sample, model, criterion)
     split, logged = newest(), result[2]
-    if count(sample) and not math.isfinite(result[0]):
+    count(sample)
+    if split and not math.isfinite(result[0]):
         raise FloatingPointError(
             f"the loss of the batch with samples {sample['id'].tolist()[:5]} is {result[0]}: the "
             "model is broken, or --fp16 overflows (try without)"

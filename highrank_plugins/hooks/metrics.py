@@ -40,17 +40,16 @@ _starts: dict[Path, dict[str, Any]] = {}  # first lines, until the first numbers
 
 
 @contextmanager
-def recording(cfg: Any, trainer: Any, epoch_itr: Any) -> Iterator[None]:
-    """Record what fairseq prints during the block, in the first process."""
+def recording(cfg: Any, trainer: Any, epoch_itr: Any, is_first: bool) -> Iterator[None]:
+    """Record what fairseq prints of an epoch, perhaps the first one, in the first process."""
     if not utils.is_master(cfg.distributed_training):
         yield
         return
     path = Path(cfg.checkpoint.save_dir) / METRICS
     _written.append(path)
     try:
-        if not trainer.has_record:
+        if is_first:
             _drop_later_lines(path, trainer.get_num_updates())
-            trainer.has_record = True
             if not path.is_file():
                 _starts[path] = _sizes(cfg, trainer, epoch_itr)
         yield

@@ -61,7 +61,7 @@ class HighrankTrainer(Trainer):
         self.saved_after: int | None = None  # update that the newest checkpoint holds
         self.running_batch: Any = None
         self.partly_validated: set[str] = set()  # subsets that were warned of
-        self.has_found_metric = self.has_record = False  # see training_loop.py, metrics.py
+        self.has_begun = False  # see training_loop.py
         super().__init__(cfg, *parts, **named_parts)
         if (check := getattr(self.get_criterion(), "check_before_training", None)) is not None:
             check()

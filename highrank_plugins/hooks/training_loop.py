@@ -97,13 +97,13 @@ def train(stock: Callable, cfg: Any, trainer: HighrankTrainer, task: Any, epoch_
     done, bound = trainer.get_num_updates(), cfg.optimization.max_update or math.inf
     batches = len(epoch_itr)
     to_do = batches - epoch_itr.iterations_in_epoch % batches  # less if resumed within an epoch
-    with recording(cfg, trainer, epoch_itr):
+    is_first, trainer.has_begun = not trainer.has_begun, True
+    with recording(cfg, trainer, epoch_itr, is_first):
         is_over = 0 < cfg.checkpoint.patience <= stopping_numbers()["num_runs"]
         if done >= bound or trainer.is_finished or is_over:
             logger.info(f"nothing left to train: {done} updates are done, --max-update is {bound}")
             return [None], True
-        if not trainer.has_found_metric:
-            trainer.has_found_metric = True
+        if is_first:
             _find_metric(cfg, trainer)
             if trainer.is_data_parallel_master:
                 _warn(cfg, len(epoch_itr))
@@ -287,24 +287,23 @@ def choose(cfg: Any, suffix: str) -> str:
     fresh_start = cfg.reset_dataloader or cfg.reset_optimizer or cfg.continue_once
     if is_missing and (fresh_start or not others):
         return last
-    path, damage = None, []
-    for each in others if is_missing else [last, *others]:
+    reasons = [f"{last} is missing"] * is_missing
+    for path in others if is_missing else [last, *others]:
         try:
-            check_archive(each)
-            path = each
-            break
+            check_archive(path)
         except DamagedArchiveError as error:
-            damage.append(str(error))
-    if path not in (None, last) and not cfg.no_save_optimizer_state and not _progress(path)[0]:
-        damage.append(f"{path} has no state of the optimizer, like an averaged model")
-        path = None
-    if path is not None:
-        if path != last:
-            reasons = "; ".join([f"{last} is missing"] * is_missing + damage)
-            logger.warning("Resuming from %s, the newest undamaged checkpoint: %s", path, reasons)
-        return path
+            reasons.append(str(error))
+            continue
+        if path == last:
+            return path
+        found = f"Resuming from {path}, the newest undamaged checkpoint: {'; '.join(reasons)}"
+        if cfg.no_save_optimizer_state or _progress(path)[0]:
+            logger.warning(found)
+            return path
+        reasons.append(f"{path} has no state of the optimizer, like an averaged model")
+        break
     raise UserError(
-        f"--save-dir {cfg.save_dir} holds no undamaged checkpoint: {'; '.join(damage)}. Copy one "
+        f"--save-dir {cfg.save_dir} holds no undamaged checkpoint: {'; '.join(reasons)}. Copy one "
         "there from elsewhere, or move these away to train from scratch"
     )
 

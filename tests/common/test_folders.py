@@ -1,4 +1,4 @@
-"""Test common/folders.py; tests/hooks/test_save_dir_lock.py has the lock of training runs."""
+"""Test common/folders.py; tests/hooks/test_resuming.py has the lock of training runs."""
 
 import shutil
 from pathlib import Path
