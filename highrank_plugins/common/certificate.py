@@ -99,10 +99,7 @@ def certificate_of(served: Served) -> dict[str, Any]:
 
 
 def compare(path: Path, served: Served) -> float:
-    """Compare a model with a certificate, to 1e-4, or 1e-2 in half precision.
-
-    Returns the largest difference. Below e^-20 the tolerance grows with −log P.
-    """
+    """Compare a model with a certificate; return the largest difference, relative below e^-20."""
     tolerance = 1e-2 if served.dtype in _HALVES else 1e-4
     saved, expected, *words = _read(path)
     if saved["words"] != served.words:
@@ -135,10 +132,7 @@ def compare_where_certified(checkpoint: Path, model: Any) -> None:
 
 
 def compare_folder(folder: str | Path, model: Any) -> None:
-    """Compare a model of transformers with what its folder says of the head, and certifies.
-
-    Parameters of one shape may belong to two functions. The certificate counts in float32 only.
-    """
+    """Compare a model of transformers with its folder's head and, in float32, certificate."""
     path, config = (Path(str(folder)) / name for name in (CERTIFICATE, "config.json"))
     stated = read_json(config) if config.exists() else {}
     names = ("head", "head_options", "feature_scale")
@@ -146,8 +140,8 @@ def compare_folder(folder: str | Path, model: Any) -> None:
         raise UserError(
             f"{config}: {', '.join(changed)}: the saved model has another value; leave it out"
         )
-    kinds = {(p.dtype, p.is_meta) for p in model.parameters()} if path.exists() else set()
-    if kinds == {(torch.float32, False)}:
+    kinds = {(p.dtype, p.is_meta) for p in model.parameters()}
+    if path.exists() and kinds == {(torch.float32, False)}:
         compare(path, of_transformers(model))
 
 
@@ -185,11 +179,9 @@ def digest_of_tokens(tokens: Tensor) -> str:
 
 
 def mass_bound(words: int, is_half: bool) -> float:
-    """Return how far Σ P may be from 1: 1e-5, or 1e-3 in half precision, and 2^-28 for each word.
-
-    torch's softmax in float32 adds words in eight sums. The one that has a large term loses up to
-    2^-25 of each other word, in all 3.7e-5 of 10,000 words.
-    """
+    """Return how far Σ P may be from 1: 1e-5 (half precision: 1e-3), and 2^-28 for each word."""
+    # torch's softmax in float32 adds words in eight sums, and the one that has a large term loses
+    # up to 2^-25 of each other word, in all 3.7e-5 of 10,000 words
     return (1e-3 if is_half else 1e-5) + words * 2.0**-28
 
 

@@ -90,10 +90,7 @@ _guard: _Guard | None = None
 
 
 def guard(rank: int) -> None:
-    """Watch this process from here on, unless it is watched already or `TIMEOUT` is 0.
-
-    From here on, fatal signals write the stacks of all threads to standard error.
-    """
+    """Watch this process from here on, unless it is watched already or `TIMEOUT` is 0."""
     global _guard
     faulthandler.enable(_STDERR)
     timeout = float(os.environ.get(TIMEOUT, 600))
@@ -117,13 +114,9 @@ def stall(folder: Path) -> str:
 
 
 class TrainingListener:
-    """Receive fairseq's training events: base of optimizers (torch's), tasks and models.
+    """Receive fairseq's training events in every process: base of optimizers, tasks and models."""
 
-    A listener overrides what it needs; the methods here do nothing. Every process calls them.
-    """
-
-    # Also listens, but only in the first process.
-    monitor: "TrainingListener | None" = None
+    monitor: "TrainingListener | None" = None  # also listens, but only in the first process
 
     def function_options(self) -> Mapping[str, Any]:
         """Return the model options that each checkpoint must hold, wherever they were set."""
@@ -157,5 +150,4 @@ class TrainingListener:
 
 
 def listening(*candidates: object) -> list[TrainingListener]:
-    """Return the candidates that listen."""
     return [candidate for candidate in candidates if isinstance(candidate, TrainingListener)]

@@ -35,21 +35,16 @@ _ENOUGH = 9  # digits
 
 
 def python(*words: str) -> list[str]:
-    """Return the command of another Python, such as `-m MODULE`, that imports what this one does.
-
-    Files of the working directory take no module's place, unless this package comes from there.
-    """
+    """Return the command of another Python, as `-m MODULE`, that imports what this one does."""
+    # files of the working directory take no module's place, unless this package comes from there
     trusted = sys.path[0] == os.getcwd() == _CHECKOUT
     return [sys.executable, *([] if trusted else ["-P"]), *words]
 
 
 def end_with_parent(launcher: int = 0) -> None:
-    """Make the system kill this process when its parent is gone (Linux), or a launcher.
-
-    A worker of `multiprocessing` ends with the process that asked for it, which is not its parent
-    with a fork server; workers keep their own queue open.
-    """
+    """Make the system kill this process when its parent is gone (Linux), or a launcher."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # asks for a worker, whose parent may be a fork server; workers keep their own queue open
     main = multiprocessing.parent_process()
     for sentinel in [os.pidfd_open(launcher)] if launcher else [main.sentinel] if main else []:
         threading.Thread(target=_end_after, args=(sentinel,), daemon=True).start()
@@ -63,8 +58,7 @@ def _end_after(sentinel: int) -> None:
 def keep_freed_memory() -> None:
     """Keep freed blocks for the next step, where the C library is GNU's.
 
-    Otherwise each step takes its chunks from the system again, which fills them with zeros: 32,002
-    page faults and a tenth of a softmax's step at M = 32,000. The environment's settings win.
+    Otherwise the system fills them with zeros again: a tenth of a softmax's step at M = 32,000.
     Blocks above 256 MiB go back: holes of their size made the peak of plain code 1.6 times as high.
     """
     for name, (parameter, size) in _KEEP.items():
@@ -123,10 +117,7 @@ _AHEAD = 3  # items in flight per process: all are busy, and any memory is enoug
 def ordered_map(
     work: Callable[[Item], Result], items: Iterable[Item], processes: int
 ) -> Iterator[Result]:
-    """Yield results in the order of the items; `items` is read as results are taken.
-
-    `multiprocessing.Pool.imap` reads all of `items` at once, which for a corpus fills the memory.
-    """
+    """Yield results in the order of the items, which are read as results are taken."""
     if processes == 1:
         yield from map(work, items)
         return

@@ -1,8 +1,4 @@
-"""Stop a training run when asked: it saves a checkpoint, ends, and resumes when started again.
-
-`highrank launch` asks by a file, SLURM and people by a signal. This module imports nothing heavy,
-since it loads before torch.
-"""
+"""Stop a training run when asked, by a launcher's file or a signal; loads before torch."""
 
 import os
 import signal
@@ -55,10 +51,7 @@ def handle(handler: Callable[[int, FrameType | None], object]) -> None:
 
 
 def handle_interrupt(asked_at: Callable[[], float | None]) -> None:
-    """Let SIGINT end this process as before, except when one of `SIGNALS` comes with it.
-
-    `asked_at` returns when one of them came, by `time.monotonic`.
-    """
+    """Let SIGINT end this process as before, unless one of `SIGNALS` came with it, `asked_at`."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         interrupted_at = time.monotonic()  # a machine that halts for a while must not count
@@ -122,30 +115,23 @@ def asked() -> bool:
 
 
 def _asked_at() -> float | None:
-    """Return when one of `SIGNALS` came; if none, take the SIGINT of plain torchrun for one.
-
-    Of several signals that torchrun gets at once, it passes on one, which may be SIGINT.
-    """
+    """Return when one of `SIGNALS` came; if none, take the SIGINT of plain torchrun for one."""
+    # of several signals that torchrun gets at once, it passes on one
     if _signalled_at is None and "TORCHELASTIC_RUN_ID" in os.environ and LAUNCHED not in os.environ:
         _note(signal.SIGINT, None)
     return _signalled_at
 
 
 def leave() -> NoReturn:
-    """End this process after its checkpoint is written.
-
-    The exit code is `REQUEUE`; under torchrun, which would restart everything, and srun, which
-    would kill the others, it is 0, and the file `stopped` says so.
-    """
+    """End this process after its checkpoint is written."""
+    # torchrun would restart everything, and srun kill the others, if the code were not 0
     raise SystemExit(0 if _answer("stopped") else REQUEUE)
 
 
 def _answer(name: str) -> bool:
-    directory = os.environ.get(DIRECTORY)
-    if directory is None:
-        return False
-    Path(directory, name).touch()
-    return True
+    if directory := os.environ.get(DIRECTORY):
+        Path(directory, name).touch()
+    return bool(directory)
 
 
 def _note(_number: int, _frame: FrameType | None) -> None:

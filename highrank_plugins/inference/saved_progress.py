@@ -33,10 +33,7 @@ Begin = Callable[[Iterator[FairseqBatch], Any, Any], Iterator[SegmentResult]]
 
 
 class SavedProgress:
-    """Keep a dictionary `progress` of plain values and tensors, and write it to a file.
-
-    An existing file is read. Another evaluation has another `identity`, plain values by name.
-    """
+    """Keep a dictionary `progress` in a file of the evaluation that has an `identity`."""
 
     def __init__(self, path: Path, identity: dict[str, Any], seconds: float) -> None:
         self.path, self.identity, self.seconds = path, identity, seconds

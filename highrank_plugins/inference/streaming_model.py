@@ -38,12 +38,9 @@ class Segments(NamedTuple):
 
 
 class StreamingModel:
-    """Hold a model in evaluation mode, without dropout, that passes on its recurrent state.
+    """Hold a model in evaluation mode, without dropout, that passes on its recurrent state."""
 
-    `score` adds to `mass`, which is None where a perplexity is not the purpose.
-    """
-
-    mass: Mass | None = None
+    mass: Mass | None = None  # `score` adds to it
 
     def __init__(self, loaded: LoadedModel) -> None:
         self.model, self.task, self.arch = loaded.model, loaded.task, loaded.arch
@@ -165,10 +162,7 @@ class StreamText:
 
 
 class SentenceText:
-    """Read sentences, or a language model's blocks, each on its own, with given targets.
-
-    `size` are the tokens of a batch, with padding; a longer sentence is a batch.
-    """
+    """Read sentences, or a language model's blocks, each on its own; `size` tokens a batch."""
 
     def __init__(self, loaded: LoadedModel, split: str, size: int) -> None:
         model, task = loaded.model, loaded.task

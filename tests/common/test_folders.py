@@ -1,15 +1,49 @@
-"""Test common/folders.py; tests/hooks/test_resuming.py has the lock of training runs."""
+"""common/files.py and folders.py; tests/hooks/test_resuming.py has the lock of a training run."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from highrank_plugins.common import folders
-from highrank_plugins.common.files import write_text
+from highrank_plugins.common.files import open_own, read_json, write_text
 from highrank_plugins.common.folders import NEW, new_folder, refuse_mixture, whole_folder
 from highrank_plugins.common.user_error import UserError
 from tests.held_lock import held_elsewhere
+
+
+@pytest.mark.parametrize("mode", ["w", "a", "a+", "wb", "ab"])
+def test_our_file_is_opened_and_a_link_is_not_followed(tmp_path, mode):
+    with open_own(tmp_path / "ours", mode) as file:
+        file.write(b"text" if "b" in mode else "text")
+    assert (tmp_path / "ours").read_text() == "text"
+    (tmp_path / "link").symlink_to(tmp_path / "ours")
+    with pytest.raises(UserError, match=r"link is a symbolic link, .* remove it; nothing was"):
+        open_own(tmp_path / "link", mode)
+    assert (tmp_path / "ours").read_text() == "text"
+
+
+def test_pipes_devices_and_folders_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for mode in ("a", "a+"):
+        with pytest.raises(UserError, match="pipe is a symbolic link, a pipe or a device"):
+            open_own(tmp_path / "pipe", mode)
+    for name in ("pipe", "link"):
+        with pytest.raises(UserError, match=f"{name} is a pipe or a device; a file is needed"):
+            read_json(tmp_path / name)
+    with pytest.raises(IsADirectoryError):
+        open_own(tmp_path, "w")
+
+
+def test_the_temporary_file_of_a_write_follows_no_link(tmp_path):
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "table.md.tmp").symlink_to(tmp_path / "victim")
+    write_text(tmp_path / "table.md", "table")
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert (tmp_path / "table.md").read_text() == "table"
+    assert not (tmp_path / "table.md").is_symlink()
 
 
 def test_a_new_folder_appears_when_it_is_complete(tmp_path):

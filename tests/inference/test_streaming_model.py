@@ -13,6 +13,7 @@ from highrank_plugins.heads import tokens
 from highrank_plugins.inference.streaming_model import StreamingModel
 from tests.inference.checkpoints import FEW_KNOTS, RATES, write_checkpoint
 from tests.models import small
+from tests.models.test_awd_lstm_lm import OPTIONS
 from tests.stream_corpus import binarise, write_text
 from tests.tasks.built import build
 
@@ -37,13 +38,11 @@ def in_one_go(model, split):
 
 @pytest.mark.parametrize("length", [1, 5, 1000])
 def test_every_token_is_scored_once_with_its_whole_context(mos, length):
-    want, state, sums, counted = in_one_go(mos, "test"), None, [], 0
+    want, state, total, counted = in_one_go(mos, "test"), None, 0.0, 0
     for batch in mos.segments("test", length).starting_at(0):
         nll, tokens, state = mos.score(batch, state)
-        sums.append(nll.item())
-        counted += tokens
-    assert counted == len(want)
-    assert sum(sums) == pytest.approx(want.sum().item(), rel=1e-6)
+        total, counted = total + nll.item(), counted + tokens
+    assert counted == len(want) and total == pytest.approx(want.sum().item(), rel=1e-6)
 
 
 def test_observe_returns_outputs_before_dropout_and_scores(mos):
@@ -92,8 +91,8 @@ def test_a_tied_matrix_learns_once_and_a_frozen_tensor_never(stream_data, tmp_pa
 
 @pytest.mark.parametrize("token", sorted(tokens()))
 def test_every_head_learns_from_what_it_scores(token, stream_data, tmp_path):
-    words = FEW_KNOTS if "plif" in token else []
-    built = build(stream_data, *words, arch=f"awd_lstm_lm_{token}")
+    more = ["--head-tiers-factor", 2] if token == "tiers" else []
+    built = build(stream_data, *OPTIONS.get(token, []), *more, arch=f"awd_lstm_lm_{token}")
     path = write_checkpoint(tmp_path / "a.pt", built)
     model = StreamingModel.open(path, str(stream_data), "cpu")
     parameters = model.parameters()
@@ -104,12 +103,8 @@ def test_every_head_learns_from_what_it_scores(token, stream_data, tmp_path):
     (batch,) = model.segments("test", 5, tokens=5).starting_at(0)
     steps = dynamic_evaluation(
         lambda segment, state: model.score(segment, None),  # the same five words again and again
-        parameters,
-        [batch] * 8,
-        start,
-        statistics.finish(),
-        Adaptation(0.02, 1e-3, 0.001),
-    )
+        parameters, [batch] * 8, start, statistics.finish(), Adaptation(0.02, 1e-3, 0.001),
+    )  # fmt: skip
     losses = [step.nll for step in steps]
     assert losses[-1] < losses[0] - 0.2
     names = {id(p): name for name, p in model.model.named_parameters()}
