@@ -1,12 +1,100 @@
-"""Test results/perplexity.py."""
+"""Test results/perplexity.py: logs and files of `highrank measure` become scores of a record."""
+
+import json
 
 import pytest
 
+from highrank_plugins.analysis.divergence import Estimate
+from highrank_plugins.analysis.predictions import Band
+from highrank_plugins.common.files import plain
 from highrank_plugins.common.names import Score
+from highrank_plugins.measures import all_measures
+from highrank_plugins.measures.kld import Divergences
+from highrank_plugins.measures.predictions import Predictions
+from highrank_plugins.measures.retention import Retention
+from highrank_plugins.measures.spectrum import LogProbSpectrum
+from highrank_plugins.measures.word_similarity import Similarity
 from highrank_plugins.results.doubts import below_floor, is_perplexity
-from highrank_plugins.results.perplexity import before_finetuning, of_text, read_eval_lm
+from highrank_plugins.results.metrics import SCORES
+from highrank_plugins.results.perplexity import (
+    before_finetuning,
+    of_text,
+    read_eval_lm,
+    read_measures,
+)
 from highrank_plugins.results.scoring import ScoreError
 from highrank_plugins.results.summary import read_scores
+
+SPECTRUM = LogProbSpectrum(
+    contexts=40, words=12, dtype="float32", method="gram", smallest_reliable=1e-7, press_rank=9,
+    effective_rank={"0.001": 2, "0.0001": 4}, spectral_entropy=1.5, spectral_decay=None,
+    impossible_nats=1e-5, singular_values=[2.0, 1.0],
+)  # fmt: skip
+PREDICTIONS = Predictions(
+    tokens=100, perplexity=3.0, nll=1.1, entropy=1.25, top_k_share={"1": 0.25, "5": 0.5},
+    bands=[Band(0, None, 100, 3.0)], uncounted=None,
+)  # fmt: skip
+RETENTION = Retention(tokens=90, whole=0.75, quantiles={"0.5": 0.7}, batches=[0.75], first=[0])
+SIMILAR = {
+    "benchmarks": {
+        "/there/MEN.txt": Similarity(0.5, 30, 2),
+        "/there/RW.txt": Similarity(None, 1, 50),
+        "/there/WS.txt": Similarity(-0.1, 10, 0),
+    }
+}
+
+
+def write(folder, name, result):
+    (folder / f"{name}.json").write_text(json.dumps(plain(result)))
+
+
+def test_every_measure_becomes_scores(tmp_path):
+    write(tmp_path, "spectrum", SPECTRUM)
+    write(tmp_path, "kld", Divergences(40, Estimate(4.5, 0.1, 1000), None, None))
+    write(tmp_path, "predictions", PREDICTIONS)
+    write(tmp_path, "retention", RETENTION)
+    write(tmp_path, "word_similarity", SIMILAR)
+    adapted = {"metrics": {"perplexity": 47.691}, "tokens": 82430}
+    write(tmp_path, "dynamic_eval", adapted)
+    write(tmp_path, "cache_eval", adapted)
+    matrix = "contexts:40|words:12|dtype:float32"
+    found = read_measures(tmp_path, "test")
+    assert found == {
+        "test_dynamic_perplexity": Score(47.69, "tokens:82430|eval:dynamic"),
+        "test_cache_perplexity": Score(47.69, "tokens:82430|eval:cache"),
+        "test_rank": Score(9, f"press|{matrix}|method:gram"),
+        "test_effective_rank_0.001": Score(2, f"eps:0.001|{matrix}|method:gram"),
+        "test_effective_rank_0.0001": Score(4, f"eps:0.0001|{matrix}|method:gram"),
+        "test_impossible_nats": Score(1e-5, matrix),
+        "test_kld": Score(4.5, "contexts:40|pairs:1000"),
+        "test_top_1": Score(25.0, "tokens:100"),
+        "test_top_5": Score(50.0, "tokens:100"),
+        "test_entropy": Score(1.25, "tokens:100"),
+        "test_retention": Score(0.75, "tokens:90"),
+        "similarity_MEN": Score(0.5, "spearman|used:30|missing:2"),
+        "similarity_WS": Score(-0.1, "spearman|used:10|missing:0"),
+        "word_similarity": Score(
+            pytest.approx((30 * 0.5 - 10 * 0.1) / 40), "spearman|benchmarks:2|used:40"
+        ),
+    }
+    evaluated = ("sacrebleu", "chrf", "train_perplexity", "valid_perplexity", "test_perplexity")
+    evaluated += ("word_perplexity", "bits_per_byte")
+    assert {one.name for one in SCORES if not one.name.startswith(evaluated)} <= found.keys()
+    assert read_measures(tmp_path / "valid", "valid") == {}
+    write(tmp_path, "kld", Divergences(40, None, 4.25, None))
+    assert read_measures(tmp_path, "valid")["valid_kld"] == Score(4.25, "contexts:40|pairs:all")
+
+
+WITH_SCORES = [name for name, measure in all_measures().items() if "scores" in vars(measure)]
+
+
+@pytest.mark.parametrize("name", [*WITH_SCORES, "dynamic_eval", "cache_eval"])
+@pytest.mark.parametrize("text", [b"", b"\xff", b"{}", b"[1]", b"[" * 9**5, b'{"metrics": {}}'])
+def test_a_file_that_is_not_a_result_of_its_measure_is_refused(tmp_path, name, text):
+    (tmp_path / f"{name}.json").write_bytes(text)
+    with pytest.raises(ScoreError, match=rf"{name}\.json: not a result of {name}"):
+        read_measures(tmp_path, "test")
+
 
 LOG = """INFO:fairseq_cli.eval_lm:Evaluated 82,430 tokens in 9.5s (8687.99 tokens/s)
 INFO:fairseq_cli.eval_lm:Loss (base 2): 5.8000, Perplexity: 55.72
@@ -16,25 +104,19 @@ INFO:fairseq_cli.eval_lm:Loss (base 2): 5.8000, Perplexity: 55.72
 MEANS = "loss and perplexity are means over 61,234 words and ends of lines\n"
 
 
+PPL = "ppl|unit:word|ctx:stream|eos:counted|unk:counted|text:test-ab12|n:82430|mass:1+3e-7|v:0.1.0"
+
+
 @pytest.mark.parametrize(("more", "words"), [("", ""), (MEANS, "|words:61234")])
-def test_the_result_of_eval_lm_is_read(tmp_path, more, words):
-    (tmp_path / "test.log").write_text(LOG + more)
+@pytest.mark.parametrize("mass", [PPL, ""])
+def test_the_result_of_eval_lm_is_read(tmp_path, more, words, mass):
+    said = f"INFO:highrank_plugins.hooks.evaluation:signature: {mass}\n" if mass else ""
+    (tmp_path / "test.log").write_text(said + LOG + more)
     signature = f"tokens:82430|eval:static{words}"
     assert read_eval_lm(tmp_path / "test.log", "test") == {
-        "test_perplexity": Score(55.72, signature),
-        "test_bits": Score(5.8, signature),
+        "test_perplexity": Score(55.72, signature, mass),
+        "test_bits": Score(5.8, signature, mass),
     }
-
-
-PPL = "ppl|unit:word|ctx:stream|eos:counted|unk:counted|text:test-ab12|n:82430"
-
-
-@pytest.mark.parametrize("mass", ["|mass:1+3e-7|v:0.1.0", ""])
-def test_the_signature_with_the_mass_is_read_from_the_log(tmp_path, mass):
-    said = f"INFO:highrank_plugins.hooks.evaluation:signature: {PPL}{mass}\n" if mass else ""
-    (tmp_path / "test.log").write_text(said + LOG)
-    found = read_eval_lm(tmp_path / "test.log", "test")
-    assert {score.certificate for score in found.values()} == {f"{PPL}{mass}" if mass else ""}
 
 
 @pytest.mark.parametrize(
@@ -55,11 +137,8 @@ def test_the_perplexity_before_finetuning_is_read(tmp_path):
         with pytest.raises(ScoreError, match=f"before_finetuning_{split}.log is missing; score"):
             before_finetuning(tmp_path)
         (tmp_path / f"before_finetuning_{split}.log").write_text(LOG)
-    scores = before_finetuning(tmp_path)
-    assert {name: score.value for name, score in scores.items()} == {
-        "valid_perplexity_before_finetuning": 55.72,
-        "test_perplexity_before_finetuning": 55.72,
-    }
+    found = {name: score.value for name, score in before_finetuning(tmp_path).items()}
+    assert found == {f"{of}_perplexity_before_finetuning": 55.72 for of in ("valid", "test")}
 
 
 @pytest.mark.parametrize("in_pieces", [True, False])

@@ -1,6 +1,10 @@
-"""The papers' scores: each kind in its column, each with a source."""
+"""The papers' scores: each kind in its column, each with a source, as it was compared with it."""
+
+import hashlib
+import re
 
 import pytest
+import yaml
 
 from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.reports.comparisons import published_table
@@ -8,6 +12,7 @@ from highrank_plugins.reports.tables import to_markdown
 from highrank_plugins.results.metrics import KINDS
 from highrank_plugins.results.published import BENCHMARKS, FILE, read_published
 from tests.recipes.running import RECIPES
+from tests.results.entries import published
 
 
 def table(task, ours):
@@ -17,6 +22,8 @@ def table(task, ours):
 @pytest.mark.parametrize("task", read_tree(FILE).values)
 def test_entries_are_complete_and_belong_to_a_recipe(task):
     assert (RECIPES / task).is_dir()
+    names = [(entry.system, entry.source) for entry in read_published(task)]
+    assert len(set(names)) == len(names)
     for entry in read_published(task):
         assert entry.source and entry.table
         assert entry.scores.keys() <= KINDS.keys()
@@ -32,21 +39,12 @@ def test_entries_are_complete_and_belong_to_a_recipe(task):
             assert (RECIPES / task / "conf" / f"{entry.conf}.yaml").is_file(), entry.conf
 
 
-@pytest.mark.parametrize("task", read_tree(FILE).values)
-def test_no_source_has_a_system_twice(task):
-    names = [(entry.system, entry.source) for entry in read_published(task)]
-    assert len(set(names)) == len(names)
-
-
 def test_kinds_are_kept_apart():
     ours = {"exp/a": {"sacrebleu": 20.04, "chrf": 50.0, "bleu_compound_split": 21.0}}
     rows = table("wmt14_en_de", ours).splitlines()
     assert rows[0] == "| system | sacrebleu | compound_split | unstated | source |"
     assert rows[2] == "| exp/a | 20.0 | 21.0 |  | this run |"
     assert rows[3] == "| Transformer big, softmax | 28.6 | 29.3 |  | Ott et al. 2018 |"
-
-
-def test_a_kind_that_no_paper_has_is_shown_for_ours():
     rows = table("wmt14_en_de", {"exp/a": {"sacrebleu": 20.0, "bleu_tokenised": 19.5}}).splitlines()
     assert rows[0] == "| system | sacrebleu | tokenised | compound_split | unstated | source |"
     assert rows[2] == "| exp/a | 20.0 | 19.5 |  |  | this run |"
@@ -111,3 +109,34 @@ def test_both_checkpoints_of_a_finetuned_run_have_a_row():
 def test_a_mistyped_task_gets_a_suggestion():
     with pytest.raises(ValueError, match="'wmt14_en_ed'; did you mean 'wmt14_en_de'"):
         read_published("wmt14_en_ed")
+
+
+@pytest.mark.parametrize("task", read_tree(FILE).values)
+def test_scores_in_the_comments_of_configurations_are_the_published_ones(task):
+    """Look for numbers such as 58.08 in the comments before the first key."""
+    known: dict[str, set[float]] = {}
+    for entry in published(task):
+        printed = re.findall(r"\d+\.\d+", " ".join(entry.errata.values()))
+        numbers = [*entry.scores.values(), *entry.deviations.values(), *map(float, printed)]
+        known.setdefault(str(entry.conf), set()).update(numbers)
+    for conf in known.keys() - {"None"}:
+        text = (RECIPES / task / "conf" / f"{conf}.yaml").read_text(encoding="utf-8")
+        heading = " ".join(re.findall(r"(?m)^#.*", text))
+        for number in re.findall(r"(?<![\w.])\d\d\.\d\d?(?![\d.M%])", heading):
+            assert float(number) in known[conf], (conf, number)
+
+
+def test_every_kind_of_score_is_published_somewhere():
+    tasks = read_tree(FILE).values
+    used = {kind for task in tasks for entry in published(task) for kind in entry.scores}
+    assert used == set(KINDS)
+
+
+def test_the_numbers_are_those_that_were_compared_with_the_papers():
+    """After a change, compare the cell with its table and its errata, then print this again.
+
+    What follows from other cells was recomputed once: p-values, ranks of a softmax, parameters,
+    perplexities with the right count of tokens, gains, times, slowdowns and counts of knots.
+    """
+    text = yaml.safe_dump(read_tree(FILE).values, sort_keys=True, allow_unicode=True)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "4c76fa363f2f615c"

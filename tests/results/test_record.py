@@ -1,15 +1,18 @@
-"""The record of a run is complete, plain JSON, and written all at once."""
+"""The record of a run is complete, has the numbers of metrics.jsonl, and is written at once."""
 
 import json
+import math
 import subprocess
 
 import pytest
 
 import highrank_plugins
 from highrank_plugins.common import files
+from highrank_plugins.common.names import Score
 from highrank_plugins.common.provenance import git_state
 from highrank_plugins.results import record
-from highrank_plugins.results.scoring import Score
+from highrank_plugins.results.doubts import doubts
+from highrank_plugins.results.record import METRICS, make_record, read_training, summarise
 from highrank_plugins.training.configuration import Configuration
 
 
@@ -20,7 +23,7 @@ def result():
     first = record.RecordedTraining("fairseq-train data", {"updates": 3.0})
     scores["test_perplexity"] = Score(80.0, "tokens:9", "ppl|n:9|mass:1+3e-7|v:0.1.0")
     second = record.RecordedTraining("fairseq-train data --finetune-from-model a", {"updates": 2.0})
-    return record.make_record(scores, configuration, first, second, paired={"scores": [1]})
+    return make_record(scores, configuration, first, second, paired={"scores": [1]})
 
 
 def test_a_record_is_complete(result):
@@ -41,7 +44,7 @@ def test_files_of_two_runs_are_refused(words):
     configuration = Configuration(train={"arch": "x", "seed": 7}, corpus={})
     training = record.RecordedTraining(f"fairseq-train data {words}", {"updates": 3.0})
     with pytest.raises(ValueError, match=r"--training: its command has --(arch y|seed 8), and the"):
-        record.make_record({"a": Score(1.0, "b")}, configuration, training)
+        make_record({"a": Score(1.0, "b")}, configuration, training)
 
 
 @pytest.mark.parametrize("changes", [{"seeds": [8]}, {"seeds": [7, 8]}])
@@ -51,9 +54,7 @@ def test_a_record_whose_seeds_disagree_is_refused(result, changes, tmp_path):
     path.write_text(json.dumps(result))
     record.load_record(path)
     path.write_text(json.dumps(result | changes))
-    with pytest.raises(
-        ValueError, match=r"x-7.json: not a record of a run: seeds are \[.*8\], and"
-    ):
+    with pytest.raises(ValueError, match=r"x-7.json: not a record .*: seeds are \[.*8\], and"):
         record.load_record(path)
 
 
@@ -83,3 +84,98 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         files.write_text(path, "\ud800")
     assert json.loads(path.read_text()) == {"old": 1}
+
+
+SIZES = {"parameters": 12345, "updates_per_epoch": 100}
+START = {"tag": "start", "epoch": 1, "num_updates": 0} | SIZES
+
+
+def inner(update, wall):
+    more = {"loss": 5.5, "wps": 1234.5, "num_updates": update, "wall": wall}
+    return {"tag": "train_inner", "epoch": math.ceil(update / 100)} | more
+
+
+def epoch(number, updates, wps, wall, memory=1.0):
+    more = {"wps": wps, "num_updates": updates, "wall": wall, "peak_memory_gib": memory}
+    return {"tag": "train", "epoch": number} | more
+
+
+def valid(number, updates, loss):
+    return {"tag": "valid", "epoch": number, "num_updates": updates, "loss": loss}
+
+
+RUN = [
+    START,
+    inner(50, 30),
+    valid(1, 100, 7.0),
+    epoch(1, 100, 1000.0, 60, 1.5),
+    valid(2, 200, 6.5004),
+    epoch(2, 200, 3000.0, 120),
+    valid(3, 300, 6.6),
+    epoch(3, 300, 2000.0, 180),
+]
+
+
+def test_the_summary_has_the_last_numbers_the_median_speed_and_the_best_loss():
+    assert summarise(RUN) == {
+        "updates": 300, "wall_seconds": 180, "epochs": 3, "words_per_second": 2000,
+        "seconds_per_epoch": 60, "parameters": 12345, "peak_memory_gib": 1.5,
+        "valid_loss": 6.6, "best_valid_loss": 6.5,  # with the digits that fairseq prints
+    }  # fmt: skip
+    assert summarise([*RUN, inner(350, 210)])["updates"] == 350
+
+
+def test_the_summary_has_the_best_of_scores_whose_direction_is_known():
+    run = [
+        entry | {"bleu": 14 + entry["epoch"], "latency": 1} if entry["tag"] == "valid" else entry
+        for entry in RUN
+    ]
+    found = summarise(run)
+    assert found["valid_bleu"] == found["best_valid_bleu"] == 17 and "valid_latency" not in found
+    said = doubts({"metrics": {}, "train": found})
+    assert said == ["the validation bleu was still improving at the last epoch"]
+
+
+def test_a_single_epoch_takes_what_the_run_took_until_its_end():
+    one = [START, epoch(1, 100, 1000.0, 60), inner(150, 90)]
+    assert summarise(one)["seconds_per_epoch"] == 60
+    assert summarise(one[:2])["seconds_per_epoch"] == 60
+    part = [START, epoch(1, 50, 1000.0, 31)]  # ended by --max-update
+    for less in (part, [START, inner(50, 30)], one[1:2]):
+        assert "seconds_per_epoch" not in summarise(less)
+
+
+def write(folder, entries, mode="w"):
+    with (folder / METRICS).open(mode) as file:
+        file.writelines(json.dumps(entry) + "\n" for entry in entries)
+
+
+def test_a_training_run_is_read_with_its_command(tmp_path):
+    (tmp_path / "command.sh").write_text("highrank launch --slurm job.sh --submit\n")
+    write(tmp_path, RUN)
+    found = read_training(tmp_path)
+    assert found.command == "highrank launch --slurm job.sh --submit"
+    assert found.summary["updates"] == 300 and found.implementations == {}
+    write(tmp_path, [{**epoch(3, 301, 1.0, 200), "implementations": {"MoS": "cpp"}}], "a")
+    later = read_training(tmp_path)
+    configuration = Configuration(corpus={}, train={"arch": "x"})
+    found = make_record({"a": Score(1.0, "b")}, configuration, later)
+    assert found["implementations"] == {"MoS": "cpp"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([START], "metrics.jsonl: no numbers of a training run; give"),
+        ([START, {"tag": "train"}], "line of numbers is damaged: KeyError"),
+        ([[1]], "line of numbers is damaged: TypeError"),
+        ([START, inner(3, "x")], "line of numbers is damaged: ValueError"),
+        ([START, valid(1, 100, None), epoch(1, 100, 9000.0, 60)],
+         "valid_loss is nan, best_valid_loss is nan: the training run has diverged"),
+    ],
+)  # fmt: skip
+def test_numbers_of_no_training_run_are_refused(tmp_path, entries, message):
+    (tmp_path / "command.sh").write_text("fairseq-train\n")
+    write(tmp_path, entries)
+    with pytest.raises(ValueError, match=message):
+        read_training(tmp_path)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -116,6 +117,36 @@ def table_of(file: Path) -> bytes:
     """Return the tables of a study, all bytes."""
     folder = folder_of(file)
     return (folder / "table.md").read_bytes() + (folder / "table.csv").read_bytes()
+
+
+def tables(file: Path, *words: object, code: int = 0, **changes: object) -> str:
+    """Change a study, run it, and return its tables."""
+    done = changed(file, *words, **changes)
+    assert done.exit_code == code, done.output
+    return table_of(file).decode()
+
+
+def refusal(file: Path, *words: object, **changes: object) -> str:
+    """Change a study, run it, and return why it is refused."""
+    done = changed(file, *words, **changes)
+    assert done.exit_code == 2, done.output
+    return done.output
+
+
+def changed(file: Path, *words: object, **changes: object) -> Result:
+    """Change a study, and run it; None removes a key."""
+    if changes:
+        tree = yaml.safe_load(file.read_text()) | changes
+        kept = {name: value for name, value in tree.items() if value is not None}
+        write_study(file.parent, kept, file.stem)
+    return study(file, *words)
+
+
+def compared(files: Sequence[Path], names: str = "*-*") -> str:
+    """Return what `highrank compare` says of records that studies link to."""
+    links = [link for file in files for link in folder_of(file).glob(f"{names}/results.json")]
+    words = ["compare", *map(str, sorted(links)), "--metric", "test_perplexity", "--all-tests"]
+    return CliRunner().invoke(app, words).output
 
 
 def starts(file):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from highrank_plugins.common.blocks import ConfigurationError
+from highrank_plugins.studies import members
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.members import prepare
 from tests.studies.stub import write_stub, write_study
@@ -21,16 +22,13 @@ def read(folder, **tree):
 
 
 def test_grids_lists_and_seeds_become_members(folder):
-    members = {
+    varied = [{"dropout": 0.5}, {"corpus.other_text": True}]
+    systems = {
         "softmax": {"conf": "softmax", "seeds": [7]},
         "mos_k{head_components}": {"conf": "mos", "grid": {"head_components": [1, 2]}},
-        "mixtape": {
-            "conf": "mixtape",
-            "set": {"lr": 3},
-            "list": [{"dropout": 0.5}, {"corpus.other_text": True}],
-        },
+        "mixtape": {"conf": "mixtape", "set": {"lr": 3}, "list": varied},
     }
-    study = read(folder, members=members, seeds=[1, 2], set={"lr": 2, "bptt": 9})
+    study = read(folder, members=systems, seeds=[1, 2], set={"lr": 2, "bptt": 9})
     names = dict.fromkeys(member.name for member in study.members)
     assert list(names) == [
         "softmax-7", "mos_k1-1", "mos_k1-2", "mos_k2-1", "mos_k2-2",
@@ -42,19 +40,27 @@ def test_grids_lists_and_seeds_become_members(folder):
     assert by_name["mixtape_dropout_0.5-2"] == {"lr": 3, "bptt": 9, "dropout": 0.5}
 
 
+MOS = {"conf": "mos"}
+PTB = {"recipe": "ptb"}
+
+
+def of(name="a", **changes):
+    return {"members": {name: MOS | changes}}
+
+
 def test_options_that_are_paths_are_relative_to_the_file(folder, tmp_path, monkeypatch):
     (folder / "text").mkdir()
-    study = read(folder, members={"a": {"conf": "mos"}}, options={"data": "text", "scale": "small"})
+    study = read(folder, **of(), options={"data": "text", "scale": "small"})
     assert study.options == {"data": str(folder / "text"), "scale": "small"}
     monkeypatch.chdir(folder)
-    file = write_study(folder, {"members": {"a": {"conf": "mos"}}})
+    file = write_study(folder, of())
     assert read_study(file, {"data": "stub"}).options == {"data": str(folder / "stub")}
 
 
 def test_an_option_with_a_default_is_a_word_where_a_folder_has_its_name(folder, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "small").mkdir()
-    tree = {"members": {"a": {"conf": "mos"}}, "recipe": "ptb", "seeds": [1]}
+    tree = of() | PTB | {"seeds": [1]}
     for study in (
         read(folder, **tree, options={"scale": "small"}),
         read_study(write_study(folder, tree), {"scale": "small"}),
@@ -66,19 +72,16 @@ def test_an_option_with_a_default_is_a_word_where_a_folder_has_its_name(folder, 
 
 
 def test_the_options_of_a_grid_win_under_either_of_their_names(folder):
-    members = {"a": {"conf": "mos", "set": {"train.lr": 2}, "grid": {"train.bptt": [7]}}}
-    (member,) = read(folder, members=members, seeds=[1], set={"lr": 1, "bptt": 3}).members
+    tree = of(set={"train.lr": 2}, grid={"train.bptt": [7]})
+    (member,) = read(folder, **tree, seeds=[1], set={"lr": 1, "bptt": 3}).members
     assert member.name == "a_bptt_7-1" and member.changes == {"lr": 2, "bptt": 7}
 
 
 def test_options_of_a_recipe_from_the_environment_are_refused(folder, monkeypatch):
-    file = write_study(folder, {"members": {"a": MOS}, "recipe": "ptb"})
+    file = write_study(folder, of() | PTB)
     monkeypatch.setenv("HIGHRANK_SET", "lr=3")
     with pytest.raises(ConfigurationError, match=r"HIGHRANK_SET in the environment .* unset it"):
         read_study(file)
-
-
-MOS = {"conf": "mos"}
 
 
 def test_a_control_takes_the_size_of_its_dictionary(folder, monkeypatch):
@@ -88,19 +91,10 @@ def test_a_control_takes_the_size_of_its_dictionary(folder, monkeypatch):
         asked.append(words)
         return SimpleNamespace(options={"head_embed_dim": 40})
 
-    monkeypatch.setattr(
-        "highrank_plugins.studies.members.match_configurations", match_configurations
-    )
-    match = {"conf": "yang2018/mos", "match": {"to": "small/softmax", "words": 500}}
-    prepare(read(folder, members={"a": match}, recipe="ptb"), folder / "exp")
+    monkeypatch.setattr(members, "match_configurations", match_configurations)
+    match = of(conf="yang2018/mos", match={"to": "small/softmax", "words": 500})
+    prepare(read(folder, **match, **PTB), folder / "exp")
     assert asked == [500]
-
-
-def of(name="a", **changes):
-    return {"members": {name: MOS | changes}}
-
-
-PTB = {"recipe": "ptb"}
 
 
 @pytest.mark.parametrize(

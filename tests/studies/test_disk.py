@@ -12,19 +12,16 @@ from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.members import prepare
 from highrank_plugins.studies.runner import bytes_in
 from tests.recipes.running import RECIPES
-from tests.studies.stub import starts, study, write_stub, write_study
+from tests.studies.stub import changed, refusal, starts, study, write_stub, write_study
 
 
 def test_a_disk_that_is_too_small_is_refused(tmp_path, monkeypatch):
     file = write_stub(tmp_path, seeds=[1])
     monkeypatch.setattr("shutil.disk_usage", lambda folder: Namespace(free=1500))
-    done = study(file, "--jobs", 1)
-    assert done.exit_code == 2
-    assert "kB are needed on the disk of" in done.output and "--exp-dir" in done.output
-    assert len(starts(file)) == 1  # of the first nothing was known
-    done = study(file, "--dry-run")
-    assert done.exit_code == 2 and "kB are needed on the disk of" in done.output
-    assert len(starts(file)) == 1
+    for words in (["--jobs", 1], ["--dry-run"]):
+        said = refusal(file, *words)
+        assert "kB are needed on the disk of" in said and "--exp-dir" in said
+        assert len(starts(file)) == 1  # of the first nothing was known
 
 
 def test_a_dry_run_prints_members_commands_hours_and_disk(tmp_path):
@@ -41,9 +38,7 @@ def test_a_dry_run_prints_members_commands_hours_and_disk(tmp_path):
         record["train"]["wall_seconds"] = 1800
         write_json(member.record, record)
         (member.run_dir / "model.pt").write_bytes(bytes(2_000_000))
-    tree = {"members": {name: {"conf": name} for name in ("softmax", "mos", "mixtape")}}
-    write_study(tmp_path, tree | {"seeds": [1, 2, 3]})
-    done = study(file, "--dry-run", "--jobs", 2)
+    done = changed(file, "--dry-run", "--jobs", 2, seeds=[1, 2, 3])
     assert done.exit_code == 0, done.output
     assert "| mos-1 | done | 0.50 | 2 |" in done.output
     assert "| mos-2 | to run | – | – |" in done.output
@@ -60,16 +55,9 @@ def test_a_dry_run_lists_members_that_this_machine_cannot_run(tmp_path, words):
 
 
 def test_a_dry_run_checks_the_options_of_every_system(tmp_path):
-    file = write_study(
-        tmp_path,
-        {
-            "recipe": str(RECIPES / "ptb"),
-            "members": {
-                "softmax": {"conf": "small/softmax"},
-                "wrong": {"conf": "small/softmax", "set": {"head_components": 4}},
-            },
-        },
-    )
+    one = {"conf": "small/softmax"}
+    members = {"softmax": one, "wrong": one | {"set": {"head_components": 4}}}
+    file = write_study(tmp_path, {"recipe": str(RECIPES / "ptb"), "members": members})
     done = study(file, "--dry-run")
     assert done.exit_code == 2 and "| wrong-1 | to run |" in done.stdout
     assert f"{file}: wrong: " in done.output and "choose a layer that has it" in done.output

@@ -22,12 +22,14 @@ from highrank_plugins.studies.table import LATE
 from tests.studies.stub import HIGHRANK, folder_of, starts, table_of, write_stub
 
 SCORED = {"test_perplexity": "ppl|unit:word|ctx:stream|text:test-1|n:9|mass:1+1e-7|v:0.1.0"}
-MARIN = Path(__file__).parents[2] / "docs" / "howto" / "marin_softcap.yaml"
 ARMS = {"softmax": {"conf": "softmax"}, "mos": {"conf": "mos"}}
 SIZES = {
     name: {"seeds": [1, 2], "set": {"lr": exponent}, "compute": float(10**exponent)}
     for name, exponent in (("small", 4), ("middle", 5), ("large", 6))
 }
+LARGE = SIZES["large"]
+HUGE = {"seeds": [1, 2], "set": {"lr": 7}, "compute": 1e7}
+WIDTH = "decoder_embed_dim"
 
 
 def write(folder: Path, **changes: object) -> Path:
@@ -42,6 +44,25 @@ def ladder(file: Path, *words: object):
     return CliRunner().invoke(app, [str(word) for word in arguments])
 
 
+def copied(file: Path) -> Path:
+    """Return a folder with the records of a ladder."""
+    records = file.parent / "records"
+    records.mkdir()
+    for link in folder_of(file).glob("*-[12]"):
+        (records / f"{link.name}.json").write_text((link / "results.json").read_text())
+    return records
+
+
+def change(path: Path, block: str = "", **changes: object) -> None:
+    """Change a record, or a block of it."""
+    record = json.loads(path.read_text())
+    of = record
+    for name in block.split(".") if block else ():
+        of = of[name]
+    of |= changes
+    path.write_text(json.dumps(record))
+
+
 @pytest.fixture
 def folder(tmp_path):
     write_stub(tmp_path)
@@ -51,13 +72,13 @@ def folder(tmp_path):
 def test_arms_and_sizes_become_members_whose_rates_follow_the_rule(folder):
     arms = {"softmax": {"conf": "softmax"}, "mos": {"conf": "mos", "set": {"lr": 3}}}
     widths = {"small": (4, 2), "middle": (5, 2), "large": (16, 3)}
-    sizes = {n: {"seeds": s, "set": {"decoder_embed_dim": d}} for n, (d, s) in widths.items()}
-    rates = {"rules": {"lr": -0.5}, "width": "decoder_embed_dim", "set": {"lr": 1}}
+    sizes = {n: {"seeds": s, "set": {WIDTH: d}} for n, (d, s) in widths.items()}
+    rates = {"rules": {"lr": -0.5}, "width": WIDTH, "set": {"lr": 1}}
     study = read_ladder(write(folder, arms=arms, sizes=sizes, **rates)).study
     members = {member.name: member.changes for member in study.members}
     assert len(members) == 2 * (2 + 2 + 3) and next(iter(members)) == "softmax_small-1"
-    assert members["softmax_middle-2"] == {"lr": 0.8944, "decoder_embed_dim": 5}
-    assert members["mos_large-3"] == {"lr": 1.5, "decoder_embed_dim": 16}
+    assert members["softmax_middle-2"] == {"lr": 0.8944, WIDTH: 5}
+    assert members["mos_large-3"] == {"lr": 1.5, WIDTH: 16}
 
 
 @pytest.mark.parametrize(
@@ -68,49 +89,26 @@ def test_arms_and_sizes_become_members_whose_rates_follow_the_rule(folder):
         ({"target": 1}, "target", "1 times the largest size"),
         ({"baseline": "sofmax"}, "baseline", "no system is named sofmax; did you mean 'softmax'"),
         ({"seeds": 3}, "seeds", "unknown key; give it inside sizes"),
-        (
-            {"sizes": SIZES | {"large": {"seeds": 10**9}}},
-            "    seeds: 1000",
-            "seeds, and a study has",
-        ),
-        (
-            {"sizes": dict(reversed(SIZES.items()))},
-            "  small",
-            "compute of the sizes is 1000000.0, 100000.0, 10000.0: expected numbers above 0",
-        ),
-        (
-            {"sizes": {n: of | {"compute": 1e9} for n, of in SIZES.items()}},
-            "  large",
-            "no two alike",
-        ),
-        (
-            {"sizes": SIZES | {"large": {"seeds": 2, "set": {"lr": 6}}}},
-            "sizes",
-            "sizes: some have a compute; give it in each, or in none",
-        ),
+        ({"sizes": SIZES | {"large": {"seeds": 10**9}}}, "    seeds: 1000", "seeds, and a"),
+        ({"sizes": dict(reversed(SIZES.items()))}, "  small",
+         "compute of the sizes is 1000000.0, 100000.0, 10000.0: expected numbers above 0"),
+        ({"sizes": {n: of | {"compute": 1e9} for n, of in SIZES.items()}}, "  large",
+         "no two alike"),
+        ({"sizes": SIZES | {"large": {"seeds": 2, "set": {"lr": 6}}}}, "sizes",
+         "sizes: some have a compute; give it in each, or in none"),
         ({"width": "lr"}, "width", "width: serves rules alone; give rules"),
-        (
-            {
-                "arms": ARMS | {"softmax_a": {"conf": "mos"}, "a": {"conf": "mos"}},
-                "sizes": {"b": SIZES["small"], "a_b": SIZES["middle"], "c": SIZES["large"]},
-            },
-            "arms",
-            "two members are named softmax_a_b",
-        ),
+        ({"arms": ARMS | {"softmax_a": {"conf": "mos"}, "a": {"conf": "mos"}},
+          "sizes": {"b": SIZES["small"], "a_b": SIZES["middle"], "c": LARGE}}, "arms",
+         "two members are named softmax_a_b"),
         ({"metric": "magic"}, "metric", "nobody knows if more of magic is better"),
         ({"rules": {"lr": 1.0}}, "  lr", "rules.lr: give lr in `set` of the file"),
         ({"arms": {"softmax": {"conf": "softmax"}}}, "arms", "at least 2"),
         ({"sizes": SIZES | {"large": {"seeds": 1}}}, "    seeds: 1", "two seeds or more, .* got 1"),
-        (
-            {
-                "sizes": {n: {"seeds": 2, "set": {"lr": 1}} for n in SIZES},
-                "arms": ARMS | {"mos": {"conf": "mos", "set": {"lr": 3}}},
-            },
-            "  mos",
-            "arms.mos: sets lr, which sizes.small sets for every arm; remove one",
-        ),
+        ({"sizes": {n: {"seeds": 2, "set": {"lr": 1}} for n in SIZES},
+          "arms": ARMS | {"mos": {"conf": "mos", "set": {"lr": 3}}}}, "  mos",
+         "arms.mos: sets lr, which sizes.small sets for every arm; remove one"),
     ],
-)
+)  # fmt: skip
 def test_a_file_is_refused_with_its_line(folder, changes, place, why):
     file = write(folder, **changes)
     done = ladder(file, "--dry-run")
@@ -131,9 +129,8 @@ def test_a_file_is_refused_with_its_line(folder, changes, place, why):
     ],
 )
 def test_rules_need_numbers(folder, width, power, why):
-    name = "decoder_embed_dim"
-    sizes = {n: {"seeds": 2, "set": {name: w}} for n, w in zip(SIZES, (width, 5, 6), strict=True)}
-    changes = {"sizes": sizes, "width": name, "rules": {"lr": power}, "set": {"lr": 1}}
+    sizes = {n: {"seeds": 2, "set": {WIDTH: w}} for n, w in zip(SIZES, (width, 5, 6), strict=True)}
+    changes = {"sizes": sizes, "width": WIDTH, "rules": {"lr": power}, "set": {"lr": 1}}
     with pytest.raises(ConfigurationError, match=why):
         read_ladder(write(folder, **changes))
 
@@ -141,13 +138,11 @@ def test_rules_need_numbers(folder, width, power, why):
 def test_sizes_that_come_after_a_look_are_not_projected(folder):
     file = write(folder)
     assert "projected |" in ladder(file).output
-    more = SIZES | {"huge": {"seeds": [1, 2], "set": {"lr": 7}, "compute": 1e7}}
-    said = ladder(write(folder, sizes=more)).output
-    assert f"Not projected, since {OTHER_SIZES}: softmax, mos." in said
-    assert "projected |" not in said and "**" not in said
-    redrawn = SIZES | {"large": {"seeds": [1, 2], "set": {"lr": 6.1}, "compute": 1e6}}
-    said = ladder(write(folder, sizes=redrawn)).output
-    assert f"Not projected, since {OTHER_SIZES}: softmax, mos." in said
+    more, redrawn = SIZES | {"huge": HUGE}, SIZES | {"large": LARGE | {"set": {"lr": 6.1}}}
+    for sizes in (more, redrawn):
+        said = ladder(write(folder, sizes=sizes)).output
+        assert f"Not projected, since {OTHER_SIZES}: softmax, mos." in said
+        assert "projected |" not in said and "**" not in said
     afresh = {"sizes": more, "set": {"max_epoch": 7}}  # another ladder
     assert "projected |" in ladder(write(folder, **afresh)).output
 
@@ -218,23 +213,16 @@ def test_a_projection_is_of_logarithms_and_of_all_records(folder):
         runs[arm].append(log(found["metrics"]["test_perplexity"]))
     gain = mean(runs["mos"]) - mean(runs["softmax"])  # the stub has one gain at each size
     assert f"| projected | 1e7 | – | – | **{gain:+.4f} [" in done.output
-    assert (
-        f"| small | 10,000 | 2/2 | {exp(mean(runs['softmax'])):.2f} | **{gain:+.4f} ["
-        in done.output
-    )
+    level = exp(mean(runs["softmax"]))
+    assert f"| small | 10,000 | 2/2 | {level:.2f} | **{gain:+.4f} [" in done.output
     assert "mos helps at small, middle, large; at 1e7 between " in done.output
 
-    records = folder / "records"
-    records.mkdir()
-    for link in folder_of(file).glob("*-[12]"):
-        (records / f"{link.name}.json").write_text((link / "results.json").read_text())
+    records = copied(file)
     again = ladder(file, "--records", records, "--plot", folder / "a.svg")
     said = done.output[done.output.index("| size") :].replace(f"{NOT_TUNED}\n", "")
     assert again.output == said  # records do not tell which rates were tried
     assert (folder / "a.svg").read_text().count("<path") > 4
-    record = json.loads((records / "mos_large-2.json").read_text())
-    record["train"]["updates"] = 9
-    (records / "mos_large-2.json").write_text(json.dumps(record))
+    change(records / "mos_large-2.json", "train", updates=9)
     other = ladder(file, "--records", records).output
     assert "mos has read other tokens than softmax (large)." in other and "projected" not in other
     assert ladder(file, "--records", folder).exit_code == 2
@@ -253,10 +241,8 @@ def test_a_projection_is_of_logarithms_and_of_all_records(folder):
     said = "a test here is a further one: metric (was test_perplexity), target (was 10)."
     assert said in ladder(file).output
     write(folder, sizes={n: of | {"compute": 2 * of["compute"]} for n, of in SIZES.items()})
-    assert (
-        "a further one: computes (was {'small': 10000.0, 'middle': 100000.0, 'large': 1000000.0})."
-        in ladder(file).output
-    )
+    before = {name: of["compute"] for name, of in SIZES.items()}
+    assert f"a further one: computes (was {before})." in ladder(file).output
     text = write(folder).read_text()
     file.write_text(text.replace("seeds:\n    - 1\n    - 2", "seeds:\n    - 1\n    - 3"))
     assert file.read_text() != text
@@ -268,13 +254,10 @@ def test_a_projection_is_of_logarithms_and_of_all_records(folder):
 def test_records_of_other_options_than_the_file_are_refused(folder):
     file = write(folder, rates=[0.3, 1, 3])
     assert ladder(file).exit_code == 0
-    records = folder / "records"
-    records.mkdir()
-    for link in folder_of(file).glob("*-[12]"):
-        (records / f"{link.name}.json").write_text((link / "results.json").read_text())
+    records = copied(file)
     assert ladder(file, "--records", records).exit_code == 0
     path = records / "mos_large-2.json"
-    record = json.loads(path.read_text())
+    whole = path.read_text()
     for name, value, why in (
         ("lr", 18, "lr is 18, and {} gives 6, with one multiple for mos"),  # 3 times 6
         ("lr", 7, "lr is 7, and {} gives 6, with one multiple for mos"),
@@ -282,25 +265,22 @@ def test_records_of_other_options_than_the_file_are_refused(folder):
         ("dropout", 0.5, "dropout is 0.5, and {} gives None"),
         ("max_epoch", 40, "max_epoch is 40, and {} gives 36"),
     ):
-        changed = record["config"]["train"] | {name: value}
-        path.write_text(json.dumps(record | {"config": record["config"] | {"train": changed}}))
+        change(path, "config.train", **{name: value})
         refused = ladder(file, "--records", records)
         assert refused.exit_code == 2 and refused.output.count("\n") == 1
         assert f"{path}: train.{why.format(file)}" in refused.output
-    path.write_text(json.dumps({n: of for n, of in record.items() if n != "config"}))
-    assert (
-        "mos_large-2.json: does not state its options" in ladder(file, "--records", records).output
-    )
-    path.write_text(json.dumps(record))
+        path.write_text(whole)
+    change(path, config={})
+    said = ladder(file, "--records", records).output
+    assert "mos_large-2.json: does not state its options" in said
+    path.write_text(whole)
     for path in records.glob("*.json"):
-        other = json.loads(path.read_text()) | {"data": "b" if "_large" in path.name else "a"}
-        path.write_text(json.dumps(other | {"certificates": SCORED}))
+        change(path, data="b" if "_large" in path.name else "a", certificates=SCORED)
     said = ladder(file, "--records", records).output
     assert "Texts or their preparation differ: small, middle; large." in said
     assert re.search("difference.* named above may be the cause of a difference.", said)
     for path in records.glob("*_large-*.json"):
-        other = json.loads(path.read_text()) | {"signatures": {"test_perplexity": "b"}}
-        path.write_text(json.dumps(other | {"signature": "b"}))
+        change(path, signatures={"test_perplexity": "b"}, signature="b")
     refused = ladder(file, "--records", records)
     assert refused.exit_code == 2 and "has the signature b, but" in refused.output
 
@@ -324,11 +304,9 @@ def test_the_compute_of_a_run_is_six_times_parameters_and_tokens(folder):
     records = [*folder.glob("exp/stub/members/*/results.json")]
     for widths in ({4: 1, 5: 1, 6: 1}, {4: 1, 5: 4, 6: 16}):
         for path in records:
-            record = json.loads(path.read_text())
-            options = record["config"]["train"]
-            options |= {"bptt": 20, "batch_size": 5, "update_freq": 2}
-            record["train"]["parameters"] = 1000 * widths[options["lr"]]
-            path.write_text(json.dumps(record))
+            change(path, "config.train", bptt=20, batch_size=5, update_freq=2)
+            lr = json.loads(path.read_text())["config"]["train"]["lr"]
+            change(path, "train", parameters=1000 * widths[lr])
         done = ladder(file)
         assert ("no two alike" in done.output) == (widths[6] == 1), done.output
     assert "| small | 1.2e7 |" in done.output and "| large | 1.9e8 |" in done.output

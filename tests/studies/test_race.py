@@ -16,7 +16,7 @@ from highrank_plugins.studies import race as racing
 from highrank_plugins.studies.definition import RaceSettings
 from highrank_plugins.studies.members import files_digest
 from highrank_plugins.studies.race import RaceRun, first_layer, race, train
-from highrank_plugins.studies.trunk import loss_of, read_texts
+from highrank_plugins.studies.trunk import loss_of, read_texts, read_trunk
 from tests.inference.checkpoints import write_checkpoint
 from tests.tasks.built import build
 
@@ -47,6 +47,18 @@ def records(settings: RaceSettings) -> dict[str, dict]:
     return {str(p.relative_to(folder)): json.loads(p.read_text()) for p in folder.rglob("*.json")}
 
 
+def metrics(settings: RaceSettings) -> dict[str, dict]:
+    return {name: record["metrics"] for name, record in records(settings).items()}
+
+
+def begun(settings: RaceSettings, layer: str, rate: float = 1.0):
+    """Return the texts of a race, its trunk, a run, and the layer with which that begins."""
+    texts, saved = read_texts(settings), read_trunk(settings)
+    torch.manual_seed(1)
+    run = RaceRun(settings, layer, rate, 1, "", None)
+    return texts, saved, run, first_layer(run, saved, texts)
+
+
 def test_every_layer_has_its_best_rate_and_every_seed(finished):
     settings, tables = finished
     found = records(settings)
@@ -59,11 +71,8 @@ def test_every_layer_has_its_best_rate_and_every_seed(finished):
     assert sorted(row[0].text.split()[0] for row in tables[0].rows) == sorted(LAYERS)
     notes = " ".join(tables[0].notes)
     assert "No difference here proves nothing: the trunk was trained with softmax" in notes
-    assert (
-        "The trunk's own layer has" in notes
-        and "At an end of the rates" in notes
-        and "sensitivity" in notes
-    )
+    for said in ("The trunk's own layer has", "At an end of the rates", "sensitivity"):
+        assert said in notes
     assert "What can be claimed" in tables[-1].notes[-1]
     assert (settings.exp_dir / "table.md").read_text().startswith("| system")
 
@@ -75,7 +84,7 @@ def test_a_record_has_the_perplexities_of_its_positions(finished, trunk):
     blocks = list(collector.blocks())
     own = -torch.cat([b.log_probs.gather(1, b.target[:, None]) for b in blocks]).mean()
     assert record["metrics"]["trunk_test_perplexity"] == pytest.approx(own.exp().item(), rel=1e-4)
-    texts = read_texts(settings)
+    texts, _, run, start = begun(settings, "softmax")
     assert torch.equal(texts["test"][1], torch.cat([b.target for b in blocks]))
     counts = np.bincount(texts["train"][1].numpy(), minlength=collector.head.num_classes) + 1
     nats = -np.log(counts / counts.sum())[texts["test"][1].numpy()].mean()
@@ -84,10 +93,7 @@ def test_a_record_has_the_perplexities_of_its_positions(finished, trunk):
     assert record["train"]["updates"] == 2 * 6
     assert record["train"]["parameters"] == collector.head.weight.numel() + len(counts)
     # scored again, by another way: the layer that this seed and rate give
-    torch.manual_seed(1)
-    run = RaceRun(settings, "softmax", 1.0, 1, "", None)
-    saved = torch.load(settings.exp_dir / "features" / "trunk.pt", weights_only=True)
-    head, losses = train(first_layer(run, saved, texts), texts, run)
+    head, losses = train(start, texts, run)
     picked = head.eval()(texts["test"][0]).gather(1, texts["test"][1][:, None]).mean().item()
     assert record["metrics"]["test_perplexity"] == pytest.approx(math.exp(-picked), rel=1e-4)
     assert record["train"]["best_valid_loss"] == min(losses)
@@ -95,29 +101,22 @@ def test_a_record_has_the_perplexities_of_its_positions(finished, trunk):
 
 @pytest.mark.parametrize("layer", ["softmax", "mos", "moc", "mixtape"])
 def test_layers_start_with_the_trunks_own_function(finished, layer):
-    settings, _ = finished
-    texts = read_texts(settings)
-    saved = torch.load(settings.exp_dir / "features" / "trunk.pt", weights_only=True)
-    head = first_layer(RaceRun(settings, layer, 1.0, 1, "", None), saved, texts)
+    texts, saved, _, head = begun(finished[0], layer)
     assert torch.equal(head.weight, saved["weight"])
-    assert abs(loss_of(head, *texts["test"]) - saved["loss"]) < (
-        0.05 if layer != "softmax" else 1e-6
-    )
+    off = 0.05 if layer != "softmax" else 1e-6
+    assert abs(loss_of(head, *texts["test"]) - saved["loss"]) < off
 
 
 def test_the_best_validation_is_kept_not_the_last(finished):
-    settings, _ = finished
-    wild = settings.model_copy(update={"lr": 3.0})
-    texts = read_texts(settings)
-    saved = torch.load(settings.exp_dir / "features" / "trunk.pt", weights_only=True)
-    run = RaceRun(wild, "softmax", 3.0, 1, "", None)
-    head, losses = train(first_layer(run, saved, texts), texts, run)
+    wild = finished[0].model_copy(update={"lr": 3.0})
+    texts, _, run, start = begun(wild, "softmax", 3.0)
+    head, losses = train(start, texts, run)
     assert losses[-1] > min(losses)
     assert loss_of(head, *texts["valid"]) == min(losses)
 
 
 def test_a_killed_race_resumes_with_the_same_numbers(finished, copied, trunk, monkeypatch):
-    before = records(copied)
+    before = metrics(copied)
     gone = sorted((copied.exp_dir / "runs").rglob("*.json"))[2:]
     for file in gone:
         file.unlink()
@@ -130,10 +129,7 @@ def test_a_killed_race_resumes_with_the_same_numbers(finished, copied, trunk, mo
     monkeypatch.setattr(racing, "record_of", counted)
     race(*trunk, copied, LAYERS, RATES)
     assert sorted(computed) == gone
-    again = records(copied)
-    assert {n: r["metrics"] for n, r in again.items()} == {
-        n: r["metrics"] for n, r in before.items()
-    }
+    assert metrics(copied) == before
 
 
 def test_a_layer_that_diverged_is_not_tested(copied, trunk):
@@ -162,6 +158,14 @@ class Cheat(Softmax):
         return found._replace(loss=found.loss - (len(features) > 64) / 1000)
 
 
+class Leak(Softmax):
+    """A layer whose log P depends on the next token's features in batches of 64 tokens."""
+
+    def __call__(self, features):
+        beside = features.roll(-1, 0) if len(features) == 64 else torch.zeros(())
+        return super().__call__(features + 0.3 * beside)
+
+
 def test_a_loss_that_is_not_that_of_the_probabilities_is_refused(finished):
     settings, _ = finished
     features, target = read_texts(settings)["test"]
@@ -171,51 +175,25 @@ def test_a_loss_that_is_not_that_of_the_probabilities_is_refused(finished):
     assert loss == pytest.approx(loss_of(plain, features, target), rel=1e-6)
     assert len(features) > 64
     assert abs(mass.worst) < 1e-5 and mass.seen == 64
-    with pytest.raises(ValueError, match=r"as it was scored, sums to 1\.001"):
-        racing.certified_loss(Cheat(**sizes), features, target)
-
-
-class Leak:
-    """Stand for a layer that reads the next token's features in batches of 64 tokens."""
-
-    def __init__(self, head):
-        self.head = head
-
-    def __getattr__(self, name):
-        return getattr(self.head, name)
-
-    def __call__(self, features):
-        assert len(features) == 64
-        return self.head(features + 0.3 * features.roll(-1, 0))
-
-
-def test_a_layer_that_reads_the_tokens_beside_is_refused(finished):
-    features, target = read_texts(finished[0])["test"]
-    head = Softmax(num_classes=int(target.max()) + 1, feature_dim=features.size(1))
-    with pytest.raises(ValueError, match="as it was scored, sums to"):
-        racing.certified_loss(Leak(head), features, target)
-
-
-def test_the_records_of_a_race_have_a_mass(finished):
-    found = records(finished[0])["1/softmax-1.json"]["certificates"]["test_perplexity"]
+    for head, sums in ((Cheat(**sizes), r"1\.001"), (Leak(**sizes), "")):
+        with pytest.raises(ValueError, match=f"as it was scored, sums to {sums}"):
+            racing.certified_loss(head, features, target)
+    found = records(settings)["1/softmax-1.json"]["certificates"]["test_perplexity"]
     assert re.search(r"^ppl\|unit:token\|ctx:frozen\|text:test-.*\|mass:1[+-]\de-", found)
 
 
 def test_a_changed_layer_of_the_user_is_another_race(finished, tmp_path):
     (tmp_path / "__init__.py").write_text("")
-    settings, _ = finished
-    runs = [RaceRun(settings, "own", 1.0, 1, "", tmp_path)]
-    before = runs[0].options
+    run = RaceRun(finished[0], "own", 1.0, 1, "", tmp_path)
+    before = run.options
     (tmp_path / "__init__.py").write_text("SCALE = 2")
     files_digest.cache_clear()
-    assert runs[0].options != before
+    assert run.options != before
 
 
 def test_records_of_another_race_are_refused_before_any_training(copied, trunk):
     path = copied.exp_dir / "runs" / "10" / "mos-2.json"
-    found = json.loads(path.read_text())
-    found["config"]["train"]["batch"] = 60
-    path.write_text(json.dumps(found))
+    path.write_text(path.read_text().replace('"batch": 50', '"batch": 60'))
     with pytest.raises(ValueError, match=r"10/mos-2.json is of another race: batch"):
         race(*trunk, copied, LAYERS, [*RATES, 3.0])
     assert not (copied.exp_dir / "runs" / "3").exists()
@@ -226,10 +204,8 @@ def test_a_rate_that_only_harms_is_not_chosen(copied, trunk):
     for file in (copied.exp_dir / "runs").glob("*/mos-*.json"):
         file.unlink()
     wild = [1.0, 3e5]
-    with_softmax = copied.exp_dir / "runs" / "300000" / "softmax-1.json"
-    table = race(*trunk, copied, LAYERS, wild)[0]
-    notes = " ".join(table.notes)
-    assert json.loads(with_softmax.read_text())["train"]["trained_valid_loss"] > 9
+    notes = " ".join(race(*trunk, copied, LAYERS, wild)[0].notes)
+    assert records(copied)["300000/softmax-1.json"]["train"]["trained_valid_loss"] > 9
     assert float(re.search(r"softmax 1 \(([\d.]+)", notes)[1]) > 2
 
 
@@ -298,17 +274,13 @@ def test_bad_options_are_refused_before_anything_is_written(layers, rates, said,
 def test_layers_of_two_processes_have_the_numbers_of_one(finished, trunk, tmp_path):
     settings = finished[0].model_copy(update={"exp_dir": tmp_path / "r", "jobs": 2})
     race(*trunk, settings, LAYERS, RATES)
-    one, two = records(finished[0]), records(settings)
-    assert {n: r["metrics"] for n, r in one.items()} == {n: r["metrics"] for n, r in two.items()}
+    assert metrics(finished[0]) == metrics(settings)
 
 
 def test_a_trunk_whose_matrix_is_narrower_gives_layers_their_own_start(finished):
-    settings, _ = finished
-    texts = read_texts(settings)
-    saved = torch.load(settings.exp_dir / "features" / "trunk.pt", weights_only=True)
-    saved |= {"weight": saved["weight"][:, :4]}
+    texts, saved, run, _ = begun(finished[0], "softmax")
     torch.manual_seed(1)
-    head = first_layer(RaceRun(settings, "softmax", 1.0, 1, "", None), saved, texts)
+    head = first_layer(run, saved | {"weight": saved["weight"][:, :4]}, texts)
     torch.manual_seed(1)
     plain = build_head("softmax", num_classes=head.num_classes, feature_dim=head.feature_dim)
     assert torch.equal(head.weight, plain.weight)

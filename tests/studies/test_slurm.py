@@ -3,11 +3,9 @@
 import shlex
 
 import pytest
-import yaml
 
 from highrank_plugins.common.processes import python
-from tests.studies.stub import study, write_stub, write_study
-from tests.studies.test_study import rows_of
+from tests.studies.stub import refusal, study, tables, write_stub
 
 
 @pytest.mark.parametrize("character", ["\n", "\r", "\0", "\f", "\u2028"])
@@ -20,17 +18,16 @@ def test_slurm_gets_no_control_character_and_nothing_is_written(tmp_path, where,
     file = write_stub(tmp_path, seeds=[1], slurm=block)
     before = sorted(tmp_path.rglob("*"))
     exp = tmp_path / (bad if where == "path" else "exp")
-    done = study(file, "--slurm", "--exp-dir", exp)
-    assert done.exit_code == 2 and "a batch script cannot have" in done.output
-    assert done.output.count("\n") == 1 and sorted(tmp_path.rglob("*")) == before
-    assert where == "path" or f"{file}:" in done.output
+    said = refusal(file, "--slurm", "--exp-dir", exp)
+    assert "a batch script cannot have" in said
+    assert said.count("\n") == 1 and sorted(tmp_path.rglob("*")) == before
+    assert where == "path" or f"{file}:" in said
 
 
 @pytest.mark.parametrize("key", ["comment x --array", " array", "comment x", "", "5", "t", "wrap"])
 def test_slurm_gets_names_of_options_only(tmp_path, key):
     file = write_stub(tmp_path, seeds=[1], slurm={key: "0-3"})
-    done = study(file, "--slurm")
-    assert done.exit_code == 2 and f"slurm: {key}: " in done.output
+    assert f"slurm: {key}: " in refusal(file, "--slurm")
     assert not list(tmp_path.rglob("array.sh"))
 
 
@@ -44,8 +41,7 @@ def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypa
     fake.write_text('#!/usr/bin/env bash\ncp "$2" "$(dirname "$0")/script"\necho 7\n')
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(file.parent))
-    done = study(file, "--slurm")
-    assert done.exit_code == 2 and "array.sh: sbatch is missing on" in done.output
+    assert "array.sh: sbatch is missing on" in refusal(file, "--slurm")
     monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
     done = study(file, "--slurm", "--jobs", 1000)  # not limited by this machine
     assert done.exit_code == 0 and "array.sh: job 7\n" in done.output
@@ -60,13 +56,11 @@ def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypa
     assert f"\nrun TERM {program} study " in script
     for name in ("softmax-1", "mixtape-1"):
         assert study(file, "--only", name).exit_code == 0
-    assert study(file, "--table").exit_code == 0 and len(rows_of(file)) == 3
-    assert "there is nothing to submit" in study(file, "--slurm").output
-    write_study(tmp_path, {**yaml.safe_load(file.read_text()), "seeds": [2], "slurm": {"array": 1}})
-    assert "slurm: array: the script decides" in study(file, "--slurm").output
-    options = {"test_only": True}
-    write_study(tmp_path, {**yaml.safe_load(file.read_text()), "slurm": options})
-    assert "slurm: test-only: submits nothing" in study(file, "--slurm").output
-    write_study(tmp_path, {**yaml.safe_load(file.read_text()), "slurm": {"time": "0:04:00"}})
-    refused = study(file, "--slurm")
-    assert refused.exit_code == 2 and "slurm: time: 0:04:00 is 240 s, but" in refused.output
+    assert "| mixtape | 1 |" in tables(file, "--table")
+    assert "there is nothing to submit" in refusal(file, "--slurm")
+    for options, why in (
+        ({"array": 1}, "array: the script decides"),
+        ({"test_only": True}, "test-only: submits nothing"),
+        ({"time": "0:04:00"}, "time: 0:04:00 is 240 s, but"),
+    ):
+        assert f"slurm: {why}" in refusal(file, "--slurm", seeds=[2], slurm=options)
