@@ -7,24 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
-from highrank_plugins.analysis.statistics import (
-    Ranking,
-    Summary,
-    pearson,
-    ranking,
-    smallest_effect,
-    summarise,
-)
+from highrank_plugins.analysis import statistics
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.reports.tables import NOTHING, Cell, Table, number
+from highrank_plugins.results import doubts
 from highrank_plugins.results.comparison import Compared, ComparedSystem, Comparison, is_wild
-from highrank_plugins.results.doubts import (
-    Record,
-    doubt_notes,
-    incomparable,
-    systems_below_floor,
-    texts,
-)
 from highrank_plugins.results.metrics import COSTS, Metric, metric_named
 from highrank_plugins.results.published import published_rows
 from highrank_plugins.results.record import (
@@ -106,7 +93,7 @@ def claim(compared: Compared) -> str:
     return f"What can be claimed, {of}: {'; '.join(said)}{but}."
 
 
-def _by_score(compared: Compared) -> tuple[Compared, Ranking | None]:
+def _by_score(compared: Compared) -> tuple[Compared, statistics.Ranking | None]:
     """Return the comparison with its systems sorted, and the places of the first; None without."""
     metric, systems = metric_named(compared.metric), compared.systems
     if not metric.better:  # nobody knows which is the first
@@ -114,19 +101,21 @@ def _by_score(compared: Compared) -> tuple[Compared, Ranking | None]:
 
     def place(one: ComparedSystem) -> float:
         found = one.summary(metric.name)
-        score = found.mean if isinstance(found, Summary) else found
+        score = found.mean if isinstance(found, statistics.Summary) else found
         return math.inf if score is None else -metric.better * score
 
     tested = [one for one in systems if one.comparison or one.name == compared.baseline]
     if len(tested) < 2:
         return replace(compared, systems=sorted(systems, key=place)), None
     runs = [one.given or one.values(metric.name) for one in tested]
-    found = ranking(runs, metric.better, compared.alpha, compared.test)
+    found = statistics.ranking(runs, metric.better, compared.alpha, compared.test)
     others = sorted((one for one in systems if one not in tested), key=place)
     return replace(compared, systems=[*(tested[i] for i in found.order), *others]), found
 
 
-def _tested(compared: Compared, ranked: Ranking | None, timed: bool, all_tests: bool) -> Table:
+def _tested(
+    compared: Compared, ranked: statistics.Ranking | None, timed: bool, all_tests: bool
+) -> Table:
     metric, systems = metric_named(compared.metric), compared.systems
     tests = [one.comparison for one in systems]
     tested = sum(test is not None for test in tests)
@@ -160,7 +149,7 @@ def _tested(compared: Compared, ranked: Ranking | None, timed: bool, all_tests: 
 
 
 def _test_notes(
-    compared: Compared, ranked: Ranking | None, tested: int, shows_p: bool
+    compared: Compared, ranked: statistics.Ranking | None, tested: int, shows_p: bool
 ) -> Iterator[str]:
     """Yield which tests are behind places and lines, and which behind bold and p."""
     test, base = _TESTS[compared.test.name], compared.baseline
@@ -190,7 +179,7 @@ def _name(one: ComparedSystem, baseline: str | None) -> Cell:
     return Cell(f"{one.name}{mark}", values={"system": one.name})
 
 
-def _places(ranked: Ranking, systems: int) -> list[Cell]:
+def _places(ranked: statistics.Ranking, systems: int) -> list[Cell]:
     """Return a cell of places for each system, in order; its group lies between two lines."""
     cells = []
     for row, index in enumerate(ranked.order):
@@ -209,12 +198,12 @@ def _least_difference(metric: Metric, compared: Compared, tested: int) -> str:
     every = [one for one in compared.systems if one.comparison or one.name == compared.baseline]
     wild = [one for one in every if is_wild(one, metric.name)]
     seen = [one for one in every if one not in wild] or every
-    runs = [summarise(one.given or one.values(metric.name)) for one in seen]
+    runs = [statistics.summarise(one.given or one.values(metric.name)) for one in seen]
     squares = sum((of.n - 1) * of.sd**2 for of in runs)
     deviation = math.sqrt(squares / sum(of.n - 1 for of in runs))
     seeds = min(of.n for of in runs)
     level = compared.test.level(compared.alpha / tested)
-    least = metric.shown(deviation * smallest_effect(seeds, level))
+    least = metric.shown(deviation * statistics.smallest_effect(seeds, level))
     others = f", but for {', '.join(one.name for one in wild)}" if wild and seen != every else ""
     return f"{seeds} seeds would find a true difference of {least} in 80 % of studies{others}."
 
@@ -225,7 +214,7 @@ def _summary(metric: Metric, system: ComparedSystem, alpha: float = 0.0) -> Cell
     if found is None:
         return NOTHING
     names = f"{metric.name} mean", f"{metric.name} sd"
-    if not isinstance(found, Summary):
+    if not isinstance(found, statistics.Summary):
         return Cell(format(found, metric.format), values={names[0]: found, names[1]: ""})
     bold = test is not None and test.holm < alpha and test.difference * metric.better > 0
     text = f"{metric.shown(found.mean)} ± {metric.shown(found.sd)}"
@@ -283,10 +272,10 @@ def runs_table(paths: Sequence[Path]) -> Table:
         ]
         for run, record in runs.items()
     ]
-    systems: dict[str, list[Record]] = {run: [record] for run, record in runs.items()}
-    apart = list(filter(None, [*incomparable(systems), texts(systems)]))
-    last = NO_CLAIM if apart or systems_below_floor(systems) else CLAIM
-    notes = [*doubt_notes(systems), *apart, *[last][: len(rows) - 1]]
+    systems: dict[str, list[doubts.Record]] = {run: [record] for run, record in runs.items()}
+    apart = list(filter(None, [*doubts.incomparable(systems), doubts.texts(systems)]))
+    last = NO_CLAIM if apart or doubts.systems_below_floor(systems) else CLAIM
+    notes = [*doubts.doubt_notes(systems), *apart, *[last][: len(rows) - 1]]
     headings = ["run", *(of.title for of in (*scores, *costs)), "cores", "torch", "revision"]
     # each note is a paragraph
     return Table("", headings, rows, ["\n\n".join(notes)] if notes else [])
@@ -323,7 +312,7 @@ def correlation_table(
         raise ValueError(
             f"{len(points)} models with their own configuration{where}: a correlation needs three"
         )
-    found = pearson(*zip(*points.values(), strict=True))
+    found = statistics.pearson(*zip(*points.values(), strict=True))
     of = metric_named(x), metric_named(y)
     rows = [
         [Cell(name), *(number(a, one.format, one.name) for a, one in zip(at, of, strict=True))]

@@ -12,8 +12,6 @@ from highrank_plugins.analysis.components import (
     slope_statistics,
 )
 from highrank_plugins.analysis.divergence import (
-    PredictionSums,
-    mean_kld_of_sums,
     mean_pairwise_kld,
 )
 from highrank_plugins.analysis.predictions import (
@@ -95,12 +93,6 @@ DIVERGENCES = [
     ),
     (lambda: mean_pairwise_kld([]), "no blocks"),
     (lambda: mean_pairwise_kld([P[:0]]), "no rows"),
-    (
-        lambda: mean_kld_of_sums(
-            PredictionSums.of([P]), PredictionSums.of([log_probs(3, classes=5)])
-        ),
-        "P has 20 classes, but Q has 5",
-    ),
 ]
 PREDICTIONS = [
     (lambda: target_ranks(LOG_PROBS[0], TARGET), r"log_probs: expected .*\(4,\)"),

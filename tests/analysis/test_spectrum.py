@@ -1,12 +1,22 @@
-"""Singular values of blocks are those of the whole matrix; each method says what it can see."""
+"""Singular values of blocks are those of the whole matrix; ranks, entropy and decay by theory."""
 
+import math
 import subprocess
 import sys
 
 import pytest
 import torch
 
-from highrank_plugins.analysis.spectrum import press_rank, spectrum, triangle
+from highrank_plugins.analysis.spectrum import (
+    effective_rank,
+    press_rank,
+    press_tolerance,
+    spectral_decay,
+    spectral_entropy,
+    spectrum,
+    triangle,
+)
+from highrank_plugins.heads import build_head
 from tests.largest_tensor import Largest
 
 ROWS, WIDTH = 83, 20
@@ -137,3 +147,79 @@ def test_the_whole_matrix_is_never_in_memory(method, numbers):
         found = spectrum(blocks, method=method)
     assert found.shape == (2000, WIDTH)
     assert seen.numel == 2 * numbers  # of float32; these are float64
+
+
+def values(*numbers):
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def test_press_rank_counts_what_lies_above_the_tolerance():
+    shape = (50, 49)  # √(50 + 49 + 1) / 2 = 5
+    eps = torch.finfo(torch.float32).eps
+    assert press_tolerance(2.0, shape, torch.float32) == pytest.approx(10 * eps, rel=1e-15)
+    s = values(2.0, 1.0, 10.1 * eps, 10 * eps, 9.9 * eps)
+    assert press_rank(s, shape, torch.float32) == 3
+    assert press_rank(s.flip(0), shape, torch.float32) == 3
+    assert press_rank(s, shape, torch.float64) == 5
+    assert press_rank(values(0.0, 0.0), shape, torch.float64) == 0
+
+
+@pytest.mark.parametrize(
+    ("eps", "rank"), [(0.9, 1), (0.41, 1), (0.39, 2), (0.11, 2), (0.09, 3), (1e-6, 4), (1e-30, 5)]
+)
+def test_effective_rank_equals_values_computed_by_hand(eps, rank):
+    s = values(0.6, 0.3, 0.0999, 0.0001, 1e-20).sqrt()  # squares sum to 1
+    assert effective_rank(s, eps) == rank
+    assert effective_rank(s.flip(0), eps) == rank
+    assert effective_rank(torch.zeros(3), eps) == 0
+
+
+def test_spectral_entropy_equals_values_computed_by_hand():
+    assert spectral_entropy(torch.ones(7)) == pytest.approx(math.log(7), rel=1e-12)
+    assert spectral_entropy(values(3.0, 0.0)) == 0
+    expected = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert spectral_entropy(values(3.0, 1.0)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_decay_is_the_exponent_of_the_squares():
+    index = torch.arange(1, 101, dtype=torch.float64)
+    assert spectral_decay(5 * index**-0.7) == pytest.approx(1.4, rel=1e-12)
+    bent = torch.cat([index[:50] ** -0.5, torch.zeros(50)])
+    assert spectral_decay(bent, last=50) == pytest.approx(1.0, rel=1e-12)
+    assert spectral_decay(torch.ones(4)) == pytest.approx(0, abs=1e-15)
+
+
+CONTEXTS, CLASSES, FEATURES, DIM = 150, 60, 8, 5
+
+
+def rank(name, bias=True, **options):
+    torch.manual_seed(1)
+    size = DIM if name == "softmax" else FEATURES
+    head = build_head(name, num_classes=CLASSES, feature_dim=size, embed_dim=DIM, bias=bias,
+                      **options).double().eval()  # fmt: skip
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter)
+    with torch.no_grad():
+        log_probs = head(2 * torch.randn(CONTEXTS, size, dtype=torch.float64))
+    return spectrum(log_probs.split(64)).press_rank()
+
+
+def test_one_softmax_of_linear_logits_has_rank_d_plus_2():
+    assert rank("softmax") == rank("moc", components=3) == DIM + 2
+    assert rank("softmax", bias=False) == rank("moc", bias=False, components=3) == DIM + 1
+
+
+def test_a_mixture_of_softmaxes_has_full_rank():
+    assert rank("mos", components=3) == CLASSES
+    assert rank("mos", components=1) == DIM + 2
+
+
+@pytest.mark.parametrize("pointwise", ["sigsoftmax", "gss", "plif"])
+def test_pointwise_functions_raise_the_rank(pointwise):
+    assert rank("softmax", pointwise=pointwise) == CLASSES
+
+
+def test_mixtape_has_a_bounded_rank_in_its_rare_columns_only():
+    assert rank("mixtape", frequent=0) == DIM + 2
+    assert rank("mixtape", frequent=20) == 20 + DIM + 2
+    assert rank("mixtape", frequent=CLASSES) == CLASSES
