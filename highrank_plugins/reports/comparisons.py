@@ -14,10 +14,7 @@ from highrank_plugins.results import doubts
 from highrank_plugins.results.comparison import Compared, ComparedSystem, Comparison, is_wild
 from highrank_plugins.results.metrics import COSTS, Metric, metric_named
 from highrank_plugins.results.published import published_rows
-from highrank_plugins.results.record import (
-    RESULTS,
-    load_record,
-)
+from highrank_plugins.results.record import RESULTS, load_record
 from highrank_plugins.results.results_table import metrics_of, numbers_of, read_records
 from highrank_plugins.results.verdicts import judge
 

@@ -6,11 +6,7 @@ import pytest
 import torch
 
 from highrank_plugins.analysis import predictions
-from highrank_plugins.analysis.predictions import (
-    Band,
-    perplexity_by_band,
-    target_ranks,
-)
+from highrank_plugins.analysis.predictions import Band, perplexity_by_band, target_ranks
 
 PROBS = torch.tensor(
     [[0.1, 0.5, 0.2, 0.2], [0.25, 0.25, 0.25, 0.25], [0.7, 0.1, 0.1, 0.1], [0.0, 0.0, 0.5, 0.5]],

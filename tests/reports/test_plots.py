@@ -12,17 +12,7 @@ from typer.testing import CliRunner
 from highrank_plugins.cli import app
 from highrank_plugins.common.formatting import Bars, Lines
 from highrank_plugins.heads import head_names, pointwise_names
-from highrank_plugins.reports.plots import (
-    COLOURS,
-    MOST_LABELS,
-    colour_of,
-    data_uri,
-    draw,
-    layer_of,
-    markers_of,
-    rendered,
-    study_figures,
-)
+from highrank_plugins.reports import plots
 from highrank_plugins.results.comparison import compare_records
 
 CURVES = Lines({"one": ([1, 2, 3], [1, 10, 100]), "&": ([1, 3], [2, 2])}, "A < B", ("x", "y"))
@@ -30,7 +20,7 @@ SHARES = Bars({"mean": {"a": 1.0, "b": 4.0}, "top": {"a": 2.0, "b": 3.0}}, "Shar
 
 
 def axes_of(figure):
-    (plot,) = rendered(figure).axes
+    (plot,) = plots.rendered(figure).axes
     return plot
 
 
@@ -65,23 +55,23 @@ def test_many_bars_have_few_labels():
     figure = Bars({"": {f"{i:,}": 1.0 for i in range(1000, 1060)}}, "t", ("x", "y"))
     plot = axes_of(figure)
     assert len(plot.patches) == 60
-    assert len(plot.get_xticks()) <= MOST_LABELS
+    assert len(plot.get_xticks()) <= plots.MOST_LABELS
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_values_that_are_not_finite_leave_gaps(value):
-    rendered(Bars({"": {"a": 1.0, "b": value}}, "t", ("x", "y"))).canvas.draw()
-    rendered(Lines({"c": ([1, 2, 3], [1.0, value, 2])}, "t", ("x", "y"), "log")).canvas.draw()
+    plots.rendered(Bars({"": {"a": 1.0, "b": value}}, "t", ("x", "y"))).canvas.draw()
+    plots.rendered(Lines({"c": ([1, 2, 3], [1.0, value, 2])}, "t", ("x", "y"), "log")).canvas.draw()
 
 
 def test_a_figure_on_a_page_is_an_image_of_the_same_bytes():
-    kind, _, content = data_uri(CURVES).partition(",")
+    kind, _, content = plots.data_uri(CURVES).partition(",")
     assert kind == "data:image/svg+xml;base64" and b"A &lt; B" in b64decode(content)
-    assert data_uri(CURVES) == f"{kind},{content}"
+    assert plots.data_uri(CURVES) == f"{kind},{content}"
 
 
 def test_a_file_is_written(tmp_path):
-    draw(tmp_path / "new" / "a.png", CURVES)
+    plots.draw(tmp_path / "new" / "a.png", CURVES)
     assert imread(tmp_path / "new" / "a.png").shape[2] == 4
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.png"]
 
@@ -120,35 +110,37 @@ def records(tmp_path):
 
 
 def test_every_layer_has_a_colour_of_its_own():
-    names = {*head_names(), *pointwise_names()} & COLOURS.keys()
+    names = {*head_names(), *pointwise_names()} & plots.COLOURS.keys()
     assert {"softmax", "mos", "moc", "mixtape", "plif", "gss", "sigsoftmax"} == names
-    assert len({*COLOURS.values()}) == len(COLOURS)
-    assert [layer_of(name) for name in ("mos_k15", "small/plif", "mos_sigsoftmax")] == [
+    assert len({*plots.COLOURS.values()}) == len(plots.COLOURS)
+    assert [plots.layer_of(name) for name in ("mos_k15", "small/plif", "mos_sigsoftmax")] == [
         "mos",
         "plif",
         "mos",
     ]
-    assert colour_of("ours") not in COLOURS.values()
+    assert plots.colour_of("ours") not in plots.COLOURS.values()
 
 
 def test_variants_have_markers_and_values_of_an_option_share_one():
-    found = markers_of(["mos", "mos_scaled", "mixtape", "mixtape_scaled", "moc_k2", "moc_k15"])
+    found = plots.markers_of(
+        ["mos", "mos_scaled", "mixtape", "mixtape_scaled", "moc_k2", "moc_k15"]
+    )
     assert found["mos"] == found["mixtape"] != found["mos_scaled"] == found["mixtape_scaled"]
     assert found["moc_k2"] == found["moc_k15"]
 
 
 def legend(figure):
-    (plot,) = rendered(figure).axes
+    (plot,) = plots.rendered(figure).axes
     return [text.get_text() for text in plot.get_legend().texts]
 
 
 def test_rank_and_metric_are_plotted_over_an_option(records):
-    rank, perplexity = study_figures(compare_records(records), "head_components")
+    rank, perplexity = plots.study_figures(compare_records(records), "head_components")
     assert rank.scale == "log" and perplexity.scale == "linear"
     assert rank.axes == ("components K", "rank of the log-probabilities (Press)")
     assert perplexity.connected == [["mos_k2", "mos_k5"]]
     assert legend(perplexity) == ["moc_k2", "softmax", "mos"]  # by height; a curve has its layer
-    (scatter,) = study_figures(compare_records(records), "test_rank")
+    (scatter,) = plots.study_figures(compare_records(records), "test_rank")
     assert scatter.scale == "logx" and scatter.axes[1] == "test perplexity (lower is better)"
     assert legend(scatter) == ["moc_k2", "softmax", "mos_k2", "mos_k5"]
 
@@ -158,12 +150,12 @@ def test_a_baseline_without_the_option_is_a_line_across(records, tmp_path):
         record = json.loads(path.read_text())
         del record["config"]["train"]["head_components"]
         path.write_text(json.dumps(record))
-    figures = study_figures(compare_records(records), "head_components")
+    figures = plots.study_figures(compare_records(records), "head_components")
     rank, perplexity = figures
     assert "softmax" not in perplexity.groups
     assert rank.levels == {"softmax": 11.5}
     assert perplexity.levels == {"softmax": pytest.approx(60.15)}
-    draw(tmp_path / "a.svg", *figures)
+    plots.draw(tmp_path / "a.svg", *figures)
     assert "<!-- softmax -->" in (tmp_path / "a.svg").read_text()
 
 
