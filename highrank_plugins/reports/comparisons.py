@@ -40,15 +40,10 @@ def comparison_tables(
     paper: tuple[str, str | None] | None = None,
     all_tests: bool = False,
 ) -> list[Table]:
-    """Return the table of the tested metric with costs, and that of the others if there are any.
+    """Return the tables of the tested metric with costs, of other metrics and of verdicts.
 
-    Systems are in the order of their scores, see `ranking`; those without a test come last. The
-    last note of the last table says what can be claimed.
-
-    Args:
-        timed: whether to show what a repeated run would change: speed and memory.
-        paper: a paper, and a task or None, for a table of verdicts, see `judge`.
-        all_tests: whether to show effects and p-values, which places and the last note sum up.
+    `timed` costs are what a repeated run would change: speed and memory. `all_tests` shows effects
+    and p-values, which places and the last note sum up.
     """
     compared, ranked = _by_score(compared)
     tables = [_tested(compared, ranked, timed, all_tests)]
@@ -188,10 +183,8 @@ def _places(ranked: statistics.Ranking, systems: int) -> list[Cell]:
 
 
 def _least_difference(metric: Metric, compared: Compared, tested: int) -> str:
-    """Say what these seeds would find in four studies of five, if Holm adjusts most.
-
-    Systems that failed to train do not tell how much the seeds of others deviate.
-    """
+    """Say what these seeds would find in four studies of five, if Holm adjusts most."""
+    # systems that failed to train do not tell how much the seeds of others deviate
     every = [one for one in compared.systems if one.comparison or one.name == compared.baseline]
     wild = [one for one in every if is_wild(one, metric.name)]
     seen = [one for one in every if one not in wild] or every
@@ -248,10 +241,7 @@ def _verdicts(compared: Compared, paper: str, task: str | None) -> Table:
 
 
 def runs_table(paths: Sequence[Path]) -> Table:
-    """Return a row per record, named by its file, or by its folder if that is `results.json`.
-
-    Two records of one configuration and seed must have different revisions of the code.
-    """
+    """Return a row per record, named by its file, or by its folder if that is `results.json`."""
     records = read_records(paths, ("config", "seeds", "git"))
     runs = dict(zip(distinct_names(paths, RESULTS), records, strict=True))
     scores = list(map(metric_named, metrics_of(records)))
@@ -287,10 +277,7 @@ def published_table(task: str, ours: Mapping[str, Mapping[str, float]]) -> Table
 def correlation_table(
     records: Sequence[Path], x: str, y: str, within: tuple[float, float] | None
 ) -> Table:
-    """Return a row per model with the means of its seeds, and Pearson's correlation below.
-
-    The seeds of a configuration are no independent points. `within` bounds the means of `y`.
-    """
+    """Return the means of a model's seeds, which are no independent points, and a correlation."""
     names = distinct_names(records, RESULTS)
     models: dict[str, list[tuple[str, float, float]]] = {}
     for name, path, (a, b) in zip(names, records, numbers_of(records, x, y), strict=True):

@@ -88,10 +88,7 @@ print(model.generate(numbers))"""
 def export_fsmt(
     parts: model_parts.ModelParts, folder: Path, licence: str, pieces: Path | None
 ) -> None:
-    """Write a checkpoint's translator into a new folder for transformers, all or nothing.
-
-    With SentencePiece's model as `pieces` the folder has a tokenizer with fairseq's numbers.
-    """
+    """Write a translator into a new folder, with a tokenizer if `pieces` are SentencePiece's."""
     refuse_others(parts)
     if pieces is not None and pieces.suffix != ".model":
         raise UserError(

@@ -33,10 +33,7 @@ def export_model(
     pieces: Path | None = None,
     results: Path | None = None,
 ) -> None:
-    """Write a checkpoint's model into a new folder, all or nothing; see `read_parts`.
-
-    The card has the scores of `results`.
-    """
+    """Write a checkpoint's model, and a card with the scores of `results`, into a new folder."""
     parts = model_parts.read_parts(checkpoint, folder, data, pieces)
     config, dictionaries = parts.config, parts.dictionaries
     cut = [] if pieces is None else piece_options(pieces, f"{folder.name}/{pieces.name}")

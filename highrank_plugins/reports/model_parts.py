@@ -54,9 +54,7 @@ def read_parts(
 ) -> ModelParts:
     """Read a checkpoint for a new folder, so that errors come before anything is written.
 
-    Absolute paths in the configuration are cut to their last name, and the rendezvous address is
-    left out, because both reveal details of the machine. The dictionaries are in `data`, or where
-    the training run had them.
+    The dictionaries are in `data`, or where the training run had them.
     """
     if folder.exists():
         raise FileExistsError(f"{folder} exists: give another --output, or remove it")
@@ -207,6 +205,7 @@ def _config(state: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
 
 
 def _without_places(value: Any) -> Any:
+    """Cut paths to their names, and leave the address out, which reveal details of the machine."""
     if isinstance(value, dict):
         return {
             key: None if key == "distributed_init_method" else _without_places(inner)

@@ -13,26 +13,17 @@ from tests.recipes.running import RECIPES
 
 # preset of `bench train`, also with --generate → each model, in order, and its configuration
 CONFIGURATIONS: dict[str, list[str | None]] = {
-    "wmt_en_de": [
-        None,  # fairseq's own
-        "wmt14_en_de/yang2019/mixtape",
-        "wmt14_en_de/yang2019/mixtape",
-        "wmt14_en_de/yang2019/mos",
-    ],
+    # None is fairseq's own
+    "wmt_en_de": [None, *(f"wmt14_en_de/yang2019/{of}" for of in ("mixtape", "mixtape", "mos"))],
     "wmt_en_fr": [None, "wmt14_en_fr/yang2019/mixtape", "wmt14_en_fr/yang2019/mos"],
     "ptb": [
-        "ptb/yang2018/mos_k3",
-        "ptb/yang2018/mos_k5",
-        "ptb/yang2018/mos_k10",
-        "ptb/yang2018/mos",
-        "ptb/yang2019/mixtape",
-        "ptb/yang2019/mixtape_no_sharing",
+        *(f"ptb/yang2018/{of}" for of in ("mos_k3", "mos_k5", "mos_k10", "mos")),
+        *(f"ptb/yang2019/{of}" for of in ("mixtape", "mixtape_no_sharing")),
     ],
     "wikitext2": ["wikitext2/yang2018/mos", "wikitext2/yang2019/mixtape"],
     "one_billion": [
         "one_billion_word/yang2018/mos",
-        "one_billion_word/yang2019/mixtape",
-        "one_billion_word/yang2019/mixtape_no_sharing",
+        *(f"one_billion_word/yang2019/{of}" for of in ("mixtape", "mixtape_no_sharing")),
     ],
 }
 # Mixtape with a tenth of the classes frequent, where the paper has half

@@ -70,54 +70,34 @@ def test_a_figure_on_a_page_is_an_image_of_the_same_bytes():
     assert plots.data_uri(CURVES) == f"{kind},{content}"
 
 
-def test_a_file_is_written(tmp_path):
-    plots.draw(tmp_path / "new" / "a.png", CURVES)
-    assert imread(tmp_path / "new" / "a.png").shape[2] == 4
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.png"]
-
-
-def write(folder, system, seed, metrics, speed, components):
-    record = {
-        "metrics": metrics,
-        "config": {"train": {"head_components": components, "arch": system}},
-        "seeds": [seed],
-        "train": {"updates": 1, "words_per_second": speed},
-        "hardware": {"cores": 1},
-        "versions": {"torch": "2"},
-        "git": None,
-    }
-    path = folder / f"{system}-{seed}.json"
-    path.write_text(json.dumps(record))
-    return path
+# system → perplexity, rank, speed and components
+SYSTEMS = {"softmax": (60, 10, 900, 1), "mos_k2": (58, 400, 500, 2), "mos_k5": (57, 900, 300, 5),
+           "moc_k2": (61, 12, 700, 2)}  # fmt: skip
 
 
 @pytest.fixture
 def records(tmp_path):
-    made = {"softmax": (60, 10, 900, 1), "mos_k2": (58, 400, 500, 2), "mos_k5": (57, 900, 300, 5)}
-    made["moc_k2"] = (61, 12, 700, 2)
-    return [
-        write(
-            tmp_path,
-            system,
-            seed,
-            {"test_perplexity": perplexity + seed / 10, "test_rank": rank + seed},
-            speed,
-            components,
-        )
-        for system, (perplexity, rank, speed, components) in made.items()
-        for seed in (1, 2)
-    ]
+    for system, (perplexity, rank, speed, components) in SYSTEMS.items():
+        for seed in (1, 2):
+            record = {
+                "metrics": {"test_perplexity": perplexity + seed / 10, "test_rank": rank + seed},
+                "config": {"train": {"head_components": components, "arch": system}},
+                "seeds": [seed],
+                "train": {"updates": 1, "words_per_second": speed},
+                "hardware": {"cores": 1},
+                "versions": {"torch": "2"},
+                "git": None,
+            }
+            (tmp_path / f"{system}-{seed}.json").write_text(json.dumps(record))
+    return [tmp_path / f"{system}-{seed}.json" for system in SYSTEMS for seed in (1, 2)]
 
 
 def test_every_layer_has_a_colour_of_its_own():
     names = {*head_names(), *pointwise_names()} & plots.COLOURS.keys()
     assert {"softmax", "mos", "moc", "mixtape", "plif", "gss", "sigsoftmax"} == names
     assert len({*plots.COLOURS.values()}) == len(plots.COLOURS)
-    assert [plots.layer_of(name) for name in ("mos_k15", "small/plif", "mos_sigsoftmax")] == [
-        "mos",
-        "plif",
-        "mos",
-    ]
+    layers = {"mos_k15": "mos", "small/plif": "plif", "mos_sigsoftmax": "mos"}
+    assert {name: plots.layer_of(name) for name in layers} == layers
     assert plots.colour_of("ours") not in plots.COLOURS.values()
 
 
@@ -155,8 +135,9 @@ def test_a_baseline_without_the_option_is_a_line_across(records, tmp_path):
     assert "softmax" not in perplexity.groups
     assert rank.levels == {"softmax": 11.5}
     assert perplexity.levels == {"softmax": pytest.approx(60.15)}
-    plots.draw(tmp_path / "a.svg", *figures)
-    assert "<!-- softmax -->" in (tmp_path / "a.svg").read_text()
+    plots.draw(tmp_path / "new" / "a.svg", *figures)
+    assert "<!-- softmax -->" in (tmp_path / "new" / "a.svg").read_text()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.svg"]
 
 
 def test_plots_are_written_and_an_unknown_axis_is_refused(records, tmp_path):

@@ -37,17 +37,13 @@ _NUMBERED = (
 
 
 class Section(NamedTuple):
-    """Hold a measure's result and what the page shows of it.
-
-    tokens: number of measured tokens of the text, if any. A result without rows does not apply to
-    the layer.
-    """
+    """Hold a measure's result and what the page shows of it."""
 
     title: str
     about: str
     result: Any
-    tokens: int | None = None
-    rows: Sequence[tuple[str, str]] = ()
+    tokens: int | None = None  # that were measured, of a text
+    rows: Sequence[tuple[str, str]] = ()  # none: the result does not apply to the layer
     tile: base.CardTile | None = None
     figures: Sequence[Figure] = ()
 
@@ -86,13 +82,7 @@ class Card:
 
 @torch.no_grad()
 def make_card(path: Path, data: str | None, split: str, tokens: int, command: str) -> Card:
-    """Read a checkpoint and apply all measures; those that do not apply say why.
-
-    Args:
-        data: directory of fairseq-preprocess; None: only the weights are measured.
-        tokens: number of tokens to take from the start of the split, at least 2.
-        command: the command line, for the card's provenance.
-    """
+    """Apply all measures to a checkpoint and, with `data`, to the first tokens of a split."""
     from highrank_plugins.common.provenance import versions
     from highrank_plugins.inference.collector import Collector
     from highrank_plugins.inference.loading import load_model
@@ -249,10 +239,7 @@ class _Samples(base.TextMeasure):
 
 
 def _passages(collector: Collector) -> list[tuple[int, int, str | None, int]]:
-    """Return parts start ≤ i < stop of the text, with a source, and the first word to predict.
-
-    A translation is predicted from its start, other text from its middle.
-    """
+    """Return parts start ≤ i < stop of the text, with a source, and the first word to predict."""
     from highrank_plugins.inference.streaming_model import SentenceText
 
     text, rows = collector.text, collector.total
