@@ -82,7 +82,7 @@ class DivergenceMeasure(base.ContextMeasure):
         return (*super().part(), self._sums)
 
     def merge(self, parts: Sequence[_Part]) -> Divergences:
-        own, _ = self.joined(parts)
+        own, _ = self.joined([part[:2] for part in parts])
         return self._divergences(self, own, own, parts, parts)
 
     def compare(

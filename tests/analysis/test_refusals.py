@@ -13,8 +13,7 @@ from highrank_plugins.analysis.retention import gradient_retention
 from highrank_plugins.analysis.unargmaxable_words import unargmaxable, unargmaxable_classes
 from highrank_plugins.heads import build_head, build_pointwise, head_names
 from highrank_plugins.measures.word_similarity import read_word_pairs, word_similarity
-from tests.analysis.test_divergence import log_probs
-from tests.analysis.test_predictions import COUNTS, LOG_PROBS, NLL, PROBS, TARGET
+from tests.analysis.test_predictions import COUNTS, LOG_PROBS, NLL, PROBS, TARGET, log_probs
 from tests.analysis.test_retention import random
 from tests.analysis.test_spectrum import matrix
 from tests.analysis.test_statistics import BAD, GOOD, REFERENCE

@@ -200,23 +200,23 @@ def _values(figure: Figure) -> int:
     return sum(map(len, figure.groups.values()))
 
 
-class _Samples(base.TextMeasure):
+class _Samples(base.CollectingMeasure):
     """Keep the probability, the place and the best guesses of each word of a text."""
 
     def __init__(self, text: Collector) -> None:
-        self._text, self.words = text, text.loaded.words
-        self._observed: list[list[Tensor]] = []
+        self._text = text
+        self.start(text.loaded.words)
 
-    def observe(self, block: base.Block) -> None:
+    def seen(self, block: base.Block) -> Sequence[Tensor]:
         log_probs, target = block.log_probs, block.target
         best = log_probs.topk(min(TOP, log_probs.size(1)))
         own = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
         places = target_ranks(log_probs, target) + 1
-        self._observed.append([target, own.exp(), places, best.indices, best.values.exp()])
+        return target, own.exp(), places, best.indices, best.values.exp()
 
     def samples(self) -> list[dict[str, Any]]:
         """Return a few pieces, spread evenly over the text, each with the words before it."""
-        target, *columns = (torch.cat(of).tolist() for of in zip(*self._observed, strict=True))
+        target, *columns = (of.tolist() for of in self.part())
         word, found = self.words.word, []
         for start, stop, source, shown in _passages(self._text):
             rows = slice(shown, min(stop, shown + POSITIONS))
