@@ -101,11 +101,7 @@ def run_estimates(
     *,
     echo: Callable[[str], None],
 ) -> list[CostEstimate]:
-    """Measure a step of each training run on random words; print and skip failures.
-
-    `batch` are the tokens of that step instead of `max_tokens`; its memory is then not reported.
-    `changes` are `device` and `dtype`.
-    """
+    """Measure a step of each training run, of `batch` tokens if given; print and skip failures."""
     import torch
 
     from highrank_plugins.benchmarks.models import parameters

@@ -89,11 +89,7 @@ def run_losses(
     grid: dict[str, list[int]],
     benchmark: Benchmark,
 ) -> int:
-    """Measure every case with every implementation that can do it; return how many failed.
-
-    `changes` replace values of the presets. `grid` has several values of some sizes; every
-    combination is a case.
-    """
+    """Measure every case with every implementation that can do it; return how many failed."""
     found = loss_cases(names, changes, grid)
     from highrank_plugins.benchmarks.implementations import IMPLEMENTATIONS, available
 
@@ -155,10 +151,7 @@ def measure(
     baseline: str | None = None,
     baseline_case: Case | None = None,
 ) -> dict[str, Any]:
-    """Return what `measured` finds in a new process; 0 `threads` leaves torch its choice.
-
-    `baseline_case` is the baseline's, if it has another batch; its time is scaled to our tokens.
-    """
+    """Return what `measured` finds in a new process; `baseline_case` may have another batch."""
     request = {
         "kind": kind, "case": asdict(case), "implementation": implementation, "baseline": baseline,
         "baseline_case": asdict(baseline_case or case), "repeats": repeats, "threads": threads,
@@ -186,11 +179,7 @@ def largest_batch(
     threads: int,
     say: Callable[[str], object] = lambda text: None,
 ) -> Any:
-    """Return `case` with the largest batch that fits into `limit` bytes.
-
-    A loss has a multiple of 64 tokens, a model any number of sentences or streams. `say` receives a
-    line for each batch that is tried, since a large one takes minutes.
-    """
+    """Return `case` with the largest batch that fits into `limit` bytes; `say` what is tried."""
     field, step = ("tokens", STEP) if isinstance(case, LossCase) else ("sentences", 1)
     most = MOST // (case.work() // getattr(case, field))
 

@@ -9,9 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from highrank_plugins.benchmarks import implementations
 from highrank_plugins.benchmarks.case import CaseError, LossCase
 from highrank_plugins.benchmarks.implementations import available, loss_function, loss_step
-from highrank_plugins.heads.naive import naive_nll
 from tests.heads.toys import toys  # noqa: F401  (pytest finds the fixture by its name)
 
+pytestmark = pytest.mark.usefixtures("toys")
 SIZES = {"tokens": 12, "dim": 8, "classes": 30, "dtype": "float64"}
 SMOOTHED = {**SIZES, "label_smoothing": 0.1}
 MOS_GSS = LossCase("mos", components=3, pointwise="gss", **SMOOTHED)
@@ -24,6 +24,9 @@ CASES = [
     MOS_GSS,
     MIXTAPE,
 ]
+
+# a structure and a function that the package does not have are measured without further code
+TOY = LossCase("residual", tokens=24, dim=16, classes=50, pointwise="bend", label_smoothing=0.1)
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +53,7 @@ def assert_is_the_loss(implementation, case):
         torch.testing.assert_close(ours, theirs, **close)
 
 
-EAGER = [(name, case) for name in ("naive", "gathered") for case in CASES]
+EAGER = [(name, case) for name in ("naive", "gathered") for case in [*CASES, TOY]]
 CAPTURED = [("compiled", MOS_GSS), ("gathered_compiled", MIXTAPE)]
 
 
@@ -97,28 +100,12 @@ def test_the_floor_counts_the_operations_of_the_naive_code(case):
         assert counter.get_total_flops() == products
 
 
-# a structure and a function that the package does not have are measured without further code
-toy = pytest.mark.usefixtures("toys")
-TOY = LossCase("residual", tokens=24, dim=16, classes=50, pointwise="bend", label_smoothing=0.1)
-
-
-@toy
 @pytest.mark.parametrize("impl", ["gemm_floor", "naive", "reference", "chunked", "auto"])
 def test_every_implementation_takes_a_step(impl):
     assert available(impl, TOY) is None
     loss_step(impl, TOY)()
 
 
-@toy
-def test_naive_code_uses_the_heads_own_log_probabilities():
-    head, features = TOY.build_head(), torch.randn(24, 16)
-    target = torch.arange(24)
-    want = head.nll(features, target, label_smoothing=0.1, reduction="sum", impl="reference")
-    got = naive_nll(head, features, target, 0.1)
-    torch.testing.assert_close(got, want.loss)
-
-
-@toy
 def test_a_new_head_describes_itself():
     assert TOY.products() == [(24, 16, 16), (24, 16, 50)]
     assert available("liger", TOY) == "plain softmax only"
