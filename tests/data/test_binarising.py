@@ -34,10 +34,9 @@ def pieces(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pieces")
     for path in TEXT.iterdir():
         shutil.copy(path, folder)
-    with (folder / "train.de").open("a") as file:
-        file.write("<unk> seltsam\n")
-    with (folder / "train.en").open("a") as file:
-        file.write("a  b \n")
+    for language, line in (("de", "<unk> seltsam\n"), ("en", "a  b \n")):
+        with (folder / f"train.{language}").open("a") as file:
+            file.write(line)
     return folder
 
 
@@ -88,21 +87,16 @@ def test_blocks_cover_the_text_in_whole_lines(tmp_path, monkeypatch):
             assert lines == (text.decode().removesuffix("\n").split("\n") if text else [])
 
 
-def shorter(pieces, folder):
-    """Write a shorter text, whose files differ from those of the whole one."""
-    folder.mkdir()
-    for path in pieces.iterdir():
-        (folder / path.name).write_text("".join(path.read_text().splitlines(True)[:3]))
-    binarising._words.cache_clear()
-    return folder
-
-
 def test_an_open_file_keeps_its_bytes_while_a_new_one_takes_its_place(pieces, tmp_path):
-    output = tmp_path / "bin"
+    output, short = tmp_path / "bin", tmp_path / "short"
     binarise(pieces, output)
     before = content(output)
     files = {path.name: path.open("rb") for path in output.iterdir()}
-    binarise(shorter(pieces, tmp_path / "short"), output)
+    short.mkdir()
+    for path in pieces.iterdir():
+        (short / path.name).write_text("".join(path.read_text().splitlines(True)[:3]))
+    binarising._words.cache_clear()
+    binarise(short, output)
     assert {name: files[name].read() for name in before} == before
     assert content(output)["train.en-de.en.bin"] != before["train.en-de.en.bin"]
     assert {path.name for path in output.iterdir()} == set(files)

@@ -63,7 +63,7 @@ def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iter
 
 def _binarise_shards(
     output: Path, shards: dict[int, Path], numbers: dict[str, int], options: CorpusOptions
-) -> list[int]:
+) -> tuple[int, int, int]:
     """Binarise each shard into its folder; return the sums of the counts of `binarise`."""
     jobs = [(output / f"shard{n:02}" / "train", [path]) for n, path in shards.items()]
     for prefix, _ in jobs:
@@ -74,7 +74,8 @@ def _binarise_shards(
             name = f"{part}.{suffix}"
             shutil.copyfile(output / name, jobs[0][0].with_name(name))
     counts = _parallel(partial(binarise, numbers), jobs, options.workers, "binarise")
-    return [sum(column) for column in zip(*counts, strict=True)]
+    lines, tokens, unknown = (sum(column) for column in zip(*counts, strict=True))
+    return lines, tokens, unknown
 
 
 def count_words(path: Path) -> Counter[str]:
