@@ -71,7 +71,7 @@ def check_measures(configuration: "Configuration", tree: "Tree") -> None:
 
     problems = []
     for measure in configuration.measures:
-        program, options = program_of(measure).words, configuration.options(measure)
+        program, options = program_of(measure), configuration.options(measure)
         command: Any = typer.main.get_command(app)
         for word in program.split()[1:]:
             command = command.get_command(None, word) if hasattr(command, "commands") else command
@@ -122,7 +122,7 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     from highrank_plugins.training.blocks import LaunchSettings
 
     command = as_command(launch)
-    options = lines.unreplaced(lines.launch_defaults(settings), words)
+    options = lines.launch_options(settings, words)
     train = lines.launched(settings.train)
     training = ["fairseq-train", "DATA", *lines.user_dir(train), *lines.words_of(train)]
     given = [*lines.words_of(options), *words, "--dry-run", "--", *training]

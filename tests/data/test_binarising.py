@@ -34,7 +34,7 @@ def pieces(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pieces")
     for path in TEXT.iterdir():
         shutil.copy(path, folder)
-    for language, line in (("de", "<unk> seltsam\n"), ("en", "a  b \n")):
+    for language, line in (("de", "<unk> seltsam\n"), ("en", "a  b ")):  # without a line feed
         with (folder / f"train.{language}").open("a") as file:
             file.write(line)
     return folder
@@ -50,7 +50,9 @@ def stock(pieces, tmp_path_factory):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("processes", "block"), [(1, 1 << 20), (2, 1000), (1, 1)])
+@pytest.mark.parametrize(
+    ("processes", "block"), [(1, 1 << 20), (2, 1000), (1, 1), (1, 27), (1, 28), (1, 99)]
+)
 def test_the_files_equal_those_of_fairseq_byte_for_byte(
     pieces, stock, tmp_path, monkeypatch, processes, block
 ):
@@ -75,16 +77,6 @@ def test_one_language_is_data_for_a_language_model(pieces, tmp_path):
     ]
     assert said[1].endswith(" 0.04% unknown")  # its <unk>
     assert re.fullmatch(r"dictionary: [\d,]+ types of [\d,]+ tokens, by falling count", said[0])
-
-
-def test_blocks_cover_the_text_in_whole_lines(tmp_path, monkeypatch):
-    path = tmp_path / "text"
-    for text in b"", b"a\n", b"abc\nd\n\nefg\n", b"abc\nd":
-        path.write_bytes(text)
-        for size in (1, 3, 4, 5, 8, 9, 100):
-            monkeypatch.setattr(binarising, "_BLOCK", size)
-            lines = [line for part in binarising._blocks(path) for line in binarising._lines(part)]
-            assert lines == (text.decode().removesuffix("\n").split("\n") if text else [])
 
 
 def test_an_open_file_keeps_its_bytes_while_a_new_one_takes_its_place(pieces, tmp_path):

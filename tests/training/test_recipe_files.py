@@ -113,7 +113,10 @@ def test_keys_of_finished_runs_stay_the_same(configure, words, block, key):
     configure(f"--launch={words}", launch=block)
     train = yaml.safe_dump(BASE["train"]).rstrip()
     assert configure.bash('echo "$training_key"') == f"{train}\n{key}".rstrip()
-    assert (configure.folder / "launch.sh").exists() == bool(key)
+    launch = configure.folder / "launch.sh"
+    assert launch.exists() == bool(key)
+    if words and block:  # the user's options win
+        assert ("1200" in launch.read_text()) == ("--effective-tokens" not in words)
     other = configure.bash('echo "$other_nodes"')
     assert bool(other) == ("--nodes" in words)
 
