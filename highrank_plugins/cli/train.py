@@ -69,7 +69,7 @@ def check_measures(settings: configuration.Configuration, tree: Tree) -> None:
     """Check names and values in the blocks of measures, whose options are those of commands."""
     problems = []
     for measure in settings.measures:
-        program, options = program_of(measure).words, settings.options(measure)
+        program, options = program_of(measure), settings.options(measure)
         command: Any = typer.main.get_command(app)
         for word in program.split()[1:]:
             command = command.get_command(None, word) if hasattr(command, "commands") else command
@@ -112,7 +112,7 @@ def _write_commands(
 
 def _launch(settings: configuration.Configuration, words: list[str], saved: Path) -> lines.Launch:
     """Rehearse the launch, and print its output if `words` have --dry-run."""
-    options = lines.unreplaced(lines.launch_defaults(settings), words)
+    options = lines.launch_options(settings, words)
     train = lines.launched(settings.train)
     given = [*lines.words_of(options), *words, "--dry-run", "--", "fairseq-train", "DATA"]
     given += [*lines.user_dir(train), *lines.words_of(train), "--save-dir", str(saved)]

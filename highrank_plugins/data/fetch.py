@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
 
-from highrank_plugins.common.files import (
-    ChecksumError,
-    check_sum,
-    checksum,
-    read_ledger,
-    write_text,
-)
+from highrank_plugins.common import files
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.user_error import UserError
@@ -76,12 +70,12 @@ def fetch(
                 f"{url} and put it at {output}"
             ) from None
     if size is not None and (found := path.stat().st_size) != size:
-        raise ChecksumError(
+        raise files.ChecksumError(
             f"{path}: has {found:,} bytes but should have {size:,}: it is truncated, or a "
             "different file; delete it and fetch it again"
         )
     for algorithm, value in published.items():
-        check_sum(path, value, algorithm)
+        files.check_sum(path, value, algorithm)
     said = f"its {' and '.join(published)} is the published one"
     if not published:
         said = _compare_or_record(path, output, ledger, is_whole)
@@ -92,15 +86,15 @@ def fetch(
 
 def _compare_or_record(path: Path, output: Path, ledger: Path | None, is_whole: bool) -> str:
     """Compare a file without a published checksum with what the ledger has, or record it."""
-    recorded = {} if ledger is None else read_ledger(ledger)
+    recorded = {} if ledger is None else files.read_ledger(ledger)
     key = os.path.relpath(output, output.parent if ledger is None else ledger.parent)
     if key not in recorded:
         _check_content(path, output, is_whole)
     if ledger is None:
         return "its sha256 was not checked"
-    found = checksum(path)
+    found = files.checksum(path)
     if recorded.get(key, found) != found:
-        raise ChecksumError(
+        raise files.ChecksumError(
             f"{path}: its sha256 is {found} but was {recorded[key]} when {ledger} was written: "
             "the file is damaged or a different one; delete it and fetch it again. If the "
             f"earlier file was the wrong one, delete its line in {ledger}"
@@ -108,7 +102,7 @@ def _compare_or_record(path: Path, output: Path, ledger: Path | None, is_whole: 
     if key in recorded:
         return f"its sha256 equals the one in {ledger}"
     lines = [f"{value}  {name}\n" for name, value in {**recorded, key: found}.items()]
-    write_text(ledger, "".join(lines))
+    files.write_text(ledger, "".join(lines))
     return f"no sha256 is published; it was recorded in {ledger} and will be compared later"
 
 
@@ -128,7 +122,7 @@ def _check_content(path: Path, output: Path, is_whole: bool) -> None:
         problem = "the server did not state its length, so it may be truncated"
     else:
         return
-    raise ChecksumError(
+    raise files.ChecksumError(
         f"{path}: {problem}, and no checksum is published; delete it, get the "
         f"file in another way (a browser, another machine), and put it at {output}"
     )
@@ -216,12 +210,8 @@ def _receive(
     is_compressed = Path(file.name).stem.endswith((".gz", ".tgz"))
     if encoding not in (None, "identity") and not is_compressed:
         raise _NotFetched(f"{answer.url}: the server sends the file in the encoding {encoding!r}")
-    if length is not None and not length.isdecimal():
-        raise _NotFetched(f"{answer.url}: the server states a length of {length!r}")
-    total = None if length is None else start + int(length)
-    most = total if size is None else size
-    if size is not None and total is not None and total > size:
-        raise _NotFetched(f"{answer.url}: has {total:,} bytes, but the file should have {size:,}")
+    total = start + int(length) if length is not None and length.isdecimal() else None
+    most = size or total
     with tqdm(
         total=total, initial=start, unit="B", unit_scale=True, desc="download", **bar_options()
     ) as bar:

@@ -47,12 +47,12 @@ def best_checkpoints(directory: Path, count: int) -> list[Path]:
 
 
 def _found(directory: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
+    """Return checkpoints by their numbers of updates."""
     if not directory.is_dir():
         raise ValueError(f"{directory}: no such folder")
     found: dict[int, Path] = {}
     for path in sorted(directory.glob("*.pt")):  # sorts checkpoint_last.pt after numbered ones
-        match = pattern.fullmatch(path.name)
-        if match:
+        if match := pattern.fullmatch(path.name):
             last = ("optimizer_history", -1, "num_updates")
             found.setdefault(int(match[1] or read_checkpoint(path, *last)), path)
     return found

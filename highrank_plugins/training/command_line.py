@@ -14,7 +14,7 @@ from highrank_plugins.common.files import write_text
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.measures import find_measure, measure_names
-from highrank_plugins.training.blocks import PROGRAMS, Program, program_of
+from highrank_plugins.training.blocks import PROGRAMS, program_of
 from highrank_plugins.training.configuration import Configuration
 
 # steps that are skipped if their block is empty
@@ -46,12 +46,12 @@ def user_dir(options: Mapping[str, object]) -> list[str]:
     return ["--user-dir", str(short)]
 
 
-def shell_line(program: Program, options: Mapping[str, object], extra: Sequence[str] = ()) -> str:
+def shell_line(program: str, options: Mapping[str, object], extra: Sequence[str] = ()) -> str:
     """Return the line for a shell, an option per row, with a recipe's own words at the end."""
     own = arguments(options)
-    if program.words.startswith("fairseq"):  # last: an option before it may take several values
+    if program.startswith("fairseq"):  # last: an option before it may take several values
         own = sorted([*own, user_dir(options)], key=lambda row: "--user-dir" in row)
-    rows = [program.words.split(), *own, *by_option(extra)]
+    rows = [program.split(), *own, *by_option(extra)]
     return " \\\n    ".join(shlex.join(row) for row in rows if row)
 
 
@@ -114,10 +114,9 @@ def write_recipe_files(
             own = configuration.options(block)
             if launch is not None and block in ("train", "finetune"):
                 own = launched(own)
-            line = shell_line(program_of(block), own)
-            write_text(folder / f"{block}.sh", line)
+            write_text(folder / f"{block}.sh", shell_line(program_of(block), own))
     if launch is not None:
-        line = shell_line(PROGRAMS["launch"], launch.options, launch.words)
+        line = shell_line("highrank launch", launch.options, launch.words)
         write_text(folder / "launch.sh", line)
 
 
@@ -137,20 +136,18 @@ def launched(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if (name, value) != alone}
 
 
-def launch_defaults(configuration: Configuration) -> dict[str, Any]:
-    """Return the block launch; a run on streams keeps `train.batch_size` of them in all."""
-    streams = configuration.train.get("batch_size")
-    if configuration.train.get("task") != STREAMS or streams is None:
-        return configuration.launch
-    if configuration.finetune.get("batch_size", streams) != streams:
-        raise ConfigurationError(
-            f"finetune.batch_size: a finetuning run under a launcher has the {streams} "
-            "streams of train.batch_size; remove the option"
-        )
-    return {"effective_streams": streams, **configuration.launch}
+def launch_options(configuration: Configuration, words: Sequence[str]) -> dict[str, Any]:
+    """Return the block launch, without what the user's words replace.
 
-
-def unreplaced(options: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """Return the options that the user's words do not replace."""
+    A run on streams keeps `train.batch_size` of them in all.
+    """
+    options, streams = configuration.launch, configuration.train.get("batch_size")
+    if configuration.train.get("task") == STREAMS and streams is not None:
+        if configuration.finetune.get("batch_size", streams) != streams:
+            raise ConfigurationError(
+                f"finetune.batch_size: a finetuning run under a launcher has the {streams} "
+                "streams of train.batch_size; remove the option"
+            )
+        options = {"effective_streams": streams, **options}
     given = {word.partition("=")[0] for word in words}
     return {name: value for name, value in options.items() if flag(name) not in given}

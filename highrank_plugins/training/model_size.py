@@ -48,14 +48,12 @@ class ModelSize:
     """Hold what a model costs; tied parameters count once.
 
     `compute` is floating-point operations of the matrix products for one token, forwards, without
-    attention's products of positions. `options` are the sizes that may be changed, in proportion to
-    the numbers of attention `heads`.
+    attention's products of positions. `options` are those with whole numbers.
     """
 
     parameters: int
     compute: int
     options: dict[str, int]
-    heads: Sequence[int]
 
     def of(self, by: By) -> int:
         """Return parameters or compute."""
@@ -77,14 +75,8 @@ def free_options(options: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[st
 def measure(options: Mapping[str, Any], data: Path | str) -> ModelSize:
     """Return the cost of the model of these fairseq-train options."""
     args, model = _built(options, data)
-    names = [name for group in free_options(options) for name in group]
-    sizes = {name: value for name in names if isinstance(value := getattr(args, name, None), int)}
-    heads = [
-        value
-        for name, value in vars(args).items()
-        if name.endswith("attention_heads") and isinstance(value, int)
-    ]
-    return ModelSize(_parameters(model), _compute(model), sizes, heads)
+    numbers = {name: value for name, value in vars(args).items() if type(value) is int}
+    return ModelSize(_parameters(model), _compute(model), numbers)
 
 
 def _built(options: Mapping[str, Any], data: Path | str) -> tuple[Namespace, Any]:
@@ -218,17 +210,16 @@ def solve(
         if not same:
             raise ValueError(f"the two models share no size among {', '.join([*widths, *fill])}")
         return Match(same, measure({**options, **same}, data), target)
-    values = {name: _size(name, options, start) for name in [*widths, *fill]}
-    step = math.lcm(step, *start.heads)
+    values = {name: _size(name, start) for name in [*widths, *fill]}
+    heads = [n for name, n in start.options.items() if name.endswith("attention_heads")]
+    step = math.lcm(step, *heads)
     found: list[Match] = []
 
     def excess(sizes: Mapping[str, int]) -> int:
         return measure({**options, **sizes}, data).of(by) - target.of(by)
 
-    for names, steps in ((widths, (step,)), (fill, (step, 1))):
-        for multiple in steps:
-            if not names:
-                continue
+    for names, multiple in ((widths, step), (fill, step), (fill, 1)):
+        if names:
             values |= _closest(values, names, multiple, excess)
             size = measure({**options, **values}, data)
             found.append(Match(dict(values), size, target))
@@ -241,14 +232,11 @@ def solve(
     )
 
 
-def _size(name: str, options: Mapping[str, Any], start: ModelSize) -> int:
-    value = start.options.get(name, options.get(name))
-    if not isinstance(value, int) or isinstance(value, bool):
-        known = {**start.options, **options}
-        raise ValueError(
-            f"--free {name}: not a whole number in block train{did_you_mean(name, known)}"
-        )
-    return value
+def _size(name: str, start: ModelSize) -> int:
+    if name not in start.options:
+        near = did_you_mean(name, start.options)
+        raise ValueError(f"--free {name}: not a whole number in block train{near}")
+    return start.options[name]
 
 
 def _closest(

@@ -74,7 +74,7 @@ UNFIT = {
 EVERYWHERE = NO_TEXT | NO_PAIR | UNFIT | {"no word": b"\n" * len(SENTENCES)}
 
 
-def attempt(folder: Path, name: str, *words: object):
+def attempt(name: str, *words: object):
     """Run a `highrank data` command on good text with one bad file."""
     logging.disable(logging.CRITICAL)
     return CliRunner().invoke(app, ["data", name, *map(str, words)])
@@ -83,15 +83,14 @@ def attempt(folder: Path, name: str, *words: object):
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "text").mkdir()
-    for name in PARTS:
-        (tmp_path / "text" / name).write_bytes(GOOD)
-    for split in ("train", "valid", "test"):
-        (tmp_path / f"{split}.txt").write_bytes(GOOD)
+    for name in (*(f"text/{name}" for name in PARTS), "train.txt", "valid.txt", "test.txt"):
+        (tmp_path / name).write_bytes(GOOD)
     (tmp_path / "corpus.yaml").write_text(CORPUS)
     return tmp_path
 
 
-def refused(folder: Path, done, bad: str) -> None:
+def refused(folder: Path, command: str, bad: str) -> None:
+    done = attempt(command, *COMMANDS[command](folder))
     assert done.exit_code == 2, done.output
     place = rf"{bad}(\.gz)?(:\d+(:\d+)?|: the file is empty|: no line has a word)"
     assert re.search(place, done.output), done.output
@@ -121,7 +120,7 @@ FAULTS = {
 def test_a_malformed_corpus_is_refused(folder, command, fault):
     (folder / "text" / "valid.de").write_bytes(FAULTS[command][fault])
     bad = r"valid\.(en|de)" if fault in NO_PAIR else r"valid\.de"
-    refused(folder, attempt(folder, command, *COMMANDS[command](folder)), bad)
+    refused(folder, command, bad)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -131,8 +130,7 @@ def test_malformed_words_are_refused(folder, fault, packed):
     if packed:
         (folder / "test.txt").unlink()
         (folder / "test.txt.gz").write_bytes(gzip.compress(NO_TEXT[fault]))
-    words = COMMANDS["lm-corpus"](folder)
-    refused(folder, attempt(folder, "lm-corpus", *words), r"test\.txt")
+    refused(folder, "lm-corpus", r"test\.txt")
 
 
 @pytest.mark.parametrize("command", ["clean-texts", "pieces", "binarise", "lm-corpus"])
@@ -154,29 +152,26 @@ def test_a_mix_of_earlier_and_new_files_is_refused_and_then_completed(folder, mo
         return {path.name: path.read_bytes() for path in files}
 
     words = [str(word) for word in COMMANDS[command](folder)]
-    assert attempt(folder, command, *words).exit_code == 0
+    assert attempt(command, *words).exit_code == 0
     for path in (*(folder / "text").iterdir(), *folder.glob("*.txt")):
         path.write_bytes(GOOD * 2)
     whole = [word.replace(str(folder / "out"), str(folder / "whole")) for word in words]
     forget()
-    assert attempt(folder, command, *whole).exit_code == 0
+    assert attempt(command, *whole).exit_code == 0
     stock, until_killed = os.replace, count()
     monkeypatch.setattr(os, "replace", replace)
     forget()
     with pytest.raises(Killed):
-        attempt(folder, command, *words)
+        attempt(command, *words)
     monkeypatch.setattr(os, "replace", stock)
     assert contents("whole").items() - contents("out").items()
-    read = attempt(
-        folder, "pieces", folder / "out", folder / "next", *COMMANDS["pieces"](folder)[2:]
-    )
-    assert read.exit_code == 2
-    assert "out may hold files of two texts" in read.output
+    read = attempt("pieces", folder / "out", folder / "next", *COMMANDS["pieces"](folder)[2:])
+    assert read.exit_code == 2 and "out may hold files of two texts" in read.output
     if command == "binarise":
         with pytest.raises(UserError, match="files of two texts"):
             Dictionary.load(str(folder / "out" / "dict.en.txt"))
     forget()
-    assert attempt(folder, command, *words).exit_code == 0
+    assert attempt(command, *words).exit_code == 0
     assert contents("out") == contents("whole")
 
 
@@ -184,7 +179,7 @@ def test_a_mix_of_earlier_and_new_files_is_refused_and_then_completed(folder, mo
 def test_text_of_other_languages_in_the_output_is_refused(folder, command):
     (folder / "out").mkdir()
     (folder / "out" / "valid.fr").write_bytes(GOOD)
-    done = attempt(folder, command, *COMMANDS[command](folder))
+    done = attempt(command, *COMMANDS[command](folder))
     assert done.exit_code == 2
     assert "valid.fr is of an earlier call with other languages" in done.output
     assert [path.name for path in (folder / "out").iterdir()] == ["valid.fr"]

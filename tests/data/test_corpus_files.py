@@ -6,22 +6,12 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.common.blocks import ConfigurationError
-from highrank_plugins.data.corpus_files import (
-    UNKNOWN,
-    check_languages,
-    fetch_corpus,
-    read_corpus,
-)
+from highrank_plugins.data.corpus_files import UNKNOWN, check_languages, fetch_corpus, read_corpus
 from tests.data.serving import serving
 
 CONTENT = b"PK\x05\x06" + bytes(18)  # an archive of nothing
 SUM = hashlib.sha256(CONTENT).hexdigest()
 RECIPES = Path(__file__).parents[2] / "recipes"
-
-
-def write(path, text):
-    path.write_text(text)
-    return path
 
 
 def entry(url="http://127.0.0.1:9/a", sha256=UNKNOWN, more=""):
@@ -32,10 +22,9 @@ def entry(url="http://127.0.0.1:9/a", sha256=UNKNOWN, more=""):
     ("sha256", "said"), [(SUM, "is the published one"), (UNKNOWN, "was recorded in")]
 )
 def test_files_are_downloaded_into_the_folder(tmp_path, sha256, said):
+    file = tmp_path / "corpus.yaml"
     with serving(CONTENT) as server:
-        file = write(
-            tmp_path / "corpus.yaml", entry(server.url, sha256, f"    size: {len(CONTENT)}\n")
-        )
+        file.write_text(entry(server.url, sha256, f"    size: {len(CONTENT)}\n"))
         (line,) = fetch_corpus(file, tmp_path / "download")
     assert said in line
     assert (tmp_path / "download" / "a.zip").read_bytes() == CONTENT
@@ -51,15 +40,13 @@ def test_files_are_downloaded_into_the_folder(tmp_path, sha256, said):
         (entry().replace("    sha256: unknown\n", ""), "needs sha256 .* or md5"),
         (entry().replace("a.zip", "../a.zip"), r"String should match"),
         ("files: {}\n", "at least 1 item"),
-        (
-            entry() + "base: other.yaml\n",
-            r"corpus\.yaml:6: base is not allowed here; write all values",
-        ),
+        (entry() + "base: other.yaml\n", r"corpus\.yaml:6: base is not allowed here; write all v"),
     ],
 )
 def test_mistakes_are_named_with_their_line(tmp_path, text, message):
+    (tmp_path / "corpus.yaml").write_text(text)
     with pytest.raises(ConfigurationError, match=message):
-        read_corpus(write(tmp_path / "corpus.yaml", text))
+        read_corpus(tmp_path / "corpus.yaml")
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*/corpus.yaml")), ids=lambda p: p.parent.name)

@@ -14,14 +14,7 @@ from pathlib import Path
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.processes import Item, Result, ordered_map, usable_cores
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.binarising import (
-    END_NUMBER,
-    SPECIAL,
-    UNKNOWN_NUMBER,
-    report,
-    write_dictionary,
-    write_split,
-)
+from highrank_plugins.data import binarising
 from highrank_plugins.data.corpora import CorpusOptions
 from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words
 
@@ -53,17 +46,19 @@ def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iter
     for counted in _parallel(count_words, shards.values(), options.workers, "count words"):
         words.update(counted)
     vocabulary = WordCounts(words).most_frequent(options.vocab_size or VOCAB_SIZE)
-    numbers = write_dictionary(output / "dict.txt", ((word, words[word]) for word in vocabulary))
+    numbers = binarising.write_dictionary(
+        output / "dict.txt", ((word, words[word]) for word in vocabulary)
+    )
     for part, files in parts.items():
-        yield report(part, *binarise(numbers, (output / part, files)))
+        yield binarising.report(part, *binarise(numbers, (output / part, files)))
     total = _binarise_shards(output, shards, numbers, options)
-    yield report(f"train, {len(shards)} shards", *total)
+    yield binarising.report(f"train, {len(shards)} shards", *total)
     yield f"{len(words):,} different words, of which {len(vocabulary):,} are kept"
 
 
 def _binarise_shards(
     output: Path, shards: dict[int, Path], numbers: dict[str, int], options: CorpusOptions
-) -> list[int]:
+) -> tuple[int, int, int]:
     """Binarise each shard into its folder; return the sums of the counts of `binarise`."""
     jobs = [(output / f"shard{n:02}" / "train", [path]) for n, path in shards.items()]
     for prefix, _ in jobs:
@@ -74,7 +69,8 @@ def _binarise_shards(
             name = f"{part}.{suffix}"
             shutil.copyfile(output / name, jobs[0][0].with_name(name))
     counts = _parallel(partial(binarise, numbers), jobs, options.workers, "binarise")
-    return [sum(column) for column in zip(*counts, strict=True)]
+    lines, tokens, unknown = (sum(column) for column in zip(*counts, strict=True))
+    return lines, tokens, unknown
 
 
 def count_words(path: Path) -> Counter[str]:
@@ -85,17 +81,10 @@ def count_words(path: Path) -> Counter[str]:
 def binarise(numbers: dict[str, int], job: tuple[Path, list[Path]]) -> tuple[int, int, int]:
     """Write a job's prefix.{bin,idx}; return its lines, tokens with </s> and unknown words."""
     prefix, files = job
-    lines = unknown = 0
-
-    def pieces() -> Iterator[list[int]]:
-        nonlocal lines, unknown
-        for words in chain.from_iterable(read_words(path, lower=True) for path in files):
-            piece = [numbers.get(word, UNKNOWN_NUMBER) for word in words]
-            lines, unknown = lines + 1, unknown + piece.count(UNKNOWN_NUMBER)
-            yield [*piece, END_NUMBER]
-
-    tokens = write_split(prefix, pieces(), SPECIAL + len(numbers))
-    return lines, tokens, unknown
+    lines = chain.from_iterable(read_words(path, lower=True) for path in files)
+    known, unknown = numbers | {"</s>": binarising.END_NUMBER}, binarising.UNKNOWN_NUMBER
+    pieces = ([known.get(word, unknown) for word in (*words, "</s>")] for words in lines)
+    return binarising.write_split(prefix, pieces, binarising.SPECIAL + len(numbers))
 
 
 def _parallel(

@@ -28,7 +28,6 @@ from highrank_plugins.training.launch.plan import (
 
 POLL_SECONDS = 0.1
 LAST_WORDS_SECONDS = 5  # lets the others report what they saw before they are killed
-LOOK_SECONDS = 1.0
 ENDING_SECONDS = 30  # seconds for torchrun to end after its processes, or a signal
 AGAIN = "start the same command again: it resumes from the last checkpoint"
 
@@ -56,34 +55,21 @@ class LocalRanks:
         for process in self._ranks:
             process.send_signal(number)
 
-    def wait(self, timeout: float) -> int:
-        """Return the exit code of the first process that failed, or 0."""
-        try:
-            return self._wait(timeout)
-        except KeyboardInterrupt:
-            self._restarts = self._plan.max_restarts
-            raise
-
-    def _wait(self, timeout: float) -> int:
-        end = time.monotonic() + timeout
-        while True:
-            codes = [process.poll() for process in self._ranks]
-            # a killed process comes first, because the others fail when they lose it
-            failures = sorted((code > 0, rank, code) for rank, code in enumerate(codes) if code)
-            if failures:
-                _, failed, code = failures[0]
-                self._end_others(failed, code)
-                if self._restarts >= self._plan.max_restarts:
-                    return code
-                self._restarts += 1
-                self._say(f"starting again ({self._restarts} of {self._plan.max_restarts})")
-                self._ranks = self._start()
-            elif None not in codes:
-                return 0
-            elif time.monotonic() >= end:
-                raise subprocess.TimeoutExpired("the training", timeout)
-            else:
-                time.sleep(POLL_SECONDS)
+    def poll(self) -> int | None:
+        """Return the exit code of the first process that failed, 0 once all have ended, or None."""
+        codes = [process.poll() for process in self._ranks]
+        # a killed process comes first, because the others fail when they lose it
+        failures = sorted((code > 0, rank, code) for rank, code in enumerate(codes) if code)
+        if not failures:
+            return None if None in codes else 0
+        _, failed, code = failures[0]
+        self._end_others(failed, code)
+        if self._restarts >= self._plan.max_restarts:
+            return code
+        self._restarts += 1
+        self._say(f"starting again ({self._restarts} of {self._plan.max_restarts})")
+        self._ranks = self._start()
+        return None
 
     def _start(self) -> list[subprocess.Popen[bytes]]:
         line = rank_words(self._plan, f"file://{self._folder}/store-{self._restarts}")
@@ -252,17 +238,19 @@ class _Supervisor:
         while True:
             now = time.monotonic()
             try:
-                return agent.wait(LOOK_SECONDS)
+                if (code := agent.poll()) is not None:
+                    return code
+                time.sleep(POLL_SECONDS)
             except KeyboardInterrupt:
                 print("interrupted: ending all processes", file=sys.stderr)
-                ends = now + ENDING_SECONDS  # a terminal has sent it to them, too
-            except subprocess.TimeoutExpired:
-                stalled = min(stalled, now) if heartbeat.stall(self.answers) else float("inf")
-                if now > min(ends, stalled + again):
-                    agent.send_signal(signal.SIGKILL)
-                elif now > begun + patience and ends == float("inf") and not self._started():
-                    agent.send_signal(signal.SIGINT)
-                    ends = now + ENDING_SECONDS
+                agent.send_signal(0)  # no restart; a terminal has sent the signal to them, too
+                ends = now + ENDING_SECONDS
+            stalled = min(stalled, now) if heartbeat.stall(self.answers) else float("inf")
+            if now > min(ends, stalled + again):
+                agent.send_signal(signal.SIGKILL)
+            elif now > begun + patience and ends == float("inf") and not self._started():
+                agent.send_signal(signal.SIGINT)
+                ends = now + ENDING_SECONDS
 
     def _started(self) -> bool:
         return (self.answers / "started").exists()

@@ -31,25 +31,19 @@ def output(data, tmp_path_factory):
 
 
 def files(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def lower_text(data, pattern, *numbers):
     return "".join((data / ARCHIVE / pattern.format(n)).read_text() for n in numbers).lower()
 
 
-def test_the_most_frequent_words_are_kept_in_order(data, output):
+def test_shards_are_data_directories_of_fairseq_with_the_most_frequent_words(data, output):
     counts = Counter(lower_text(data, TRAIN, *made.SHARDS).split())
     rows = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:12]
     written = (output / "dict.txt").read_text()
     assert written == "".join(f"{word} {count}\n" for word, count in rows)
-
-
-def test_shards_are_data_directories_of_fairseq(output):
     names = [f"shard{n:02}" for n in made.SHARDS]
     assert sorted(path.name for path in output.iterdir() if path.is_dir()) == names
     for name in names:
@@ -62,30 +56,23 @@ def test_shards_are_data_directories_of_fairseq(output):
 
 def test_files_equal_those_of_fairseq_preprocess(data, output, tmp_path):
     texts = {
-        "train": lower_text(data, TRAIN, 2),
-        "valid": lower_text(data, HELDOUT, 0, 10),
-        "test": lower_text(data, HELDOUT, 20, 30, 40),
+        "train": (output / "shard02", lower_text(data, TRAIN, 2)),
+        "valid": (output, lower_text(data, HELDOUT, 0, 10)),
+        "test": (output, lower_text(data, HELDOUT, 20, 30, 40)),
     }
-    for split, text in texts.items():
+    for split, (_, text) in texts.items():
         (tmp_path / split).write_text(text)
     prefixes = [word for split in texts for word in (f"--{split}pref", tmp_path / split)]
     dictionary = ["--srcdict", output / "dict.txt"]
     run("preprocess", "--only-source", *prefixes, *dictionary, "--destdir", tmp_path / "bin")
-    ours = {"train": output / "shard02", "valid": output, "test": output}
-    for split, folder in ours.items():
-        for suffix in ("bin", "idx"):
-            name = f"{split}.{suffix}"
+    for split, (folder, _) in texts.items():
+        for name in (f"{split}.bin", f"{split}.idx"):
             assert (folder / name).read_bytes() == (tmp_path / "bin" / name).read_bytes(), name
 
 
-def test_several_processes_write_the_same_files(data, output, tmp_path):
+def test_processes_write_the_same_files_from_the_folder_inside_the_archive(data, output, tmp_path):
     options = CorpusOptions(other_text=True, vocab_size=12, workers=2)
-    prepare(data, tmp_path / "two", options)
-    assert files(tmp_path / "two") == files(output)
-
-
-def test_the_folder_inside_the_archive_may_be_given_directly(data, output, tmp_path):
-    said = prepare(data / ARCHIVE, tmp_path / "out")
+    said = prepare(data / ARCHIVE, tmp_path / "out", options)
     assert files(tmp_path / "out") == files(output)
     words = lower_text(data, HELDOUT, 0, 10).split()
     kept = {row.split()[0] for row in (output / "dict.txt").read_text().splitlines()}

@@ -50,24 +50,22 @@ def test_words_of_every_layout_are_written_unchanged_and_counted(tmp_path, name)
         assert lines == [line.strip() for line in texts[split]] and len(lines) == count
 
 
+def published(corpus, paths, **more):
+    """Return the corpus as if the text of these files were the published one."""
+    tokens = {split: tokens_as_awd_lstm_counts(path) for split, path in paths.items()}
+    counts = {split: len(found) for split, found in tokens.items()}
+    return replace(corpus, tokens=counts, types=len(set(tokens["train"])), **more)
+
+
 def test_the_published_words_and_their_order_are_required(tmp_path, monkeypatch):
     data = made.ptb(tmp_path / "data", "{}.txt")
-    texts = {split: (data / f"{split}.txt").read_text() for split in module.SPLITS}
-    lines = {split: [one.split() for one in text.splitlines()] for split, text in texts.items()}
-    known = replace(
-        module.PTB,
-        tokens={split: sum(map(len, found)) + len(found) for split, found in lines.items()},
-        types=len({word for found in lines["train"] for word in found}) + 1,
-        digests={
-            split: hashlib.md5(
-                "".join(f" {' '.join(one)} \n" for one in found).encode()
-            ).hexdigest()
-            for split, found in lines.items()
-        },
-    )
-    monkeypatch.setattr(module, "PTB", known)
+    paths = {split: data / f"{split}.txt" for split in module.SPLITS}
+    digests = {  # invented text has spaces as the published one
+        split: hashlib.md5(path.read_bytes()).hexdigest() for split, path in paths.items()
+    }
+    monkeypatch.setattr(module, "PTB", published(module.PTB, paths, digests=digests))
     assert len(prepare("ptb", data, tmp_path / "out", CorpusOptions())) == 3
-    first, second, *others = texts["test"].splitlines()
+    first, second, *others = paths["test"].read_text().splitlines()
     for changed in ([second, first, *others], [first.replace("the", "a", 1), second, *others]):
         (data / "test.txt").write_text("\n".join(changed) + "\n")
         with pytest.raises(UserError, match=r"test\.txt: MD5 of the words and their order: exp"):
@@ -85,9 +83,8 @@ def test_the_published_counts_are_required(tmp_path):
 
 def test_the_published_text_passes(tmp_path, monkeypatch):
     data = made.wikitext2(tmp_path / "data")
-    found = {s: tokens_as_awd_lstm_counts(data / f"wikitext-2/wiki.{s}.tokens") for s in made.LINES}
-    counts = {split: len(tokens) for split, tokens in found.items()}
-    known = replace(module.WIKITEXT2, tokens=counts, types=len(set(found["train"])))
+    paths = {split: data / f"wikitext-2/wiki.{split}.tokens" for split in made.LINES}
+    known = published(module.WIKITEXT2, paths)
     monkeypatch.setattr(module, "WIKITEXT2", known)
     assert len(prepare("wikitext2", data, tmp_path / "out", CorpusOptions())) == 3
     monkeypatch.setattr(module, "WIKITEXT2", replace(known, types=known.types + 1))
@@ -135,11 +132,7 @@ def test_missing_corpora_files_and_folders_are_named(tmp_path):
     (tmp_path / "empty").mkdir()
     for name, folder, message in (
         ("ptb", "data", r"neither .*ptb\.valid\.txt nor .*\.gz exists"),
-        (
-            "wikitext2",
-            "empty",
-            r"no training text; put the files there.*wiki\.\{train,valid,test\}",
-        ),
+        ("wikitext2", "empty", r"no training text; put the files .*wiki\.\{train,valid,test\}"),
         ("ptb", "nowhere", "nowhere: no such folder"),
         ("ptp", "data", "no corpus 'ptp'; did you mean 'ptb'"),
         ("own", "data", "no corpus 'own'; of your own: highrank new DIR --language-model"),

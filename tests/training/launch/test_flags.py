@@ -5,18 +5,9 @@ import re
 import pytest
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.training.launch.plan import (
-    check_program,
-    fit_batch,
-    option,
-    with_effective_batch,
-)
-from highrank_plugins.training.launch.rank import (
-    Place,
-    distributed_flags,
-    find_place,
-    write_to_log,
-)
+from highrank_plugins.training.launch import plan
+from highrank_plugins.training.launch.plan import fit_batch, option, with_effective_batch
+from highrank_plugins.training.launch.rank import Place, distributed_flags, find_place, write_to_log
 
 TRAIN = ["fairseq-train", "data", "--max-tokens", "4096"]
 
@@ -53,7 +44,7 @@ def test_flags_follow_from_the_devices_and_the_command():
 )  # fmt: skip
 def test_a_command_that_cannot_be_launched_is_refused(words, message):
     with pytest.raises(ValueError, match=message):
-        check_program(words)
+        plan.check_program(words)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +97,8 @@ def test_a_process_finds_its_place_among_the_planned_number():
         find_place(slurm, 8, "env://")
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_the_log_of_a_process_follows_no_link(tmp_path, rank):
-    (tmp_path / f"rank{rank}.log").symlink_to(tmp_path / "victim")
-    with pytest.raises(UserError, match=f"rank{rank}.log is a symbolic link"):
-        write_to_log(tmp_path, rank)
+def test_the_log_of_a_process_follows_no_link(tmp_path):
+    (tmp_path / "rank0.log").symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match=r"rank0.log is a symbolic link"):
+        write_to_log(tmp_path, 0)
     assert not (tmp_path / "victim").exists()
