@@ -86,8 +86,7 @@ COMMON = [f.name for f in fields(HeadOptions) if f.name != "_name"]
 class Axis(NamedTuple):
     """Hold one choice that makes a head: its option, the classes, and the default.
 
-    The options of a structure are ``head_<argument>``; structures share those of one name. A layer
-    of another axis ``head_<axis>`` has ``head_<layer>_<argument>``.
+    The options of a structure are ``head_<argument>``, of others ``head_<layer>_<argument>``.
     """
 
     option: str
