@@ -292,12 +292,6 @@ def test_ignore_index_is_honoured():
     assert abs(float(model(ids(), labels=labels).loss - wanted)) > 1e-3
 
 
-def test_resizing_to_a_multiple_is_refused():
-    with pytest.raises(ValueError, match=r"resize_token_embeddings\(128\)"):
-        make().resize_token_embeddings(pad_to_multiple_of=64)
-    assert make().resize_token_embeddings(CLASSES, pad_to_multiple_of=1) is not None
-
-
 def test_a_head_that_peft_ties_to_an_embedding_is_refused():
     peft = pytest.importorskip("peft", reason="needs PEFT")
     config = peft.LoraConfig(
