@@ -111,8 +111,6 @@ def dropout_mask(shape: Sequence[int], p: float, like: Tensor) -> Tensor:
     On a CPU torch draws 53 random bits for every entry, in 12 ns; DropConnect's masks took a
     twentieth of a training step of AWD-LSTM. Here 16 bits decide, and round p to 2^−16.
     """
-    if p >= 1:
-        return like.new_zeros(shape)
     if like.device.type != "cpu":
         return like.new_empty(shape).bernoulli_(1 - p).div_(1 - p)
     entries = math.prod(shape)

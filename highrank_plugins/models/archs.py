@@ -116,11 +116,7 @@ def given_options(config: Namespace | DictConfig) -> dict:
 
 
 def set_options(config: Namespace | DictConfig, values: dict, config_class: type) -> None:
-    """Put ``values`` into ``config``, as far as ``config_class`` has such fields.
-
-    Options that ``config`` does not know, since its checkpoint is older than they are, get their
-    defaults.
-    """
+    """Put values into the fields of ``config_class``; fields that are new get their defaults."""
     found = {}
     for f in fields(config_class):
         if f.name in values:
@@ -144,10 +140,9 @@ def adaptive_options(config: Namespace) -> list[str]:
 def flat_config(name: str, stock: type, stock_model: str) -> type:
     """Make a dataclass with all options of ``stock``, flat, of the head and of relative positions.
 
-    fairseq's own dataclasses carry defaults, so a YAML file that names an architecture silently
-    gets these instead. Here an option that any architecture of ``stock_model`` sets is ``None``
-    until the architecture fills it, and keeps fairseq's default as ``metadata["stock"]``. Thus the
-    command line, YAML and checkpoints all follow the architecture.
+    With fairseq's defaults a YAML file that names an architecture would silently get these instead.
+    Here an option that any architecture of ``stock_model`` sets is ``None`` until the architecture
+    fills it, and keeps fairseq's default as ``metadata["stock"]``.
     """
     controlled: set[str] = set()
     for arch in ARCH_MODEL_INV_REGISTRY[stock_model]:

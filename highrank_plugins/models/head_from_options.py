@@ -27,10 +27,6 @@ from highrank_plugins.models.head_options import (
 )
 
 logger = logging.getLogger(__name__)
-HIDDEN_OPTION = (
-    "%s has no attribute %s, so no checkpoint can compare this option: keep it under its name, or "
-    "list options that change the function in `constants` of the class"
-)
 
 
 def choose_head(options: dict, arch: dict, trunk: dict, language_model: bool = False) -> dict:
@@ -110,7 +106,11 @@ def head_from_options(
     for layer, part in zip((structure, *others), (head, function, matrix), strict=True):
         _set_rate(layer, part, cfg)
         for option in layer.axis.registry.hidden_options(part):
-            logger.warning(HIDDEN_OPTION, layer_name(part), option)
+            logger.warning(
+                "%s has no attribute %s, so no checkpoint can compare this option: keep it under "
+                "its name, or list options that change the function in `constants` of the class",
+                *(layer_name(part), option),
+            )
     if (lr := _rate(cfg, "head_adam_lr")) is not None:
         for parameter in head.parameters():
             if own_rate(parameter) is None:
@@ -137,11 +137,8 @@ def _set_rate(layer: Choice, part: nn.Module, cfg: Namespace) -> None:
             "but the layer has no such parameter; correct the name, or leave the option out"
         )
     if not parameter.requires_grad:
-        frozen_by = [
-            flag(layer.prefix + name)
-            for name, default in layer.arguments.items()
-            if isinstance(default, bool) and getattr(part, name, False)
-        ]
+        flags = (n for n, default in layer.arguments.items() if isinstance(default, bool))
+        frozen_by = [flag(layer.prefix + n) for n in flags if getattr(part, n, False)]
         what = f"the {trained.replace('_', ' ')} of {layer.name} do not train"
         raise UserError(f"{option}: {what}{' with ' * bool(frozen_by)}{', '.join(frozen_by)}")
     set_own_rate(parameter, lr)

@@ -179,11 +179,10 @@ class HeadModel(TrainingListener):
 
 
 class TargetScores:
-    """Replace a model with a head in fairseq's ``SequenceScorer``.
+    """Replace a model in fairseq's ``SequenceScorer``, which gathers from log-probs [B, T, V].
 
-    The scorer asks for log-probabilities [B, T, V] and gathers ``target``'s [B, T]. Here the
-    head computes these alone, a chunk of tokens at a time; what the scorer gathers from is a view
-    that repeats them V times and takes no memory.
+    The head computes those of ``target`` alone, by chunks of tokens; what the scorer gathers
+    from is a view that repeats them V times and takes no memory.
     """
 
     def __init__(self, model, target: Tensor) -> None:

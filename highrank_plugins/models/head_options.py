@@ -22,11 +22,9 @@ from hydra.core.config_store import ConfigStore
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import Head, head_names, pointwise_names, vocabulary_names
-from highrank_plugins.heads.base import HEADS
-from highrank_plugins.heads.pointwise import POINTWISE
+from highrank_plugins.heads import HEADS, POINTWISE, VOCABULARY, Head
 from highrank_plugins.heads.registry import Registry, unknown_name_message
-from highrank_plugins.heads.vocabulary import VOCABULARY, vocabulary_of
+from highrank_plugins.heads.vocabulary import vocabulary_of
 from highrank_plugins.losses import IMPLEMENTATIONS
 from highrank_plugins.losses.kept_state import PLAIN
 
@@ -36,14 +34,14 @@ class HeadOptions(FairseqDataclass):
     """Define the ``--head…`` options that every head has; `add_options` adds each head's own."""
 
     head: Optional[str] = described(
-        f"output layer: {', '.join(head_names())}, or your own; if it differs "
+        f"output layer: {', '.join(HEADS.names())}, or your own; if it differs "
         "from the architecture's, the architecture's other head defaults are dropped"
     )
     head_pointwise: Optional[str] = described(
-        f"function on each logit: {', '.join(pointwise_names())}, or one of your own"
+        f"function on each logit: {', '.join(POINTWISE.names())}, or one of your own"
     )
     head_vocabulary: Optional[str] = described(
-        f"what makes the vocabulary matrix of parameters: {', '.join(vocabulary_names())}, or one "
+        f"what makes the vocabulary matrix of parameters: {', '.join(VOCABULARY.names())}, or one "
         "of your own"
     )
     head_embed_dim: Optional[int] = described(
@@ -86,8 +84,7 @@ COMMON = [f.name for f in fields(HeadOptions) if f.name != "_name"]
 class Axis(NamedTuple):
     """Hold one choice that makes a head: its option, the classes, and the default.
 
-    The options of a structure are ``head_<argument>``; structures share those of one name. A layer
-    of another axis ``head_<axis>`` has ``head_<layer>_<argument>``.
+    The options of a structure are ``head_<argument>``, of others ``head_<layer>_<argument>``.
     """
 
     option: str

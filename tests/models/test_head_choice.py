@@ -233,25 +233,6 @@ def test_mixtape_gets_its_options(trunk):
     assert head.pointwise.kernel_function.numbers == (0.5, 2.5)
 
 
-@pytest.mark.parametrize("choice", ["paper", "none"])
-def test_gate_biases_follow_the_option(trunk, choice):
-    names = set(trunk("mixtape", "--head-gate-biases", choice).head.state_dict())
-    biases = {"gate_hidden.bias", "gate_shared.bias", "gate_bias"} & names
-    assert biases == ({"gate_bias"} if choice == "paper" else set())
-
-
-def test_state_dict_names_are_public(trunk):
-    prefix = "decoder.output_projection."
-    names = {n.removeprefix(prefix) for n in trunk("mos").state_dict() if n.startswith(prefix)}
-    assert names == {"weight", "prior.weight", "latent.weight", "latent.bias"}
-
-
-def test_frozen_slopes_do_not_train(trunk):
-    head = trunk("plif", "--head-plif-knots", "9", "--head-plif-freeze").head
-    assert not head.pointwise.slope_logits.requires_grad
-    assert trunk("plif", "--head-plif-knots", "9").head.pointwise.slope_logits.requires_grad
-
-
 def test_the_slopes_carry_their_own_learning_rate(trunk):
     words = ["--head-plif-knots", "9", "--head-plif-lr", "0.02"]
     for token in ("plif", "mos_plif"):

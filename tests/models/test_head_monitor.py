@@ -27,8 +27,6 @@ SHOWN = {
     "awd_lstm_lm_moc": ALL | COMPONENTS,
     "lstm_mos": ALL | COMPONENTS,
 }
-LONG = [pytest.mark.long]
-SOME = ["transformer_mos_tiny", "awd_lstm_lm_moc"]
 OPTIONS = {"transformer_lm_plif": ["--head-plif-knots", 500]}
 
 
@@ -37,9 +35,7 @@ def events(folder) -> EventAccumulator:
     return found.Reload()
 
 
-@pytest.mark.parametrize(
-    "arch", [*SOME, *(pytest.param(a, marks=LONG) for a in SHOWN if a not in SOME)]
-)
+@pytest.mark.parametrize("arch", SHOWN)
 def test_every_model_logs_the_measures_of_its_head(arch, mt_data, lm_data, tmp_path):
     data = lm_data if "_lm_" in arch else mt_data
     common = [*OPTIONS.get(arch, []), "--update-freq", 2, "--disable-validation"]
