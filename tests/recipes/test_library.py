@@ -21,7 +21,6 @@ def test_waiting_threads_leave_the_core_to_others(toy, environment, turns):
 
 def test_stages_run_once(toy):
     first = toy()
-    assert first.returncode == 0, first.stderr
     assert done_stages(first) == [0, 1, 2]
     assert (toy.run / "third" / "file").read_text() == "first 1\n"
     again = toy()
@@ -61,8 +60,7 @@ def edit(folder, changes: dict[str, str | None]) -> None:
 def test_what_has_changed_is_repeated(toy, changes, words, stages):
     toy()
     edit(toy.run, changes)
-    result = toy(*words)
-    assert (result.returncode, done_stages(result)) == (0, stages)
+    assert done_stages(toy(*words)) == stages
 
 
 OTHER = "was run with other options or inputs than this command's"
@@ -82,9 +80,8 @@ OTHER = "was run with other options or inputs than this command's"
 def test_work_of_other_inputs_is_refused(toy, changes, words, message):
     toy()
     edit(toy.run, changes)
-    result = toy(*words)
-    assert result.returncode == 2 and done_stages(result) == []
-    assert message.replace("{}", str(toy.run)) in result.stderr
+    said = toy.refused(message.replace("{}", str(toy.run)), *words)
+    assert "done in" not in said
 
 
 @pytest.mark.parametrize(
@@ -106,9 +103,7 @@ def test_work_of_other_inputs_is_refused(toy, changes, words, message):
     ],
 )
 def test_wrong_options_end_with_exit_code_2(toy, arguments, message):
-    result = toy(*arguments.split())
-    assert result.returncode == 2
-    assert message in result.stderr
+    toy.refused(message, *arguments.split())
     assert not toy.run.exists()
 
 
@@ -138,62 +133,49 @@ def test_an_old_bash_and_missing_programs_are_refused_with_the_requirements(toy,
     (tmp_path / "bin").mkdir()
     for name in ("bash", "dirname", "date", "sort"):
         (tmp_path / "bin" / name).symlink_to(shutil.which(name))
-    result = toy(PATH=str(tmp_path / "bin"))
-    assert result.returncode == 2 and NEEDS in result.stderr
-    assert "flock is missing" in result.stderr
+    assert "flock is missing" in toy.refused(NEEDS, PATH=str(tmp_path / "bin"))
 
 
 def test_incomplete_work_is_not_taken_as_complete(toy):
     kill(hold(toy))
-    result = toy("--stage", "2")
-    assert result.returncode == 2
-    assert "stage 1 (second) is incomplete; run --stage 1 to resume it" in result.stderr
+    toy.refused("stage 1 (second) is incomplete; run --stage 1 to resume it", "--stage", "2")
     assert not (toy.run / "third").exists()
 
 
 def test_a_later_stage_refuses_the_output_of_an_input_that_has_changed_since(toy):
-    script = toy.run.parents[1] / "run.sh"
-    corpus = script.parent / "corpus.txt"
+    corpus = toy.script.parent / "corpus.txt"
     corpus.write_text("one\n")
-    script.write_text(TOY.replace('first "$value"', 'first "$value" "$OLDPWD/corpus.txt"'))
+    toy.script.write_text(TOY.replace('first "$value"', 'first "$value" "$OLDPWD/corpus.txt"'))
     toy()
     assert done_stages(toy("--stage", "2")) == []
     corpus.write_text("two\n")
-    result = toy("--stage", "2")
-    assert result.returncode == 2
-    assert f"(its inputs: {corpus}), or run it again with --stage 0" in result.stderr
+    toy.refused(f"(its inputs: {corpus}), or run it again with --stage 0", "--stage", "2")
     corpus.unlink()  # it cannot be compared, and nothing needs it
-    assert toy("--stage", "2").returncode == 0
+    toy("--stage", "2")
 
 
 def test_damaged_binarised_data_is_refused_before_the_work_is_moved_away(toy):
     sums = '(cd "$out" && sha256sum file >sha256sums)'
-    script = toy.run.parents[1] / "run.sh"
-    script.write_text(TOY.replace("; echo end;", f"; {sums};"))
+    toy.script.write_text(TOY.replace("; echo end;", f"; {sums};"))
     assert done_stages(toy()) == [0, 1, 2]
     with (toy.run / "first" / "file").open("a") as file:
         file.write("damage")
-    result = toy()
-    assert result.returncode == 2
     first = toy.run / "first"
-    assert f"{first} was changed or damaged since it was written (file: FAILED)" in result.stderr
+    toy.refused(f"{first} was changed or damaged since it was written (file: FAILED)")
     assert list(toy.run.glob("second.before-*")) == []
     (first / ".done").unlink()
     assert done_stages(toy()) == [0]
 
 
-def test_an_unknown_size_ends_the_stage(toy, tmp_path):
-    script = tmp_path / "run.sh"
-    script.write_text(TOY.replace('{ echo "first', '{ need_space "$(false)"; echo "first'))
-    result = toy()
-    assert result.returncode == 1
+def test_an_unknown_size_ends_the_stage(toy):
+    toy.script.write_text(TOY.replace('{ echo "first', '{ need_space "$(false)"; echo "first'))
+    result = toy(code=1)
     assert "stage 0 (first) failed with exit code 1" in result.stderr
     assert "are needed on the disk" not in result.stderr
 
 
 def test_a_failed_stage_is_named_with_its_log_and_leaves_no_output(toy):
-    result = toy("--value", "bad")
-    assert result.returncode == 1
+    result = toy("--value", "bad", code=1)
     log = toy.run / "log" / "0-first.log"
     assert f"stage 0 (first) failed with exit code 1; its output is in {log}" in result.stderr
     assert log.read_text() == "first bad\n"  # nothing ran after it
@@ -201,11 +183,10 @@ def test_a_failed_stage_is_named_with_its_log_and_leaves_no_output(toy):
 
 
 def test_help_lists_every_option_with_its_default(toy):
-    result = toy("--help")
-    assert result.returncode == 0
-    assert result.stdout.startswith("A toy.\n\n")
-    assert "  --stop-stage        last stage [2]\n" in result.stdout
-    assert "  --set               several\n" in result.stdout
+    said = toy("--help").stdout
+    assert said.startswith("A toy.\n\n")
+    assert "  --stop-stage        last stage [2]\n" in said
+    assert "  --set               several\n" in said
 
 
 def test_help_needs_no_environment(tmp_path):
@@ -226,7 +207,7 @@ def hold(toy) -> subprocess.Popen[bytes]:
     """Start a recipe that waits in stage 1, in a process group of its own."""
     process = subprocess.Popen(
         ["bash", "run.sh"],
-        cwd=toy.run.parents[1],
+        cwd=toy.script.parent,
         env=os.environ | {"hold": "1"},
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -245,12 +226,11 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(toy):
     process = hold(toy)
-    result = toy()
+    said = toy(code=2).stderr
     kill(process)
-    assert result.returncode == 2
-    assert f"another process is working in {toy.run}" in result.stderr
-    assert f"process {process.pid}" in result.stderr
-    assert toy().returncode == 0
+    assert f"another process is working in {toy.run}" in said
+    assert f"process {process.pid}" in said
+    toy()
 
 
 def test_after_a_kill_a_resumable_stage_continues_its_work(toy):
@@ -261,7 +241,5 @@ def test_after_a_kill_a_resumable_stage_continues_its_work(toy):
 
 def test_a_folder_that_cannot_be_made_is_refused_with_the_reason(toy):
     toy.run.parent.touch()
-    result = toy()
-    assert result.returncode == 2
-    assert f"error: {toy.run} cannot be written (mkdir: " in result.stderr
-    assert "Not a directory): choose another folder by --exp-dir or --name" in result.stderr
+    said = toy.refused(f"error: {toy.run} cannot be written (mkdir: ")
+    assert "Not a directory): choose another folder by --exp-dir or --name" in said

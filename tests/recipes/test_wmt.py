@@ -16,6 +16,7 @@ from tests.recipes.running import (
     overrides,
     raw_text,
     recipe,
+    refused,
     run,
     stages_done,
 )
@@ -56,7 +57,6 @@ def content(folder):
 def finished(tmp_path_factory, corpus):
     folder = tmp_path_factory.mktemp("wmt whole")
     result = run(start(folder, corpus))
-    assert result.returncode == 0, result.stderr[-3000:]
     return folder, result
 
 
@@ -134,7 +134,6 @@ def test_precision_follows_the_gpu_unless_the_run_or_its_user_has_chosen(
         'echo "${configure_flags[*]}"'
     )
     done = run(["bash", "-euc", code], PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert done.returncode == 0, done.stderr
     assert done.stdout == ("--set=fp16=true\n" if half else "\n")
 
 
@@ -142,8 +141,7 @@ def test_precision_follows_the_gpu_unless_the_run_or_its_user_has_chosen(
 @pytest.mark.xdist_group("wmt")
 def test_moses_tokens_and_subword_nmt_pieces_become_text_again(tmp_path, corpus):
     settings = overrides(data__algorithm="subword_nmt", max_epoch=1, average__last=1)
-    result = run(start(tmp_path, corpus, settings=settings))
-    assert result.returncode == 0, result.stderr[-3000:]
+    run(start(tmp_path, corpus, settings=settings))
     assert "@@ " in (prepared(tmp_path) / "pieces" / "train.de").read_text()
     run_dir = tmp_path / "exp" / NAME / "run"
     command = (run_dir / "generate" / "command.sh").read_text()
@@ -185,8 +183,7 @@ class TestKilled:
             kill_at_the_end(start(tmp_path, corpus, "--stop-stage", 2), name, tmp_path / "bin")
             assert (prepared(tmp_path) / f"{name}.part" / ".done").exists()
             assert not (prepared(tmp_path) / name).exists()
-        result = run(start(tmp_path, corpus, "--stop-stage", 2))
-        assert result.returncode == 0, result.stderr[-3000:]
+        run(start(tmp_path, corpus, "--stop-stage", 2))
         for name in ("corpus", "text", "pieces", "data-bin"):
             assert content(prepared(tmp_path) / name).keys() > {".done"}
         for name in ("text", "pieces", "data-bin"):
@@ -213,32 +210,28 @@ class TestKilled:
             assert after["score"][name] == before["score"][name]
 
 
-def refused(folder, corpus, *words: object, **environment: str) -> str:
-    """Run a recipe that is refused in stages 0 and 1, and return its output."""
-    result = run(start(folder, corpus, "--stop-stage", 1, *words), **environment)
-    assert result.returncode == 2, result.stderr[-3000:]
-    return result.stderr
+def refuse(folder, corpus, message: str, *words: object, **environment: str) -> None:
+    """Run a recipe that is refused in stages 0 and 1."""
+    refused(start(folder, corpus, "--stop-stage", 1, *words), message, **environment)
 
 
 def test_an_archive_that_has_changed_is_named_with_its_checksums(tmp_path):
     archives = tmp_path / "archives"
     corpus = publish(archives)
-    assert run(start(tmp_path, corpus, "--stop-stage", 0)).returncode == 0
+    run(start(tmp_path, corpus, "--stop-stage", 0))
     download = tmp_path / "exp" / NAME / "download" / "web.tgz"
     download.write_bytes(download.read_bytes()[:-1] + b"x")
     with corpus.open("a") as file:
         file.write("# another key\n")
-    said = refused(tmp_path, corpus)
-    assert f"{download}: its sha256 is " in said
-    assert "checksums.txt was written" in said
+    refuse(tmp_path, corpus, f"{download}: its sha256 is ")
+    refuse(tmp_path, corpus, "checksums.txt was written")
 
 
 def test_archives_in_data_are_used_and_none_is_fetched(tmp_path, corpus):
     archives = tmp_path / "archives"
     publish(archives)
     giga = (archives / "giga.tar").rename(tmp_path / "giga.tar")
-    said = refused(tmp_path, corpus, "--data", archives)
-    assert "giga.tar: no such file; get it from" in said
+    refuse(tmp_path, corpus, "giga.tar: no such file; get it from", "--data", archives)
     giga.rename(archives / "giga.tar")
     result = run(start(tmp_path, corpus, "--data", archives, "--stop-stage", 0))
     assert stages_done(result) == [0]
@@ -248,15 +241,14 @@ def test_archives_in_data_are_used_and_none_is_fetched(tmp_path, corpus):
 def test_an_archive_in_data_that_has_changed_is_named(tmp_path):
     archives = tmp_path / "archives"
     corpus = publish(archives)
-    assert run(start(tmp_path, corpus, "--data", archives, "--stop-stage", 0)).returncode == 0
+    run(start(tmp_path, corpus, "--data", archives, "--stop-stage", 0))
     archive = archives / "web.tgz"
     archive.write_bytes(archive.read_bytes()[:-1] + b"x")
-    assert f"{archive}: its sha256 is " in refused(tmp_path, corpus, "--data", archives)
+    refuse(tmp_path, corpus, f"{archive}: its sha256 is ", "--data", archives)
     changed = "stage 0 (corpus) was run with other options or inputs"
-    assert changed in refused(tmp_path, corpus, "--data", archives, "--stage", 1)
+    refuse(tmp_path, corpus, changed, "--data", archives, "--stage", 1)
     archive.unlink()  # cannot be compared, and is no longer needed
-    words = ("--data", archives, "--stage", 2, "--stop-stage", 2)
-    assert "needs" in refused(tmp_path, corpus, *words)
+    refuse(tmp_path, corpus, "needs", "--data", archives, "--stage", 2, "--stop-stage", 2)
 
 
 def test_data_may_hold_text_and_other_archives(tmp_path, corpus):
@@ -268,7 +260,7 @@ def test_data_may_hold_text_and_other_archives(tmp_path, corpus):
     ours.write_text(f"texts:\n{blocks}")
     command = start(tmp_path, ours, "--data", texts, "--stop-stage", 1)
     result = run(command)
-    assert stages_done(result) == [1, 1], result.stderr[-3000:]
+    assert stages_done(result) == [1, 1]
     assert f"no archive of {ours} is in {texts}, so it is taken as text" in result.stderr
     (texts / "other.tgz").write_bytes(b"of something else again")
     assert stages_done(run(command)) == []
@@ -277,9 +269,8 @@ def test_data_may_hold_text_and_other_archives(tmp_path, corpus):
 def test_the_corpus_cannot_be_reversed(tmp_path, corpus):
     turned = ["source_lang=de", "target_lang=en"]
     settings = [*SETTINGS, *turned, *(f"generate.{setting}" for setting in turned)]
-    result = run(start(tmp_path, corpus, "--stop-stage", 1, settings=settings))
-    assert result.returncode == 2
-    assert "scores and published numbers are of en to de; remove the change" in result.stderr
+    said = "scores and published numbers are of en to de; remove the change"
+    refused(start(tmp_path, corpus, "--stop-stage", 1, settings=settings), said)
     assert not list((tmp_path / "exp" / NAME).glob("prepared-*"))
 
 
@@ -288,8 +279,8 @@ def test_a_full_disk_is_refused_before_anything_is_written(tmp_path, corpus):
     tools.mkdir()
     (tools / "df").write_text("#!/bin/sh\necho Avail\necho 999999999\n")
     (tools / "df").chmod(0o755)
-    said = refused(tmp_path, corpus, PATH=f"{tools}:{os.environ['PATH']}")
-    assert "954M are needed on the disk of" in said
+    path = f"{tools}:{os.environ['PATH']}"
+    refuse(tmp_path, corpus, "954M are needed on the disk of", PATH=path)
     assert not (tmp_path / "exp" / NAME / "download").exists()
 
 
@@ -303,7 +294,5 @@ def test_a_full_disk_is_refused_before_anything_is_written(tmp_path, corpus):
     ],
 )
 def test_wrong_options_are_refused_first(tmp_path, words, message):
-    result = run(recipe(NAME, "--exp-dir", tmp_path / "exp", *words))
-    assert result.returncode == 2
-    assert message in result.stderr
+    refused(recipe(NAME, "--exp-dir", tmp_path / "exp", *words), message)
     assert not (tmp_path / "exp").exists()
