@@ -106,11 +106,7 @@ class RooflineEstimate:
 
 
 class Seconds(TorchDispatchMode):
-    """Add up the time of all operations, on device `meta`, in `products` and `others`.
-
-    Args:
-        pointwise: the function that the kernels of `INSTRUCTIONS` apply.
-    """
+    """Add up the time of all operations, on device `meta`, in `products` and `others`."""
 
     def __init__(self, gpu: Gpu, pointwise: str) -> None:
         super().__init__()
@@ -210,11 +206,7 @@ def require_triton(implementations: list[str]) -> None:
 def run_roofline(
     presets: list[str], implementations: list[str], gpu: str, changes: dict[str, Any]
 ) -> str:
-    """Return a Markdown table of models, one line per case and implementation.
-
-    Args:
-        changes: fields of `LossCase` that replace those of the presets.
-    """
+    """Return a Markdown table of models, one line per case and implementation."""
     peaks = find_gpu(gpu)
     for name in implementations:
         if name not in IMPLEMENTATIONS:
@@ -256,9 +248,6 @@ class LiveMemory(TorchDispatchMode):
     """Count the bytes of all tensors that operations create, while they live.
 
     Tensors on device `meta` have sizes and no content: the losses treat this device as a GPU.
-
-    Args:
-        before: existing tensors, which do not count.
     """
 
     def __init__(self, before: Iterable[torch.Tensor]) -> None:
@@ -293,9 +282,6 @@ def peak_of(
     """Return the peak of a step above parameters and features, and the bytes of its gradients.
 
     Memory that the matrix library keeps for itself does not count.
-
-    Args:
-        observer: entered for the step, but not while the layer is built.
     """
     dtype = getattr(torch, case.dtype)
     with torch.device("meta"):

@@ -51,12 +51,7 @@ class _NoContent(TorchDispatchMode):
 
 
 def estimate_step(model: str, case: ModelCase, gpu: Gpu) -> StepEstimate:
-    """Return the model of one training step.
-
-    Args:
-        model: an arch, and options of it after the first space.
-        case: of a translator.
-    """
+    """Return the model of one training step."""
     with torch.device("meta"):
         step = model_step("train", model, replace(case, dtype="bfloat16", device="meta"))
     with _NoContent():
@@ -68,13 +63,7 @@ def estimate_step(model: str, case: ModelCase, gpu: Gpu) -> StepEstimate:
 
 
 def run_whole_steps(presets: list[str], models: list[str], implementation: str, gpu: str) -> str:
-    """Return a Markdown table of models, one line per arch of each preset.
-
-    Args:
-        presets: of `highrank bench train`.
-        models: archs with options, instead of the presets'; [] takes theirs.
-        implementation: of the loss of our architectures.
-    """
+    """Return a Markdown table of models, one line per arch of each preset."""
     peaks = find_gpu(gpu)
     if implementation not in IMPLEMENTATIONS:
         raise CaseError(

@@ -75,16 +75,7 @@ def dirichlet_experiment(
     settings: DirichletSettings | None = None,
     progress: Progress = silent,
 ) -> dict[str, DirichletFit]:
-    """Fit each head to the same targets.
-
-    Args:
-        heads: label → options of `build_head` with its `name`, e.g.
-            {"plif": {"name": "softmax", "pointwise": "plif"}, "mos": {"name": "mos"}}; sizes are
-            those of the settings.
-        progress: receives the steps of each head, by label.
-    Returns:
-        label → fit.
-    """
+    """Fit each head to the same targets."""
     settings = settings or DirichletSettings()
     targets = dirichlet_targets(settings)
     fitted = fit_heads(heads, targets, settings, settings.batch, progress)
@@ -99,13 +90,7 @@ def fit_heads(
     progress: Progress,
     weight: Callable[[], nn.Parameter] | None = None,
 ) -> Iterator[tuple[str, Head, Tensor]]:
-    """Build each head from the same seed, fit it to the targets, and yield it with its contexts.
-
-    Args:
-        heads, progress: see `dirichlet_experiment`.
-        batch: targets per step.
-        weight: draws the vocabulary matrix after the seed is set; None: the head draws it.
-    """
+    """Build each head from the same seed, fit it to the targets, and yield it with its contexts."""
     for label, options in heads.items():
         torch.manual_seed(settings.seed)
         drawn = None if weight is None else weight()
@@ -128,19 +113,7 @@ def fit_contexts(
     progress: Progress = silent,
     label: str = "",
 ) -> Tensor:
-    """Train the head and one free context vector per target; change the head in place.
-
-    Args:
-        head: any, freshly built; batches come from torch's default generator.
-        targets: P* [N, M].
-        settings: steps and lr are read.
-        batch: targets per step.
-        progress: receives the steps, under the name `label`.
-    Returns:
-        the contexts [N, F]; the head is in evaluation mode.
-    Raises:
-        ValueError: sizes that do not fit, or a loss that is not finite.
-    """
+    """Train the head and one free context vector per target; change the head in place."""
     if targets.dim() != 2 or targets.size(1) != head.num_classes:
         raise ValueError(f"targets: expected [N, {head.num_classes}], got {tuple(targets.shape)}")
     contexts = nn.Parameter(torch.randn(len(targets), head.feature_dim))
@@ -196,11 +169,7 @@ class MultimodeFit:
 
 
 def multimode_targets(settings: MultimodeSettings) -> Tensor:
-    """Return distributions [N, M] with 1 / modes at the right words of each context.
-
-    Raises:
-        ValueError: modes outside [1, classes).
-    """
+    """Return distributions [N, M] with 1 / modes at the right words of each context."""
     if not 1 <= settings.modes < settings.classes:
         raise ValueError(
             f"--modes {settings.modes}: must lie in [1, {settings.classes}), the number of classes"
@@ -214,12 +183,7 @@ def multimode_targets(settings: MultimodeSettings) -> Tensor:
 def multimode_experiment(
     heads: dict[str, dict[str, Any]], settings: MultimodeSettings, progress: Progress = silent
 ) -> dict[str, MultimodeFit]:
-    """Fit each head to the same contexts, whose vectors are free.
-
-    Args:
-        heads: label → options of `build_head` with its `name`; see `heads_named`.
-        progress: receives the steps of each head, by label.
-    """
+    """Fit each head to the same contexts, whose vectors are free."""
     targets = multimode_targets(settings)
 
     def words() -> nn.Parameter:
@@ -241,13 +205,7 @@ def _measure(head: Any, contexts: Tensor, targets: Tensor, modes: int) -> Multim
 
 
 def heads_named(names: Sequence[str], components: int | None) -> dict[str, dict[str, Any]]:
-    """Return options of `build_head` for "mos", "plif" (on a softmax) or "mos+plif".
-
-    Args:
-        components: of mixtures; None: the head's own default.
-    Raises:
-        ValueError: an unknown name.
-    """
+    """Return options of `build_head` for "mos", "plif" (on a softmax) or "mos+plif"."""
     return {name: _options(name, components) for name in names}
 
 
