@@ -136,19 +136,16 @@ def unsafe_places(tree: ast.AST) -> Iterator[str]:
                 yield f"line {node.lineno}: except {caught}"
 
 
-@pytest.mark.parametrize(
-    ("code", "count"),
-    [
-        ("torch.load(p, weights_only=False)", 1),
-        ("torch.load(p, weights_only=safe)", 1),
-        ("eval(text)", 1),
-        ("try:\n    f()\nexcept Exception:\n    pass", 1),
-        ("try:\n    f()\nexcept:\n    pass", 1),
-        ("try:\n    f()\nexcept Exception as error:\n    raise ValueError(error)", 1),
-        ("try:\n    f()\nexcept Exception:\n    if g:\n        raise", 1),
-        ("try:\n    f()\nexcept Exception:\n    g()\n    raise", 0),  # raises it again
-    ],
-)
+@pytest.mark.parametrize(("code", "count"), [
+    ("torch.load(p, weights_only=False)", 1),
+    ("torch.load(p, weights_only=safe)", 1),
+    ("eval(text)", 1),
+    ("try:\n    f()\nexcept Exception:\n    pass", 1),
+    ("try:\n    f()\nexcept:\n    pass", 1),
+    ("try:\n    f()\nexcept Exception as error:\n    raise ValueError(error)", 1),
+    ("try:\n    f()\nexcept Exception:\n    if g:\n        raise", 1),
+    ("try:\n    f()\nexcept Exception:\n    g()\n    raise", 0),  # raises it again
+])  # fmt: skip
 def test_unsafe_code_is_found(code, count):
     assert len(list(unsafe_places(ast.parse(code)))) == count
 

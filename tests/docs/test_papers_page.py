@@ -137,31 +137,25 @@ def test_records_of_a_command_are_where_the_recipe_writes_them():
             assert any(path.stem != "base" for path in confs), (task, pattern)
 
 
-@pytest.mark.parametrize(
-    ("confs", "hours"),
-    [
-        (["merity2018/softmax"], "8 (V100)"),  # 500 epochs of 55 s
-        (["merity2018/softmax", "yang2018/moc"], "≈ 22 (V100)"),  # and 1,000 of 100 s × 390 / 731
-        (["yang2019/mixtape"], "≈ 13 (V100)"),  # 1,000 epochs of MoS's 100 s × 345 / 731
-    ],
-)
+@pytest.mark.parametrize(("confs", "hours"), [
+    (["merity2018/softmax"], "8 (V100)"),  # 500 epochs of 55 s
+    (["merity2018/softmax", "yang2018/moc"], "≈ 22 (V100)"),  # and 1,000 of 100 s × 390 / 731
+    (["yang2019/mixtape"], "≈ 13 (V100)"),  # 1,000 epochs of MoS's 100 s × 345 / 731
+])  # fmt: skip
 def test_hours_follow_from_printed_times(confs, hours):
     assert papers_page.hours({"task": "ptb", "confs": confs}) == hours
 
 
-@pytest.mark.parametrize(
-    ("run", "hours"),
-    [
-        ("wmt14_en_de/ott2018/softmax", "181 (V100)"),  # 85 minutes on 128 GPUs
-        # 300,000 updates of 32,768 tokens, where Ott et al. have 30,000 of 458,752
-        ("wmt14_en_de/yang2019/softmax", "≈ 130 (V100)"),
-        ("wmt14_en_de/yang2019/mos", "≈ 215 (V100)"),  # × 30.08 / 18.15
-        # 1.6 billion words by 700, 119 ms each, and 856 ms
-        ("one_billion_word/yang2018/softmax", "≈ 76 (GPU of 12 GB)"),
-        ("one_billion_word/yang2018/mos", "≈ 545 (GPU of 12 GB)"),
-        ("text8/yang2018/mos7", "≈ 13 (V100)"),
-    ],
-)
+@pytest.mark.parametrize(("run", "hours"), [
+    ("wmt14_en_de/ott2018/softmax", "181 (V100)"),  # 85 minutes on 128 GPUs
+    # 300,000 updates of 32,768 tokens, where Ott et al. have 30,000 of 458,752
+    ("wmt14_en_de/yang2019/softmax", "≈ 130 (V100)"),
+    ("wmt14_en_de/yang2019/mos", "≈ 215 (V100)"),  # × 30.08 / 18.15
+    # 1.6 billion words by 700, 119 ms each, and 856 ms
+    ("one_billion_word/yang2018/softmax", "≈ 76 (GPU of 12 GB)"),
+    ("one_billion_word/yang2018/mos", "≈ 545 (GPU of 12 GB)"),
+    ("text8/yang2018/mos7", "≈ 13 (V100)"),
+])  # fmt: skip
 def test_hours_of_untimed_runs_follow_from_timed_ones(run, hours):
     task, _, conf = run.partition("/")
     assert papers_page.hours({"task": task, "confs": [conf]}) == hours
@@ -216,15 +210,12 @@ def test_scores_of_several_corpora_are_told_apart():
     assert "| One Billion Word: " in text
 
 
-@pytest.mark.parametrize(
-    ("systems", "verdict"),
-    [
-        (["mos", "softmax"], "same order, p ≤ "),
-        (["softmax", "mos"], "other order"),
-        (["softmax", "moc"], "not decided, p up to "),
-        (["mos", "moc", "softmax"], "not decided, p up to "),
-    ],
-)
+@pytest.mark.parametrize(("systems", "verdict"), [
+    (["mos", "softmax"], "same order, p ≤ "),
+    (["softmax", "mos"], "other order"),
+    (["softmax", "moc"], "not decided, p up to "),
+    (["mos", "moc", "softmax"], "not decided, p up to "),
+])  # fmt: skip
 def test_a_verdict_compares_orders(monkeypatch, systems, verdict):
     runs = {"mos": [1.0, 1.1, 1.2], "softmax": [2.0, 2.1, 2.2], "moc": [2.0, 2.2, 2.1]}
     monkeypatch.setattr(papers_page, "scores_of", lambda study, system, metric: runs[system])
@@ -234,13 +225,10 @@ def test_a_verdict_compares_orders(monkeypatch, systems, verdict):
     assert found.startswith(verdict) and verdict.startswith(kind)
 
 
-@pytest.mark.parametrize(
-    ("mos", "verdict"),
-    [
-        ([1.0, 1.1, 1.2], "other order, the paper finds none, p = "),
-        ([2.0, 2.2, 2.1], "not decided, "),
-    ],
-)
+@pytest.mark.parametrize(("mos", "verdict"), [
+    ([1.0, 1.1, 1.2], "other order, the paper finds none, p = "),
+    ([2.0, 2.2, 2.1], "not decided, "),
+])  # fmt: skip
 def test_systems_that_a_paper_finds_equal_are_compared(monkeypatch, mos, verdict):
     runs = {"mos": mos, "softmax": [2.0, 2.1, 2.2]}
     monkeypatch.setattr(papers_page, "scores_of", lambda study, system, metric: runs[system])

@@ -36,15 +36,12 @@ def features(tokens, dtype=torch.float32):
     return torch.empty(tokens, 1, dtype=dtype, device="cpu")
 
 
-@pytest.mark.parametrize(
-    ("matrix", "budget"),
-    [
-        ((0, 0), 31 * MIB),
-        ((10_000, 100), 31 * MIB),
-        ((10_000, 280), 4.5 * 4 * 10_000 * 280),  # Penn Treebank's: between the bounds
-        ((33_278, 300), 64 * MIB),
-    ],
-)
+@pytest.mark.parametrize(("matrix", "budget"), [
+    ((0, 0), 31 * MIB),
+    ((10_000, 100), 31 * MIB),
+    ((10_000, 280), 4.5 * 4 * 10_000 * 280),  # Penn Treebank's: between the bounds
+    ((33_278, 300), 64 * MIB),
+])  # fmt: skip
 def test_the_default_grows_with_the_vocabulary_matrix(matrix, budget):
     floats = 150_000
     tokens = tokens_within(features(10_000), floats, None, matrix=matrix)

@@ -58,28 +58,25 @@ ELSEWHERE = ["../../outside", "/outside", "..", "small/../../x", ".", "./x", "x/
 DATA = "--data {data}"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("", "--data DIR is required|{{train,valid,test2016}}.{{en,de}}"),
-        (f"{DATA}/x --stage 0", "--data {data}/x: no such folder"),
-        (f"{DATA}/x --stage 1", "--data {data}/x: no such folder"),
-        (f"{DATA} --text published", "{data}/train.en is not train.en of Multi30k|--text any"),
-        (f"{DATA} --text whole", "--text 'whole': choose published or any"),
-        (f"{DATA} --conf ../conf/softmax", "--conf '../conf/softmax': expected a name"),
-        *(
-            (f"{DATA} --name {name}", f"--name '{name}': expected a name, or a path without '..'")
-            for name in ELSEWHERE
-        ),
-        (f"{DATA} --conf mixtpe", "mixtpe.yaml: no such configuration; did you mean 'mixtape'?"),
-        (f"{DATA} --set data.vocabsize=3", "data.vocabsize: unknown key; did you mean 'vocab_siz"),
-        (f"{DATA} --launch=--gpus-per-nod=8", "No such option: --gpus-per-nod"),
-        (f"{DATA} --launch=--processes=0", "--launch: highrank launch refuses|'--processes'"),
-        (f"{DATA} --launch=--nodes=4", "--nodes 4: name the address where they meet"),
-        (f"{DATA} --launch=--submit", "need --slurm FILE"),
-        (f"{DATA} --set launch.processes=2 --launch=--gpus-per-node=2", "exclude each other"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    ("", "--data DIR is required|{{train,valid,test2016}}.{{en,de}}"),
+    (f"{DATA}/x --stage 0", "--data {data}/x: no such folder"),
+    (f"{DATA}/x --stage 1", "--data {data}/x: no such folder"),
+    (f"{DATA} --text published", "{data}/train.en is not train.en of Multi30k|--text any"),
+    (f"{DATA} --text whole", "--text 'whole': choose published or any"),
+    (f"{DATA} --conf ../conf/softmax", "--conf '../conf/softmax': expected a name"),
+    *(
+        (f"{DATA} --name {name}", f"--name '{name}': expected a name, or a path without '..'")
+        for name in ELSEWHERE
+    ),
+    (f"{DATA} --conf mixtpe", "mixtpe.yaml: no such configuration; did you mean 'mixtape'?"),
+    (f"{DATA} --set data.vocabsize=3", "data.vocabsize: unknown key; did you mean 'vocab_siz"),
+    (f"{DATA} --launch=--gpus-per-nod=8", "No such option: --gpus-per-nod"),
+    (f"{DATA} --launch=--processes=0", "--launch: highrank launch refuses|'--processes'"),
+    (f"{DATA} --launch=--nodes=4", "--nodes 4: name the address where they meet"),
+    (f"{DATA} --launch=--submit", "need --slurm FILE"),
+    (f"{DATA} --set launch.processes=2 --launch=--gpus-per-node=2", "exclude each other"),
+])  # fmt: skip
 def test_wrong_options_are_refused(multi30k, words, message):
     said = multi30k.refused(*words.format(data=multi30k.data).split(), says=message)
     assert "done in" not in said
@@ -104,17 +101,14 @@ def spoil(data, file: str, more: bytes | None, compressed: bool = False) -> None
         path.write_bytes(content + more)
 
 
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({"valid.de": None}, "neither {data}/valid.de nor {data}/valid.de.gz exists"),
-        ({"valid.en": b"One more.\n"}, "{data}/valid.en:31: this line has no partner"),
-        ({"train.de": b"sch\xf6n\n", "train.en": b"nice\n"},
-         "{data}/train.de:251:4: byte 0xf6 is not UTF-8"),
-        ({"train.de": b"\n", "train.en": b"nice\n"}, "{data}/train.de:251:1: empty line"),
-        ({"valid.en": b"a\r\n", "valid.de": b"a\n"}, "{data}/valid.en.gz:31:|carriage return"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("files", "message"), [
+    ({"valid.de": None}, "neither {data}/valid.de nor {data}/valid.de.gz exists"),
+    ({"valid.en": b"One more.\n"}, "{data}/valid.en:31: this line has no partner"),
+    ({"train.de": b"sch\xf6n\n", "train.en": b"nice\n"},
+     "{data}/train.de:251:4: byte 0xf6 is not UTF-8"),
+    ({"train.de": b"\n", "train.en": b"nice\n"}, "{data}/train.de:251:1: empty line"),
+    ({"valid.en": b"a\r\n", "valid.de": b"a\n"}, "{data}/valid.en.gz:31:|carriage return"),
+])  # fmt: skip
 def test_the_error_about_bad_text_names_the_given_file(multi30k, files, message):
     for file, more in files.items():
         spoil(multi30k.data, file, more, compressed=more == b"a\r\n")

@@ -164,17 +164,14 @@ def test_changed_perplexities_are_collected_again(finished, start, run_dir):
 SPLITS = ("valid", "valid,test,tset", "", "train, valid,test")
 
 
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("--conf=none", "/conf/small/none.yaml: no such configuration"),
-        ("--conf=small/none", "/conf/small/none.yaml: no such configuration"),
-        ("--scale=tiny", "--scale 'tiny': choose full or small"),
-        *((f"--splits={of}", f"--splits '{of}': expected valid,test or train") for of in SPLITS),
-        ("--measured=train", "--measured 'train': expected test or valid,test"),
-        ("--word-pairs=.", "--word-pairs .: no *.txt there"),
-    ],
-)
+@pytest.mark.parametrize(("word", "message"), [
+    ("--conf=none", "/conf/small/none.yaml: no such configuration"),
+    ("--conf=small/none", "/conf/small/none.yaml: no such configuration"),
+    ("--scale=tiny", "--scale 'tiny': choose full or small"),
+    *((f"--splits={of}", f"--splits '{of}': expected valid,test or train") for of in SPLITS),
+    ("--measured=train", "--measured 'train': expected test or valid,test"),
+    ("--word-pairs=.", "--word-pairs .: no *.txt there"),
+])  # fmt: skip
 def test_wrong_options_are_refused(tmp_path, word, message):
     words = ["--exp-dir", tmp_path / "exp", "--data", tmp_path, "--scale", "small", word]
     refused(recipe("ptb", *words), message)

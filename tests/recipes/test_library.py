@@ -45,18 +45,14 @@ def edit(folder, changes: dict[str, str | None]) -> None:
         (folder / name).unlink() if text is None else (folder / name).write_text(text)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words", "stages"),
-    [
-        ({"../../notes.log": "new"}, [], [2]),
-        ({"second/file": "other\n"}, [], [2]),
-        ({"first/file": None, "first/.done": None}, [], [0]),
-        ({"second/file": None, "second/.done": None}, [], [1]),
-        ({}, ["--stop-stage", "0", "--value", "3"], [0]),
-        ({"second/.done": None}, ["--stage=1", "--stop-stage=1"], [1]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("changes", "words", "stages"), [
+    ({"../../notes.log": "new"}, [], [2]),
+    ({"second/file": "other\n"}, [], [2]),
+    ({"first/file": None, "first/.done": None}, [], [0]),
+    ({"second/file": None, "second/.done": None}, [], [1]),
+    ({}, ["--stop-stage", "0", "--value", "3"], [0]),
+    ({"second/.done": None}, ["--stage=1", "--stop-stage=1"], [1]),
+], ids=str)  # fmt: skip
 def test_what_has_changed_is_repeated(toy, changes, words, stages):
     toy()
     edit(toy.run, changes)
@@ -66,17 +62,13 @@ def test_what_has_changed_is_repeated(toy, changes, words, stages):
 OTHER = "was run with other options or inputs than this command's"
 
 
-@pytest.mark.parametrize(
-    ("changes", "words", "message"),
-    [
-        ({"second/file": None}, [], "needs {}/second/file, which was removed: remove {}/second/"),
-        ({"first/file": "other\n"}, ["--stage", "2"], f"stage 1 (second) {OTHER[:-10]}"),
-        ({}, ["--stage", "2", "--value", "7"], f"stage 0 (first) {OTHER}"),
-        ({}, ["--stage", "2", "--value", "7"], "give those of {}/first, or run it again with --st"),
-        ({}, ["--name", "new", "--stage", "1"], "new/first: start with an earlier --stage"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("changes", "words", "message"), [
+    ({"second/file": None}, [], "needs {}/second/file, which was removed: remove {}/second/"),
+    ({"first/file": "other\n"}, ["--stage", "2"], f"stage 1 (second) {OTHER[:-10]}"),
+    ({}, ["--stage", "2", "--value", "7"], f"stage 0 (first) {OTHER}"),
+    ({}, ["--stage", "2", "--value", "7"], "give those of {}/first, or run it again with --st"),
+    ({}, ["--name", "new", "--stage", "1"], "new/first: start with an earlier --stage"),
+], ids=str)  # fmt: skip
 def test_work_of_other_inputs_is_refused(toy, changes, words, message):
     toy()
     edit(toy.run, changes)
@@ -84,37 +76,31 @@ def test_work_of_other_inputs_is_refused(toy, changes, words, message):
     assert "done in" not in said
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--stop-stge 1", "unknown option --stop-stge; did you mean '--stop-stage'?"),
-        ("--zzz=1", "unknown option --zzz; see --help"),
-        ("--recipe-dir x", "unknown option --recipe-dir"),
-        ("--value", "option --value needs a value"),
-        ("--value --name x", "option --value needs a value"),
-        ("value=3", "unexpected word 'value'"),
-        ("--stage abc", "--stage 'abc': a stage is a number from 0 to 2"),
-        ("--stage toy", "--stage 'toy': a stage is"),
-        ("--stage=-1", "--stage '-1': a stage is"),
-        ("--stage=3", "--stage '3': a stage is"),
-        ("--stop-stage=3", "--stop-stage '3': a stage is a number from 0 to 2"),
-        ("--stop-stage=", "--stop-stage '': a stage is"),
-        ("--stage=2 --stop-stage=1", "--stage 2 is after --stop-stage 1"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ("--stop-stge 1", "unknown option --stop-stge; did you mean '--stop-stage'?"),
+    ("--zzz=1", "unknown option --zzz; see --help"),
+    ("--recipe-dir x", "unknown option --recipe-dir"),
+    ("--value", "option --value needs a value"),
+    ("--value --name x", "option --value needs a value"),
+    ("value=3", "unexpected word 'value'"),
+    ("--stage abc", "--stage 'abc': a stage is a number from 0 to 2"),
+    ("--stage toy", "--stage 'toy': a stage is"),
+    ("--stage=-1", "--stage '-1': a stage is"),
+    ("--stage=3", "--stage '3': a stage is"),
+    ("--stop-stage=3", "--stop-stage '3': a stage is a number from 0 to 2"),
+    ("--stop-stage=", "--stop-stage '': a stage is"),
+    ("--stage=2 --stop-stage=1", "--stage 2 is after --stop-stage 1"),
+])  # fmt: skip
 def test_wrong_options_end_with_exit_code_2(toy, arguments, message):
     toy.refused(message, *arguments.split())
     assert not toy.run.exists()
 
 
-@pytest.mark.parametrize(
-    ("environment", "words", "value", "several"),
-    [
-        ({"HIGHRANK_VALUE": "3", "HIGHRANK_NAME": "there", "HIGHRANK_SET": "a b"},
-         ["--name", "here", "--set", "c d"], "3", "a b c d"),
-        ({"value": "7", "name": "elsewhere"}, [], "1", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("environment", "words", "value", "several"), [
+    ({"HIGHRANK_VALUE": "3", "HIGHRANK_NAME": "there", "HIGHRANK_SET": "a b"},
+     ["--name", "here", "--set", "c d"], "3", "a b c d"),
+    ({"value": "7", "name": "elsewhere"}, [], "1", ""),
+])  # fmt: skip
 def test_options_come_from_flags_and_from_variables_of_ours(
     toy, environment, words, value, several
 ):

@@ -47,21 +47,18 @@ def test_the_embedded_documentation_is_the_same_everywhere(tmp_path):
     assert done.returncode == 0, done.stderr  # it compares a checksum
 
 
-@pytest.mark.parametrize(
-    ("name", "words", "message"),
-    [
-        ("own_translation", [], "--source and --target are required"),
-        ("own_translation", ["--source", "en", "--target", "en"], "are both en: give two"),
-        ("own_translation", ["--source", "en", "--target", "fr"], "no files"),
-        ("own_translation", ["--source", "pt-BR", "--target", "pt_BR"], "are both pt-BR: give"),
-        ("own_language_model", ["--order", "lines"], "an AWD-LSTM reads a stream"),
-        ("own_language_model", ["--data", ""], "--data is required"),
-        ("own_language_model", ["--overlap", "drp"], "'drp': choose refuse, drop or keep"),
-        ("own_language_model", ["--limit", "0"], "--limit '0': expected a number of lines"),
-        ("own_language_model", ["--measured-updates", "x"], "'x': expected a number, or 0 for"),
-        ("own_language_model", ["--conf", "mos"], "expected TRUNK/LAYER"),
-    ],
-)
+@pytest.mark.parametrize(("name", "words", "message"), [
+    ("own_translation", [], "--source and --target are required"),
+    ("own_translation", ["--source", "en", "--target", "en"], "are both en: give two"),
+    ("own_translation", ["--source", "en", "--target", "fr"], "no files"),
+    ("own_translation", ["--source", "pt-BR", "--target", "pt_BR"], "are both pt-BR: give"),
+    ("own_language_model", ["--order", "lines"], "an AWD-LSTM reads a stream"),
+    ("own_language_model", ["--data", ""], "--data is required"),
+    ("own_language_model", ["--overlap", "drp"], "'drp': choose refuse, drop or keep"),
+    ("own_language_model", ["--limit", "0"], "--limit '0': expected a number of lines"),
+    ("own_language_model", ["--measured-updates", "x"], "'x': expected a number, or 0 for"),
+    ("own_language_model", ["--conf", "mos"], "expected TRUNK/LAYER"),
+])  # fmt: skip
 def test_what_cannot_train_is_refused_before_anything_is_written(
     timetable, tmp_path, name, words, message
 ):
@@ -110,15 +107,12 @@ def test_a_new_folder_has_a_study_that_can_be_read(timetable, tmp_path, kind):
     assert "exists: name a new folder" in again.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--translation"], "--translation needs --source and --target"),
-        ([], "give one of --translation and --language-model"),
-        (["--translation", "--source", "en", "--target", "en"], "give two languages"),
-        (["--translation", "--source", "c;s", "--target=en"], "language 'c;s': expected a code"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["--translation"], "--translation needs --source and --target"),
+    ([], "give one of --translation and --language-model"),
+    (["--translation", "--source", "en", "--target", "en"], "give two languages"),
+    (["--translation", "--source", "c;s", "--target=en"], "language 'c;s': expected a code"),
+])  # fmt: skip
 def test_a_new_folder_of_no_text_is_refused(tmp_path, words, message):
     assert message in highrank("new", tmp_path / "mine", *words, code=2).stderr
     assert not (tmp_path / "mine").exists()
@@ -202,14 +196,11 @@ def test_new_lines_are_translated_by_every_form_of_a_model(translated, tmp_path)
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("conf", "words"),
-    [
-        ("awd_lstm/mos", []),
-        ("transformer/mos", ["--units", "pieces"]),
-        ("transformer/softmax", ["--order", "lines"]),
-    ],
-)
+@pytest.mark.parametrize(("conf", "words"), [
+    ("awd_lstm/mos", []),
+    ("transformer/mos", ["--units", "pieces"]),
+    ("transformer/softmax", ["--order", "lines"]),
+])  # fmt: skip
 def test_language_models_are_scored_with_the_unigram_beside_them(timetable, tmp_path, conf, words):
     is_lstm = conf.startswith("awd")
     settings = [f"{name}=8" for name in (LSTM if is_lstm else TRANSFORMER)]

@@ -106,19 +106,16 @@ class TestWholeRun:
         assert f"against {other}" in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("launch", "given", "gpu", "kept", "half"),
-    [
-        ("", "", False, None, False),
-        ("", "", True, None, True),
-        ("--gpus-per-node 8", "lr=1", False, None, True),
-        ("--processes 2", "", True, None, False),
-        ("", "train.fp16=false", True, None, False),
-        ("", "memory_efficient_bf16=true", True, None, False),
-        ("", "", True, "lr: 1", False),
-        ("", "", False, "fp16: true", True),
-    ],
-)
+@pytest.mark.parametrize(("launch", "given", "gpu", "kept", "half"), [
+    ("", "", False, None, False),
+    ("", "", True, None, True),
+    ("--gpus-per-node 8", "lr=1", False, None, True),
+    ("--processes 2", "", True, None, False),
+    ("", "train.fp16=false", True, None, False),
+    ("", "memory_efficient_bf16=true", True, None, False),
+    ("", "", True, "lr: 1", False),
+    ("", "", False, "fp16: true", True),
+])  # fmt: skip
 def test_precision_follows_the_gpu_unless_the_run_or_its_user_has_chosen(
     tmp_path, launch, given, gpu, kept, half
 ):
@@ -284,15 +281,12 @@ def test_a_full_disk_is_refused_before_anything_is_written(tmp_path, corpus):
     assert not (tmp_path / "exp" / NAME / "download").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--scale", "smal"), "--scale 'smal': expected full or small; did you mean 'small'?"),
-        (("--data", "nowhere"), "--data nowhere: no such folder"),
-        (("--against", "nowhere"), "--against nowhere: no such file"),
-        (("--corpus", "nowhere"), "--corpus nowhere: no such file"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (("--scale", "smal"), "--scale 'smal': expected full or small; did you mean 'small'?"),
+    (("--data", "nowhere"), "--data nowhere: no such folder"),
+    (("--against", "nowhere"), "--against nowhere: no such file"),
+    (("--corpus", "nowhere"), "--corpus nowhere: no such file"),
+])  # fmt: skip
 def test_wrong_options_are_refused_first(tmp_path, words, message):
     refused(recipe(NAME, "--exp-dir", tmp_path / "exp", *words), message)
     assert not (tmp_path / "exp").exists()

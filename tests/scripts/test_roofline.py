@@ -68,13 +68,10 @@ def documented(presets, implementations):
 
 
 @pytest.mark.triton
-@pytest.mark.parametrize(
-    ("presets", "implementations"),
-    [
-        (["wmt_en_de/softmax"], ["naive", "triton"]),
-        pytest.param(["wmt_en_de"], ["naive", "fused", "triton"], marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize(("presets", "implementations"), [
+    (["wmt_en_de/softmax"], ["naive", "triton"]),
+    pytest.param(["wmt_en_de"], ["naive", "fused", "triton"], marks=pytest.mark.long),
+])  # fmt: skip
 def test_the_documented_table_is_reproduced(presets, implementations):
     for kept, today in documented(presets, implementations):
         assert kept == pytest.approx(today, rel=0.03, abs=0.02)
@@ -130,24 +127,21 @@ def test_a_given_model_replaces_the_presets():
 
 
 @pytest.mark.triton  # the default implementations name it
-@pytest.mark.parametrize(
-    ("command", "words", "message"),
-    [
-        (roofline, "mos_ptb --gpu h20", "--gpu h20 does not exist; did you mean 'h200'"),
-        (roofline, "mos_ptb --label-smoothing 1", "label_smoothing must lie in [0, 1), got 1"),
-        (roofline, "mos_ptb --impl liger", "--impl liger: the roofline covers only naive"),
-        (roofline, "mos_ptb --tokens 8,9", "Invalid value for '--tokens'"),
-        (roofline, "mos_pbt", "did you mean 'mos_ptb'"),
-        (whole_step, "ptb", "only translators can be modelled"),
-        (whole_step, "wmt_en_de --impl naive", "takes one of chunked, fused, triton"),
-        (whole_step, "wmt_en_de --tokens 5", "No such option: --tokens"),
-        (whole_step, "wmt_en_de --gpu h2000", "--gpu h2000 does not exist; did you mean 'h200'?"),
-        (whole_step, "ui_strings_en_de --impl fused --model transformer_moss", "transformer_moss"),
-        (whole_step, "nothing", ": preset nothing does not exist"),
-        (whole_step, "wmt_en_de --model 'transformer_mixtape --head-loss fused'",
-         "give the loss as --impl, not as --head-loss"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("command", "words", "message"), [
+    (roofline, "mos_ptb --gpu h20", "--gpu h20 does not exist; did you mean 'h200'"),
+    (roofline, "mos_ptb --label-smoothing 1", "label_smoothing must lie in [0, 1), got 1"),
+    (roofline, "mos_ptb --impl liger", "--impl liger: the roofline covers only naive"),
+    (roofline, "mos_ptb --tokens 8,9", "Invalid value for '--tokens'"),
+    (roofline, "mos_pbt", "did you mean 'mos_ptb'"),
+    (whole_step, "ptb", "only translators can be modelled"),
+    (whole_step, "wmt_en_de --impl naive", "takes one of chunked, fused, triton"),
+    (whole_step, "wmt_en_de --tokens 5", "No such option: --tokens"),
+    (whole_step, "wmt_en_de --gpu h2000", "--gpu h2000 does not exist; did you mean 'h200'?"),
+    (whole_step, "ui_strings_en_de --impl fused --model transformer_moss", "transformer_moss"),
+    (whole_step, "nothing", ": preset nothing does not exist"),
+    (whole_step, "wmt_en_de --model 'transformer_mixtape --head-loss fused'",
+     "give the loss as --impl, not as --head-loss"),
+])  # fmt: skip
 def test_bad_input_is_refused(command, words, message):
     done = CliRunner().invoke(as_command(command), shlex.split(words))
     assert done.exit_code == 2 and message in done.stderr and not done.stdout

@@ -86,22 +86,19 @@ def test_with_a_dimension_for_every_word_all_modes_are_on_top(tmp_path):
     assert fit["mean_kl"] < 0.05
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["multimode", "--modes", 100], "--modes 100: must lie in [1, 100)"),
-        (["multimode", "--heads", "mus"], "--heads mus: expected one of"),
-        (["dirichlet", "--heads", "mos+x"], "--heads mos+x: expected one of"),
-        (["dirichlet", "--alpha", 0], "--alpha 0: must be above 0"),
-        (["dirichlet", "--classes", "1"], "--classes 1: must be at least 2"),
-        (["dirichlet", "--dim", "2,4", "--alpha", ".1,1"], "--dim and --alpha: only one of them"),
-        (["dirichlet", "--dim", "2,x"], "--dim 2,x: expected whole numbers separated by commas"),
-        (["dirichlet", "--dim", "0,2"], "--dim 0,2: must be at least 1"),
-        (["dirichlet", "--dim", "2,2"], "--dim 2,2: 2 is given twice; give it once"),
-        (["multimode", "--heads", "mos,"], "--heads 'mos,': expected names separated by commas"),
-        (["spamlang", "--heads", "mos, mos"], "--heads mos, mos: mos is given twice"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["multimode", "--modes", 100], "--modes 100: must lie in [1, 100)"),
+    (["multimode", "--heads", "mus"], "--heads mus: expected one of"),
+    (["dirichlet", "--heads", "mos+x"], "--heads mos+x: expected one of"),
+    (["dirichlet", "--alpha", 0], "--alpha 0: must be above 0"),
+    (["dirichlet", "--classes", "1"], "--classes 1: must be at least 2"),
+    (["dirichlet", "--dim", "2,4", "--alpha", ".1,1"], "--dim and --alpha: only one of them"),
+    (["dirichlet", "--dim", "2,x"], "--dim 2,x: expected whole numbers separated by commas"),
+    (["dirichlet", "--dim", "0,2"], "--dim 0,2: must be at least 1"),
+    (["dirichlet", "--dim", "2,2"], "--dim 2,2: 2 is given twice; give it once"),
+    (["multimode", "--heads", "mos,"], "--heads 'mos,': expected names separated by commas"),
+    (["spamlang", "--heads", "mos, mos"], "--heads mos, mos: mos is given twice"),
+])  # fmt: skip
 def test_bad_options_are_refused(words, message):
     done = experiment(*words)
     assert done.exit_code == 2 and message in done.output
