@@ -22,15 +22,13 @@ PROGRAMS = ("highrank", "bash", "python", "pytest", "torchrun")
 OWN_LAYERS = {"wave", "arcsinh", "cooled"}
 OWN_COMMANDS = {"confidence"}
 OWN_OPTIONS = {
-    "--head-wave-start",
-    "--head-cubed-c",
-    "--head-arcsinh-c",
-    "--head-temperature",
-    "--head-cool-bias",
-} | {"--head-arcsinh-scale", "--head-arcsinh-lr"}
+    "--head-wave-start", "--head-cubed-c", "--head-arcsinh-c", "--head-temperature",
+    "--head-cool-bias", "--head-arcsinh-scale", "--head-arcsinh-lr",
+}  # fmt: skip
 # of SLURM and torchrun
-OTHER_OPTIONS = {"--signal", "--kill-on-bad-exit", "--gpus-per-task", "--gpu-bind"} | {
-    "--nproc-per-node", "--module",
+OTHER_OPTIONS = {
+    "--signal", "--kill-on-bad-exit", "--gpus-per-task", "--gpu-bind", "--nproc-per-node",
+    "--module",
 }  # fmt: skip
 SYNTHETIC = "recipes.synthetic"
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|[…$<{*]|\.\.\.|\b[A-Z]\b")

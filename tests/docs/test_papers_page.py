@@ -222,12 +222,8 @@ def test_a_verdict_compares_orders(monkeypatch, systems, verdict):
 def test_systems_that_a_paper_finds_equal_are_compared(monkeypatch, mos, verdict):
     runs = {"mos": mos, "softmax": [2.0, 2.1, 2.2]}
     monkeypatch.setattr(papers_page, "scores_of", lambda study, system, metric: runs[system])
-    order = {
-        "study": "x",
-        "metric": "test_perplexity",
-        "systems": ["mos", "softmax"],
-        "equal": True,
-    }
+    order = {"study": "x", "metric": "test_perplexity", "systems": ["mos", "softmax"]}
+    order["equal"] = True
     assert papers_page.verdict_of({"order": order})[1].startswith(verdict)
 
 

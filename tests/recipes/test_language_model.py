@@ -74,10 +74,17 @@ def record(finished, run_dir):
     return json.loads((run_dir / "results.json").read_text())
 
 
-def test_training_resumes_after_the_kill(finished, run_dir, record):
+def test_training_resumes_after_the_kill_and_finetuning_averages_at_once(finished, run_dir, record):
     assert stages_done(finished) == [3, 4, 5, 6]
     assert "Loaded checkpoint" in (run_dir / "train" / "train.log").read_text()
     assert record["train"]["epochs"] == 3
+    words = (run_dir / "text" / "train.txt").read_text().split()
+    assert len(set(words)) == 12 + 1 and "<unk>" in words  # rare words
+    command = (run_dir / "finetune" / "command.sh").read_text()
+    assert "--finetune-from-model" in command and "--nonmono-stop" in command
+    assert "averaging the weights from epoch 1 on" in (run_dir / "finetune/train.log").read_text()
+    last = finished.stdout.splitlines()[-1]
+    assert last == f"test perplexity {record['metrics']['test_perplexity']} {record['signature']}"
 
 
 def test_python_is_started_for_work_and_five_times_for_plumbing(finished, starts):
@@ -90,15 +97,14 @@ def test_python_is_started_for_work_and_five_times_for_plumbing(finished, starts
     assert len(commands) - len(work) == 5  # trained and finetuned
 
 
-def test_rare_words_become_unknown(finished, run_dir):
-    words = (run_dir / "text" / "train.txt").read_text().split()
-    assert len(set(words)) == 12 + 1 and "<unk>" in words
-
-
-def test_every_perplexity_and_measure_is_in_the_record(record):
+def test_every_perplexity_and_measure_is_in_the_record(run_dir, record):
+    first = (run_dir / "evaluate" / "before_finetuning_test.sh").read_text()
+    assert "/train/checkpoint_best.pt" in first
+    assert record["train"]["parameters"] > 0 and record["train"]["seconds_per_epoch"] > 0
     metrics = record["metrics"]
     assert {*METRICS} <= metrics.keys()
     assert metrics["valid_kld"] != metrics["test_kld"]
+    assert metrics["valid_perplexity"] <= metrics["valid_perplexity_before_finetuning"]
     # the text's words are drawn in a pattern: any model that has learned is below their number
     assert 1 < metrics["test_perplexity"] < 13
     assert 2 <= metrics["test_rank"] <= 17  # classes, with <s> and <pad>
@@ -107,12 +113,6 @@ def test_every_perplexity_and_measure_is_in_the_record(record):
     used, missing = map(int, re.findall(r"\d+", record["signatures"]["similarity_animals"]))
     assert used >= 2 and missing >= 1 and used + missing == 4  # some words are rare, one unheard of
     assert record["signature"].startswith("tokens:")
-
-
-def test_finetuning_averages_from_its_first_update(finished, run_dir):
-    command = (run_dir / "finetune" / "command.sh").read_text()
-    assert "--finetune-from-model" in command and "--nonmono-stop" in command
-    assert "averaging the weights from epoch 1 on" in (run_dir / "finetune/train.log").read_text()
 
 
 def test_the_ledger_counts_lines_and_tokens_of_scores_and_measures(record):
@@ -127,14 +127,6 @@ def test_the_ledger_counts_lines_and_tokens_of_scores_and_measures(record):
             assert ledger[name][split]["out"] == whole
 
 
-def test_both_checkpoints_of_a_finetuned_run_are_scored(finished, run_dir, record):
-    first = (run_dir / "evaluate" / "before_finetuning_test.sh").read_text()
-    assert "/train/checkpoint_best.pt" in first
-    metrics = record["metrics"]
-    assert metrics["valid_perplexity"] <= metrics["valid_perplexity_before_finetuning"]
-    assert record["train"]["parameters"] > 0 and record["train"]["seconds_per_epoch"] > 0
-
-
 def test_a_finetuned_run_without_its_first_checkpoint_is_refused(finished, start, run_dir):
     first = run_dir / "train" / "checkpoint_best.pt"
     kept = first.rename(first.with_suffix(".kept"))
@@ -145,17 +137,9 @@ def test_a_finetuned_run_without_its_first_checkpoint_is_refused(finished, start
         kept.rename(first)
 
 
-def test_the_last_line_is_the_test_perplexity(finished, record):
-    last = finished.stdout.splitlines()[-1]
-    assert last == f"test perplexity {record['metrics']['test_perplexity']} {record['signature']}"
-
-
-def test_a_finished_recipe_does_nothing(finished, start):
-    assert stages_done(run(start)) == []
-
-
-def test_changed_perplexities_are_collected_again(finished, start, run_dir):
+def test_a_finished_recipe_repeats_only_changed_perplexities(finished, start, run_dir):
     """Perplexities are in logs, which the digests of stages leave out."""
+    assert stages_done(run(start)) == []
     with (run_dir / "evaluate" / "test.log").open("a") as log:
         log.write("another line\n")
     assert stages_done(run(start)) == [6]

@@ -63,7 +63,7 @@ def finished(tmp_path_factory, corpus):
 class TestWholeRun:
     pytestmark = whole
 
-    def test_all_stages_run_and_end_with_the_score(self, finished):
+    def test_all_stages_run_once_and_end_with_the_score(self, finished, corpus):
         folder, result = finished
         assert stages_done(result) == [0, 1, 1, 2, 3, 4, 5, 6]
         record = json.loads((folder / "exp" / NAME / "run" / "results.json").read_text())
@@ -71,21 +71,12 @@ class TestWholeRun:
         assert last == f"sacreBLEU {record['metrics']['sacrebleu']} {record['signature']}"
         names = {"sacrebleu", "chrf", "bleu_tokenised", "bleu_compound_split"}
         assert record["metrics"].keys() == names
-
-    def test_dropped_pairs_are_reported_and_recorded(self, finished):
-        folder, result = finished
+        assert "| Transformer big, softmax |" in result.stdout  # the papers' scores next to ours
         assert "all: 250 of 254 pairs kept" in result.stderr
         report = json.loads((prepared(folder) / "text" / "cleaning.json").read_text())
         assert report["all"]["not UTF-8"] == 1
-
-    def test_the_table_shows_the_papers_scores_next_to_ours(self, finished):
-        assert "| Transformer big, softmax |" in finished[1].stdout
-
-    def test_a_finished_recipe_does_nothing(self, finished, corpus):
-        folder, result = finished
         again = run(start(folder, corpus))
-        assert stages_done(again) == []
-        assert again.stdout == result.stdout
+        assert stages_done(again) == [] and again.stdout == result.stdout
 
     def test_another_run_shares_the_data(self, finished, corpus):
         folder, _ = finished
