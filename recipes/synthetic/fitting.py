@@ -71,12 +71,9 @@ def dirichlet_targets(settings: DirichletSettings) -> Tensor:
 
 
 def dirichlet_experiment(
-    heads: Mapping[str, Mapping[str, Any]],
-    settings: DirichletSettings | None = None,
-    progress: Progress = silent,
+    heads: Mapping[str, Mapping[str, Any]], settings: DirichletSettings, progress: Progress
 ) -> dict[str, DirichletFit]:
-    """Fit each head to the same targets."""
-    settings = settings or DirichletSettings()
+    """Fit each head to the same targets; `heads` has options of `build_head` by label."""
     targets = dirichlet_targets(settings)
     fitted = fit_heads(heads, targets, settings, settings.batch, progress)
     return {label: measure_fit(head, contexts, targets) for label, head, contexts in fitted}
@@ -97,12 +94,6 @@ def fit_heads(
         sizes = {"num_classes": settings.classes, "feature_dim": settings.dim}
         head = build_head(**{**sizes, **options}, weight=drawn)
         yield label, head, fit_contexts(head, targets, settings, batch, progress, label)
-
-
-def fit_targets(head: Head, targets: Tensor, settings: DirichletSettings) -> DirichletFit:
-    """Fit contexts by `fit_contexts` and return their `measure_fit`."""
-    contexts = fit_contexts(head, targets, settings, settings.batch)
-    return measure_fit(head, contexts, targets)
 
 
 def fit_contexts(
@@ -181,7 +172,7 @@ def multimode_targets(settings: MultimodeSettings) -> Tensor:
 
 
 def multimode_experiment(
-    heads: dict[str, dict[str, Any]], settings: MultimodeSettings, progress: Progress = silent
+    heads: dict[str, dict[str, Any]], settings: MultimodeSettings, progress: Progress
 ) -> dict[str, MultimodeFit]:
     """Fit each head to the same contexts, whose vectors are free."""
     targets = multimode_targets(settings)

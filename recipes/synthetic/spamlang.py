@@ -87,14 +87,9 @@ class SymbolTrunk(nn.Module):
         super().__init__()
         self.symbols = nn.Embedding(classes, dim)
         self.positions = nn.Parameter(0.02 * torch.randn(length, dim))
-        self.layer = nn.TransformerEncoderLayer(
-            dim,
-            math.gcd(dim, max(1, dim // 16)),
-            4 * dim,
-            dropout=0.0,
-            batch_first=True,
-            norm_first=True,
-        )
+        options = {"dropout": 0.0, "batch_first": True, "norm_first": True}
+        heads = math.gcd(dim, max(1, dim // 16))
+        self.layer = nn.TransformerEncoderLayer(dim, heads, 4 * dim, **options)
         self.norm = nn.LayerNorm(dim)
         mask = nn.Transformer.generate_square_subsequent_mask(length)
         self.register_buffer("mask", mask, persistent=False)

@@ -8,7 +8,12 @@ import torch
 
 from highrank_plugins.heads import build_head
 from highrank_plugins.reports import plots
-from recipes.synthetic.fitting import DirichletSettings, dirichlet_targets, fit_targets, measure_fit
+from recipes.synthetic.fitting import (
+    DirichletSettings,
+    dirichlet_targets,
+    fit_contexts,
+    measure_fit,
+)
 from tests.cli.test_analyse_runs import write_record
 from tests.recipes.synthetic import experiment
 
@@ -70,8 +75,8 @@ def test_a_fit_is_measured_by_its_definition():
 
 def test_a_fit_without_end_is_refused():
     with pytest.raises(ValueError, match=r"step 0: the loss is nan; lower lr"):
-        fit_targets(build_head("softmax", num_classes=12, feature_dim=2),
-                    torch.full((60, 12), math.nan), TINY_TARGETS)  # fmt: skip
+        head = build_head("softmax", num_classes=12, feature_dim=2)
+        fit_contexts(head, torch.full((60, 12), math.nan), TINY_TARGETS, batch=60)
 
 
 def test_dirichlet_fits_every_head(tmp_path):
