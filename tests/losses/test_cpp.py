@@ -55,15 +55,11 @@ def test_float32_is_as_exact_as_torch(case, pointwise, spread):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-@pytest.mark.parametrize(
-    "case",
-    [
-        *STRUCTURES,
-        SOFTMAX.with_pointwise("plif", bound=2.0, knots=8),
-        MOS.with_pointwise("multimax"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("case", [
+    *STRUCTURES,
+    SOFTMAX.with_pointwise("plif", bound=2.0, knots=8),
+    MOS.with_pointwise("multimax"),
+], ids=str)  # fmt: skip
 def test_any_number_of_threads_gives_the_same_numbers(case, count, threads):
     threads(count)
     compare(*inputs(case), TARGET, "cpp", reduction="sum", **FULL)
@@ -92,17 +88,13 @@ def test_kernels_share_torchs_pool_of_threads():
     assert len(done.stdout.split()) == 1, done.stdout
 
 
-@pytest.mark.parametrize(
-    "case, dtype, impl",
-    [
-        (MOS, torch.float32, "cpp"),
-        (MOS.with_pointwise("gss"), torch.float32, "cpp"),
-        (MOS.with_pointwise("plif"), torch.float32, "cpp"),
-        (MOS.with_pointwise("monotone_mlp"), torch.float32, "fused"),
-        (MOS, torch.float64, "fused"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("case, dtype, impl", [
+    (MOS, torch.float32, "cpp"),
+    (MOS.with_pointwise("gss"), torch.float32, "cpp"),
+    (MOS.with_pointwise("plif"), torch.float32, "cpp"),
+    (MOS.with_pointwise("monotone_mlp"), torch.float32, "fused"),
+    (MOS, torch.float64, "fused"),
+], ids=str)  # fmt: skip
 def test_auto_takes_cpp_for_float32_and_functions_that_it_knows(
     case, dtype, impl, caplog, monkeypatch
 ):

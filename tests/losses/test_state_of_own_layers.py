@@ -129,25 +129,22 @@ def to_double(head):
     head.double()
 
 
-@pytest.mark.parametrize(
-    ("build", "change", "first", "later", "said"),
-    [
-        *((lambda: type("Own", (Optional,), {})(), change, {}, {}, "Own") for change in (
-            lambda head: head.options.update(norm=True),
-            lambda head: head.step.add_(1),
-            lambda head: head.register_forward_hook(lambda m, x, out: (2 * out).log_softmax(-1)),
-            lambda head: head.register_full_backward_pre_hook(lambda m, grads: (10 * grads[0],)),
-            after_many_values, by_class)),
-        (structure(lambda self, x: x + self.gate * x.mean(0), gate=0.0),
-         lambda head: setattr(head, "gate", 1.0), {}, {}, "Own"),
-        (OnlyNll, None, {}, {"label_smoothing": 0.1}, "OnlyNll"),
-        (calling("chunk_nll", lambda self, found: (0.5 * found[0], None)), None,
-         {"accuracy": True}, {}, "Own"),
-        (made(MixtureOfSoftmaxes, components=3), to_double, {}, {}, "never calls latent"),
-        (normed_function, nn.Module.train, {}, {}, "elementwise"),
-        (normed_features, lambda head: head.norm.train(), {}, {}, "Own"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("build", "change", "first", "later", "said"), [
+    *((lambda: type("Own", (Optional,), {})(), change, {}, {}, "Own") for change in (
+        lambda head: head.options.update(norm=True),
+        lambda head: head.step.add_(1),
+        lambda head: head.register_forward_hook(lambda m, x, out: (2 * out).log_softmax(-1)),
+        lambda head: head.register_full_backward_pre_hook(lambda m, grads: (10 * grads[0],)),
+        after_many_values, by_class)),
+    (structure(lambda self, x: x + self.gate * x.mean(0), gate=0.0),
+     lambda head: setattr(head, "gate", 1.0), {}, {}, "Own"),
+    (OnlyNll, None, {}, {"label_smoothing": 0.1}, "OnlyNll"),
+    (calling("chunk_nll", lambda self, found: (0.5 * found[0], None)), None,
+     {"accuracy": True}, {}, "Own"),
+    (made(MixtureOfSoftmaxes, components=3), to_double, {}, {}, "never calls latent"),
+    (normed_function, nn.Module.train, {}, {}, "elementwise"),
+    (normed_features, lambda head: head.norm.train(), {}, {}, "Own"),
+])  # fmt: skip
 def test_each_new_state_and_way_of_computing_is_checked(build, change, first, later, said):
     head, x = build().double(), features()
     by_loss(head, x, **first)

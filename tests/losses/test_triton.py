@@ -39,15 +39,11 @@ def test_any_tile_gives_the_same_numbers(case, columns, size, monkeypatch):
     compare(head, features, TARGET, "triton", reduction="sum", **FULL)
 
 
-@pytest.mark.parametrize(
-    "case, tile",
-    [
-        (MIXTAPE.with_options(components=2, frequent=16), (64, 128, 4)),
-        (MIXTAPE.with_options(frequent=16, gate_biases="none", gate_dim=20), (64, 128, 4)),
-        (MIXTAPE.with_options(frequent=32, gate_noise=0.7), (4, 32, 2)),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("case, tile", [
+    (MIXTAPE.with_options(components=2, frequent=16), (64, 128, 4)),
+    (MIXTAPE.with_options(frequent=16, gate_biases="none", gate_dim=20), (64, 128, 4)),
+    (MIXTAPE.with_options(frequent=32, gate_noise=0.7), (4, 32, 2)),
+], ids=str)  # fmt: skip
 def test_gates_that_the_kernel_computes_match(case, tile, monkeypatch):
     """Let it multiply in float64, too; with tiles of several tokens, and blocks of leaves."""
     monkeypatch.setattr(f"{TRITON}.passes.GATED_DTYPES", {torch.float64})
