@@ -17,31 +17,31 @@ import pytest
 TESTS = Path(__file__).parent
 # lines of Python today; each may only fall
 BUDGETS: dict[str, int] = {
-    "analysis": 1604,
-    "benchmarks": 1260,
-    "cli": 3449,
-    "common": 2793,
+    "analysis": 1596,
+    "benchmarks": 1245,
+    "cli": 3270,
+    "common": 2673,
     "compat": 481,
     "criterions": 271,
-    "data": 2161,
+    "data": 2138,
     "evaluation": 268,
-    "heads": 3146,
-    "hooks": 2789,
+    "heads": 3107,
+    "hooks": 2784,
     "huggingface": 696,
-    "inference": 1124,
-    "losses": 5930,
-    "measures": 1940,
-    "models": 1736,
+    "inference": 1101,
+    "losses": 5926,
+    "measures": 1887,
+    "models": 1724,
     "optim": 357,
-    "reports": 2166,
+    "reports": 2056,
     "results": 2288,
     "studies": 2659,
-    "tasks": 541,
+    "tasks": 535,
     "top": 70,
-    "training": 2419,
+    "training": 2367,
     "trunks": 353,
 }
-LINES_OF_TESTS = 45675
+LINES_OF_TESTS = 42913
 
 
 @pytest.fixture(scope="module")
