@@ -94,10 +94,12 @@ def test_every_repair_says_why_it_is_there(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_second_import_does_not_wrap_again(name):
+def test_a_second_import_does_not_wrap_again(name, monkeypatch):
     if name.endswith(".trainer"):
         return  # a class: it wraps nothing
     module = importlib.import_module(name)
+    if hasattr(module, "excepthook"):  # around which torch puts its own for a process group
+        monkeypatch.setattr(sys, "excepthook", module.excepthook)
     before = [v for v in vars(module).values() if getattr(v, "highrank_patch", False)]
     importlib.reload(module)
     after = [v for v in vars(module).values() if getattr(v, "highrank_patch", False)]
