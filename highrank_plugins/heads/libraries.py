@@ -82,7 +82,7 @@ def token_statistics(
     temperature tempers the mixture. Log-probabilities and entropy have gradients.
     """
 
-    def chunk(features: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    def chunk(features: Tensor, target: Tensor) -> dict[str, Tensor]:
         scores = head(features, scores=True) / temperature
         log_p = scores.log_softmax(-1)
         found = {"log_probs": log_p.gather(-1, target[:, None]).squeeze(-1)}
@@ -96,14 +96,12 @@ def token_statistics(
                 found["mean_logits"] = scores.mean(-1)
             if "is_top1" in wanted:
                 found["is_top1"] = scores.argmax(-1) == target
-        names[:] = found
-        return tuple(found.values())
+        return found
 
-    names: list[str] = []
     width = max(head.floats_per_token(), 4 * head.num_classes)
     size = tokens_within(features, width, None)
     parts = [
         checkpoint(chunk, features[a:b], target[a:b], use_reentrant=False)
         for a, b in chunk_ranges(0, len(target), size)
     ]
-    return dict(zip(names, map(torch.cat, zip(*parts, strict=True)), strict=True))
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
