@@ -63,7 +63,8 @@ _GROUPS: dict[Range, str] = {
     Range(1, 2**16): "required_batch_size_multiple required_seq_len_multiple",
     Range(0, above_low=True): "temperature fp16_init_scale final_lr_scale teacher_temperature",
     Range(-1): """
-        patience keep_last_epochs keep_best_checkpoints keep_interval_updates warmup_init_lr stop_min_lr
+        patience keep_last_epochs keep_best_checkpoints keep_interval_updates warmup_init_lr
+        stop_min_lr
         """,
     # divisors and sizes
     Range(1): """
@@ -161,11 +162,8 @@ def _schedule_problems(options: Mapping[str, Any]) -> dict[str, str]:
         return {"lr_period_updates": f"must be greater than 0, or -1 for one period, {with_it} 0"}
     if schedule == "cosine" and period == -1 and updates and updates == warmup:
         return {"warmup_updates": f"must be less than --max-update {with_it} {warmup}"}
-    if (
-        schedule == "tri_stage"
-        and not options.get("phase_ratio")
-        and options.get("decay_steps") == 0
-    ):
+    has_no_decay = not options.get("phase_ratio") and options.get("decay_steps") == 0
+    if schedule == "tri_stage" and has_no_decay:
         return {"decay_steps": f"must be at least 1 {with_it} 0"}
     return {}
 
