@@ -54,8 +54,8 @@ _GROUPS: dict[Range, str] = {
         max_update max_epoch warmup_updates clip_norm weight_decay stop_time_hours
         save_interval_updates validate_interval_updates validate_after_updates data_buffer_size
         ema_start_update encoder_layers decoder_layers min_len max_len_b no_repeat_ngram_size
-        adam_eps adafactor_eps end_learning_rate curriculum head_monitor lr head_z_loss
-        ar_alpha tar_beta bptt_max_delta nonmono asgd_at_epoch
+        adam_eps adafactor_eps end_learning_rate curriculum head_monitor lr head_z_loss ar_alpha
+        tar_beta bptt_max_delta nonmono asgd_at_epoch
         """,
     Range(0, 2**32 - 1): "seed",
     # one process each, and one column each
@@ -162,11 +162,8 @@ def _schedule_problems(options: Mapping[str, Any]) -> dict[str, str]:
         return {"lr_period_updates": f"must be greater than 0, or -1 for one period, {with_it} 0"}
     if schedule == "cosine" and period == -1 and updates and updates == warmup:
         return {"warmup_updates": f"must be less than --max-update {with_it} {warmup}"}
-    if (
-        schedule == "tri_stage"
-        and not options.get("phase_ratio")
-        and options.get("decay_steps") == 0
-    ):
+    has_no_decay = not options.get("phase_ratio") and options.get("decay_steps") == 0
+    if schedule == "tri_stage" and has_no_decay:
         return {"decay_steps": f"must be at least 1 {with_it} 0"}
     return {}
 

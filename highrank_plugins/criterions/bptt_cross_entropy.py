@@ -1,5 +1,6 @@
 """Train on streams by cross-entropy with activation regularisation: the loss of the AWD-LSTM."""
 
+import math
 from dataclasses import dataclass
 
 from fairseq import utils
@@ -12,8 +13,6 @@ from torch import Tensor
 from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.trunks import activation_penalty, temporal_penalty
-
-NATS_PER_BIT = 0.6931471805599453
 
 
 @dataclass
@@ -92,7 +91,7 @@ class BPTTCrossEntropyCriterion(FairseqCriterion):
         tokens = sum(log.get("ntokens", 0) for log in logging_outputs)
         for name in ("loss", "nll_loss"):
             nats = sum(log.get(name, 0) for log in logging_outputs)
-            metrics.log_scalar(name, nats / tokens / NATS_PER_BIT, tokens, round=6)
+            metrics.log_scalar(name, nats / tokens / math.log(2), tokens, round=6)
         metrics.log_derived(
             "ppl", lambda meters: utils.get_perplexity(meters["nll_loss"].avg, round=4)
         )

@@ -47,11 +47,6 @@ class T2TNoamSchedule(FairseqLRScheduler):
             raise UserError(f"--lr-scheduler t2t_noam takes one --lr, got {list(cfg.lr)}")
         self.step_update(0)
 
-    def step(self, epoch: int, val_loss: float | None = None) -> float:
-        """Return the learning rate; the end of an epoch changes nothing."""
-        super().step(epoch, val_loss)
-        return self.optimizer.get_lr()
-
     def step_update(self, num_updates: int) -> float:
         factor = noam_factor(num_updates + 1, self.cfg.noam_dim, self.cfg.warmup_updates)
         self.optimizer.set_lr(self.cfg.lr[0] * factor)

@@ -180,9 +180,6 @@ class AWDLSTM(nn.Module):
             after.append(new)
         return TrunkOutput(locked_dropout(raw, rates.dropout), after, raw)
 
-    def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in vars(self.rates).items() if value)
-
 
 def locked_dropout(x: Tensor, p: float) -> Tensor:
     """Multiply x [T, B, D] by one mask [1, B, D] of zeros and 1/(1 − p); keep x for p = 0."""

@@ -81,9 +81,6 @@ class RelativeAttention(nn.Module):
         of_rows = gather(to_distances(kept), left, right)
         return kept @ v + of_rows @ self.value_table[rows], weights
 
-    def extra_repr(self) -> str:
-        return f"clip={self.clip}"
-
 
 def spread(x: Tensor, left: int, right: int) -> Tensor:
     """Turn [..., rows] into [..., S + T]: each distance has the value of its row."""

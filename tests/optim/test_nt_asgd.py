@@ -28,15 +28,19 @@ def groups(params):
     return [{"params": params[:1]}, {"params": params[1:], "weight_decay": 0.3}]
 
 
+def set_rate(optimizer, lr):  # the second group has a tenth of it
+    for scale, group in zip((1, 0.1), optimizer.param_groups, strict=True):
+        group["lr"] = lr * scale
+
+
 def take_steps(optimizer, params, lrs, seed=0):
-    """Take steps, each with new random gradients; the second group has a tenth of the rate."""
+    """Take steps, each with new random gradients."""
     draw = torch.Generator().manual_seed(seed)
     for lr in lrs:
         optimizer.zero_grad()
         for p in params:
             p.grad = torch.randn(p.shape, generator=draw)
-        for scale, group in zip((1, 0.1), optimizer.param_groups, strict=True):
-            group["lr"] = lr * scale
+        set_rate(optimizer, lr)
         optimizer.step()
 
 
@@ -44,16 +48,14 @@ def pair(reference, **options):
     """Return our optimizer and torch's, on equal parameters."""
     own, others = parameters(), parameters()
     ours = AveragedSGD(groups(own), lr=LRS[0], weight_decay=0.01, **options)
-    for group, scale in zip(ours.param_groups, (1, 0.1), strict=True):
-        group["lr"] = LRS[0] * scale
-    return ours, own, reference(groups(others)), others
+    theirs = reference(groups(others))
+    for optimizer in (ours, theirs):
+        set_rate(optimizer, LRS[0])
+    return ours, own, theirs, others
 
 
 def asgd(parts):
-    optimizer = torch.optim.ASGD(parts, lr=LRS[0], lambd=0, t0=0, weight_decay=0.01)
-    for group, scale in zip(optimizer.param_groups, (1, 0.1), strict=True):
-        group["lr"] = LRS[0] * scale
-    return optimizer
+    return torch.optim.ASGD(parts, lr=LRS[0], lambd=0, t0=0, weight_decay=0.01)
 
 
 def equal(one, other):
@@ -88,9 +90,8 @@ def test_a_group_with_adam_moves_as_under_torchs_adam(averaging):
         if seed == 2:  # a checkpoint in between
             ours.before_save()
             saved = copy.deepcopy(ours.state_dict())
-            again = AveragedSGD(parts, lr=1.0, at_epoch=0 if averaging else None)
-            again.load_state_dict(saved)
-            ours = again
+            ours = AveragedSGD(parts, lr=1.0, at_epoch=0 if averaging else None)
+            ours.load_state_dict(saved)
     torch.testing.assert_close(own, others, rtol=1e-5, atol=1e-6)
 
 
