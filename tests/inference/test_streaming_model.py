@@ -92,6 +92,7 @@ def test_a_tied_matrix_learns_once_and_a_frozen_tensor_never(stream_data, tmp_pa
 @pytest.mark.parametrize("token", sorted(tokens()))
 def test_every_head_learns_from_what_it_scores(token, stream_data, tmp_path):
     more = ["--head-tiers-factor", 2] if token == "tiers" else []
+    more += ["--separate-embeddings"] * (token in ("codebook", "low_rank", "tiers"))
     built = build(stream_data, *OPTIONS.get(token, []), *more, arch=f"awd_lstm_lm_{token}")
     path = write_checkpoint(tmp_path / "a.pt", built)
     model = StreamingModel.open(path, str(stream_data), "cpu")
