@@ -13,7 +13,7 @@ from highrank_plugins.heads import tokens
 from highrank_plugins.inference.streaming_model import StreamingModel
 from tests.inference.checkpoints import FEW_KNOTS, RATES, write_checkpoint
 from tests.models import small
-from tests.models.test_awd_lstm_lm import OPTIONS
+from tests.models.test_recurrent import options_of
 from tests.stream_corpus import binarise, write_text
 from tests.tasks.built import build
 
@@ -92,8 +92,8 @@ def test_a_tied_matrix_learns_once_and_a_frozen_tensor_never(stream_data, tmp_pa
 @pytest.mark.parametrize("token", sorted(tokens()))
 def test_every_head_learns_from_what_it_scores(token, stream_data, tmp_path):
     more = ["--head-tiers-factor", 2] if token == "tiers" else []
-    more += ["--separate-embeddings"] * (token in ("codebook", "low_rank", "tiers"))
-    built = build(stream_data, *OPTIONS.get(token, []), *more, arch=f"awd_lstm_lm_{token}")
+    arch = f"awd_lstm_lm_{token}"
+    built = build(stream_data, *options_of(arch), *more, arch=arch)
     path = write_checkpoint(tmp_path / "a.pt", built)
     model = StreamingModel.open(path, str(stream_data), "cpu")
     parameters = model.parameters()
