@@ -125,10 +125,7 @@ Agent = LocalRanks | subprocess.Popen[bytes]
 
 def launch(plan: Plan, say: Callable[[str], object]) -> int:
     """Train, and return the exit code: 0, a failure's, or `stop_request.REQUEUE` to start again."""
-    with (
-        stop_request.handlers_restored(),
-        TemporaryDirectory(prefix="highrank-launch-") as folder,
-    ):
+    with stop_request.handlers_restored(), TemporaryDirectory(prefix="highrank-launch-") as folder:
         answers = Path(folder)
         supervisor = _Supervisor(answers)  # listens from here on, because nodes may arrive late
         plan.check_meeting()
