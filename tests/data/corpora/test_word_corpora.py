@@ -9,16 +9,11 @@ import pytest
 
 from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
+from highrank_plugins.data.corpora import CorpusOptions
 from highrank_plugins.data.corpora import word_corpora as module
 from tests.data.corpora import made
+from tests.data.corpora.made import prepare
 from tests.fairseq_cli import run
-
-OTHER = CorpusOptions(other_text=True)
-
-
-def prepare(name, data, output, options=OTHER):
-    return list(prepare_corpus(name, data, output, options))
 
 
 def tokens_as_awd_lstm_counts(path):
