@@ -115,10 +115,10 @@ def ours(folder: Path, pairs: int, processes: str) -> float:
 OUR_LEARNER = """
 import sys
 from pathlib import Path
-from highrank_plugins.data.pieces import learn_pieces
+from highrank_plugins.data.pieces import PieceSettings, learn_pieces
 folder = Path(sys.argv[1])
 texts = [folder / "text" / "train.en", folder / "text" / "train.de"]
-learn_pieces(texts, folder / "pieces", vocab_size=32_000, sample=1_000_000)
+learn_pieces(texts, folder / "pieces", PieceSettings(vocab_size=32_000, sample=1_000_000))
 """
 OUR_ENCODER = """
 import sys

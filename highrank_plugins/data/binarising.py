@@ -53,12 +53,12 @@ def binarise(
 
     yield f"dictionary: {len(counts):,} types of {counts.total():,} tokens, by falling count"
     prefixes, dictionaries = _names(languages)
+    made = Dictionary()
+    for word, count in counts.items():
+        made.add_symbol(word, count)
+    made.finalize(padding_factor=_PADDING_FACTOR if len(languages) > 1 else 1)
     for language, name in zip(languages, dictionaries, strict=True):
         dictionary = folder / name
-        made = Dictionary()
-        for word, count in counts.items():
-            made.add_symbol(word, count)
-        made.finalize(padding_factor=_PADDING_FACTOR if len(languages) > 1 else 1)
         made.save(str(dictionary))
         for part in PARTS:
             text = pieces / f"{part}.{language}"

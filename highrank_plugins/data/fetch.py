@@ -12,6 +12,7 @@ from typing import IO
 from urllib.parse import unquote, urlsplit
 
 from highrank_plugins.common import files
+from highrank_plugins.common.files import ChecksumError
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.user_error import UserError
@@ -70,7 +71,7 @@ def fetch(
                 f"{url} and put it at {output}"
             ) from None
     if size is not None and (found := path.stat().st_size) != size:
-        raise files.ChecksumError(
+        raise ChecksumError(
             f"{path}: has {found:,} bytes but should have {size:,}: it is truncated, or a "
             "different file; delete it and fetch it again"
         )
@@ -94,7 +95,7 @@ def _compare_or_record(path: Path, output: Path, ledger: Path | None, is_whole: 
         return "its sha256 was not checked"
     found = files.checksum(path)
     if recorded.get(key, found) != found:
-        raise files.ChecksumError(
+        raise ChecksumError(
             f"{path}: its sha256 is {found} but was {recorded[key]} when {ledger} was written: "
             "the file is damaged or a different one; delete it and fetch it again. If the "
             f"earlier file was the wrong one, delete its line in {ledger}"
@@ -122,7 +123,7 @@ def _check_content(path: Path, output: Path, is_whole: bool) -> None:
         problem = "the server did not state its length, so it may be truncated"
     else:
         return
-    raise files.ChecksumError(
+    raise ChecksumError(
         f"{path}: {problem}, and no checksum is published; delete it, get the "
         f"file in another way (a browser, another machine), and put it at {output}"
     )

@@ -17,11 +17,11 @@ from highrank_plugins.analysis.scored_text import Tokens, bleu_tokens
 from highrank_plugins.common.files import write_json
 from highrank_plugins.common.text_lines import MAX_WORDS, UNKNOWN, TextError, byte_lines
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.binarising import PARTS
 from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words, write_words
 from highrank_plugins.data.own_files import ALL, OwnLines, TextCounts, find_parts, read_own
-from highrank_plugins.data.parallel import KEPT
+from highrank_plugins.data.parallel import KEPT, digest
 
-PARTS = ("train", "valid", "test")
 MOST_LINES = 2_000_000
 LEAST_LINES = 1_000  # of the training text
 LEAST_HELD_OUT = 10  # lines of validation and of test, or as many times 10 words
@@ -153,7 +153,7 @@ class OwnText:
 
     def _fate(self, part: str, pair: OwnLines, number: int, given: bool) -> str:
         """Return `KEPT`, or the reason to leave out a line."""
-        key, is_held_out = _digest(pair[0]), given and part != "train"
+        key, is_held_out = digest(pair[0]), given and part != "train"
         why, problem, remedy, side = "", "", "", 0
         if not all(pair):
             why, problem, remedy = "empty", "empty line", "remove it and its partner"
@@ -178,7 +178,7 @@ class OwnText:
         if key in self._held_out and self.overlap == "drop":
             return "in valid or test, too"
         if len(pair) == 2:
-            both = _digest("\n".join(pair))
+            both = digest(*pair)
             if both in self._seen:
                 return "repeated"
             self._seen.add(both)
@@ -269,7 +269,3 @@ class OwnText:
                 )
             new.replace(path)
             yield counts.report(part)
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()

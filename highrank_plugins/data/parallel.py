@@ -25,6 +25,7 @@ from highrank_plugins.common.text_lines import (
 )
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.archives import extract
+from highrank_plugins.data.binarising import PARTS
 from highrank_plugins.data.corpus_files import CorpusFiles, Texts
 
 Pair = tuple[bytes, ...]  # a sentence and its translation
@@ -41,13 +42,12 @@ _SIZES_DIFFER = 0.005
 
 def refuse_other_languages(folder: Path, languages: Collection[str]) -> None:
     """Refuse a folder with text of other languages, whose lines and pieces are of another call."""
-    for part in ("train", "valid", "test"):
-        for path in sorted(folder.glob(f"{part}.*")):
-            if path.stem == part and path.suffix[1:] not in languages:
-                raise UserError(
-                    f"{path} is of an earlier call with other languages, and would not belong to "
-                    "the new files: move it away, or name another folder"
-                )
+    for path in sorted(folder.glob("*.*")):
+        if path.stem in PARTS and path.suffix[1:] not in languages:
+            raise UserError(
+                f"{path} is of an earlier call with other languages, and would not belong to "
+                "the new files: move it away, or name another folder"
+            )
 
 
 def paired(paths: Sequence[Path], readers: Iterable[Iterable[Line]]) -> Iterator[tuple[Line, ...]]:
@@ -140,11 +140,16 @@ class Cleaner:
         if long > short * self.rules.max_ratio:
             return f"with one side {self.rules.max_ratio:g} times longer than the other"
         if self.rules.drop_duplicates:
-            key = blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()
+            key = digest(source, target)
             if key in self._seen:
                 return "duplicate"
             self._seen.add(key)
         return KEPT
+
+
+def digest(*lines: str) -> bytes:
+    """Return eight bytes that stand for lines in a set."""
+    return blake2b("\n".join(lines).encode(), digest_size=8).digest()
 
 
 def _printable(line: str) -> str:

@@ -56,17 +56,13 @@ def split_texts(
         lines[part] = text_lines.check_texts(files, text_lines.PARALLEL)
     yield from _overlap(text, languages[0], lines)
     yield f"learning from {lines['train']:,} lines of training text"
-    if settings.algorithm == "sentencepiece":
-        given = settings.model_dump(exclude={"algorithm"})
-        model = learn_pieces([*training.values()], output / "pieces", **given)
+    ours, trained = settings.algorithm == "sentencepiece", Counter[str]()
+    if ours:
+        model = learn_pieces([*training.values()], output / "pieces", settings)
         encoders = dict.fromkeys(training, encoder(model))
     else:
-        size, sample = settings.vocab_size, settings.sample
-        codes = learn_codes(
-            training, output / "codes", operations=size, sample=sample, processes=processes
-        )
+        codes = learn_codes(training, output / "codes", settings, processes)
         encoders = {name: code_encoder(codes, name) for name in training}
-    ours, trained = settings.algorithm == "sentencepiece", Counter[str]()
     for name, encode in encoders.items():
         known = Counter[str]()
         for file in (f"{part}.{name}" for part in PARTS):
@@ -100,14 +96,7 @@ def _overlap(text: Path, language: str, lines: dict[str, int]) -> Iterator[str]:
             yield f"{part}: {count:,} of {lines[part]:,} lines are in the training text, too"
 
 
-def learn_pieces(
-    texts: list[Path],
-    prefix: Path,
-    *,
-    vocab_size: int,
-    character_coverage: float = 1.0,
-    sample: int | None = None,
-) -> Path:
+def learn_pieces(texts: list[Path], prefix: Path, settings: PieceSettings) -> Path:
     """Learn one set of BPE pieces for all texts and return its model, `prefix.model`.
 
     The same text gives the same bytes, whatever its path. Characters stay as they are (no Unicode
@@ -115,15 +104,15 @@ def learn_pieces(
     """
     import sentencepiece
 
-    model = prefix.with_name(f"{prefix.name}.model")
+    model, sample = prefix.with_suffix(".model"), settings.sample
     written = BytesIO()  # in memory, because SentencePiece stores the path of a file in it
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(line for text in texts for line in sampled_lines(text, sample)),
             model_writer=written,
-            vocab_size=vocab_size,
+            vocab_size=settings.vocab_size,
             model_type="bpe",
-            character_coverage=character_coverage,
+            character_coverage=settings.character_coverage,
             normalization_rule_name="identity",
             max_sentence_length=1 << 20,  # longer lines are skipped; the default is 4,192 bytes
             minloglevel=1,
@@ -134,7 +123,7 @@ def learn_pieces(
         most = re.search(r"to a value <= (\d+)", str(error))
         why = f"the text has {most[1]} pieces at most" if most else error
         raise ValueError(
-            f"data.vocab_size (--vocab-size) {vocab_size} does not fit the text: {why}"
+            f"data.vocab_size (--vocab-size) {settings.vocab_size} does not fit the text: {why}"
         ) from None
     model.write_bytes(written.getvalue())
     return model
@@ -219,27 +208,21 @@ def tokenise(line: str, language: str, **options: bool) -> str:
 
 
 def learn_codes(
-    texts: dict[str, Path],
-    codes: Path,
-    *,
-    operations: int,
-    sample: int | None = None,
-    processes: int = 1,
+    texts: dict[str, Path], codes: Path, settings: PieceSettings, processes: int = 1
 ) -> Path:
-    """Learn at most `operations` merges for all texts (by language), as subword-nmt does."""
+    """Learn merges for all texts (by language), and write them as subword-nmt does."""
     from subword_nmt.learn_bpe import learn_bpe
 
+    samples = {name: sampled_lines(text, settings.sample) for name, text in texts.items()}
     tokens = (
         line
-        for language, text in texts.items()
-        for lines in ordered_map(
-            partial(_tokenise, language), batches(sampled_lines(text, sample), BATCH), processes
-        )
-        for line in lines
+        for language, lines in samples.items()
+        for part in ordered_map(partial(_tokenise, language), batches(lines, BATCH), processes)
+        for line in part
     )
     with codes.open("w", encoding="utf-8", newline="\n") as file:
         try:
-            learn_bpe(tokens, file, operations)
+            learn_bpe(tokens, file, settings.vocab_size)
         except UserError:
             raise
         except ValueError:  # of subword-nmt, if no word has two characters

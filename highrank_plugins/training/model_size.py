@@ -75,6 +75,7 @@ def free_options(options: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[st
 def measure(options: Mapping[str, Any], data: Path | str) -> ModelSize:
     """Return the cost of the model of these fairseq-train options."""
     args, model = _built(options, data)
+    free_options(options)  # refuses a trunk whose products and sizes are unknown
     numbers = {name: value for name, value in vars(args).items() if type(value) is int}
     return ModelSize(_parameters(model), _compute(model), numbers)
 

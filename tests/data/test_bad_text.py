@@ -17,10 +17,9 @@ import highrank_plugins
 from highrank_plugins.cli import app
 from highrank_plugins.common.folders import NEW
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data import binarising
+from highrank_plugins.data import binarising, pieces
 from highrank_plugins.data.corpus_files import Texts
 from highrank_plugins.data.parallel import Rules, prepare_texts
-from highrank_plugins.data.pieces import _processor, encoder, learn_pieces, write_pieces
 
 highrank_plugins.register()  # the hooks look at dictionaries
 SENTENCES = [
@@ -144,7 +143,7 @@ def test_a_mix_of_earlier_and_new_files_is_refused_and_then_completed(folder, mo
         stock(source, target)
 
     def forget():
-        _processor.cache_clear()
+        pieces._processor.cache_clear()
         binarising._words.cache_clear()
 
     def contents(name):
@@ -195,7 +194,8 @@ ANY_LINES = st.lists(
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pieces")
     (folder / "train.en").write_bytes(GOOD)
-    return learn_pieces([folder / "train.en"], folder / "pieces", vocab_size=40)
+    settings = pieces.PieceSettings(vocab_size=40)
+    return pieces.learn_pieces([folder / "train.en"], folder / "pieces", settings)
 
 
 @settings(max_examples=200, deadline=None)
@@ -207,12 +207,12 @@ def test_pieces_keep_every_line(model, tmp_path_factory, lines):
     text.write_bytes("".join(f"{line}\n" for line in lines).encode())
     if any(line.startswith("\ufeff") for line in lines):
         return
-    write_pieces(encoder(model), text, folder / "any.pieces")
+    pieces.write_pieces(pieces.encoder(model), text, folder / "any.pieces")
     written = (folder / "any.pieces").read_bytes().decode().removesuffix("\n").split("\n")
     assert len(written) == len(lines)
-    for line, pieces in zip(lines, written, strict=True):
+    for line, split in zip(lines, written, strict=True):
         # unknown characters stay or become ⁇, a warning says that ▁ becomes a blank
-        assert bool(line.replace("▁", " ").split()) == bool(pieces.split())
+        assert bool(line.replace("▁", " ").split()) == bool(split.split())
 
 
 @settings(max_examples=30, deadline=None)

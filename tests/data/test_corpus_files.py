@@ -4,9 +4,11 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from highrank_plugins.cli import app
 from highrank_plugins.common.blocks import ConfigurationError
-from highrank_plugins.data.corpus_files import UNKNOWN, check_languages, fetch_corpus, read_corpus
+from highrank_plugins.data.corpus_files import UNKNOWN, check_languages, read_corpus
 from tests.data.serving import serving
 
 CONTENT = b"PK\x05\x06" + bytes(18)  # an archive of nothing
@@ -19,16 +21,22 @@ def entry(url="http://127.0.0.1:9/a", sha256=UNKNOWN, more=""):
 
 
 @pytest.mark.parametrize(
-    ("sha256", "said"), [(SUM, "is the published one"), (UNKNOWN, "was recorded in")]
+    ("sha256", "said"),
+    [
+        (SUM, "fetched, its sha256 is the published one"),
+        (UNKNOWN, "was recorded in"),
+        ("0" * 64, f"should be {'0' * 64}"),
+    ],
 )
-def test_files_are_downloaded_into_the_folder(tmp_path, sha256, said):
-    file = tmp_path / "corpus.yaml"
+def test_the_command_downloads_files_with_the_right_checksum(tmp_path, sha256, said):
+    file, folder = tmp_path / "corpus.yaml", tmp_path / "download"
     with serving(CONTENT) as server:
         file.write_text(entry(server.url, sha256, f"    size: {len(CONTENT)}\n"))
-        (line,) = fetch_corpus(file, tmp_path / "download")
-    assert said in line
-    assert (tmp_path / "download" / "a.zip").read_bytes() == CONTENT
-    assert (tmp_path / "download" / "checksums.txt").exists() == (sha256 == UNKNOWN)
+        done = CliRunner().invoke(app, ["data", "fetch", str(file), str(folder)])
+    is_right = sha256 in (SUM, UNKNOWN)
+    assert done.exit_code == (0 if is_right else 2) and said in done.output
+    assert {path.name for path in folder.glob("a*.zip")} == ({"a.zip"} if is_right else set())
+    assert (folder / "checksums.txt").exists() == (sha256 == UNKNOWN)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.common.files import ChecksumError
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.fetch import fetch
@@ -197,21 +195,3 @@ def test_the_ledger_records_the_first_checksum_and_compares_later(server, output
     ledger.write_text(f"{SUM}  a\nnonsense\n")
     with pytest.raises(ChecksumError, match=r"checksums.txt:2: expected a sha256"):
         fetch(server.url, output, ledger=ledger)
-
-
-@pytest.mark.parametrize(
-    ("published", "message"),
-    [
-        (SUM, "fetched, its sha256 is the published one"),
-        ("12ab", "String should match pattern"),
-        (OTHER, f"should be {OTHER}"),
-    ],
-)
-def test_the_command_fetches_a_file_with_the_right_checksum(server, output, published, message):
-    output.parent.mkdir()
-    file = output.with_name("corpus.yaml")
-    known = f"{{url: '{server.url}', sha256: {published}, source: here}}"
-    file.write_text(f"files:\n  {output.name}: {known}\n")
-    done = CliRunner().invoke(app, ["data", "fetch", str(file), str(output.parent)])
-    assert done.exit_code == (0 if published == SUM else 2) and message in done.output
-    assert output.exists() is (published == SUM)

@@ -10,6 +10,7 @@ from highrank_plugins.cli import app
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import pieces
 from highrank_plugins.data.pieces import (
+    PieceSettings,
     encoder,
     learn_pieces,
     require_pieces_of,
@@ -21,6 +22,10 @@ from highrank_plugins.data.pieces import (
 TEXT = "Größe: 5 cm² – „ganz“ genau…\nDie Größe   ist\u00a0genau 5 cm².\nx\u2028y fi Å\n"
 
 
+def learn(texts, prefix, size, **more):
+    return learn_pieces(texts, prefix, PieceSettings(vocab_size=size, **more))
+
+
 @pytest.fixture
 def text(tmp_path):
     path = tmp_path / "train.de"
@@ -30,7 +35,7 @@ def text(tmp_path):
 
 def test_pieces_decode_to_the_line_with_folded_space(text, tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    models = [learn_pieces([text], tmp_path / at, vocab_size=60) for at in ("a", "elsewhere/b")]
+    models = [learn([text], tmp_path / at, 60) for at in ("a", "elsewhere/b")]
     model = models[0]
     assert model.read_bytes() == models[1].read_bytes()
     write_pieces(encoder(model), text, tmp_path / "out.de")
@@ -86,7 +91,7 @@ def knows(piece, model):
 
 def test_pieces_are_learnt_from_long_lines_too(text, tmp_path):
     text.write_text("ab " * 3000 + "Ω\n", encoding="utf-8")
-    assert knows("Ω", learn_pieces([text], tmp_path / "pieces", vocab_size=10))
+    assert knows("Ω", learn([text], tmp_path / "pieces", 10))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,7 @@ def test_a_file_that_cannot_be_read_is_not_blamed_on_the_number(text, tmp_path, 
         (tmp_path / "train.zz").write_bytes(second)
     size = 60 if second != b"" else 5  # too few for the characters
     with pytest.raises(ValueError, match=said) as raised:
-        learn_pieces([text, tmp_path / "train.zz"], tmp_path / "pieces", vocab_size=size)
+        learn([text, tmp_path / "train.zz"], tmp_path / "pieces", size)
     assert ("data.vocab_size (--vocab-size) 5 does not fit" in str(raised.value)) is (size == 5)
 
 
@@ -110,7 +115,7 @@ def test_a_sample_is_spread_over_the_text(tmp_path):
         path.write_text("".join(f"{n}\n" for n in range(count)))
         assert list(sampled_lines(path, sample)) == [str(n) for n in expected]
     path.write_text("aa\nbb\n" * 50)
-    assert not knows("a", learn_pieces([path], tmp_path / "pieces", vocab_size=6, sample=50))
+    assert not knows("a", learn([path], tmp_path / "pieces", 6, sample=50))
     assert knows("b", tmp_path / "pieces.model")
 
 
@@ -119,7 +124,7 @@ def test_two_processes_write_what_one_writes_and_marks_of_sentencepiece_are_said
     text, tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr("highrank_plugins.data.pieces.BATCH", 2)
-    model = learn_pieces([text], tmp_path / "pieces", vocab_size=60)
+    model = learn([text], tmp_path / "pieces", 60)
     text.write_text(TEXT * 20, encoding="utf-8")
     for processes in (1, 2):
         write_pieces(encoder(model), text, tmp_path / f"{processes}", processes)
@@ -132,7 +137,7 @@ def test_two_processes_write_what_one_writes_and_marks_of_sentencepiece_are_said
 
 
 def test_subword_nmt_pieces_join_to_moses_tokens(text, tmp_path):
-    codes = pieces.learn_codes({"de": text}, tmp_path / "codes", operations=20)
+    codes = pieces.learn_codes({"de": text}, tmp_path / "codes", PieceSettings(vocab_size=20))
     assert codes.read_text().startswith("#version")
     encode = pieces.code_encoder(codes, "de")
     (line,) = encode(["Die Größe ist 5-fach."])
@@ -152,7 +157,7 @@ def test_text_without_a_pair_that_occurs_twice_is_refused(tmp_path, line):
     (tmp_path / "train.en").write_text(f"{line}\n")
     texts = {"en": tmp_path / "train.en"}
     with pytest.raises(UserError, match=r"train\.en: no two characters stand together twice"):
-        pieces.learn_codes(texts, tmp_path / "codes", operations=5)
+        pieces.learn_codes(texts, tmp_path / "codes", PieceSettings(vocab_size=5))
 
 
 @pytest.mark.parametrize("algorithm", ["sentencepiece", "subword_nmt"])
@@ -162,11 +167,11 @@ def test_only_the_pieces_of_a_dictionary_are_taken(tmp_path, algorithm):
         (tmp_path / name).write_text(text * 3)
         unknown = set()
         if algorithm == "sentencepiece":
-            files[name] = learn_pieces([tmp_path / name], tmp_path / f"of_{name}", vocab_size=27)
+            files[name] = learn([tmp_path / name], tmp_path / f"of_{name}", 27)
             encode, unknown = encoder(files[name]), {"日本"}
         else:
             codes, texts = tmp_path / f"codes.{name}", {"en": tmp_path / name}
-            files[name] = pieces.learn_codes(texts, codes, operations=40)
+            files[name] = pieces.learn_codes(texts, codes, PieceSettings(vocab_size=40))
             encode = pieces.code_encoder(codes, "en")
         dictionaries[name] = unknown | {*encode([text.strip()])[0].split()}
     for name, other in ("ab", "ba"):

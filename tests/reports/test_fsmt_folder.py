@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.pieces import encoder, learn_pieces
+from highrank_plugins.data.pieces import PieceSettings, encoder, learn_pieces
 from highrank_plugins.inference.loading import load_model
 from highrank_plugins.reports.fsmt_folder import export_fsmt, refuse_others, served_by_transformers
 from highrank_plugins.reports.model_folder import certify
@@ -26,7 +26,8 @@ from tests.trainings import last, train
 def pieces(tmp_path_factory):
     """Return SentencePiece's model of the text, beside binarised data of two dictionaries."""
     folder = tmp_path_factory.mktemp("pieces")
-    model = learn_pieces([TEXT / "train.en", TEXT / "train.de"], folder / "pieces", vocab_size=300)
+    texts, settings = [TEXT / "train.en", TEXT / "train.de"], PieceSettings(vocab_size=300)
+    model = learn_pieces(texts, folder / "pieces", settings)
     for part in ("train", "valid", "test"):
         for language in ("en", "de"):
             lines = (TEXT / f"{part}.{language}").read_text().splitlines()

@@ -27,6 +27,7 @@ from highrank_plugins.training.launch.plan import (
 )
 
 POLL_SECONDS = 0.1
+NEVER = float("inf")
 LAST_WORDS_SECONDS = 5  # lets the others report what they saw before they are killed
 ENDING_SECONDS = 30  # seconds for torchrun to end after its processes, or a signal
 AGAIN = "start the same command again: it resumes from the last checkpoint"
@@ -125,10 +126,7 @@ Agent = LocalRanks | subprocess.Popen[bytes]
 
 def launch(plan: Plan, say: Callable[[str], object]) -> int:
     """Train, and return the exit code: 0, a failure's, or `stop_request.REQUEUE` to start again."""
-    with (
-        stop_request.handlers_restored(),
-        TemporaryDirectory(prefix="highrank-launch-") as folder,
-    ):
+    with stop_request.handlers_restored(), TemporaryDirectory(prefix="highrank-launch-") as folder:
         answers = Path(folder)
         supervisor = _Supervisor(answers)  # listens from here on, because nodes may arrive late
         plan.check_meeting()
@@ -142,7 +140,7 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
                 say(f"--rendezvous {plan.rendezvous} is not used: one machine needs no port")
             plan.finished.unlink(missing_ok=True)
             waiting = plan.timeout + torchrun.STARTING_SECONDS
-            patience = waiting if plan.nodes > 1 else float("inf")
+            patience = waiting if plan.nodes > 1 else NEVER
             again = ENDING_SECONDS + (plan.timeout if plan.max_restarts else 0)
             code = supervisor.run(partial(_start, plan, answers, say), patience, again)
             if code == 0:
@@ -224,33 +222,29 @@ class _Supervisor:
         If none has begun within `patience` seconds, they are ended. So they are `again` seconds
         after one has ended itself because it made no progress, if they do not start again.
         """
-        self.agent = start()
-        code = self._wait(self.agent, patience, again)
-        asked_early = self.asked_at is not None and not self._started()
-        if asked_early or (self.answers / "stopped").exists():
-            return stop_request.REQUEUE
-        return code if code >= 0 else 128 - code
-
-    def _wait(self, agent: Agent, patience: float, again: float) -> int:
+        agent = self.agent = start()
         # torchrun's own limits cover neither a node that finds a rendezvous full nor a store on a
         # machine that is lost
-        begun, stalled, ends = time.monotonic(), float("inf"), float("inf")
-        while True:
+        code, begun, stalled, ends = None, time.monotonic(), NEVER, NEVER
+        while code is None:
             now = time.monotonic()
+            stalled = min(stalled, now) if heartbeat.stall(self.answers) else NEVER
+            if now > min(ends, stalled + again):
+                agent.send_signal(signal.SIGKILL)
+            elif now > begun + patience and ends == NEVER and not self._started():
+                agent.send_signal(signal.SIGINT)
+                ends = now + ENDING_SECONDS
             try:
-                if (code := agent.poll()) is not None:
-                    return code
                 time.sleep(POLL_SECONDS)
+                code = agent.poll()
             except KeyboardInterrupt:
                 print("interrupted: ending all processes", file=sys.stderr)
                 agent.send_signal(0)  # no restart; a terminal has sent the signal to them, too
                 ends = now + ENDING_SECONDS
-            stalled = min(stalled, now) if heartbeat.stall(self.answers) else float("inf")
-            if now > min(ends, stalled + again):
-                agent.send_signal(signal.SIGKILL)
-            elif now > begun + patience and ends == float("inf") and not self._started():
-                agent.send_signal(signal.SIGINT)
-                ends = now + ENDING_SECONDS
+        asked_early = self.asked_at is not None and not self._started()
+        if asked_early or (self.answers / "stopped").exists():
+            return stop_request.REQUEUE
+        return code if code >= 0 else 128 - code
 
     def _started(self) -> bool:
         return (self.answers / "started").exists()

@@ -6,16 +6,14 @@ import pytest
 
 from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
+from highrank_plugins.data.corpora import CorpusOptions
 from highrank_plugins.data.corpora.one_billion_word import ARCHIVE, HELDOUT, TRAIN
 from tests.data.corpora import made
+from tests.data.corpora.made import prepare
 from tests.fairseq_cli import run
 
+NAME = "one_billion_word"
 OPTIONS = CorpusOptions(other_text=True, vocab_size=12)
-
-
-def prepare(data, output, options=OPTIONS):
-    return list(prepare_corpus("one_billion_word", data, output, options))
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +24,7 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def output(data, tmp_path_factory):
     output = tmp_path_factory.mktemp("out")
-    prepare(data, output)
+    prepare(NAME, data, output, OPTIONS)
     return output
 
 
@@ -72,7 +70,7 @@ def test_files_equal_those_of_fairseq_preprocess(data, output, tmp_path):
 
 def test_processes_write_the_same_files_from_the_folder_inside_the_archive(data, output, tmp_path):
     options = CorpusOptions(other_text=True, vocab_size=12, workers=2)
-    said = prepare(data / ARCHIVE, tmp_path / "out", options)
+    said = prepare(NAME, data / ARCHIVE, tmp_path / "out", options)
     assert files(tmp_path / "out") == files(output)
     words = lower_text(data, HELDOUT, 0, 10).split()
     kept = {row.split()[0] for row in (output / "dict.txt").read_text().splitlines()}
@@ -94,7 +92,7 @@ def test_missing_files_are_named(tmp_path, shards, missing, message):
     if missing:
         (data / ARCHIVE / missing).unlink()
     with pytest.raises(UserError, match=message):
-        prepare(data, tmp_path / "out")
+        prepare(NAME, data, tmp_path / "out")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -103,7 +101,7 @@ def test_bad_text_in_a_shard_is_named(tmp_path, workers):
     path = data / ARCHIVE / TRAIN.format(2)
     path.write_bytes(path.read_bytes() + b"sch\xf6n\n")
     with pytest.raises(TextError, match=r"news\.en-00002-of-00100:61:4: byte 0xf6 is not UTF-8"):
-        prepare(data, tmp_path / "out", CorpusOptions(other_text=True, workers=workers))
+        prepare(NAME, data, tmp_path / "out", CorpusOptions(other_text=True, workers=workers))
 
 
 def test_other_options_and_missing_shards_are_refused(data, tmp_path):
@@ -112,4 +110,4 @@ def test_other_options_and_missing_shards_are_refused(data, tmp_path):
         ({}, "files: expected 99, found 3"),
     ):
         with pytest.raises(UserError, match=message):
-            prepare(data, tmp_path / "out", CorpusOptions(**options))
+            prepare(NAME, data, tmp_path / "out", CorpusOptions(**options))

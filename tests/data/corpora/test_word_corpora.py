@@ -9,17 +9,11 @@ import pytest
 
 from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
+from highrank_plugins.data.corpora import CorpusOptions
 from highrank_plugins.data.corpora import word_corpora as module
-from highrank_plugins.data.corpora.word_corpora import read_words
 from tests.data.corpora import made
+from tests.data.corpora.made import prepare
 from tests.fairseq_cli import run
-
-OTHER = CorpusOptions(other_text=True)
-
-
-def prepare(name, data, output, options=OTHER):
-    return list(prepare_corpus(name, data, output, options))
 
 
 def tokens_as_awd_lstm_counts(path):
@@ -151,12 +145,3 @@ def test_a_word_that_cannot_be_predicted_is_refused(tmp_path):
         prepare("ptb", data, tmp_path / "out")
     prepare("ptb", data, tmp_path / "out", CorpusOptions(other_text=True, vocab_size=5))
     assert (tmp_path / "out" / "valid.txt").read_text().endswith("the <unk>\n")
-
-
-def test_lines_are_split_into_words(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(" the  cat \n\n \nÜber\u00a0uns\t\nlast".encode())
-    assert list(read_words(path)) == [["the", "cat"], [], [], ["Über", "uns"], ["last"]]
-    assert list(read_words(path, lower=True))[3] == ["über", "uns"]
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a b\n"))
-    assert list(read_words(tmp_path / "a.txt.gz")) == [["a", "b"]]

@@ -12,11 +12,7 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.common.stop_request import REQUEUE
-from highrank_plugins.training.launch.batch_job import (
-    Job,
-    sbatch_script,
-    submit_once,
-)
+from highrank_plugins.training.launch.batch_job import Job, sbatch_script, submit_once
 from highrank_plugins.training.launch.plan import Plan
 from tests.held_lock import held_elsewhere
 from tests.training.launch.slurm import miniature
