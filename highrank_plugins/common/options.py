@@ -161,11 +161,8 @@ def _schedule_problems(options: Mapping[str, Any]) -> dict[str, str]:
         return {"lr_period_updates": f"must be greater than 0, or -1 for one period, {with_it} 0"}
     if schedule == "cosine" and period == -1 and updates and updates == warmup:
         return {"warmup_updates": f"must be less than --max-update {with_it} {warmup}"}
-    if (
-        schedule == "tri_stage"
-        and not options.get("phase_ratio")
-        and options.get("decay_steps") == 0
-    ):
+    no_decay = not options.get("phase_ratio") and options.get("decay_steps") == 0
+    if schedule == "tri_stage" and no_decay:
         return {"decay_steps": f"must be at least 1 {with_it} 0"}
     return {}
 
