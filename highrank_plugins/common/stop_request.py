@@ -38,20 +38,17 @@ def listen() -> None:
     """Let `SIGNALS` ask this process to stop from now on, instead of ending it."""
     global _listener
     _listener = os.getpid()
-    handle(_note)
-    handle_interrupt(_asked_at)
+    handle(_note, _asked_at)
     _answer("started")
 
 
-def handle(handler: Callable[[int, FrameType | None], object]) -> None:
-    """Call a function at each of `SIGNALS`, except for a SIGHUP that is ignored."""
-    for number in SIGNALS:
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, handler)
+def handle(
+    handler: Callable[[int, FrameType | None], object], asked_at: Callable[[], float | None]
+) -> None:
+    """Call a function at each of `SIGNALS`, except for a SIGHUP that is ignored.
 
-
-def handle_interrupt(asked_at: Callable[[], float | None]) -> None:
-    """Let SIGINT end this process as before, unless one of `SIGNALS` came with it, `asked_at`."""
+    SIGINT ends this process as before, unless one of `SIGNALS` came with it, at `asked_at()`.
+    """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         interrupted_at = time.monotonic()  # a machine that halts for a while must not count
@@ -66,6 +63,9 @@ def handle_interrupt(asked_at: Callable[[], float | None]) -> None:
         if at is None or interrupted_at - at > SAME_REQUEST_SECONDS:
             raise KeyboardInterrupt
 
+    for number in SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
 

@@ -67,6 +67,7 @@ class Evaluation:
     """
 
     kind = ""
+    options: BlockOptions
 
     def __init__(
         self, checkpoint: Path, data: str, settings: AdaptiveSettings, values: Grid,
@@ -74,7 +75,7 @@ class Evaluation:
     ) -> None:  # fmt: skip
         if settings.grid_tokens is not None and not settings.grid:
             raise ValueError("--grid-tokens has no effect without --grid; add --grid or remove it")
-        self.file, self.settings = checkpoint, settings
+        self.file, self.settings, self.options = checkpoint, settings, options
         self.search = (settings.grid_split, settings.grid_tokens) if settings.grid else None
         self.points = self._points(values)
         self.model = StreamingModel.open(checkpoint, data, settings.device)
@@ -198,22 +199,15 @@ class DynamicEvaluator(Evaluation):
 
     kind = "dynamic"
 
-    def __init__(
-        self, checkpoint: Path, data: str, settings: AdaptiveSettings, values: Grid,
-        options: DynamicSettings,
-    ) -> None:  # fmt: skip
-        self.options = options
-        super().__init__(checkpoint, data, settings, values, options)
-        self.parameters = self.model.parameters()
-        self.start = [p.detach().clone() for p in self.parameters]
-        self.mean_squares: list[Tensor] = []
+    options: DynamicSettings
 
     def made(self, point: Point) -> Adaptation:
         return Adaptation(point["lr"], point["eps"], point["lambda"], self.options.normalise)
 
     def run(self, echo: Callable[[str], object]) -> None:
         """Gather MS of the training text, which every point needs; then as for each evaluation."""
-        options, score = self.options, self.model.score
+        options, score, self.parameters = self.options, self.model.score, self.model.parameters()
+        self.start = [p.detach().clone() for p in self.parameters]
         split, streams = options.train_split, options.train_batch_size
         segments = self.model.segments(split, options.bptt, count=streams)
         statistics = GradientStatistics(self.parameters)

@@ -99,7 +99,12 @@ class Collector:
         self.processes = processes or Processes()
         self.loaded, self.split, self.head = loaded, split, loaded.head
         self.dictionary = loaded.dictionary
-        self.text = _text(loaded, split, tokens, rows)
+        is_stream = hasattr(loaded.model, "bptt_features") and loaded.config.task._name == TASK
+        self.text: Text = (
+            StreamText(loaded, split, rows, tokens)
+            if is_stream
+            else SentenceText(loaded, split, rows)
+        )
         whole = sum(self.text.counts)
         self.total = whole if tokens is None else min(tokens, whole)  # N of the whole text
         starts = [0, *accumulate(self.text.counts)]
@@ -173,12 +178,6 @@ class Collector:
             block = Block(self.head, features[kept], target[kept], first)
             block.refuse_nan(block.features, "features")
             yield block
-
-
-def _text(loaded: LoadedModel, split: str, tokens: int | None, rows: int) -> Text:
-    if hasattr(loaded.model, "bptt_features") and loaded.task_name == TASK:
-        return StreamText(loaded, split, rows, tokens)
-    return SentenceText(loaded, split, rows)
 
 
 # -- in files --------------------------------------------------------------------------------------

@@ -38,7 +38,6 @@ class LoadedModel:
 
     path: Path
     arch: str
-    task_name: str
     config: Any  # all blocks of its options
     extra: Mapping[str, Any]  # other contents of the file, without the optimizer's state
     model: Any
@@ -105,7 +104,7 @@ def load_model(
     arch = getattr(config.model, "_name", None) or config.model.arch
     extra = {name: value for name, value in state.items() if name not in _NOT_EXTRA}
     model = model.to(device or torch.device("cpu"), dtype)
-    return LoadedModel(path, arch, config.task._name, config, extra, model, task)
+    return LoadedModel(path, arch, config, extra, model, task)
 
 
 def model_without_words(path: Path, config: Any, parameters: dict[str, Tensor]) -> Any:

@@ -8,12 +8,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import numpy as np
 import torch
 from fairseq import utils
-from fairseq.models import (
-    ARCH_MODEL_REGISTRY,
-    MODEL_REGISTRY,
-    FairseqEncoderDecoderModel,
-    FairseqLanguageModel,
-)
+from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
 from torch import Tensor, nn
 
 from highrank_plugins.common.certificate import Mass
@@ -51,9 +46,8 @@ class StreamingModel:
     def open(cls, checkpoint: Path, data: str, device: str | None = None) -> Self:
         """Open the model of a checkpoint, if it has a state and its task carries that."""
         loaded = load_model(checkpoint, data, pick_device(device))
-        arch, task = loaded.arch, loaded.task_name
-        model = ARCH_MODEL_REGISTRY.get(arch, MODEL_REGISTRY.get(arch))
-        if not hasattr(model, "bptt_features"):
+        arch, task = loaded.arch, loaded.config.task._name
+        if not hasattr(loaded.model, "bptt_features"):
             raise ValueError(
                 f"{checkpoint}: --arch {arch} has no recurrent state to carry along a text; this "
                 "evaluation is for awd_lstm_lm_<head> (docs/reference/archs.md)"

@@ -33,7 +33,6 @@ def test_files_of_the_working_directory_take_no_modules_place(name, tmp_path, mo
 
 
 def test_all_ranks_are_started_in_this_way_and_a_checkout_starts_its_own(tmp_path, monkeypatch):
-    assert Path(processes._CHECKOUT, "highrank_plugins", "common", "processes.py").is_file()
     monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
     monkeypatch.chdir(ROOT)
     assert python("-m", "a") == [sys.executable, "-m", "a"]
@@ -113,30 +112,16 @@ ALONE = [
 ]
 
 
-@pytest.fixture
-def node_files(tmp_path, monkeypatch):
-    """Have the node files of PBS for one process and for four, on two machines."""
+def test_processes_started_together_are_counted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("node").write_text("a\n")
-    Path("nodes").write_text("a\na\nb\nb\n")
-
-
-@pytest.mark.parametrize("environment", SEVERAL, ids=str)
-def test_processes_started_together_are_counted(environment, node_files):
-    count, variable = processes_started(environment)
-    assert count == 4 and variable in environment
-
-
-@pytest.mark.parametrize("environment", ALONE, ids=str)
-def test_a_process_of_its_own_is_one(environment, node_files):
-    assert processes_started(environment)[0] == 1
-
-
-def test_a_number_of_many_digits_counts_as_several():
+    Path("nodes").write_text("a\na\nb\nb\n")  # the file of PBS for four on two machines
+    for environment in SEVERAL:
+        count, variable = processes_started(environment)
+        assert count == 4 and variable in environment, environment
+    for environment in ALONE:
+        assert processes_started(environment)[0] == 1, environment
     assert processes_started({"PMI_SIZE": "9" * 5000})[0] > 1
-
-
-def test_several_launchers_of_one_node_are_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PMI_SIZE", "2")
     said = "(PMI_SIZE=2): start this command once, or pass --nodes N, or unset PMI_SIZE"
     with pytest.raises(UserError, match=re.escape(said)):
@@ -187,19 +172,16 @@ def test_results_keep_the_order_of_the_items_and_an_error_ends_the_map(count):
         list(ordered_map(fails_at_three, range(100), count))
 
 
-def test_items_are_not_all_read_at_once():
+def dies(number: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_items_are_not_all_read_at_once_and_a_killed_process_is_reported():
     items = iter(range(1000))
     results = ordered_map(slow_when_even, items, 2)
     next(results)
     assert next(items) < 20
     results.close()
-
-
-def dies(number: int) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_killed_process_is_reported():
     with pytest.raises(OSError, match="one of 2 processes was killed"):
         list(ordered_map(dies, range(3), 2))
 

@@ -134,13 +134,9 @@ def test_unused_parameters_have_gradient_0():
     score = score_with(parameters[:2])
     list(gather_statistics(score, parameters, TRAIN, statistics))
     assert statistics.finish()[2].tolist() == [0, 0, 0]
-    want = statistics_of(make_parameters()).finish()
+    with torch.no_grad():  # gradients are gathered all the same
+        want = statistics_of(make_parameters()).finish()
     assert all(torch.equal(a, b) for a, b in zip(statistics.finish(), want, strict=False))
-
-
-def test_gradients_are_gathered_under_no_grad():
-    with torch.no_grad():
-        assert statistics_of(make_parameters()).segments == len(TRAIN)
 
 
 @pytest.mark.parametrize(

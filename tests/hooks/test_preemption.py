@@ -111,7 +111,7 @@ def test_signals_are_handled_only_while_training_and_existing_handlers_are_kept(
         stop_request.listen_unprepared()
         assert not stop_request.listening() and signal.getsignal(signal.SIGTERM) is print
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # by nohup
-        stop_request.handle(lambda *_: None)
+        stop_request.handle(lambda *_: None, lambda: None)
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 

@@ -151,36 +151,7 @@ def test_targets_that_are_no_plain_text_are_not_followed():
 # -- planted faults -----------------------------------------------------------------------------
 
 
-def of_returned(change):
-    """Return a fault of a stock model's `get_normalized_probs`, which fairseq reads."""
-
-    def plant(models, patch):
-        built = models(STOCK)
-        own = built.model.get_normalized_probs
-
-        def returned(out, log_probs, sample=None):
-            return change(own(out, True, sample), out[0])
-
-        patch.setattr(built.model, "get_normalized_probs", returned)
-        return lambda: score(built)
-
-    return plant
-
-
-def of_lean(change, how=score, arch=STREAM):
-    """Return a fault of the loss that gives log P of the target alone."""
-
-    def plant(models, patch):
-        built, own = models(arch), HeadModel.head_loss
-
-        def loss(*args, **options):
-            out = own(*args, **options)
-            return out._replace(nll=change(out.nll))
-
-        patch.setattr(HeadModel, "head_loss", loss)
-        return lambda: how(built)
-
-    return plant
+REFUSED = r"test: P\(x\) of all words, as it was scored, sums to"
 
 
 def half_mixture(log_probs, logits):
@@ -188,35 +159,53 @@ def half_mixture(log_probs, logits):
     return (one * 0.7 + other * 0.3).float().log()
 
 
-FAULTS = {
-    "logits for log P": of_returned(lambda log_probs, logits: logits),
-    "ε in the log": of_returned(lambda log_probs, logits: (log_probs.exp() + 1e-5).log()),
-    "half-precision mixture": of_returned(half_mixture),
-    "half-precision log P": of_returned(lambda log_probs, logits: log_probs.half().float()),
-    "ensemble of logits": of_returned(
-        lambda log_probs, logits: (log_probs + logits.flip(-1).log_softmax(-1)) / 2
-    ),
-    "a word left out": of_returned(
-        lambda log_probs, logits: log_probs.index_fill(-1, torch.tensor([7]), -1e4)
-    ),
-    "unnormalised smoothing": of_returned(
-        lambda log_probs, logits: torch.logaddexp(log_probs, torch.tensor(-9.0))
-    ),
-    "ε in the lean loss": of_lean(lambda nll: -((-nll).exp() + 1e-5).log()),
-    "temperature after the loss": of_lean(lambda nll: 0.999 * nll),
-    **{
-        f"{name} of a validation of {arch}": of_lean(change, validate, arch)
-        for arch in ("transformer_lm_mos", STREAM)
-        for name, change in (("factor", lambda nll: 0.999 * nll), ("shift", lambda nll: nll - 1e-3))
-    },
+# of what fairseq reads of a stock model
+RETURNED = {
+    "logits for log P": lambda log_probs, logits: logits,
+    "ε in the log": lambda log_probs, logits: (log_probs.exp() + 1e-5).log(),
+    "half-precision mixture": half_mixture,
+    "half-precision log P": lambda log_probs, logits: log_probs.half().float(),
+    "ensemble of logits": lambda one, logits: (one + logits.flip(-1).log_softmax(-1)) / 2,
+    "a word left out": lambda one, logits: one.index_fill(-1, torch.tensor([7]), -1e4),
+    "unnormalised smoothing": lambda one, logits: torch.logaddexp(one, torch.tensor(-9.0)),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_a_model_is_refused(fault, models, monkeypatch):
-    run = FAULTS[fault](models, monkeypatch)
-    with pytest.raises(UserError, match=r"test: P\(x\) of all words, as it was scored, sums to"):
-        run()
+@pytest.mark.parametrize("fault", RETURNED)
+def test_a_fault_of_log_probs_is_refused(fault, models, monkeypatch):
+    built = models(STOCK)
+    own = built.model.get_normalized_probs
+
+    def returned(out, log_probs, sample=None):
+        return RETURNED[fault](own(out, True, sample), out[0])
+
+    monkeypatch.setattr(built.model, "get_normalized_probs", returned)
+    with pytest.raises(UserError, match=REFUSED):
+        score(built)
+
+
+# of the loss that gives log P of the target alone
+LEAN = {
+    "ε": lambda nll: -((-nll).exp() + 1e-5).log(),
+    "factor": lambda nll: 0.999 * nll,
+    "shift": lambda nll: nll - 1e-3,
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "arch"), [(score, STREAM), (validate, STREAM), (validate, "transformer_lm_mos")]
+)
+@pytest.mark.parametrize("fault", LEAN)
+def test_a_fault_of_a_loss_is_refused(fault, how, arch, models, monkeypatch):
+    built, own = models(arch), HeadModel.head_loss
+
+    def loss(*args, **options):
+        out = own(*args, **options)
+        return out._replace(nll=LEAN[fault](out.nll))
+
+    monkeypatch.setattr(HeadModel, "head_loss", loss)
+    with pytest.raises(UserError, match=REFUSED):
+        how(built)
 
 
 class Unnormalised(NeuralCache):
@@ -240,14 +229,10 @@ class OneSided(NeuralCache):
 
 
 @pytest.mark.parametrize("fault", [Unnormalised, Doubled, OneSided])
-def test_a_fault_of_a_cache_is_refused(fault, models, stream_data, monkeypatch):
+def test_a_fault_of_a_cache_is_refused_without_a_record(
+    fault, models, stream_data, monkeypatch, tmp_path
+):
     monkeypatch.setattr("highrank_plugins.inference.adaptive_evaluation.NeuralCache", fault)
-    with pytest.raises(UserError, match="test: P"):
-        adapt("cache", models, stream_data)
-
-
-def test_a_refused_score_has_no_record(models, stream_data, monkeypatch, tmp_path):
-    monkeypatch.setattr("highrank_plugins.inference.adaptive_evaluation.NeuralCache", Doubled)
     words = [models(STREAM).path, stream_data, *"--theta 0.5 --lambda 0.2 --window 9".split()]
     words += ["--output", tmp_path / "out.json", "--save-seconds", 0]
     done = CliRunner().invoke(app, ["evaluate", "cache", *map(str, words)])

@@ -40,12 +40,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 def test_the_progress_of_another_evaluation_is_refused_with_the_differences(tmp_path):
     saved(tmp_path / "state").save()
     other = {"checkpoint": "abc", "--lr": [0.3], "--split": "valid"}
-    with pytest.raises(ValueError) as caught:
+    message = r"\(--lr: \[0.1, 0.2\] there, \[0.3\] now; --split: None there, valid now\).* --state"
+    with pytest.raises(ValueError, match=message):
         saved(tmp_path / "state", identity=other)
-    message = str(caught.value)
-    assert "(--lr: [0.1, 0.2] there, [0.3] now; --split: None there, valid now)" in message
-    assert "--state" in message
-    assert "checkpoint:" not in message
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "text", "empty", "foreign"])

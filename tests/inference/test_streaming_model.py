@@ -69,12 +69,9 @@ def test_several_streams_and_part_of_a_text_are_cut_into_segments(mos):
 
 def test_gradients_are_computed_without_dropout(mos):
     (batch,) = mos.segments("test", 20, tokens=20).starting_at(0)
-    gradients = []
-    for _ in range(2):
-        nll, _, _ = mos.score(batch, None)
-        gradients.append(torch.autograd.grad(nll, mos.parameters()))
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
-    assert all(g.abs().sum() > 0 for g in gradients[0])
+    one, other = (torch.autograd.grad(mos.score(batch, None)[0], mos.parameters()) for _ in "12")
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert all(g.abs().sum() > 0 for g in one)
 
 
 def test_a_tied_matrix_learns_once_and_a_frozen_tensor_never(stream_data, tmp_path):
@@ -119,8 +116,7 @@ def test_other_models_tasks_and_words_are_refused(mos, stream_data, tmp_path):
         "b": write_checkpoint(tmp_path / "b.pt", small.build(stream_data, "awd_lstm_lm_softmax")),
         "c": write_checkpoint(tmp_path / "c.pt", build(stream_data)),
     }
-    folder = tmp_path / "text"
-    folder.mkdir()
+    (folder := tmp_path / "text").mkdir()
     write_text(folder)
     for text in folder.glob("*.txt"):
         text.write_text(text.read_text().replace("house", "horse"))

@@ -198,8 +198,7 @@ class _Supervisor:
         self.answers = answers
         self.asked_at: float | None = None
         self.agent: Agent | None = None
-        stop_request.handle(self.ask)
-        stop_request.handle_interrupt(lambda: self.asked_at)
+        stop_request.handle(self.ask, lambda: self.asked_at)
 
     def ask(self, _number: int, _frame: FrameType | None) -> None:
         """Ask all processes to stop; end them if none has begun, or at the second request."""
