@@ -78,8 +78,7 @@ def doctor(
 
         lines, is_well = try_faults(folder or Path())
     else:
-        found, problems = diagnose()
-        lines, is_well = [*found, *(problems or ["Nothing required is missing."])], not problems
+        lines, is_well = diagnose()
     typer.echo("\n".join(lines))
     raise typer.Exit(0 if is_well else 1)
 
@@ -116,8 +115,8 @@ def try_kernels() -> tuple[list[str], bool]:
     return lines, all(found == trust.RIGHT for found, *_ in trust.verdicts.values())
 
 
-def diagnose() -> tuple[list[str], list[str]]:
-    """Return lines about this machine and its packages, and lines about the problems."""
+def diagnose() -> tuple[list[str], bool]:
+    """Return lines about this machine, its packages and what is wrong, and whether all is well."""
     packages = check_packages()
     version, free = platform.python_version(), shutil.disk_usage(Path.cwd()).free
     problems = [f"{package.name}: {package.problem}" for package in packages if package.problem]
@@ -134,7 +133,8 @@ def diagnose() -> tuple[list[str], list[str]]:
     ]
     lines = [f"{name:<18}{value}" for name, value in rows]
     lines += [f"note     {package.name}: {package.note}" for package in packages if package.note]
-    return lines, [f"PROBLEM  {problem}" for problem in problems]
+    wrong = [f"PROBLEM  {problem}" for problem in problems] or ["Nothing required is missing."]
+    return [*lines, *wrong], not problems
 
 
 def _devices() -> list[tuple[str, str]]:
