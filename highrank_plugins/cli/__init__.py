@@ -252,32 +252,25 @@ def as_command(found: typer.Typer | Callable[..., None]) -> Any:
     return typer.main.get_command(found)
 
 
-def _prints(name: str, what: str, text: str) -> Any:
-    """Return an option that prints a text and exits."""
-
-    def print_text(wanted: bool) -> None:
-        if wanted:
-            typer.echo(text)
-            raise typer.Exit
-
-    return typer.Option(name, help=f"Print {what} and exit.", callback=print_text, is_eager=True)
-
-
 _UsageError: Any = typer.BadParameter.__mro__[1]  # of click, of which newer typers have a copy
-_VERSION = _prints("--version", "the version", f"highrank_plugins {highrank_plugins.__version__}")
-_PACKAGE = str(Path(highrank_plugins.__file__).parent.resolve())
-_USER_DIR = _prints("--user-dir", "the folder for fairseq's --user-dir", _PACKAGE)
-
-
 app = typer.Typer(cls=LazyCommands, no_args_is_help=True, rich_markup_mode=None,
                   pretty_exceptions_enable=False)  # fmt: skip
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
-    version: Annotated[bool, _VERSION] = False, user_dir: Annotated[bool, _USER_DIR] = False
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    user_dir: Annotated[
+        bool, typer.Option("--user-dir", help="Print the package's folder.")
+    ] = False,
 ) -> None:
     """Output layers for torch; for fairseq with --user-dir $(highrank --user-dir)."""
+    if version:
+        typer.echo(f"highrank_plugins {highrank_plugins.__version__}")
+    if user_dir:
+        typer.echo(Path(highrank_plugins.__file__).parent.resolve())
+    if version or user_dir:
+        raise typer.Exit
 
 
 def main() -> None:

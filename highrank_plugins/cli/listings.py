@@ -48,15 +48,12 @@ def _heads() -> None:
     from highrank_plugins.losses.nll import FUSED
 
     plain = [impl for impl in IMPLEMENTATIONS if impl not in FUSED]
-    structures = [
-        (*row, ", ".join(IMPLEMENTATIONS if HEADS.find(name).fused else plain))
-        for name, row in _rows(HEADS)
-    ]
+    structures = list(_rows(HEADS))
+    for name, row in zip(HEADS.names(), structures, strict=True):
+        row.append(", ".join(IMPLEMENTATIONS if HEADS.find(name).fused else plain))
     echo_markdown(table(("structure", "what it is", "options", "losses"), structures))
-    functions = [row for _, row in _rows(POINTWISE)]
-    echo_markdown(table(("pointwise function", "what it is", "options"), functions))
-    matrices = [row for _, row in _rows(VOCABULARY)]
-    echo_markdown(table(("vocabulary matrix", "what it is", "options"), matrices))
+    for kind, registry in (("pointwise function", POINTWISE), ("vocabulary matrix", VOCABULARY)):
+        echo_markdown(table((kind, "what it is", "options"), list(_rows(registry))))
     typer.echo(
         "In Python: build_head(STRUCTURE, pointwise=FUNCTION, vocabulary=MATRIX, …)\n"
         "In fairseq: --head STRUCTURE --head-OPTION VALUE\n"
@@ -65,21 +62,17 @@ def _heads() -> None:
     )
 
 
-def _rows(registry: Any) -> Iterator[tuple[str, tuple[str, str, str]]]:
-    """Yield each name with its row: name, first line of the docstring, options with defaults."""
+def _rows(registry: Any) -> Iterator[list[str]]:
+    """Yield the row of each name: name, first line of the docstring, options with defaults."""
+    # where the default is None, the layer chooses a value
+    words = {inspect.Parameter.empty: "(required)", None: "", True: "true", False: "false"}
     for name in registry.names():
         what = (inspect.getdoc(registry.find(name)) or "").partition("\n")[0]
-        defaults = registry.options(name).items()
-        required = inspect.Parameter.empty  # where the default is None, the layer chooses a value
-        shown = {
-            option: "(required)" if value is required
-            else "" if value is None
-            else str(value).lower() if isinstance(value, bool)
-            else value
-            for option, value in defaults
-        }  # fmt: skip
-        options = ", ".join(f"{option} {value}".rstrip() for option, value in shown.items())
-        yield name, (f"`{name}`", what, options)
+        shown = [
+            f"{option} {words[v] if v is None or type(v) in (bool, type) else v}".rstrip()
+            for option, v in registry.options(name).items()
+        ]
+        yield [f"`{name}`", what, ", ".join(shown)]
 
 
 def _recipes() -> None:

@@ -82,8 +82,7 @@ def ladder(file: Annotated[Path, "LADDER.yaml."], options: LadderOptions) -> Non
             raise ValueError("--plot: runs have ladder.svg beside their table; or give --records")
         run = StudyOptions(**options.model_dump(include={*RunOptions.model_fields}))
         compared = partial(ladder_table.ladder_tables, read)
-        _start(read.study, run, compared, partial(check_tokens, read))
-        return
+        return _start(read.study, run, compared, partial(check_tokens, read))
     kind = "a file of points" if read.study is None else "--records"
     used = {"plot", "exp_dir"} | ({"record_folder", "option"} if read.study else set())
     refuse_idle(options, used, f"with {kind}")
@@ -207,8 +206,7 @@ def _print_or_submit(
         read = tuned(read, trials)
         members = prepare(read, options.exp_dir)
     if options.slurm:
-        _submit(read, members, folder, options.jobs)
-        return
+        return _submit(read, members, folder, options.jobs)
     print_tables([plan.members_table(members)])
     for member in members:
         typer.echo(f"# {member.name}\n{shlex.join(member.command)}")

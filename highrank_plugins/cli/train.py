@@ -1,6 +1,5 @@
 """Provide `highrank train configure|space`, `match` and `launch`: from a configuration to runs."""
 
-from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -68,31 +67,27 @@ def configure(
 def check_measures(settings: configuration.Configuration, tree: Tree) -> None:
     """Check names and values in the blocks of measures, whose options are those of commands."""
     problems = []
+    if settings.measures:
+        from highrank_plugins.cli.measure import check_block  # it imports torch
     for measure in settings.measures:
         program, options = program_of(measure), settings.options(measure)
         command: Any = typer.main.get_command(app)
         for word in program.split()[1:]:
             command = command.get_command(None, word) if hasattr(command, "commands") else command
+        required = [p.opts[0] for p in command.params if p.required and p.opts[0][:2] == "--"]
+        missing = [name for name in map(option_name, required) if name not in options]
         problems += [
             f"{tree.place((measure, name))}: {measure}.{name}: {problem}"
             for name, problem in option_problems(command, program, options)
         ] or [
             f"{tree.place((measure,))}: {measure}: {problem}"
-            for problem in _measure_problems(measure, command, options)
+            for problem in (
+                *(f"{name} is missing" for name in missing),
+                *check_block(measure, options),
+            )
         ]
     if problems:
         raise ConfigurationError("\n".join(problems))
-
-
-def _measure_problems(measure: str, command: Any, options: dict[str, Any]) -> Iterator[str]:
-    """Yield what a measure's block lacks, or why the measure refuses the values in it."""
-    from highrank_plugins.cli.measure import check_block
-
-    for parameter in command.params:
-        name = parameter.opts[0]
-        if parameter.required and name.startswith("--") and option_name(name) not in options:
-            yield f"{option_name(name)} is missing"
-    yield from check_block(measure, options)
 
 
 def _write_commands(

@@ -62,14 +62,6 @@ def correlated(*words):
     return float(r), float(p), int(re.search(r"over (\d+) models", note)[1])
 
 
-def test_a_correlation_is_computed_from_records(tmp_path):
-    values = [(10, 60.0), (200, 58.0), (3000, 57.9), (90, 61.0)]
-    records = [write_record(tmp_path / f"{n}.json", *pair) for n, pair in enumerate(values)]
-    want = pearson(*zip(*values, strict=True))
-    found = correlated(*records, "--y", "test_perplexity")
-    assert found == pytest.approx((want.r, want.p_value, 4), rel=0.01)
-
-
 def test_seeds_of_a_model_are_one_point_of_a_correlation():
     studies = {"ptb_small": (7, -0.79), "multi30k_small": (10, -0.08)}
     for study, expected in studies.items():
@@ -81,14 +73,16 @@ def test_seeds_of_a_model_are_one_point_of_a_correlation():
         assert len(rows) == n and all(name.count(",") == 2 for name in rows)
 
 
-def test_a_correlation_is_restricted_to_a_range_and_drawn(tmp_path, monkeypatch):
+def test_a_correlation_is_computed_from_records_restricted_to_a_range_and_drawn(
+    tmp_path, monkeypatch
+):
     values = [(10, 60.0), (200, 58.0), (3000, 57.9), (90, 61.0)]
     records = [write_record(tmp_path / f"{n}.json", *pair) for n, pair in enumerate(values)]
     words = [*records, "--y", "test_perplexity"]
-    want = pearson(*zip(*values[:3], strict=True))
-    assert correlated(*words, "--within", "57,60") == pytest.approx(
-        (want.r, want.p_value, 3), rel=0.01
-    )
+    for number, more in ((4, []), (3, ["--within", "57,60"])):
+        want = pearson(*zip(*values[:number], strict=True))
+        found = (want.r, want.p_value, number)
+        assert correlated(*words, *more) == pytest.approx(found, rel=0.01)
     for more, message in (
         (["--within", "57.95,60"], "2 models with their own configuration have test_perplexity"),
         (["--within", "60,57"], "--within 60,57: expected LOW,HIGH with LOW below HIGH"),
@@ -105,28 +99,25 @@ def test_a_correlation_is_restricted_to_a_range_and_drawn(tmp_path, monkeypatch)
 def write_spectrum(path, matrix):
     found = spectrum([matrix], torch.float64)
     values = {
-        "contexts": matrix.size(0),
-        "words": matrix.size(1),
-        "dtype": "float64",
-        "press_rank": found.press_rank(),
-        "effective_rank": {"0.001": 2},
-        "spectral_entropy": 0.5,
+        "contexts": matrix.size(0), "words": matrix.size(1), "dtype": "float64",
+        "press_rank": found.press_rank(), "effective_rank": {"0.001": 2}, "spectral_entropy": 0.5,
         "singular_values": found.values.tolist(),
-    }
+    }  # fmt: skip
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(values))
     return path
 
 
-def test_spectra_of_several_models_are_shown_together(tmp_path):
+def test_spectra_of_several_models_are_shown_together_by_distinct_names(tmp_path):
     low = torch.randn(20, 3, dtype=torch.float64) @ torch.randn(3, 8, dtype=torch.float64)
-    files = [
-        write_spectrum(tmp_path / "softmax.json", low),
-        write_spectrum(tmp_path / "mos.json", torch.randn(20, 8, dtype=torch.float64)),
-    ]
-    found = analyse(tmp_path, "spectra", *files)
-    ranks = [(model["name"], model["press_rank"], model["contexts"]) for model in found["models"]]
-    assert ranks == [("softmax", 3, 20), ("mos", 8, 20)]
-    assert "singular_values" not in found["models"][0]
+    matrices = {"softmax": low, "mos": torch.randn(20, 8, dtype=torch.float64)}
+    for place, named in (("{}.json", "{}"), ("{}/a.json", "{}/a")):
+        files = [write_spectrum(tmp_path / place.format(n), m) for n, m in matrices.items()]
+        models = analyse(tmp_path, "spectra", *files)["models"]
+        ranks = [(model["name"], model["press_rank"], model["contexts"]) for model in models]
+        assert ranks == [(named.format("softmax"), 3, 20), (named.format("mos"), 8, 20)]
+        assert "singular_values" not in models[0]
+    refused("a.json is given twice", "analyse", "spectra", files[0], files[0])
 
 
 def test_spectra_are_drawn_as_in_the_papers(tmp_path, monkeypatch):
@@ -149,13 +140,3 @@ def test_spectra_refuse_files_of_another_kind(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     said = "a.json: not a result of highrank measure spectrum"
     refused(said, "analyse", "spectra", tmp_path / "a.json")
-
-
-def test_spectra_with_equal_file_names_get_distinct_names(tmp_path):
-    folders = [tmp_path / name for name in ("mos", "gss")]
-    for folder in folders:
-        folder.mkdir()
-    files = [write_spectrum(folder / "a.json", torch.eye(3).double()) for folder in folders]
-    done = invoke("spectra", *files)
-    assert done.exit_code == 0 and all(name in done.output for name in ("mos/a", "gss/a"))
-    refused("a.json is given twice", "analyse", "spectra", files[0], files[0])

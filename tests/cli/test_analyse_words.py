@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
-from highrank_plugins.inference.collector import Collector
 from tests.cli import highrank, refused
-from tests.cli.test_analyse import analyse, invoke
+from tests.cli.test_analyse import analyse, invoke, whole
 from tests.inference.checkpoints import write_checkpoint
 from tests.models import small
 from tests.recipes.synthetic import experiment
@@ -84,10 +83,7 @@ def test_compare_finds_the_tokens_that_one_model_predicts_better(softmax, mos, t
     found = json.loads(output.read_text())
     losses = []
     for path in (softmax[0], mos[0]):
-        blocks = list(Collector.open(path, mos[1], "test").blocks())
-        log_probs, target = (
-            torch.cat([getattr(b, name) for b in blocks]) for name in ("log_probs", "target")
-        )
+        log_probs, _, target, _ = whole(path, mos[1], tokens=None)
         losses.append(-log_probs.gather(1, target[:, None])[:, 0].double())
     margin = losses[1] - losses[0]
     assert found["tokens"] == len(margin) and found["found"] == int((margin >= 0.01).sum())
@@ -97,23 +93,18 @@ def test_compare_finds_the_tokens_that_one_model_predicts_better(softmax, mos, t
     shown = found["disagreements"]
     assert [one["margin"] for one in shown] == pytest.approx(best.values.tolist(), abs=1e-6)
     assert [one["position"] for one in shown] == best.indices.tolist()
-    assert (
-        len(shown[0]["first"]["top"]) == 5 and shown[0]["first"]["nll"] < shown[0]["second"]["nll"]
-    )
+    best, other = shown[0]["first"], shown[0]["second"]
+    assert len(best["top"]) == 5 and best["nll"] < other["nll"]
     lines = contexts.read_text().splitlines()
     assert len(lines) == 5 and "</s>" not in contexts.read_text()
     done = experiment("contexts", *mos, contexts, "--split", "test")
     assert done.exit_code == 0, done.output
 
 
-def test_models_of_different_texts_are_not_compared(softmax, mt_data, tmp_path):
-    built = small.build(mt_data, "transformer_softmax")
-    other = write_checkpoint(tmp_path / "other.pt", built)
+def test_models_and_tokens_that_cannot_be_compared_are_named(softmax, mos, mt_data, tmp_path):
+    other = write_checkpoint(tmp_path / "other.pt", small.build(mt_data, "transformer_softmax"))
     done = experiment("disagreements", softmax[0], other, softmax[1])
     assert done.exit_code == 2, done.output
-
-
-def test_tokens_that_cannot_be_chosen_or_kept_are_named(softmax, mos, tmp_path):
     done = experiment("disagreements", softmax[0], *mos, "--margin", "nan")
     assert done.exit_code == 2 and "--margin nan: must be a number of nats" in done.output
     file, every = tmp_path / "contexts.txt", ["--margin=-100", "--count", 1000]
@@ -137,10 +128,8 @@ def test_saturation_follows_the_updates(stream_data, tmp_path):
     files = [tmp_path / f"{name}.pt" for name in ("flat", "first", "falls")]
     found = analyse(tmp_path, "saturation", *files, stream_data)
     first, falls, flat = found["checkpoints"]
-    assert [one["updates"] for one in (first, falls, flat)] == [1, 20, 30]
-    assert [Path(one["checkpoint"]).stem for one in (first, falls, flat)] == [
-        "first", "falls", "flat"
-    ]  # fmt: skip
+    order = [(Path(one["checkpoint"]).stem, one["updates"]) for one in (first, falls, flat)]
+    assert order == [("first", 1), ("falls", 20), ("flat", 30)]
     assert flat["flat_divergence"] == pytest.approx(0, abs=1e-6)
     share = (scales / scales.sum()).double()
     entropy = -(share * share.log()).sum().item()

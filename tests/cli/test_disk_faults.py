@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.cli import disk_faults
+from highrank_plugins.cli import doctor
 from highrank_plugins.common import files
 from tests.cli import highrank, refused
 
@@ -43,12 +43,12 @@ def locking(is_locked):
 @pytest.mark.parametrize(
     ("place", "name", "broken", "said"),
     [
-        (disk_faults, "locked", locking(True), "a second process could lock the folder as well"),
-        (disk_faults, "locked", locking(True), "mount with locks (Lustre: -o flock; NFS: without"),
-        (disk_faults, "locked", locking(False), "no process could lock the folder"),
-        (disk_faults.os, "replace", copied, "times torn"),
+        (doctor, "locked", locking(True), "a second process could lock the folder as well"),
+        (doctor, "locked", locking(True), "mount with locks (Lustre: -o flock; NFS: without"),
+        (doctor, "locked", locking(False), "no process could lock the folder"),
+        (doctor.os, "replace", copied, "times torn"),
         (files.os, "fsync", failing, "Operation not permitted"),
-        (disk_faults.os, "link", failing, "hard links: no. Each save copies the checkpoint: plan"),
+        (doctor.os, "link", failing, "hard links: no. Each save copies the checkpoint: plan"),
     ],
 )
 def test_what_a_disk_lacks_is_found(place, name, broken, said, tmp_path, monkeypatch):

@@ -69,23 +69,21 @@ def test_a_package_that_cannot_be_imported_is_named(broken_module, code, words):
     assert words in broken.problem and doctor.SETUP in broken.problem
 
 
-def test_a_fairseq_that_the_plugin_cannot_use_is_a_problem(broken_module):
+def test_a_fairseq_that_the_plugin_cannot_use_is_a_problem_if_python_has_one(
+    broken_module, monkeypatch
+):
     broken_module("fairseq", "raise RuntimeError('another fairseq')")
     *requirements, plugin = doctor.check_packages()
     assert not any(package.problem for package in requirements)
     assert plugin.problem == "cannot register with fairseq: RuntimeError: another fairseq"
+    monkeypatch.setattr(doctor.sys, "version_info", (3, 13))
+    *_, plugin = doctor.check_packages()
+    assert plugin.problem is None and "the layers work alone" in plugin.note
 
 
 def test_unsupported_pythons_are_a_problem():
     assert doctor.python_problem("3.12.1") is None
     assert "3.15.0" in doctor.python_problem("3.15.0")
-
-
-def test_a_python_without_fairseq_has_the_layers_alone(broken_module, monkeypatch):
-    broken_module("fairseq", "raise RuntimeError('no build')")
-    monkeypatch.setattr(doctor.sys, "version_info", (3, 13))
-    *_, plugin = doctor.check_packages()
-    assert plugin.problem is None and "the layers work alone" in plugin.note
 
 
 def test_a_problem_makes_the_exit_code_1(monkeypatch):

@@ -3,8 +3,10 @@
 import pytest
 
 from highrank_plugins.cli.data import language_pair
+from highrank_plugins.studies.definition import RECIPES
 from tests.cli import refused
 
+CONFIGURE = f"train configure {RECIPES}/multi30k_en_de/conf/softmax.yaml --output resolved.yaml"
 TRAIN = "-- fairseq-train data --arch transformer --save-dir save --max-tokens 100"
 DRY = "launch --processes 1 --dry-run -- fairseq-train data --save-dir save --max-tokens 100"
 SCORE = "evaluate score generated reference --output scores.json --hypotheses test.de"
@@ -13,6 +15,11 @@ ONE_TRY = "--numbers, --faults and --kernels: run them one after the other"
 REFUSED = [
     ("docter", "unknown command 'docter'; did you mean 'doctor'?"),
     ("measure spectrm text .", "unknown measure 'spectrm'; did you mean 'spectrum'?"),
+    ("list heads --user-dir none", "--user-dir none: no such folder; name the folder of a pack"),
+    ("list heads --user-dir text", "--user-dir text: not a folder; name the folder of a package"),
+    ("list heads --user-dir data", "--user-dir data: the folder has no __init__.py; name the f"),
+    (f"{CONFIGURE} --set user_dir=none", "train.user_dir: 'none' is not a folder in "),
+    (f"{CONFIGURE} --set user_dir=data", "train.user_dir data: the folder has no __init__.py; n"),
     ("doctor --fault", "--faults"),
     ("doctor .", "no effect without --faults"),
     ("doctor --faults --numbers", ONE_TRY),
@@ -96,7 +103,7 @@ def content(folder):
     return {path: path.is_dir() or path.read_bytes() for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize(("words", "message"), REFUSED, ids=[words for words, _ in REFUSED])
+@pytest.mark.parametrize(("words", "message"), REFUSED, ids=[w[-60:] for w, _ in REFUSED])
 def test_a_refused_command_says_why_and_writes_nothing(words, message, folder):
     before = content(folder)
     refused(message, *words.split(), cwd=folder)
