@@ -86,11 +86,6 @@ class CostEstimate:
     memory: int | None
     machine: str
 
-    def device_hours(self, efficiency: float) -> float:
-        """Return the total hours of all devices, each at `efficiency` of its speed alone."""
-        tokens = self.training.updates * self.training.tokens
-        return tokens / (self.tokens_per_second * efficiency) / 3600
-
 
 def run_estimates(
     trainings: list[Training],
@@ -135,7 +130,8 @@ def estimates_table(
     heading += ["device hours", f"hours on {devices}", *(["cost"] if price is not None else [])]
     rows = []
     for each in estimates:
-        hours = each.device_hours(efficiency)
+        tokens = each.training.updates * each.training.tokens
+        hours = tokens / (each.tokens_per_second * efficiency) / 3600  # of all devices together
         cells = [
             each.training.name,
             f"{each.parameters / 1e6:,.1f} M",

@@ -70,9 +70,8 @@ def _eager(implementation: str, case: LossCase) -> tuple[Head, Loss]:
     return head, loss_function(implementation, case)
 
 
-@functools.lru_cache(maxsize=1)  # a step with another layer would be compiled again
-def _compiled(implementation: str, case: LossCase) -> tuple[Head, Loss]:
-    return _eager(implementation, case)
+# a step with another layer would be compiled again
+_compiled = functools.lru_cache(maxsize=1)(_eager)
 
 
 def loss_function(implementation: str, case: LossCase) -> Loss:

@@ -23,7 +23,6 @@ from highrank_plugins.analysis.components import (
 )
 from highrank_plugins.common.formatting import Bars, Figure, Lines
 from highrank_plugins.common.names import layer_name
-from highrank_plugins.heads import Head
 from highrank_plugins.heads.pointwise import PLIF, POINTWISE
 from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.measures import base
@@ -169,7 +168,10 @@ class ComponentMeasure(base.TextMeasure):
         head = self.words.head
         priors = [prior for part in parts for prior in part.priors]
         gates = [found for part in parts for found in part.gates]
-        curve = _curve(head)
+        curve = None
+        if not head.pointwise.is_identity:
+            z, f = pointwise_curve(deepcopy(head.pointwise).cpu())
+            curve = z.tolist(), f.tolist()
         said = {"Gates": gates, "Components": priors, "Pointwise function": curve}
         found = {name: _ABOUT[name] for name, own in said.items() if own}
         tokens, use = sum(sum(part.tokens) for part in parts), None
@@ -288,10 +290,3 @@ def _mean_gates(parts: list[tuple[int, list[GateSharpness]]]) -> list[GateSharpn
                       mean([g.largest for g in of]))
         for of in zip(*(groups for _, groups in parts), strict=True)
     ]  # fmt: skip
-
-
-def _curve(head: Head) -> tuple[list[float], list[float]] | None:
-    if head.pointwise.is_identity:
-        return None
-    z, f = pointwise_curve(deepcopy(head.pointwise).cpu())
-    return z.tolist(), f.tolist()

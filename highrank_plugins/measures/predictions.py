@@ -137,8 +137,9 @@ class PredictionMeasure(base.CollectingMeasure):
         return base.CardTile("perplexity", short(result.perplexity), note)
 
     def rows(self, result: Predictions) -> base.Rows:
-        bands = [*result.bands, *([result.uncounted] if result.uncounted else [])]
-        names = [*(f"{_name(band)} times in training" for band in result.bands), "</s> and others"]
+        bands = {f"{_name(band)} times in training": band for band in result.bands}
+        if result.uncounted:
+            bands["</s> and others"] = result.uncounted
         unigram = result.unigram_perplexity
         return [
             ("tokens", f"{result.tokens:,}"),
@@ -150,7 +151,7 @@ class PredictionMeasure(base.CollectingMeasure):
             *((f"among the top {k}", percent(s)) for k, s in result.top_k_share.items()),
             *(
                 (f"perplexity, {name}", f"{band.perplexity:,.2f} of {band.tokens:,} tokens")
-                for name, band in zip(names, bands, strict=False)
+                for name, band in bands.items()
                 if band.perplexity is not None
             ),
         ]

@@ -108,7 +108,6 @@ def read_folder(folder: Path) -> "tuple[dict[str, Any], dict[str, Tensor]]":
     for name in (model_parts.CONFIG, model_parts.WEIGHTS):
         files.require_regular(folder / name)
     config = _read_config(folder / model_parts.CONFIG)
-    model_parts.require_known_layer(folder / model_parts.CONFIG, config["fairseq"]["model"])
     for name, expected in config["sha256"].items():
         files.check_sum(folder / name, expected)
     weights = _load_weights(folder / model_parts.WEIGHTS)

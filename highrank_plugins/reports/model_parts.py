@@ -76,28 +76,25 @@ def read_parts(
 
 def built(path: Path, config: dict[str, Any], weights: "dict[str, Tensor]") -> Any:
     """Build a Transformer, an LSTM or a model of ours, and load its weights as generation does."""
-    require_known_layer(path, config["model"])
-    name = str(config["model"].get("arch") or config["model"].get("_name"))
-    if "head" not in config["model"] and not name.startswith(("transformer", "lstm")):
-        return None
-    from omegaconf import OmegaConf
-
-    from highrank_plugins.inference.loading import model_without_words
-
-    options = OmegaConf.create(config)
-    model = model_without_words(path, options, dict(weights))
-    model.prepare_for_inference_(options)
-    model.eval()
-    return model
-
-
-def require_known_layer(path: Path, options: Mapping[str, Any]) -> None:
+    options = config["model"]
     try:
         HEADS.find(options.get("head") or "softmax")
         POINTWISE.find(options.get("head_pointwise") or "identity")
         VOCABULARY.find(options.get("head_vocabulary") or "plain")
     except ValueError as error:
         raise ValueError(f"{path}: {error}; pass the --user-dir of its training run") from None
+    name = str(options.get("arch") or options.get("_name"))
+    if "head" not in options and not name.startswith(("transformer", "lstm")):
+        return None
+    from omegaconf import OmegaConf
+
+    from highrank_plugins.inference.loading import model_without_words
+
+    cfg = OmegaConf.create(config)
+    model = model_without_words(path, cfg, dict(weights))
+    model.prepare_for_inference_(cfg)
+    model.eval()
+    return model
 
 
 def check_weights(path: Path, model: "dict[str, Tensor]") -> None:

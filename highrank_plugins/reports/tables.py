@@ -69,7 +69,11 @@ def to_latex(tables: Sequence[Table]) -> str:
     """Return tables of the package booktabs, notes as paragraphs."""
     lines: list[str] = []
     for table in tables:
-        head, *rows = map(_latex_row, [list(map(Cell, table.headings)), *table.rows])
+        cells = [
+            [rf"\textbf{{{_escaped(of.text)}}}" if of.bold else _escaped(of.text) for of in row]
+            for row in ([Cell(heading) for heading in table.headings], *table.rows)
+        ]
+        head, *rows = (" & ".join(row) + r" \\" for row in cells)
         lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}", r"\toprule", head]
         for index in sorted(table.lines, reverse=True):
             rows.insert(index, r"\midrule")
@@ -77,11 +81,6 @@ def to_latex(tables: Sequence[Table]) -> str:
         for note in table.notes:
             lines += [_escaped(note), ""]
     return "\n".join(lines)
-
-
-def _latex_row(cells: Sequence[Cell]) -> str:
-    texts = ((_escaped(cell.text), cell.bold) for cell in cells)
-    return " & ".join(rf"\textbf{{{text}}}" if bold else text for text, bold in texts) + r" \\"
 
 
 def _escaped(text: str) -> str:

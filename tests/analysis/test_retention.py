@@ -38,12 +38,9 @@ def test_the_lost_gradient_is_the_part_that_autograd_cannot_see():
     torch.testing.assert_close(gradient_retention(weight, gradient), share)
 
 
-def test_a_square_layer_loses_nothing():
+def test_a_square_layer_loses_nothing_and_tokens_without_a_gradient_have_no_retention():
     assert float(gradient_retention(random(5, 5), random(3, 5))) == pytest.approx(1.0)
     assert float(gradient_retention(torch.zeros(5, 2), random(3, 5))) == 0
-
-
-def test_tokens_without_a_gradient_have_no_retention():
     gradient = random(3, 5)
     gradient[1] = 0
     tokens = gradient_retention(random(5, 2), gradient, per_token=True)

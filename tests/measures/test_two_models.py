@@ -77,13 +77,6 @@ def test_a_model_of_word_pairs_has_no_dependence():
     assert measure.merge(parts).dependence > 1e-3
 
 
-def test_processes_and_blocks_change_nothing():
-    words, features = words_of(MOS), make_features(len(TARGET))
-    measure, parts = observe(words, features)
-    split, of_three = observe(words, features, sizes=[7, 1, 16])
-    assert plain(split.merge(of_three)) == plain(measure.merge(parts))
-
-
 def test_two_checkpoints_are_compared_by_preceding_word():
     features = make_features(len(TARGET))
     a, b = words_of(SOFTMAX), words_of(MOS)

@@ -32,10 +32,13 @@ def changed(path, target, change):
 
 
 def test_bad_input_is_refused_and_no_page_written(softmax, mt_data, tmp_path):
-    bad, page = tmp_path / "bad.pt", tmp_path / "card.html"
-    bad.write_bytes(softmax.read_bytes()[:5000])
+    page = tmp_path / "card.html"
+    (tmp_path / "half.pt").write_bytes(softmax.read_bytes()[:5000])
+    (tmp_path / "text.pt").write_bytes(b"hello")
+    torch.save({"weights": torch.ones(2)}, tmp_path / "other.pt")
+    changed(softmax, tmp_path / "empty.pt", lambda state: state.pop("model"))
     for words, message in (
-        ([bad], "bad.pt"),
+        *(([tmp_path / name], name) for name in ("half.pt", "text.pt", "other.pt", "empty.pt")),
         ([tmp_path / "none.pt"], "none.pt"),
         ([softmax, mt_data, "--split", "nothing"], "nothing"),
         ([softmax, tmp_path], "dict"),
