@@ -107,7 +107,6 @@ class Table:
         self.sound: dict[str, int] = {}
 
     def attempt(self, line: list, file: Path) -> Observed:
-        """Run a command on a file in a new folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
         words = [str(word).format(file=file, **self.words) for word in line]
@@ -133,7 +132,6 @@ class Table:
         assert not self.wrong, "\n".join(self.wrong)
 
     def faults(self, seen: Observed, most: int) -> Iterator[str]:
-        """Yield what went wrong in a command."""
         self.counts["refused" if seen.code else "accepted"] += 1
         yield from seen.effects
         if self.canary.exists():
@@ -162,7 +160,6 @@ def table(tmp_path, mt_data, model):
 
 
 def chosen(items, extent: int | str, commands: dict) -> tuple[list, list[dict]]:
-    """Return the files, and the commands for each of them."""
     items, names = list(items), list(commands)
     if extent == "all":
         return items, [commands] * len(items)
@@ -190,7 +187,6 @@ CHANGED: dict[str, tuple[Callable, dict]] = {
 
 @pytest.fixture
 def sources(mt_data, model, tmp_path):
-    """Return a sound folder of each kind."""
     text = tmp_path / "text"
     text.mkdir()
     for path in TEXT.iterdir():

@@ -15,7 +15,6 @@ TARGET = torch.arange(TOKENS) % 5
 
 
 def peaked(case, dtype=torch.float32):
-    """Build a head that gives nearly all probability to the first classes."""
     head = case.build(classes=CLASSES, dtype=dtype)
     with torch.no_grad():
         head.bias.copy_(torch.linspace(0, -60, CLASSES))

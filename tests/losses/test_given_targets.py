@@ -14,7 +14,6 @@ FEW = [impl for impl in RUNNABLE if impl != "triton"]
 
 
 def drawn(seed=0):
-    """Return features, labels and probabilities."""
     random = torch.Generator().manual_seed(seed)
     x = torch.randn(TOKENS, SIZE, generator=random, dtype=torch.float64)
     q = torch.randn(TOKENS, CLASSES, generator=random, dtype=torch.float64).softmax(-1)

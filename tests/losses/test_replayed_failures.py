@@ -60,7 +60,6 @@ def confident_targets(case: Case) -> Batch:
 
 
 def probabilities(batch: Batch) -> Tensor:
-    """Return the probability of each target [N]."""
     return batch.head(batch.features).gather(-1, batch.target.unsqueeze(-1)).squeeze(-1).exp()
 
 

@@ -30,7 +30,6 @@ DAMAGES = {
 
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch):
-    """Start without verdicts."""
     monkeypatch.setattr(trust, "verdicts", {})
     trust.warn.cache_clear()
     yield

@@ -30,7 +30,6 @@ def sgm(sentences: list[bytes], kind: str) -> bytes:
 
 
 def publish(folder: Path) -> Path:
-    """Write the archives and a corpus.yaml with their places."""
     folder.mkdir(parents=True)
     files: dict[str, dict[str, bytes]] = {
         "web.tgz": {},

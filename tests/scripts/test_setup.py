@@ -51,7 +51,6 @@ class Clone:
         )
 
     def installs(self) -> int:
-        """Return the number of installations of the project."""
         return (self.root / "calls").read_text().count("--editable .")
 
 
