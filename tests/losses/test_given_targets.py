@@ -28,9 +28,7 @@ def build(case):
 
 @pytest.mark.parametrize("impl", FEW)
 @pytest.mark.parametrize("padding", [1, 2, 5])
-@pytest.mark.parametrize(
-    "kind", ["labels", "probabilities", "function", "samples", "forward", "reverse"]
-)
+@pytest.mark.parametrize("kind", "labels probabilities function samples forward reverse".split())
 def test_rows_of_ignored_tokens_need_no_target(kind, padding, impl):
     head, (x, y, q) = build(MOS), drawn()
     y[:padding] = -100
