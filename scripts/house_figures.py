@@ -41,12 +41,12 @@ def lines_of(paths: list[Path]) -> int:
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
 
 
-def lines_by_room() -> dict[str, int]:
+def lines_by_room() -> Counter[str]:
     """Return the lines of each room."""
-    rooms: dict[str, list[Path]] = {}
+    rooms: Counter[str] = Counter()
     for path in modules():
-        rooms.setdefault(room_of(path), []).append(path)
-    return {room: lines_of(paths) for room, paths in rooms.items()}
+        rooms[room_of(path)] += lines_of([path])
+    return rooms
 
 
 def nodes(*kinds: type) -> Iterator[tuple[Path, Any]]:
@@ -176,15 +176,15 @@ def trace_of_loss(impl: str) -> tuple[int, int, int]:
     spans = set()
     for file in {file for file, _ in seen}:
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-        functions = [(_first(n), n.end_lineno) for n in ast.walk(tree) if isinstance(n, FUNCTIONS)]
+        functions = [
+            (min(x.lineno for x in (n, *n.decorator_list)), n.end_lineno)
+            for n in ast.walk(tree)
+            if isinstance(n, FUNCTIONS)
+        ]
         for line in (line for name, line in seen if name == file):
             around = [span for span in functions if span[0] <= line <= span[1]]
             spans |= {(file, *min(around))} if around else set()
     return len({s[0] for s in spans}), len(spans), sum(last - first + 1 for _, first, last in spans)
-
-
-def _first(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    return min([node.lineno, *(d.lineno for d in node.decorator_list)])
 
 
 def main() -> None:

@@ -48,40 +48,6 @@ def estimate_step(model: str, case: ModelCase, gpu: Gpu) -> Seconds:
     return seconds
 
 
-def run_whole_steps(presets: list[str], models: list[str], implementation: str, gpu: str) -> str:
-    """Return a Markdown table of models, one line per arch of each preset."""
-    peaks = find_gpu(gpu)
-    if implementation not in IMPLEMENTATIONS:
-        raise CaseError(
-            f"--impl {implementation}: a whole step takes one of {', '.join(IMPLEMENTATIONS)}"
-        )
-    if given := [model for model in models if "--head-loss " in f"{model} ".replace("=", " ")]:
-        raise CaseError(f"--model {given[0]}: give the loss as --impl, not as --head-loss")
-    require_triton([implementation])
-    cases = {name: case for preset in presets for name, case in named("train", preset).items()}
-    rows = []
-    for name, case in cases.items():
-        assert isinstance(case, ModelCase)
-        if case.is_language_model:
-            raise CaseError(
-                f"{name}: only translators can be modelled, because an LSTM is one kernel without "
-                "a model; scripts/roofline.py models the loss alone"
-            )
-        ours = [spec for spec in (OUR_SOFTMAX, *(models or case.models)) if spec != case.baseline]
-        shown = [case.baseline, *ours]
-        specs = [case.baseline, *(f"{spec} --head-loss {implementation}" for spec in ours)]
-        found = [estimate_step(spec, case, peaks) for spec in specs]
-        rows += [_row(name, spec, each, found[1]) for spec, each in zip(shown, found, strict=True)]
-    heading = ["case", "model", "products, ms", "others, ms", f"× {OUR_SOFTMAX}"]
-    return formatting.table(heading, rows)
-
-
-def _row(case: str, model: str, step: Seconds, softmax: Seconds) -> list[str]:
-    times = [f"{1e3 * step.products:.2f}", f"{1e3 * step.others:.2f}"]
-    ratio = (step.products + step.others) / (softmax.products + softmax.others)
-    return [case, f"`{model}`", *times, f"{ratio:.2f}"]
-
-
 def whole_step(
     preset: Annotated[list[str], "Presets of `highrank bench train`."],
     gpu: Annotated[str, "GPU to model: h200, h100, a100 or rtx4090."] = "h200",
@@ -91,7 +57,33 @@ def whole_step(
     ] = None,
 ) -> None:
     """Model training steps of translators on a GPU you do not have, in bfloat16."""
-    typer.echo(run_whole_steps(preset, model or [], impl, gpu), nl=False)
+    peaks = find_gpu(gpu)
+    if impl not in IMPLEMENTATIONS:
+        known = ", ".join(IMPLEMENTATIONS)
+        raise CaseError(f"--impl {impl}: a whole step takes one of {known}")
+    given = model or []
+    if chosen := [spec for spec in given if "--head-loss " in f"{spec} ".replace("=", " ")]:
+        raise CaseError(f"--model {chosen[0]}: give the loss as --impl, not as --head-loss")
+    require_triton([impl])
+    cases = {name: case for one in preset for name, case in named("train", one).items()}
+    rows = []
+    for name, case in cases.items():
+        assert isinstance(case, ModelCase)
+        if case.is_language_model:
+            raise CaseError(
+                f"{name}: only translators can be modelled, because an LSTM is one kernel without "
+                "a model; scripts/roofline.py models the loss alone"
+            )
+        ours = [spec for spec in (OUR_SOFTMAX, *(given or case.models)) if spec != case.baseline]
+        specs = [case.baseline, *(f"{spec} --head-loss {impl}" for spec in ours)]
+        steps = [estimate_step(spec, case, peaks) for spec in specs]
+        softmax = steps[1].products + steps[1].others
+        for spec, step in zip((case.baseline, *ours), steps, strict=True):
+            times = [f"{1e3 * seconds:.2f}" for seconds in (step.products, step.others)]
+            ratio = f"{(step.products + step.others) / softmax:.2f}"
+            rows.append([name, f"`{spec}`", *times, ratio])
+    heading = ["case", "model", "products, ms", "others, ms", f"× {OUR_SOFTMAX}"]
+    typer.echo(formatting.table(heading, rows), nl=False)
 
 
 if __name__ == "__main__":

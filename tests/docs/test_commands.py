@@ -37,7 +37,6 @@ pytestmark = pytest.mark.xdist_group("documented_commands")  # they share the pa
 
 
 def commands_of(text: str) -> Iterator[list[str]]:
-    """Yield the words of each command of a page."""
     blocks = re.findall(r"```(?:bash|console)\n(.*?)```", text, re.DOTALL)
     plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     plain = re.sub(r"<!--.*?-->", "", plain, flags=re.DOTALL)
@@ -122,7 +121,6 @@ def fairseq_names() -> tuple[set[str], dict[str, set[str]]]:
 
 
 def problems(words: list[str]) -> list[str]:
-    """Return what is wrong with a command."""
     if "--" in words:
         cut = words.index("--")
         return problems(words[:cut]) + (problems(words[cut + 1 :]) if words[cut + 1 :] else [])

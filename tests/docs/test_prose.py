@@ -114,7 +114,6 @@ def test_a_long_sentence_is_found(tmp_path):
 
 
 def sources() -> list[Path]:
-    """Return the modules of the package, of the recipes and of the scripts."""
     rooms = ("highrank_plugins", "recipes", "scripts")
     return sorted(path for room in rooms for path in (ROOT / room).rglob("*.py"))
 

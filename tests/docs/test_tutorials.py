@@ -78,7 +78,6 @@ SIZES = [pytest.param(True, id="tiny"), pytest.param(False, id="whole", marks=py
 
 @pytest.fixture(scope="module", params=SIZES)
 def translator(request, tmp_path_factory) -> tuple[Path, bool, str]:
-    """Run the first tutorial; return its folder, which others use, and what it printed."""
     folder = tmp_path_factory.mktemp("translator")
     return folder, request.param, follow("tutorials/translator.md", folder, request.param)
 

@@ -280,7 +280,6 @@ def _overlapping(path: Path) -> None:
 
 
 def fresh_copy(source: Path, target: Path) -> Path:
-    """Replace a folder by a copy of another one."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
     return target

@@ -68,15 +68,12 @@ class ObservedTraining:
             )  # fmt: skip
 
     def output(self) -> str:
-        """Return the output of the training run so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def updates(self) -> list[int]:
-        """Return the number of updates that the training run has logged."""
         return [int(number) for number in re.findall(r"num_updates=(\d+),", self.output())]
 
     def wait_for_updates(self, number: int) -> None:
-        """Wait until it has logged some updates."""
         while len(self.updates()) < number:
             assert self.process.poll() is None, self.output()[-3000:]
             time.sleep(0.05)
@@ -93,7 +90,6 @@ class ObservedTraining:
         raise RuntimeError(f"rank {number} is not running")
 
     def end(self) -> None:
-        """Kill its remaining processes."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

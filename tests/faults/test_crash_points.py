@@ -89,7 +89,6 @@ def save_with_fault(
 
 @functools.cache
 def names_without_fault(faults: ctypes.CDLL, parent: Path, size: int) -> list[str]:
-    """Return the calls of a whole save."""
     folder = parent / "whole"
     folder.mkdir()
     save(folder, 1, size)

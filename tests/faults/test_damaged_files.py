@@ -112,7 +112,6 @@ def test_damaged_binarised_data_is_refused(data, tmp_path, name, counts):
     write_sums(folder)
 
     def load():
-        """Read dictionary and training text as tasks do."""
         highrank_plugins.hooks.data_checks._check_split.cache_clear()
         dictionary = Dictionary.load(str(folder / "dict.xx.txt"))
         dataset = data_utils.load_indexed_dataset(str(folder / "train.xx-yy.xx"), dictionary)

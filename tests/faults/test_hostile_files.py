@@ -23,11 +23,8 @@ from tests.trainings import COMMON, NARROW, OUR_LOSS, last, train
 
 SLACK = 32 << 20  # bytes by which two runs of one command differ
 # objects of Python are larger than what describes them; docs/reliability.md says how much
-FACTORS = {
-    "pickle of nested lists": 60,
-    "one line of 4,000,000 words": 100,
-    "one line of 16 MB": 100,
-}  # 2 for others
+FACTORS = {"one line of 4,000,000 words": 100, "one line of 16 MB": 100}
+FACTORS["pickle of nested lists"] = 60  # 2 for others
 TEXT = Path(__file__).parents[1] / "text" / "tiny"
 PAIR = ["--source-lang", "en", "--target-lang", "de"]
 LONG = [pytest.mark.long, pytest.mark.timeout(5400)]
@@ -107,7 +104,6 @@ class Table:
         self.sound: dict[str, int] = {}
 
     def attempt(self, line: list, file: Path) -> Observed:
-        """Run a command on a file in a new folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
         words = [str(word).format(file=file, **self.words) for word in line]
@@ -133,7 +129,6 @@ class Table:
         assert not self.wrong, "\n".join(self.wrong)
 
     def faults(self, seen: Observed, most: int) -> Iterator[str]:
-        """Yield what went wrong in a command."""
         self.counts["refused" if seen.code else "accepted"] += 1
         yield from seen.effects
         if self.canary.exists():
@@ -162,7 +157,6 @@ def table(tmp_path, mt_data, model):
 
 
 def chosen(items, extent: int | str, commands: dict) -> tuple[list, list[dict]]:
-    """Return the files, and the commands for each of them."""
     items, names = list(items), list(commands)
     if extent == "all":
         return items, [commands] * len(items)
@@ -190,7 +184,6 @@ CHANGED: dict[str, tuple[Callable, dict]] = {
 
 @pytest.fixture
 def sources(mt_data, model, tmp_path):
-    """Return a sound folder of each kind."""
     text = tmp_path / "text"
     text.mkdir()
     for path in TEXT.iterdir():

@@ -14,25 +14,15 @@ STREAM_WORDS = [*SHAPE, *LOSS, *STREAMS, "--arch", "awd_lstm_lm_softmax", "--lr"
 PAIR_WORDS = [*TRANSLATION, *NARROW, *OUR_LOSS, "--arch", "transformer_mos_tiny", "--max-tokens",
               700, "--max-epoch", 4, "--patience", 9, "--save-interval-updates", 3,
               "--keep-interval-updates", 1]  # fmt: skip
+TRAINER = "fairseq.trainer:Trainer"
 KILLS = {
-    "language model": [
-        ("fairseq.trainer:Trainer.clip_grad_norm", 9),
-        ("os:replace", 3),
-        ("fairseq.trainer:Trainer.valid_step", 30),
-        ("fairseq.trainer:Trainer.begin_epoch", 2),
-    ],
-    "language model, 2 processes": [("os:fsync", 1), ("fairseq.trainer:Trainer.zero_grad", 20)],
-    "translation": [
-        ("fairseq.trainer:Trainer.set_num_updates", 7),
-        ("os:replace", 2),
-        ("fairseq.trainer:Trainer.get_train_iterator", 3),
-        ("os:link", 2),
-    ],
-    "translation, 2 processes": [
-        ("fairseq.trainer:Trainer.clip_grad_norm", 5),
-        ("fairseq.trainer:Trainer.valid_step", 2),
-    ],
-}
+    "language model": [(f"{TRAINER}.clip_grad_norm", 9), ("os:replace", 3),
+                       (f"{TRAINER}.valid_step", 30), (f"{TRAINER}.begin_epoch", 2)],
+    "language model, 2 processes": [("os:fsync", 1), (f"{TRAINER}.zero_grad", 20)],
+    "translation": [(f"{TRAINER}.set_num_updates", 7), ("os:replace", 2),
+                    (f"{TRAINER}.get_train_iterator", 3), ("os:link", 2)],
+    "translation, 2 processes": [(f"{TRAINER}.clip_grad_norm", 5), (f"{TRAINER}.valid_step", 2)],
+}  # fmt: skip
 pytestmark = pytest.mark.xdist_group("kills")
 
 

@@ -109,7 +109,6 @@ def save(folder, updates: int, size: int) -> None:
 
 
 def save_in_child(folder, size: int, faults: Faults) -> int:
-    """Save update 2; return the exit code, negative if it was killed."""
     child = os.fork()
     if child == 0:
         code = 9
@@ -125,7 +124,6 @@ def save_in_child(folder, size: int, faults: Faults) -> int:
 
 
 def names_of_calls(folder, size: int) -> list[str]:
-    """Return what a save calls, by counting in this process."""
     with pytest.MonkeyPatch.context() as patch:
         faults = Faults()
         faults.install(patch)

@@ -47,7 +47,6 @@ class Nodes:
             (file / "hosts").write_text(f"127.0.0.1 localhost\n{known}")
 
     def start(self, number: int, log: Path, *words: str) -> subprocess.Popen:
-        """Run a program on a node."""
         inner = f'hostname {self.hosts[number]} && exec "$@"'
         line = ["ip", "netns", "exec", self.names[number], "unshare", "--uts", "sh", "-c", inner]
         with log.open("ab") as file:
@@ -102,7 +101,6 @@ class Training:
         self.launchers = [nodes.start(n, log, *line) for n, log in enumerate(self.logs)]
 
     def wait_for(self, text: str, seconds: float = 120) -> None:
-        """Wait until the first node has printed something."""
         end = time.monotonic() + seconds
         while text not in self.logs[0].read_text():
             running = [launcher.poll() is None for launcher in self.launchers]
@@ -110,7 +108,6 @@ class Training:
             time.sleep(0.1)
 
     def wait(self, seconds: float) -> list[int]:
-        """Return the exit codes."""
         end = time.monotonic() + seconds
         return [launcher.wait(max(0.1, end - time.monotonic())) for launcher in self.launchers]
 

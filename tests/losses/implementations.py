@@ -108,12 +108,8 @@ def compare(head: nn.Module, features: Tensor, target: Tensor, impl: str,
 
 def memory_for(head: nn.Module, tokens: int, impl: str = "chunked") -> int:
     """Return the budget in bytes for a chunk of exactly this number of float64 tokens."""
-    floats = (
-        head.fused.floats_per_token(head)
-        if impl in ("fused", "cpp", "triton")
-        else head.floats_per_token()
-    )
-    return floats * 8 * tokens
+    by_fused = impl in ("fused", "cpp", "triton")
+    return 8 * tokens * (head.fused if by_fused else type(head)).floats_per_token(head)
 
 
 @contextmanager
@@ -148,10 +144,8 @@ def recorded_chunks(head: nn.Module) -> Iterator[list[int]]:
 def recorded_inputs(head: nn.Module, patch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets the number of tokens of each call of `token_inputs`."""
     sizes: list[int] = []
-    inputs = type(head).token_inputs
+    cls, inputs = type(head), type(head).token_inputs
     patch.setattr(
-        type(head),
-        "token_inputs",
-        lambda self, x, *rest: sizes.append(len(x)) or inputs(self, x, *rest),
+        cls, "token_inputs", lambda s, x, *more: sizes.append(len(x)) or inputs(s, x, *more)
     )
     return sizes

@@ -42,7 +42,6 @@ class WithParts(Pointwise):
 
 
 def own(apply, base=WithParts, **members):
-    """Return a class with this `apply_to`."""
     return type("Own", (base,), {"apply_to": apply, **members})
 
 

@@ -48,8 +48,6 @@ def calling(name, change, base=Plain):
 
 
 def made(cls, **options):
-    """Return a function that builds a layer of random numbers."""
-
     def build():
         head = cls(CLASSES, SIZE, **options)
         for p in head.parameters():

@@ -86,8 +86,6 @@ def test_a_mixture_of_contexts_may_have_any_number_of_components():
 
 
 class Broken:
-    """Stand in for a kernel whose compilation ends in an error."""
-
     def __init__(self, fn, error):
         self.fn, self.error = fn, error
 

@@ -28,7 +28,6 @@ pytestmark = pytest.mark.cpp
 
 @pytest.fixture
 def threads():
-    """Set the number of threads, and restore it."""
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)

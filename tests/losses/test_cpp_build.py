@@ -40,13 +40,11 @@ def quick_compiler(compiler, monkeypatch):
 
 @pytest.fixture
 def compiled(quick_compiler):
-    """Return the path of the library."""
     return build._compiled(build._compilers()[0])
 
 
 @pytest.fixture(autouse=True)
 def new_process(tmp_path, monkeypatch):
-    """Start as a new process does, with an empty cache."""
     monkeypatch.setenv("HIGHRANK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(build, "_logged", set())
     build.library.cache_clear()

@@ -15,14 +15,16 @@ TARGET = torch.arange(TOKENS) % 5
 
 
 def peaked(case, dtype=torch.float32):
-    """Build a head that gives nearly all probability to the first classes."""
     head = case.build(classes=CLASSES, dtype=dtype)
     with torch.no_grad():
         head.bias.copy_(torch.linspace(0, -60, CLASSES))
     return head, make_features(TOKENS).to(dtype).requires_grad_()
 
 
-filtering = pytest.mark.parametrize("impl", FUSED)
+def both(head, features, **options):
+    """Return what is found without and with filtering."""
+    options = {"impl": "fused", "reduction": "sum", **options}
+    return [run(head, features, TARGET, filter_gradients=on, **options) for on in (False, True)]
 
 
 @pytest.mark.parametrize(("impl", "reduction"), with_reductions(FUSED))
@@ -30,9 +32,8 @@ filtering = pytest.mark.parametrize("impl", FUSED)
 def test_filtered_gradients_stay_within_the_bound(case, reduction, dtype, impl):
     """What is left out is below the rounding of what is kept."""
     head, features = peaked(case, dtype)
-    options = {"impl": impl, "reduction": reduction, "upstream": torch.tensor(1.0)}
-    want = run(head, features, TARGET, **options)
-    got = run(head, features, TARGET, filter_gradients=True, **options)
+    upstream = torch.tensor(1.0)
+    want, got = both(head, features, impl=impl, reduction=reduction, upstream=upstream)
     assert got.values["loss"].equal(want.values["loss"])
     largest, contexts = 1.0, 2.0 * TOKENS * 3  # |P − 1| ≤ 1; |h| < 2, K components at most 4
     sums = max(contexts, head.weight.abs().sum().item())
@@ -51,14 +52,12 @@ def test_a_component_of_small_weight_does_not_set_the_bound():
     features = make_features(TOKENS, feature_dim=8).float()
     features[:, 0] = 1.0  # one component has e^-30 of the weight
     features.requires_grad_()
-    options = {"impl": "fused", "reduction": "sum", "label_smoothing": 0.1}
-    want = run(head, features, TARGET, **options)
-    got = run(head, features, TARGET, filter_gradients=True, **options)
+    want, got = both(head, features, label_smoothing=0.1)
     for name, gradient in want.gradients.items():
         assert (got.gradients[name] - gradient).abs().max() <= 1e-4, name
 
 
-@filtering
+@pytest.mark.parametrize("impl", FUSED)
 def test_products_are_skipped(case, impl):
     head, features = peaked(case)
 
@@ -76,8 +75,7 @@ def test_products_are_skipped(case, impl):
 
 def test_filtering_changes_nothing_where_every_gradient_matters(case):
     head, features = case.build(classes=9), make_features(TOKENS).requires_grad_()
-    want = run(head, features, TARGET, impl="fused", reduction="sum")
-    got = run(head, features, TARGET, impl="fused", reduction="sum", filter_gradients=True)
+    want, got = both(head, features)
     for name, gradient in want.gradients.items():
         torch.testing.assert_close(got.gradients[name], gradient, rtol=1e-12, atol=1e-14)
 
@@ -85,22 +83,19 @@ def test_filtering_changes_nothing_where_every_gradient_matters(case):
 @pytest.mark.parametrize("impl", ["reference", "chunked"])
 def test_exact_implementations_refuse_to_filter(impl):
     head, features = peaked(STRUCTURES[0])
-    with pytest.raises(
-        ValueError, match=r"filter_gradients .*: implementation .* fused or cpp or triton"
-    ):
+    said = r"filter_gradients .*: implementation .* fused or cpp or triton"
+    with pytest.raises(ValueError, match=said):
         head.nll(features, TARGET, impl=impl, filter_gradients=True)
 
 
 def test_values_that_are_not_finite_stay_visible(case):
     """float16 overflow times 128 is found and undone; NaN stays NaN."""
     head, features = peaked(case, torch.float16)
-    options = {"impl": "fused", "reduction": "sum", "weight": torch.full((TOKENS,), 1e3)}
-    want = run(head, features, TARGET, **options)
-    got = run(head, features, TARGET, filter_gradients=True, **options)
+    want, got = both(head, features, weight=torch.full((TOKENS,), 1e3))
     torch.testing.assert_close(got.gradients, want.gradients, rtol=1e-2, atol=1e-2 * 1e3)
     assert got.gradients["weight"].norm() > 0.9 * want.gradients["weight"].norm() > 0
     broken = torch.full_like(features, torch.nan).detach().requires_grad_()
-    got = run(head, broken, TARGET, filter_gradients=True, impl="fused", reduction="sum")
+    _, got = both(head, broken)
     assert got.gradients["weight"].isnan().any()
 
 

@@ -14,7 +14,6 @@ FEW = [impl for impl in RUNNABLE if impl != "triton"]
 
 
 def drawn(seed=0):
-    """Return features, labels and probabilities."""
     random = torch.Generator().manual_seed(seed)
     x = torch.randn(TOKENS, SIZE, generator=random, dtype=torch.float64)
     q = torch.randn(TOKENS, CLASSES, generator=random, dtype=torch.float64).softmax(-1)
@@ -29,9 +28,7 @@ def build(case):
 
 @pytest.mark.parametrize("impl", FEW)
 @pytest.mark.parametrize("padding", [1, 2, 5])
-@pytest.mark.parametrize(
-    "kind", ["labels", "probabilities", "function", "samples", "forward", "reverse"]
-)
+@pytest.mark.parametrize("kind", "labels probabilities function samples forward reverse".split())
 def test_rows_of_ignored_tokens_need_no_target(kind, padding, impl):
     head, (x, y, q) = build(MOS), drawn()
     y[:padding] = -100

@@ -29,17 +29,10 @@ from tests.losses.implementations import (
 
 CHUNKS = [1, 3, TOKENS, None]  # tokens; None is the default budget
 CALLS = [
-    {},
-    {"label_smoothing": 0.1},
-    {"weight": WEIGHT},
-    {"ignore_index": IGNORED},
-    {"weight": WEIGHT, "ignore_index": IGNORED},
-    {"accuracy": True},
-    {"entropy": True},
-    {"z_loss": 0.05},
-    {"z_loss": 0.05, "label_smoothing": 0.1},
-    FULL,
-]
+    {}, {"label_smoothing": 0.1}, {"weight": WEIGHT}, {"ignore_index": IGNORED},
+    {"weight": WEIGHT, "ignore_index": IGNORED}, {"accuracy": True}, {"entropy": True},
+    {"z_loss": 0.05}, {"z_loss": 0.05, "label_smoothing": 0.1}, FULL,
+]  # fmt: skip
 
 
 def chunks_of(impl):

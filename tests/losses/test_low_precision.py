@@ -119,12 +119,8 @@ def test_autocast_does_not_reach_the_backward_pass(case, impl, dtype):
     head = build(case, torch.float32, seed=0)
     tokens, _ = sizes(impl)
     features = make_features(tokens, feature_dim=FEATURE_DIM).float().requires_grad_()
-    options = {
-        "upstream": torch.tensor(1.0),
-        "label_smoothing": 0.1,
-        "autocast": dtype,
-        "impl": impl,
-    }
+    options = {"label_smoothing": 0.1, "autocast": dtype, "impl": impl}
+    options["upstream"] = torch.tensor(1.0)
     early = run(head, features, TARGET[:tokens], reduction="sum", **options)
     late = run(head, features, TARGET[:tokens], reduction="none", **options)
     # a sum's float16 gradients are scaled while it adds them up, and so rounded elsewhere

@@ -60,7 +60,6 @@ def confident_targets(case: Case) -> Batch:
 
 
 def probabilities(batch: Batch) -> Tensor:
-    """Return the probability of each target [N]."""
     return batch.head(batch.features).gather(-1, batch.target.unsqueeze(-1)).squeeze(-1).exp()
 
 
@@ -129,6 +128,7 @@ def strided_inputs(case: Case) -> Batch:
 
 
 PER_TOKEN = {"upstream": torch.linspace(-2, 3, TOKENS, dtype=torch.float64), "reduction": "none"}
+MEAN = {"reduction": "mean", "label_smoothing": 0.1}
 FAILURES = {
     "confident targets": confident_targets,
     "no multiple of a tile": lambda case: base(case, classes=131, label_smoothing=0.1),
@@ -139,9 +139,7 @@ FAILURES = {
     "gradients per token": lambda case: base(case, ignore_index=IGNORED, **PER_TOKEN),
     "padding with a function": padding_with_a_function,
     "accumulated batches": lambda case: base(case, ignore_index=IGNORED),
-    "mean of chunks": lambda case: base(
-        case, reduction="mean", ignore_index=IGNORED, label_smoothing=0.1
-    ),
+    "mean of chunks": lambda case: base(case, ignore_index=IGNORED, **MEAN),
     "large vocabulary": large_vocabulary,
     "repeated targets": repeated_targets,
     "strided inputs": strided_inputs,

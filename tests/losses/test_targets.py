@@ -46,6 +46,10 @@ def top_k(log_p):
     return (q * (TOP[0] - log_p.gather(-1, classes))).sum(-1) + REST * (REST / rest_p).log()
 
 
+def sampled(log_p):
+    return -log_p.gather(-1, SAMPLES).mean(-1)
+
+
 def entropy(log_p):
     return -(log_p.exp() * log_p).sum(-1)
 
@@ -83,10 +87,7 @@ DIVERGENCES = {"forward": forward, "reverse": reverse, "jensen_shannon": jensen_
 CASES = {
     "labels": (lambda: targets.labels(TARGET, 0.1), smoothed),
     "top-k": (lambda: targets.from_top_k(*TOP, REST), top_k),
-    "samples": (
-        lambda: targets.from_samples(SAMPLES),
-        lambda log_p: -log_p.gather(-1, SAMPLES).mean(-1),
-    ),
+    "samples": (lambda: targets.from_samples(SAMPLES), sampled),
     "entropy": (targets.entropy, entropy),
     "function": (function, forward),
     "new kind": (new_kind, brier),

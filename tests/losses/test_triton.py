@@ -120,14 +120,8 @@ def test_extreme_logits_match(case, smoothing):
     """Compare logits and gates of ±1e4 in float64."""
     head, features = extreme(case, dtype=torch.float64)
     target = torch.arange(5) % 7
-    compare(
-        head,
-        features.requires_grad_(),
-        target,
-        "triton",
-        reduction="sum",
-        label_smoothing=smoothing,
-    )
+    options = {"reduction": "sum", "label_smoothing": smoothing}
+    compare(head, features.requires_grad_(), target, "triton", **options)
 
 
 @pytest.mark.parametrize("case", [SOFTMAX, SOFTMAX.with_pointwise("gss"), MIXTAPE], ids=str)

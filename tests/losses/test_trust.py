@@ -30,7 +30,6 @@ DAMAGES = {
 
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch):
-    """Start without verdicts."""
     monkeypatch.setattr(trust, "verdicts", {})
     trust.warn.cache_clear()
     yield
@@ -130,9 +129,8 @@ def test_kernels_of_few_classes_are_not_taken_for_wrong(case, classes):
     head = case.build(classes=classes, dtype=torch.float32)
     features = make_features(3).float().requires_grad_()
     options = {"label_smoothing": 0.1, "z_loss": 0.1, "accuracy": True, "entropy": True}
-    head.nll(
-        features, torch.zeros(3, dtype=torch.int64), impl="cpp", **options
-    ).loss.sum().backward()
+    target = torch.zeros(3, dtype=torch.int64)
+    head.nll(features, target, impl="cpp", **options).loss.sum().backward()
 
 
 MANY_CLASSES = """

@@ -31,7 +31,6 @@ def overrides(**changes: object) -> list[str]:
 
 
 def recipe(name: str, *arguments: object, settings: list[str] | None = None) -> list[str]:
-    """Return the command line of a recipe."""
     flags = [word for setting in settings or [] for word in ("--set", setting)]
     return ["bash", str(RECIPES / name / "run.sh"), *map(str, arguments), *flags]
 
@@ -68,7 +67,6 @@ def kill_when(command: list[str], written: Callable[[], Path], seconds: float = 
 
 
 def stages_done(result: subprocess.CompletedProcess[str]) -> list[int]:
-    """Return the numbers of the stages that did something."""
     rows = (row.split() for row in result.stderr.splitlines())
     return [int(row[3]) for row in rows if row[2:3] == ["stage"] and row[5:7] == ["done", "in"]]
 

@@ -24,7 +24,6 @@ MULTI30K, UI_STRINGS = "multi30k_en_de", "ui_strings_en_de"
 
 @pytest.fixture
 def multi30k(tmp_path):
-    """Run stages 0 and 1 on the text in `data`."""
     accept(MULTI30K, "softmax", tmp_path / "exp" / MULTI30K / "softmax", overrides())
     data = raw_text(tmp_path / "data")
 

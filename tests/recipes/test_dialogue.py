@@ -29,7 +29,6 @@ def lines(path):
 
 @pytest.fixture
 def small(tmp_path):
-    """Write a corpus of three times the same dialogue."""
     write_json_lines(tmp_path, {split: [DIALOGUE] for split in ("train", "valid", "test")})
     return tmp_path
 

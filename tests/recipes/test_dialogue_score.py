@@ -92,10 +92,7 @@ def test_the_perplexity_is_two_to_the_power_of_the_mean_loss(perplexity):
 @pytest.mark.parametrize(("scored", "message"), [
     (LINES_SCORED[:2], "scored: scores 1 responses, .*responses has 2"),
     ([*LINES_SCORED, "P-2\t-1.0"], "scored: scores 3 responses, .*responses has 2"),
-    (
-        [*LINES_SCORED[:3], "P-0\t-4.5 -0.5"],
-        "2 scores for the 2 words and the end of .*responses:1",
-    ),
+    ([*LINES_SCORED[:3], "P-0\t-4.5 -0.5"], "2 scores for the 2 words and the end of .*es:1"),
     (["P-1\t-1.0 nan", LINES_SCORED[3]], "a score is not finite"),
     (["P-1\t-1.0 -inf", LINES_SCORED[3]], "a score is not finite"),
 ])  # fmt: skip
@@ -107,13 +104,8 @@ def test_lost_and_broken_scores_are_errors(scored, message, perplexity):
 @pytest.fixture
 def score(tmp_path):
     """Return a function that scores two contexts, of which the second comes first."""
-    generated = [
-        "S-1\t<other> x",
-        "D-1\t-0.1\tno",
-        "D-1\t-0.2\toh no",
-        "D-0\t-1\tyeah",
-        "D-0\t-1\toh",
-    ]
+    generated = ["S-1\t<other> x", "D-1\t-0.1\tno", "D-1\t-0.2\toh no"]
+    generated += ["D-0\t-1\tyeah", "D-0\t-1\toh"]
     texts = {"generated": "\n".join(generated), "references": "yeah\tright\nno"}
     texts |= {"scored": "P-0\t-1.0 -3.0\nP-1\t-2.0 -2.0", "responses": "yeah\nno"}
     for name, text in texts.items():

@@ -41,7 +41,6 @@ def pairs(output: Path) -> dict[str, list[tuple[str, str]]]:
 
 
 def many(count: int) -> dict[str, dict]:
-    """Return enough strings for all three parts."""
     return {
         "en": {str(i): f"text {i}" for i in range(count)},
         "de": {str(i): f"Wort {i}" for i in range(count)},

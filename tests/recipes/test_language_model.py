@@ -48,7 +48,6 @@ def run_dir(folder):
 
 @pytest.fixture(scope="module")
 def killed(start, run_dir):
-    """Kill the recipe when the first checkpoint exists."""
     kill_when(start, lambda: run_dir / "train" / "checkpoint_last.pt")
 
 

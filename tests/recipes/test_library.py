@@ -41,7 +41,6 @@ def test_a_changed_option_repeats_the_stages_that_depend_on_it(toy):
 
 
 def edit(folder, changes: dict[str, str | None]) -> None:
-    """Write files, or remove those with None."""
     for name, text in changes.items():
         (folder / name).unlink() if text is None else (folder / name).write_text(text)
 

@@ -155,7 +155,6 @@ def test_lines_to_translate_keep_their_places_and_bad_ones_are_named(monkeypatch
 
 @pytest.fixture(scope="module")
 def translated(timetable):
-    """Return the result and the folder of a whole run of a tiny translator."""
     words = ["--data", timetable / "timetable", "--source", "en", "--target", "de"]
     words += ["--conf", "mixtape", "--exp-dir", timetable / "exp", "--measured-updates", 2]
     settings = [

@@ -74,7 +74,6 @@ def begin(tmp_path):
 
 
 def ended(process: subprocess.Popen[str], number: int) -> str:
-    """Return the messages of a recipe that a signal stopped; no process of it may be left."""
     out, err = process.communicate(timeout=20)
     assert process.returncode == (-signal.SIGINT if number == signal.SIGINT else 75), err
     assert f"stage 0 (first) was stopped by {signal.Signals(number).name}" in err

@@ -16,7 +16,6 @@ SMALL = """corpus.vocab_size=64 encoder_embed_dim=16 encoder_hidden_size=16 deco
 
 @pytest.fixture
 def start(tmp_path):
-    """Run stages 0 and 1 on the corpus in `data`."""
     run_dir = tmp_path / "exp" / NAME / "mos"
     accept(NAME, "mos", run_dir, SMALL)
 
@@ -30,7 +29,6 @@ def start(tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Run the recipe, and return the output and its folder."""
     folder = tmp_path_factory.mktemp("whole run")  # a space in every path
     write_json_lines(folder / "data")
     write_references(folder / "data")
@@ -48,8 +46,6 @@ def whole(tmp_path_factory):
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("switchboard")
 class TestWholeRun:
-    """Run the recipe from the corpus to the scores."""
-
     def test_the_recipe_scores_responses(self, whole):
         assert stages_done(whole.first) == [0, 1, 2, 3, 4, 5, 6]
         record = json.loads((whole.run_dir / "results.json").read_text())

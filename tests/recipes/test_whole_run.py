@@ -23,7 +23,6 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def start(folder):
-    """Return the command, with changes of its settings."""
     data = raw_text(folder / "data")
 
     def start(**changes: object) -> list[str]:
@@ -41,7 +40,6 @@ def run_dir(folder):
 
 @pytest.fixture(scope="module")
 def killed(start, run_dir):
-    """Kill the recipe when the first checkpoint exists."""
     kill_when(start(), lambda: run_dir / "train" / "checkpoint_last.pt")
 
 

@@ -199,7 +199,6 @@ class TestKilled:
 
 
 def refuse(folder, corpus, message: str, *words: object, **environment: str) -> None:
-    """Run a recipe that is refused in stages 0 and 1."""
     refused(start(folder, corpus, "--stop-stage", 1, *words), message, **environment)
 
 

@@ -30,14 +30,9 @@ def sgm(sentences: list[bytes], kind: str) -> bytes:
 
 
 def publish(folder: Path) -> Path:
-    """Write the archives and a corpus.yaml with their places."""
     folder.mkdir(parents=True)
-    files: dict[str, dict[str, bytes]] = {
-        "web.tgz": {},
-        "giga.tar": {},
-        "dev.tgz": {},
-        "test.tgz": {},
-    }
+    names = ("web.tgz", "giga.tar", "dev.tgz", "test.tgz")
+    files: dict[str, dict[str, bytes]] = {name: {} for name in names}
     for side, (language, kind) in enumerate({"en": "srcset", "de": "refset"}.items()):
         train = lines("train", language)
         bad = [pair[side] for pair in BAD]

@@ -47,7 +47,6 @@ def test_the_commands_exist(tmp_path):
 
 
 def with_stubs(tmp_path, *replaced):
-    """Return a copy of the script whose commands do nothing, with `replaced` in place of a text."""
     script = tmp_path / "scripts" / "measure_gpu.sh"
     script.parent.mkdir()
     text = SCRIPT.read_text(encoding="utf-8")

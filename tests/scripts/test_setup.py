@@ -1,6 +1,7 @@
-"""scripts/setup.sh, on copies of it whose interpreters are fakes: nothing is installed here."""
+"""scripts/setup.sh on copies whose interpreters are fakes, and the image's install; no docker."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -50,7 +51,6 @@ class Clone:
         )
 
     def installs(self) -> int:
-        """Return the number of installations of the project."""
         return (self.root / "calls").read_text().count("--editable .")
 
 
@@ -120,3 +120,20 @@ def test_help_is_printed_and_an_unknown_option_is_refused(clone):
     result = clone.setup("--hlep")
     assert result.returncode == 2 and "--hlep" in result.stderr
     assert not (clone.root / ".venv").exists()
+
+
+def test_the_commands_of_the_image_are_those_of_readme():
+    (install,) = re.findall(
+        r"## Install\n+```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.S
+    )
+    words = [w.strip() for w in re.sub(r"#.*", "", install).replace("\n", " && ").split("&&")]
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    made = {word: line.removeprefix(word) for line in lines if (word := line.split(" ")[0] + " ")}
+    folder = f"/{made['WORKDIR '].strip('/')}"
+    assert [w for w in words if w] == [
+        f"git clone REPOSITORY_URL {folder[1:]}", f"cd {folder[1:]}",  # COPY and WORKDIR
+        made["RUN "], "source .venv/bin/activate",
+    ]  # fmt: skip
+    assert made["COPY "] == ". ." and made["ENV "] == f"PATH={folder}/.venv/bin:$PATH"
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert {".venv", "exp"} <= set(ignored)

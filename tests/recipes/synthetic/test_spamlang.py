@@ -30,7 +30,6 @@ TINY = SpamLangSettings(classes=20, dim=8, steps=200, lr=1e-2)
 
 @pytest.fixture
 def case():
-    """Return features and targets in float64."""
     draw = torch.Generator().manual_seed(1)
     features = torch.randn(5, 6, generator=draw, dtype=torch.float64)
     return features, torch.randint(30, (5,), generator=draw)

@@ -1,4 +1,4 @@
-"""Apply the lines of docs/howto/nanogpt.md to a model with nanoGPT's output layer, and train."""
+"""The models of docs/howto/nanogpt.md and pytorch.md train; the first changes nanoGPT's."""
 
 import re
 from pathlib import Path
@@ -7,10 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 from highrank_plugins.heads import build_head
+from tests.free_port import free_address
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "nanogpt.md"
+HOWTO = Path(__file__).parents[2] / "docs" / "howto"
+PAGE, PYTORCH = HOWTO / "nanogpt.md", HOWTO / "pytorch.md"
 CONFIG = SimpleNamespace(vocab_size=11, n_embd=16)
 # The trunk is a stand-in. What the page changes, and what it says stays, is as in nanoGPT.
 MODEL = """\
@@ -38,6 +41,12 @@ class GPT(nn.Module):
     "LOSS",
     "loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)",
 )
+
+
+def example(page: Path, name: str) -> str:
+    pattern = rf"<!-- example: {name} -->\n```python\n(.*?)```"
+    (code,) = re.findall(pattern, page.read_text(), re.DOTALL)
+    return code
 
 
 def change(source: str) -> str:
@@ -68,14 +77,7 @@ def test_the_changed_model_learns_and_generates(text):
     model = model_of(change(MODEL))
     assert type(model.lm_head).__name__ == "MixtureOfSoftmaxes"
     assert model.transformer.wte.weight is model.lm_head.weight
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    losses = []
-    for _ in range(60):
-        _, loss = model(text[:, :-1], text[:, 1:])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = learn(lambda *given: model(*given)[1], text, model.parameters(), -1, 60, enabled=False)
     assert losses[-1] < losses[0] / 2
     logits, _ = model(text[:, :-1])
     assert logits.shape == (6, 1, CONFIG.vocab_size)
@@ -94,9 +96,7 @@ def test_a_softmax_has_the_loss_of_the_original(text):
 
 
 def test_the_gpt_of_the_page_learns_and_generates(tmp_path, monkeypatch, capsys):
-    (source,) = re.findall(
-        r"<!-- example: gpt -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL
-    )
+    source = example(PAGE, "gpt")
     (tmp_path / "input.txt").write_text("a head is no matrix. " * 20, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     smaller = {"dim=128": "dim=32", "layers=4": "layers=1", "2_000": "40", "200)": "20)"}
@@ -149,3 +149,78 @@ def test_the_lines_for_other_code_have_its_loss(name):
     logits = CAPS[name](x @ head.weight.t())[0]
     how = "none" if found.dim() else "mean"
     torch.testing.assert_close(found, F.cross_entropy(logits, targets[0], reduction=how))
+
+
+# -- docs/howto/pytorch.md: its model trains in each of the ways that the page names ---------------
+
+
+@pytest.fixture
+def model() -> torch.nn.Module:
+    names: dict = {}
+    exec(example(PYTORCH, "language_model"), names)
+    torch.manual_seed(0)
+    return names["LanguageModel"](words=30, dim=8)
+
+
+def learn(model, text, parameters=None, ignored=-100, steps=40, **autocast) -> list[float]:
+    optimizer = torch.optim.Adam(parameters or model.parameters(), lr=0.03)
+    target = text[:, 1:].clone()
+    target[0, :3] = ignored
+    losses = []
+    for _ in range(steps):
+        with torch.autocast("cpu", dtype=torch.bfloat16, **autocast):
+            loss = model(text[:, :-1], target)
+        assert loss.dtype == torch.float32
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_the_example_learns_in_either_precision(model, text, enabled):
+    # on a CPU without AVX-512 the page's remedy is needed
+    with torch.backends.mkldnn.flags(enabled=torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+        losses = learn(model, text, enabled=enabled)
+    assert losses[-1] < losses[0] / 2
+
+
+def test_the_example_learns_when_compiled(model, text):
+    eager = learn(model, text, steps=1, enabled=False)
+    torch.manual_seed(0)
+    compiled = torch.compile(model.__class__(words=30, dim=8), backend="eager")
+    assert learn(compiled, text, steps=1, enabled=False) == pytest.approx(eager, rel=1e-5)
+
+
+def test_the_example_learns_in_a_process_group(model, text):
+    where = {"init_method": free_address(), "rank": 0, "world_size": 1}
+    torch.distributed.init_process_group("gloo", **where)
+    try:
+        losses = learn(DistributedDataParallel(model), text, enabled=False)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert losses[-1] < losses[0] / 2
+
+
+def test_the_example_predicts_after_it_is_saved_and_loaded(model, text, tmp_path):
+    learn(model, text, enabled=False)
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    other = model.__class__(words=30, dim=8)
+    other.load_state_dict(torch.load(tmp_path / "model.pt"))
+    values, classes = other.eval()(text)
+    assert values.shape == classes.shape == (6, 5)
+    torch.testing.assert_close(values, model.eval()(text)[0])
+    after = (text[:, -1] + 1).remainder(7)
+    assert (classes[:, 0] == after).all()
+
+
+def test_the_lines_of_the_page_on_layers_run():
+    page = PYTORCH.parents[1] / "reference" / "heads.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+    names: dict[str, object] = {}
+    exec(code, names)
+    calls = re.findall(r"`(build_head\(.*?), …\)`", page.read_text())
+    assert len(calls) >= 11
+    for call in calls:
+        exec(f"{call}, num_classes=2_000, feature_dim=16)", names)
