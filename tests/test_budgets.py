@@ -18,7 +18,7 @@ TESTS = Path(__file__).parent
 # lines of Python today; each may only fall
 BUDGETS: dict[str, int] = {
     "analysis": 1596,
-    "benchmarks": 1245,
+    "benchmarks": 1240,
     "cli": 3239,
     "common": 2654,
     "compat": 481,
@@ -30,10 +30,10 @@ BUDGETS: dict[str, int] = {
     "huggingface": 696,
     "inference": 1087,
     "losses": 5926,
-    "measures": 1887,
+    "measures": 1883,
     "models": 1724,
     "optim": 352,
-    "reports": 2056,
+    "reports": 2051,
     "results": 2288,
     "studies": 2659,
     "tasks": 535,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2361,
     "trunks": 347,
 }
-LINES_OF_TESTS = 42715
+LINES_OF_TESTS = 42551
 
 
 @pytest.fixture(scope="module")
