@@ -135,8 +135,7 @@ def _compared(records: list[Path], options: CompareOptions) -> "Compared":
     """Compare records, and name the other runs of their studies that have none."""
     from highrank_plugins.analysis.statistics import PlannedTest
     from highrank_plugins.results.comparison import compare_records
-    from highrank_plugins.results.record import DIVERGED, UNFAIR
-    from highrank_plugins.results.results_table import study_problems
+    from highrank_plugins.results.record import DIVERGED, UNFAIR, study_problems
     from highrank_plugins.studies.table import held_by_study
 
     given = options.columns

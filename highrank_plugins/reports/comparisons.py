@@ -30,8 +30,10 @@ from highrank_plugins.results.published import published_rows
 from highrank_plugins.results.record import (
     RESULTS,
     load_record,
+    metrics_of,
+    numbers_of,
+    read_records,
 )
-from highrank_plugins.results.results_table import metrics_of, numbers_of, read_records
 from highrank_plugins.results.verdicts import judge
 
 _TESTS = {"student": "Student's unpaired two-sided t-test", "welch": "Welch's two-sided t-test"}

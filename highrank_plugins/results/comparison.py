@@ -20,8 +20,7 @@ from highrank_plugins.analysis.statistics import (
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.results import doubts
 from highrank_plugins.results.doubts import Record, is_perplexity
-from highrank_plugins.results.record import RESULTS
-from highrank_plugins.results.results_table import metrics_of, read_records
+from highrank_plugins.results.record import RESULTS, metrics_of, read_records, unknown_metric
 from highrank_plugins.results.scoring import read_lines
 
 BASELINE = "softmax"
@@ -153,12 +152,8 @@ def compare_records(
 
 def _require_metrics(names: Sequence[str], records: Sequence[Record]) -> None:
     there = dict.fromkeys(name for record in records for name in record["metrics"])
-    for name in names:
-        if name not in there:
-            raise ValueError(
-                f"no record has the metric {name!r}{did_you_mean(name, there)}; there are: "
-                f"{', '.join(there)}"
-            )
+    for unknown in filter(None, (unknown_metric(name, there) for name in names)):
+        raise ValueError(f"no record has the {unknown}")
 
 
 def _all_doubts(systems: Sequence[ComparedSystem], metric: str) -> Iterator[str]:

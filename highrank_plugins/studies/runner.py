@@ -15,9 +15,9 @@ from pathlib import Path
 from highrank_plugins.common import stop_request
 from highrank_plugins.common.files import require_space, write_text
 from highrank_plugins.common.folders import held_alone
-from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.common.provenance import hardware, machine_kind
+from highrank_plugins.results.record import unknown_metric
 from highrank_plugins.studies import watch as watching
 from highrank_plugins.studies.definition import Study, as_word
 from highrank_plugins.studies.members import PreparedMember
@@ -190,10 +190,7 @@ def _check_metric(members: Sequence[PreparedMember], metric: str | None) -> None
     if metric is None or not records or any(metric in record for record in records):
         return
     there = dict.fromkeys(name for record in records for name in record)
-    raise ValueError(
-        f"metric: no finished member has {metric!r}{did_you_mean(metric, there)}; there are: "
-        f"{', '.join(there)}"
-    )
+    raise ValueError(f"no finished member has the {unknown_metric(metric, there)}")
 
 
 def _stop(number: int, _frame: object) -> None:
