@@ -8,15 +8,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
 
-from highrank_plugins.analysis.statistics import (
-    PlannedTest,
-    Summary,
-    confidence_interval,
-    hedges_g,
-    holm,
-    paired_bleu,
-    summarise,
-)
+from highrank_plugins.analysis import statistics
+from highrank_plugins.analysis.statistics import PlannedTest, Summary, summarise
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.results import doubts
 from highrank_plugins.results.doubts import Record, is_perplexity
@@ -262,14 +255,14 @@ def with_tests(compared: Compared, systems: Sequence[ComparedSystem]) -> list[Co
             found[one.name] = compared.test(runs[one.name], runs[baseline.name])
         except ValueError as error:
             raise ValueError(f"{one.name} against {baseline.name}: {error}") from None
-    adjusted = holm([test.p_value for test in found.values()])
+    adjusted = statistics.holm([test.p_value for test in found.values()])
     control = summarise(runs[baseline.name])
     tested = [baseline]
     for one, p in zip(others, adjusted, strict=True):
         own, raw = summarise(runs[one.name]), found[one.name].p_value
         sure = 1 - compared.test.level(0.05)
-        interval = confidence_interval(own, control, compared.test.equal_variances, sure)
-        effect = hedges_g(own, control)
+        interval = statistics.confidence_interval(own, control, compared.test.equal_variances, sure)
+        effect = statistics.hedges_g(own, control)
         test = Comparison(raw, p, own.mean - control.mean, interval, effect)
         tested.append(replace(one, comparison=test))
     return tested
@@ -283,7 +276,7 @@ def _paired(runs: Sequence[RecordedRun], baseline: Sequence[RecordedRun]) -> dic
         own, other = _texts(run), theirs.get(run.seed)
         if own is None or other is None or own[1] != other[1]:
             continue
-        scores = paired_bleu({"baseline": other[0], "system": own[0]}, [own[1]]).scores
+        scores = statistics.paired_bleu({"baseline": other[0], "system": own[0]}, [own[1]]).scores
         found[run.seed] = float(scores[1].p_value or 0.0)
     return found
 

@@ -18,13 +18,8 @@ from highrank_plugins.common.files import read_json
 from highrank_plugins.common.formatting import CONTROL
 from highrank_plugins.common.names import did_you_mean, direction
 from highrank_plugins.common.provenance import conditions
-from highrank_plugins.results.doubts import (
-    Record,
-    doubts,
-    impossible,
-    require_comparable,
-    systems_below_floor,
-)
+from highrank_plugins.results import doubts
+from highrank_plugins.results.doubts import Record
 from highrank_plugins.results.metrics import SCORES
 
 if TYPE_CHECKING:
@@ -158,7 +153,7 @@ def make_record(
         **{name: value for name, value in more.items() if value},
         **conditions(),
     }
-    return record | {"doubts": doubts(record)}
+    return record | {"doubts": doubts.doubts(record)}
 
 
 def read_training(folder: Path) -> RecordedTraining:
@@ -248,7 +243,7 @@ def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> d
     bad = [name for name, value in found.items() if finite and not math.isfinite(value)]
     if bad:
         raise ValueError(f"{path}: {bad[0]} is not a number; leave it out or repeat the run")
-    for wrong in filter(None, map(impossible, found, found.values())):
+    for wrong in filter(None, map(doubts.impossible, found, found.values())):
         raise ValueError(f"{path}: {wrong}; correct it or repeat the run")
     return dict(record)
 
@@ -269,8 +264,10 @@ def numbers_of(paths: Sequence[Path], *metrics: str) -> list[tuple[float, ...]]:
     """Return numbers of records; refuse those that do not compare, as `highrank compare` does."""
     records = {path: load_record(path) for path in paths}
     for metric in metrics:
-        require_comparable(metric, list(records.items()))
-    for name, why in systems_below_floor({str(path): [of] for path, of in records.items()}).items():
+        doubts.require_comparable(metric, list(records.items()))
+    for name, why in doubts.systems_below_floor(
+        {str(path): [of] for path, of in records.items()}
+    ).items():
         raise ValueError(f"{name}: {why}: the model is below the floor; leave it out")
     for path, record in records.items():
         for metric in metrics:

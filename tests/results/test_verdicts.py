@@ -16,6 +16,7 @@ from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.results.doubts import flat_settings
 from highrank_plugins.results.verdicts import _SETTINGS, _layer, judge, paper_keys
 from highrank_plugins.training import configuration
+from tests.results.entries import record_of
 
 CONF = Path(__file__).parents[2] / "recipes" / "ptb" / "conf"
 
@@ -28,13 +29,12 @@ def write(
     paths = []
     for seed, value in enumerate(values, start=1):
         settings = configuration.load(CONF / f"{conf}.yaml", [*sets, f"seed={seed}"])
-        record = {
-            "metrics": {metric: value}, "config": settings.blocks(), "seeds": [seed],
-            "signatures": {"test_perplexity": f"tokens:{tokens}|eval:static"},
-            "command": "fairseq-train exp/ptb/a/data-bin", "hardware": {"cores": 1},
-            "train": {"updates": 1, "words_per_second": 1, "parameters": parameters},
-            "versions": {"torch": "2"}, "git": None,
-        }  # fmt: skip
+        record = record_of(
+            {metric: value}, seed, config=settings.blocks(),
+            signatures={"test_perplexity": f"tokens:{tokens}|eval:static"},
+            command="fairseq-train exp/ptb/a/data-bin",
+            train={"updates": 1, "words_per_second": 1, "parameters": parameters},
+        )  # fmt: skip
         paths.append(folder / f"{system}-{seed}.json")
         paths[-1].write_text(json.dumps(record))
     return paths
