@@ -125,10 +125,7 @@ def compare_records(
         raise ValueError(f"--baseline {baseline}: the systems are {', '.join(systems)}{near}")
     control = baseline or (BASELINE if BASELINE in systems else None)
     of_systems = {name: [run.record for run in of] for name, of in systems.items()}
-    differences = [
-        *doubts.provenance_notes(of_systems),
-        *doubts.ways_of_scoring(of_systems, metric),
-    ]
+    differences = doubts.provenance_notes(of_systems, metric)
     unfit = dict.fromkeys(doubts.untrained(of_systems), UNTRAINED)
     unfit.pop(control or "", None)  # what is trained may be compared with what is not
     unfit |= dict.fromkeys(doubts.systems_below_floor(of_systems), "a model is below the floor")

@@ -127,12 +127,9 @@ def judge(ladder: Ladder, measured: Measured) -> tuple[Table, list[Lines]]:
             f"{ladder.study.file}: the computes of {', '.join(rungs)} are "
             f"{', '.join(map(short, computes))}: expected the smallest first, no two alike"
         )
+    step = projection.size_difference
     steps = {
-        arm: {
-            n: projection.size_difference(at, of[arm], of[base], sd)
-            for n, (at, of) in rungs.items()
-            if arm in of
-        }
+        arm: {n: step(at, of[arm], of[base], sd) for n, (at, of) in rungs.items() if arm in of}
         for arm in arms
     }
     lost = {*arms} if base in measured.lost else measured.lost
@@ -153,16 +150,12 @@ def judge(ladder: Ladder, measured: Measured) -> tuple[Table, list[Lines]]:
     headings = ["size", "compute", "seeds", f"{base}, {metric.title}"]
     headings += [f"{arm} − {base}, {unit}" for arm in arms]
     together = f", for the {len(whole)} projected arms together" if len(whole) > 1 else ""
-    sentences = [
-        _sentence(arm, steps[arm], found[arm], (short(target), metric.better, sure))
-        for arm in whole
-    ]
+    said = (short(target), metric.better, sure)
+    sentences = [_sentence(arm, steps[arm], found[arm], said) for arm in whole]
     notes = [*measured.notes, f"Intervals: 95 %{together}.", *sentences]
     axes = ("compute", f"difference from {base}, {unit}")
-    figures = [
-        projection.projection_figure(arm, [*steps[arm].values()], target, sure, axes)
-        for arm in whole
-    ]
+    draw = projection.projection_figure
+    figures = [draw(arm, [*steps[arm].values()], target, sure, axes) for arm in whole]
     return Table("", headings, rows, notes), figures
 
 
