@@ -17,14 +17,9 @@ from highrank_plugins.analysis.statistics import (
 )
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.reports.tables import NOTHING, Cell, Table, number
+from highrank_plugins.results import doubts
 from highrank_plugins.results.comparison import Compared, ComparedSystem, Comparison, is_wild
-from highrank_plugins.results.doubts import (
-    Record,
-    doubt_notes,
-    incomparable,
-    systems_below_floor,
-    texts,
-)
+from highrank_plugins.results.doubts import Record
 from highrank_plugins.results.metrics import COSTS, Metric, metric_named
 from highrank_plugins.results.published import published_rows
 from highrank_plugins.results.record import (
@@ -286,9 +281,9 @@ def runs_table(paths: Sequence[Path]) -> Table:
         for run, record in runs.items()
     ]
     systems: dict[str, list[Record]] = {run: [record] for run, record in runs.items()}
-    apart = list(filter(None, [*incomparable(systems), texts(systems)]))
-    last = NO_CLAIM if apart or systems_below_floor(systems) else CLAIM
-    notes = [*doubt_notes(systems), *apart, *[last][: len(rows) - 1]]
+    apart = list(filter(None, [*doubts.incomparable(systems), doubts.texts(systems)]))
+    last = NO_CLAIM if apart or doubts.systems_below_floor(systems) else CLAIM
+    notes = [*doubts.doubt_notes(systems), *apart, *[last][: len(rows) - 1]]
     headings = ["run", *(of.title for of in (*scores, *costs)), "cores", "torch", "revision"]
     # each note is a paragraph
     return Table("", headings, rows, ["\n\n".join(notes)] if notes else [])
