@@ -174,20 +174,12 @@ def compile_cases(cases: list[list[Any]], accuracy: bool, weights: bool, counts:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--capability",
-        type=int,
-        default=90,
-        help="compute capability × 10; the H100 and H200 have 90",
-    )
-    parser.add_argument(
-        "--cases", type=json.loads, help="list of cases as JSON, instead of the whole table"
-    )
-    parser.add_argument("--accuracy", action="store_true", help="also find the most probable class")
-    parser.add_argument("--weights", action="store_true", help="learn from weights of all classes")
-    parser.add_argument(
-        "--no-instructions", action="store_true", help="leave their column empty, in half the time"
-    )
+    add = parser.add_argument
+    add("--capability", type=int, default=90, help="compute capability × 10; an H100 has 90")
+    add("--cases", type=json.loads, help="list of cases as JSON, instead of the whole table")
+    add("--accuracy", action="store_true", help="also find the most probable class")
+    add("--weights", action="store_true", help="learn from weights of all classes")
+    add("--no-instructions", action="store_true", help="leave their column empty, in half the time")
     options = parser.parse_args()
     driver.set_active(NoDevice(options.capability))
     counts = not options.no_instructions

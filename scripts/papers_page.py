@@ -235,11 +235,7 @@ def length(train: dict[str, Any]) -> float:
 
 
 def hours(entry: dict[str, Any]) -> str:
-    """Return the hours of all training runs of a row, and the GPU.
-
-    Raises:
-        ValueError: the hours of a run follow from nothing.
-    """
+    """Return the hours of all training runs of a row, and the GPU."""
     task, confs = entry["task"], entry["confs"]
     found = [run_hours(task, conf) for conf in confs]
     mark = "" if all(timed(task, conf) for conf in confs) else "≈ "

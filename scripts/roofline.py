@@ -12,11 +12,14 @@ count: the result is a model, not a measurement.
 
 from __future__ import annotations
 
+import csv
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any
 from unittest import mock
 
@@ -66,24 +69,9 @@ GPUS = {
     "a100": Gpu("A100 80GB SXM", 2.039e12, 312e12, 108 * 128 * 1.41e9),
     "rtx4090": Gpu("RTX 4090", 1.008e12, 165e12, 128 * 128 * 2.52e9),
 }
-# Instructions per logit of a kernel, for bfloat16 with gradient and label smoothing (K = 9 in a
-# mixture, 4 in a tree): docs/benchmarks/kernels_sm90.csv. Torch computes any other function.
-INSTRUCTIONS = {
-    "softmax_kernel": {
-        "identity": 29.0, "sigsoftmax": 65.8, "gss": 67.2, "softcap": 60.1, "sigmoid_cap": 61.0,
-        "multimax": 94.8, "plif": 146.8,
-    },
-    "gradient_kernel": {
-        "identity": 12.0, "sigsoftmax": 36.1, "gss": 38.1, "softcap": 29.1, "sigmoid_cap": 30.7,
-        "multimax": 49.8, "plif": 100.0,
-    },
-    "mixture_kernel": {
-        "identity": 31.8, "sigsoftmax": 66.9, "gss": 69.8, "softcap": 62.8, "sigmoid_cap": 63.7,
-        "multimax": 86.8, "plif": 115.8,
-    },
-    "tree_forward_kernel": {"identity": 12.0},
-    "tree_backward_kernel": {"identity": 17.4},
-}  # fmt: skip
+KERNELS = Path(__file__).parents[1] / "docs" / "benchmarks" / "kernels_sm90.csv"
+# Components of the kernel's record: those of a mixture, of its gradient and of a tree.
+COMPONENTS = {"softmax_kernel": "1", "gradient_kernel": "2", "mixture_kernel": "9"}
 # Operations that read or write only the elements that an index names.
 INDEXED = ("gather", "scatter", "scatter_add", "scatter_add_", "scatter_", "index", "index_select")
 # Number of first operands whose content an operation does not read.
@@ -92,12 +80,27 @@ OVERWRITES |= {"new_full": 1, "new_ones": 1, "new_zeros": 1}
 IMPLEMENTATIONS = ("naive", "gathered", "chunked", "fused", "triton")
 
 
+@cache
+def instructions() -> dict[str, dict[str, float]]:
+    """Return instructions per logit by kernel and function, for bfloat16 with gradient.
+
+    The larger number counts of a kernel with and without label smoothing.
+    """
+    found: dict[str, dict[str, float]] = {}
+    with KERNELS.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            kernel, pointwise = row["kernel"], row["pointwise"]
+            chosen = ("bfloat16", "yes", COMPONENTS.get(kernel, "4"))
+            if (row["dtype"], row["gradient"], row["components"]) == chosen:
+                of = found.setdefault(kernel, {})
+                of[pointwise] = max(of.get(pointwise, 0.0), float(row["instructions_per_logit"]))
+    return found
+
+
 @dataclass
 class RooflineEstimate:
     """Hold seconds of products, of other operations, and of products alone; bytes at the peak."""
 
-    case: str
-    implementation: str
     products: float
     others: float
     gemm_floor: float
@@ -106,11 +109,7 @@ class RooflineEstimate:
 
 
 class Seconds(TorchDispatchMode):
-    """Add up the time of all operations, on device `meta`, in `products` and `others`.
-
-    Args:
-        pointwise: the function that the kernels of `INSTRUCTIONS` apply.
-    """
+    """Add up the time of all operations, on device `meta`, in `products` and `others`."""
 
     def __init__(self, gpu: Gpu, pointwise: str) -> None:
         super().__init__()
@@ -143,8 +142,8 @@ class Seconds(TorchDispatchMode):
         """Count a kernel instead of starting it; see `kernels.triton.passes.launch`."""
         name = getattr(kernel, "fn", kernel).__name__
         given = dict(zip(kernel.arg_names, (values, *others), strict=False))
-        per_logit = INSTRUCTIONS[name]
-        instructions = per_logit.get(self.pointwise, per_logit["identity"]) * values.numel()
+        per_logit = instructions()[name]  # torch computes any other function
+        issued = per_logit.get(self.pointwise, per_logit["identity"]) * values.numel()
         work = 0
         if name.startswith("tree"):
             operands = [given[n] for n in ("inputs", "weights") if given[n] is not None]
@@ -160,9 +159,9 @@ class Seconds(TorchDispatchMode):
             if name == "gradient_kernel":
                 passes = 2
             elif not gradient:
-                instructions /= 2
+                issued /= 2
             moved = passes * _bytes([values])
-        self.others += self.gpu.seconds(moved, work, instructions)
+        self.others += self.gpu.seconds(moved, work, issued)
 
 
 def _bytes(tensors: list[torch.Tensor]) -> int:
@@ -182,15 +181,13 @@ def counted(seconds: Seconds) -> Iterator[None]:
         yield
 
 
-def estimate(name: str, case: LossCase, implementation: str, gpu: Gpu) -> RooflineEstimate:
+def estimate(case: LossCase, implementation: str, gpu: Gpu) -> RooflineEstimate:
     """Return the model of one step, forward and backward, of a loss in bfloat16."""
     seconds = Seconds(gpu, case.pointwise)
     peak, gradients = peak_of(case, implementation, counted(seconds))
     floor = sum(6 * a * b * c for a, b, c in case.products())
-    return RooflineEstimate(
-        name, implementation, seconds.products, seconds.others, gpu.seconds(0, floor), peak,
-        gradients,
-    )  # fmt: skip
+    floor_seconds = gpu.seconds(0, floor)
+    return RooflineEstimate(seconds.products, seconds.others, floor_seconds, peak, gradients)
 
 
 def find_gpu(name: str) -> Gpu:
@@ -210,11 +207,7 @@ def require_triton(implementations: list[str]) -> None:
 def run_roofline(
     presets: list[str], implementations: list[str], gpu: str, changes: dict[str, Any]
 ) -> str:
-    """Return a Markdown table of models, one line per case and implementation.
-
-    Args:
-        changes: fields of `LossCase` that replace those of the presets.
-    """
+    """Return a Markdown table of models, one line per case and implementation."""
     peaks = find_gpu(gpu)
     for name in implementations:
         if name not in IMPLEMENTATIONS:
@@ -223,32 +216,17 @@ def run_roofline(
                 "`highrank bench loss` measures any"
             )
     require_triton(implementations)
-    cases = loss_cases(presets, implementations, {"device": "cpu", "dtype": "bfloat16"}, {})
-    return estimates_table(
-        [
-            estimate(name, changed(case, changes), each, peaks)
-            for name, case in cases.items()
-            for each in implementations
-        ]
-    )
-
-
-def estimates_table(estimates: list[RooflineEstimate]) -> str:
-    """Return Markdown, one line per estimate."""
+    cases = loss_cases(presets, {"device": "cpu", "dtype": "bfloat16"}, {})
     heading = ["case", "implementation", "products, ms", "others, ms", "× gemm_floor"]
     heading += ["peak, MiB", "of which gradients, MiB"]
-    rows = [
-        [
-            each.case,
-            each.implementation,
-            f"{1e3 * each.products:.2f}",
-            f"{1e3 * each.others:.2f}",
-            f"{(each.products + each.others) / each.gemm_floor:.2f}",
-            f"{each.peak / 2**20:,.0f}",
-            f"{each.gradients / 2**20:,.0f}",
-        ]
-        for each in estimates
-    ]
+    rows = []
+    for name, case in cases.items():
+        for implementation in implementations:
+            found = estimate(changed(case, changes), implementation, peaks)
+            times = [f"{1e3 * found.products:.2f}", f"{1e3 * found.others:.2f}"]
+            times.append(f"{(found.products + found.others) / found.gemm_floor:.2f}")
+            sizes = [f"{size / 2**20:,.0f}" for size in (found.peak, found.gradients)]
+            rows.append([name, implementation, *times, *sizes])
     return formatting.table(heading, rows)
 
 
@@ -256,9 +234,6 @@ class LiveMemory(TorchDispatchMode):
     """Count the bytes of all tensors that operations create, while they live.
 
     Tensors on device `meta` have sizes and no content: the losses treat this device as a GPU.
-
-    Args:
-        before: existing tensors, which do not count.
     """
 
     def __init__(self, before: Iterable[torch.Tensor]) -> None:
@@ -293,9 +268,6 @@ def peak_of(
     """Return the peak of a step above parameters and features, and the bytes of its gradients.
 
     Memory that the matrix library keeps for itself does not count.
-
-    Args:
-        observer: entered for the step, but not while the layer is built.
     """
     dtype = getattr(torch, case.dtype)
     with torch.device("meta"):

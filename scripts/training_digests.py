@@ -74,11 +74,7 @@ def trainings() -> Iterator[tuple[str, str, list[str]]]:
 
 
 def run(module: str, words: list[str]) -> None:
-    """Run a command of fairseq in a separate process.
-
-    Raises:
-        SystemExit: it fails; says where its output is.
-    """
+    """Run a command of fairseq in a separate process."""
     child = FORKS.Process(target=_run, args=(module, words))
     child.start()
     child.join()

@@ -8,7 +8,7 @@ The step of `highrank bench train` runs on device `meta`, and each operation tak
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
@@ -25,20 +25,6 @@ IMPLEMENTATIONS = ("chunked", "fused", "triton")
 OUR_SOFTMAX = "transformer_softmax"
 
 
-@dataclass(frozen=True)
-class StepEstimate:
-    """Hold the seconds of products and of other operations in a step of one model."""
-
-    model: str
-    products: float
-    others: float
-
-    @property
-    def seconds(self) -> float:
-        """Return the time of the step."""
-        return self.products + self.others
-
-
 class _NoContent(TorchDispatchMode):
     """Return 0 where code reads a tensor of device `meta`: no word is padding."""
 
@@ -50,13 +36,8 @@ class _NoContent(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def estimate_step(model: str, case: ModelCase, gpu: Gpu) -> StepEstimate:
-    """Return the model of one training step.
-
-    Args:
-        model: an arch, and options of it after the first space.
-        case: of a translator.
-    """
+def estimate_step(model: str, case: ModelCase, gpu: Gpu) -> Seconds:
+    """Return the model of one training step."""
     with torch.device("meta"):
         step = model_step("train", model, replace(case, dtype="bfloat16", device="meta"))
     with _NoContent():
@@ -64,17 +45,11 @@ def estimate_step(model: str, case: ModelCase, gpu: Gpu) -> StepEstimate:
         seconds = Seconds(gpu, "identity")
         with counted(seconds):
             step()
-    return StepEstimate(model, seconds.products, seconds.others)
+    return seconds
 
 
 def run_whole_steps(presets: list[str], models: list[str], implementation: str, gpu: str) -> str:
-    """Return a Markdown table of models, one line per arch of each preset.
-
-    Args:
-        presets: of `highrank bench train`.
-        models: archs with options, instead of the presets'; [] takes theirs.
-        implementation: of the loss of our architectures.
-    """
+    """Return a Markdown table of models, one line per arch of each preset."""
     peaks = find_gpu(gpu)
     if implementation not in IMPLEMENTATIONS:
         raise CaseError(
@@ -101,9 +76,10 @@ def run_whole_steps(presets: list[str], models: list[str], implementation: str, 
     return formatting.table(heading, rows)
 
 
-def _row(case: str, model: str, estimate: StepEstimate, softmax: StepEstimate) -> list[str]:
-    times = [f"{1e3 * estimate.products:.2f}", f"{1e3 * estimate.others:.2f}"]
-    return [case, f"`{model}`", *times, f"{estimate.seconds / softmax.seconds:.2f}"]
+def _row(case: str, model: str, step: Seconds, softmax: Seconds) -> list[str]:
+    times = [f"{1e3 * step.products:.2f}", f"{1e3 * step.others:.2f}"]
+    ratio = (step.products + step.others) / (softmax.products + softmax.others)
+    return [case, f"`{model}`", *times, f"{ratio:.2f}"]
 
 
 def whole_step(

@@ -17,31 +17,31 @@ import pytest
 TESTS = Path(__file__).parent
 # lines of Python today; each may only fall
 BUDGETS: dict[str, int] = {
-    "analysis": 1604,
-    "benchmarks": 1326,
-    "cli": 3675,
-    "common": 2851,
-    "compat": 483,
-    "criterions": 291,
-    "data": 2310,
-    "evaluation": 277,
-    "heads": 3255,
-    "hooks": 2861,
+    "analysis": 1596,
+    "benchmarks": 1245,
+    "cli": 3239,
+    "common": 2654,
+    "compat": 481,
+    "criterions": 270,
+    "data": 2123,
+    "evaluation": 268,
+    "heads": 3105,
+    "hooks": 2784,
     "huggingface": 696,
-    "inference": 1197,
-    "losses": 5934,
-    "measures": 1940,
-    "models": 1889,
-    "optim": 376,
-    "reports": 2166,
-    "results": 2396,
-    "studies": 2880,
-    "tasks": 569,
+    "inference": 1087,
+    "losses": 5926,
+    "measures": 1887,
+    "models": 1724,
+    "optim": 352,
+    "reports": 2056,
+    "results": 2288,
+    "studies": 2659,
+    "tasks": 535,
     "top": 70,
-    "training": 2506,
-    "trunks": 372,
+    "training": 2361,
+    "trunks": 347,
 }
-LINES_OF_TESTS = 46557
+LINES_OF_TESTS = 42715
 
 
 @pytest.fixture(scope="module")

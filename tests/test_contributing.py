@@ -120,10 +120,9 @@ def test_the_example_of_a_recipe_works(tmp_path):
     words = ["bash", str(recipe / "run.sh")]
     help_of_recipe = run_recipe([*words, "--help"]).stdout
     assert "--stop-stage" in help_of_recipe and "last stage [7]" in help_of_recipe
-    assert "--data '': no such folder" in run_recipe(words).stderr
+    assert "--data '': no such folder" in run_recipe(words, 2).stderr
     words += ["--data", str(TEXT), "--stop-stage", "2", "--set", "data.vocab_size=200"]
     done = run_recipe(words)
-    assert done.returncode == 0, done.stderr[-3000:]
     assert stages_done(done) == [0, 1, 2]
     assert stages_done(run_recipe(words)) == []
 

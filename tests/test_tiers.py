@@ -22,15 +22,12 @@ def test_huge(): pass
 MANY = ["many"] * 6
 
 
-@pytest.mark.parametrize(
-    ("options", "run"),
-    [
-        ([], ["quick", "slow", "new", "new", *MANY, "huge"]),
-        (["--fast"], ["quick", "new", "new"]),
-        (["--sample"], ["quick", "slow", "new", "new", *MANY[:1]]),
-        (["--run-long"], ["quick", "slow", "marked", "new", "new", *MANY, "huge"]),
-    ],
-)
+@pytest.mark.parametrize(("options", "run"), [
+    ([], ["quick", "slow", "new", "new", *MANY, "huge"]),
+    (["--fast"], ["quick", "new", "new"]),
+    (["--sample"], ["quick", "slow", "new", "new", *MANY[:1]]),
+    (["--run-long"], ["quick", "slow", "marked", "new", "new", *MANY, "huge"]),
+])  # fmt: skip
 def test_tiers(pytester, monkeypatch, options, run):
     seconds = {"slow": 1.0, "many": 15.0, "huge": 11.0}
     entries = {f"test_of_tiers.py::test_{name}": s for name, s in seconds.items()}

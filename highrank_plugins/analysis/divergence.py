@@ -41,7 +41,12 @@ def mean_pairwise_kld(blocks: Iterable[Tensor]) -> float:
     Σ_ij KL(P_i ‖ P_j) / N² = mean_i Σ_x P_i log P_i − Σ_x (mean_i P_i(x)) (mean_j log P_j(x)):
     no pair is ever formed. Times N / (N − 1) it is the mean over pairs of different rows.
     """
-    sums = PredictionSums.of(blocks)
+    sums: PredictionSums | None = None
+    for index, block in enumerate(checked_blocks(blocks, finite=False)):
+        check_log_probs(block, f"block {index}")
+        sums = PredictionSums.of_rows(block, sums)
+    if sums is None:
+        raise ValueError("no rows: all blocks are empty")
     return mean_kld_of_sums(sums, sums)
 
 
@@ -55,17 +60,6 @@ class PredictionSums:
     rows: int
     sums: Tensor
     negative_entropy: float
-
-    @classmethod
-    def of(cls, blocks: Iterable[Tensor]) -> PredictionSums:
-        """Sum over blocks of log-probabilities [n_i, M]."""
-        total: PredictionSums | None = None
-        for index, block in enumerate(checked_blocks(blocks, finite=False)):
-            check_log_probs(block, f"block {index}")
-            total = cls.of_rows(block, total)
-        if total is None:
-            raise ValueError("no rows: all blocks are empty")
-        return total
 
     @classmethod
     def of_rows(cls, log_probs: Tensor, before: PredictionSums | None = None) -> PredictionSums:
@@ -90,8 +84,6 @@ class PredictionSums:
 
 def mean_kld_of_sums(p: PredictionSums, q: PredictionSums) -> float:
     """Return the mean of KL(P_i ‖ Q_j) over all pairs, from the sums over P and over Q."""
-    if p.sums.size(1) != q.sums.size(1):
-        raise ValueError(f"P has {p.sums.size(1)} classes, but Q has {q.sums.size(1)}")
     mean_p, mean_log = p.sums[:1] / p.rows, q.sums[1:] / q.rows
     return p.negative_entropy / p.rows - float(_expected_log(mean_p, mean_log))
 

@@ -1,9 +1,9 @@
 """Define what is measured: a loss of some size, or a model of some size; torch loads when used."""
 
 import re
-import sys
 from argparse import Namespace
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +24,6 @@ PRESETS = Path(__file__).with_name("presets.yaml")
 STRUCTURE_OPTIONS = ("components", "frequent", "gate_dim", "gates")
 LANGUAGE_MODEL = "bptt_language_modeling"  # the name of a task
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-# what `implementations` can time, the head's own losses in the middle
-IMPLEMENTATIONS = (
-    "gemm_floor", "naive", "gathered", "compiled", "gathered_compiled", "plain_softmax",
-    "auto", "reference", "chunked", "fused", "cpp", "triton",
-    "linear_cross_entropy", "liger", "cce",
-)  # fmt: skip
 
 
 class BenchSettings(BlockOptions):
@@ -171,40 +165,31 @@ def case_from(kind: str, values: dict[str, Any]) -> Case:
 def named(kind: str, name: str) -> dict[str, Case]:
     """Return the preset called `name`, or all of the group `name` (those called `name/…`)."""
     known = presets(kind)
-    group = {n: case for n, case in known.items() if n == name or n.startswith(f"{name}/")}
-    if not group:
-        names = dict.fromkeys([n.partition("/")[0] for n in known] + [*known])
-        raise CaseError(
-            f"preset {name} does not exist{did_you_mean(name, names)}; known: {', '.join(names)}"
-        )
-    return group
+    names = dict.fromkeys([n.partition("/")[0] for n in known] + [*known])
+    refuse_unknown("preset", [name], names)
+    return {n: case for n, case in known.items() if n == name or n.startswith(f"{name}/")}
 
 
 def changed(case: Case, changes: dict[str, Any]) -> Case:
-    """Return `case` with some of its values replaced, each checked without importing torch."""
-    new = type(case)(**(asdict(case) | changes))
-    _refuse_unknown("--dtype", new.dtype, DTYPES)
+    """Return `case` with some of its values replaced and checked."""
+    new = replace(case, **changes)
+    refuse_unknown("--dtype", [new.dtype], DTYPES)
     if isinstance(new, LossCase):
-        _refuse_unknown("--reduction", new.reduction, REDUCTIONS)
+        refuse_unknown("--reduction", [new.reduction], REDUCTIONS)
         if new.user_dir is None:
-            _refuse_unknown("--head", new.head, _layers("head"))
-            _refuse_unknown("--pointwise", new.pointwise, _layers("pointwise"))
+            from highrank_plugins.heads import head_names, pointwise_names
+
+            refuse_unknown("--head", [new.head], head_names())
+            refuse_unknown("--pointwise", [new.pointwise], pointwise_names())
         if new.frequent > new.classes:
-            wanted = f"at least {new.frequent}, S of the case"
-            raise CaseError(f"--classes {new.classes}: must be {wanted}")
-    for field in fields(new):
-        value = getattr(new, field.name)
-        if isinstance(value, int) and not isinstance(value, bool):
-            least = 0 if field.name in ("frequent", "memory", "embed_dim") else 1
-            if value < least:
-                raise CaseError(f"--{field.name} must be at least {least}, got {value}")
+            raise CaseError(
+                f"--classes {new.classes}: must be at least {new.frequent}, S of the case"
+            )
+    for name, value in vars(new).items():
+        least = 0 if name in ("frequent", "memory", "embed_dim") else 1
+        if type(value) is int and value < least:
+            raise CaseError(f"--{name} must be at least {least}, got {value}")
     return new
-
-
-def check_implementations(names: list[str]) -> None:
-    """Refuse implementations that `bench loss` does not know."""
-    for name in names:
-        _refuse_unknown("--impl", name, IMPLEMENTATIONS)
 
 
 def check_device(device: str) -> None:
@@ -218,20 +203,12 @@ def check_device(device: str) -> None:
         raise CaseError(f"--device {device}: torch sees no such device here; try --device cpu")
 
 
-def _refuse_unknown(option: str, name: str, known: tuple[str, ...] | list[str]) -> None:
-    if name not in known:
-        raise CaseError(
-            f"{option} {name} does not exist{did_you_mean(name, known)}; known: {', '.join(known)}"
-        )
-
-
-def _layers(kind: str) -> list[str]:
-    """Return the names of structures or pointwise functions; from the files if none is loaded."""
-    if heads := sys.modules.get("highrank_plugins.heads"):
-        return getattr(heads, f"{kind}_names")()
-    folder = Path(highrank_plugins.__file__).with_name("heads")
-    code = (file.read_text(encoding="utf-8") for file in folder.rglob("*.py"))
-    return sorted(name for text in code for name in re.findall(rf'@register_{kind}\("(\w+)"', text))
+def refuse_unknown(what: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Refuse names that are not known, and suggest one."""
+    for name in names:
+        if name not in known:
+            near = did_you_mean(name, known)
+            raise CaseError(f"{what} {name} does not exist{near}; known: {', '.join(known)}")
 
 
 def import_user_dir(package: str) -> None:

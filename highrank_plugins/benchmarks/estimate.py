@@ -9,7 +9,8 @@ from statistics import median
 from typing import Any
 
 from highrank_plugins.benchmarks.case import CaseError, ModelCase, changed
-from highrank_plugins.benchmarks.measuring import MeasurementFailed, measure
+from highrank_plugins.benchmarks.measuring import MeasurementFailed
+from highrank_plugins.benchmarks.run import measure
 from highrank_plugins.common import formatting
 from highrank_plugins.training.command_line import words_of
 from highrank_plugins.training.configuration import Configuration
@@ -100,11 +101,7 @@ def run_estimates(
     *,
     echo: Callable[[str], None],
 ) -> list[CostEstimate]:
-    """Measure a step of each training run on random words; print and skip failures.
-
-    `batch` are the tokens of that step instead of `max_tokens`; its memory is then not reported.
-    `changes` are `device` and `dtype`.
-    """
+    """Measure a step of each training run, of `batch` tokens if given; print and skip failures."""
     import torch
 
     from highrank_plugins.benchmarks.models import parameters

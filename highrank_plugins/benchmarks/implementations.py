@@ -16,6 +16,7 @@ from highrank_plugins.benchmarks.measuring import Step, alternate
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.naive import is_plain_softmax, naive_nll
 from highrank_plugins.heads.random_state import RandomState
+from highrank_plugins.losses import IMPLEMENTATIONS as OURS
 from highrank_plugins.losses.nll import FUSED
 
 Loss = Callable[[Head, Tensor, Tensor], Tensor]
@@ -145,6 +146,7 @@ LIBRARIES: dict[str, Callable[[LossCase], Loss]] = {
     "liger": _liger,
     "cce": _cut_cross_entropy,
 }
+IMPLEMENTATIONS = ["gemm_floor", *EAGER, *COMPILED, "plain_softmax", "auto", *OURS, *LIBRARIES]
 MODULES = {"liger": "liger_kernel", "cce": "cut_cross_entropy"}
 
 

@@ -1,31 +1,19 @@
-"""Measure the time and peak memory of a step, in a process of its own; find the largest batch."""
+"""Measure the time and peak memory of a step."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import json
 import platform
-import re
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from highrank_plugins.benchmarks.case import (
-    Case,
-    LossCase,
-    changed,
-)
-from highrank_plugins.common.processes import python
+from highrank_plugins.benchmarks.case import Case
 from highrank_plugins.common.provenance import hardware
 
 Step = Callable[[], None]
-STEP = 64  # batches of a loss are multiples of this; finer differences are noise
-MOST = 2**17
 
 
 def use(device: str, threads: int) -> None:
@@ -103,84 +91,6 @@ class MeasurementFailed(RuntimeError):
 
 class OutOfMemory(MeasurementFailed):
     """Report that the process ran out of memory: it raised an exception or was killed."""
-
-
-def measure(
-    kind: str,
-    case: Case,
-    implementation: str,
-    repeats: int,
-    threads: int,
-    *,
-    baseline: str | None = None,
-    baseline_case: Case | None = None,
-) -> dict[str, Any]:
-    """Return what `measured` finds in a new process; 0 `threads` leaves torch its choice.
-
-    `baseline_case` is the baseline's, if it has another batch; its time is scaled to our tokens.
-    """
-    request = {
-        "kind": kind, "case": asdict(case), "implementation": implementation, "baseline": baseline,
-        "baseline_case": asdict(baseline_case or case), "repeats": repeats, "threads": threads,
-    }  # fmt: skip
-    child = subprocess.run(
-        python("-m", "highrank_plugins.benchmarks.run"),
-        input=json.dumps(request), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if child.returncode:
-        last = child.stderr.strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
-        last[0] = re.sub(r"^(\w+\.)+(?=\w+: )", "", last[0])  # the module of an exception's class
-        killed = child.returncode == -signal.SIGKILL
-        raise (OutOfMemory if killed or "memory" in last[0] else MeasurementFailed)(last[0])
-    try:
-        return json.loads(child.stdout.splitlines()[-1])
-    except (IndexError, json.JSONDecodeError):
-        raise MeasurementFailed(f"expected a result in JSON, got {child.stdout[:80]!r}") from None
-
-
-def largest_batch(
-    kind: str,
-    case: Case,
-    implementation: str,
-    limit: int,
-    threads: int,
-    say: Callable[[str], object] = lambda text: None,
-) -> Any:
-    """Return `case` with the largest batch that fits into `limit` bytes.
-
-    A loss has a multiple of 64 tokens, a model any number of sentences or streams. `say` receives a
-    line for each batch that is tried, since a large one takes minutes.
-    """
-    field, step = ("tokens", STEP) if isinstance(case, LossCase) else ("sentences", 1)
-    most = MOST // (case.work() // getattr(case, field))
-
-    def fits(steps: int) -> bool:
-        try:
-            sized = changed(case, {field: steps * step})
-            memory = measure(kind, sized, implementation, 0, threads)["memory"]
-            found = memory is not None and memory <= limit
-        except OutOfMemory:
-            found = False
-        say(f"{implementation}: {steps * step:,} {field} {'fit' if found else 'do not fit'}")
-        return found
-
-    if not fits(1):
-        smallest = "64 tokens" if field == "tokens" else "one sentence or stream"
-        raise MeasurementFailed(
-            f"--within: {limit // 2**20} MiB is too little for {smallest} of "
-            f"{implementation}; raise the limit"
-        )
-    good, bad = 1, 2
-    while bad * step <= most and fits(bad):
-        good, bad = bad, 2 * bad
-    bad = min(bad, most // step + 1)
-    while bad - good > max(1, good // 16):
-        middle = (good + bad) // 2
-        if fits(middle):
-            good = middle
-        else:
-            bad = middle
-    return changed(case, {field: good * step})
 
 
 def machine(case: Case) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from highrank_plugins.benchmarks.case import CaseError
 from highrank_plugins.common import formatting
 from highrank_plugins.common.files import write_text
+from highrank_plugins.common.provenance import revision, typed_command
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,8 @@ class Row:
     processor: float | None = None
 
     @classmethod
-    def of(
-        cls, names: tuple[str, str, str], tokens: int, measured: Mapping[str, Any], **made: str
-    ) -> Row:
-        """Return a row from what `measuring.measured` found; `made` are revision and command."""
+    def of(cls, names: tuple[str, str, str], tokens: int, measured: Mapping[str, Any]) -> Row:
+        """Return a row from what `measuring.measured` found."""
         case, implementation, baseline = names
         seconds = measured["seconds"]
         median = statistics.median(seconds)
@@ -66,7 +64,8 @@ class Row:
             repeats=len(seconds),
             machine=measured["machine"],
             processor=round(1e3 * statistics.median(measured["processor_seconds"]), 3),
-            **made,
+            revision=revision(),
+            command=typed_command(),
         )
 
 
@@ -129,11 +128,3 @@ def table(rows: list[Row]) -> str:
             cells += [f"{row.over_baseline / own.over_baseline:.2f}", memory]
         lines.append([*cells, *["-"] * (len(headings) - len(cells))])
     return formatting.table(headings, lines)
-
-
-def check_csv(path: Path | None) -> None:
-    """Refuse a file that cannot be written, before anything is measured."""
-    if path is not None and not path.resolve().parent.is_dir():
-        raise CaseError(f"--csv {path}: the folder {path.parent} is missing")
-    if path is not None and path.is_dir():
-        raise CaseError(f"--csv {path} is a folder; name a file")

@@ -1,45 +1,27 @@
-"""Run a benchmark from its options to its table."""
+"""Run a benchmark from its options to its table; each measurement has a process of its own."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from highrank_plugins.benchmarks.case import (
-    BenchSettings,
-    Case,
-    CaseError,
-    LossCase,
-    ModelCase,
-    case_from,
-    changed,
-    check_device,
-    check_implementations,
-    import_user_dir,
-    named,
-)
-from highrank_plugins.benchmarks.measuring import (
-    MeasurementFailed,
-    Step,
-    alternate,
-    largest_batch,
-    machine,
-    measure,
-    peak_memory,
-    return_free_memory,
-    use,
-)
-from highrank_plugins.benchmarks.rows import Row, check_csv, table, write_csv
-from highrank_plugins.common.processes import keep_freed_memory
-from highrank_plugins.common.provenance import revision, typed_command
+from highrank_plugins.benchmarks import case as cases
+from highrank_plugins.benchmarks import measuring
+from highrank_plugins.benchmarks.case import BenchSettings, Case, CaseError, LossCase, ModelCase
+from highrank_plugins.benchmarks.measuring import MeasurementFailed, OutOfMemory
+from highrank_plugins.benchmarks.rows import Row, table, write_csv
+from highrank_plugins.common.processes import keep_freed_memory, python
 from highrank_plugins.common.user_error import UserError
 
-Echo = Callable[[str], None]
-MIB = 2**20
+STEP = 64  # batches of a loss are multiples of this; finer differences are noise
+MOST = 2**17
 
 
 @dataclass(frozen=True)
@@ -48,12 +30,14 @@ class Benchmark:
 
     kind: str  # of `case.KINDS`
     settings: BenchSettings
-    echo: Echo
+    echo: Callable[[str], None]
 
-    def run(self, subjects: Iterable[tuple[str, Case, list[str], str]]) -> tuple[list[Row], int]:
+    def run(self, subjects: Iterable[tuple[str, Case, list[str], str]]) -> int:
         """Print a table of cases with their implementations and baseline; count what failed."""
         rows: list[Row] = []
-        failed = 0
+        failed, csv = 0, self.settings.csv
+        if csv is not None and (csv.is_dir() or not csv.resolve().parent.is_dir()):
+            raise CaseError(f"--csv {csv}: name a file in a folder that exists")
         for name, case, implementations, baseline in subjects:
             own = None
             try:
@@ -73,12 +57,12 @@ class Benchmark:
                 rows.append(row)
                 time = f"{row.milliseconds:,.1f} ms, {row.over_baseline:.2f} × {row.baseline}"
                 self.echo(f"{row.case}: {row.implementation} {time}")
-                if self.settings.csv is not None:  # at once: the next row may take an hour
-                    write_csv(rows, self.settings.csv)
+                if csv is not None:  # at once: the next row may take an hour
+                    write_csv(rows, csv)
         if not rows:
             raise CaseError("nothing could be measured; see the reasons above")
         self.echo(f"\n{rows[0].machine}\n\n{table(rows)}")
-        return rows, failed
+        return failed
 
     def _row(self, names: tuple[str, str, str], case: Case, baseline_case: Case | None) -> Row:
         name, implementation, baseline = names
@@ -87,15 +71,13 @@ class Benchmark:
             self.kind, sized, implementation, self.settings.repeats, self.settings.threads,
             baseline=baseline, baseline_case=baseline_case,
         )  # fmt: skip
-        made = {"revision": revision(), "command": typed_command()}
-        return Row.of(names, sized.work(), found, **made)
+        return Row.of(names, sized.work(), found)
 
     def _sized(self, name: str, case: Case, implementation: str) -> Case:
         if self.settings.within is None:
             return case
-        limit = self.settings.within * MIB
         return largest_batch(
-            self.kind, case, implementation, limit, self.settings.threads,
+            self.kind, case, implementation, self.settings.within * 2**20, self.settings.threads,
             lambda text: self.echo(f"{name}: {text}"),
         )  # fmt: skip
 
@@ -107,17 +89,14 @@ def run_losses(
     grid: dict[str, list[int]],
     benchmark: Benchmark,
 ) -> int:
-    """Measure every case with every implementation that can do it; return how many failed.
+    """Measure every case with every implementation that can do it; return how many failed."""
+    found = loss_cases(names, changes, grid)
+    from highrank_plugins.benchmarks.implementations import IMPLEMENTATIONS, available
 
-    `changes` replace values of the presets. `grid` has several values of some sizes; every
-    combination is a case.
-    """
-    check_csv(benchmark.settings.csv)
-    cases = loss_cases(names, implementations, changes, grid)
-    from highrank_plugins.benchmarks.implementations import available
+    cases.refuse_unknown("--impl", implementations, IMPLEMENTATIONS)
 
     def subjects() -> Iterable[tuple[str, Case, list[str], str]]:
-        for name, case in cases.items():
+        for name, case in found.items():
             reasons = {each: available(each, case) for each in implementations}
             for each, reason in reasons.items():
                 if reason is not None:
@@ -125,49 +104,112 @@ def run_losses(
             able = [each for each, reason in reasons.items() if reason is None]
             yield name, case, able, "gemm_floor"
 
-    return benchmark.run(subjects())[1]
+    return benchmark.run(subjects())
 
 
 def run_models(
     names: list[str], models: list[str] | None, changes: dict[str, Any], benchmark: Benchmark
 ) -> int:
     """Measure training steps or beam search of each model; return how many failed."""
-    check_csv(benchmark.settings.csv)
     if any(not model.strip() for model in models or ()):
         raise CaseError("--model: expected an arch, then its options after a space")
-    cases = _cases(benchmark.kind, names, changes)
-    _, failed = benchmark.run(
+    return benchmark.run(
         (name, case, models or list(case.models), case.baseline)
-        for name, case in cases.items()
+        for name, case in _cases(benchmark.kind, names, changes).items()
         if isinstance(case, ModelCase)
     )
-    return failed
 
 
 def loss_cases(
-    names: list[str],
-    implementations: list[str],
-    changes: dict[str, Any],
-    grid: Mapping[str, list[int]],
+    names: list[str], changes: dict[str, Any], grid: Mapping[str, list[int]]
 ) -> dict[str, LossCase]:
     """Return checked losses, one for every combination of sizes in a grid."""
-    check_implementations(implementations)
-    cases = _cases("loss", names, changes)
     result = {}
-    for name, case in cases.items():
+    for name, case in _cases("loss", names, changes).items():
         for values in itertools.product(*grid.values()):
             sizes = dict(zip(grid, values, strict=True))
             words = "".join(f" {key}={value}" for key, value in sizes.items())
-            result[f"{name}{words}"] = changed(case, sizes)
+            result[f"{name}{words}"] = cases.changed(case, sizes)
     return {name: case for name, case in result.items() if isinstance(case, LossCase)}
 
 
 def _cases(kind: str, names: list[str], changes: dict[str, Any]) -> dict[str, Case]:
-    cases: dict[str, Case] = {}
+    found: dict[str, Case] = {}
     for name in names:
-        cases |= {n: changed(case, changes) for n, case in named(kind, name).items()}
-    check_device(changes["device"])  # last: torch takes seconds to load
-    return cases
+        found |= {n: cases.changed(case, changes) for n, case in cases.named(kind, name).items()}
+    cases.check_device(changes["device"])  # last: torch takes seconds to load
+    return found
+
+
+def measure(
+    kind: str,
+    case: Case,
+    implementation: str,
+    repeats: int,
+    threads: int,
+    *,
+    baseline: str | None = None,
+    baseline_case: Case | None = None,
+) -> dict[str, Any]:
+    """Return what `measured` finds in a new process; `baseline_case` may have another batch."""
+    request = {
+        "kind": kind, "case": asdict(case), "implementation": implementation, "baseline": baseline,
+        "baseline_case": asdict(baseline_case or case), "repeats": repeats, "threads": threads,
+    }  # fmt: skip
+    child = subprocess.run(
+        python("-m", "highrank_plugins.benchmarks.run"),
+        input=json.dumps(request), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if child.returncode:
+        last = child.stderr.strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
+        last[0] = re.sub(r"^(\w+\.)+(?=\w+: )", "", last[0])  # the module of an exception's class
+        killed = child.returncode == -signal.SIGKILL
+        raise (OutOfMemory if killed or "memory" in last[0] else MeasurementFailed)(last[0])
+    try:
+        return json.loads(child.stdout.splitlines()[-1])
+    except (IndexError, json.JSONDecodeError):
+        raise MeasurementFailed(f"expected a result in JSON, got {child.stdout[:80]!r}") from None
+
+
+def largest_batch(
+    kind: str,
+    case: Case,
+    implementation: str,
+    limit: int,
+    threads: int,
+    say: Callable[[str], object] = lambda text: None,
+) -> Any:
+    """Return `case` with the largest batch that fits into `limit` bytes; `say` what is tried."""
+    field, step = ("tokens", STEP) if isinstance(case, LossCase) else ("sentences", 1)
+    most = MOST // (case.work() // getattr(case, field))
+
+    def fits(steps: int) -> bool:
+        try:
+            sized = cases.changed(case, {field: steps * step})
+            memory = measure(kind, sized, implementation, 0, threads)["memory"]
+            found = memory is not None and memory <= limit
+        except OutOfMemory:
+            found = False
+        say(f"{implementation}: {steps * step:,} {field} {'fit' if found else 'do not fit'}")
+        return found
+
+    if not fits(1):
+        smallest = "64 tokens" if field == "tokens" else "one sentence or stream"
+        raise MeasurementFailed(
+            f"--within: {limit // 2**20} MiB is too little for {smallest} of "
+            f"{implementation}; raise the limit"
+        )
+    good, bad = 1, 2
+    while bad * step <= most and fits(bad):
+        good, bad = bad, 2 * bad
+    bad = min(bad, most // step + 1)
+    while bad - good > max(1, good // 16):
+        middle = (good + bad) // 2
+        if fits(middle):
+            good = middle
+        else:
+            bad = middle
+    return cases.changed(case, {field: good * step})
 
 
 # -- in the process of a measurement --
@@ -186,25 +228,25 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
     """Return seconds of implementation and baseline (if any), and the former's peak in bytes."""
     import torch
 
-    kind, case = request["kind"], case_from(request["kind"], request["case"])
-    use(case.device, request["threads"])
+    kind, case = request["kind"], cases.case_from(request["kind"], request["case"])
+    measuring.use(case.device, request["threads"])
     # exclude what libraries allocate in a first step (7 to 20 MiB for products alone)
     _step(kind, request["implementation"], case)()
-    return_free_memory()
+    measuring.return_free_memory()
     subject = _step(kind, request["implementation"], case)
-    memory = peak_memory(subject, case.device)
+    memory = measuring.peak_memory(subject, case.device)
     result: dict[str, Any] = {
         "memory": memory,
         "threads": torch.get_num_threads(),
-        "machine": machine(case),
+        "machine": measuring.machine(case),
     }
     keep_freed_memory()  # as training does; holes would count as memory of the step
     if request["repeats"]:
         steps = [subject]
         if request["baseline"] is not None:
-            own = case_from(kind, request["baseline_case"])
+            own = cases.case_from(kind, request["baseline_case"])
             steps.append(_step(kind, request["baseline"], own))
-        timings, *others = alternate(steps, case.device, request["repeats"])
+        timings, *others = measuring.alternate(steps, case.device, request["repeats"])
         result["seconds"], result["processor_seconds"] = zip(*timings, strict=True)
         if others:  # scale the baseline to the work of the subject
             scale = case.work() / own.work()
@@ -212,12 +254,12 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _step(kind: str, implementation: str, case: Case) -> Step:
+def _step(kind: str, implementation: str, case: Case) -> measuring.Step:
     if isinstance(case, LossCase):
         from highrank_plugins.benchmarks.implementations import loss_step
 
         if case.user_dir is not None:
-            import_user_dir(case.user_dir)
+            cases.import_user_dir(case.user_dir)
         return loss_step(implementation, case)
     from highrank_plugins.benchmarks.models import model_step
 

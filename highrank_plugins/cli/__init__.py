@@ -11,7 +11,8 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from errno import ENOENT
 from importlib import import_module
 from pathlib import Path
@@ -22,17 +23,16 @@ from typer.core import TyperGroup
 from typer.models import OptionInfo
 
 import highrank_plugins
-from highrank_plugins.cli.options import user_errors
 from highrank_plugins.common.names import did_you_mean, flag
 from highrank_plugins.common.patching import defer_statistics
 from highrank_plugins.common.user_error import explained, has_no_reader, leave
 
 # group or subcommand → its line in the help, and the typer group or function, as module:name
 COMMANDS = {
-    "new": ("Make a folder to compare layers on your own text.", "new:new"),
-    "translate": ("Translate lines with a trained model.", "translate:translate"),
+    "new": ("Make a folder to compare layers on your own text.", "listings:new"),
+    "translate": ("Translate lines with a trained model.", "evaluate:translate"),
     "data": ("Fetch, check, clean, split and binarise text.", "data:data"),
-    "launch": ("Run fairseq-train on all GPUs of a machine or a cluster.", "launch:launch"),
+    "launch": ("Run fairseq-train on all GPUs of a machine or a cluster.", "train:launch"),
     "evaluate": ("Translate, score, and adapt language models.", "evaluate:evaluate"),
     "measure": ("Measure what a model's output layer does.", "measure:measure"),
     "analyse": ("Show predictions: a card, files, plots of spectra.", "analyse:analyse"),
@@ -48,12 +48,23 @@ COMMANDS = {
     "doctor": ("Show versions, devices, missing packages; try a disk.", "doctor:doctor"),
     # for recipes and studies
     "train": ("Check a configuration, and write its commands.", "train:train"),
-    "results": ("Show records alone, for scripts.", "compare:results"),
     "match": ("Change widths until two models are equally large.", "train:match"),
 }
-HIDDEN = ("train", "match", "results")
+HIDDEN = ("train", "match")
 
 Commands = Mapping[str, Callable[..., None]]
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Report ValueError, FloatingPointError (messages say where) and OSError without traceback."""
+    try:
+        yield
+    except (ValueError, OSError, FloatingPointError) as error:
+        if isinstance(error, BrokenPipeError) and has_no_reader():
+            raise
+        typer.echo(f"highrank: {explained(error)}", err=True)
+        raise typer.Exit(2) from None
 
 
 def make_group(commands: Commands, plumbing: Commands | None = None) -> typer.Typer:
@@ -62,10 +73,8 @@ def make_group(commands: Commands, plumbing: Commands | None = None) -> typer.Ty
     `plumbing` is for recipes, and not in the help.
     """
     group = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
-    for name, function in commands.items():
-        group.command(name)(with_help(function))
-    for name, function in (plumbing or {}).items():
-        group.command(name, hidden=True)(with_help(function))
+    for name, function in {**commands, **(plumbing or {})}.items():
+        group.command(name, hidden=name not in commands)(with_help(function))
     return group
 
 
@@ -82,16 +91,12 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
     told: list[inspect.Parameter] = []
     models = {}
     for name, parameter in signature.parameters.items():
-        kind, default = parameter.annotation, parameter.default
+        kind = parameter.annotation
         if fields := getattr(kind, "model_fields", None):
             models[name] = kind
-            told += [_parameter(field, info.annotation, info) for field, info in fields.items()]
-        elif hasattr(default, "json_schema_extra"):
-            told.append(_parameter(name, kind, default))
+            told += [_told(field, info.annotation, info) for field, info in fields.items()]
         else:
-            told.append(_with_help(parameter))
-    for parameter in told:
-        _name_value(parameter)
+            told.append(_told(name, kind, parameter.default))
 
     @functools.wraps(command)
     def checked(**given: Any) -> None:
@@ -99,8 +104,6 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
         with user_errors():
             for name in _INPUTS:
                 _refuse_missing(_listed(given.get(name)), is_file=name in _FILES)
-            if exported := given.get("exported"):
-                _refuse_missing([exported / "config.json"], is_file=True)
             _refuse_replacing(given)
             for name, model in models.items():
                 given[name] = _model(model, {of: given.pop(of) for of in model.model_fields})
@@ -121,46 +124,32 @@ def _model(kind: Callable[..., Any], values: dict[str, Any]) -> Any:
         raise ValueError(f"{flag(str(wrong['loc'][0]))} {wrong['input']}: {wrong['msg']}") from None
 
 
-def _with_help(parameter: inspect.Parameter) -> inspect.Parameter:
-    annotation, default = parameter.annotation, parameter.default
-    if isinstance(next(iter(getattr(annotation, "__metadata__", ())), None), str):
-        kind, text = get_args(annotation)
-        info = typer.Option(*_flags(parameter.name, kind), help=text)
-        if default is inspect.Parameter.empty:
-            info = typer.Argument(help=text)
-        annotation = Annotated[kind, info]
-    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
-
-
-def _parameter(name: str, kind: Any, field: Any) -> inspect.Parameter:
-    """Return the option of a field of pydantic, with its help, its bounds and its default."""
-    shown = field.json_schema_extra or {}
-    bounds = {
-        option: getattr(one, bound)
-        for bound, option in (("ge", "min"), ("le", "max"))
-        for one in field.metadata
-        if hasattr(one, bound)
-    }
-    names = [shown["words"]] if "words" in shown else _flags(name, kind)
-    info = typer.Option(*names, help=field.description, metavar=shown.get("metavar"), **bounds)
-    default = inspect.Parameter.empty if field.is_required() else field.default
+def _told(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    """Return a parameter of a command with typer's option or argument."""
+    kind, info = get_args(annotation) if hasattr(annotation, "__metadata__") else (annotation, None)
+    names = [flag(name)] if kind is bool else []  # typer would add `--no-`
+    required = inspect.Parameter.empty
+    if hasattr(default, "json_schema_extra"):
+        shown = default.json_schema_extra or {}
+        bounds = {
+            option: getattr(one, bound)
+            for bound, option in (("ge", "min"), ("le", "max"))
+            for one in default.metadata
+            if hasattr(one, bound)
+        }
+        names, metavar = [shown["words"]] if "words" in shown else names, shown.get("metavar")
+        info = typer.Option(*names, help=default.description, metavar=metavar, **bounds)
+        default = required if default.is_required() else default.default
+    elif isinstance(info, str):
+        is_argument = default is required
+        info = typer.Argument(help=info) if is_argument else typer.Option(*names, help=info)
+    if isinstance(info, OptionInfo) and info.metavar is None:
+        word = name.rpartition("_")[2].upper()
+        kinds = {kind, *get_args(kind)}.union(*map(get_args, get_args(kind)))
+        values = {int: "N", float: word if word == "SECONDS" else "NUMBER", Path: "PATH", str: word}
+        info.metavar = next((values[one] for one in values if one in kinds), None)
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, keyword, default=default, annotation=Annotated[kind, info])
-
-
-def _flags(name: str, kind: Any) -> list[str]:
-    """Return the name that typer cannot derive: a flag's, which has no `--no-`."""
-    return [flag(name)] if kind is bool else []
-
-
-def _name_value(parameter: inspect.Parameter) -> None:
-    for option in getattr(parameter.annotation, "__metadata__", ()):
-        if isinstance(option, OptionInfo) and option.metavar is None:
-            kind, word = parameter.annotation.__origin__, parameter.name.rpartition("_")[2].upper()
-            kinds = {kind, *get_args(kind)}.union(*map(get_args, get_args(kind)))
-            values = {int: "N", float: word if word == "SECONDS" else "NUMBER"}
-            values |= {Path: "PATH", str: word}
-            option.metavar = next((values[one] for one in values if one in kinds), None)
 
 
 # parameters that name what a command reads with torch or fairseq, whose imports take seconds
@@ -168,8 +157,6 @@ _INPUTS = (
     "checkpoint", "checkpoints", "data", "directories", "exported", "first", "generated", "other",
     "records", "reference", "references", "scores", "second", "training", "trunk",
 )  # fmt: skip
-
-
 _FILES = ("checkpoint", "checkpoints", "first", "other", "records", "reference", "second")
 
 
@@ -218,7 +205,13 @@ class LazyCommands(TyperGroup):
         """Return a subcommand; None if there is no such."""
         if cmd_name not in COMMANDS:
             return None
-        command = _load(cmd_name)
+        summary, place = COMMANDS[cmd_name]
+        module, attribute = place.split(":")
+        with user_errors():  # a new measure may be unfit for a command
+            found = getattr(import_module(f"{__name__}.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            found.info.help = summary
+        command = as_command(found)
         command.hidden = cmd_name in HIDDEN
         return command
 
@@ -251,16 +244,6 @@ class LazyCommands(TyperGroup):
             formatter.write_dl(shown)
 
 
-def _load(name: str) -> Any:
-    summary, place = COMMANDS[name]
-    module, attribute = place.split(":")
-    with user_errors():  # a new measure may be unfit for a command
-        found = getattr(import_module(f"{__name__}.{module}"), attribute)
-    if isinstance(found, typer.Typer):
-        found.info.help = summary
-    return as_command(found)
-
-
 def as_command(found: typer.Typer | Callable[..., None]) -> Any:
     """Return the command of a group or of a function, also for scripts outside the package."""
     if not isinstance(found, typer.Typer):
@@ -269,36 +252,25 @@ def as_command(found: typer.Typer | Callable[..., None]) -> Any:
     return typer.main.get_command(found)
 
 
-def _prints(name: str, what: str, text: str) -> Any:
-    """Return an option that prints a text and exits."""
-
-    def print_text(wanted: bool) -> None:
-        if wanted:
-            typer.echo(text)
-            raise typer.Exit
-
-    return typer.Option(name, help=f"Print {what} and exit.", callback=print_text, is_eager=True)
-
-
 _UsageError: Any = typer.BadParameter.__mro__[1]  # of click, of which newer typers have a copy
-_VERSION = _prints("--version", "the version", f"highrank_plugins {highrank_plugins.__version__}")
-_PACKAGE = str(Path(highrank_plugins.__file__).parent.resolve())
-_USER_DIR = _prints("--user-dir", "the folder for fairseq's --user-dir", _PACKAGE)
+app = typer.Typer(cls=LazyCommands, no_args_is_help=True, rich_markup_mode=None,
+                  pretty_exceptions_enable=False)  # fmt: skip
 
 
-app = typer.Typer(
-    cls=LazyCommands,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-
-
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
-    version: Annotated[bool, _VERSION] = False, user_dir: Annotated[bool, _USER_DIR] = False
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    user_dir: Annotated[
+        bool, typer.Option("--user-dir", help="Print the package's folder.")
+    ] = False,
 ) -> None:
     """Output layers for torch; for fairseq with --user-dir $(highrank --user-dir)."""
+    if version:
+        typer.echo(f"highrank_plugins {highrank_plugins.__version__}")
+    if user_dir:
+        typer.echo(Path(highrank_plugins.__file__).parent.resolve())
+    if version or user_dir:
+        raise typer.Exit
 
 
 def main() -> None:
@@ -311,7 +283,13 @@ def main() -> None:
         try:
             code = typer.main.get_command(app).main(prog_name="highrank", standalone_mode=False)
         except _UsageError as error:
-            code = _say_usage(error)
+            code = 2
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()
+            else:
+                path = error.ctx.command_path if error.ctx else "highrank"
+                said = error.format_message().removesuffix(".")
+                typer.echo(f"{path}: {said}; see {path} --help", err=True)
         except typer.Abort:
             code = 1
         finally:
@@ -323,14 +301,3 @@ def main() -> None:
         typer.echo(f"highrank: {explained(error)}", err=True)
         leave(2)
     sys.exit(code or 0)
-
-
-def _say_usage(error: Any) -> int:
-    """Say in one line which option is wrong, or print the help of a group alone; return 2."""
-    if type(error).__name__ == "NoArgsIsHelpError":
-        error.show()
-    else:
-        path = error.ctx.command_path if error.ctx else "highrank"
-        said = error.format_message().removesuffix(".")
-        typer.echo(f"{path}: {said}; see {path} --help", err=True)
-    return 2

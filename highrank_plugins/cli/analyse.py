@@ -8,6 +8,11 @@ import typer
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Checkpoint, Data, UserDir, names, report
 from highrank_plugins.common.blocks import BlockOptions, option
+from highrank_plugins.common.files import plain, read_json, write_json, write_text
+from highrank_plugins.common.formatting import Lines
+from highrank_plugins.common.names import distinct_names
+from highrank_plugins.common.provenance import typed_command
+from highrank_plugins.reports import plots
 
 if TYPE_CHECKING:
     from highrank_plugins.inference.collector import Collector, Processes
@@ -39,9 +44,7 @@ def card(
     data: Annotated[
         str | None, typer.Argument(help="Binarised data to predict (default: weights only).")
     ] = None,
-    output: Path | None = option(
-        None, "HTML file to write (default: CHECKPOINT with the ending .html)."
-    ),
+    output: Path | None = option(None, "HTML file (default: CHECKPOINT with the ending .html)."),
     split: str = option("test", "Split of DATA to predict."),
     tokens: int = option(5000, "Use only the first N tokens.", ge=2),
     json: Path | None = option(None, "JSON file to write the numbers to."),
@@ -55,8 +58,6 @@ def card(
     needs neither network nor scripts. A section that does not apply to the model is left out.
     More in docs/howto/card.md.
     """
-    from highrank_plugins.common.files import plain, write_json, write_text
-    from highrank_plugins.common.provenance import typed_command
     from highrank_plugins.reports.card.gather import make_card
     from highrank_plugins.reports.card.page import render
 
@@ -73,9 +74,7 @@ def collect(
     data: Data,
     *,
     output: Path = option(..., "Folder for the .npy files."),
-    what: str = option(
-        "log_probs,features,targets", "Quantities to write: log_probs, logits, features, targets."
-    ),
+    what: str = option("log_probs,features,targets", "Quantities to write; also logits."),
     settings: TextSettings,
     user_dir: UserDir = None,
 ) -> None:
@@ -86,22 +85,20 @@ def collect(
     The files have one row per token and can be memory-mapped. Under torchrun each process takes a
     part of the text.
     """
-    from highrank_plugins.inference.collector import started
-    from highrank_plugins.inference.on_disk import write_collection
+    from highrank_plugins.inference.collector import started, write_collection
 
     with started() as processes:
         quantities = names("--what", what)
         collector = settings.collector(checkpoint, data, processes)
         done = write_collection(collector, output, quantities)
-        if processes.rank == 0:
-            report(done, None)
+    if processes.rank == 0:
+        report(done)
 
 
 def spectra(
     results: Annotated[list[Path], "Results of `highrank measure spectrum --output NAME.json`."],
     curve: Literal["relative", "cumulative"] = option(
-        "relative",
-        "Curve of --plot: σᵢ/σ₁ over i, or the share of singular values up to each σᵢ/σ₁.",
+        "relative", "Curve of --plot: σᵢ/σ₁ over i, or the share of singular values up to each."
     ),
     linear: int | None = option(None, "Plot the first N relative values on linear axes.", ge=2),
     output: Path | None = option(None, "JSON file to write the result to."),
@@ -114,11 +111,7 @@ def spectra(
     The plot shows the relative singular values, as figure 7 of Parthiban et al. 2021 does with
     --linear 500, or as figure 1 of Yang et al. 2018 does with --curve cumulative.
     """
-    from highrank_plugins.common.formatting import Lines
-    from highrank_plugins.common.names import distinct_names
-    from highrank_plugins.reports.plots import check_plot, draw
-
-    check_plot(plot)
+    plots.check_plot(plot)
     if linear is not None and curve != "relative":
         raise ValueError("--linear draws relative values; leave --curve out")
     read = dict(zip(distinct_names(results), map(_spectrum, results), strict=True))
@@ -126,17 +119,16 @@ def spectra(
     report({"models": models}, output)
     if plot is None:
         return
-    curves: dict[str, Any] = {}
-    for name, (numbers, values) in read.items():
-        label = f"{name} (rank {numbers['press_rank']:,})"
-        places = range(1, len(values[:linear]) + 1)
-        curves[label] = places, values[:linear]
-        if curve == "cumulative":
-            curves[label] = values[::-1], [place / len(values) for place in places]
     axes, scale = ("index i of the singular value", "σᵢ / σ₁"), "linear" if linear else "loglog"
     if curve == "cumulative":
         axes, scale = ("σᵢ / σ₁", "share of the singular values up to it"), "linear"
-    draw(plot, Lines(curves, "Singular values of the log-probabilities", axes, scale))
+    curves: dict[str, Any] = {}
+    for name, (numbers, values) in read.items():
+        places = range(1, len(values[:linear]) + 1)
+        shares = values[::-1], [place / len(values) for place in places]
+        label = f"{name} (rank {numbers['press_rank']:,})"
+        curves[label] = shares if curve == "cumulative" else (places, values[:linear])
+    plots.draw(plot, Lines(curves, "Singular values of the log-probabilities", axes, scale))
 
 
 _NUMBERS = (
@@ -146,8 +138,6 @@ _NUMBERS = (
 
 def _spectrum(path: Path) -> tuple[dict[str, Any], list[float]]:
     """Return the numbers in a result of `measure spectrum`, and σᵢ/σ₁."""
-    from highrank_plugins.common.files import read_json
-
     try:
         written: dict[str, Any] = read_json(path)
         values = [float(value) for value in written["singular_values"]]

@@ -5,10 +5,14 @@ from typing import Annotated
 
 import typer
 
-from highrank_plugins.benchmarks.case import BenchSettings
+from highrank_plugins.benchmarks import rows
+from highrank_plugins.benchmarks.case import BenchSettings, check_device
+from highrank_plugins.benchmarks.estimate import Training, estimates_table, run_estimates
+from highrank_plugins.benchmarks.run import Benchmark, run_losses, run_models
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Changes, UserDir, echo_markdown, names, numbers
 from highrank_plugins.common.blocks import option
+from highrank_plugins.training.configuration import load
 
 PRESET = "Case or group of benchmarks/presets.yaml; may be repeated."
 
@@ -16,22 +20,16 @@ PRESET = "Case or group of benchmarks/presets.yaml; may be repeated."
 class LossSettings(BenchSettings):
     """Hold the losses to time, and their sizes: `highrank bench loss`."""
 
-    impl: str | None = option(
-        None,
-        "Implementations to time, separated by commas: ours (reference, chunked, fused, "
-        "cpp, triton, auto), naive (plain autograd), gathered (the target's log-probability "
-        "alone), compiled and gathered_compiled (both by torch.compile), plain_softmax, "
-        "linear_cross_entropy, liger, cce (default: naive, chunked, fused, cpp and "
-        "linear_cross_entropy).",
+    impl: str = option(
+        "naive,chunked,fused,cpp,linear_cross_entropy",
+        "Implementations to time: ours (reference, chunked, fused, cpp, triton, auto), naive "
+        "(plain autograd), gathered (the target's log-probability alone), compiled and "
+        "gathered_compiled (by torch.compile), plain_softmax, linear_cross_entropy, liger, cce.",
     )
     tokens: str | None = option(None, "Tokens N instead of the preset's, separated by commas.")
-    components: str | None = option(
-        None, "Components K instead of the preset's, separated by commas."
-    )
-    classes: str | None = option(None, "Classes M instead of the preset's, separated by commas.")
-    memory: str | None = option(
-        None, "Memory of a chunk in MiB, as --head-loss-memory; 0: the default."
-    )
+    components: str | None = option(None, "Components K, in the same way.")
+    classes: str | None = option(None, "Classes M, in the same way.")
+    memory: str | None = option(None, "Memory of a chunk in MiB, as --head-loss-memory.")
     reduction: str = option("sum", "sum or none.")
     head: str | None = option(None, "Structure instead of the preset's.")
     pointwise: str | None = option(None, "Pointwise function instead of the preset's.")
@@ -49,14 +47,11 @@ def loss(
 
     Times forward and backward passes together.
     """
-    from highrank_plugins.benchmarks.run import Benchmark, run_losses
-
     given = {name: getattr(settings, name) for name in ("reduction", "head", "pointwise")}
     changes = settings.changes(**given, user_dir=user_dir)
     sizes = {n: getattr(settings, n) for n in ("tokens", "components", "classes", "memory")}
     grid = {n: numbers(f"--{n}", text, int) for n, text in sizes.items() if text is not None}
-    default = "naive,chunked,fused,cpp,linear_cross_entropy"
-    implementations = names("--impl", settings.impl or default)
+    implementations = names("--impl", settings.impl)
     benchmark = Benchmark("loss", settings, echo_markdown)
     if run_losses(preset, implementations, changes, grid, benchmark):
         raise typer.Exit(1)
@@ -66,9 +61,7 @@ def train(
     *,
     preset: list[str] = option(["ui_strings_en_de"], PRESET),
     settings: BenchSettings,
-    model: list[str] | None = option(
-        None, "Arch and options in quotes, instead of the preset's; may be repeated."
-    ),
+    model: list[str] | None = option(None, "Arch and options in quotes; may be repeated."),
     generate: bool = option(False, "Time beam search of a batch instead of training."),
     user_dir: UserDir = None,
 ) -> None:
@@ -76,8 +69,6 @@ def train(
 
     Example: highrank bench train --preset ui_strings_en_de
     """
-    from highrank_plugins.benchmarks.run import Benchmark, run_models
-
     benchmark = Benchmark("generate" if generate else "train", settings, echo_markdown)
     if run_models(preset, model, settings.changes(user_dir=user_dir), benchmark):
         raise typer.Exit(1)
@@ -87,13 +78,9 @@ def estimate(
     file: Annotated[list[Path], "Configurations, conf/NAME.yaml."],
     change: Changes = None,
     devices: int = option(1, "Number of devices to train on.", ge=1),
-    efficiency: float = option(
-        1.0, "Share of its speed that each device keeps when several train together.", ge=0.01, le=1
-    ),
+    efficiency: float = option(1.0, "Share of speed that each of several keeps.", ge=0.01, le=1),
     price: float | None = option(None, "Price of a device per hour, in any currency.", ge=0),
-    batch: int | None = option(
-        None, "Tokens of the measured step (default: the file's max_tokens).", ge=1
-    ),
+    batch: int | None = option(None, "Tokens of the measured step (default: max_tokens).", ge=1),
     dtype: str = option("float32", "float64, float32, bfloat16 or float16."),
     device: str = option("cpu", "cpu, cuda or cuda:N."),
     repeats: int = option(7, "Timed repetitions.", ge=1),
@@ -105,12 +92,7 @@ def estimate(
 
     Measures one step on this machine and extrapolates.
     """
-    from highrank_plugins.training.configuration import load
-
-    loaded = {str(path): load(path, change) for path in file}  # before torch, which takes seconds
-    from highrank_plugins.benchmarks.case import check_device
-    from highrank_plugins.benchmarks.estimate import Training, estimates_table, run_estimates
-
+    loaded = {str(path): load(path, change) for path in file}
     check_device(device)
     trainings = [Training.of(name, settings, devices) for name, settings in loaded.items()]
     changes = {"dtype": dtype, "device": device}
@@ -126,11 +108,8 @@ def table(csv: Annotated[list[Path], "CSV files of --csv."]) -> None:
 
     Example: highrank bench table losses.csv
     """
-    from highrank_plugins.benchmarks.rows import read_csv
-    from highrank_plugins.benchmarks.rows import table as as_table
-
-    files = [read_csv(path) for path in csv]
-    pages = (f"{rows[0].machine}\n\n{as_table(rows)}" for rows in files)
+    files = [rows.read_csv(path) for path in csv]
+    pages = (f"{file[0].machine}\n\n{rows.table(file)}" for file in files)
     echo_markdown("\n".join(pages), nl=False)
 
 

@@ -2,20 +2,35 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-import typer
-
-from highrank_plugins.cli import make_group
-from highrank_plugins.cli.options import Data, UserDir, names, numbers, print_tables
+from highrank_plugins.analysis.statistics import PlannedTest, Summary, summarise
+from highrank_plugins.cli.options import (
+    Data,
+    UserDir,
+    names,
+    numbers,
+    print_or_write,
+    print_tables,
+    refuse_idle,
+)
 from highrank_plugins.common.blocks import BlockOptions, option
+from highrank_plugins.common.files import write_json
 from highrank_plugins.common.names import flag
+from highrank_plugins.reports import comparisons, plots
+from highrank_plugins.reports.tables import to_markdown
+from highrank_plugins.results import comparison, doubts, perplexity, summary
+from highrank_plugins.results.record import (
+    DIVERGED,
+    UNFAIR,
+    load_record,
+    make_record,
+    read_training,
+    study_problems,
+)
 from highrank_plugins.studies.definition import RaceSettings
-
-if TYPE_CHECKING:
-    from highrank_plugins.analysis.statistics import PlannedTest
-    from highrank_plugins.reports.tables import Table
-    from highrank_plugins.results.comparison import Compared, ComparedSystem
+from highrank_plugins.studies.table import held_by_study
+from highrank_plugins.training.configuration import load
 
 Format = Literal["terminal", "markdown", "latex", "csv"]
 
@@ -23,37 +38,24 @@ Format = Literal["terminal", "markdown", "latex", "csv"]
 class CompareOptions(BlockOptions):
     """Say what is compared with what, and how it is shown."""
 
-    metric: str | None = option(
-        None, "Metric to test (default: sacrebleu, or else test_perplexity)."
-    )
+    metric: str | None = option(None, "Metric to test (default: sacrebleu or test_perplexity).")
     baseline: str | None = option(None, "System to test against (default: softmax).")
-    test: Literal["student", "welch"] = option(
-        "student", "t-test with equal variances (student, as in the papers) or any (welch)."
-    )
-    alpha: float = option(
-        0.05, "Significance level of bold numbers, after Holm's adjustment.", ge=1e-9, le=0.5
-    )
-    columns: str | None = option(
-        None, "Further metrics to show, separated by commas (default: all known)."
-    )
+    test: Literal["student", "welch"] = option("student", "t-test of equal or of any variances.")
+    alpha: float = option(0.05, "Level of bold numbers, after Holm's adjustment.", ge=1e-9, le=0.5)
+    columns: str | None = option(None, "Further metrics, separated by commas (default: all known).")
     paper: str | None = option(None, "Paper to test our scores against, e.g. yang2019.")
     task: str | None = option(None, "Recipe whose published scores these are, e.g. ptb.")
     runs: bool = option(False, "Print a row for each record, and test nothing.")
     all_tests: bool = option(False, "Also print effects and p-values, as CSV always does.")
-    format: Format | None = option(
-        None, "Format of the table (default: terminal on a terminal, else markdown)."
-    )
+    format: Format | None = option(None, "Format (default: terminal on a terminal, else markdown).")
     plot: Path | None = option(None, "Also draw the metric over --x (.png, .svg, .pdf).")
     x: str | None = option(
         None,
-        "Horizontal axis of --plot: parameters (default), words_per_second (default for records "
-        "without parameters), a metric, or an option of train. With --y, the first metric of "
-        "the correlation (default: test_rank).",
+        "Horizontal axis of --plot: parameters (default), words_per_second (default without "
+        "them), a metric, or an option of train. With --y: the first metric (default: test_rank).",
     )
     y: str | None = option(None, "Correlate this metric with --x over models, and test nothing.")
-    within: str | None = option(
-        None, "Use only the models whose --y lies in LOW,HIGH, e.g. 56.6,57.6."
-    )
+    within: str | None = option(None, "Use only models whose --y lies in LOW,HIGH: 56.6,57.6.")
     output: Path | None = option(None, "File for the table (default, and -: print it).")
 
 
@@ -75,74 +77,59 @@ def compare(records: _Records, options: CompareOptions) -> None:
     different revisions of the code. With --y the seeds of a configuration are one point, since they
     are not independent of each other.
     """
-    from highrank_plugins.analysis.statistics import PlannedTest
-    from highrank_plugins.reports.comparisons import comparison_tables, runs_table
-    from highrank_plugins.reports.plots import check_plot, draw, study_figures
-
     all_tests = options.all_tests or options.format == "csv"
-    check_plot(options.plot)
+    plots.check_plot(options.plot)
     given = [str(path) for path in records if "=" in str(path) and not path.exists()]
     kind = "--runs" if options.runs else "--y" if options.y else "numbers" if given else ""
     _refuse_idle(kind, options)
     if given and len(given) < len(records):
         raise ValueError(f"{given[0]}: give records or numbers, not both")
     if options.runs:
-        tables = [runs_table(records)]
+        tables = [comparisons.runs_table(records)]
     elif options.y:
-        tables = [_correlation(records, options.x or "test_rank", options.y, options)]
+        x = options.x or "test_rank"
+        tables = [comparisons.correlation_table(records, x, options.y, _range(options.within))]
+        if options.plot is not None:
+            plots.draw(options.plot, plots.correlation_figure(records, x, options.y))
     elif given:
-        compared = _compared_values(given, options.metric, PlannedTest(options.test), options.alpha)
-        tables = comparison_tables(compared, all_tests=all_tests)
+        tables = comparisons.comparison_tables(_values(given, options), all_tests=all_tests)
     else:
         compared = _compared(records, options)
         if options.plot is not None:
-            draw(options.plot, *study_figures(compared, options.x))
+            plots.draw(options.plot, *plots.study_figures(compared, options.x))
         judged = None if options.paper is None else (options.paper, options.task)
-        tables = comparison_tables(compared, paper=judged, all_tests=all_tests)
+        tables = comparisons.comparison_tables(compared, paper=judged, all_tests=all_tests)
     print_tables(tables, options.output, options.format)
 
 
-_MAY_BE_IDLE = "metric baseline columns paper plot x y within task".split()
+_TABLE = {"format", "output"}
+# kind of comparison → the options that change it
+_USED = {
+    "--runs": {"runs", *_TABLE},
+    "--y": {"plot", "x", "y", "within", *_TABLE},
+    "numbers": {"metric", "test", "alpha", "all_tests", *_TABLE},
+}
+_NEEDS = {"task": "paper", "within": "y", "x": "plot"}
 
 
 def _refuse_idle(kind: str, options: CompareOptions) -> None:
     """Refuse options that would change nothing in this kind of comparison."""
-    values = {flag(name): getattr(options, name) for name in _MAY_BE_IDLE}
-    given = {name: value for name, value in values.items() if value is not None}
-    used = {"--runs": (), "--y": ("--plot", "--x", "--y", "--within"), "numbers": ("--metric",)}
-    for name in given if kind else ():
-        if name not in used[kind]:
-            raise ValueError(f"{name} {given[name]}: changes nothing with {kind}; leave it out")
-    needs = {"--task": "--paper", "--within": "--y", "--x": "--plot"}
-    for name, needed in needs.items():
-        if name in given and not {needed, "--y"} & given.keys():
-            raise ValueError(
-                f"{name} {given[name]}: changes nothing without {needed}; add {needed}"
-            )
+    if kind:
+        refuse_idle(options, _USED[kind], f"with {kind}")
+    for name, needed in _NEEDS.items() if kind != "--y" else ():
+        value = getattr(options, name)
+        if value is not None and getattr(options, needed) is None:
+            need = flag(needed)
+            raise ValueError(f"{flag(name)} {value}: changes nothing without {need}; add {need}")
 
 
-def _correlation(records: list[Path], x: str, y: str, options: CompareOptions) -> "Table":
-    from highrank_plugins.reports.comparisons import correlation_table
-    from highrank_plugins.reports.plots import correlation_figure, draw
-
-    table = correlation_table(records, x, y, _range(options.within))
-    if options.plot is not None:
-        draw(options.plot, correlation_figure(records, x, y))
-    return table
-
-
-def _compared(records: list[Path], options: CompareOptions) -> "Compared":
+def _compared(records: list[Path], options: CompareOptions) -> comparison.Compared:
     """Compare records, and name the other runs of their studies that have none."""
-    from highrank_plugins.analysis.statistics import PlannedTest
-    from highrank_plugins.results.comparison import compare_records
-    from highrank_plugins.results.record import DIVERGED, UNFAIR, study_problems
-    from highrank_plugins.studies.table import held_by_study
-
     given = options.columns
     columns = names("--columns", given) if given else None if given is None else []
     problems = study_problems(records)
     diverged = [run.rpartition("-")[0] for run, why in problems.items() if why == DIVERGED]
-    compared = compare_records(
+    compared = comparison.compare_records(
         records, options.metric, options.baseline, PlannedTest(options.test), options.alpha,
         columns, dict.fromkeys(diverged, UNFAIR) | held_by_study(records),
     )  # fmt: skip
@@ -150,31 +137,23 @@ def _compared(records: list[Path], options: CompareOptions) -> "Compared":
     return replace(compared, notes=[*compared.notes, *missing])
 
 
-def _compared_values(
-    texts: list[str], metric: str | None, test: "PlannedTest", alpha: float
-) -> "Compared":
+def _values(texts: list[str], options: CompareOptions) -> comparison.Compared:
     """Compare systems, given as NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS, with the first."""
-    from highrank_plugins.analysis.statistics import Summary
-    from highrank_plugins.results.comparison import Compared, with_tests
-    from highrank_plugins.results.doubts import impossible
-
     if len(texts) < 2:
         raise ValueError(f"{', '.join(texts)}: give numbers of a baseline, then of other systems")
-    systems = list(map(_given, texts))
+    metric, systems = options.metric or "value", list(map(_given, texts))
     for one in systems:
         for value in one.given[:1] if isinstance(one.given, Summary) else one.given:
-            if wrong := impossible(metric or "value", value):
+            if wrong := doubts.impossible(metric, value):
                 raise ValueError(f"{one.name}: {wrong}")
     if len({system.name for system in systems}) < len(systems):
         raise ValueError("two systems have one name; give each its own")
-    compared = Compared(systems, [metric or "value"], systems[0].name, test, alpha)
-    return replace(compared, systems=with_tests(compared, systems))
+    test = PlannedTest(options.test)
+    compared = comparison.Compared(systems, [metric], systems[0].name, test, options.alpha)
+    return replace(compared, systems=comparison.with_tests(compared, systems))
 
 
-def _given(text: str) -> "ComparedSystem":
-    from highrank_plugins.analysis.statistics import Summary, summarise
-    from highrank_plugins.results.comparison import ComparedSystem
-
+def _given(text: str) -> comparison.ComparedSystem:
     name, equals, values = text.partition("=")
     if not (name and equals and values):
         raise ValueError(f"{text}: expected NAME=NUMBER,NUMBER,… or NAME=MEAN:SD:RUNS")
@@ -182,8 +161,8 @@ def _given(text: str) -> "ComparedSystem":
         if ":" in values:
             middle, sd, runs = values.split(":")
             found = summarise(Summary(float(middle), float(sd), int(runs)))
-            return ComparedSystem(name, given=found)
-        return ComparedSystem(name, given=[float(word) for word in values.split(",")])
+            return comparison.ComparedSystem(name, given=found)
+        return comparison.ComparedSystem(name, given=[float(word) for word in values.split(",")])
     except ValueError:
         raise ValueError(
             f"{text}: expected numbers separated by commas, or MEAN:SD:RUNS with an SD of 0 or "
@@ -230,55 +209,31 @@ def published(
     The table has a column for each kind of score: Markdown in a file, drawn on a terminal.
     docs/papers.md has every published number, with errata and tolerances.
     """
-    from highrank_plugins.reports.comparisons import published_table
-    from highrank_plugins.results.record import load_record
-
     ours = {str(path.parent): _numbers(load_record(path)) for path in results or []}
-    print_tables([published_table(task, ours)])
+    print_tables([comparisons.published_table(task, ours)])
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:
     """Return the metrics of a record, and parameters and seconds of an epoch where it has them."""
-    train, names = (
-        record.get("train", {}),
-        {"parameters": "parameters", "s/epoch": "seconds_per_epoch"},
-    )
-    costs = {heading: train.get(name) for heading, name in names.items()}
+    train = record.get("train", {})
+    costs = {"parameters": train.get("parameters"), "s/epoch": train.get("seconds_per_epoch")}
     return record["metrics"] | {name: cost for name, cost in costs.items() if cost is not None}
-
-
-def table(records: Annotated[list[Path], "Records of runs."]) -> None:
-    """Print a row for each record, as `highrank compare --runs`.
-
-    Example: highrank results table exp/*/results.json
-    """
-    compare(records, CompareOptions(runs=True))
 
 
 class RecordOptions(BlockOptions):
     """Name what a record is made from."""
 
-    scores: Path = option(
-        ..., "Scores of `highrank evaluate score`, or the folder of a model's evaluations."
-    )
+    scores: Path = option(..., "Scores of `highrank evaluate score`, or the folder of evaluations.")
     config: Path = option(..., "Configuration of `highrank train configure`.")
     training: Path = option(..., "The run's --save-dir, with command.sh and metrics.jsonl.")
     output: Path = option(..., "JSON file to write.")
-    finetuning: Path | None = option(
-        None, "The --save-dir of the finetuning run, if there was one."
-    )
+    finetuning: Path | None = option(None, "The --save-dir of the finetuning run, if any.")
     paired: Path | None = option(None, "The paired.json of `highrank evaluate score`.")
     summary: Path | None = option(None, "File for the summary (default: print it).")
-    samples: list[Path] | None = option(
-        None,
-        "Texts for samples in the summary: source, references, and the model's, in this order.",
-    )
+    samples: list[Path] | None = option(None, "Texts for samples: source, references, the model's.")
     data: Path | None = option(None, "Folder of the binarised data.")
     published: str | None = option(None, "Recipe whose published scores come first.")
-    generated: list[Path] | None = option(
-        None,
-        "Output of fairseq-generate for the ledger, as test.txt of split test; may be repeated.",
-    )
+    generated: list[Path] | None = option(None, "Outputs of fairseq-generate, such as test.txt.")
 
 
 def record(options: RecordOptions) -> None:
@@ -296,49 +251,33 @@ def record(options: RecordOptions) -> None:
     the results of its measures. It may have train.log. With --finetuning it also has
     before_finetuning_test.log and before_finetuning_valid.log, of the first run's checkpoint.
     """
-    from highrank_plugins.common.files import write_json, write_text
-    from highrank_plugins.reports.comparisons import published_table
-    from highrank_plugins.reports.tables import to_markdown
-    from highrank_plugins.results.summary import summary
-
     result = _record_of(options)
-    text = summary(result, options.samples or [])
+    text = f"{summary.summary(result, options.samples or [])}\n"
     write_json(options.output, result)
     if options.published is not None:
         ours = {str(options.output.parent): _numbers(result)}
-        text = f"{to_markdown([published_table(options.published, ours)])}\n{text}"
-    if options.summary is None:
-        typer.echo(text)
-    else:
-        write_text(options.summary, f"{text}\n")
+        text = f"{to_markdown([comparisons.published_table(options.published, ours)])}\n{text}"
+    print_or_write(text, options.summary)
 
 
 def _record_of(options: RecordOptions) -> dict[str, Any]:
-    from highrank_plugins.results import summary as summaries
-    from highrank_plugins.results.perplexity import dictionary
-    from highrank_plugins.results.record import make_record, read_training
-    from highrank_plugins.training.configuration import load
-
     data, scores = options.data, options.scores
     folders = list(filter(None, (options.training, options.finetuning)))
     settings = load(options.config)
-    found = summaries.read_scores(scores, options.finetuning is not None, data)
-    key = None if data is None else data / ".key"  # of the inputs, by a recipe's stage
-    counts = {}
+    found = summary.read_scores(scores, options.finetuning is not None, data)
+    key, counts, words = None, {}, None
     if data is not None:
-        target = settings.train.get("target_lang")
-        generated = options.generated or []
-        counts = summaries.run_ledger(data, folders, found, scores, generated, target)
+        if (inputs := data / ".key").is_file():  # by a recipe's stage
+            key = inputs.read_text(encoding="utf-8").strip()
+        words = perplexity.dictionary(data) if scores.is_dir() else None
+        generated, target = options.generated or [], settings.train.get("target_lang")
+        counts = summary.run_ledger(data, folders, found, scores, generated, target)
     return make_record(
         found,
         settings,
         *map(read_training, folders),
-        data=key.read_text(encoding="utf-8").strip() if key and key.is_file() else None,
-        vocabulary=dictionary(data) if data and scores.is_dir() else None,
+        data=key,
+        vocabulary=words,
         ledger=counts,
-        paired=None if options.paired is None else summaries.read_paired(options.paired),
+        paired=None if options.paired is None else summary.read_paired(options.paired),
     )
-
-
-# of records alone, for scripts
-results = make_group({}, {"table": table, "published": published})

@@ -10,29 +10,26 @@ from highrank_plugins.analysis.scored_text import Tokens
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import names
 from highrank_plugins.common.blocks import option
-from highrank_plugins.common.folders import whole_folder
+from highrank_plugins.common.files import SUMS, read_ledger, write_sums
+from highrank_plugins.common.folders import refuse_mixture, whole_folder
 from highrank_plugins.common.processes import usable_cores
-from highrank_plugins.data.corpora import CorpusOptions
-from highrank_plugins.data.parallel import Rules
-from highrank_plugins.data.pieces import PieceSettings
+from highrank_plugins.common.text_lines import NO_EMPTY_LINES, byte_lines, check_texts, counts_of
+from highrank_plugins.data import binarising, corpus_files, parallel
+from highrank_plugins.data.archives import extract
+from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
+from highrank_plugins.data.own_files import choose_size
+from highrank_plugins.data.own_text import OwnText
+from highrank_plugins.data.pieces import PieceSettings, split_texts
 
-Pair = Annotated[str, typer.Option(help="SOURCE,TARGET.")]
-Processes = Annotated[
-    int | None,
-    typer.Option(min=1, help="Number of processes. [default: number of cores]", show_default=False),
-]
+PROCESSES = option(None, "Number of processes (default: number of cores).", ge=1)
 
 
 def fetch(
     file: Annotated[Path, "A recipe's corpus.yaml."],
     folder: Annotated[Path, "Folder for the files and checksums.txt."],
-    unpack: Path | None = option(
-        None, "New folder to unpack into: all files, or only those of a block texts."
-    ),
+    unpack: Path | None = option(None, "New folder to unpack all files or texts into."),
     texts: bool = option(False, "Only print the paths of the unpacked text in FOLDER."),
-    ledger: Path | None = option(
-        None, "File that records unpublished checksums. [FOLDER/checksums.txt]"
-    ),
+    ledger: Path | None = option(None, "File for unpublished checksums. [FOLDER/checksums.txt]"),
     offline: bool = option(False, "Check existing files only; a missing file is an error."),
 ) -> None:
     """Fetch, check and unpack the files of a corpus.
@@ -42,9 +39,6 @@ def fetch(
     Resumes an interrupted download. A file that exists is only checked. An archive with entries
     that would escape the folder is refused.
     """
-    from highrank_plugins.data import corpus_files, parallel
-    from highrank_plugins.data.archives import extract
-
     corpus = corpus_files.read_corpus(file)
     if texts:
         for name in sorted(parallel.texts_of(corpus, file).names()):
@@ -66,8 +60,9 @@ def clean_texts(
     file: Annotated[Path, "A recipe's corpus.yaml, with a block texts."],
     folder: Annotated[Path, "Folder with the unpacked text."],
     output: Annotated[Path, "Folder for {train,valid,test}.LANGUAGE."],
-    languages: Pair,
-    rules: Rules,
+    *,
+    languages: str = option(..., "SOURCE,TARGET."),
+    rules: parallel.Rules,
 ) -> None:
     """Clean the training text of a parallel corpus.
 
@@ -75,13 +70,10 @@ def clean_texts(
 
     Prints how many sentence pairs were dropped and why, and writes it to cleaning.json.
     """
-    from highrank_plugins.data import parallel
-    from highrank_plugins.data.corpus_files import read_corpus
-
     pair = language_pair(languages)
     with whole_folder(output, folder) as new:
         parallel.refuse_other_languages(output, pair)
-        texts = parallel.texts_of(read_corpus(file), file)
+        texts = parallel.texts_of(corpus_files.read_corpus(file), file)
         for line in parallel.prepare_texts(texts, folder, new, pair, rules):
             typer.echo(line)
 
@@ -106,14 +98,6 @@ def check_text(
     Takes any number of files. Also refuses lines of more than 1,000 words, NUL, CR, byte order
     marks and words that fairseq reserves.
     """
-    from highrank_plugins.common.folders import refuse_mixture
-    from highrank_plugins.common.text_lines import (
-        NO_EMPTY_LINES,
-        byte_lines,
-        check_texts,
-        counts_of,
-    )
-
     for file in files:
         refuse_mixture(file.parent)
     check_texts(files, NO_EMPTY_LINES)
@@ -131,7 +115,7 @@ def pieces(
     *,
     languages: str = option(..., "Languages, separated by commas."),
     settings: PieceSettings,
-    processes: Processes = None,
+    processes: int | None = PROCESSES,
 ) -> None:
     """Learn pieces (BPE), and write all text as pieces.
 
@@ -139,12 +123,9 @@ def pieces(
 
     Learns from the training text alone.
     """
-    from highrank_plugins.data.parallel import refuse_other_languages
-    from highrank_plugins.data.pieces import split_texts
-
     named = names("--languages", languages)
     with whole_folder(output, text) as new:  # created before the work
-        refuse_other_languages(output, named)
+        parallel.refuse_other_languages(output, named)
         for line in split_texts(text, new, named, settings, processes or usable_cores()):
             typer.echo(line)
 
@@ -152,8 +133,8 @@ def pieces(
 def binarise(
     pieces: Annotated[Path, "Directory with {train,valid,test}.LANGUAGE."],
     output: Annotated[Path, "Directory for the binarised data."],
-    languages: Annotated[str, typer.Option(help="SOURCE,TARGET, or that of a language model.")],
-    processes: Processes = None,
+    languages: str = option(..., "SOURCE,TARGET, or that of a language model."),
+    processes: int | None = PROCESSES,
 ) -> None:
     """Binarise text faster than fairseq-preprocess.
 
@@ -162,8 +143,6 @@ def binarise(
     Writes the same bytes as fairseq-preprocess --joined-dictionary. The training text decides the
     dictionary. One language: data for a language model, as of --only-source --padding-factor 1.
     """
-    from highrank_plugins.data import binarising
-
     named = language_pair(languages) if "," in languages else (languages,)
     with whole_folder(output, pieces) as new:
         workers = processes or usable_cores()
@@ -194,14 +173,10 @@ def own_text(
 
     Prints the options of the size; what it reads and leaves out is said on standard error.
     """
-    from highrank_plugins.data.own_files import choose_size
-    from highrank_plugins.data.own_text import Choices, OwnText
-
     if bool(source) != bool(target):
         raise ValueError("--source and --target: give both for a translator, none for other text")
     endings = (source, target) if source and target else ("txt",)
-    own = OwnText(text, Choices(endings, order == "stream", overlap, limit, units == "words",
-                                bleu_tokens))  # fmt: skip
+    own = OwnText(text, endings, order == "stream", overlap, limit, units == "words", bleu_tokens)
     say = partial(typer.echo, err=True)
     for line in own.take(output):
         if output is None:  # else it has been said
@@ -231,9 +206,6 @@ def lm_corpus(
 
     Compares the counts of lines and words with the published ones.
     """
-    from highrank_plugins.common.files import SUMS, read_ledger, write_sums
-    from highrank_plugins.data.corpora import prepare_corpus
-
     with whole_folder(output, data) as new:
         for line in prepare_corpus(name, data, new, options):
             typer.echo(line)
@@ -243,10 +215,5 @@ def lm_corpus(
 
 data = make_group(
     {"clean-texts": clean_texts, "pieces": pieces, "binarise": binarise},
-    {
-        "fetch": fetch,
-        "check-text": check_text,
-        "own-text": own_text,
-        "lm-corpus": lm_corpus,
-    },
+    {"fetch": fetch, "check-text": check_text, "own-text": own_text, "lm-corpus": lm_corpus},
 )

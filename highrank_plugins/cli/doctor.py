@@ -1,16 +1,23 @@
-"""Provide `highrank doctor`: versions, devices, missing packages and remedies."""
+"""Provide `highrank doctor`: versions, devices, missing packages; it tries kernels and a disk."""
 
+import errno
+import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from importlib import metadata
 from importlib.util import find_spec
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from packaging.requirements import Requirement
@@ -18,7 +25,10 @@ from packaging.version import Version
 
 import highrank_plugins
 from highrank_plugins.common.blocks import option
+from highrank_plugins.common.files import flush, link_whole
+from highrank_plugins.common.folders import locked
 from highrank_plugins.common.processes import memory_gib, python, usable_cores
+from highrank_plugins.common.user_error import UserError
 
 PROJECT = "highrank_plugins"
 SETUP = "run: bash scripts/setup.sh"
@@ -36,13 +46,10 @@ for name in sys.argv[1:]:
 _REGISTERS = "sys.modules[name].register()"
 
 
-_Folder = Annotated[
-    Path | None, typer.Argument(help="With --faults: a folder on the disk to try (default: .).")
-]
-
-
 def doctor(
-    folder: _Folder = None,
+    folder: Annotated[
+        Path | None, typer.Argument(help="With --faults: a folder on the disk (default: .).")
+    ] = None,
     faults: bool = option(False, "Try what saves need from the disk of FOLDER."),
     numbers: bool = option(False, "Repeat training runs, and compare their numbers."),
     kernels: bool = option(False, "Compare the compiled loss kernels with torch's."),
@@ -78,12 +85,9 @@ def doctor(
     elif kernels:
         lines, is_well = try_kernels()
     elif faults:
-        from highrank_plugins.cli.disk_faults import try_faults
-
         lines, is_well = try_faults(folder or Path())
     else:
-        found, problems = diagnose()
-        lines, is_well = [*found, *(problems or ["Nothing required is missing."])], not problems
+        lines, is_well = diagnose()
     typer.echo("\n".join(lines))
     raise typer.Exit(0 if is_well else 1)
 
@@ -95,24 +99,24 @@ def try_kernels() -> tuple[list[str], bool]:
     from highrank_plugins.heads import build_head
     from highrank_plugins.losses import targets, trust
 
-    layers: list[tuple[str, dict[str, Any]]] = [("softmax", {}), ("mos", {"components": 4})]
-    layers += [("mixtape", {"components": 4, "frequent_classes": range(CLASSES // 2)})]
+    tree: dict[str, Any] = {"components": 4, "frequent_classes": range(CLASSES // 2)}
+    layers = [("softmax", {}), ("mos", {"components": 4}), ("mixtape", tree)]
     cases = [(layer, {**o, "pointwise": f}) for layer, o in layers for f in FUNCTIONS]
-    cases += [("mos", {"components": 15}), ("mixtape", {**layers[-1][1], "components": 8})]
+    cases += [("mos", {"components": 15}), ("mixtape", {**tree, "components": 8})]
     kinds = [("cpp", "cpu", torch.float32)]
     if torch.cuda.is_available():
         dtypes = (torch.bfloat16, torch.float16, torch.float32)
         kinds += [("triton", "cuda", dtype) for dtype in dtypes]
     trust.forget()
-    kinds_of_target: tuple[dict[str, Any], ...] = ({}, {"label_smoothing": 0.1}, {"weights": True})
-    for (impl, device, dtype), (layer, options), kind in product(kinds, cases, kinds_of_target):
+    targets_of = ("classes", "smoothed", "weights")
+    for (impl, device, dtype), (layer, options), kind in product(kinds, cases, targets_of):
         head = build_head(layer, num_classes=CLASSES, feature_dim=8, **options).to(device, dtype)
         features = torch.ones(2, 8, device=device, dtype=dtype, requires_grad=True)
-        target: Any = torch.tensor([0, 1], device=device)
-        if "weights" in kind:
-            target, kind = targets.labels(target), {}
+        classes = torch.tensor([0, 1], device=device)
+        target = targets.labels(classes) if kind == "weights" else classes
+        smoothing = 0.1 if kind == "smoothed" else 0.0
         with suppress(trust.Untrusted):
-            head.nll(features, target, impl=impl, reduction="sum", **kind)
+            head.nll(features, target, impl=impl, reduction="sum", label_smoothing=smoothing)
     lines = []
     for (_, name), (found, error, allowed) in trust.verdicts.items():
         verdict, wrong = ("right", []) if found == trust.RIGHT else ("WRONG", [f"       {found}"])
@@ -120,13 +124,12 @@ def try_kernels() -> tuple[list[str], bool]:
     return lines, all(found == trust.RIGHT for found, *_ in trust.verdicts.values())
 
 
-def diagnose() -> tuple[list[str], list[str]]:
-    """Return lines about this machine and its packages, and lines about the problems."""
+def diagnose() -> tuple[list[str], bool]:
+    """Return lines about this machine, its packages and what is wrong, and whether all is well."""
     packages = check_packages()
     version, free = platform.python_version(), shutil.disk_usage(Path.cwd()).free
     problems = [f"{package.name}: {package.problem}" for package in packages if package.problem]
-    if unsupported := python_problem(version):
-        problems.insert(0, unsupported)
+    problems = [*filter(None, [python_problem(version)]), *problems]
     has_torch = any(p.name == "torch" and p.version and not p.problem for p in packages)
     rows = [
         ("python", f"{version}  {sys.executable}"),
@@ -138,7 +141,8 @@ def diagnose() -> tuple[list[str], list[str]]:
     ]
     lines = [f"{name:<18}{value}" for name, value in rows]
     lines += [f"note     {package.name}: {package.note}" for package in packages if package.note]
-    return lines, [f"PROBLEM  {problem}" for problem in problems]
+    wrong = [f"PROBLEM  {problem}" for problem in problems] or ["Nothing required is missing."]
+    return [*lines, *wrong], not problems
 
 
 def _devices() -> list[tuple[str, str]]:
@@ -150,21 +154,18 @@ def _devices() -> list[tuple[str, str]]:
     kernels, cuda = library(), torch.cuda
     names = list(map(cuda.get_device_name, range(cuda.device_count())))
     devices = f"{len(names)} (CUDA {torch.version.cuda}): {', '.join(names)}"
-    has_triton = find_spec("triton") is not None
     return [
         ("CUDA devices", devices if names else "none: everything runs on the CPU"),
-        ("triton", "yes" if has_triton else "no (only for GPU kernels)"),
+        ("triton", "yes" if find_spec("triton") else "no (only for GPU kernels)"),
         ("CPU kernels", str(kernels) if isinstance(kernels, Unavailable) else kernels._name),
     ]
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(NamedTuple):
     """Describe an installed requirement: a `problem` must be repaired, a `note` need not."""
 
     name: str
     version: str | None
-    pinned: str | None
     problem: str | None = None
     note: str | None = None
 
@@ -175,35 +176,29 @@ def check_packages() -> list[Package]:
     Imports happen in another process: a broken package may raise anything, or crash.
     """
     pins = pinned_versions()
-    needed = [r for r in map(Requirement, metadata.requires(PROJECT) or []) if _is_needed(r)]
     has_fairseq = sys.version_info < (3, 13)
-    packages = [find(requirement, pins.get(requirement.name.lower())) for requirement in needed]
-    names = {
-        _IMPORT_NAMES.get(name := package.name.lower(), name.replace("-", "_")): package
-        for package in packages
-        if package.problem is None
-    }
-    tried = subprocess.run(
-        python("-c", _IMPORTS + _REGISTERS * has_fairseq, *names, PROJECT),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    broken = names.get((tried.stdout.split() or [""])[-1]) if tried.returncode else None
+    packages = [
+        find(needed, pins.get(needed.name.lower()))
+        for needed in map(Requirement, metadata.requires(PROJECT) or [])
+        if needed.marker is None or needed.marker.evaluate({"extra": ""})
+    ]
+    whole = [package.name.lower() for package in packages if not package.problem]
+    names = [_IMPORT_NAMES.get(name, name.replace("-", "_")) for name in whole]
+    program = _IMPORTS + _REGISTERS * has_fairseq
+    words = python("-c", program, *names, PROJECT)
+    tried = subprocess.run(words, capture_output=True, text=True)
     reason = (tried.stderr.strip().splitlines() or [f"exit status {tried.returncode}"])[-1]
-    if broken is not None:
-        problem = f"cannot be imported ({reason}); {SETUP}"
-        packages = [replace(p, problem=problem) if p is broken else p for p in packages]
+    last = (tried.stdout.split() or [""])[-1]
+    if tried.returncode and last in names:
+        broken, problem = whole[names.index(last)], f"cannot be imported ({reason}); {SETUP}"
+        packages = [
+            p._replace(problem=problem) if p.name.lower() == broken else p for p in packages
+        ]
     if any(package.problem for package in packages):
         return packages
     failed = f"cannot register with fairseq: {reason}" if tried.returncode else None
     alone = None if has_fairseq else "fairseq has no build for this Python; the layers work alone"
-    return [*packages, Package(PROJECT, highrank_plugins.__version__, None, failed, alone)]
-
-
-def _is_needed(requirement: Requirement) -> bool:
-    """Return whether this Python needs it, not only an extra."""
-    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    return [*packages, Package(PROJECT, highrank_plugins.__version__, failed, alone)]
 
 
 def find(requirement: Requirement, pinned: str | None) -> Package:
@@ -212,14 +207,13 @@ def find(requirement: Requirement, pinned: str | None) -> Package:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Package(name, None, pinned, problem=f"missing; {SETUP}")
+        return Package(name, None, f"missing; {SETUP}")
     if not requirement.specifier.contains(version, prereleases=True):
-        problem = f"{version} is outside {requirement.specifier}; {SETUP}"
-        return Package(name, version, pinned, problem)
+        return Package(name, version, f"{version} is outside {requirement.specifier}; {SETUP}")
     # 2.13.0+cpu counts as the pinned 2.13.0
     differs = pinned is not None and Version(version).public != pinned
     note = f"{version} is installed, {pinned} was tested; {SETUP}" if differs else None
-    return Package(name, version, pinned, note=note)
+    return Package(name, version, note=note)
 
 
 def python_problem(version: str) -> str | None:
@@ -228,8 +222,7 @@ def python_problem(version: str) -> str | None:
     if Requirement(f"python{supported}").specifier.contains(version, prereleases=True):
         return None
     return (
-        f"Python {version} is not {supported}: create .venv with Python 3.11 or 3.12 "
-        f"(PYTHON=…; {SETUP})"
+        f"Python {version} is not {supported}: create .venv with 3.11 or 3.12 (PYTHON=…; {SETUP})"
     )
 
 
@@ -239,3 +232,119 @@ def pinned_versions(name: str = "pinned.txt") -> dict[str, str]:
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     pairs = (line.split("==") for line in lines if "==" in line and not line.startswith("#"))
     return {name.lower(): version.strip() for name, version in pairs}
+
+
+# what --faults tries
+_RENAMES, _BYTES = 300, 100_000
+_ELSEWHERE = "Save to another file system: checkpoints may be lost on this one"
+
+
+class Finding(NamedTuple):
+    """Say whether a training run survives a fault on a disk, and what to do."""
+
+    survived: bool
+    details: str
+    advice: str = ""
+
+
+def try_faults(folder: Path) -> tuple[list[str], bool]:
+    """Return a line for each fault on the disk of a folder, and whether runs survive them all."""
+    # a scheduler's signal removes processes and files
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    lines, survived = [], True
+    for name, fault in FAULTS.items():
+        with TemporaryDirectory(prefix=".highrank-faults-", dir=folder.resolve()) as inner:
+            try:
+                found = fault(Path(inner))
+            except OSError as error:
+                found = Finding(False, str(error), _ELSEWHERE)
+        verdict = "survived" if found.survived else "FAILED"
+        lines.append(f"{verdict:<10}{name:<28}{'. '.join(filter(None, found[1:]))}")
+        survived = survived and found.survived
+    return lines, survived
+
+
+def start_twice(folder: Path) -> Finding:
+    """Lock a folder as a training run does, try again, and again after the holder is killed."""
+    with locked(folder) as is_locked:
+        two_can = _another_can_lock(folder)
+    advice = "Start one training run at a time in a --save-dir here, or mount with locks"
+    advice += " (Lustre: -o flock; NFS: without nolock)"
+    if not is_locked:
+        return Finding(False, "no process could lock the folder", advice)
+    if two_can:
+        return Finding(False, "a second process could lock the folder as well", advice)
+    if not (_another_can_lock(folder) and _another_can_lock(folder)):
+        return Finding(False, "the lock of a killed process remains", advice)
+    advice = "This does not test two machines: start a training run on each; one must be refused"
+    return Finding(True, "the second is refused; a killed one leaves no lock", advice)
+
+
+def _another_can_lock(folder: Path) -> bool:
+    """Whether another process can lock a folder; it is killed while it holds the lock."""
+    process = get_context("fork").Process(target=_lock_and_die, args=(folder,))
+    process.start()
+    process.join()
+    return process.exitcode == -signal.SIGKILL
+
+
+def _lock_and_die(folder: Path) -> None:
+    with suppress(UserError), locked(folder) as is_locked:
+        if is_locked:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def replace_while_reading(folder: Path) -> Finding:
+    """Rename files onto one name while it is read: it must always be a whole one."""
+    target, part = folder / "name", folder / "name.tmp"
+    target.write_bytes(bytes(_BYTES))
+
+    def rename() -> None:
+        for number in range(_RENAMES):
+            part.write_bytes(bytes([number % 256]) * _BYTES)
+            os.replace(part, target)
+
+    seen = Counter[str]()
+    with ThreadPoolExecutor(1) as pool:
+        renames = pool.submit(rename)
+        while not renames.done():
+            try:
+                content = target.read_bytes()
+            except OSError as error:
+                # network disks report this error for a file that was replaced while open
+                seen["missing"] += error.errno != errno.ESTALE
+                continue
+            is_whole = len(content) == _BYTES and content.count(content[:1]) == _BYTES
+            seen["whole" if is_whole else "torn"] += 1
+    renames.result()
+    if seen["missing"] or seen["torn"]:
+        found = f"{seen['missing']} times missing, {seen['torn']} times torn"
+        return Finding(False, f"{found} in {seen.total()} reads", _ELSEWHERE)
+    return Finding(True, f"{_RENAMES} renames, {seen['whole']} reads: always a whole file")
+
+
+def flush_and_link(folder: Path) -> Finding:
+    """Flush a file and the names in its folder, and give it a second name, as saves do."""
+    first, second = folder / "first", folder / "second"
+    began = time.monotonic()
+    first.write_bytes(bytes(_BYTES))
+    flush(first)
+    flush(folder)
+    flushed = f"a flush takes {1000 * (time.monotonic() - began):.0f} ms"
+    link_whole(first, second)
+    first.unlink()
+    if second.read_bytes() != bytes(_BYTES):
+        return Finding(False, "the file under its second name differs", _ELSEWHERE)
+    try:
+        os.link(second, folder / "third")
+    except OSError:
+        advice = "Each save copies the checkpoint: plan for three times the disk space"
+        return Finding(True, f"{flushed}; hard links: no", advice)
+    return Finding(True, f"{flushed}; hard links: yes")
+
+
+FAULTS = {
+    "two runs in one folder": start_twice,
+    "rename over a file in use": replace_while_reading,
+    "flushes and links": flush_and_link,
+}

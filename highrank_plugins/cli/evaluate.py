@@ -1,32 +1,38 @@
-"""Provide `highrank evaluate …`: from a checkpoint to translations and scores."""
+"""Provide `highrank evaluate …` and `translate`: from a model to translations and scores."""
 
 import json
+import re
+import shutil
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from tempfile import TemporaryDirectory
+from typing import Annotated, Literal
 
 import typer
 
+import highrank_plugins
 from highrank_plugins.analysis.scored_text import Tokens
 from highrank_plugins.cli import make_group
-from highrank_plugins.cli.options import Data, UserDir, is_printed, numbers
+from highrank_plugins.cli.options import Data, UserDir, is_printed, numbers, refuse_idle
 from highrank_plugins.common.blocks import BlockOptions, option
-from highrank_plugins.common.names import flag
-from highrank_plugins.common.provenance import typed_command
+from highrank_plugins.common.checkpoint_file import read_checkpoint
+from highrank_plugins.common.files import write_json, write_text
+from highrank_plugins.common.names import Score
+from highrank_plugins.common.processes import end_with_parent
+from highrank_plugins.common.text_lines import decode_line, fold, require_unreserved
+from highrank_plugins.data.pieces import piece_options
+from highrank_plugins.results import perplexity, scoring
+from highrank_plugins.training import generation
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
-
-if TYPE_CHECKING:
-    from highrank_plugins.common.names import Score
 
 
 def generate(
     command: Annotated[list[str], "After --: fairseq-generate and its options."],
     processes: int = option(1, "Number of processes, on GPUs in turn, else on CPU cores.", ge=1),
-    output: Path | None = option(
-        None, "File to write, whole or not at all (default, and -: print it)."
-    ),
+    output: Path | None = option(None, "File to write (default, and -: print it)."),
 ) -> None:
     """Run fairseq-generate on several processes.
 
@@ -34,9 +40,6 @@ def generate(
 
     The lines are those of fairseq-generate, sorted by sentence.
     """
-    from highrank_plugins.common.files import write_text
-    from highrank_plugins.training import generation
-
     lines = generation.generate(command, processes)
     if processes > 1:
         count = len({line.partition(b"\t")[0] for line in lines if line.startswith(b"H-")})
@@ -55,20 +58,12 @@ class ScoreOptions(BlockOptions):
     tokenise: str | None = option(None, "Add BLEU of Moses' tokens in this language, e.g. de.")
     compound_split: bool = option(False, "Add BLEU of these tokens split at hyphens; German only.")
     against: list[Path] | None = option(
-        None,
-        "Translations of another system, one per line, for a paired test; may be repeated, with "
-        "the baseline first.",
+        None, "Translations of another system for a paired test; may be repeated, baseline first."
     )
-    test: Literal["bootstrap", "randomisation"] = option(
-        "bootstrap", "Paired test: bootstrap or approximate randomisation."
-    )
-    samples: int = option(
-        0, "Number of resamplings (0: 1,000 for bootstrap, 10,000 for randomisation).", ge=0
-    )
+    test: Literal["bootstrap", "randomisation"] = option("bootstrap", "The paired test.")
+    samples: int = option(0, "Resamplings (0: 1,000 of bootstrap, 10,000 of randomisation).", ge=0)
     measures: Path | None = option(None, "Folder with results of highrank measure to add.")
-    bleu_tokens: Tokens | None = option(
-        None, "Tokens of sacreBLEU. [default: by the script of the references]"
-    )
+    bleu_tokens: Tokens | None = option(None, "Tokens of sacreBLEU (default: by script).")
 
 
 def score(
@@ -87,11 +82,8 @@ def score(
     byte; only the last two compare models with different pieces. The end of a line counts as a
     piece, a word and a byte.
     """
-    from highrank_plugins.common.files import write_json, write_text
-    from highrank_plugins.results import perplexity, scoring
-
     if perplexity.is_eval_lm(generated):
-        _refuse_idle(options)
+        refuse_idle(options, ("output",), "for perplexities")
         return write_or_print(perplexity.of_text(generated, reference), options.output)
     tokenise, output, measures = options.tokenise, options.output, options.measures
     if options.compound_split:
@@ -117,17 +109,8 @@ def score(
     write_or_print(scores, output)
 
 
-def _refuse_idle(options: ScoreOptions) -> None:
-    """Refuse options that only scores of translations have."""
-    for name, field in ScoreOptions.model_fields.items():
-        if name != "output" and (value := getattr(options, name)) != field.default:
-            raise ValueError(f"{flag(name)} {value}: changes nothing for perplexities")
-
-
-def write_or_print(scores: "dict[str, Score]", output: Path | None) -> None:
+def write_or_print(scores: dict[str, Score], output: Path | None) -> None:
     """Write values and signatures as JSON, or print a line of each without an output."""
-    from highrank_plugins.common.files import write_json
-
     if output is not None:
         said = {name: asdict(score).items() for name, score in scores.items()}
         write_json(output, {name: {k: v for k, v in of if v != ""} for name, of in said.items()})
@@ -137,6 +120,7 @@ def write_or_print(scores: "dict[str, Score]", output: Path | None) -> None:
 
 
 LIST = "With --grid: several values, separated by commas."
+LAMBDA = {"words": "--lambda", "metavar": "LAMBDA"}
 
 Checkpoint = Annotated[Path, "Checkpoint of --arch awd_lstm_lm_<head>."]
 
@@ -147,11 +131,7 @@ def dynamic_eval(
     *,
     lr: str = option(..., f"Step size η. {LIST}"),
     eps: str = option(..., f"ε, added to the statistic. {LIST}"),
-    lamb: str = option(
-        ...,
-        f"Pull λ towards the trained weights. {LIST}",
-        {"words": "--lambda", "metavar": "LAMBDA"},
-    ),
+    lamb: str = option(..., f"Pull λ towards the trained weights. {LIST}", LAMBDA),
     dynamic: DynamicSettings,
     settings: AdaptiveSettings,
     user_dir: UserDir = None,
@@ -174,8 +154,7 @@ def dynamic_eval(
 
     given = {"lr": lr, "eps": eps, "lambda": lamb}
     values = {name: numbers(f"--{name}", text, float) for name, text in given.items()}
-    run = adaptive.Run(checkpoint, data, "dynamic", typed_command(), settings)
-    adaptive.run_dynamic_evaluation(run, values, dynamic, typer.echo)
+    adaptive.DynamicEvaluator(checkpoint, data, settings, values, dynamic).run(typer.echo)
 
 
 def cache_eval(
@@ -183,9 +162,7 @@ def cache_eval(
     data: Data,
     *,
     theta: str = option(..., f"Sharpness θ of the cache's attention. {LIST}"),
-    lamb: str = option(
-        ..., f"Weight λ of the cache. {LIST}", {"words": "--lambda", "metavar": "LAMBDA"}
-    ),
+    lamb: str = option(..., f"Weight λ of the cache. {LIST}", LAMBDA),
     window: str = option(..., f"Number of tokens in the cache. {LIST}"),
     settings: AdaptiveSettings,
     user_dir: UserDir = None,
@@ -202,22 +179,98 @@ def cache_eval(
     Penn Treebank; theta 0.662, lambda 0.1279, window 3785 on WikiText-2. More in
     docs/howto/adaptive_evaluation.md.
     """
-    from highrank_plugins.inference.adaptive_evaluation import Run, run_cache_evaluation
+    from highrank_plugins.inference.adaptive_evaluation import CacheEvaluator
 
     values: dict[str, Sequence[float]] = {
         "theta": numbers("--theta", theta, float),
         "lambda": numbers("--lambda", lamb, float),
         "window": numbers("--window", window, int),
     }
-    run = Run(checkpoint, data, "cache", typed_command(), settings)
-    run_cache_evaluation(run, values, typer.echo)
+    CacheEvaluator(checkpoint, data, settings, values, BlockOptions()).run(typer.echo)
+
+
+# of a recipe's run or a --save-dir, the best first
+_CHECKPOINTS = (
+    "average/checkpoint.pt", "train/checkpoint_best.pt", "train/checkpoint_last.pt",
+    "checkpoint_best.pt", "checkpoint_last.pt",
+)  # fmt: skip
+_TRANSLATION = re.compile(rb"D-(\d+)\t[^\t]*\t(.*)")
+
+
+def translate(
+    model: Annotated[Path, "Checkpoint, folder of a recipe's run, or exported model."],
+    data: Path | None = option(None, "Folder with the dictionaries (default: the training run's)."),
+    pieces: Path | None = option(None, "SentencePiece's model, or subword-nmt's codes."),
+    beam: int = option(5, "Size of the beam.", ge=1),
+    user_dir: UserDir = None,
+) -> None:
+    """Translate the lines of standard input.
+
+    Example: highrank translate exp/ui_strings_en_de/quickstart
+
+    Prints a line for each, in order, as plain text. An empty line stays empty. Of a run, the
+    averaged checkpoint is taken, or else the best.
+    """
+    with TemporaryDirectory(prefix="highrank-translate-") as scratch:
+        words = _model(model, data, pieces, Path(scratch))
+        words += ["--beam", str(beam), "--user-dir"]
+        words += [str(user_dir or Path(highrank_plugins.__file__).parent)]
+        rows = enumerate(sys.stdin.buffer, 1)
+        text = (decode_line("standard input", n, row.removesuffix(b"\n")) for n, row in rows)
+        lines = [require_unreserved(fold(line)) for line in text]
+        found = _run(words, [line for line in lines if line])
+    for line in lines:
+        typer.echo(next(found) if line else "")
+
+
+def _model(model: Path, data: Path | None, pieces: Path | None, scratch: Path) -> list[str]:
+    """Return fairseq's words for a model; an exported one becomes a checkpoint in `scratch`."""
+    if not model.exists():
+        raise ValueError(f"{model}: no such file or folder; a recipe says where its run is")
+    places = [model / name for name in _CHECKPOINTS] if model.is_dir() else [model]
+    checkpoint = next(filter(Path.is_file, places), None)
+    if (model / "model.safetensors").is_file():
+        from highrank_plugins.reports.model_folder import import_model
+
+        checkpoint, data = scratch / "model.pt", data or model
+        import_model(model, checkpoint)
+    if checkpoint is None:
+        raise ValueError(f"{model}: neither a checkpoint, nor a folder with one or with a model")
+    task = dict(read_checkpoint(checkpoint, "cfg")["task"])
+    if "target_lang" not in task:
+        raise ValueError(f"{model}: trained for {task['_name']}; a translator is needed")
+    trained_on = Path(str(task["data"]).split(":")[0])
+    places = [data] if data else [trained_on, model / "data-bin", model.parent / "data-bin"]
+    there = next((place for place in places if any(place.glob("dict.*txt"))), None)
+    if there is None:
+        raise ValueError(f"{places[0]}: no dictionaries; name their folder with --data")
+    folders = (there, there.parent / "pieces")
+    names = [folder / name for folder in folders for name in ("pieces.model", "codes")]
+    pieces = pieces or next(filter(Path.is_file, names), None)
+    if pieces is None:
+        typer.echo("no pieces beside the dictionaries: lines are taken as words", err=True)
+    cut = piece_options(pieces, str(pieces)) if pieces else []
+    pair = [f"--{side}-lang={task[f'{side}_lang']}" for side in ("source", "target")]
+    return [str(there), *pair, *(w for words in cut for w in words), "--path", str(checkpoint)]
+
+
+def _run(words: list[str], lines: list[str]) -> Iterator[str]:
+    """Return the translations of lines, in their order, from fairseq-interactive."""
+    beside = Path(sys.executable).with_name("fairseq-interactive")
+    program = str(beside) if beside.exists() else shutil.which(beside.name) or beside.name
+    done = subprocess.run(
+        [program, *words, "--buffer-size", "1000", "--batch-size", "32"],
+        input="".join(f"{line}\n" for line in lines).encode(),
+        capture_output=True,
+        preexec_fn=end_with_parent,
+    )
+    found = {int(number): line.decode() for number, line in _TRANSLATION.findall(done.stdout)}
+    if done.returncode or len(found) != len(lines):
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no translations"]
+        raise ValueError(f"fairseq-interactive failed: {last[0]}")
+    return iter([found[number] for number in sorted(found)])
 
 
 evaluate = make_group(
-    {
-        "generate": generate,
-        "score": score,
-        "dynamic": dynamic_eval,
-        "cache": cache_eval,
-    }
+    {"generate": generate, "score": score, "dynamic": dynamic_eval, "cache": cache_eval}
 )

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 import typer
 
 from highrank_plugins.cli.analyse import TextSettings
-from highrank_plugins.cli.options import Data, UserDir, names, numbers, with_provenance
+from highrank_plugins.cli.options import Data, UserDir, names, numbers, refuse_idle, with_provenance
 from highrank_plugins.common.blocks import option
 from highrank_plugins.common.files import plain, write_json
 from highrank_plugins.common.names import did_you_mean, flag
@@ -83,22 +83,15 @@ def command(kinds: Kinds) -> Callable[..., None]:
     def measure_them(**given: Any) -> None:
         run(kinds, own, **given)
 
-    lines = (f"{name}: {_sentence(kind)}" for name, kind in kinds.items())
-    measure_them.__doc__ = f"{inspect.getdoc(run)}\n\n\b\n" + "\n".join(lines)
-    shared = [*inspect.signature(run).parameters.values()][2:-1]
-    told = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None,
-            annotation=Annotated[next(iter(of.values())).shown(), typer.Option(help=_help(of))],
-        )
-        for name, of in own.items()
-    ]  # fmt: skip
-    vars(measure_them)["__signature__"] = inspect.Signature([*shared, *told])
+    about = {name: (inspect.getdoc(kind) or "").partition("\n")[0] for name, kind in kinds.items()}
+    lines = "\n".join(f"{name}: {sentence}" for name, sentence in about.items())
+    measure_them.__doc__ = f"{inspect.getdoc(run)}\n\n\b\n{lines}"
+    told = [*inspect.signature(run).parameters.values()][2:-1]
+    for name, of in own.items():
+        shown: Any = Annotated[next(iter(of.values())).shown(), _help(of)]
+        told.append(told[-1].replace(name=name, default=None, annotation=shown))
+    vars(measure_them)["__signature__"] = inspect.Signature(told)
     return measure_them
-
-
-def _sentence(kind: type[Measure]) -> str:
-    return (inspect.getdoc(kind) or "").partition("\n")[0]
 
 
 def _help(of: Mapping[str, _Option]) -> str:
@@ -122,9 +115,7 @@ def run(
     *,
     settings: TextSettings,
     other: Path | None = option(None, "Second checkpoint, with the same dictionary."),
-    output: Path | None = option(
-        None, "JSON file to write the result to; of several measures, their folder."
-    ),
+    output: Path | None = option(None, "JSON file; of several measures, their folder."),
     plot: Path | None = option(None, "Draw into FILE.png, .svg or .pdf."),
     user_dir: UserDir = None,
     **given: Any,
@@ -144,7 +135,12 @@ def run(
             raise ValueError(f"unknown measure {name!r}{near}")
     made = {name: _made(name, kinds[name], given) for name in chosen}
     texts = {name: one for name, one in made.items() if isinstance(one, TextMeasure)}
-    _refuse_idle(chosen, given, own, None if texts else settings)
+    for name, value in given.items():
+        if value is not None and own[name].keys().isdisjoint(chosen):
+            has = f"it is an option of {', '.join(own[name])}"
+            raise ValueError(f"{flag(name)} {value}: changes nothing for {','.join(chosen)}; {has}")
+    if not texts:
+        refuse_idle(settings, (), f"for {','.join(chosen)}")
     _check_checkpoints(made, checkpoints, other)
     check_plot(plot)
     if plot is not None and len(made) > 1:
@@ -157,23 +153,6 @@ def run(
             return
     weights = {name: one for name, one in made.items() if isinstance(one, WeightMeasure)}
     _report(made, found | _of_weights(weights, checkpoints, data), output, plot)
-
-
-def _refuse_idle(
-    chosen: Sequence[str],
-    given: Mapping[str, Any],
-    own: Mapping[str, Mapping[str, _Option]],
-    of_a_text: TextSettings | None,
-) -> None:
-    """Refuse options that would change nothing; `of_a_text` are those of a text if none is read."""
-    measures = ",".join(chosen)
-    for name, value in given.items():
-        if value is not None and own[name].keys().isdisjoint(chosen):
-            has = f"it is an option of {', '.join(own[name])}"
-            raise ValueError(f"{flag(name)} {value}: changes nothing for {measures}; {has}")
-    for name, field in TextSettings.model_fields.items() if of_a_text else ():
-        if (value := getattr(of_a_text, name)) != field.default:
-            raise ValueError(f"{flag(name)} {value}: changes nothing for {measures}; leave it out")
 
 
 def _made(name: str, kind: type[Measure], given: Mapping[str, Any]) -> Measure:

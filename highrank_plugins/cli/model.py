@@ -8,15 +8,14 @@ import typer
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import UserDir
 from highrank_plugins.common.blocks import option
+from highrank_plugins.training import checkpoints
 
 
 def average(
     directory: Annotated[Path, "Folder of checkpoints (--save-dir of a run)."],
     output: Path = option(..., "Checkpoint file to write."),
     last: int | None = option(None, "Average the N newest checkpoints (default: 5).", ge=1),
-    best: int | None = option(
-        None, "Average the N checkpoints with the best validation score.", ge=1
-    ),
+    best: int | None = option(None, "Average the N with the best validation score.", ge=1),
 ) -> None:
     """Average the weights of a training run's checkpoints.
 
@@ -24,8 +23,6 @@ def average(
 
     Holds at most two checkpoints in memory.
     """
-    from highrank_plugins.training import checkpoints as choice
-
     if output.is_dir():
         raise ValueError(f"--output {output} is a directory: name the file to write")
     if output.exists() and output.resolve().parent == directory.resolve():
@@ -34,13 +31,13 @@ def average(
             "average cannot be resumed from"
         )
     if best is None:
-        paths = choice.last_checkpoints(directory, last or 5)
+        paths = checkpoints.last_checkpoints(directory, last or 5)
     elif last is not None:
         raise ValueError("--last and --best exclude each other")
     else:
-        paths = choice.best_checkpoints(directory, best)
+        paths = checkpoints.best_checkpoints(directory, best)
     typer.echo(f"averaging {', '.join(path.name for path in paths)} of {directory}")
-    choice.average_checkpoints(paths, output)
+    checkpoints.average_checkpoints(paths, output)
 
 
 def best_checkpoint(
@@ -52,9 +49,7 @@ def best_checkpoint(
 
     Compares the scores of --best-checkpoint-metric, the validation loss by default.
     """
-    from highrank_plugins.training.checkpoints import best_checkpoint
-
-    typer.echo(best_checkpoint(directories))
+    typer.echo(checkpoints.best_checkpoint(directories))
 
 
 def export(
@@ -62,9 +57,7 @@ def export(
     output: Path = option(..., "New folder for the model."),
     data: Path | None = option(None, "Folder with the dictionaries (default: the training run's)."),
     pieces: Path | None = option(None, "SentencePiece's model, or subword-nmt's codes."),
-    results: Path | None = option(
-        None, "Record with the scores for the model card: a recipe's results.json."
-    ),
+    results: Path | None = option(None, "Record for the model card: a recipe's results.json."),
     licence: str = option("unknown", "Licence to name on the model card.", {"words": "--license"}),
     to: Literal["highrank", "huggingface"] = option(
         "highrank", "Form: for this package, or for transformers (a Transformer with a softmax)."

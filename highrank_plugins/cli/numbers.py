@@ -88,19 +88,17 @@ def this_kind() -> str:
 
 def compared(found: dict[str, Run], expected: dict[str, Run], kind: str) -> tuple[list[str], bool]:
     """Return lines that say where results of `repeat` differ first, and whether none does."""
-    verdicts = {}
-    for title, run in found.items():
-        verdicts[title] = "no reference"
-        if title in expected:
-            difference = first_difference(run, expected[title])
-            verdicts[title] = f"DIFFERS at {difference}" if difference else "equal"
-    lines = [f"{title}: {verdict}" for title, verdict in verdicts.items()]
+    verdicts = dict.fromkeys(found, "no reference")
+    for title in found.keys() & expected.keys():
+        difference = first_difference(found[title], expected[title])
+        verdicts[title] = f"DIFFERS at {difference}" if difference else "equal"
     said = [*verdicts.values()]
     counted = f"{said.count('equal')} of {len(said)} training runs are equal bit for bit, on {kind}"
-    if is_equal := "DIFFERS" not in "".join(said):
-        return [*lines, f"This installation computes what ours did: {counted}"], is_equal
+    lines = [f"{title}: {verdict}" for title, verdict in verdicts.items()]
+    if "DIFFERS" not in "".join(said):
+        return [*lines, f"This installation computes what ours did: {counted}"], True
     lines.append(f"This installation computes other numbers than ours did: {counted}")
-    return [*lines, "docs/reliability.md, Numbers that watch the world, has causes"], is_equal
+    return [*lines, "docs/reliability.md, Numbers that watch the world, has causes"], False
 
 
 def first_difference(found: Run, expected: Run) -> str:

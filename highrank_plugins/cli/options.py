@@ -4,18 +4,21 @@ import json
 import logging
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
+import highrank_plugins
+from highrank_plugins.cli import user_errors
+from highrank_plugins.common.blocks import BlockOptions
+from highrank_plugins.common.files import plain, write_json, write_text
 from highrank_plugins.common.names import did_you_mean, flag, option_name
-from highrank_plugins.common.user_error import explained, has_no_reader, place_in
-
-if TYPE_CHECKING:
-    from highrank_plugins.reports.tables import Table
+from highrank_plugins.common.provenance import conditions, typed_command
+from highrank_plugins.common.user_error import place_in
+from highrank_plugins.reports.tables import FORMATS, Table
+from highrank_plugins.training.command_line import words_of
 
 # what the code of a package may raise as it is imported
 _OF_CODE = (
@@ -24,26 +27,12 @@ _OF_CODE = (
 )  # fmt: skip
 
 
-@contextmanager
-def user_errors() -> Iterator[None]:
-    """Report ValueError, FloatingPointError (messages say where) and OSError without traceback."""
-    try:
-        yield
-    except (ValueError, OSError, FloatingPointError) as error:
-        if isinstance(error, BrokenPipeError) and has_no_reader():
-            raise
-        typer.echo(f"highrank: {explained(error)}", err=True)
-        raise typer.Exit(2) from None
-
-
 def _import(user_dir: Path | None) -> Path | None:
     if user_dir is None:
         return None
     with user_errors():
         require_code("--user-dir", user_dir)
         logging.disable(logging.INFO)  # hides fairseq's log
-        import highrank_plugins
-
         highrank_plugins.register()
         from fairseq.utils import import_user_module
 
@@ -58,27 +47,17 @@ def _import(user_dir: Path | None) -> Path | None:
 
 def require_code(option: str, folder: Path) -> None:
     """Check that fairseq finds code in a folder; it takes any other for an empty package."""
-    if not folder.is_dir():
-        what = "not a folder" if folder.exists() else "no such folder"
-        raise ValueError(f"{option} {folder}: {what}; name the folder of a package with layers")
-    if not any((folder / name).exists() for name in ("__init__.py", "models", "tasks")):
-        raise ValueError(
-            f"{option} {folder}: the folder has no __init__.py; name the folder of a package with "
-            "layers"
-        )
+    if any((folder / name).exists() for name in ("__init__.py", "models", "tasks")):
+        return
+    what = "not a folder" if folder.exists() else "no such folder"
+    what = "the folder has no __init__.py" if folder.is_dir() else what
+    raise ValueError(f"{option} {folder}: {what}; name the folder of a package with layers")
 
 
 # parsing the option imports the package, so few commands read its value
 UserDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--user-dir",
-        callback=_import,
-        help="Package with layers of your own, as in fairseq.",
-    ),
+    Path | None, typer.Option(callback=_import, help="Package with layers of your own.")
 ]
-
-
 Data = Annotated[str, "Directory with binarised data."]
 Checkpoint = Annotated[Path, "Language or translation model, fairseq's or ours."]
 Changes = Annotated[
@@ -86,7 +65,7 @@ Changes = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a value: key=value (in block train) or block.key=value; may be repeated.",
+        help="Override key=value (in block train) or block.key=value; may be repeated.",
     ),
 ]
 
@@ -119,12 +98,19 @@ def _refuse_repeated(option: str, text: str, values: Sequence[str | float]) -> N
             raise ValueError(f"{option} {text}: {value} is given twice; give it once")
 
 
+def refuse_idle(options: BlockOptions, used: Collection[str], why: str) -> None:
+    """Refuse options that are given, not among the `used`, and so would change nothing."""
+    for name, field in type(options).model_fields.items():
+        if name not in used and getattr(options, name) != field.default:
+            shown: Any = field.json_schema_extra or {}
+            word = shown.get("words", flag(name))
+            raise ValueError(f"{word}: changes nothing {why}; leave it out")
+
+
 def option_problems(
     command: Any, program: str, options: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
     """Yield each option that a command of click does not have or does not accept, and why."""
-    from highrank_plugins.training.command_line import words_of
-
     known = [name for p in command.params for name in p.opts if name.startswith("--")]
     for name, value in options.items():
         if flag(name) not in known:
@@ -156,29 +142,23 @@ def is_printed(output: Path | None) -> bool:
 
 
 def print_tables(
-    tables: "Sequence[Table]", output: Path | None = None, format: str | None = None
+    tables: Sequence[Table], output: Path | None = None, format: str | None = None
 ) -> None:
     """Print tables, or write them: drawn by default on a terminal, else as Markdown."""
-    from highrank_plugins.reports.tables import FORMATS
-
     on_terminal = is_printed(output) and sys.stdout.isatty()
     print_or_write(FORMATS[format or ("terminal" if on_terminal else "markdown")](tables), output)
 
 
 def print_or_write(text: str, output: Path | None) -> None:
     """Print a text, or write it into the file of --output, whole or not at all."""
-    from highrank_plugins.common.files import write_text
-
     if output is None or is_printed(output):
         typer.echo(text, nl=False)
     else:
         write_text(output, text)
 
 
-def report(result: Any, output: Path | None) -> None:
+def report(result: Any, output: Path | None = None) -> None:
     """Print the result, and write it to a JSON file with its provenance."""
-    from highrank_plugins.common.files import plain, write_json
-
     found = plain(result)
     typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
     if output is not None:
@@ -187,8 +167,6 @@ def report(result: Any, output: Path | None) -> None:
 
 def with_provenance(result: dict[str, Any]) -> dict[str, Any]:
     """Return a result with what computed it: command, versions, revision and machine."""
-    from highrank_plugins.common.provenance import conditions, typed_command
-
     return result | {"command": typed_command()} | conditions()
 
 

@@ -7,32 +7,34 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from highrank_plugins.cli.options import assignments, print_tables
+from highrank_plugins.cli.options import assignments, print_tables, refuse_idle
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.folders import held_alone
-from highrank_plugins.common.names import flag
 from highrank_plugins.common.processes import python
+from highrank_plugins.data.own_text import check_recipe
+from highrank_plugins.reports.plots import check_plot, draw
+from highrank_plugins.reports.tables import Table
+from highrank_plugins.studies import ladder_table, plan
+from highrank_plugins.studies.definition import Study, first_seeds, read_study, script_options
+from highrank_plugins.studies.ladder import check_records, check_tokens, read_ladder
+from highrank_plugins.studies.members import NOT_RUN, PreparedMember, prepare, study_folder
+from highrank_plugins.studies.rates import trials_of, tuned, untried
+from highrank_plugins.studies.runner import array_script, check_machine, claim, run_members, slots
+from highrank_plugins.studies.table import write_tables
+from highrank_plugins.training.launch.batch_job import check_characters, submit
 
 _say = partial(typer.echo, err=True)
-
-if TYPE_CHECKING:
-    from highrank_plugins.reports.tables import Table
-    from highrank_plugins.studies.definition import Study
-    from highrank_plugins.studies.members import PreparedMember
-    from highrank_plugins.studies.plan import StudyPlan
 
 
 class RunOptions(BlockOptions):
     """Say which members of a study or of a ladder run, and where."""
 
     exp_dir: Path = option(Path("exp"), "Folder for runs and tables.")
-    jobs: int | None = option(
-        None, "Number of members to run at a time (default: cores or GPUs).", ge=1
-    )
+    jobs: int | None = option(None, "Members to run at a time (default: cores or GPUs).", ge=1)
     dry_run: bool = option(False, "Print members, commands, hours and disk; train nothing.")
     slurm: bool = option(False, "Submit an array of jobs to SLURM, with a task per member.")
     only: str | None = option(None, "Run this member alone, and write no table.")
@@ -47,33 +49,21 @@ class StudyOptions(RunOptions):
     """Say also what a study could find, and plan it."""
 
     at_most: int | None = option(
-        None,
-        "Run the first N seeds of each system. Tests wait for all of the first N; the others may "
-        "be added later, so the tests are sequential.",
-        ge=2,
-        le=10_000,  # members of a study
+        None, "Run the first N seeds; tests allow for more.", ge=2, le=10_000
     )
     all_tests: bool = option(False, "Also show effects and p-values, as table.csv always does.")
-    registered: bool = option(
-        False,
-        "Run nothing; write down metric, baseline, seeds and members, before the first run.",
-        {"words": "--register"},
-    )
+    registered: bool = option(False, "Run nothing; write down the plan.", {"words": "--register"})
     effect: float | None = option(
-        None, "Run nothing; print the seeds and hours that a difference needs (perplexity: nats)."
+        None, "Print seeds and hours for a difference (perplexity: nats)."
     )
-    like: Path | None = option(
-        None, "Records that tell --effect how much seeds differ (default: finished members)."
-    )
+    like: Path | None = option(None, "Records of seeds for --effect (default: finished members).")
 
 
 class LadderOptions(RunOptions):
     """Say also which records a ladder reads in place of runs, and what it draws."""
 
     record_folder: Path | None = option(
-        None,
-        "Run nothing; read the records ARM_SIZE-SEED.json of this folder.",
-        {"words": "--records"},
+        None, "Only read ARM_SIZE-SEED.json there.", {"words": "--records"}
     )
     plot: Path | None = option(None, "Figure of the projections to write: .png, .svg or .pdf.")
 
@@ -85,31 +75,29 @@ def ladder(file: Annotated[Path, "LADDER.yaml."], options: LadderOptions) -> Non
 
     A file of points is judged at once. The same command resumes an interrupted ladder.
     """
-    from highrank_plugins.reports.plots import check_plot, draw
-    from highrank_plugins.studies.ladder import check_records, check_tokens, read_ladder
-    from highrank_plugins.studies.ladder_table import judge, ladder_tables, of_points, of_records
-    from highrank_plugins.studies.members import prepare
-
     check_plot(options.plot)
     read = read_ladder(file, assignments(options.option or []))
     if read.study is not None and options.record_folder is None:
         if options.plot is not None:
             raise ValueError("--plot: runs have ladder.svg beside their table; or give --records")
-        _start(read.study, options, partial(ladder_tables, read), partial(check_tokens, read))
-        return
+        run = StudyOptions(**options.model_dump(include={*RunOptions.model_fields}))
+        compared = partial(ladder_table.ladder_tables, read)
+        return _start(read.study, run, compared, partial(check_tokens, read))
     kind = "a file of points" if read.study is None else "--records"
     used = {"plot", "exp_dir"} | ({"record_folder", "option"} if read.study else set())
-    _refuse_idle(options, used, kind)
+    refuse_idle(options, used, f"with {kind}")
     records = options.record_folder or Path()
     if not records.is_dir():
         raise ValueError(f"--records {records}: no such folder; give one with ARM_SIZE-SEED.json")
     paths = sorted(records.glob("*-*.json"))
-    if read.study is not None:
+    if read.study is None:
+        measured = ladder_table.of_points(read)
+    else:
         check_records(read, prepare(read.study, options.exp_dir), paths)
-    measured = of_records(read, paths) if read.study else of_points(read)
+        measured = ladder_table.of_records(read, paths)
     if not measured.rungs:
         raise ValueError(f"--records {records}: no records of this ladder, ARM_SIZE-SEED.json")
-    table, figures = judge(read, measured)
+    table, figures = ladder_table.judge(read, measured)
     if options.plot is not None:
         draw(options.plot, *figures)
     print_tables([table])
@@ -122,134 +110,92 @@ def study(file: Annotated[Path, "STUDY.yaml."], options: StudyOptions) -> None:
 
     The same command resumes an interrupted study.
     """
-    from highrank_plugins.studies.definition import read_study
-
     if options.like is not None and options.effect is None:
         raise ValueError("--like: tells --effect how much seeds differ; give both")
-    read = read_study(file, assignments(options.option or []))
-    _start(read, options, None, None, (options.effect, options.like))
+    _start(read_study(file, assignments(options.option or [])), options)
 
 
 def _start(
-    read: "Study",
-    options: RunOptions,
-    compared: Callable[..., "tuple[list[Table], list[Table]]"] | None,
-    check: Callable[["list[PreparedMember]"], None] | None = None,
-    asked: tuple[float | None, Path | None] = (None, None),
+    read: Study,
+    options: StudyOptions,
+    compared: Callable[..., tuple[list[Table], list[Table]]] | None = None,
+    check: Callable[[list[PreparedMember]], None] | None = None,
 ) -> None:
     """Do what the options ask for: plan, print, submit or run the members of a study.
 
-    `compared` makes the table, and `check` refuses members. `asked` is --effect and --like.
+    `compared` makes the table, and `check` refuses members.
     """
-    from highrank_plugins.data.own_text import check_recipe
-    from highrank_plugins.studies.definition import script_options
-    from highrank_plugins.studies.members import prepare, study_folder
-    from highrank_plugins.studies.rates import trials_of
-    from highrank_plugins.studies.runner import claim
-    from highrank_plugins.studies.table import write_tables
-
-    way = _way(options, asked[0])
-    exp_dir = options.exp_dir.resolve()
-    folder = study_folder(read, exp_dir)
-    only_plans = asked[0] is not None or way == "register"
-    read, plan, most = _held(read, options, folder, only_plans)
+    _refuse_two_ways(options)
+    options = options.model_copy(update={"exp_dir": options.exp_dir.resolve()})
+    folder = study_folder(read, options.exp_dir)
+    effect, only_plans = options.effect, options.registered or options.effect is not None
+    read, planned, most = _held(read, options, folder, only_plans)
     if not (options.only or options.table):
         for line in check_recipe(script_options(read.recipe) | dict(read.options)):
             _say(line)
-    members = prepare(read, exp_dir)
+    members = prepare(read, options.exp_dir)
     if check is not None:
         check(members)
-    trials = trials_of(read, exp_dir)
+    trials = trials_of(read, options.exp_dir)
+    if effect is not None:
+        for line in plan.forecast(read, members, folder, options.like, effect, most):
+            typer.echo(line)
+    if options.registered:
+        digest = plan.register(read, members, trials, folder, effect, most)
+        typer.echo(f"plan {digest[:12]}: {folder / plan.FILE}")
     if only_plans:
-        _plan(read, members, trials if way else None, folder, asked, most)
         return
     if options.dry_run or options.slurm:
         _print_or_submit(read, trials, folder, options)
     else:
         claim(folder, read.file)
-        every = getattr(options, "all_tests", False)
-        write = partial(write_tables, plan=plan, all_tests=every, compared=compared)
+        every = options.all_tests
+        write = partial(write_tables, plan=planned, all_tests=every, compared=compared)
         _run(read, trials, folder, options, write)
 
 
-def _held(
-    read: "Study", options: RunOptions, folder: Path, only_plans: bool
-) -> "tuple[Study, StudyPlan | None, int | None]":
-    """Return the study with the seeds of --at-most or its plan, the plan, and their number."""
-    from highrank_plugins.studies.definition import first_seeds
-    from highrank_plugins.studies.members import prepare
-    from highrank_plugins.studies.plan import most_seeds, new_plan, planned
+def _refuse_two_ways(options: StudyOptions) -> None:
+    """Refuse two things to do in place of running all members, and options that these ignore."""
+    given = {
+        "--dry-run": options.dry_run, "--slurm": options.slurm, "--only": options.only,
+        "--table": options.table, "--register": options.registered,
+        "--effect": options.effect is not None,
+    }  # fmt: skip
+    ways = [way for way, wanted in given.items() if wanted]
+    if len(ways) > 1 and ways != ["--register", "--effect"]:
+        raise ValueError(f"{' and '.join(ways)} exclude each other; choose one")
+    used = {*type(options).model_fields}
+    if ways == ["--dry-run"]:
+        used -= {"all_tests"}
+    elif {"--register", "--effect"} & {*ways}:
+        used = {"exp_dir", "option", "at_most", "effect", "like", "registered"}
+    refuse_idle(options, used, f"with {''.join(ways[:1])}")
 
-    at_most, listed = getattr(options, "at_most", None), most_seeds(read.members)
+
+def _held(
+    read: Study, options: StudyOptions, folder: Path, only_plans: bool
+) -> tuple[Study, plan.StudyPlan | None, int | None]:
+    """Return the study with the seeds of --at-most or its plan, the plan, and their number."""
+    at_most, listed = options.at_most, plan.most_seeds(read.members)
     if at_most is not None and at_most > listed:
         raise ValueError(f"--at-most {at_most}: {read.file} lists {listed} seeds; list more")
     is_member = options.only in {None, *(one.name for one in read.members)}  # no trial, no typo
     first = at_most if is_member and not (options.dry_run or only_plans) else None
-    exp_dir = options.exp_dir.resolve()
-    plan = planned(folder, first, lambda n: new_plan(read, prepare(read, exp_dir), n))
-    most = at_most or (None if plan is None else int(plan["seeds"]))
+    planned = plan.planned(
+        folder, first, lambda n: plan.new_plan(read, prepare(read, options.exp_dir), n)
+    )
+    most = at_most or (None if planned is None else int(planned["seeds"]))
     if most is None or only_plans:
-        return read, plan, most
+        return read, planned, most
     if at_most is None and most < listed:
         _say(f"the plan has {most} of the {listed} seeds; --at-most {listed} takes all")
-    return replace(read, members=first_seeds(read.members, most)), plan, most
-
-
-def _way(options: RunOptions, effect: float | None) -> str:
-    """Return what to do in place of running all members; the options for it exclude each other."""
-    fields = ("dry_run", "slurm", "only", "table", "registered")
-    ways = [name.removesuffix("ed") for name in fields if getattr(options, name, False)]
-    if effect is not None and ways not in ([], ["register"]):
-        ways.append("effect")
-    if len(ways) > 1:
-        raise ValueError(f"{' and '.join(map(flag, ways))} exclude each other; choose one")
-    if effect is not None or ways == ["register"]:
-        used = {"exp_dir", "option", "at_most", "effect", "like", "registered"}
-        _refuse_idle(options, used, flag("register" if ways else "effect"))
-    if ways == ["dry_run"]:
-        _refuse_idle(options, {*type(options).model_fields} - {"all_tests"}, flag("dry_run"))
-    return ways[0] if ways else ""
-
-
-def _refuse_idle(options: RunOptions, used: set[str], kind: str) -> None:
-    for name in options.model_dump(exclude_defaults=True, exclude=used):
-        word = flag({"record_folder": "records"}.get(name, name))
-        raise ValueError(f"{word}: changes nothing with {kind}; leave it out")
-
-
-def _plan(
-    read: "Study",
-    members: "list[PreparedMember]",
-    trials: "list[PreparedMember] | None",
-    folder: Path,
-    asked: tuple[float | None, Path | None],
-    at_most: int | None,
-) -> None:
-    """Print what the study can see, and write its plan, which `trials` of rates must not precede.
-
-    Without `trials` no plan is written.
-    """
-    from highrank_plugins.studies.plan import FILE, forecast, register
-
-    effect, like = asked
-    for line in () if effect is None else forecast(read, members, folder, like, effect, at_most):
-        typer.echo(line)
-    if trials is not None:
-        digest = register(read, members, trials, folder, effect, at_most)
-        typer.echo(f"plan {digest[:12]}: {folder / FILE}")
+    return replace(read, members=first_seeds(read.members, most)), planned, most
 
 
 def _print_or_submit(
-    read: "Study", trials: "list[PreparedMember]", folder: Path, options: RunOptions
+    read: Study, trials: list[PreparedMember], folder: Path, options: StudyOptions
 ) -> None:
     """Print or submit the members; the trials of their rates come first, if any waits."""
-    from highrank_plugins.studies.members import prepare
-    from highrank_plugins.studies.plan import cost_of, members_table
-    from highrank_plugins.studies.rates import tuned, untried
-    from highrank_plugins.studies.runner import claim, slots
-    from highrank_plugins.training.launch.batch_job import check_characters
-
-    exp_dir = options.exp_dir.resolve()
     if waiting := untried(trials):
         members = trials
         _say(
@@ -258,32 +204,25 @@ def _print_or_submit(
         )
     else:
         read = tuned(read, trials)
-        members = prepare(read, exp_dir)
+        members = prepare(read, options.exp_dir)
     if options.slurm:
-        check_characters([str(folder), *sys.argv])
-        claim(folder, read.file)
-        _submit(read, members, folder, options.jobs)
-        return
-    print_tables([members_table(members)])
+        return _submit(read, members, folder, options.jobs)
+    print_tables([plan.members_table(members)])
     for member in members:
         typer.echo(f"# {member.name}\n{shlex.join(member.command)}")
-    prepare(read, exp_dir, check_values=True)
-    typer.echo(f"\n{cost_of(members, len(slots(read.settings.threads, options.jobs)))}")
+    prepare(read, options.exp_dir, check_values=True)
+    typer.echo(f"\n{plan.cost_of(members, len(slots(read.settings.threads, options.jobs)))}")
 
 
 def _run(
-    read: "Study",
-    trials: "list[PreparedMember]",
+    read: Study,
+    trials: list[PreparedMember],
     folder: Path,
-    options: RunOptions,
-    write: Callable[..., "list[Table]"],
+    options: StudyOptions,
+    write: Callable[..., list[Table]],
 ) -> None:
     """Run trials and members on this machine, or the only one asked for, and write the table."""
-    from highrank_plugins.studies.members import NOT_RUN, prepare
-    from highrank_plugins.studies.rates import tuned, untried
-    from highrank_plugins.studies.runner import check_machine, run_members, slots
-
-    only, table, exp_dir = options.only, options.table, options.exp_dir.resolve()
+    only, table, exp_dir = options.only, options.table, options.exp_dir
     environments = [] if table else slots(read.settings.threads, 1 if only else options.jobs)
     if only is not None:
         known = [*trials]
@@ -314,10 +253,9 @@ def _run(
     raise typer.Exit(1 if failed else 0)
 
 
-def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: int | None) -> None:
-    from highrank_plugins.studies.runner import array_script
-    from highrank_plugins.training.launch.batch_job import submit
-
+def _submit(read: Study, members: list[PreparedMember], folder: Path, jobs: int | None) -> None:
+    check_characters([str(folder), *sys.argv])
+    claim(folder, read.file)
     arguments = (
         sys.argv[1:] if sys.argv[1:2] in (["study"], ["ladder"]) else ["study", str(read.file)]
     )

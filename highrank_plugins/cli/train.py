@@ -1,10 +1,9 @@
-"""Provide `highrank train configure|space`: check a configuration; and `match`, equal sizes."""
+"""Provide `highrank train configure|space`, `match` and `launch`: from a configuration to runs."""
 
-from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,22 +15,27 @@ from highrank_plugins.cli.options import (
     print_or_write,
     require_code,
 )
-from highrank_plugins.common.blocks import option
+from highrank_plugins.common.blocks import ConfigurationError, Tree, option
+from highrank_plugins.common.files import write_text
+from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.names import option_name
-
-if TYPE_CHECKING:
-    from highrank_plugins.common.blocks import Tree
-    from highrank_plugins.training.command_line import Launch
-    from highrank_plugins.training.configuration import Configuration
+from highrank_plugins.data.corpus_files import check_languages, read_corpus
+from highrank_plugins.studies import members
+from highrank_plugins.studies.definition import recipe_folder
+from highrank_plugins.training import command_line as lines
+from highrank_plugins.training import configuration
+from highrank_plugins.training.blocks import LaunchSettings, program_of
+from highrank_plugins.training.fairseq_options import check_command, check_options
+from highrank_plugins.training.launch import batch_job, plan, supervise
+from highrank_plugins.training.launch.torchrun import describe
+from highrank_plugins.training.model_size import check_space
 
 
 def configure(
     file: Annotated[Path, "A configuration, conf/NAME.yaml."],
     output: Path = option(..., "File for the resolved configuration."),
     change: Changes = None,
-    commands: Path | None = option(
-        None, "Folder for settings.sh and the command of each block, for recipes."
-    ),
+    commands: Path | None = option(None, "Folder for settings.sh and the command of each block."),
     launch: str = option("", "Options of highrank launch, which override the block launch."),
     corpus: Path | None = option(None, "A recipe's corpus.yaml, which goes into settings.sh."),
 ) -> None:
@@ -41,10 +45,6 @@ def configure(
 
     An unchanged configuration is not checked again.
     """
-    from highrank_plugins.common.files import write_text
-    from highrank_plugins.training import configuration
-    from highrank_plugins.training.fairseq_options import check_options
-
     tree = configuration.load_tree(file, change or [])
     settings = configuration.validate(tree)
     same = output.is_file() and output.read_text(encoding="utf-8") == settings.text()
@@ -64,45 +64,35 @@ def configure(
         write_text(output, settings.text())
 
 
-def check_measures(configuration: "Configuration", tree: "Tree") -> None:
+def check_measures(settings: configuration.Configuration, tree: Tree) -> None:
     """Check names and values in the blocks of measures, whose options are those of commands."""
-    from highrank_plugins.common.blocks import ConfigurationError
-    from highrank_plugins.training.blocks import program_of
-
     problems = []
-    for measure in configuration.measures:
-        program, options = program_of(measure).words, configuration.options(measure)
+    if settings.measures:
+        from highrank_plugins.cli.measure import check_block  # it imports torch
+    for measure in settings.measures:
+        program, options = program_of(measure), settings.options(measure)
         command: Any = typer.main.get_command(app)
         for word in program.split()[1:]:
             command = command.get_command(None, word) if hasattr(command, "commands") else command
+        required = [p.opts[0] for p in command.params if p.required and p.opts[0][:2] == "--"]
+        missing = [name for name in map(option_name, required) if name not in options]
         problems += [
             f"{tree.place((measure, name))}: {measure}.{name}: {problem}"
             for name, problem in option_problems(command, program, options)
         ] or [
             f"{tree.place((measure,))}: {measure}: {problem}"
-            for problem in _measure_problems(measure, command, options)
+            for problem in (
+                *(f"{name} is missing" for name in missing),
+                *check_block(measure, options),
+            )
         ]
     if problems:
         raise ConfigurationError("\n".join(problems))
 
 
-def _measure_problems(measure: str, command: Any, options: dict[str, Any]) -> Iterator[str]:
-    """Yield what a measure's block lacks, or why the measure refuses the values in it."""
-    from highrank_plugins.cli.measure import check_block
-
-    for parameter in command.params:
-        name = parameter.opts[0]
-        if parameter.required and name.startswith("--") and option_name(name) not in options:
-            yield f"{option_name(name)} is missing"
-    yield from check_block(measure, options)
-
-
 def _write_commands(
-    settings: "Configuration", folder: Path, words: list[str], corpus: Path | None
+    settings: configuration.Configuration, folder: Path, words: list[str], corpus: Path | None
 ) -> None:
-    from highrank_plugins.data.corpus_files import check_languages, read_corpus
-    from highrank_plugins.training.command_line import write_recipe_files
-
     more: dict[str, Any] = {"dry_run": "yes" if "--dry-run" in words else ""}
     if corpus is not None:
         files = read_corpus(corpus)
@@ -112,35 +102,26 @@ def _write_commands(
         more |= {"archives": list(files.files), "gigabytes": str(files.gigabytes or 0)}
     saved = folder.parent / "train"
     launch = _launch(settings, words, saved) if words or settings.launch else None
-    write_recipe_files(settings, folder, launch, more)
+    lines.write_recipe_files(settings, folder, launch, more)
 
 
-def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch":
+def _launch(settings: configuration.Configuration, words: list[str], saved: Path) -> lines.Launch:
     """Rehearse the launch, and print its output if `words` have --dry-run."""
-    from highrank_plugins.cli.launch import devices, launch
-    from highrank_plugins.training import command_line as lines
-    from highrank_plugins.training.blocks import LaunchSettings
-
-    command = as_command(launch)
-    options = lines.unreplaced(lines.launch_defaults(settings), words)
+    options = lines.launch_options(settings, words)
     train = lines.launched(settings.train)
-    training = ["fairseq-train", "DATA", *lines.user_dir(train), *lines.words_of(train)]
-    given = [*lines.words_of(options), *words, "--dry-run", "--", *training]
+    given = [*lines.words_of(options), *words, "--dry-run", "--", "fairseq-train", "DATA"]
+    given += [*lines.user_dir(train), *lines.words_of(train), "--save-dir", str(saved)]
     with redirect_stdout(StringIO()) as said:
         try:
-            context = command.make_context("highrank launch", [*given, "--save-dir", str(saved)])
-            try:
-                command.invoke(context)
-            except typer.Exit as end:
-                if end.exit_code:
-                    raise
+            context = as_command(launch).make_context("highrank launch", given)
+            found = LaunchSettings(**{n: context.params[n] for n in LaunchSettings.model_fields})
+            launch(context.params["command"], found)
         except Exception:  # raised again: this only adds a line, whatever the error is
             if words:  # the error itself only names an option of `highrank launch`
                 typer.echo("--launch: highrank launch refuses these options.", err=True)
             raise
     if "--dry-run" in words:
         typer.echo(said.getvalue(), nl=False)
-    found = LaunchSettings(**{n: context.params[n] for n in LaunchSettings.model_fields})
     by_hand = found.nodes > 1 and found.slurm is None
     # the number of processes is part of the batch, unless they share a fixed number of tokens or
     # streams: otherwise each further process makes the batch larger
@@ -165,10 +146,7 @@ def space(
 
     Example: highrank train space config.yaml train data-bin train
     """
-    from highrank_plugins.training.configuration import load
-    from highrank_plugins.training.model_size import check_space
-
-    check_space(load(config).options(block), data, save_dir)
+    check_space(configuration.load(config).options(block), data, save_dir)
 
 
 train = make_group({}, {"configure": configure, "space": space})
@@ -177,17 +155,11 @@ train = make_group({}, {"configure": configure, "space": space})
 def match(
     system: Annotated[str, "Configuration to change: a file, or a name in --recipe."],
     to: str = option(..., "Configuration to match."),
-    by: Literal["parameters", "compute", "width"] = option(
-        "parameters", "Quantity to make equal, within 0.5 %."
-    ),
+    by: Literal["parameters", "compute", "width"] = option("parameters", "Equal within 0.5 %."),
     recipe: str = option("ptb", "Recipe that has the configurations."),
-    words: int | None = option(
-        None, "Size of the dictionary (default: the configuration's).", ge=5
-    ),
+    words: int | None = option(None, "Dictionary's size (default: the configuration's).", ge=5),
     data: Path | None = option(None, "Binarised text with the dictionary."),
-    free: str | None = option(
-        None, "Sizes to change in proportion, separated by commas (default: widths)."
-    ),
+    free: str | None = option(None, "Sizes to change, separated by commas (default: widths)."),
     step: int = option(4, "Round sizes to multiples of this.", ge=1),
     output: Path | None = option(None, "Configuration to write (default, and -: print it)."),
 ) -> None:
@@ -195,23 +167,122 @@ def match(
 
     Example: highrank match small/mos --to small/softmax --by parameters
     """
-    from highrank_plugins.studies.definition import recipe_folder
-    from highrank_plugins.studies.members import (
-        find_configuration,
-        match_configurations,
-        matched_yaml,
-        shared_dictionary_size,
-    )
-    from highrank_plugins.training import configuration
-
     folder = recipe_folder(recipe, Path())
-    base, target = (find_configuration(folder, name) for name in (system, to))
+    base, target = (members.find_configuration(folder, name) for name in (system, to))
     settings, reference = configuration.load(base), configuration.load(target)
-    count = words or (0 if data else shared_dictionary_size(folder.name, settings, reference))
+    count = words or (
+        0 if data else members.shared_dictionary_size(folder.name, settings, reference)
+    )
     sizes = tuple(names("--free", free)) if free else ()
-    found = match_configurations(
+    found = members.match_configurations(
         settings, reference, by, words=count, data=data, free=sizes, step=step
     )
     place = Path() if output is None else output.parent  # of `-`, it is this directory, too
-    text = matched_yaml(base, found, by, f"{system} of the size of {to}", place)
+    text = members.matched_yaml(base, found, by, f"{system} of the size of {to}", place)
     print_or_write(text, output)
+
+
+def launch(
+    command: Annotated[list[str], "After --: fairseq-train and its options."],
+    settings: LaunchSettings,
+) -> None:
+    """Train on several processes, GPUs or nodes.
+
+    Example: highrank launch --gpus-per-node 8 -- fairseq-train data-bin
+
+    SIGTERM or SIGUSR1 saves a checkpoint and ends with exit code 75; the same command resumes from
+    it. Run the same command on every node. See docs/howto/clusters.md.
+    """
+    if settings.slurm is not None:
+        _check_slurm(settings)
+    elif not settings.dry_run:
+        plan.refuse_missing(command)
+    nodes, restarts = settings.nodes, settings.max_restarts
+    gpus, per_node = devices(settings)
+    log_dir = settings.log_dir or plan.save_dir(command) / "logs"
+    made = plan.Plan(
+        _complete(command, settings, nodes * per_node), log_dir, nodes, per_node, gpus,
+        settings.rendezvous, settings.rendezvous_timeout,
+        (3 if nodes > 1 else 0) if restarts is None else restarts, settings.stall_timeout,
+    )  # fmt: skip
+    if settings.dry_run:
+        check_command(command)
+    if settings.slurm is not None:
+        _slurm(made, settings, settings.slurm)
+    elif settings.submit or settings.sbatch or settings.prologue or _directives(settings):
+        raise ValueError(
+            "--submit, --sbatch, --account, --qos, --mem and --prologue need --slurm FILE"
+        )
+    elif settings.dry_run:
+        typer.echo(describe(made))
+    else:
+        raise typer.Exit(supervise.launch(made, _say))
+
+
+def _say(line: str) -> None:
+    typer.echo(f"highrank: {line}", err=True)
+
+
+def _check_slurm(settings: LaunchSettings) -> None:
+    """Check the options of a SLURM job: require what is unknown here, refuse what SLURM decides."""
+    if settings.gpus_per_node is None and settings.processes is None:
+        raise ValueError(
+            "--slurm needs the size of a node: --gpus-per-node N (or --processes N on CPUs)"
+        )
+    if settings.rendezvous is not None:
+        raise ValueError("--rendezvous: SLURM tells its processes where to meet; remove it")
+    if settings.max_restarts is not None:
+        raise ValueError("--max-restarts: a SLURM job ends when it loses a process; remove it")
+
+
+def devices(settings: LaunchSettings) -> tuple[bool, int]:
+    """Return whether to train on GPUs, and the number of processes per machine."""
+    if settings.gpus_per_node is not None and settings.processes is not None:
+        raise ValueError("--gpus-per-node and --processes (on a CPU) exclude each other")
+    if settings.processes is not None:
+        return False, settings.processes
+    if settings.gpus_per_node is not None:
+        return True, settings.gpus_per_node
+    import torch
+
+    count = torch.cuda.device_count()
+    return (True, count) if count else (False, 1)
+
+
+def _complete(command: list[str], settings: LaunchSettings, world_size: int) -> tuple[str, ...]:
+    tokens, streams = settings.effective_tokens, settings.effective_streams
+    if tokens is not None and streams is not None:
+        raise ValueError("--effective-tokens and --effective-streams exclude each other")
+    if tokens is not None:
+        command, line = plan.with_effective_batch(command, tokens, world_size)
+    elif streams is not None:
+        command, line = plan.with_effective_streams(command, streams, world_size)
+    else:
+        return tuple(command)
+    _say(line)
+    return tuple(command)
+
+
+def _directives(settings: LaunchSettings) -> list[str]:
+    """Return the options of sbatch that have a name here."""
+    own = {"account": settings.account, "qos": settings.qos, "mem": settings.mem}
+    return [f"--{name}={value}" for name, value in own.items() if value is not None]
+
+
+def _slurm(made: plan.Plan, settings: LaunchSettings, script: Path) -> None:
+    directives = [*_directives(settings), *(settings.sbatch or ())]
+    one_each, grace = settings.one_gpu_each, settings.grace
+    job = batch_job.Job(script.stem, one_each, grace, directives, settings.prologue)
+    batch_job.check_characters([str(script), *job.directives, *made.command])
+    text = batch_job.sbatch_script(made, job)
+    if settings.dry_run:
+        typer.echo(text, nl=False)
+    elif settings.submit:
+        batch_job.require_slurm()
+        busy = f"another highrank launch submits a job for {made.log_dir}: wait until it has ended"
+        with held_alone(made.log_dir / ".submit", busy):
+            typer.echo(batch_job.submit_once(made, job, script, text))
+    else:
+        made.log_dir.mkdir(parents=True, exist_ok=True)  # SLURM does not create it
+        write_text(script, text)
+        typer.echo(f"sbatch {script}")

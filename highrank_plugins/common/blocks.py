@@ -1,8 +1,5 @@
 """Define the options of a command or of a block of a configuration, once for both, and read files.
 
-A command takes a model as one argument, and has an option for each field: the description is its
-help, bounds are its bounds. A block of a file is checked by the same model.
-
 YAML files inherit, and every value knows its file and line. Scalars are read as in YAML 1.2: `no`
 is a word (Norwegian) and `12:30` is text, as is a date. A number with an exponent needs a point:
 `1e-3` is text, which fairseq reads itself. Aliases (`*name`) are refused: a kilobyte of them can
@@ -23,11 +20,6 @@ from highrank_plugins.common.names import did_you_mean
 
 KeyPath = tuple[str, ...]
 MOST_YAML = 1 << 20  # bytes, which take seconds to read; none of our files has a tenth of it
-_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
-_INT = re.compile(r"[-+]?(0|[1-9][0-9_]*|0b[01_]+|0o[0-7_]+|0x[0-9a-fA-F_]+)")
-_FLOAT = re.compile(
-    r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
-)
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -90,13 +82,10 @@ def explained_places(
         path = block + tuple(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
-            inner = (
-                keys
-                for each in schema.get("$defs", {}).values()
-                for keys in each.get("properties", ())
-            )
             where = _block_with(schema, path[-1]) if len(problem["loc"]) == 1 else ""
-            near = did_you_mean(path[-1], [*schema["properties"], *inner])
+            of_models = [schema, *schema.get("$defs", {}).values()]
+            keys = [key for of in of_models for key in of.get("properties", ())]
+            near = did_you_mean(path[-1], keys)
             message = f"unknown key{f'; give it inside {where}' if where else near}"
         elif problem["type"] == "dict_type":
             message = "expected lines `KEY: VALUE`"
@@ -110,7 +99,7 @@ def explained_places(
 
 
 def _block_with(schema: Mapping[str, Any], key: str) -> str:
-    """Return the block of a model whose options have a key, "" if none has it."""
+    """Return the block of a model that has a key, "" if none has it."""
     for block, of in schema["properties"].items():
         models = re.findall(r"#/\$defs/(\w+)", str(of))
         if any(key in schema["$defs"][one].get("properties", ()) for one in models):
@@ -119,11 +108,7 @@ def _block_with(schema: Mapping[str, Any], key: str) -> str:
 
 
 def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = True) -> Tree:
-    """Read a file over the file that its key `base` names (relative to it), and so on down.
-
-    A block is merged key by key; `null` removes an inherited key. A block that is `null` without
-    being inherited stays, for the reader to refuse.
-    """
+    """Read a file over the file that its key `base` names; `null` removes an inherited key."""
     path = path.resolve()
     if path in below:
         raise ConfigurationError(f"{path}: inherits from itself through `base`")
@@ -141,6 +126,7 @@ def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = T
     if not isinstance(base, str):
         raise ConfigurationError(f"{tree.place(('base',))}: base must be the name of a file")
     inherited = read_tree(path.parent / base, (*below, path))
+    # blocks that nothing is inherited for stay, for the reader to refuse
     empty = {k: None for k, v in tree.values.items() if v is None and k not in inherited.values}
     _merge(inherited.values, tree.values)
     inherited.values |= empty
@@ -149,10 +135,7 @@ def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = T
 
 
 def override(tree: Tree, assignment: str, default_block: str) -> None:
-    """Apply `block.key=value`, or `key=value` for a key of `default_block`; values are YAML.
-
-    `null` removes a key, or a whole block: `block=null`. Assignments of one key are refused.
-    """
+    """Apply `block.key=value`, or `key=value` of a `default_block`; `null` removes key or block."""
     name, equals, text = assignment.partition("=")
     path = tuple(name.split(".")) if "." in name else (default_block, name)
     if not equals or not all(path):
@@ -174,10 +157,9 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
     for other, earlier in tree.places.items():
         if earlier.startswith("--set ") and other[: len(path)] == path:
             raise ConfigurationError(f"--set {assignment}: {earlier} sets this, too; keep one")
-    nested = value
     for key in reversed(path):
-        nested = {key: nested}
-    _merge(tree.values, nested)
+        value = {key: value}
+    _merge(tree.values, value)
     tree.places[path] = f"--set {assignment}"
 
 
@@ -190,10 +172,7 @@ def _has(values: Any, path: KeyPath) -> bool:
 
 
 def _hint(path: Path, as_base: bool) -> str:
-    """Suggest names similar to a missing file's, from the folder `conf` around it, if any.
-
-    Files `base*` only serve other files as a base (`as_base`).
-    """
+    """Suggest files of the folder `conf` around a missing one; `base*` only serve as a base."""
     top = next((folder for folder in path.parents if folder.name == "conf"), None)
     files = top.rglob("*.yaml") if top else path.parent.glob("*.yaml")
     top = top or path.parent
@@ -223,11 +202,13 @@ _Loader.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 for _tag, _pattern, _firsts in (
-    ("bool", _BOOL, "tTfF"),
-    ("int", _INT, "-+0123456789"),
-    ("float", _FLOAT, "-+0123456789."),
-):
-    _whole = re.compile(f"(?:{_pattern.pattern})$")
+    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", "[-+]?(0|[1-9][0-9_]*|0b[01_]+|0o[0-7_]+|0x[0-9a-fA-F_]+)", "-+0123456789"),
+    ("float",
+     r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|"
+     r"\.(nan|NaN|NAN)", "-+0123456789."),
+):  # fmt: skip
+    _whole = re.compile(f"(?:{_pattern})$")
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _whole, list(_firsts))
 
 
@@ -263,24 +244,20 @@ def _plain(
     loader: _Loader, node: yaml.Node, file: Path, path: KeyPath, places: dict[KeyPath, str]
 ) -> Any:
     if not isinstance(node, yaml.MappingNode):
-        return _value(loader, node, file)
+        try:
+            return loader.construct_object(node, deep=True)
+        except ValueError as error:
+            place = f"{file}:{node.start_mark.line + 1}"
+            raise ConfigurationError(f"{place}: not a value: {error}") from None
     values: dict[str, Any] = {}
     for key_node, value_node in node.value:
-        key = str(_value(loader, key_node, file))
+        key = str(_plain(loader, key_node, file, path, places))
         place = f"{file}:{key_node.start_mark.line + 1}"
         if key in values:
             raise ConfigurationError(f"{place}: {key} is given twice")
         places[(*path, key)] = place
         values[key] = _plain(loader, value_node, file, (*path, key), places)
     return values
-
-
-def _value(loader: _Loader, node: yaml.Node, file: Path) -> Any:
-    try:
-        return loader.construct_object(node, deep=True)
-    except ValueError as error:
-        place = f"{file}:{node.start_mark.line + 1}"
-        raise ConfigurationError(f"{place}: not a value: {error}") from None
 
 
 def _merge(into: dict[str, Any], update: Mapping[str, Any]) -> None:

@@ -99,10 +99,7 @@ def certificate_of(served: Served) -> dict[str, Any]:
 
 
 def compare(path: Path, served: Served) -> float:
-    """Compare a model with a certificate, to 1e-4, or 1e-2 in half precision.
-
-    Returns the largest difference. For P below e^-20 both tolerances grow with −log P.
-    """
+    """Compare a model with a certificate; return the largest difference, relative below e^-20."""
     tolerance = 1e-2 if served.dtype in _HALVES else 1e-4
     saved, expected, *words = _read(path)
     if saved["words"] != served.words:
@@ -130,16 +127,12 @@ def compare(path: Path, served: Served) -> float:
 
 def compare_where_certified(checkpoint: Path, model: Any) -> None:
     """Compare a fairseq model with the certificate of its checkpoint or folder, if it has one."""
-    path = certificate_path(checkpoint)
-    if path.exists():
+    if (path := certificate_path(checkpoint)).exists():
         compare(path, of_fairseq(model))
 
 
 def compare_folder(folder: str | Path, model: Any) -> None:
-    """Compare a model of transformers with what its folder says of the head, and certifies.
-
-    Parameters of one shape may belong to two functions. The certificate counts in float32 only.
-    """
+    """Compare a model of transformers with its folder's head and, in float32, certificate."""
     path, config = (Path(str(folder)) / name for name in (CERTIFICATE, "config.json"))
     stated = read_json(config) if config.exists() else {}
     names = ("head", "head_options", "feature_scale")
@@ -147,8 +140,8 @@ def compare_folder(folder: str | Path, model: Any) -> None:
         raise UserError(
             f"{config}: {', '.join(changed)}: the saved model has another value; leave it out"
         )
-    kinds = {(p.dtype, p.is_meta) for p in model.parameters()} if path.exists() else set()
-    if kinds == {(torch.float32, False)}:
+    kinds = {(p.dtype, p.is_meta) for p in model.parameters()}
+    if path.exists() and kinds == {(torch.float32, False)}:
         compare(path, of_transformers(model))
 
 
@@ -172,8 +165,6 @@ def _read(path: Path) -> tuple[Any, ...]:
         is_whole &= isinstance(saved.get("sha256", {}), dict)
         if numbers.shape == shape and words[1].shape == words[2].shape and is_whole:
             return saved, numbers, *words
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; export the model again") from None
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         pass
     raise UserError(f"{path} is not a certificate; export or certify the model again")
@@ -188,11 +179,9 @@ def digest_of_tokens(tokens: Tensor) -> str:
 
 
 def mass_bound(words: int, is_half: bool) -> float:
-    """Return how far Σ P may be from 1: 1e-5, or 1e-3 in half precision, and 2^-28 for each word.
-
-    torch's softmax in float32 adds words in eight sums. The one that has a large term loses up to
-    2^-25 of each other word, in all 3.7e-5 of 10,000 words.
-    """
+    """Return how far Σ P may be from 1: 1e-5 (half precision: 1e-3), and 2^-28 for each word."""
+    # torch's softmax in float32 adds words in eight sums, and the one that has a large term loses
+    # up to 2^-25 of each other word, in all 3.7e-5 of 10,000 words
     return (1e-3 if is_half else 1e-5) + words * 2.0**-28
 
 
@@ -203,9 +192,7 @@ class Mass:
     is P_scored(y) Σ_x P(x) / P(y), with y the word that was scored. P is what the scored path
     computes of all words. If it computes y alone, P is the layer's, of the same features.
 
-    Attributes:
-        worst: Σ P − 1 where it is largest in size; see `mass_bound`.
-        seen: number of positions so far.
+    `worst` is Σ P − 1 where it is largest in size, `seen` the number of positions so far.
     """
 
     def __init__(self, text: Tensor, name: str, dtype: torch.dtype, worst: float = 0.0) -> None:
@@ -222,8 +209,7 @@ class Mass:
     def add(self, scored: Tensor, target: Tensor, log_probs: Tensor) -> None:
         """Add n ≥ 1 tokens: their score log P(y) [n], y [n], and log P of all words [n, M].
 
-        Raises:
-            UserError: a sum is not 1. The bound grows with −log P(y) above 20.
+        Refuse a sum that is not 1. The bound grows with −log P(y) above 20.
         """
         rows, scored = log_probs.detach().double(), scored.detach().double()
         ratio = scored - rows.gather(1, target.unsqueeze(1)).squeeze(1)

@@ -22,15 +22,9 @@ import highrank_plugins
 from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.user_error import UserError
 
-CONVERT = (
-    "import argparse, torch; torch.serialization.add_safe_globals([argparse.Namespace]); "
-    "torch.save(torch.load(old, weights_only=True), new)"
-)
 _BLOCK = 8 << 20
-_PICKLE = "data.pkl"
-_FOLDER = 0x10  # attribute of MS-DOS
 _DAMAGE = (
-    zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeDecodeError, struct.error, zlib.error,
+    zipfile.BadZipFile, EOFError, RuntimeError, UnicodeDecodeError, struct.error, zlib.error,
 )  # fmt: skip
 # exceptions of torch.load for an unreadable file, and of looking into what it returns
 _UNREADABLE = (
@@ -41,7 +35,6 @@ _UNREADABLE = (
 # smallest models reach it
 _SIZES = ("dim", "components", "heads", "knots")
 _SMALL = 4096
-_MOST_CHARACTERS = 400  # torch lists every parameter that does not fit
 logger = logging.getLogger(__name__)
 _warned: set[str] = set()
 
@@ -53,8 +46,7 @@ class DamagedArchiveError(UserError):
 def check_archive(path: str | Path, whole: bool = True) -> None:
     """Compare the contents of a file with its checksums; once per process, unless the file changes.
 
-    The file is read once, at about 0.4 s per gigabyte. Unless `whole`, tensors are left out: only
-    what describes them and plain values are checked.
+    Reading takes 0.4 s per gigabyte. Unless `whole`, tensors are left out.
     """
     require_regular(path)
     if os.path.islink(path) and not os.path.exists(path):
@@ -67,10 +59,7 @@ def check_archive(path: str | Path, whole: bool = True) -> None:
 
 
 def read_checkpoint(path: str | Path, *keys: str | int) -> Any:
-    """Return what a file of torch.save holds, or the value at `keys`; refuse a damaged file.
-
-    Tensors are read from the disk when they are used, so the size of the file does not matter.
-    """
+    """Return what a file of torch.save holds, or the value at `keys`; tensors stay on the disk."""
     import torch
 
     highrank_plugins.register()  # allows the plain classes that fairseq stores
@@ -89,19 +78,20 @@ def read_checkpoint(path: str | Path, *keys: str | int) -> Any:
 
 @lru_cache(maxsize=1024)
 def _check(path: str, whole: bool, identity: tuple[int, ...]) -> None:
-    """Check a file; `identity` tells its versions apart."""
     import torch
 
     try:
         if not zipfile.is_zipfile(path):
             raise DamagedArchiveError(
                 f"{path} is truncated, or is not a checkpoint: it is not a zip archive. Copy it "
-                f"again. To convert a file from before torch 1.6: {CONVERT}"
+                "again. To convert a file from before torch 1.6: import argparse, torch; "
+                "torch.serialization.add_safe_globals([argparse.Namespace]); "
+                "torch.save(torch.load(old, weights_only=True), new)"
             )
         with zipfile.ZipFile(path) as archive:
             _check_entries(path, archive, whole)
         torch._C.PyTorchFileReader(path)  # Python may read a list of contents that torch cannot
-    except (*_DAMAGE, RuntimeError) as error:
+    except _DAMAGE as error:
         raise _damaged(path, str(error).partition("\n")[0]) from None
     except OSError as error:
         if error.errno != errno.EINVAL:
@@ -116,7 +106,7 @@ def _check_entries(path: str, archive: zipfile.ZipFile, whole: bool) -> None:
             f"{path} is compressed or encrypted, which torch never writes; save it again with "
             "torch.save"
         )
-    if folders := [e.filename for e in entries if e.external_attr & _FOLDER]:
+    if folders := [e.filename for e in entries if e.external_attr & 0x10]:  # MS-DOS attribute
         # torch would read nothing, and leave what was in memory as the tensor's values
         raise _damaged(path, f"{folders[0]} is marked as a folder")
     if sum(e.file_size for e in entries) > os.path.getsize(path):
@@ -124,7 +114,7 @@ def _check_entries(path: str, archive: zipfile.ZipFile, whole: bool) -> None:
             f"{path} is refused: it declares more contents than it has bytes; copy it again"
         )
     for entry in entries:
-        if not whole and entry.filename.rpartition("/")[2] != _PICKLE:
+        if not whole and entry.filename.rpartition("/")[2] != "data.pkl":
             continue
         read = 0
         with archive.open(entry) as contents:  # reading to the end compares the checksum
@@ -141,20 +131,12 @@ def _damaged(path: str, reason: str) -> DamagedArchiveError:
 
 
 def check_sizes_and_paths(path: str, state: dict[str, Any]) -> None:
-    """Refuse weights and options that would take unbounded memory or time.
-
-    These are:
-
-    - sparse weights, and a weight that is larger than the file's data;
-    - more layers than weights, and sizes above the number of all parameters;
-    - embeddings from a pipe or a device.
-    """
+    """Refuse weights and options that would take unbounded memory or time."""
     import torch
 
-    options = saved_options(state, "model")
-    weights = state.get("model")
-    named = weights if isinstance(weights, dict) else {}
-    tensors = {name: t for name, t in named.items() if isinstance(t, torch.Tensor)}
+    options, named = saved_options(state, "model"), state.get("model")
+    own = named.items() if isinstance(named, dict) else ()
+    tensors = {name: t for name, t in own if isinstance(t, torch.Tensor)}
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided:
             raise UserError(f"{path} is refused: {name} is a sparse tensor; save it as a dense one")
@@ -179,10 +161,7 @@ def check_sizes_and_paths(path: str, state: dict[str, Any]) -> None:
 
 
 def saved_options(state: Mapping[str, Any], block: str) -> dict[str, Any]:
-    """Return a block of a checkpoint's options; fairseq 0.9 and 0.10 keep all blocks in one.
-
-    Checkpoints without options have none.
-    """
+    """Return a block of a checkpoint's options, if any; fairseq 0.9 and 0.10 have one for all."""
     cfg = state.get("cfg")
     found = cfg.get(block) if cfg else state.get("args")
     return vars(found) if isinstance(found, Namespace) else found or {}
@@ -223,7 +202,7 @@ class ReasonsOf(AbstractContextManager):
 def _reason(path: str, reason: BaseException) -> str:
     if isinstance(reason, ValueError):
         return str(reason) if path in str(reason) else f"{path}: {reason}"
-    text = " ".join(str(reason).split())[:_MOST_CHARACTERS]
+    text = " ".join(str(reason).split())[:400]  # torch lists every parameter that does not fit
     if isinstance(reason, RuntimeError):
         return (
             f"{path} does not fit its configuration, these options, or the dictionaries in "

@@ -1,7 +1,4 @@
-"""Write files completely or not at all, compare checksums, and make plain values for JSON.
-
-A ledger of binarised data, `sha256sums`, holds the checksums of its files.
-"""
+"""Write files completely or not at all, compare checksums, and make plain values for JSON."""
 
 import errno
 import hashlib
@@ -12,6 +9,7 @@ import re
 import shutil
 import stat
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
@@ -21,10 +19,7 @@ from typing import IO, Any
 from highrank_plugins.common.formatting import size
 from highrank_plugins.common.user_error import UserError, cannot_be_written, free_space
 
-SUMS = "sha256sums"
-_BINARISED = ("*.bin", "*.idx", "dict*.txt")
-DIGITS = {"sha256": 64, "md5": 32}
-_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+SUMS = "sha256sums"  # the ledger of binarised data
 _BLOCK = 8 << 20
 MOST_JSON = 64 << 20  # bytes of a JSON file; none of ours has a tenth of it
 # errors where a file system has no hard links, or none between these two places
@@ -63,15 +58,14 @@ def require_regular(path: str | Path) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a value as JSON, see `write_whole`."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
     """Return the value in a JSON file."""
     require_regular(path)
-    if (bytes_ := path.stat().st_size) > MOST_JSON:
-        raise ValueError(f"{path}: {size(bytes_)}, and ours have {size(MOST_JSON)} at most")
+    if (found := path.stat().st_size) > MOST_JSON:
+        raise ValueError(f"{path}: {size(found)}, and ours have {size(MOST_JSON)} at most")
     try:
         return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
@@ -81,8 +75,7 @@ def read_json(path: Path) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"the key {twice!r} is there twice")
     return found
 
@@ -95,17 +88,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_whole(path: str | Path, write: Callable[[Any], object], expected_bytes: int = 0) -> None:
-    """Call `write(file)`; `path` holds all of it afterwards, or what it held before.
-
-    Devices and pipes, such as /dev/null, are written directly. Nothing is written where the
-    `expected_bytes` do not fit.
-    """
+    """Call `write(file)`; `path` holds all of it afterwards, or what it held before."""
     target = os.path.abspath(path)
-    if os.path.exists(target) and not os.path.isfile(target):
+    if os.path.exists(target) and not os.path.isfile(target):  # /dev/null, for example
         with open(target, "wb") as device:
             write(device)
         return
-    part = f"{target}.tmp"
+    part, found = f"{target}.tmp", 0
     try:
         if expected_bytes > free_space(target)[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -114,7 +103,6 @@ def write_whole(path: str | Path, write: Callable[[Any], object], expected_bytes
         with open_own(part, "wb") as file:
             checksum = _write_to_disk(file, write)
         with open(part, "rb", buffering=0) as file:
-            found = 0
             while block := file.read(_BLOCK):
                 found = zlib.crc32(block, found)
         if found != checksum:
@@ -129,10 +117,7 @@ def write_whole(path: str | Path, write: Callable[[Any], object], expected_bytes
 
 
 def link_whole(source: str | Path, target: str | Path) -> None:
-    """Give a file a second name, replacing any file of that name.
-
-    On file systems without hard links, the file is copied.
-    """
+    """Give a file a second name, replacing any file of that name; without hard links, copy it."""
     source, target = os.path.realpath(source), os.path.abspath(target)
     if os.path.lexists(target) and os.path.samestat(os.stat(source), os.lstat(target)):
         return  # renaming one name of a file to another of its names would do nothing
@@ -146,9 +131,8 @@ def link_whole(source: str | Path, target: str | Path) -> None:
         if error.errno not in _NO_LINKS:
             raise cannot_be_written(error, target) from None
         with open(source, "rb") as file:
-            size = os.path.getsize(source)
-            write_whole(target, lambda copy: shutil.copyfileobj(file, copy, _BLOCK), size)
-        return
+            own = os.path.getsize(source)
+            return write_whole(target, lambda copy: shutil.copyfileobj(file, copy, _BLOCK), own)
     finally:
         with suppress(OSError):
             os.unlink(part)
@@ -168,11 +152,7 @@ def flush(path: str | Path) -> None:
 
 
 def _write_to_disk(file: IO[bytes], write: Callable[[Any], object]) -> int:
-    """Call `write(file)`, and return the checksum of the bytes.
-
-    torch.save replaces an error of writing by one of its own, about positions in the file; the
-    first error of writing is raised instead.
-    """
+    """Call `write(file)`, and return the checksum of the bytes."""
     checksum, first = 0, None
 
     class Content:
@@ -195,7 +175,7 @@ def _write_to_disk(file: IO[bytes], write: Callable[[Any], object]) -> int:
     except RuntimeError:
         if first is None:
             raise
-        raise first from None
+        raise first from None  # torch.save hides it behind an error about positions in the file
     os.fsync(file.fileno())
     # drop the page cache, so that the comparison reads the disk
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -230,7 +210,7 @@ def plain(value: Any) -> Any:
 
 
 class ChecksumError(UserError):
-    """Report a checksum that does not match, or that is malformed."""
+    """Report a checksum that does not match, or a malformed list of them."""
 
 
 def checksum(path: Path, algorithm: str = "sha256") -> str:
@@ -241,14 +221,8 @@ def checksum(path: Path, algorithm: str = "sha256") -> str:
 
 
 def check_sum(path: Path, expected: str, algorithm: str = "sha256") -> None:
-    """Compare a file with a published checksum of an algorithm of `DIGITS`."""
-    digits = DIGITS[algorithm]
-    if not re.fullmatch(f"[0-9a-f]{{{digits}}}", expected):
-        raise ChecksumError(
-            f"{algorithm} {expected!r}: expected {digits} hexadecimal digits in lower case"
-        )
-    found = checksum(path, algorithm)
-    if found != expected:
+    """Compare a file with a published checksum."""
+    if (found := checksum(path, algorithm)) != expected:
         raise ChecksumError(
             f"{path}: its {algorithm} is {found} but should be {expected}: the file is "
             "damaged or a different one; delete it and fetch it again"
@@ -258,11 +232,9 @@ def check_sum(path: Path, expected: str, algorithm: str = "sha256") -> None:
 def read_ledger(ledger: Path) -> dict[str, str]:
     """Return checksums by name, none if the ledger, which `sha256sum` could write, is missing."""
     require_regular(ledger)
-    sums = {}
-    text = ledger.read_text(encoding="utf-8") if ledger.exists() else ""
+    sums, text = {}, ledger.read_text(encoding="utf-8") if ledger.exists() else ""
     for number, line in enumerate(text.splitlines(), 1):
-        match = _LINE.fullmatch(line)
-        if not match:
+        if not (match := re.fullmatch(r"([0-9a-f]{64})  (.+)", line)):
             raise ChecksumError(
                 f"{ledger}:{number}: expected a sha256, two spaces and a name; delete the line"
             )
@@ -272,7 +244,7 @@ def read_ledger(ledger: Path) -> dict[str, str]:
 
 def write_sums(folder: Path, others: Mapping[str, str] | None = None) -> None:
     """Write the checksums of a folder of binarised data, as `sha256sum` would, and `others`."""
-    files = (path for pattern in _BINARISED for path in folder.glob(pattern))
+    files = (f for pattern in ("*.bin", "*.idx", "dict*.txt") for f in folder.glob(pattern))
     sums = {**(others or {}), **{path.name: checksum(path) for path in files}}
     write_text(folder / SUMS, "".join(f"{sums[name]}  {name}\n" for name in sorted(sums)))
 

@@ -1,7 +1,4 @@
-"""Write folders completely or not at all, and lock what one process at a time may write to.
-
-Every lock is one of `fcntl.lockf`: it ends with its process, and child processes do not inherit it.
-"""
+"""Write folders completely or not at all, and lock what one process at a time may write to."""
 
 import errno
 import fcntl
@@ -28,11 +25,7 @@ NEW = ".highrank-new"
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Write a folder as NAME.part; rename it when it is complete, or remove it after a failure.
-
-    All files are flushed before, so that a power failure leaves the whole folder or none.
-    Leftovers of an interrupted call are discarded.
-    """
+    """Write a folder as NAME.part; flush and rename it when it is complete, or remove it."""
     part = folder.with_name(f"{folder.name}.part")
     stamp = part / _STAMP
     if os.path.lexists(part) and not stamp.is_file():
@@ -58,24 +51,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-@contextmanager
-def new_files(folder: Path) -> Iterator[Path]:
-    """Write files into another folder; when all are complete, they replace those of their names.
-
-    `refuse_mixture` refuses a folder that was killed while its files were replaced. The next call
-    replaces the others before it begins. Other files of the folder are kept.
-    """
-    _take_places(folder)
-    with new_folder(folder / NEW) as part:
-        yield part
-        for path in _files(part):
-            require_regular(folder / path)
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-    _take_places(folder)
-
-
 def _files(folder: Path) -> list[Path]:
-    """Return the names of all files in a folder and in the folders below it."""
     return [path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir()]
 
 
@@ -92,7 +68,7 @@ def _take_places(folder: Path) -> None:
 
 
 def refuse_mixture(folder: Path) -> None:
-    """Refuse a folder whose files `new_files` has begun to replace."""
+    """Refuse a folder whose files `whole_folder` has begun to replace."""
     if (folder / NEW).exists() or (folder.parent / NEW / folder.name).exists():
         raise UserError(
             f"{folder} may hold files of two texts: a `highrank data` command is replacing them, "
@@ -101,14 +77,12 @@ def refuse_mixture(folder: Path) -> None:
 
 
 def _try_lock(file: IO[Any], kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
-    """Lock a file, open to write, until it is closed; False if another process holds it.
-
-    Only who may write the file can lock it, unlike with flock. Who may read it could share a lock,
-    so strangers may not even read it.
-    """
+    """Lock a file, open to write, until it is closed; False if another process holds it."""
     with suppress(PermissionError):  # another user's, whose group may work here
+        # who may read it could share a lock, so strangers may not even read it
         os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o770)
     try:
+        # ends with its process, and children do not inherit it; only who may write can lock
         fcntl.lockf(file, kind)
     except (BlockingIOError, PermissionError):
         return False
@@ -119,10 +93,7 @@ def _try_lock(file: IO[Any], kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
 def held_alone(
     lock: Path, busy: str = "", *, waiting: str = "", mode: str = "a+"
 ) -> Iterator[IO[Any]]:
-    """Hold a lock file, in a new folder if need be, and yield it; refuse with `busy`, or wait.
-
-    Who has to wait is told so by `waiting`.
-    """
+    """Hold a lock file, in a new folder if need be; refuse with `busy`, or print `waiting`."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with open_own(lock, mode) as file:
         if not _try_lock(file):
@@ -140,21 +111,18 @@ class _Use(NamedTuple):
     lock: str
     folder: str
     user: str
-    without_folder: str
 
 
-_TRAINING = _Use("training.lock", "--save-dir", "training run", ", or add --no-save")
-_OUTPUT = _Use(".highrank-lock", "folder", "data command", "")
-_LOGS = _Use("launch.lock", "--log-dir", "highrank launch", "")
+_TRAINING = _Use("training.lock", "--save-dir", "training run")
+_OUTPUT = _Use(".highrank-lock", "folder", "data command")
+_LOGS = _Use("launch.lock", "--log-dir", "highrank launch")
 
 
 @contextmanager
 def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
-    """Hold the lock of a training run's folder, and remove what a killed save has left there.
+    """Hold the lock of a training run's folder; yield False on a disk without locks.
 
-    The system releases the lock of a killed process. Child processes do not hold it. If the block
-    ends with an error, the lock file and the folder are removed where they are new, the folder
-    only if it is empty. Yields False on a file system without locks, which is logged.
+    Remove what a killed save has left there.
     """
     is_new = not os.path.exists(os.path.join(folder, _TRAINING.lock))
     with _held(Path(folder), _TRAINING) as is_locked:
@@ -170,10 +138,11 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
 
 @contextmanager
 def whole_folder(folder: Path, *inputs: Path) -> Iterator[Path]:
-    """Create the folder of a data command, and yield that for its files, see `new_files`.
+    """Create the folder of a data command, and yield another for its files.
 
-    Other commands are refused until the block ends. If the block, which reads the folders `inputs`,
-    fails, a new and empty folder is removed.
+    When all are complete, they replace those of their names; others are kept. `refuse_mixture`
+    refuses a folder that was killed meanwhile, and the next call replaces the rest before it
+    begins. The block reads the folders `inputs`. Other commands are refused until it ends.
     """
     for source in inputs:
         refuse_mixture(source)
@@ -185,29 +154,31 @@ def whole_folder(folder: Path, *inputs: Path) -> Iterator[Path]:
         print(f"{folder}: replacing an earlier result; make again what follows", file=sys.stderr)
     with _held(folder, _OUTPUT):
         try:
-            with new_files(folder) as new:
-                yield new
+            _take_places(folder)
+            with new_folder(folder / NEW) as part:
+                yield part
+                for path in _files(part):
+                    require_regular(folder / path)
+                    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            _take_places(folder)
         finally:
             (folder / _OUTPUT.lock).unlink(missing_ok=True)
 
 
 @contextmanager
 def log_folder(folder: Path, save_dir: Path, is_shared: bool) -> Iterator[None]:
-    """Create the folder of a launch's logs, which belongs to one training run from then on.
-
-    If it `is_shared`, launchers of other nodes may hold it, too, for the same training run.
-    """
-    kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
-    with _held(folder, _LOGS, os.path.relpath(save_dir.resolve(), folder.resolve()), kind):
+    """Create the folder of the logs of one training run; launchers of its nodes may share it."""
+    owner = os.path.relpath(save_dir.resolve(), folder.resolve())
+    with _held(folder, _LOGS, owner, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX):
         yield
 
 
 @contextmanager
 def _held(folder: Path, use: _Use, owner: str = "", kind: int = fcntl.LOCK_EX) -> Iterator[bool]:
+    """Hold a lock; if the block ends with an error, remove what is new and empty."""
     above = itertools.takewhile(lambda path: not path.exists(), (folder, *folder.parents))
     new = [] if (folder / use.lock).exists() else [folder / use.lock, *above]
     file, is_locked = _open_locked(folder, use, kind)
-    is_whole = False
     with file:
         try:
             # launchers of two nodes may empty and fill it at once: each entry is two whole lines
@@ -222,12 +193,11 @@ def _held(folder: Path, use: _Use, owner: str = "", kind: int = fcntl.LOCK_EX) -
                 holder = f"process {os.getpid()} on {socket.gethostname()}\n{owner}\n"
                 os.write(file.fileno(), holder.encode())  # unbuffered: nothing is left for close()
             yield is_locked
-            is_whole = True
-        finally:
-            if not is_whole:
-                with suppress(OSError):  # another process has put files there
-                    for path in new:
-                        path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+        except BaseException:
+            with suppress(OSError):  # another process has put files there
+                for path in new:
+                    path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+            raise
 
 
 def _open_locked(folder: Path, use: _Use, kind: int) -> tuple[IO[str], bool]:
@@ -239,7 +209,7 @@ def _open_locked(folder: Path, use: _Use, kind: int) -> tuple[IO[str], bool]:
         except OSError as error:
             raise UserError(
                 f"{use.folder} {folder} cannot be written ({error.strerror}): choose another "
-                f"{use.folder}{use.without_folder}"
+                f"{use.folder}"
             ) from error
         file.seek(0)
         try:

@@ -43,12 +43,9 @@ def size(count: float) -> str:
 
 
 def cell(text: object) -> str:
-    """Return text as one cell of a Markdown table; it ends no cell, row or page.
-
-    Names of folders, options and checkpoints come from strangers: `|`, line breaks and HTML would
-    change the page. Code between backticks shows HTML as it is.
-    """
+    """Return a stranger's text as one cell of a Markdown table; it ends no cell, row or page."""
     line = visible(re.sub(r"\s*[\r\n]+\s*", " ", str(text)))
+    # code between backticks shows HTML as it is
     parts = re.split(r"(`[^`]*`)", re.sub(r"(?<!\\)\|", r"\\|", line))
     return "".join(part if part[:1] == "`" else part.replace("<", "&lt;") for part in parts)
 

@@ -1,9 +1,8 @@
 """Watch each process of a training run, so that one that hangs is named, and define its events.
 
-The trainer calls `beat` at each batch, epoch, validation and checkpoint. If no beat comes for long,
-the process ends itself, and its launcher ends the others. It also tells each `TrainingListener`
-what it begins. This module imports nothing heavy, and
-loads before torch.
+The trainer calls `beat` at each batch, epoch, validation and checkpoint, and tells each
+`TrainingListener`. If no beat comes for long, the process ends itself, and its launcher ends the
+others. This module imports nothing heavy, and loads before torch.
 """
 
 import faulthandler
@@ -16,15 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from highrank_plugins.common import stop_request
+from highrank_plugins.common.stop_request import launchers_folder
 
 TIMEOUT = "HIGHRANK_STALL_TIMEOUT"  # seconds; 0 switches the guard off
-DEFAULT_TIMEOUT = 600.0
 # loading data and the first update, a new epoch's batches, and a checkpoint take longer than an
 # update, and show no signs of life before they end; other ranks wait for them in the next update
 SLOW_PHASES = ("starting", "preparing an epoch", "saving", "ending")
-SLOW_FACTOR = 10
-SLOW_SECONDS = 600.0  # shortest limit for slow phases
+_SLOW_FACTOR, _SLOW_SECONDS = 10, 600.0  # the latter is the shortest limit for slow phases
 _STDERR = 2  # sys.stderr may be replaced
 _LOOK_SECONDS = 1.0
 
@@ -57,7 +54,7 @@ class _Guard:
             f"rank {self._rank} (process {os.getpid()}) has made no progress for {silent:.0f} s, "
             f"{self._phase} after update {self._updates}: {reason}"
         )
-        if folder := _folder():
+        if folder := launchers_folder():
             with suppress(OSError):  # the launcher has gone
                 # the first by name is the cause: what has stopped, or the rank that is behind
                 name = f"stall-{0 if stopped else count:012}-{self._rank}"
@@ -67,7 +64,7 @@ class _Guard:
         os.abort()  # faulthandler writes the stacks of all threads
 
     def _own_reason(self, silent: float) -> str:
-        slow = max(self._timeout * SLOW_FACTOR, SLOW_SECONDS)
+        slow = max(self._timeout * _SLOW_FACTOR, _SLOW_SECONDS)
         if silent <= (slow if self._is_slow else self._timeout):
             return ""
         return "it hangs, or waits for another rank that does, or whose machine or network is lost"
@@ -93,15 +90,12 @@ _guard: _Guard | None = None
 
 
 def guard(rank: int) -> None:
-    """Watch this process from here on, unless it is watched already or `TIMEOUT` is 0.
-
-    From here on, fatal signals write the stacks of all threads to standard error.
-    """
+    """Watch this process from here on, unless it is watched already or `TIMEOUT` is 0."""
     global _guard
     faulthandler.enable(_STDERR)
-    timeout = float(os.environ.get(TIMEOUT, DEFAULT_TIMEOUT))
+    timeout = float(os.environ.get(TIMEOUT, 600))
     if _guard is None and timeout > 0:
-        if folder := _folder():
+        if folder := launchers_folder():
             for before_restart in Path(folder).glob(f"stall-*-{rank}"):
                 before_restart.unlink()
         _guard = _Guard(rank, timeout)
@@ -119,19 +113,10 @@ def stall(folder: Path) -> str:
     return notes[0].read_text(encoding="utf-8") if notes else ""
 
 
-def _folder() -> str | None:
-    """Return the folder of a launcher on this machine; under SLURM it is on a shared disk."""
-    return os.environ.get(stop_request.DIRECTORY) if stop_request.LAUNCHED in os.environ else None
-
-
 class TrainingListener:
-    """Receive fairseq's training events: base of optimizers (torch's), tasks and models.
+    """Receive fairseq's training events in every process: base of optimizers, tasks and models."""
 
-    A listener overrides what it needs; the methods here do nothing. Every process calls them.
-    """
-
-    # Also listens, but only in the first process.
-    monitor: "TrainingListener | None" = None
+    monitor: "TrainingListener | None" = None  # also listens, but only in the first process
 
     def function_options(self) -> Mapping[str, Any]:
         """Return the model options that each checkpoint must hold, wherever they were set."""
@@ -165,5 +150,4 @@ class TrainingListener:
 
 
 def listening(*candidates: object) -> list[TrainingListener]:
-    """Return the candidates that listen."""
     return [candidate for candidate in candidates if isinstance(candidate, TrainingListener)]

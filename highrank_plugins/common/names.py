@@ -55,10 +55,7 @@ def option_name(given: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `"; did you mean 'lr'?"`, or nothing if no known name is near in letters or meaning.
-
-    `--learning-rate` suggests `--lr`, and `learning_rate` suggests `lr`.
-    """
+    """Return `"; did you mean 'lr'?"`, or "" if no known name is near in letters or meaning."""
     names = list(known)
     spelt = flag if word.startswith("--") else str
     others = (spelt(n) for n, others in _SYNONYMS.items() if option_name(word) in others.split())
@@ -68,16 +65,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def distinct_names(paths: Sequence[Path], nameless: str | None = None) -> list[str]:
-    """Return paths without suffix, cut to as few folders as keep them distinct: `ptb/mos`.
-
-    The suffix stays where nothing else differs. A file `nameless` has the name of its folder.
-    """
+    """Return paths as short as they are distinct: `ptb/mos`; `nameless` files by their folder."""
     whole = [path.absolute() for path in paths]
     for path in paths:
         if whole.count(path.absolute()) > 1:
             raise ValueError(f"{path} is given twice")
     named = [path.parent if path.name == nameless else path.with_suffix("") for path in whole]
-    if len(set(named)) < len(whole):
+    if len(set(named)) < len(whole):  # only the suffixes differ
         named = [path.parent if path.name == nameless else path for path in whole]
     return next(
         names
@@ -88,14 +82,11 @@ def distinct_names(paths: Sequence[Path], nameless: str | None = None) -> list[s
 
 @dataclass(frozen=True)
 class Score:
-    """Hold a metric's value and its signature, such as sacrebleu's.
-
-    A perplexity may have a certificate, too, see `common.certificate.Mass.signature`.
-    """
+    """Hold a metric's value and its signature, such as sacrebleu's."""
 
     value: float
     signature: str
-    certificate: str = ""
+    certificate: str = ""  # of a perplexity, see `common.certificate.Mass.signature`
 
 
 # words in the names of metrics, ours and fairseq's; two that contradict each other say nothing
@@ -129,10 +120,7 @@ def direction(metric: str) -> int:
 
 
 def criterion(options: Mapping[str, Any]) -> tuple[str, int]:
-    """Return what chooses a run's best checkpoint: its metric, and 1 if the highest is the best.
-
-    The direction is −1 if the lowest is. The flag decides where the metric's name does not say.
-    """
+    """Return the metric of a run's best checkpoint, and 1 if the highest is the best, else −1."""
     metric = options.get("best_checkpoint_metric") or "loss"
     flag = 1 if options.get("maximize_best_checkpoint_metric") else -1
     return metric, direction(metric) or flag

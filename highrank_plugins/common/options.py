@@ -46,7 +46,7 @@ _GROUPS: dict[Range, str] = {
         encoder_dropout_in encoder_dropout_out decoder_dropout_in decoder_dropout_out
         dropouti dropouth dropoute wdrop
         """,
-    Range(0, 1): "ema_decay quant_noise_pq quant_noise_scalar",
+    Range(0, 1): "ema_decay quant_noise_pq quant_noise_scalar teacher_weight",
     Range(-1, 1): "sampling_topp",
     Range(0, 1, above_low=True): "lr_shrink",
     # counts: a negative one ends a training run at once, or is taken for none
@@ -54,13 +54,14 @@ _GROUPS: dict[Range, str] = {
         max_update max_epoch warmup_updates clip_norm weight_decay stop_time_hours
         save_interval_updates validate_interval_updates validate_after_updates data_buffer_size
         ema_start_update encoder_layers decoder_layers min_len max_len_b no_repeat_ngram_size
-        adam_eps adafactor_eps end_learning_rate curriculum head_monitor lr head_z_loss
+        adam_eps adafactor_eps end_learning_rate curriculum head_monitor lr head_z_loss ar_alpha
+        tar_beta bptt_max_delta nonmono asgd_at_epoch
         """,
     Range(0, 2**32 - 1): "seed",
     # one process each, and one column each
     Range(0, 1024): "num_workers",
     Range(1, 2**16): "required_batch_size_multiple required_seq_len_multiple",
-    Range(0, above_low=True): "temperature fp16_init_scale final_lr_scale",
+    Range(0, above_low=True): "temperature fp16_init_scale final_lr_scale teacher_temperature",
     Range(-1): """
         patience keep_last_epochs keep_best_checkpoints keep_interval_updates warmup_init_lr
         stop_min_lr
@@ -73,7 +74,7 @@ _GROUPS: dict[Range, str] = {
         encoder_embed_dim decoder_embed_dim encoder_ffn_embed_dim decoder_ffn_embed_dim
         encoder_attention_heads decoder_attention_heads
         encoder_hidden_size decoder_hidden_size decoder_last_hidden_size decoder_out_embed_dim
-        decoder_input_dim decoder_output_dim head_embed_dim head_loss_memory
+        decoder_input_dim decoder_output_dim head_embed_dim head_loss_memory bptt eval_streams
         """,
 }
 # where infinity means that there is no limit
@@ -161,11 +162,8 @@ def _schedule_problems(options: Mapping[str, Any]) -> dict[str, str]:
         return {"lr_period_updates": f"must be greater than 0, or -1 for one period, {with_it} 0"}
     if schedule == "cosine" and period == -1 and updates and updates == warmup:
         return {"warmup_updates": f"must be less than --max-update {with_it} {warmup}"}
-    if (
-        schedule == "tri_stage"
-        and not options.get("phase_ratio")
-        and options.get("decay_steps") == 0
-    ):
+    has_no_decay = not options.get("phase_ratio") and options.get("decay_steps") == 0
+    if schedule == "tri_stage" and has_no_decay:
         return {"decay_steps": f"must be at least 1 {with_it} 0"}
     return {}
 

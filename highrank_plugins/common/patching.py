@@ -1,9 +1,4 @@
-"""Replace one function of fairseq by ours, and import fairseq without two libraries.
-
-Its criterion and its task for classification import scikit-learn and scipy.stats, which take a
-third of the time of its import, and few of its users need them. Here the names load their modules
-when they are first used.
-"""
+"""Replace one function of fairseq by ours, and import fairseq without two libraries."""
 
 import functools
 import importlib
@@ -22,10 +17,7 @@ _DEFERRED = ("scipy.stats", "sklearn", "sklearn.metrics")
 def replaces(owner: Any, name: str) -> Callable:
     """Decorate `new` so that `owner.name(*args)` becomes `new(stock, *args)`.
 
-    `owner` is a module or a class. The stock function, `stock`, stays reachable as `__wrapped__`.
-    A module that is loaded again finds its own replacement in place, and adds none. A script that
-    runs, such as `python -m fairseq_cli.train`, is a second module next to `owner`; it gets the
-    replacement too.
+    `owner` is a module or a class; a module that is loaded again adds no second replacement.
     """
 
     def install(new: Callable) -> Callable:
@@ -45,6 +37,7 @@ def replaces(owner: Any, name: str) -> Callable:
         vars(patched)["highrank_patch"] = source
         is_static = isinstance(owner, type) and isinstance(owner.__dict__.get(name), staticmethod)
         setattr(owner, name, staticmethod(patched) if is_static else patched)
+        # `python -m fairseq_cli.train` is a second module next to `owner`
         script, file = sys.modules["__main__"], getattr(owner, "__file__", None)
         if script is not owner and file and file == getattr(script, "__file__", None):
             setattr(script, name, patched)
@@ -54,9 +47,9 @@ def replaces(owner: Any, name: str) -> Callable:
 
 
 def defer_statistics() -> None:
-    """Let the first import of fairseq leave out scikit-learn and scipy.stats.
+    """Let the first import of fairseq leave out scikit-learn and scipy.stats, a third of its time.
 
-    All other importers get the modules themselves. Nothing changes if fairseq is imported already.
+    Its names load them when they are first used; all other importers get the modules themselves.
     """
     if "fairseq" not in sys.modules and not any(isinstance(f, _Finder) for f in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -51,11 +51,7 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """Return the processor, the cores this process may use, memory, and GPUs by name.
-
-    Processors of one name may differ. Family, model, stepping and vector flags tell them apart,
-    where the system says them: kernels are chosen by them, and sums then have another order.
-    """
+    """Return the processor, the cores this process may use, memory, and GPUs by name."""
     import torch
 
     return {
@@ -80,7 +76,8 @@ def machine_kind(found: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, (*found.get("gpus", []), found.get("processor"), numbers, flags)))
 
 
-# names in /proc/cpuinfo, of x86 and of ARM → ours
+# names in /proc/cpuinfo, of x86 and of ARM → ours; they tell processors of one name apart, by which
+# kernels are chosen, whose sums have another order
 _NUMBERS = {
     "cpu family": "family", "model": "model", "stepping": "stepping",
     "CPU architecture": "family", "CPU part": "model", "CPU revision": "stepping",

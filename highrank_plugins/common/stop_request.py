@@ -1,8 +1,4 @@
-"""Stop a training run when asked: it saves a checkpoint, ends, and resumes when started again.
-
-`highrank launch` asks by a file, SLURM and people by a signal. This module imports nothing heavy,
-since it loads before torch.
-"""
+"""Stop a training run when asked, by a launcher's file or a signal; loads before torch."""
 
 import os
 import signal
@@ -42,22 +38,16 @@ def listen() -> None:
     """Let `SIGNALS` ask this process to stop from now on, instead of ending it."""
     global _listener
     _listener = os.getpid()
-    handle(_note)
-    handle_interrupt(_asked_at)
+    handle(_note, _asked_at)
     _answer("started")
 
 
-def handle(handler: Callable[[int, FrameType | None], object]) -> None:
-    """Call a function at each of `SIGNALS`, except for a SIGHUP that is ignored."""
-    for number in SIGNALS:
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, handler)
+def handle(
+    handler: Callable[[int, FrameType | None], object], asked_at: Callable[[], float | None]
+) -> None:
+    """Call a function at each of `SIGNALS`, except for a SIGHUP that is ignored.
 
-
-def handle_interrupt(asked_at: Callable[[], float | None]) -> None:
-    """Let SIGINT end this process as before, except when one of `SIGNALS` comes with it.
-
-    `asked_at` returns when one of them came, by `time.monotonic`.
+    SIGINT ends this process as before, unless one of `SIGNALS` came with it, at `asked_at()`.
     """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -73,6 +63,9 @@ def handle_interrupt(asked_at: Callable[[], float | None]) -> None:
         if at is None or interrupted_at - at > SAME_REQUEST_SECONDS:
             raise KeyboardInterrupt
 
+    for number in SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
 
@@ -97,7 +90,7 @@ def handlers_restored() -> Iterator[None]:
     try:
         yield
     finally:
-        if listening() and not listened:
+        if not listened:
             _listener, _signalled_at = None, None
         for number, handler in before.items():
             if signal.getsignal(number) != handler:
@@ -109,38 +102,36 @@ def listening() -> bool:
     return _listener == os.getpid()
 
 
+def launchers_folder() -> str:
+    """Return the folder of a launcher on this machine; under SLURM it is on a shared disk."""
+    return os.environ.get(DIRECTORY, "") if LAUNCHED in os.environ else ""
+
+
 def asked() -> bool:
     """Whether this process is to stop."""
     # SLURM uses signals only; polling a file on a shared disk is too slow
-    directory = os.environ.get(DIRECTORY) if LAUNCHED in os.environ else None
-    return _signalled_at is not None or (directory is not None and Path(directory, "stop").exists())
+    folder = launchers_folder()
+    return _signalled_at is not None or (folder != "" and Path(folder, "stop").exists())
 
 
 def _asked_at() -> float | None:
-    """Return when one of `SIGNALS` came; if none, take the SIGINT of plain torchrun for one.
-
-    Of several signals that torchrun gets at once, it passes on one, which may be SIGINT.
-    """
+    """Return when one of `SIGNALS` came; if none, take the SIGINT of plain torchrun for one."""
+    # of several signals that torchrun gets at once, it passes on one
     if _signalled_at is None and "TORCHELASTIC_RUN_ID" in os.environ and LAUNCHED not in os.environ:
         _note(signal.SIGINT, None)
     return _signalled_at
 
 
 def leave() -> NoReturn:
-    """End this process after its checkpoint is written.
-
-    The exit code is `REQUEUE`; under torchrun, which would restart everything, and srun, which
-    would kill the others, it is 0, and the file `stopped` says so.
-    """
+    """End this process after its checkpoint is written."""
+    # torchrun would restart everything, and srun kill the others, if the code were not 0
     raise SystemExit(0 if _answer("stopped") else REQUEUE)
 
 
 def _answer(name: str) -> bool:
-    directory = os.environ.get(DIRECTORY)
-    if directory is None:
-        return False
-    Path(directory, name).touch()
-    return True
+    if directory := os.environ.get(DIRECTORY):
+        Path(directory, name).touch()
+    return bool(directory)
 
 
 def _note(_number: int, _frame: FrameType | None) -> None:

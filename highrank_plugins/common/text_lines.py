@@ -41,8 +41,8 @@ class TextRules:
     empty_lines: bool = True
     max_words: int | None = None
     unknown: bool = True  # accept <unk>, which training text must have if other text has it
-    # accept output of other programs, with or without byte order marks and carriage returns at
-    # starts and ends of lines, and with words that fairseq reserves
+    # accept output of other programs, with words that fairseq reserves, and with byte order marks
+    # and carriage returns at starts and ends of lines
     foreign: bool = False
 
     def text_of(self, line: bytes) -> str | Problem:
@@ -66,13 +66,12 @@ class TextRules:
             return found.start() + 1, _not_trained(UNKNOWN)
         if not self.empty_lines and not text.strip():
             return 1, "empty line; remove it and its partner in the other file"
-        if self.max_words is not None and len(text) > 2 * self.max_words:
-            words = len(text.split())
-            if words > self.max_words:
-                return 1, (
-                    f"{words:,} words, more than the {self.max_words:,} of a model; split the "
-                    "line, or remove it and its partner in the other file"
-                )
+        most = len(text) if self.max_words is None else self.max_words
+        if len(text) > 2 * most and (words := len(text.split())) > most:
+            return 1, (
+                f"{words:,} words, more than the {most:,} of a model; split the line, or remove it "
+                "and its partner in the other file"
+            )
         return None
 
 
@@ -103,7 +102,6 @@ def require_unreserved(sentence: str) -> str:
 
 
 def decode_line(file: Path | str, number: int, line: bytes) -> str:
-    """Return the text of a line, counted from 1."""
     return _text(file, number, decoded(line))
 
 
@@ -184,10 +182,10 @@ def check_texts(paths: Sequence[Path], rules: TextRules = TextRules()) -> int:
             f"{longest}:{min(counts) + 1}: this line has no partner: {have}; "
             "line n of one file must translate line n of the other"
         )
+    if len(problems) > MAX_PROBLEMS:
+        problems[MAX_PROBLEMS:] = [f"… and {len(problems) - MAX_PROBLEMS} more"]
     if problems:
-        more = len(problems) - MAX_PROBLEMS
-        rest = [f"… and {more} more"] if more > 0 else []
-        raise TextError("\n".join(problems[:MAX_PROBLEMS] + rest))
+        raise TextError("\n".join(problems))
     return counts[0]
 
 

@@ -13,7 +13,6 @@ from typing import NoReturn
 
 from highrank_plugins.common.formatting import size, visible
 
-KEPT = "; the previous contents are kept"
 _NO_SPACE = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -85,12 +84,10 @@ def names_full_disk(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _NO_SPACE or error.strerror != os.strerror(error.errno):
             raise
-        raise cannot_be_written(error, str(folder), ending="") from None
+        raise cannot_be_written(error, str(folder)) from None
 
 
-def cannot_be_written(
-    error: OSError, target: str, expected_bytes: int = 0, ending: str = KEPT
-) -> OSError:
+def cannot_be_written(error: OSError, target: str, expected_bytes: int = 0) -> OSError:
     """Return the error in words that say what to do, with the name of the file."""
     reason = _NO_SPACE.get(error.errno or 0)
     if reason is None:
@@ -99,6 +96,6 @@ def cannot_be_written(
     return OSError(
         error.errno,
         f"{reason}: {size(free_space(target)[0])} are free{needed}. Free some space and run the "
-        f"same command again{ending}",
+        "same command again; the previous contents are kept",
         target,
     )

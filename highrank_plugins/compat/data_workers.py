@@ -55,7 +55,6 @@ def option(stock: Callable, cfg: Any, key: str) -> Any:
 
 @replaces(DataLoader, "__init__")
 def make_loader(stock: Callable, loader: Any, *args: Any, **kwargs: Any) -> None:
-    """Construct a loader whose workers outlive signals to the whole training run."""
     stock(loader, *args, **kwargs)
     if loader.worker_init_fn is None:
         loader.worker_init_fn = obey_parent_only

@@ -23,7 +23,6 @@ def is_whole(value: object) -> bool:
 
 @replaces(EMA, "_step_internal")
 def step(stock: Callable, ema: Any, new_model: nn.Module, updates: int | None = None) -> None:
-    """Update the averages; copy whole numbers."""
     state = new_model.state_dict().items()
     ema.skip_keys = {*ema.skip_keys, *(n for n, t in state if is_whole(t))}
     stock(ema, new_model, updates)

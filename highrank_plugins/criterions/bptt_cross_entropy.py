@@ -1,5 +1,6 @@
 """Train on streams by cross-entropy with activation regularisation: the loss of the AWD-LSTM."""
 
+import math
 from dataclasses import dataclass
 
 from fairseq import utils
@@ -13,13 +14,9 @@ from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.trunks import activation_penalty, temporal_penalty
 
-NATS_PER_BIT = 0.6931471805599453
-
 
 @dataclass
 class BPTTCrossEntropyConfig(FairseqDataclass):
-    """Define the options of ``bptt_cross_entropy``."""
-
     ar_alpha: float = described(
         "α: weight of the mean square of last-layer outputs (AWD-LSTM: 2)", 0.0
     )
@@ -50,9 +47,6 @@ class BPTTCrossEntropyCriterion(FairseqCriterion):
                 "--sentence-avg: streams have no sentences, and the loss is a mean over tokens; "
                 "leave it out"
             )
-        for option, value in (("--ar-alpha", ar_alpha), ("--tar-beta", tar_beta)):
-            if not value >= 0:
-                raise UserError(f"{option} must be at least 0, got {value}")
         self.ar_alpha, self.tar_beta = ar_alpha, tar_beta
 
     def forward(self, model, sample):
@@ -97,12 +91,11 @@ class BPTTCrossEntropyCriterion(FairseqCriterion):
         tokens = sum(log.get("ntokens", 0) for log in logging_outputs)
         for name in ("loss", "nll_loss"):
             nats = sum(log.get(name, 0) for log in logging_outputs)
-            metrics.log_scalar(name, nats / tokens / NATS_PER_BIT, tokens, round=6)
+            metrics.log_scalar(name, nats / tokens / math.log(2), tokens, round=6)
         metrics.log_derived(
             "ppl", lambda meters: utils.get_perplexity(meters["nll_loss"].avg, round=4)
         )
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Return True: processes add up their logging outputs."""
         return True

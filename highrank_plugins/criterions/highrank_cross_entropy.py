@@ -18,7 +18,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
-from highrank_plugins.common.options import Range, described
+from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.checkpoints import check_words
 from highrank_plugins.losses import targets
@@ -29,17 +29,8 @@ from highrank_plugins.losses.weighted import DIVERGENCES
 COUNTING_TARGETS = (TranslationTask, LanguageModelingTask)
 
 
-BOUNDS = {
-    "label_smoothing": Range(0, 1, below_high=True),
-    "teacher_weight": Range(0, 1),
-    "teacher_temperature": Range(0, above_low=True),
-}
-
-
 @dataclass
 class HighrankCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
-    """Define the options of ``highrank_cross_entropy``."""
-
     teacher: Optional[str] = described(
         "also learn the distribution of this checkpoint, a model with a head and our dictionary; "
         "of several, PATH:PATH…, the divergence is the mean"
@@ -62,10 +53,6 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """
 
     def __init__(self, cfg, task):
-        """Build the criterion of a configuration."""
-        for name, bounds in BOUNDS.items():
-            if problem := bounds.problem(getattr(cfg, name)):
-                raise UserError(f"--{name.replace('_', '-')} {problem}")
         self.paths = [] if cfg.teacher is None else cfg.teacher.split(os.pathsep)
         for name in ("weight", "temperature", "divergence"):
             stock = getattr(HighrankCrossEntropyConfig, f"teacher_{name}")
@@ -85,7 +72,6 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
                 raise UserError(f"--teacher: {kind}: {path or 'an empty path'}")
 
     def forward(self, model, sample, reduce=True):
-        """Return loss, sample size and logging output of one batch."""
         if not getattr(model, "computes_loss", False):
             raise UserError(
                 "--criterion highrank_cross_entropy needs a model with a head (--arch "

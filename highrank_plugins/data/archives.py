@@ -32,13 +32,7 @@ _HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.
 
 
 def extract(archive: Path, folder: Path, wanted: frozenset[str] | None = None) -> None:
-    """Write the files of a .tar, .tar.gz, .tgz or .zip, or the one in a .gz, into a new folder.
-
-    Files are streamed. Only regular files and folders are written. Links, devices, absolute names
-    and names with `..` are refused. So is an archive that unpacks to more than `LARGEST_RATIO`
-    times its size. The folder appears when it is complete. With `wanted`, only files of these names
-    are written; all other names are checked, too.
-    """
+    """Write the files of an archive, or those of `wanted` names, into a new folder, all or none."""
     if folder.exists():
         raise FileExistsError(errno.EEXIST, "exists already; delete it first", str(folder))
     require_regular(archive)
@@ -58,15 +52,10 @@ def extract(archive: Path, folder: Path, wanted: frozenset[str] | None = None) -
             ) from None
 
 
-def largest_size(archive: Path) -> int:
-    """Return the number of bytes that an archive may unpack to."""
-    return max(SMALLEST_LIMIT, LARGEST_RATIO * archive.stat().st_size)
-
-
 def _write(
     entries: Iterator[Entry], folder: Path, archive: Path, wanted: frozenset[str] | None
 ) -> None:
-    limit = left = largest_size(archive)
+    limit = left = max(SMALLEST_LIMIT, LARGEST_RATIO * archive.stat().st_size)
     for name, is_folder, opened in entries:
         place = PurePosixPath(name)
         if place.is_absolute() or ".." in place.parts:

@@ -2,11 +2,11 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from highrank_plugins.common.files import SUMS, read_ledger, require_regular, write_sums, write_text
 from highrank_plugins.common.formatting import bar_options
@@ -32,13 +32,11 @@ LineRange = tuple[Path, int, int]
 def binarise(
     pieces: Path, folder: Path, output: Path, languages: tuple[str, ...], processes: int
 ) -> Iterator[str]:
-    """Write one dictionary, `folder`/dict.LANGUAGE.txt, and the numbers of all text; yield counts.
+    """Write one dictionary and the numbers of all text as fairseq-preprocess does; yield counts.
 
-    The files equal those of `fairseq-preprocess --joined-dictionary`, which takes two passes in
-    Python, and with `--workers 2` leaves one worker waiting. One language gets those of
-    `--only-source --padding-factor 1`: a language model would give words of padding probability.
-    The files will take the place of an earlier result in `output`. The folder `pieces` has
-    {train,valid,test}.LANGUAGE.
+    The bytes are those of `--joined-dictionary`, of one language those of `--only-source
+    --padding-factor 1`: a language model would give words of padding probability. The files will
+    take the place of an earlier result in `output`.
     """
     others = _require_ours(output, languages)
     texts = {part: [pieces / f"{part}.{name}" for name in languages] for part in PARTS}
@@ -51,24 +49,31 @@ def binarise(
         counts.update(counted)
     for part in PARTS[1:]:
         check_texts(texts[part], TextRules(max_words=MAX_PIECES, unknown=UNKNOWN in counts))
+    from tqdm import tqdm
+
     yield f"dictionary: {len(counts):,} types of {counts.total():,} tokens, by falling count"
     prefixes, dictionaries = _names(languages)
+    made = Dictionary()
+    for word, count in counts.items():
+        made.add_symbol(word, count)
+    made.finalize(padding_factor=_PADDING_FACTOR if len(languages) > 1 else 1)
     for language, name in zip(languages, dictionaries, strict=True):
         dictionary = folder / name
-        made = Dictionary()
-        for word, count in counts.items():
-            made.add_symbol(word, count)
-        made.finalize(padding_factor=_PADDING_FACTOR if len(languages) > 1 else 1)
         made.save(str(dictionary))
         for part in PARTS:
-            text, found = pieces / f"{part}.{language}", Counter[str]()
-            blocks = _counted(text, found, partial(_number, dictionary), processes)
-            tokens = _write(folder / prefixes[part, language], blocks, len(_words(dictionary)))
-            yield (
-                f"{text.name}: {found['lines']:,} lines, {tokens:,} tokens with </s>, "
-                f"{found['unknown'] / tokens:.2%} unknown"
-            )
+            text = pieces / f"{part}.{language}"
+            blocks = ordered_map(partial(_number, dictionary), _blocks(text), processes)
+            size = -(-text.stat().st_size // _BLOCK)
+            shown = tqdm(blocks, text.name, size, unit="MiB", **bar_options())
+            found = _write(folder / prefixes[part, language], shown, len(_words(dictionary)))
+            yield report(text.name, *found)
     write_sums(folder, others)
+
+
+def report(name: str, lines: int, tokens: int, unknown: int, *, more: str = "") -> str:
+    """Return what a part of a text holds, as all commands say it."""
+    share = f"{unknown / tokens:.2%} unknown"
+    return f"{name}: {lines:,} lines, {tokens:,} tokens with </s>, {more}{share}"
 
 
 def _names(languages: tuple[str, ...]) -> tuple[dict[tuple[str, str], str], list[str]]:
@@ -80,26 +85,10 @@ def _names(languages: tuple[str, ...]) -> tuple[dict[tuple[str, str], str], list
     return prefixes, [f"dict.{language}.txt" for language in languages]
 
 
-def _counted(
-    text: Path, found: Counter[str], work: Callable[[LineRange], Any], processes: int
-) -> Iterator["tuple[NDArray, NDArray]"]:
-    """Yield the blocks of a text as `work` returns them, with a bar, and count what they hold."""
-    from tqdm import tqdm
-
-    size = -(-text.stat().st_size // _BLOCK)
-    blocks = ordered_map(work, _blocks(text), processes)
-    for numbers, lengths in tqdm(blocks, text.name, size, unit="MiB", **bar_options()):
-        unknown = int((numbers == UNKNOWN_NUMBER).sum())
-        found.update(lines=len(lengths), unknown=unknown)
-        yield numbers, lengths
-
-
 def _require_ours(output: Path, languages: tuple[str, ...]) -> dict[str, str]:
     """Return the checksums of other files in `output`."""
     prefixes, dictionaries = _names(languages)
-    names = [
-        f"{prefix}.{kind}" for prefix in prefixes.values() for kind in ("bin", "idx")
-    ] + dictionaries
+    names = [f"{p}.{kind}" for p in prefixes.values() for kind in ("bin", "idx")] + dictionaries
     for name in names:
         require_regular(output / name)
     sums = read_ledger(output / SUMS)
@@ -168,11 +157,12 @@ def write_dictionary(path: Path, counts: Iterable[tuple[str, int]]) -> dict[str,
     return {word: SPECIAL + place for place, (word, _) in enumerate(rows)}
 
 
-def write_split(prefix: Path, pieces: Iterable[Sequence[int]], num_words: int) -> int:
-    """Write `prefix`.bin and `prefix`.idx, a piece at a time; return the number of tokens.
+def write_split(
+    prefix: Path, pieces: Iterable[Sequence[int]], num_words: int
+) -> tuple[int, int, int]:
+    """Write `prefix`.bin and `prefix`.idx, a piece at a time; return the counts of `_write`.
 
-    Pieces are lines to fairseq; a task of streams puts them back together. Nothing is added to
-    them: </s> must be in them where it is wanted. `num_words` counts the special ones.
+    Nothing is added to pieces: </s> must be in them where it is wanted.
     """
     import numpy as np
 
@@ -180,19 +170,23 @@ def write_split(prefix: Path, pieces: Iterable[Sequence[int]], num_words: int) -
     return _write(prefix, blocks, num_words)
 
 
-def _write(prefix: Path, blocks: Iterable["tuple[NDArray, NDArray]"], num_words: int) -> int:
-    """Write blocks of numbers and the lengths of their lines; return the number of tokens."""
+def _write(
+    prefix: Path, blocks: Iterable["tuple[NDArray, NDArray]"], num_words: int
+) -> tuple[int, int, int]:
+    """Write numbers and the lengths of their lines; return how many lines, tokens and <unk>."""
     import numpy as np
     from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype
 
     dtype = best_fitting_int_dtype(num_words)
     sizes: list[NDArray] = []
+    unknown = 0
     with open(f"{prefix}.bin", "wb") as file:
         for numbers, lengths in blocks:
             file.write(numbers.astype(dtype).tobytes())
             sizes.append(lengths)
+            unknown += int(np.count_nonzero(numbers == UNKNOWN_NUMBER))
     lengths = np.concatenate(sizes)
     with MMapIndexedDataset.Index.writer(f"{prefix}.idx", dtype) as index:
         # Python's integers: fairseq sums them, and 32 bits may overflow
         index.write(lengths.tolist())
-    return int(lengths.sum())
+    return len(lengths), int(lengths.sum()), unknown

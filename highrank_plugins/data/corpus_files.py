@@ -17,10 +17,7 @@ UNKNOWN = "unknown"
 
 
 class CorpusFile(BaseModel):
-    """Describe one file: its published checksum, and who published it (`source`).
-
-    If nobody has published a `sha256`, it is `unknown`.
-    """
+    """Describe one file: its published checksum, or `unknown`, and who published it (`source`)."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -41,11 +38,7 @@ Names = Annotated[list[str], Field(min_length=2, max_length=2)]
 
 
 class Texts(BaseModel):
-    """Say which files are the text: [source, target] pairs, one after the other.
-
-    `train_pairs`, `valid_pairs` and `test_pairs` are the numbers of sentence pairs that the texts
-    have as published, if known.
-    """
+    """Say which files are the text, [source, target] each, and their published numbers of pairs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -63,10 +56,7 @@ class Texts(BaseModel):
 
 
 class CorpusFiles(BaseModel):
-    """Hold the files by their names; a parallel corpus says which text is in them.
-
-    `gigabytes` is the disk space for archives and text, which recipes check.
-    """
+    """Hold the files by their names, the text in them, and the disk space that recipes check."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -91,10 +81,7 @@ def read_corpus(path: Path) -> CorpusFiles:
 
 
 def check_languages(path: Path, corpus: CorpusFiles, languages: tuple[str, str]) -> None:
-    """Refuse a corpus whose text is of other languages, by the endings of its files.
-
-    A pair of files counts if both names end with two letters, apart from .gz and .sgm.
-    """
+    """Refuse a corpus of other languages, by two letters at the ends of both names of a pair."""
     texts = corpus.texts
     for names in [*texts.train, *texts.valid, *texts.test] if texts is not None else ():
         endings = [re.search(r"\.([a-z]{2})(\.gz|\.sgm)*$", name) for name in names]
@@ -110,11 +97,7 @@ def check_languages(path: Path, corpus: CorpusFiles, languages: tuple[str, str])
 def fetch_corpus(
     path: Path, folder: Path, *, ledger: Path | None = None, offline: bool = False
 ) -> list[str]:
-    """Fetch all files into a folder, or check existing ones; return a line for each.
-
-    `ledger` records unpublished checksums, by default `checksums.txt` of the folder. With `offline`
-    a missing file is an error, and the folder may be read-only.
-    """
+    """Fetch all files into a folder, or check existing ones; return a line for each."""
     files = read_corpus(path).files
     for name, file in files.items():
         if offline and not (folder / name).is_file():

@@ -1,6 +1,5 @@
 """Fetch files of a corpus, resume downloads, and check files before they get their names."""
 
-import gzip
 import http.client
 import os
 import re
@@ -8,23 +7,15 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-import zipfile
-import zlib
 from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
 
-from highrank_plugins.common.files import (
-    ChecksumError,
-    check_sum,
-    checksum,
-    read_ledger,
-    write_text,
-)
+from highrank_plugins.common import files
+from highrank_plugins.common.files import ChecksumError
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.archives import largest_size
 
 # seconds before each retry; attempts that brought the file forward do not count
 PAUSES = (1, 2, 4, 8)
@@ -58,12 +49,10 @@ def fetch(
     size: int | None = None,
     ledger: Path | None = None,
 ) -> str:
-    """Ensure that `output` is the file at `url`; download it if it is missing.
+    """Ensure that `output` is the file at `url`, and return a line that says what was done.
 
-    An interrupted download of a file with a published checksum is resumed: its first bytes are in
-    `output`.part. A file that was put at `output` by hand is checked in the same way. `ledger`
-    records an unpublished checksum, and is compared with it later. The answer is a line that says
-    what was done.
+    A download of a file with a published checksum is resumed from `output`.part. `ledger` records
+    an unpublished checksum, and is compared with it later.
     """
     there = is_whole = output.exists()
     path = output if there else output.with_name(f"{output.name}.part")
@@ -87,7 +76,7 @@ def fetch(
             "different file; delete it and fetch it again"
         )
     for algorithm, value in published.items():
-        check_sum(path, value, algorithm)
+        files.check_sum(path, value, algorithm)
     said = f"its {' and '.join(published)} is the published one"
     if not published:
         said = _compare_or_record(path, output, ledger, is_whole)
@@ -98,13 +87,13 @@ def fetch(
 
 def _compare_or_record(path: Path, output: Path, ledger: Path | None, is_whole: bool) -> str:
     """Compare a file without a published checksum with what the ledger has, or record it."""
-    recorded = {} if ledger is None else read_ledger(ledger)
+    recorded = {} if ledger is None else files.read_ledger(ledger)
     key = os.path.relpath(output, output.parent if ledger is None else ledger.parent)
     if key not in recorded:
         _check_content(path, output, is_whole)
     if ledger is None:
         return "its sha256 was not checked"
-    found = checksum(path)
+    found = files.checksum(path)
     if recorded.get(key, found) != found:
         raise ChecksumError(
             f"{path}: its sha256 is {found} but was {recorded[key]} when {ledger} was written: "
@@ -114,7 +103,7 @@ def _compare_or_record(path: Path, output: Path, ledger: Path | None, is_whole: 
     if key in recorded:
         return f"its sha256 equals the one in {ledger}"
     lines = [f"{value}  {name}\n" for name, value in {**recorded, key: found}.items()]
-    write_text(ledger, "".join(lines))
+    files.write_text(ledger, "".join(lines))
     return f"no sha256 is published; it was recorded in {ledger} and will be compared later"
 
 
@@ -132,8 +121,6 @@ def _check_content(path: Path, output: Path, is_whole: bool) -> None:
         problem = "it is a web page (a login?)"
     elif not is_whole:
         problem = "the server did not state its length, so it may be truncated"
-    elif kind is not None and (damage := _damage(path, kind)):
-        problem = f"it is a damaged {kind} ({damage})"
     else:
         return
     raise ChecksumError(
@@ -142,32 +129,8 @@ def _check_content(path: Path, output: Path, is_whole: bool) -> None:
     )
 
 
-def _damage(path: Path, kind: str) -> str | None:
-    """Return what the checksums within an archive find wrong: two spliced files, a missing end."""
-    limit = largest_size(path)
-    too_large = f"it unpacks to more than {limit:,} bytes"
-    try:
-        if kind == ".zip":
-            with zipfile.ZipFile(path) as archive:
-                if sum(member.file_size for member in archive.infolist()) > limit:
-                    return too_large
-                bad = archive.testzip()
-            return None if bad is None else f"wrong checksum of {bad}"
-        with gzip.open(path) as file:
-            while file.read(BLOCK):
-                if file.tell() > limit:
-                    return too_large
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
-        return str(error)
-    return None
-
-
 def _download(url: str, part: Path, size: int | None, resumes: bool) -> bool:
-    """Download a file into `part`; return whether its length is known, so that it is whole.
-
-    If `resumes`, only what follows the bytes in `part` is requested; a checksum shows later whether
-    they belong together. A server that cannot send a part sends the whole file.
-    """
+    """Download a file into `part`, or what follows there; return whether its length is known."""
     busy, failures = f"{part}: another process is downloading it; wait until it ends", 0
     with held_alone(part, busy, mode="ab") as file:
         url = _with_scheme(url)
@@ -240,10 +203,7 @@ def _transfer(url: str, file: IO[bytes], size: int | None) -> bool:
 def _receive(
     answer: http.client.HTTPResponse, file: IO[bytes], start: int, size: int | None
 ) -> bool:
-    """Append a response, which begins at byte `start`; return whether it stated its length.
-
-    Refuse a response whose bytes are not those of the file, or cannot be counted.
-    """
+    """Append a response, which begins at byte `start`; return whether it stated its length."""
     from tqdm import tqdm
 
     encoding, length = (answer.headers.get(f"Content-{name}") for name in ("Encoding", "Length"))
@@ -251,12 +211,8 @@ def _receive(
     is_compressed = Path(file.name).stem.endswith((".gz", ".tgz"))
     if encoding not in (None, "identity") and not is_compressed:
         raise _NotFetched(f"{answer.url}: the server sends the file in the encoding {encoding!r}")
-    if length is not None and not length.isdecimal():
-        raise _NotFetched(f"{answer.url}: the server states a length of {length!r}")
-    total = None if length is None else start + int(length)
-    most = total if size is None else size
-    if size is not None and total is not None and total > size:
-        raise _NotFetched(f"{answer.url}: has {total:,} bytes, but the file should have {size:,}")
+    total = start + int(length) if length is not None and length.isdecimal() else None
+    most = size or total
     with tqdm(
         total=total, initial=start, unit="B", unit_scale=True, desc="download", **bar_options()
     ) as bar:

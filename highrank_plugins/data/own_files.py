@@ -11,15 +11,10 @@ import yaml
 
 from highrank_plugins.analysis.scored_text import separates_words
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.common.text_lines import (
-    TextError,
-    byte_lines,
-    decode_line,
-    fold,
-    reserved_word,
-)
+from highrank_plugins.common.text_lines import TextError, reserved_word
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.parallel import paired
+from highrank_plugins.data.pieces import folded_lines
 
 ALL = "all"  # a text that is still to be split
 _CODE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]+)*")
@@ -89,12 +84,11 @@ def _files(folder: Path, stem: str, endings: Sequence[str]) -> list[Path | None]
 
 def read_own(paths: Sequence[Path]) -> Iterator[OwnLines]:
     """Yield lines that belong together, with white space folded; name the place of bad text."""
-    for number, rows in enumerate(paired(paths, map(byte_lines, paths)), 1):
-        lines = [fold(decode_line(p, number, row[1])) for p, row in zip(paths, rows, strict=True)]
+    for number, lines in enumerate(paired(paths, map(folded_lines, paths)), 1):
         for path, line in zip(paths, lines, strict=True):
             if found := reserved_word(line):
                 raise TextError(f"{path}:{number}: fairseq reserves the word {found[0]}; remove it")
-        yield tuple(lines)
+        yield lines
 
 
 @dataclass
@@ -133,8 +127,8 @@ def choose_size(
 ) -> tuple[str, str, dict[str, Any]]:
     """Return the size, the reason, and the options over the configuration of a layer.
 
-    `units` are words or pieces. `auto` takes the first size whose bounds `below` the text is below,
-    in lines and units. There are at least as many updates as `epochs` take.
+    `auto` takes the first size whose bounds the text is below, in lines and units. There are at
+    least as many updates as `epochs` take.
     """
     sizes: dict[str, Any] = yaml.safe_load(table.read_text(encoding="utf-8"))
     if wanted not in {"auto", *sizes}:

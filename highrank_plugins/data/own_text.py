@@ -17,28 +17,16 @@ from highrank_plugins.analysis.scored_text import Tokens, bleu_tokens
 from highrank_plugins.common.files import write_json
 from highrank_plugins.common.text_lines import MAX_WORDS, UNKNOWN, TextError, byte_lines
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.binarising import PARTS
 from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words, write_words
 from highrank_plugins.data.own_files import ALL, OwnLines, TextCounts, find_parts, read_own
-from highrank_plugins.data.parallel import KEPT
+from highrank_plugins.data.parallel import KEPT, digest
 
-PARTS = ("train", "valid", "test")
 MOST_LINES = 2_000_000
 LEAST_LINES = 1_000  # of the training text
 LEAST_HELD_OUT = 10  # lines of validation and of test, or as many times 10 words
 HELD_OUT = 500  # lines of validation and of test, if they are between 2 and 10 % of the text
 _KNOWN_SHARE = 0.01  # of the held-out lines, that may be in the training text
-
-
-@dataclass(frozen=True)
-class Choices:
-    """Say what is taken. `endings` are those of the files: two languages, or one of any text."""
-
-    endings: tuple[str, ...]
-    stream: bool = False  # lines follow each other: the text is split by place, not by a hash
-    overlap: Literal["refuse", "drop", "keep"] = "refuse"
-    limit: int | None = None  # lines of the training text, or of the text to split
-    words: bool = False  # a model of words needs blanks between them
-    tokens: Tokens | None = None  # of sacreBLEU
 
 
 def check_recipe(options: Mapping[str, str]) -> Iterator[str]:
@@ -48,11 +36,11 @@ def check_recipe(options: Mapping[str, str]) -> Iterator[str]:
         return iter(())
     pair = options.get("source", ""), options.get("target", "")
     endings = pair if any(pair) else ("txt",)
-    own = OwnText(data, Choices(
-        endings, options.get("order") == "stream", cast(Any, options["overlap"]),
+    own = OwnText(
+        data, endings, options.get("order") == "stream", cast(Any, options["overlap"]),
         int(options["limit"]) if options.get("limit") else None, options.get("units") == "words",
         cast(Any, options.get("bleu_tokens") or None),
-    ))  # fmt: skip
+    )  # fmt: skip
     return own.take()
 
 
@@ -65,25 +53,19 @@ def _of_place(place: int, percent: int) -> str:
     return PARTS[(place >= 100 - 2 * percent) + (place >= 100 - percent)]
 
 
-LineFates = dict[str, Counter[str]]  # fate of lines, `KEPT` or a reason, and `in` → their numbers
-
-
 def tally(lines: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return the entry of a run's ledger for lines with their fates."""
-    counts: LineFates = {}
+    """Return the entry of a run's ledger for lines with their fates, `KEPT` or a reason."""
+    none = {"sentences": 0, "words": 0}
+    entry: dict[str, Any] = {"in": Counter(none), "out": Counter(none), "left out": {}}
     for line, fate in lines:
-        _add(counts, line, fate)
-    return _entry(counts)
+        _add(entry, line, fate)
+    return entry
 
 
-def _add(counts: LineFates, line: str, fate: str) -> None:
-    for key in ("in", fate):
-        counts.setdefault(key, Counter()).update(sentences=1, words=len(line.split()))
-
-
-def _entry(counts: LineFates) -> dict[str, Any]:
-    counts = {"in": Counter(sentences=0, words=0), KEPT: Counter(sentences=0, words=0)} | counts
-    return {"in": counts.pop("in"), "out": counts.pop(KEPT), "left out": counts}
+def _add(entry: dict[str, Any], line: str, fate: str) -> None:
+    out = entry["out"] if fate == KEPT else entry["left out"].setdefault(fate, Counter())
+    for counts in (entry["in"], out):
+        counts.update(sentences=1, words=len(line.split()))
 
 
 def _left_out(entry: dict[str, Any]) -> str:
@@ -96,14 +78,24 @@ def _size(entry: dict[str, Any]) -> int:
     return max(entry["out"]["sentences"], entry["out"]["words"] // 10)
 
 
+@dataclass
 class OwnText:
     """Read a text once, decide of each line, and write it if there is a folder for it."""
 
-    def __init__(self, data: Path, choices: Choices) -> None:
-        self.choices = choices
-        self.parts = find_parts(data, choices.endings)
+    data: Path
+    endings: tuple[str, ...]  # of the files: two languages, or one of any text
+    stream: bool = False  # lines follow each other: the text is split by place, not by a hash
+    overlap: Literal["refuse", "drop", "keep"] = "refuse"
+    limit: int | None = None  # lines of the training text, or of the text to split
+    words: bool = False  # a model of words needs blanks between them
+    tokens: Tokens | None = None  # of sacreBLEU
+
+    def __post_init__(self) -> None:
+        self.parts = find_parts(self.data, self.endings)
+        # endings of the written files, without what divides fairseq's names
+        self.names = [ending.replace("-", "_") for ending in self.endings]
         self.counts = TextCounts()
-        self.ledger: dict[str, list[LineFates]] = {}
+        self.ledger = {part: [tally(()) for _ in self.endings] for part in PARTS}
         self._held_out: dict[bytes, Counter[str]] = {}  # of given parts: lines in each, by hash
         self._known: set[bytes] = set()  # held-out lines that are in the training text
         self._seen: set[bytes] = set()
@@ -111,42 +103,38 @@ class OwnText:
         self._equal = 0
 
     def take(self, output: Path | None = None) -> Iterator[str]:
-        """Read, check and count; write `output`/{train,valid,test}.LANGUAGE and counts.json.
-
-        Yield what was taken and left out.
-        """
+        """Read, check and count; write parts and counts.json to `output`; yield what was taken."""
         whole = self.parts.get(ALL)
         there = self._length()
-        total = min(there, self.choices.limit or there)
+        total = min(there, self.limit or there)
         percent = min(10, max(2, -(-100 * HELD_OUT // max(total, 1))))
         with ExitStack() as stack:
             files = {}
-            paths = [output / f"{p}.{n}" for p in PARTS for n in self._written()] if output else []
-            for path in paths:
+            for path in [output / f"{p}.{n}" for p in PARTS for n in self.names] if output else ():
                 opened = path.open("w", encoding="utf-8", newline="\n")
                 files[path.name] = stack.enter_context(opened)
             for part in ("valid", "test", "train") if not whole else (ALL,):
                 last = total if part in ("train", ALL) else None
                 for number, pair in enumerate(islice(read_own(self.parts[part]), last)):
                     of = part
-                    if whole and self.choices.stream:
+                    if whole and self.stream:
                         of = _of_place(100 * number // total, percent)
                     elif whole:
                         of = part_of(pair[0], percent)
                     fate = self._fate(of, pair, number, given=not whole)
                     self._count(of, pair, fate)
-                    for name, line in zip(self._written(), pair, strict=True):
+                    for name, line in zip(self.names, pair, strict=True):
                         if fate == KEPT and files:
                             files[f"{of}.{name}"].write(f"{line}\n")
-        for side in self.ledger.get("train", ()) if total < there else ():
-            for key in ("in", "after --limit"):
-                side.setdefault(key, Counter()).update(sentences=there - total)
+        for entry in self.ledger["train"] if total < there else ():
+            entry["in"].update(sentences=there - total)
+            entry["left out"]["after --limit"] = {"sentences": there - total}
         self._check()
         yield from self._report(percent if whole else None)
         if output:
             write_json(output / "counts.json", {
-                f"{part}.{name}": _entry(side) for part in PARTS
-                for name, side in zip(self._written(), self.ledger[part], strict=True)
+                f"{part}.{name}": entry for part in PARTS
+                for name, entry in zip(self.names, self.ledger[part], strict=True)
             })  # fmt: skip
 
     def _length(self) -> int:
@@ -155,7 +143,7 @@ class OwnText:
             next(byte_lines(path, may_be_empty=False))
         first = (self.parts.get(ALL) or self.parts["train"])[0]
         there = sum(1 for _ in byte_lines(first))
-        if self.choices.limit is None and there > MOST_LINES:
+        if self.limit is None and there > MOST_LINES:
             raise UserError(
                 f"{first}: {there:,} lines, and this recipe reads {MOST_LINES:,} at most: add "
                 f"--limit {MOST_LINES} to take the first ones, or clean the text by `highrank data "
@@ -163,37 +151,34 @@ class OwnText:
             )
         return there
 
-    def _written(self) -> list[str]:
-        """Return the endings of the written files, without what divides fairseq's names."""
-        return [ending.replace("-", "_") for ending in self.choices.endings]
-
     def _fate(self, part: str, pair: OwnLines, number: int, given: bool) -> str:
         """Return `KEPT`, or the reason to leave out a line."""
-        key, is_held_out = _digest(pair[0]), given and part != "train"
+        key, is_held_out = digest(pair[0]), given and part != "train"
+        why, problem, remedy, side = "", "", "", 0
         if not all(pair):
-            if is_held_out:
-                path = self.parts[part][pair.index("")]
-                raise TextError(f"{path}:{number + 1}: empty line; remove it and its partner")
-            return "empty"
-        if max(line.count(" ") for line in pair) >= MAX_WORDS:
-            if is_held_out:
-                path = self.parts[part][0]
-                raise TextError(f"{path}:{number + 1}: more than {MAX_WORDS} words; split the line")
-            return f"longer than {MAX_WORDS} words"
+            why, problem, remedy = "empty", "empty line", "remove it and its partner"
+            side = pair.index("")
+        elif max(line.count(" ") for line in pair) >= MAX_WORDS:
+            problem, remedy = f"more than {MAX_WORDS} words", "split the line"
+            why = f"longer than {MAX_WORDS} words"
+        if why and is_held_out:
+            raise TextError(f"{self.parts[part][side]}:{number + 1}: {problem}; {remedy}")
+        if why:
+            return why
         if is_held_out:
             self._held_out.setdefault(key, Counter())[part] += 1
             return KEPT
-        if self.choices.stream and not given:  # training text comes first
+        if self.stream and not given:  # training text comes first
             if part == "train":
                 self._seen.add(key)
             elif key in self._seen:
                 self._known.add(key)
                 self._held_out.setdefault(key, Counter())[part] += 1
             return KEPT
-        if key in self._held_out and self.choices.overlap == "drop":
+        if key in self._held_out and self.overlap == "drop":
             return "in valid or test, too"
         if len(pair) == 2:
-            both = _digest("\n".join(pair))
+            both = digest(*pair)
             if both in self._seen:
                 return "repeated"
             self._seen.add(both)
@@ -203,9 +188,8 @@ class OwnText:
         return KEPT
 
     def _count(self, part: str, pair: OwnLines, fate: str) -> None:
-        sides = self.ledger.setdefault(part, [{} for _ in pair])
-        for side, line in zip(sides, pair, strict=True):
-            _add(side, line, fate)
+        for entry, line in zip(self.ledger[part], pair, strict=True):
+            _add(entry, line, fate)
         if part == "train" and fate == KEPT:
             self.counts.add(pair)
         if part == "test" and fate == KEPT and len(self._sample) < HELD_OUT:
@@ -216,7 +200,7 @@ class OwnText:
         whole, lines = self.parts.get(ALL), self.counts.lines
         train = (whole or self.parts["train"])[-1]
         for part in PARTS:
-            counts = _entry(self.ledger.get(part, [{}])[0])
+            counts = self.ledger[part][0]
             if not counts["out"]["sentences"]:
                 path = (whole or self.parts[part])[-1]
                 raise UserError(f"{path}: no line for {part}{_left_out(counts)}; give more text")
@@ -226,7 +210,7 @@ class OwnText:
                 f"{LEAST_LINES:,}: give more text"
             )
         for part in ("valid", "test"):
-            if _size(counts := _entry(self.ledger[part][0])) < LEAST_HELD_OUT:
+            if _size(counts := self.ledger[part][0]) < LEAST_HELD_OUT:
                 raise UserError(
                     f"{(whole or self.parts[part])[-1]}: too few lines for {part} "
                     f"({counts['out']['sentences']}): a score needs {LEAST_HELD_OUT}, better "
@@ -238,17 +222,17 @@ class OwnText:
                 "language; give the file of the other"
             )
         known = self._known_lines()
-        held_out = sum(self.ledger[part][0][KEPT]["sentences"] for part in ("valid", "test"))
+        held_out = sum(self.ledger[part][0]["out"]["sentences"] for part in ("valid", "test"))
         is_much = known.total() > _KNOWN_SHARE * held_out
-        if self.choices.overlap == "refuse" and not whole and is_much:
+        if self.overlap == "refuse" and not whole and is_much:
             raise UserError(
                 f"{train}: {known['test']:,} lines of test and {known['valid']:,} of valid are "
                 "in the training text, too, so the score would be of known text: --overlap drop "
                 "takes them out of training, --overlap keep leaves them there"
             )
-        if len(self.choices.endings) == 2:
-            bleu_tokens(self._sample, self.choices.tokens)
-        elif self.choices.words and not self.counts.has_blanks:
+        if len(self.endings) == 2:
+            bleu_tokens(self._sample, self.tokens)
+        elif self.words and not self.counts.has_blanks:
             raise UserError("blanks do not separate words in this text: add --units pieces")
 
     def _known_lines(self) -> Counter[str]:
@@ -256,10 +240,10 @@ class OwnText:
 
     def _report(self, percent: int | None) -> Iterator[str]:
         if percent:
-            how = "place" if self.choices.stream else "a hash of each line"
+            how = "place" if self.stream else "a hash of each line"
             yield f"one text, split by {how}: {percent} % each for valid and test"
         for part in PARTS:
-            counts = _entry(self.ledger[part][0])
+            counts = self.ledger[part][0]
             out, left = counts["out"], _left_out(counts) or "; nothing is left out"
             few = part != "train" and _size(counts) < 10 * LEAST_HELD_OUT
             left += f"; few: {HELD_OUT} lines tell layers apart better" if few else ""
@@ -269,11 +253,8 @@ class OwnText:
             yield f"in the training text, too: {said}"
 
     def replace_rare(self, output: Path, least_count: int, most: int) -> Iterator[str]:
-        """Replace words by <unk> in all written parts, but for the `most` frequent of training.
-
-        Rare are also those that it has less than `least_count` times.
-        """
-        paths = {part: output / f"{part}.{self._written()[0]}" for part in PARTS}
+        """Keep words that training has `least_count` times, `most` at most; others are <unk>."""
+        paths = {part: output / f"{part}.{self.names[0]}" for part in PARTS}
         train = WordCounts().add(read_words(paths["train"]))
         frequent = sum(count >= least_count for count in train.words.values())
         size = min(frequent, most, len(train.words) - 1)
@@ -288,7 +269,3 @@ class OwnText:
                 )
             new.replace(path)
             yield counts.report(part)
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()

@@ -25,6 +25,7 @@ from highrank_plugins.common.text_lines import (
 )
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.archives import extract
+from highrank_plugins.data.binarising import PARTS
 from highrank_plugins.data.corpus_files import CorpusFiles, Texts
 
 Pair = tuple[bytes, ...]  # a sentence and its translation
@@ -41,13 +42,12 @@ _SIZES_DIFFER = 0.005
 
 def refuse_other_languages(folder: Path, languages: Collection[str]) -> None:
     """Refuse a folder with text of other languages, whose lines and pieces are of another call."""
-    for part in ("train", "valid", "test"):
-        for path in sorted(folder.glob(f"{part}.*")):
-            if path.stem == part and path.suffix[1:] not in languages:
-                raise UserError(
-                    f"{path} is of an earlier call with other languages, and would not belong to "
-                    "the new files: move it away, or name another folder"
-                )
+    for path in sorted(folder.glob("*.*")):
+        if path.stem in PARTS and path.suffix[1:] not in languages:
+            raise UserError(
+                f"{path} is of an earlier call with other languages, and would not belong to "
+                "the new files: move it away, or name another folder"
+            )
 
 
 def paired(paths: Sequence[Path], readers: Iterable[Iterable[Line]]) -> Iterator[tuple[Line, ...]]:
@@ -72,10 +72,7 @@ def read_pairs(paths: Sequence[Path]) -> Iterator[Pair]:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yield lines, which end with line feeds only; of a .sgm, the segments. Drop byte order marks.
-
-    A segment is, as for sacreBLEU, a line that begins with <seg, without its tags.
-    """
+    """Yield lines without byte order marks; of a .sgm those that begin with <seg, as sacreBLEU."""
     for number, line in byte_lines(path):
         line = line.removeprefix(BOM_UTF8)
         if ".sgm" not in path.suffixes:
@@ -143,11 +140,16 @@ class Cleaner:
         if long > short * self.rules.max_ratio:
             return f"with one side {self.rules.max_ratio:g} times longer than the other"
         if self.rules.drop_duplicates:
-            key = blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()
+            key = digest(source, target)
             if key in self._seen:
                 return "duplicate"
             self._seen.add(key)
         return KEPT
+
+
+def digest(*lines: str) -> bytes:
+    """Return eight bytes that stand for lines in a set."""
+    return blake2b("\n".join(lines).encode(), digest_size=8).digest()
 
 
 def _printable(line: str) -> str:
@@ -195,18 +197,15 @@ def words_of(language: str) -> str:
 def prepare_texts(
     texts: Texts, folder: Path, output: Path, languages: tuple[str, str], rules: Rules
 ) -> Iterator[str]:
-    """Write `output`/{train,valid,test}.LANGUAGE and the report `output`/cleaning.json.
+    """Write `output`/{train,valid,test}.LANGUAGE, and pairs and words by reason in cleaning.json.
 
     The training text is cleaned. In the others only white space is folded, as sacreBLEU does it; no
-    line is dropped. The report counts pairs by reason, of each file and of all; and words of all.
-    A line of it is yielded for each training file.
+    line is dropped.
     """
-    for part, pairs, wanted in (
-        ("valid", texts.valid, texts.valid_pairs),
-        ("test", texts.test, texts.test_pairs),
-    ):
-        copied = (pair for names in pairs for pair in _copied(folder, names))
-        _check_size(folder, part, _write(copied, output, part, languages), wanted)
+    for part in ("valid", "test"):
+        copied = (pair for names in getattr(texts, part) for pair in _copied(folder, names))
+        count = _write(copied, output, part, languages)
+        _check_size(folder, part, count, getattr(texts, f"{part}_pairs"))
     cleaner = Cleaner(rules)
     report: dict[str, dict[str, int]] = {}
     for mode, names in zip(chain("w", repeat("a")), texts.train, strict=False):
@@ -214,16 +213,14 @@ def prepare_texts(
         _write(_cleaned(folder, names, cleaner), output, "train", languages, mode)
         report[names[0]] = dict(cleaner.counts - before)
         yield _say(names[0], report[names[0]])
-    if not cleaner.counts[KEPT]:
+    counts = report["all"] = dict(cleaner.counts)
+    if not counts.get(KEPT):
         raise UserError(
-            f"{folder}: cleaning has left no sentence pair of the training text: "
-            f"{dict(cleaner.counts)}"
+            f"{folder}: cleaning has left no sentence pair of the training text: {counts}"
         )
-    if cleaner.counts[KEPT] != rules.limit:  # else the text was not read to its end
-        total = cleaner.counts.total()
-        _check_size(folder, "train", total, texts.train_pairs, _SIZES_DIFFER)
-    report["all"] = dict(cleaner.counts)
-    yield _say("all", report["all"])
+    if counts[KEPT] != rules.limit:  # else the text was not read to its end
+        _check_size(folder, "train", sum(counts.values()), texts.train_pairs, _SIZES_DIFFER)
+    yield _say("all", counts)
     for language, words in zip(languages, cleaner.words, strict=True):
         report[words_of(language)] = dict(words)
     write_json(output / REPORT, report)
@@ -271,8 +268,7 @@ def _cleaned(folder: Path, names: list[str], cleaner: Cleaner) -> Iterator[tuple
     for pair in read_pairs([find_text(folder, name) for name in names]):
         if cleaner.counts[KEPT] == cleaner.rules.limit:
             break
-        kept = cleaner(pair)
-        if kept:
+        if kept := cleaner(pair):
             yield kept
 
 

@@ -13,18 +13,12 @@ from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any, Literal
 
+from highrank_plugins.common import text_lines
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.folders import refuse_mixture
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.processes import batches, ordered_map
-from highrank_plugins.common.text_lines import (
-    PARALLEL,
-    byte_lines,
-    check_texts,
-    decode_line,
-    fold,
-    read_text,
-)
+from highrank_plugins.common.text_lines import byte_lines, decode_line, fold
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.binarising import PARTS
 
@@ -56,26 +50,26 @@ def split_texts(
 ) -> Iterator[str]:
     """Write {train,valid,test}.LANGUAGE as pieces of the training text, and yield what was done."""
     training = {name: text / f"train.{name}" for name in languages}
-    lines = {p: check_texts([text / f"{p}.{name}" for name in training], PARALLEL) for p in PARTS}
+    lines = {}
+    for part in PARTS:
+        files = [text / f"{part}.{name}" for name in training]
+        lines[part] = text_lines.check_texts(files, text_lines.PARALLEL)
     yield from _overlap(text, languages[0], lines)
     yield f"learning from {lines['train']:,} lines of training text"
-    if settings.algorithm == "sentencepiece":
-        given = settings.model_dump(exclude={"algorithm"})
-        model = learn_pieces([*training.values()], output / "pieces", **given)
+    ours, trained = settings.algorithm == "sentencepiece", Counter[str]()
+    if ours:
+        model = learn_pieces([*training.values()], output / "pieces", settings)
         encoders = dict.fromkeys(training, encoder(model))
     else:
-        size, sample = settings.vocab_size, settings.sample
-        codes = learn_codes(
-            training, output / "codes", operations=size, sample=sample, processes=processes
-        )
+        codes = learn_codes(training, output / "codes", settings, processes)
         encoders = {name: code_encoder(codes, name) for name in training}
-    trained = Counter[str]()
     for name, encode in encoders.items():
         known = Counter[str]()
         for file in (f"{part}.{name}" for part in PARTS):
             counts = write_pieces(encode, text / file, output / file, processes)
             known = known or counts
-            words = sum(n for piece, n in counts.items() if _ends_word(piece, settings.algorithm))
+            # SentencePiece marks the first piece of each word, subword-nmt all but the last
+            words = sum(n for p, n in counts.items() if (p[:1] == "▁" if ours else p[-2:] != "@@"))
             new = sum(n for piece, n in counts.items() if piece not in known)
             yield (
                 f"{file}: {counts.total():,} pieces of {len(counts):,} types, "
@@ -92,11 +86,6 @@ def split_texts(
         )
 
 
-def _ends_word(piece: str, algorithm: str) -> bool:
-    """Whether a piece counts as a word: SentencePiece marks the first of each."""
-    return piece.startswith("▁") if algorithm == "sentencepiece" else not piece.endswith("@@")
-
-
 def _overlap(text: Path, language: str, lines: dict[str, int]) -> Iterator[str]:
     """Yield how many lines of validation and test are in the training text, too."""
     parts = {part: text / f"{part}.{language}" for part in PARTS}
@@ -107,31 +96,23 @@ def _overlap(text: Path, language: str, lines: dict[str, int]) -> Iterator[str]:
             yield f"{part}: {count:,} of {lines[part]:,} lines are in the training text, too"
 
 
-def learn_pieces(
-    texts: list[Path],
-    prefix: Path,
-    *,
-    vocab_size: int,
-    character_coverage: float = 1.0,
-    sample: int | None = None,
-) -> Path:
+def learn_pieces(texts: list[Path], prefix: Path, settings: PieceSettings) -> Path:
     """Learn one set of BPE pieces for all texts and return its model, `prefix.model`.
 
     The same text gives the same bytes, whatever its path. Characters stay as they are (no Unicode
-    normalisation), so that translations can be compared with untouched references; only white space
-    is folded. With `sample`, this number of lines of each text is read, spread evenly over it.
+    normalisation), so that translations can be compared with untouched references.
     """
     import sentencepiece
 
-    model = prefix.with_name(f"{prefix.name}.model")
+    model, sample = prefix.with_suffix(".model"), settings.sample
     written = BytesIO()  # in memory, because SentencePiece stores the path of a file in it
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(line for text in texts for line in sampled_lines(text, sample)),
             model_writer=written,
-            vocab_size=vocab_size,
+            vocab_size=settings.vocab_size,
             model_type="bpe",
-            character_coverage=character_coverage,
+            character_coverage=settings.character_coverage,
             normalization_rule_name="identity",
             max_sentence_length=1 << 20,  # longer lines are skipped; the default is 4,192 bytes
             minloglevel=1,
@@ -142,7 +123,7 @@ def learn_pieces(
         most = re.search(r"to a value <= (\d+)", str(error))
         why = f"the text has {most[1]} pieces at most" if most else error
         raise ValueError(
-            f"data.vocab_size (--vocab-size) {vocab_size} does not fit the text: {why}"
+            f"data.vocab_size (--vocab-size) {settings.vocab_size} does not fit the text: {why}"
         ) from None
     model.write_bytes(written.getvalue())
     return model
@@ -215,50 +196,33 @@ def _tools(language: str) -> tuple[Any, Any]:
 
 
 def normalise_and_tokenise(line: str, language: str) -> str:
-    """Apply normalize-punctuation.perl, then tokenizer.perl -a, as fairseq's examples do.
-
-    Tokens are escaped, and `rich-text` becomes `rich @-@ text`. White space is folded first, which
-    normalisation would partly drop.
-    """
-    normaliser, tokeniser = _tools(language)
-    words: str = tokeniser.tokenize(
-        normaliser.normalize(fold(line)), aggressive_dash_splits=True, return_str=True
-    )
-    return words
+    """Apply normalize-punctuation.perl, then tokenizer.perl -a, as fairseq's examples do."""
+    folded = fold(line)  # normalisation would drop some white space
+    return tokenise(_tools(language)[0].normalize(folded), language, aggressive_dash_splits=True)
 
 
-def tokenise(line: str, language: str) -> str:
+def tokenise(line: str, language: str, **options: bool) -> str:
     """Tokenise as tokenizer.perl does, whose tokens multi-bleu.perl counts."""
-    words: str = _tools(language)[1].tokenize(line, return_str=True)
+    words: str = _tools(language)[1].tokenize(line, return_str=True, **options)
     return words
 
 
 def learn_codes(
-    texts: dict[str, Path],
-    codes: Path,
-    *,
-    operations: int,
-    sample: int | None = None,
-    processes: int = 1,
+    texts: dict[str, Path], codes: Path, settings: PieceSettings, processes: int = 1
 ) -> Path:
-    """Learn merges for all texts (by language), and write them as subword-nmt does.
-
-    There are fewer than `operations` if no pair is left that occurs twice. `learn_pieces` says what
-    `sample` is.
-    """
+    """Learn merges for all texts (by language), and write them as subword-nmt does."""
     from subword_nmt.learn_bpe import learn_bpe
 
-    tokens = chain.from_iterable(
-        chain.from_iterable(
-            ordered_map(
-                partial(_tokenise, language), batches(sampled_lines(text, sample), BATCH), processes
-            )
-        )
-        for language, text in texts.items()
+    samples = {name: sampled_lines(text, settings.sample) for name, text in texts.items()}
+    tokens = (
+        line
+        for language, lines in samples.items()
+        for part in ordered_map(partial(_tokenise, language), batches(lines, BATCH), processes)
+        for line in part
     )
     with codes.open("w", encoding="utf-8", newline="\n") as file:
         try:
-            learn_bpe(tokens, file, operations)
+            learn_bpe(tokens, file, settings.vocab_size)
         except UserError:
             raise
         except ValueError:  # of subword-nmt, if no word has two characters
@@ -293,10 +257,7 @@ def _bpe(codes: str) -> Any:
 
 
 def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
-    """Return the options with which fairseq-interactive splits text by a file of `data pieces`.
-
-    The options name `place`, where the file will be.
-    """
+    """Return fairseq-interactive's options for a file of `data pieces` that will be at `place`."""
     refuse_mixture(file.parent)
     with file.open("rb") as opened:
         start = opened.read(8)
@@ -321,7 +282,8 @@ def require_pieces_of(file: Path, dictionary: Path, words: Iterable[str]) -> Non
         made = _longer(map(model.id_to_piece, range(len(model))))
         words = filter(set("".join(made)).issuperset, words)  # others are unknown characters
     else:
-        merges = (line.replace(" ", "") for line in islice(read_text(file), 1, None))
+        lines = islice(text_lines.read_text(file), 1, None)
+        merges = (line.replace(" ", "") for line in lines)
         made = _longer(m.removesuffix("</w>") if m.endswith("</w>") else f"{m}@@" for m in merges)
     longer = _longer(words)
     ours = len(longer & made)

@@ -30,9 +30,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-STATISTICS = ("rms", "sum")
-NORMALISATIONS = ("mean", "sum")
-
 # (segment, state before it) → (its summed nll, a scalar with gradients; number of tokens; state
 # after it, detached). The model defines segments and states; the first state is given.
 ScoreSegment = Callable[[Any, Any], tuple[Tensor, int, Any]]
@@ -69,7 +66,6 @@ class Adaptation:
             raise ValueError(f"eps must be above 0, got {self.eps}")
         if not 0 <= self.lamb <= 1:
             raise ValueError(f"lamb must lie in [0, 1], got {self.lamb}")
-        _check_known("normalise", self.normalise, NORMALISATIONS)
 
 
 class GradientStatistics:
@@ -87,7 +83,7 @@ class GradientStatistics:
 
     def finish(self, statistic: str = "rms") -> list[Tensor]:
         """Return MS: "rms" is sqrt(Σ_b g_b² / n), "sum" is sqrt(Σ_b g_b²)."""
-        _check_known("statistic", statistic, STATISTICS)
+        _check_known("statistic", statistic, ("rms", "sum"))
         if not self.segments:
             raise ValueError("no gradient statistics: the training text is empty")
         count = self.segments if statistic == "rms" else 1
@@ -101,7 +97,7 @@ def decay_rates(
 
     The norm is the "mean" or the "sum" over tensors of mean(MS).
     """
-    _check_known("normalise", normalise, NORMALISATIONS)
+    _check_known("normalise", normalise, ("mean", "sum"))
     means = torch.stack([ms.mean() for ms in mean_squares])
     norm = means.sum() if normalise == "sum" else means.mean()
     if not norm.isfinite():
@@ -247,7 +243,12 @@ class NeuralCache:
     def _block(
         self, hidden: Tensor, target: Tensor, model_log_probs: Tensor, whole: dict[int, Tensor]
     ) -> Tensor:
-        known, keys, words = self._remember(hidden, target)
+        known, keys, words = 0, hidden, target
+        if self.hidden is not None and self.words is not None:
+            known = len(self.words)
+            keys, words = torch.cat([self.hidden, hidden]), torch.cat([self.words, target])
+        # clone, because views would keep older pairs in memory
+        self.hidden, self.words = keys[-self.window :].clone(), words[-self.window :].clone()
         order = torch.arange(keys.size(0), device=keys.device)
         distance = order[known:].unsqueeze(1) - order
         outside = (distance < 1) | (distance > self.window)
@@ -264,13 +265,3 @@ class NeuralCache:
         mixed = torch.logaddexp(model_log_probs + math.log1p(-self.lamb), pointer + weight)
         # before the cache is full, a row may have nothing to attend to; discard its NaN
         return torch.where(place < self.window, model_log_probs, mixed)
-
-    def _remember(self, hidden: Tensor, target: Tensor) -> tuple[int, Tensor, Tensor]:
-        """Return the former number of pairs, and all with the new ones; keep the last `window`."""
-        known, keys, words = 0, hidden, target
-        if self.hidden is not None and self.words is not None:
-            known = len(self.words)
-            keys, words = torch.cat([self.hidden, hidden]), torch.cat([self.words, target])
-        # clone, because views would keep older pairs in memory
-        self.hidden, self.words = keys[-self.window :].clone(), words[-self.window :].clone()
-        return known, keys, words

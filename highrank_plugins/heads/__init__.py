@@ -19,8 +19,6 @@ from highrank_plugins.heads.pointwise import (
     POINTWISE,
     Pointwise,
     build_pointwise,
-    pointwise_names,
-    pointwise_options,
     register_pointwise,
 )
 from highrank_plugins.heads.registry import check_options, unknown_name_message
@@ -32,38 +30,18 @@ from highrank_plugins.heads.vocabulary import (
     register_vocabulary,
 )
 
-__all__ = [
-    "Head",
-    "Mixtape",
-    "MixtureOfContexts",
-    "MixtureOfSoftmaxes",
-    "Pointwise",
-    "Softmax",
-    "Vocabulary",
-    "build_head",
-    "build_pointwise",
-    "build_vocabulary",
-    "head_names",
-    "head_options",
-    "make_matrix",
-    "pointwise_names",
-    "pointwise_options",
-    "register_head",
-    "register_pointwise",
-    "register_vocabulary",
-    "tokens",
-    "vocabulary_names",
-    "vocabulary_options",
-    "with_layer_of_arch",
-]
+__all__ = ["Head", "Mixtape", "MixtureOfContexts", "MixtureOfSoftmaxes", "Pointwise", "Softmax",
+           "Vocabulary", "build_head", "build_pointwise", "build_vocabulary", "head_names",
+           "head_options", "make_matrix", "pointwise_names", "pointwise_options", "register_head",
+           "register_pointwise", "register_vocabulary", "tokens", "vocabulary_names",
+           "vocabulary_options", "with_layer_of_arch"]  # fmt: skip
 
 # pairs of structure and pointwise function with a name of their own in architectures
 PAIRS = [("mos", "plif"), ("mos", "sigsoftmax")]
 
-head_names = HEADS.names
-head_options = HEADS.options
-vocabulary_names = VOCABULARY.names
-vocabulary_options = VOCABULARY.options
+head_names, head_options = HEADS.names, HEADS.options
+pointwise_names, pointwise_options = POINTWISE.names, POINTWISE.options
+vocabulary_names, vocabulary_options = VOCABULARY.names, VOCABULARY.options
 build_vocabulary = VOCABULARY.build
 
 
@@ -142,6 +120,5 @@ def with_layer_of_arch(given: Mapping[str, Any], arch: Mapping[str, Any]) -> dic
     return {**arch, **given} if same else dict(given)
 
 
-HEADS.listen(tokens)
-POINTWISE.listen(tokens)
-VOCABULARY.listen(tokens)
+for each in (HEADS, POINTWISE, VOCABULARY):
+    each.listen(tokens)

@@ -31,7 +31,6 @@ class NoMatrix(nn.Module):
         return super().__getattr__(name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Refuse the call."""
         raise RuntimeError(
             "this trainer reads the output layer as a matrix, and would train "
             f"{self.kind} as a plain softmax. Use the model's own loss (labels=…), or "
@@ -40,10 +39,7 @@ class NoMatrix(nn.Module):
 
 
 def seen_by_caller(head: nn.Module, kind: str) -> nn.Module:
-    """Return the head to libraries that only look at it, and `NoMatrix` to all other code.
-
-    The code in question called the caller of this function.
-    """
+    """Return the head to libraries that look at it, else `NoMatrix`, by the caller's caller."""
     package = sys._getframe(2).f_globals.get("__name__", "").partition(".")[0]
     return head if package in LOOKING else NoMatrix(kind)
 
@@ -86,7 +82,7 @@ def token_statistics(
     temperature tempers the mixture. Log-probabilities and entropy have gradients.
     """
 
-    def chunk(features: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    def chunk(features: Tensor, target: Tensor) -> dict[str, Tensor]:
         scores = head(features, scores=True) / temperature
         log_p = scores.log_softmax(-1)
         found = {"log_probs": log_p.gather(-1, target[:, None]).squeeze(-1)}
@@ -100,14 +96,12 @@ def token_statistics(
                 found["mean_logits"] = scores.mean(-1)
             if "is_top1" in wanted:
                 found["is_top1"] = scores.argmax(-1) == target
-        names[:] = found
-        return tuple(found.values())
+        return found
 
-    names: list[str] = []
     width = max(head.floats_per_token(), 4 * head.num_classes)
     size = tokens_within(features, width, None)
     parts = [
         checkpoint(chunk, features[a:b], target[a:b], use_reentrant=False)
         for a, b in chunk_ranges(0, len(target), size)
     ]
-    return dict(zip(names, map(torch.cat, zip(*parts, strict=True)), strict=True))
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -22,13 +22,12 @@ def flat_features(head: Any, features: Tensor) -> Tensor:
 
     Autocast allows any. Parameters of pointwise functions may have another dtype.
     """
-    feature_dim = head.feature_dim
     if not isinstance(features, Tensor):
         raise ValueError(f"features: expected a tensor, got {type(features).__name__}")
-    if features.dim() == 0 or features.size(-1) != feature_dim:
+    if features.shape[-1:] != (head.feature_dim,):
         raise ValueError(
-            f"features: expected size {feature_dim} (feature_dim) in the last dimension, got shape "
-            f"{tuple(features.shape)}"
+            f"features: expected size {head.feature_dim} (feature_dim) in the last dimension, got "
+            f"shape {tuple(features.shape)}"
         )
     if features.dtype not in FLOATS:
         known = ", ".join(str(dtype) for dtype in FLOATS)
@@ -39,7 +38,7 @@ def flat_features(head: Any, features: Tensor) -> Tensor:
                 f"features are {features.dtype}, the parameter {name} is {parameter.dtype}: "
                 "convert one of them, or run under torch.autocast"
             )
-    return features.reshape(-1, feature_dim)
+    return features.reshape(-1, head.feature_dim)
 
 
 def log_probs_of_chunks(head: Any, features: Tensor) -> Iterator[Tensor]:

@@ -33,11 +33,7 @@ from highrank_plugins.losses.mixtape import FusedMixtape
 from highrank_plugins.losses.plan import Named
 
 # whether U g, u·g and each frequent class have a bias
-BIASES = {
-    "paper": (False, False, True),
-    "full": (True, True, True),
-    "none": (False, False, False),
-}
+BIASES = {"paper": (False, False, True), "full": (True, True, True), "none": (False, False, False)}
 
 
 @register_head("mixtape")
@@ -125,7 +121,6 @@ class Mixtape(Mixture):
         self._add_gates()
 
     def _choose_frequent(self, count: int, classes: Any, counts: Any) -> None:
-        """Set S and the order of the classes, from their ids or their counts if they are given."""
         if isinstance(count, float):
             raise ValueError(
                 f"frequent: expected an integer, got {count}; frequent_ratio takes a share"
@@ -289,9 +284,8 @@ class Mixtape(Mixture):
             return None
         inputs = self.token_inputs(features, tensors, RandomState())
         own_NJS = self.class_gate_logits(inputs, tensors, RandomState())
-        return self._probabilities(
-            torch.cat((own_NJS, inputs["shared"].unsqueeze(-1)), -1).double()
-        )
+        every_NJS = torch.cat((own_NJS, inputs["shared"].unsqueeze(-1)), -1)
+        return self._probabilities(every_NJS.double())
 
     def _mean(self, leaves_NKS: Tensor, gates_NJS: Tensor) -> Tensor:
         """Return Σ_k π_k leaf_k [n, S], see `sigmoid_tree`."""
@@ -303,9 +297,8 @@ class Mixtape(Mixture):
         # π_k is the mean of leaves that are 1 at k and 0 elsewhere
         leaves = torch.eye(count, dtype=gates_NJS.dtype, device=gates_NJS.device)
         shape = (len(gates_NJS), count, gates_NJS.size(-1))
-        return torch.stack(
-            [self._mean(leaf.view(1, -1, 1).expand(shape), gates_NJS) for leaf in leaves], 1
-        )
+        found = [self._mean(leaf.view(1, -1, 1).expand(shape), gates_NJS) for leaf in leaves]
+        return torch.stack(found, 1)
 
     def floats_per_token(self) -> int:
         return 4 * self.num_classes + 6 * self.components * (self.frequent + self.embed_dim)

@@ -1,13 +1,10 @@
 """Compute mixtures by plain autograd, as the papers state them: the naive code.
 
-It holds every logit of every component, several times. It is the usual code, and the baseline of
-the benchmarks of this package. A structure without naive code here, such as a layer of your own,
-has its own log-probabilities.
+It holds every logit of every component, several times: the baseline of the benchmarks. A structure
+without naive code here, such as a layer of your own, has its own log-probabilities.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -38,34 +35,28 @@ def is_plain_softmax(head: Head) -> bool:
 
 def naive_log_probs(head: Head, features: Tensor) -> Tensor:
     """Return log P [N, M] of features [N, F]."""
-    for structure, log_probs in NAIVE.items():
-        if isinstance(head, structure):
-            return log_probs(head, features)
-    return head.log_probs(features)
+    if isinstance(head, MixtureOfSoftmaxes):
+        prior_NK1 = head.prior(features).softmax(-1).unsqueeze(-1)
+        logits_NKM = F.linear(_contexts(head, features), head.weight, head.bias)
+        return (prior_NK1 * head.pointwise(logits_NKM).softmax(-1)).sum(1).add(1e-8).log()
+    if isinstance(head, Mixtape):
+        logits_NM = _mixed_logits(head, features)
+    elif isinstance(head, MixtureOfContexts):
+        prior_NK1 = head.prior(features).softmax(-1).unsqueeze(-1)
+        context_ND = (prior_NK1 * _contexts(head, features)).sum(1)
+        logits_NM = F.linear(context_ND, head.weight, head.bias)
+    elif isinstance(head, Softmax):
+        logits_NM = F.linear(features, head.weight, head.bias)
+    else:
+        return head.log_probs(features)
+    found: Tensor = head.pointwise(logits_NM).log_softmax(-1)
+    return found
 
 
-def _softmax(head: Softmax, features: Tensor) -> Tensor:
-    return head.pointwise(F.linear(features, head.weight, head.bias)).log_softmax(-1)
-
-
-def _moc(head: MixtureOfContexts, features: Tensor) -> Tensor:
-    prior_NK = head.prior(features).softmax(-1)
-    context_ND = (prior_NK.unsqueeze(-1) * _contexts(head, features)).sum(1)
-    return head.pointwise(F.linear(context_ND, head.weight, head.bias)).log_softmax(-1)
-
-
-def _mos(head: MixtureOfSoftmaxes, features: Tensor) -> Tensor:
-    prior_NK = head.prior(features).softmax(-1)
-    logits_NKM = F.linear(_contexts(head, features), head.weight, head.bias)
-    probs_NKM = head.pointwise(logits_NKM).softmax(-1)
-    return (prior_NK.unsqueeze(-1) * probs_NKM).sum(1).add(1e-8).log()
-
-
-def _mixtape(head: Mixtape, features: Tensor) -> Tensor:
+def _mixed_logits(head: Mixtape, features: Tensor) -> Tensor:
     contexts_NKD, tensors = _contexts(head, features), head.tensors()
     if head.components == 1:  # one component has no gates
-        logits_NM = F.linear(contexts_NKD[:, 0], head.weight, head.bias)
-        return head.pointwise(logits_NM).log_softmax(-1)
+        return F.linear(contexts_NKD[:, 0], head.weight, head.bias)
     shared_NJ = head.gate_shared(features)
     hidden_NJG = torch.tanh(head.gate_hidden(features)).view(len(features), -1, head.gate_dim)
     own_NSJ = torch.einsum("nkg,sg->nsk", hidden_NJG, head.gate_embed) + shared_NJ.unsqueeze(1)
@@ -76,13 +67,10 @@ def _mixtape(head: Mixtape, features: Tensor) -> Tensor:
     mixed_ND = (gates(shared_NJ).unsqueeze(-1) * contexts_NKD).sum(1)
     rare_NR = F.linear(mixed_ND, tensors["weight"][head.frequent :])
     logits_NM = by_class(torch.cat((frequent_NS, rare_NR), -1), tensors)
-    if head.bias is not None:
-        logits_NM = logits_NM + head.bias
-    return head.pointwise(logits_NM).log_softmax(-1)
+    return logits_NM if head.bias is None else logits_NM + head.bias
 
 
 def _contexts(head: Mixture, features: Tensor) -> Tensor:
-    """Return h [N, K, D]."""
     contexts = head.context_scale * torch.tanh(head.latent(features))
     return contexts.view(-1, head.components, head.embed_dim)
 
@@ -99,13 +87,3 @@ def _tree(gate_logits: Tensor) -> Tensor:
 def _softmax_gates(gate_logits: Tensor) -> Tensor:
     """Return softmax(l_1, …, l_{K−1}, 0), [..., K]."""
     return torch.cat((gate_logits, torch.zeros_like(gate_logits[..., :1])), -1).softmax(-1)
-
-
-# A constant table, since torch.compile compiles again whenever the cache of
-# functools.singledispatch changes.
-NAIVE: dict[type[Head], Callable[..., Tensor]] = {
-    Softmax: _softmax,
-    MixtureOfContexts: _moc,
-    MixtureOfSoftmaxes: _mos,
-    Mixtape: _mixtape,
-}

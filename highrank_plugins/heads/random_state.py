@@ -1,9 +1,8 @@
 """Draw the random numbers of one forward pass: dropout masks and gate noise.
 
-They are drawn once for the whole batch, before a loss cuts it into chunks. The same seed thus gives
-the same numbers for every implementation of the loss and every chunk size. Gaussian noise is too
-large to keep ((K−1)·S numbers per token), so only one seed is drawn. Each block of tokens has its
-own generator, which draws for one gate after another.
+They are drawn once for the whole batch, before a loss cuts it into chunks, so that one seed gives
+one loss. Gaussian noise is too large to keep ((K−1)·S numbers per token), so only a seed is drawn.
+Each block of tokens has its own generator, which draws for one gate after another.
 """
 
 from __future__ import annotations
@@ -109,12 +108,9 @@ def sample_mask(leading: torch.Size, width: int, p: float, locked: bool, like: T
 def dropout_mask(shape: Sequence[int], p: float, like: Tensor) -> Tensor:
     """Draw entries 0 with probability p, else 1/(1 − p), of the dtype and device of `like`.
 
-    They come from torch's default generator. On a CPU torch draws 53 random bits for every entry,
-    in 12 ns each; DropConnect's masks took a twentieth of a training step of AWD-LSTM. Here 16 bits
-    decide an entry, so that p, in [0, 1], is rounded to a multiple of 2^−16.
+    On a CPU torch draws 53 random bits for every entry, in 12 ns; DropConnect's masks took a
+    twentieth of a training step of AWD-LSTM. Here 16 bits decide, and round p to 2^−16.
     """
-    if p >= 1:
-        return like.new_zeros(shape)
     if like.device.type != "cpu":
         return like.new_empty(shape).bernoulli_(1 - p).div_(1 - p)
     entries = math.prod(shape)

@@ -1,10 +1,4 @@
-"""Map names to classes, and say which options, constants and bases' attributes a class has.
-
-A fused loss or a kernel has the gradient of one function written out, and measures rely on methods
-such as `nll_of_logits`. A subclass with another function must not keep them unless it says so. The
-rule follows the method resolution order, so that mixins count, too. What else a subclass replaces
-under a fused loss or a kernel is found by the check of its first loss.
-"""
+"""Map names to classes, and say which options, constants and bases' attributes a class has."""
 
 from __future__ import annotations
 
@@ -73,10 +67,7 @@ class Part(nn.Module):
 class Registry(Generic[T]):
     """Register classes of one kind by name; their options are arguments of their constructors.
 
-    Args:
-        kind: what is registered, for messages ("head", "pointwise function").
-        common: constructor arguments that every class of the kind has; they are not options.
-        base: returns the base of all classes.
+    Arguments in `common`, which every class of the kind has, are none. `base` returns their base.
     """
 
     def __init__(
@@ -89,13 +80,7 @@ class Registry(Generic[T]):
         self._listeners: list[Callable[[], object]] = []
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Return a decorator that registers a class.
-
-        The decorator raises UserError for a name that is taken or cannot be part of an option's
-        name, for an argument called `name`, and for `constants` that are text. It also raises what
-        a listener raises.
-        """
-
+        """Return a decorator that registers a class; it raises what a listener raises."""
         if not isinstance(name, str):
             raise UserError(f"{self.kind}: give the name of the class, as in @register_…('own')")
 
@@ -125,20 +110,14 @@ class Registry(Generic[T]):
             kind = base.__name__
             return f"it is not a {kind}; register a class that inherits from {kind}"
         if needs and all(getattr(cls, n) is getattr(base, n) for n in needs):
-            return (
-                f"it has no {' and it has no '.join(needs)}, from which the loss is computed "
-                "(forward is not); write it"
-            )
+            return (f"it has no {' and it has no '.join(needs)}, from which the loss is computed "
+                    "(forward is not); write it")  # fmt: skip
         if not name.isidentifier():
-            return (
-                "a name has letters, digits and underscores, and begins with a letter; choose "
-                "another name"
-            )
+            return ("a name has letters, digits and underscores, and begins with a letter; choose "
+                    "another name")  # fmt: skip
         if "name" in inspect.signature(cls).parameters:
-            return (
-                "the argument name of its constructor is the layer's own name; call the argument "
-                "otherwise"
-            )
+            return ("the argument name of its constructor is the layer's own name; call the "
+                    "argument otherwise")  # fmt: skip
         if isinstance(constants, str):
             return f"`constants` is text; write a tuple, ({constants!r},)"
         return None
@@ -150,7 +129,7 @@ class Registry(Generic[T]):
 
     def unregister(self, name: str) -> None:
         """Remove a class, so that a test or a notebook can register a new version."""
-        del self._classes[self._known(name)]
+        del self._classes[name]
 
     def names(self) -> list[str]:
         """Return the registered names, sorted."""
@@ -158,12 +137,9 @@ class Registry(Generic[T]):
 
     def find(self, name: str) -> T:
         """Return the class called `name`."""
-        return self._classes[self._known(name)]
-
-    def _known(self, name: str) -> str:
         if name not in self._classes:
             raise ValueError(unknown_name_message(self.kind, name, self._classes))
-        return name
+        return self._classes[name]
 
     def title(self, name: str) -> str:
         """Return a registered name with its class, for messages: `head 'mos' of class …`."""
@@ -223,8 +199,8 @@ class Registry(Generic[T]):
     def constants(self, instance: Any) -> dict[str, Any]:
         """Return the options that change the function of `instance`, but none of its parameters.
 
-        A class lists them in `constants`. Of the options that this list does not cover, see
-        `_uncovered`, they are all that the instance keeps as attributes with plain values.
+        A class lists them in `constants`. Of the options that its list does not cover they are all
+        that the instance keeps as attributes with plain values.
         """
         listed = instance.constants or ()
         for name in listed:
@@ -245,18 +221,11 @@ class Registry(Generic[T]):
 
     def hidden_options(self, instance: Any) -> list[str]:
         """Return the options with plain defaults that `constants` cannot find in `instance`."""
-        return [
-            name
-            for name, default in self._uncovered(instance).items()
-            if isinstance(default, PLAIN) and not hasattr(instance, name)
-        ]
+        options = self._uncovered(instance).items()
+        return [n for n, v in options if isinstance(v, PLAIN) and not hasattr(instance, n)]
 
     def _uncovered(self, instance: Any) -> dict[str, Any]:
-        """Return the options, with defaults, that no list of constants covers.
-
-        A list of the instance covers all its options. The list of a class covers the options of
-        this class, but not those that a subclass without a list adds.
-        """
+        """Return the options, with defaults, that no list of constants of a base covers."""
         if "constants" in vars(instance):
             return {}
         with_list = (c for c in type(instance).__mro__ if vars(c).get("constants") is not None)
@@ -268,8 +237,9 @@ class Registry(Generic[T]):
 def follow_function(cls: type, origin: type, names: Iterable[str], function: Iterable[str]) -> None:
     """Give attributes their versions of `origin` where a class replaces its base's function.
 
-    A class that implements the function first keeps all that it inherits. What a class defines
-    itself stays.
+    A fused loss or a kernel has the gradient of one function written out, and measures rely on
+    methods such as `nll_of_logits`. A class keeps them if it implements the function first, and
+    what it defines itself. The method resolution order decides, so that mixins count, too.
     """
     order = cls.__mro__
     first, *others = [c for c in order if not vars(c).keys().isdisjoint(function)]

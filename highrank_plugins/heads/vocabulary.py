@@ -83,9 +83,8 @@ def _parts(head: nn.Module) -> list[nn.Module]:
 def function_of_matrix(head: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield names and constants of the parts that make the vocabulary matrix of parameters."""
     for i, part in enumerate(_parts(head)):
-        own = {"name": class_of(part).__name__}
-        if isinstance(part, Vocabulary):
-            own = VOCABULARY.function(part)
+        known = isinstance(part, Vocabulary)
+        own = VOCABULARY.function(part) if known else {"name": class_of(part).__name__}
         yield from ((f"vocabulary{i or ''}.{name}", value) for name, value in own.items())
 
 
@@ -165,10 +164,8 @@ class LowRank(Vocabulary):
 
     def right_inverse(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         if self.rank > matrix.size(1):
-            raise ValueError(
-                f"low_rank: rank {self.rank} is above {matrix.size(1)}, the width of the matrix; "
-                "use less"
-            )
+            raise ValueError(f"low_rank: rank {self.rank} is above {matrix.size(1)}, the width of "
+                             "the matrix; use less")  # fmt: skip
         return nearest(matrix, self.rank)
 
 
@@ -208,18 +205,14 @@ class Tiers(Vocabulary):
         super().__init__()
         self.shares, self.factor = str(shares), integer("tiers: factor", factor)
         try:
-            self.parts = [
-                number("tiers: shares", float(word), above=0) for word in shares.split(",")
-            ]
+            self.parts = [number("shares", float(word), above=0) for word in shares.split(",")]
         except (AttributeError, ValueError):
             raise ValueError(
                 f"tiers: shares: expected numbers above 0 such as 0.1,0.3,0.6, got {shares!r}"
             ) from None
         if abs(sum(self.parts) - 1) > 1e-6:
-            raise ValueError(
-                f"tiers: shares {shares} add up to {sum(self.parts):g}; they must cover the "
-                "vocabulary: add up to 1"
-            )
+            raise ValueError(f"tiers: shares {shares} add up to {sum(self.parts):g}; they must "
+                             "cover the vocabulary: add up to 1")  # fmt: skip
 
     def forward(self, first: Tensor, *factors: Tensor) -> Tensor:
         pairs = zip(factors[::2], factors[1::2], strict=True)

@@ -139,10 +139,8 @@ class VocabularyParallel(nn.Module):
 
     def _problem_of_shards(self, head: Head) -> str | None:
         """Return why DTensors do not hold the rows of this process, or None."""
-        sharded: dict[str, Any] = dict(head.named_parameters())
-        for name, own in sharded.items():
-            if not hasattr(own, "to_local"):
-                continue
+        named: dict[str, Any] = dict(head.named_parameters())
+        for name, own in ((n, p) for n, p in named.items() if hasattr(p, "to_local")):
             if name not in ("weight", "bias"):
                 return f"{name} is a DTensor, where the matrix and its bias alone may be"
             rows = self.stop - self.first
@@ -214,7 +212,6 @@ class VocabularyParallel(nn.Module):
 
     @contextmanager
     def _seeded(self, device: torch.device, summand: int = 0) -> Iterator[None]:
-        """Draw from a seed of the first process, to which a number is added."""
         seed = torch.randint(2**62, (1,), device=device)
         self._copy_first(seed)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -222,7 +219,6 @@ class VocabularyParallel(nn.Module):
             yield
 
     def _copy_first(self, tensor: Tensor) -> None:
-        """Overwrite a tensor with that of the group's first process."""
         source = distributed.get_global_rank(self.group, 0) if self.group else 0
         distributed.broadcast(tensor, source, self.group)
 

@@ -58,19 +58,13 @@ _FREE = {
 _FREE_STARTS = ("eval_", "no_seed", "ddp_", "distributed_")
 
 
-def add_option(owner: type, name: str, kind: type, default: Any, text: str) -> None:
-    """Add an option to a dataclass of fairseq, for command lines and for hydra."""
-    added = make_dataclass("AddedOption", [(name, kind, described(text, default))])
-    owner.__annotations__ |= added.__annotations__
-    vars(owner)["__dataclass_fields__"].update(added.__dataclass_fields__)
-    setattr(owner, name, default)
-    hydra_init()  # hydra keeps a copy of all options
-
-
-add_option(
-    CheckpointConfig, "allow_changed_options", bool, False,
-    "continue the training run in --save-dir although its options have changed",
-)  # fmt: skip
+# an option of fairseq's dataclass, for command lines and for hydra
+_TEXT = "continue the training run in --save-dir although its options have changed"
+_ADDED = make_dataclass("AddedOption", [("allow_changed_options", bool, described(_TEXT, False))])
+CheckpointConfig.__annotations__ |= _ADDED.__annotations__
+vars(CheckpointConfig)["__dataclass_fields__"].update(_ADDED.__dataclass_fields__)
+setattr(CheckpointConfig, "allow_changed_options", False)  # noqa: B010  (mypy does not know it)
+hydra_init()  # hydra keeps a copy of all options
 
 
 def check_options(trainer: Any, path: str, state: dict[str, Any]) -> None:

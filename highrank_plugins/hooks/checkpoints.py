@@ -168,7 +168,6 @@ def _check_config(path: str, state: dict[str, Any]) -> None:
 
 @replaces(checkpoint_utils, "load_model_ensemble_and_task")
 def load_models(stock: Callable, filenames: list[str], *args: Any, **kwargs: Any) -> Any:
-    """Build models, load their parameters, and compare them with certificates."""
     with ReasonsOf(":".join(map(str, filenames))):
         found = stock(filenames, *args, **kwargs)
     for filename, model in zip(filenames, found[0], strict=True):
@@ -194,7 +193,6 @@ def build_model(stock: Callable, cfg: Any, task: Any, from_checkpoint: bool = Fa
 
 
 def plain_options(options: Any) -> dict[str, Any]:
-    """Return the options of a model as plain values."""
     if OmegaConf.is_config(options):
         options = OmegaConf.to_container(options)
     found = vars(options) if isinstance(options, Namespace) else options
@@ -203,13 +201,11 @@ def plain_options(options: Any) -> dict[str, Any]:
 
 @replaces(FairseqTask, "state_dict")
 def state_dict(stock: Callable, task: FairseqTask) -> dict[str, Any]:
-    """Return what a checkpoint holds of a task, with hashes of its dictionaries and languages."""
     return {**stock(task), "dictionaries": _hashes(task), "languages": _languages(task)}
 
 
 @replaces(FairseqTask, "load_state_dict")
 def load_state_dict(stock: Callable, task: FairseqTask, state: Mapping[str, Any]) -> None:
-    """Load the state of a task."""
     check_words(task, state)
     stock(task, state)
 
@@ -247,7 +243,6 @@ def _hashes(task: FairseqTask) -> dict[str, str]:
 
 
 def _languages(task: FairseqTask) -> list[str]:
-    """Return source and target language, if the task has both."""
     cfg = getattr(task, "cfg", None)
     found = [getattr(cfg, f"{side}_lang", None) for side in ("source", "target")]
     return found if all(found) else []

@@ -72,7 +72,6 @@ _REMEDIES = {
 def parse_args_and_arch(
     stock: Callable, parser: Any, input_args: Any = None, parse_known: bool = False, **kwargs: Any
 ) -> Any:
-    """Return the parsed options."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
             stream.reconfigure(encoding="utf-8")
@@ -105,7 +104,6 @@ def parse_args_and_arch(
 
 @replaces(dataclass_utils, "eval_str_list")
 def eval_str_list(stock: Callable, text: Any, kind: type = float) -> Any:
-    """Return the numbers in an option's value."""
     try:
         return stock(text, kind)
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
@@ -177,7 +175,6 @@ def write_output() -> None:
 
 @replaces(logging.Handler, "handleError")
 def handle_error(stock: Callable, handler: Any, record: Any) -> None:
-    """Handle an error of writing to the log."""
     error = sys.exc_info()[1]
     if not isinstance(error, BrokenPipeError) or not has_no_reader():
         stock(handler, record)

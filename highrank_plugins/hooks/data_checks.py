@@ -88,7 +88,6 @@ for _task in (TranslationTask, LanguageModelingTask):
 
     @replaces(_task, "load_dataset")
     def load_dataset(stock: Callable, task: Any, split: str, *args: Any, **kwargs: Any) -> None:
-        """Load a split; if it is missing, name those that are there."""
         try:
             stock(task, split, *args, **kwargs)
         except FileNotFoundError as error:
@@ -107,7 +106,6 @@ def _named(folder: str, pattern: str) -> list[str]:
 
 
 def check_data(cfg: Any, data: str) -> None:
-    """Raise UserError if the binarised text of a task is missing."""
     folders = utils.split_paths(data)
     for folder in folders:
         if not os.path.isdir(folder):
@@ -131,7 +129,6 @@ def check_data(cfg: Any, data: str) -> None:
 
 @replaces(indexed_dataset, "dataset_exists")
 def dataset_exists(stock: Callable, path: str, impl: str) -> bool:
-    """Whether a split's files exist."""
     _has_both(path)
     return stock(path, impl)
 
@@ -140,7 +137,6 @@ def dataset_exists(stock: Callable, path: str, impl: str) -> bool:
 def make_dataset(
     stock: Callable, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None
 ) -> Any:
-    """Check a split, and open it."""
     there = _has_both(path)
     if there and _is_first_here():
         _require_same_words(Path(path).parent, dictionary)
@@ -161,7 +157,6 @@ def make_dataset(
 
 @replaces(Dictionary, "add_from_file")
 def add_from_file(stock: Callable, dictionary: Dictionary, f: Any) -> None:
-    """Read a dictionary."""
     if isinstance(f, str):
         refuse_mixture(Path(f).parent)
     if not isinstance(f, str) or not os.path.exists(f):
@@ -204,25 +199,21 @@ def _digest_of_file(path: str, *_version: int) -> str:
 
 def _has_both(path: str) -> bool:
     """Whether a split is there; raise FileNotFoundError if only a part of it is."""
-    index, data = Path(f"{path}.idx"), Path(f"{path}.bin")
+    index, *_ = files = [Path(f"{path}.idx"), Path(f"{path}.bin")]
     refuse_mixture(index.parent)
-    for file in (index, data):
+    for file in files:
         require_regular(file)
-    wanted = [(index, data)] if data.exists() else []
-    if index.exists():
-        wanted.append((data, index))
-        if found := re.fullmatch(r"((?:train|valid)\.(.*?))\.(.*)\.idx", index.name):
-            names = found[2].split("-")
-            others = [name for name in names if found[3] in names and name != "None"]
-            wanted += [(index.with_name(f"{found[1]}.{name}.idx"), index) for name in others]
-    for file, other in wanted:
+    is_pair = re.fullmatch(r"((?:train|valid)\.(.*?))\.(.*)\.idx", index.name)
+    if is_pair and index.exists() and is_pair[3] in (names := is_pair[2].split("-")):
+        files += [index.with_name(f"{is_pair[1]}.{n}.idx") for n in names if n != "None"]
+    there = [file.name for file in files if file.exists()]
+    for file in files if there else ():
         if not file.exists():
-            raise FileNotFoundError(f"{file} is missing, although {other.name} exists; {_AGAIN}")
-    return index.exists()
+            raise FileNotFoundError(f"{file} is missing, although {there[0]} exists; {_AGAIN}")
+    return bool(there)
 
 
 def _is_first_here() -> bool:
-    """Whether this is the first process of its machine."""
     rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID"))
     if rank is None and torch.distributed.is_initialized():
         rank = str(torch.distributed.get_rank())

@@ -38,7 +38,6 @@ READING = timedelta(seconds=10)
 
 @replaces(distributed_utils, "_infer_torch_distributed_launch_init")
 def infer_torchrun(stock: Callable, cfg: Any) -> None:
-    """Set the options that follow from the environment of torchrun."""
     if torch.cuda.device_count() > 0:
         stock(cfg)
         return

@@ -143,11 +143,10 @@ def newest() -> _Split | None:
     return next(reversed((_splits.get() or {}).values()), None)
 
 
-def count(sample: dict[str, Any]) -> bool:
-    """Count a sample of the newest split, and return whether anybody counts."""
+def count(sample: dict[str, Any]) -> None:
+    """Count a sample of the newest split."""
     if split := newest():
         split.add(sample)
-    return split is not None
 
 
 class Tap:
@@ -159,7 +158,6 @@ class Tap:
         self.first = 0  # of a part of the batch (--softmax-batch)
 
     def __call__(self, **inputs: Any) -> Any:
-        """Return what the model returns."""
         return self.model(**inputs)
 
     def get_normalized_probs(self, out: Any, log_probs: bool, sample: Any = None) -> torch.Tensor:
@@ -255,10 +253,10 @@ def dataset(stock: Callable, task: FairseqTask, split: str) -> Any:
 
 @replaces(FairseqTask, "valid_step")
 def valid_step(stock: Callable, task: FairseqTask, sample: Any, model: Any, criterion: Any) -> Any:
-    """Return the loss of a batch."""
     result = stock(task, sample, model, criterion)
     split, logged = newest(), result[2]
-    if count(sample) and not math.isfinite(result[0]):
+    count(sample)
+    if split and not math.isfinite(result[0]):
         raise FloatingPointError(
             f"the loss of the batch with samples {sample['id'].tolist()[:5]} is {result[0]}: the "
             "model is broken, or --fp16 overflows (try without)"
@@ -297,7 +295,6 @@ def score_text(
     stock: Callable, models: Any, source_dictionary: Any, batch_iterator: Any,
     post_process: str | None = None, *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """Return loss and perplexity; raise a UserError if --post-process joins nothing, or for Σ P."""
     parts, words, known = set(), 0, source_dictionary
     if post_process is not None:
         parts = {number for number, word in enumerate(known.symbols) if word.endswith("@@")}
@@ -330,7 +327,6 @@ for _command in (eval_lm, validate, generate):
 
     @replaces(_command, "main")
     def evaluate(stock: Callable, cfg: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run a command that scores data."""
         if isinstance(cfg, Namespace):
             cfg = convert_namespace_to_omegaconf(cfg)
         result = None  # of a part without samples, which fairseq divides by

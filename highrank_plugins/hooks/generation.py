@@ -17,7 +17,6 @@ CPU), and scoring holds those of all classes to read one per token. Why: fairseq
 scores of the targets alone from models with a head. Delete when: fairseq does not divide by 1.
 """
 
-import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,7 +30,7 @@ from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
 
-from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.patching import by_name, replaces
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.evaluation import count, newest
 
@@ -43,20 +42,19 @@ _SIZES = ("sentences", "tokens")
 
 
 @contextmanager
-def named_in_memory_errors(place: str, batch: Callable[[], tuple[Any, str]]) -> Iterator[None]:
-    """Name a batch and the options to lower, which `batch` returns, if memory runs out."""
+def named_in_memory_errors(place: str, batch: Callable[[], Any], lower: str) -> Iterator[None]:
+    """Name a batch, as it is when memory runs out, and the options to lower."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         is_short = isinstance(error, (MemoryError, torch.OutOfMemoryError))
         if not is_short and not any(words in str(error) for words in _WORDS):
             raise
-        sample, lower = batch()
-        raise UserError(f"Out of memory {place}: {_describe(sample)}. {lower}") from error
+        raise UserError(f"Out of memory {place}: {_describe(batch())}. {lower}") from error
 
 
 def _describe(sample: Any) -> str:
-    """Return the size of a batch from its shapes, which needs no memory."""
+    """Describe a batch by its shapes, which needs no memory."""
     if not sample:
         return "not in a batch"
     sizes = [f"{int(sample[f'n{name}']):,} {name}" for name in _SIZES if f"n{name}" in sample]
@@ -89,8 +87,7 @@ def training_remedy(cfg: Any) -> str:
 
 @replaces(utils, "post_process_prediction")
 def join(stock: Callable, *args: Any, **options: Any) -> Any:
-    """Return a translation whose pieces are joined, if the dictionary has any."""
-    given = inspect.signature(stock).bind(*args, **options).arguments
+    given = by_name(stock, *args, **options)
     tgt_dict, remove_bpe = given["tgt_dict"], given.get("remove_bpe")
     mark = _MARKS.get(remove_bpe or "")
     if mark and not any(mark in word for word in tgt_dict.symbols[tgt_dict.nspecial :]):
@@ -110,7 +107,7 @@ def inference_step(
     if lengths is not None and lengths.numel() == 0:  # from `make_batches`
         return [[_hypothesis_of_nothing(task, -math.inf)]]
     lower = "Lower --max-tokens, --batch-size or --beam"
-    with named_in_memory_errors("in generation", lambda: (sample, lower)):
+    with named_in_memory_errors("in generation", lambda: sample, lower):
         found = stock(task, generator, models, sample, *args, **kwargs)
     count(sample)
     if not isinstance(task, TranslationTask) or isinstance(generator, SequenceScorer):
@@ -124,7 +121,6 @@ def inference_step(
 
 
 def _hypothesis_of_nothing(task: FairseqTask, score: float) -> dict[str, Any]:
-    """Return an empty hypothesis."""
     tokens, scores = torch.tensor([task.target_dictionary.eos()]), torch.tensor([score])
     return {"tokens": tokens, "score": scores[0], "positional_scores": scores, "alignment": []}
 
@@ -176,7 +172,7 @@ def init(stock: Callable, generator: Any, *args: Any, **kwargs: Any) -> None:
 def score(stock: Callable, scorer: Any, models: Any, sample: Any, **kwargs: Any) -> Any:
     """Score the targets; raise FloatingPointError, with a sentence, if a score is not finite."""
     lower = "Lower --max-tokens, --batch-size or --softmax-batch"
-    with named_in_memory_errors("in scoring", lambda: (sample, lower)):
+    with named_in_memory_errors("in scoring", lambda: sample, lower):
         lean = [
             model.target_scores(sample["target"]) if hasattr(model, "target_scores") else model
             for model in models

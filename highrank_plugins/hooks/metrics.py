@@ -40,17 +40,16 @@ _starts: dict[Path, dict[str, Any]] = {}  # first lines, until the first numbers
 
 
 @contextmanager
-def recording(cfg: Any, trainer: Any, epoch_itr: Any) -> Iterator[None]:
-    """Record what fairseq prints during the block, in the first process."""
+def recording(cfg: Any, trainer: Any, epoch_itr: Any, is_first: bool) -> Iterator[None]:
+    """Record what fairseq prints of an epoch, perhaps the first one, in the first process."""
     if not utils.is_master(cfg.distributed_training):
         yield
         return
     path = Path(cfg.checkpoint.save_dir) / METRICS
     _written.append(path)
     try:
-        if not trainer.has_record:
+        if is_first:
             _drop_later_lines(path, trainer.get_num_updates())
-            trainer.has_record = True
             if not path.is_file():
                 _starts[path] = _sizes(cfg, trainer, epoch_itr)
         yield
@@ -60,7 +59,6 @@ def recording(cfg: Any, trainer: Any, epoch_itr: Any) -> Iterator[None]:
 
 @replaces(bars, "progress_bar")
 def progress_bar(stock: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Return a progress bar that records what a training run prints."""
     bar, epoch = stock(*args, **kwargs), by_name(stock, *args, **kwargs).get("epoch")
     return RecordingBar(bar, _written[-1], epoch) if _written else bar
 
@@ -75,17 +73,14 @@ class RecordingBar(bars.BaseProgressBar):
         return iter(self.wrapped_bar)
 
     def log(self, stats: dict[str, Any], tag: str | None = None, step: int | None = None) -> None:
-        """Log intermediate statistics."""
         self._append(stats, tag, step)
         self.wrapped_bar.log(stats, tag=tag, step=step)
 
     def print(self, stats: dict[str, Any], tag: str | None = None, step: int | None = None) -> None:
-        """Print statistics at the end of an epoch."""
         self._append(stats, tag, step)
         self.wrapped_bar.print(stats, tag=tag, step=step)
 
     def update_config(self, config: Any) -> None:
-        """Log the options."""
         self.wrapped_bar.update_config(config)
 
     def _append(self, stats: dict[str, Any], tag: str | None, step: int | None) -> None:

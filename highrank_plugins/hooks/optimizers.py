@@ -38,12 +38,7 @@ def set_own_rate(parameter: nn.Parameter, lr: float, by_adam: bool = False) -> N
     setattr(parameter, _ATTRIBUTE, {"optimizer": {"lr": lr, ADAM: by_adam}})
 
 
-def own_rate(parameter: nn.Parameter) -> float | None:
-    """Return the rate that `set_own_rate` set."""
-    return (_own(parameter) or (None,))[0]
-
-
-def _own(parameter: nn.Parameter) -> tuple[float, bool] | None:
+def own_rate(parameter: nn.Parameter) -> tuple[float, bool] | None:
     """Return a parameter's own rate, and whether by Adam; fairseq's users may set a rate, too."""
     found = getattr(parameter, _ATTRIBUTE, {}).get("optimizer", {})
     return (found["lr"], bool(found.get(ADAM))) if "lr" in found else None
@@ -51,9 +46,8 @@ def _own(parameter: nn.Parameter) -> tuple[float, bool] | None:
 
 @replaces(optim, "build_optimizer")
 def build_optimizer(stock: Callable, cfg: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-    """Build the optimizer of a configuration, with a group for each parameter's own rate."""
     built = stock(cfg, params, *args, **kwargs)
-    own = {one for p in built.params if (one := _own(p))}
+    own = {one for p in built.params if (one := own_rate(p))}
     if not own or len(built.param_groups) != 1:  # `require_found` refuses groups of others
         return built
     if any(by_adam for _, by_adam in own) and not hasattr(built.optimizer, "adam_groups"):
@@ -66,7 +60,7 @@ def build_optimizer(stock: Callable, cfg: Any, params: Any, *args: Any, **kwargs
     first["params"] = [p for p in everything if own_rate(p) is None]
     settings = {name: value for name, value in first.items() if name != "params"}
     for rate, by_adam in sorted(own):
-        params = [p for p in everything if _own(p) == (rate, by_adam)]
+        params = [p for p in everything if own_rate(p) == (rate, by_adam)]
         group = settings | {"params": params, "lr": rate} | ({ADAM: True} if by_adam else {})
         built.optimizer.add_param_group(group)
     # not stored in the groups, because a resumed training run takes those from the checkpoint
@@ -76,7 +70,6 @@ def build_optimizer(stock: Callable, cfg: Any, params: Any, *args: Any, **kwargs
 
 @replaces(FairseqOptimizer, "set_lr")
 def set_lr(_stock: Callable, built: Any, lr: float) -> None:
-    """Set the learning rate; groups with their own keep the ratio."""
     ratios = getattr(built, "ratios_to_lr", [1.0] * len(built.param_groups))
     for group, ratio in zip(built.param_groups, ratios, strict=True):
         group["lr"] = lr * ratio
@@ -97,13 +90,11 @@ def require_found(trainer: Any) -> None:
 
 @replaces(ReduceLROnPlateauLRSchedule, "state_dict")
 def plateau_state(stock: Callable, schedule: Any) -> dict[str, Any]:
-    """Return what a checkpoint holds of the schedule."""
     return {**stock(schedule), "num_bad_epochs": schedule.lr_scheduler.num_bad_epochs}
 
 
 @replaces(ReduceLROnPlateauLRSchedule, "load_state_dict")
 def load_plateau_state(stock: Callable, schedule: Any, state_dict: dict[str, Any]) -> None:
-    """Continue from `plateau_state`, or from what fairseq saves."""
     stock(schedule, state_dict)
     bad = state_dict.get("num_bad_epochs", schedule.lr_scheduler.num_bad_epochs)
     schedule.lr_scheduler.num_bad_epochs = bad

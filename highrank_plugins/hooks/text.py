@@ -53,7 +53,6 @@ logger = logging.getLogger(__name__)
 
 @replaces(preprocess, "main")
 def main(stock: Callable, args: Any) -> None:
-    """Write numbers of text that `check_texts` and `require_words` accept."""
     languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
     train, valid, test = (
         [[Path(preprocess._file_name(p, name)) for name in languages] for p in prefixes.split(",")]
@@ -93,13 +92,11 @@ for encoder in (SentencepieceBPE, SubwordNMTBPE):
 
     @replaces(encoder, "encode")
     def encode(stock: Callable, bpe: Any, x: str) -> str:
-        """Return the pieces of a sentence."""
         return stock(bpe, text_lines.fold(x))
 
 
 @replaces(FairseqTask, "build_tokenizer")
 def build_tokenizer(stock: Callable, task: FairseqTask, args: Any) -> Any:
-    """Return the tokeniser, for the languages of the task."""
     options = {"source_lang", "target_lang"} & set(args or ())
     languages = {name: getattr(getattr(task, "cfg", None), name, None) for name in options}
     known = {name: language for name, language in languages.items() if language}
@@ -108,21 +105,18 @@ def build_tokenizer(stock: Callable, task: FairseqTask, args: Any) -> Any:
 
 @replaces(GeneratorHubInterface, "__init__")
 def make_hub(stock: Callable, hub: Any, cfg: Any, task: FairseqTask, models: Any) -> None:
-    """Make a translator or a language model to call from Python."""
     stock(hub, cfg, task, models)
     hub.tokenizer = task.build_tokenizer(cfg.tokenizer)
 
 
 @replaces(GeneratorHubInterface, "encode")
 def encode_sentence(stock: Callable, hub: Any, sentence: str) -> torch.Tensor:
-    """Return the numbers of a sentence as people write it."""
     decode_line("the sentence", 1, sentence.encode("utf-8", "surrogatepass"))
     return stock(hub, sentence)
 
 
 @replaces(GeneratorHubInterface, "binarize")
 def binarise(stock: Callable, hub: Any, sentence: str) -> torch.Tensor:
-    """Return the numbers of a sentence."""
     sentence = text_lines.require_unreserved(sentence)
     _check_known([sentence], hub.src_dict, hub.bpe is None)
     return stock(hub, sentence)
@@ -149,7 +143,6 @@ def _check_known(lines: Sequence[str], dictionary: Dictionary, are_whole: bool) 
 
 @replaces(interactive, "main")
 def translate_typed(stock: Callable, cfg: Any) -> None:
-    """Translate what is typed."""
     options = getattr(cfg, "generation", cfg)
     for name in ("lm_path", "score_reference"):
         if getattr(options, name):

@@ -61,7 +61,7 @@ class HighrankTrainer(Trainer):
         self.saved_after: int | None = None  # update that the newest checkpoint holds
         self.running_batch: Any = None
         self.partly_validated: set[str] = set()  # subsets that were warned of
-        self.has_found_metric = self.has_record = False  # see training_loop.py, metrics.py
+        self.has_begun = False  # see training_loop.py
         super().__init__(cfg, *parts, **named_parts)
         if (check := getattr(self.get_criterion(), "check_before_training", None)) is not None:
             check()
@@ -78,7 +78,6 @@ class HighrankTrainer(Trainer):
 
     @cached_property
     def data_hashes(self) -> dict[str, list[str | None]]:
-        """The hashes of all data that a checkpoint holds."""
         return hashes_of_data(self.cfg)
 
     def _build_optimizer(self) -> None:
@@ -90,7 +89,6 @@ class HighrankTrainer(Trainer):
     def load_checkpoint(
         self, filename: str, reset_optimizer: bool = False, *more: Any, reset_meters: bool = False
     ) -> Any:
-        """Load a checkpoint that fits this training run, with all that it needs to continue."""
         with ReasonsOf(filename), checkpoints.shown_to(self._examine):
             resets = {"reset_meters": reset_meters}
             extra_state = super().load_checkpoint(filename, reset_optimizer, *more, **resets)
@@ -134,8 +132,9 @@ class HighrankTrainer(Trainer):
             for key, value in state.items()
             if isinstance(value, torch.Tensor) and value.is_floating_point()
         }
-        has_ema = self.cfg.ema.store_ema
-        averages = {**self.ema.get_model().state_dict(), **self.ema.fp32_params} if has_ema else {}
+        averages = {}
+        if self.cfg.ema.store_ema:
+            averages = {**self.ema.get_model().state_dict(), **self.ema.fp32_params}
         for kind, tensors, remedy in (
             ("weights", dict(self.get_model().named_parameters()), "lower --lr"),
             ("moments of the optimizer", moments, "--reset-optimizer starts with new moments"),
@@ -158,7 +157,6 @@ class HighrankTrainer(Trainer):
         super().consolidate_optimizer()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint holds."""
         state = super().state_dict()
         extra_state = state["extra_state"]
         if self.cfg.ema.store_ema:
@@ -177,19 +175,16 @@ class HighrankTrainer(Trainer):
         return super().get_train_iterator(*args, **{**kwargs, "disable_iterator_cache": True})
 
     def begin_epoch(self, epoch: int) -> None:
-        """Start an epoch of training."""
         self._tell("before_epoch", epoch)
         super().begin_epoch(epoch)
 
     def train_step(self, samples: Any, raise_oom: bool = False) -> Any:
-        """Do one update."""
         if self.has_stepped:
             beat("training")
         place = f"in update {self.get_num_updates() + 1}"
         try:
-            with named_in_memory_errors(
-                place, lambda: (self.running_batch, training_remedy(self.cfg))
-            ):
+            lower = training_remedy(self.cfg)
+            with named_in_memory_errors(place, lambda: self.running_batch, lower):
                 self._tell("before_update", self.get_num_updates())
                 logged = super().train_step(samples, raise_oom=True)
                 updates = self.get_num_updates()
@@ -226,18 +221,15 @@ class HighrankTrainer(Trainer):
         return found
 
     def begin_valid_epoch(self, epoch: int) -> None:
-        """Start a validation."""
         self._tell("before_validation")
         super().begin_valid_epoch(epoch)
 
     def valid_step(self, sample: Any, raise_oom: bool = False) -> Any:
-        """Validate on one batch."""
         lower = "Lower --max-tokens-valid or --batch-size-valid. Then run the same command again"
-        with named_in_memory_errors("in a validation", lambda: (sample, lower)):
+        with named_in_memory_errors("in a validation", lambda: sample, lower):
             return super().valid_step(sample, raise_oom)
 
     def end_epoch(self, epoch: int, loss: float) -> None:
-        """Count the validation loss of an epoch, before the checkpoint is written."""
         _, sign = criterion(self.cfg.checkpoint)
         self._tell("after_epoch", -sign * loss)
         self.lr_step(epoch, loss)
@@ -254,11 +246,6 @@ class HighrankTrainer(Trainer):
     def is_finished(self) -> bool:
         """Whether a listener wants the training run to end."""
         return any(listener.finished for listener in self.listeners())
-
-    @property
-    def has_stopped_early(self) -> bool:
-        """Whether `--patience` has ended this training run."""
-        return 0 < self.cfg.checkpoint.patience <= optimizers.stopping_numbers()["num_runs"]
 
 
 @torch.no_grad()

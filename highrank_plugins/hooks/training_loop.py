@@ -67,6 +67,7 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.commands import is_command
 from highrank_plugins.hooks.distributed import refuse_lone_ranks
 from highrank_plugins.hooks.metrics import recording
+from highrank_plugins.hooks.optimizers import stopping_numbers
 from highrank_plugins.hooks.trainer import HighrankTrainer
 
 logger = logging.getLogger(__name__)
@@ -96,12 +97,13 @@ def train(stock: Callable, cfg: Any, trainer: HighrankTrainer, task: Any, epoch_
     done, bound = trainer.get_num_updates(), cfg.optimization.max_update or math.inf
     batches = len(epoch_itr)
     to_do = batches - epoch_itr.iterations_in_epoch % batches  # less if resumed within an epoch
-    with recording(cfg, trainer, epoch_itr):
-        if done >= bound or trainer.is_finished or trainer.has_stopped_early:
+    is_first, trainer.has_begun = not trainer.has_begun, True
+    with recording(cfg, trainer, epoch_itr, is_first):
+        is_over = 0 < cfg.checkpoint.patience <= stopping_numbers()["num_runs"]
+        if done >= bound or trainer.is_finished or is_over:
             logger.info(f"nothing left to train: {done} updates are done, --max-update is {bound}")
             return [None], True
-        if not trainer.has_found_metric:
-            trainer.has_found_metric = True
+        if is_first:
             _find_metric(cfg, trainer)
             if trainer.is_data_parallel_master:
                 _warn(cfg, len(epoch_itr))
@@ -149,7 +151,6 @@ def _find_metric(cfg: Any, trainer: HighrankTrainer) -> None:
 
 @replaces(training, "get_valid_stats")
 def get_valid_stats(stock: Callable, cfg: Any, trainer: Any, stats: Any, *rest: Any) -> Any:
-    """Return the numbers of a validation, which must have the metric of the best checkpoint."""
     metric = cfg.checkpoint.best_checkpoint_metric
     if metric not in stats:
         remedy = f"; add --eval-{metric}" if hasattr(cfg.task, f"eval_{metric}") else ""
@@ -158,13 +159,6 @@ def get_valid_stats(stock: Callable, cfg: Any, trainer: Any, stats: Any, *rest: 
             f"{did_you_mean(metric, stats)}{remedy}"
         )
     return stock(cfg, trainer, stats, *rest)
-
-
-@replaces(training, "get_training_stats")
-def get_training_stats(stock: Callable, stats: dict[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a line of the log, `wall` before others."""
-    found = stock(stats)
-    return {"wall": found["wall"], **found}  # `train_wall` is of one update, and rounds to 0
 
 
 def log_time_left(cfg: Any, trainer: HighrankTrainer, epoch_itr: Any, per_epoch: int) -> None:
@@ -184,7 +178,6 @@ def log_time_left(cfg: Any, trainer: HighrankTrainer, epoch_itr: Any, per_epoch:
 def validate(
     stock: Callable, cfg: Any, trainer: HighrankTrainer, task: Any, epoch_itr: Any, subsets: Any
 ) -> Any:
-    """Return the validation losses of all subsets; the first one is the loss of the epoch."""
     beat("validating")
     losses = stock(cfg, trainer, task, epoch_itr, subsets)
     if epoch_itr.end_of_epoch():
@@ -197,7 +190,6 @@ def validate(
 def validate_and_save(
     stock: Callable, cfg: Any, trainer: HighrankTrainer, task: Any, epoch_itr: Any, *rest: Any
 ) -> tuple[Any, bool]:
-    """Return the validation losses, and whether to stop."""
     losses, stop = stock(cfg, trainer, task, epoch_itr, *rest)
     is_saved = trainer.saved_after == trainer.get_num_updates()
     if is_saved:
@@ -215,7 +207,8 @@ def leave_if_asked(cfg: Any, trainer: Any, epoch_itr: Any, is_saved: bool) -> No
     if not stop_request.listening():
         return
     asked = stop_request.asked()
-    if trainer.data_parallel_world_size > 1:
+    several = trainer.data_parallel_world_size > 1
+    if several:
         votes = torch.tensor([float(asked)], device=trainer.device)
         distributed_utils.all_reduce(votes, group=trainer.data_parallel_process_group)
         asked = votes.item() > 0
@@ -223,12 +216,10 @@ def leave_if_asked(cfg: Any, trainer: Any, epoch_itr: Any, is_saved: bool) -> No
         return
     if not is_saved:
         checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
-    if trainer.data_parallel_world_size > 1:
-        # if one ended before the checkpoint is written, the launcher would end the others
+    if several:  # if one ended before the checkpoint is written, the launcher would end the others
         distributed.barrier()
-    then = "run the same command to resume"
-    if cfg.checkpoint.no_save:
-        then = "nothing is saved (--no-save)"
+    lost = cfg.checkpoint.no_save
+    then = "nothing is saved (--no-save)" if lost else "run the same command to resume"
     logger.info(f"stopping after update {trainer.get_num_updates()}; {then}")
     stop_request.leave()
 
@@ -267,7 +258,7 @@ def _with_newest(cfg: Any, trainer: HighrankTrainer) -> Any:
     if sharded or trainer.data_parallel_rank == 0:
         try:
             chosen = choose(cfg, suffix)
-        except ValueError as error:
+        except UserError as error:
             problem = str(error)
     if trainer.data_parallel_world_size > 1 and not sharded:
         group, device = trainer.data_parallel_process_group, trainer.device
@@ -276,11 +267,10 @@ def _with_newest(cfg: Any, trainer: HighrankTrainer) -> Any:
         )
     if problem:
         raise UserError(problem)
-    if chosen == last:
-        return cfg
-    cfg = copy(cfg)
-    cfg.restore_file = chosen.removesuffix(f"{suffix}.pt") + ".pt"  # fairseq adds the suffix
-    cfg.finetune_from_model = None
+    if chosen != last:
+        cfg = copy(cfg)
+        cfg.restore_file = chosen.removesuffix(f"{suffix}.pt") + ".pt"  # fairseq adds the suffix
+        cfg.finetune_from_model = None
     return cfg
 
 
@@ -297,24 +287,23 @@ def choose(cfg: Any, suffix: str) -> str:
     fresh_start = cfg.reset_dataloader or cfg.reset_optimizer or cfg.continue_once
     if is_missing and (fresh_start or not others):
         return last
-    path, damage = None, []
-    for each in others if is_missing else [last, *others]:
+    reasons = [f"{last} is missing"] * is_missing
+    for path in others if is_missing else [last, *others]:
         try:
-            check_archive(each)
-            path = each
-            break
+            check_archive(path)
         except DamagedArchiveError as error:
-            damage.append(str(error))
-    if path not in (None, last) and not cfg.no_save_optimizer_state and not _progress(path)[0]:
-        damage.append(f"{path} has no state of the optimizer, like an averaged model")
-        path = None
-    if path is not None:
-        if path != last:
-            reasons = "; ".join([f"{last} is missing"] * is_missing + damage)
-            logger.warning("Resuming from %s, the newest undamaged checkpoint: %s", path, reasons)
-        return path
+            reasons.append(str(error))
+            continue
+        if path == last:
+            return path
+        found = f"Resuming from {path}, the newest undamaged checkpoint: {'; '.join(reasons)}"
+        if cfg.no_save_optimizer_state or _progress(path)[0]:
+            logger.warning(found)
+            return path
+        reasons.append(f"{path} has no state of the optimizer, like an averaged model")
+        break
     raise UserError(
-        f"--save-dir {cfg.save_dir} holds no undamaged checkpoint: {'; '.join(damage)}. Copy one "
+        f"--save-dir {cfg.save_dir} holds no undamaged checkpoint: {'; '.join(reasons)}. Copy one "
         "there from elsewhere, or move these away to train from scratch"
     )
 

@@ -5,19 +5,19 @@ Settings may be chosen among several points on one text, for the use on another.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 import highrank_plugins
 from highrank_plugins.analysis.predictions import perplexity_of
+from highrank_plugins.common.blocks import BlockOptions
 from highrank_plugins.common.certificate import Mass, digest_of_tokens
 from highrank_plugins.common.files import write_json
-from highrank_plugins.common.provenance import conditions
+from highrank_plugins.common.provenance import conditions, typed_command
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.evaluation.adaptation import (
     Adaptation,
@@ -26,52 +26,23 @@ from highrank_plugins.evaluation.adaptation import (
     dynamic_evaluation,
     gather_statistics,
 )
-from highrank_plugins.inference.saved_progress import (
-    SavedProgress,
-    SegmentResult,
-    evaluate_segments,
-    perplexity,
-)
+from highrank_plugins.inference.saved_progress import SavedProgress, SegmentResult, perplexity
 from highrank_plugins.inference.streaming_model import StreamingModel, digest_of_file
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
 
 Grid = Mapping[str, Sequence[float]]  # option, without --, → the values to try
 Point = dict[str, float]  # option, without --, → its value
-Search = tuple[str, int | None]  # where points are compared: a split, or its first tokens
-Say = Callable[[str], object]
-STATISTICS = "gradient statistics"
 CHUNK = 256  # tokens per forward pass of the cache; does not change the result
-_OPTIONS = {"lamb": "lambda"}  # lambda is a keyword
 
 
-@dataclass(frozen=True)
-class Run:
-    """Describe an evaluation, whatever its kind."""
-
-    checkpoint: Path
-    data: str
-    kind: str  # "dynamic" or "cache"
-    command: str  # as it was typed, for the record
-    settings: AdaptiveSettings
-
-    @property
-    def search(self) -> Search | None:
-        """Return where to choose among several values."""
-        settings = self.settings
-        if not settings.grid and settings.grid_tokens is not None:
-            raise ValueError("--grid-tokens has no effect without --grid; add --grid or remove it")
-        return (settings.grid_split, settings.grid_tokens) if settings.grid else None
-
-
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Hold the score of a text at one point."""
 
     point: Point
     tokens: int
     nll: float | None  # sum over the tokens, in nats; None where the evaluation failed
+    mass: Mass
     problem: str = ""  # why it failed
-    mass: Any = None  # a `Mass`
 
     @property
     def metrics(self) -> dict[str, float | None]:
@@ -84,88 +55,75 @@ class Outcome:
         return f"{describe(self.point)}: {result}"
 
 
-def describe(point: Mapping[str, float]) -> str:
+def describe(point: Point) -> str:
     """Return `lr 0.002, lambda 0.02`."""
     return ", ".join(f"{name} {value}" for name, value in point.items())
 
 
-def points_of(values: Grid, search: Search | None, check: Callable[[Point], object]) -> list[Point]:
-    """Return every combination, and refuse bad ones, by the option's name."""
-    points = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
-    if search is None and len(points) > 1:
-        raise ValueError(
-            f"{len(points)} combinations of values: add --grid to choose among them on the "
-            "validation split, or give one of each"
-        )
-    try:
-        for point in points:
-            check(point)
-    except ValueError as error:
-        name, _, rest = str(error).partition(" ")
-        raise ValueError(f"--{_OPTIONS.get(name, name)} {rest}") from None
-    return points
-
-
-def tune_and_evaluate(
-    evaluate: Callable[[str, int | None, Sequence[Point]], list[Outcome]],
-    points: Sequence[Point],
-    split: str,
-    search: Search | None,
-    echo: Say,
-) -> tuple[Outcome, list[Outcome]]:
-    """Return the outcome on `split` at the best point of `search`, and the outcomes of the search.
-
-    `evaluate` scores a split, or its first tokens, at points; `echo` receives a line for each.
-    """
-    tried, best = [], points[0]
-    if search is not None:
-        tried = evaluate(*search, points)
-        for outcome in tried:
-            echo(f"{search[0]}, {outcome}")
-        scored = [(outcome.nll, outcome) for outcome in tried if outcome.nll is not None]
-        if not scored:
-            raise FloatingPointError(f"the evaluation failed at every point: {tried[0]}")
-        best = min(scored, key=lambda pair: pair[0])[1].point
-    (outcome,) = evaluate(split, None, [best])
-    if outcome.nll is None:
-        raise FloatingPointError(str(outcome))
-    echo(f"{split}, {outcome} over {outcome.tokens:,} tokens")
-    return outcome, tried
-
-
 class Evaluation:
-    """Hold a run with its model and its saved progress loaded, and score texts at points.
+    """Score texts at points, with the model of a checkpoint and the progress saved before.
 
-    `values` are those to try, `options` all others that change the result; the texts of
-    `more_splits` do, too.
+    `values` are those to try, `options` all others that change the result.
     """
+
+    kind = ""
+    options: BlockOptions
 
     def __init__(
-        self, run: Run, values: Grid, options: Mapping[str, Any], more_splits: Sequence[str] = ()
-    ) -> None:
-        self.run, self.named = run, options
-        self.model = StreamingModel.open(run.checkpoint, run.data, run.settings.device)
-        self.checkpoint = digest_of_file(run.checkpoint)
-        output = run.settings.output
-        beside = output or run.checkpoint.with_suffix(f".{run.kind}")
-        state = run.settings.state or beside.with_name(f"{beside.name}.state")
+        self, checkpoint: Path, data: str, settings: AdaptiveSettings, values: Grid,
+        options: BlockOptions,
+    ) -> None:  # fmt: skip
+        if settings.grid_tokens is not None and not settings.grid:
+            raise ValueError("--grid-tokens has no effect without --grid; add --grid or remove it")
+        self.file, self.settings, self.options = checkpoint, settings, options
+        self.search = (settings.grid_split, settings.grid_tokens) if settings.grid else None
+        self.points = self._points(values)
+        self.model = StreamingModel.open(checkpoint, data, settings.device)
+        self.digest = digest_of_file(checkpoint)
+        self.named = {n.replace("_", "-"): value for n, value in options.model_dump().items()}
+        self.more: dict[str, Any] = {}  # entries of the record
+        output = settings.output
+        beside = output or checkpoint.with_suffix(f".{self.kind}")
+        state = settings.state or beside.with_name(f"{beside.name}.state")
         for file in (state, output or state):
             file.parent.mkdir(parents=True, exist_ok=True)
-        split, search = run.settings.split, run.search
-        texts = dict.fromkeys([split, *(search or ())[:1], *more_splits])
+        splits = [settings.split, *(self.search or ())[:1], self.named.get("train-split")]
         identity = {
-            "checkpoint": self.checkpoint,
-            **{f"text of {s}": digest_of_tokens(self.model.text(s)) for s in texts},
-            "--split": split,
-            "--grid": list(search) if search else False,
+            "checkpoint": self.digest,
+            **{
+                f"text of {s}": digest_of_tokens(self.model.text(s))
+                for s in dict.fromkeys(filter(None, splits))
+            },
+            "--split": settings.split,
+            "--grid": list(self.search) if self.search else False,
             **{f"--{name}": list(value) for name, value in values.items()},
-            **{f"--{name}": value for name, value in options.items()},
+            **{f"--{name}": value for name, value in self.named.items()},
             "certificate": True,  # earlier versions had none
             "--device": str(self.model.device),
             "torch": str(torch.__version__),
             "highrank_plugins": highrank_plugins.__version__,
         }
-        self.saved = SavedProgress(state, identity, run.settings.save_seconds)
+        self.saved = SavedProgress(state, identity, settings.save_seconds)
+
+    def _points(self, values: Grid) -> list[Point]:
+        """Return every combination, and refuse bad ones, by the option's name."""
+        points = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+        if self.search is None and len(points) > 1:
+            raise ValueError(
+                f"{len(points)} combinations of values: add --grid to choose among them on the "
+                "validation split, or give one of each"
+            )
+        try:
+            for point in points:
+                self.made(point)
+        except ValueError as error:
+            name, _, rest = str(error).partition(" ")
+            raise ValueError(f"--{'lambda' if name == 'lamb' else name} {rest}") from None
+        return points
+
+    def made(self, point: Point) -> Any:
+        """Return what adapts at a point."""
+        raise NotImplementedError
 
     def outcomes(self, split: str, tokens: int | None, points: Sequence[Point]) -> list[Outcome]:
         """Score a split, or the first `tokens` of it, at each point."""
@@ -177,43 +135,55 @@ class Evaluation:
         left = self.saved.progress.get(name, {}).get("mass", [0.0] * count)
         return [Mass(text, split, dtype, worst) for worst in left]
 
-    def finish(self, points: Sequence[Point], echo: Say, **more: Any) -> None:
-        """Evaluate the points, write the record with `more` entries, and delete the progress."""
-        run, split, search = self.run, self.run.settings.split, self.run.search
+    def run(self, echo: Callable[[str], object]) -> None:
+        """Score the split at the best point of the search, and write the record."""
+        split, tried, best = self.settings.split, list[Outcome](), self.points[0]
         try:
-            outcome, tried = tune_and_evaluate(self.outcomes, points, split, search, echo)
+            if self.search is not None:
+                tried = self.outcomes(*self.search, self.points)
+                for outcome in tried:
+                    echo(f"{self.search[0]}, {outcome}")
+                scored = [(outcome.nll, outcome) for outcome in tried if outcome.nll is not None]
+                if not scored:
+                    raise FloatingPointError(f"the evaluation failed at every point: {tried[0]}")
+                best = min(scored, key=lambda pair: pair[0])[1].point
+            (outcome,) = self.outcomes(split, None, [best])
+            if outcome.nll is None:
+                raise FloatingPointError(str(outcome))
         except (FloatingPointError, UserError):
             self.saved.remove()  # the search cannot be resumed after this error
             raise
-        certificate = outcome.mass.signature(self.model.task.dictionary, f"stream+{run.kind}")
+        echo(f"{split}, {outcome} over {outcome.tokens:,} tokens")
+        certificate = outcome.mass.signature(self.model.task.dictionary, f"stream+{self.kind}")
         echo(certificate)
-        record = {
+        if self.settings.output is not None:
+            write_json(self.settings.output, self._record(outcome, certificate, tried))
+        self.saved.remove()
+
+    def _record(self, outcome: Outcome, certificate: str, tried: list[Outcome]) -> dict[str, Any]:
+        split = self.settings.split
+        points = [
+            {**one.point, **one.metrics, "tokens": one.tokens}
+            | ({"problem": one.problem} if one.problem else {})
+            for one in tried
+        ]
+        return {
             "metrics": outcome.metrics,
             "tokens": outcome.tokens,
-            "signature": f"split:{split}|tokens:{outcome.tokens}|eval:{run.kind}",
+            "signature": f"split:{split}|tokens:{outcome.tokens}|eval:{self.kind}",
             "certificate": certificate,
             "point": outcome.point,
             "options": {"split": split, **self.named},
             "checkpoint": {
-                "file": str(run.checkpoint),
-                "sha256_begins": self.checkpoint,
+                "file": str(self.file),
+                "sha256_begins": self.digest,
                 "arch": self.model.arch,
             },
-            "command": run.command,
+            "command": typed_command(),
             **conditions(),
-            "grid": search
-            and {
-                "split": search[0],
-                "points": [
-                    {**one.point, **one.metrics, "tokens": one.tokens}
-                    | ({"problem": one.problem} if one.problem else {})
-                    for one in tried
-                ],
-            },
+            "grid": self.search and {"split": self.search[0], "points": points},
+            **self.more,
         }
-        if run.settings.output is not None:
-            write_json(run.settings.output, record | more)
-        self.saved.remove()
 
     def _keep(self, name: str, done: dict[str, Any]) -> None:
         self.saved.progress[name] = done | {"state": None, "extra_state": None}
@@ -224,49 +194,38 @@ def _name(split: str, tokens: int | None, points: str) -> str:
     return f"{split}{'' if tokens is None else f' to {tokens}'}, {points}"
 
 
-def run_dynamic_evaluation(run: Run, values: Grid, options: DynamicSettings, echo: Say) -> None:
-    """Evaluate and write the record; the values are those of lr, eps and lambda."""
-    points = points_of(values, run.search, lambda point: _adaptation(point, options))
-    evaluation = DynamicEvaluator(run, values, options)
-    mean_squares = evaluation.gather()
-    tensors = {"tensors": len(mean_squares), "segments": evaluation.statistics.segments}
-    evaluation.finish(points, echo, statistics=tensors)
-
-
-def run_cache_evaluation(run: Run, values: Grid, echo: Say) -> None:
-    """Evaluate and write the record; the values are those of theta, lambda and window."""
-    points = points_of(values, run.search, _cache)
-    CacheEvaluator(run, values, {}).finish(points, echo)
-
-
 class DynamicEvaluator(Evaluation):
     """Evaluate one checkpoint at many points; each starts from the trained weights."""
 
-    def __init__(self, run: Run, values: Grid, options: DynamicSettings) -> None:
-        named = {name.replace("_", "-"): value for name, value in options.model_dump().items()}
-        super().__init__(run, values, named, more_splits=[options.train_split])
-        self.options = options
-        self.parameters = self.model.parameters()
-        self.start = [p.detach().clone() for p in self.parameters]
-        self.statistics = GradientStatistics(self.parameters)
-        self.mean_squares: list[Tensor] = []
+    kind = "dynamic"
 
-    def gather(self) -> list[Tensor]:
-        """Return MS of the training text, which every point needs."""
-        options, sums, score = self.options, self.statistics.sums, self.model.score
+    options: DynamicSettings
+
+    def made(self, point: Point) -> Adaptation:
+        return Adaptation(point["lr"], point["eps"], point["lambda"], self.options.normalise)
+
+    def run(self, echo: Callable[[str], object]) -> None:
+        """Gather MS of the training text, which every point needs; then as for each evaluation."""
+        options, score, self.parameters = self.options, self.model.score, self.model.parameters()
+        self.start = [p.detach().clone() for p in self.parameters]
         split, streams = options.train_split, options.train_batch_size
         segments = self.model.segments(split, options.bptt, count=streams)
+        statistics = GradientStatistics(self.parameters)
+        sums = statistics.sums
 
         def begin(left: Iterator[Any], state: Any, extra_state: Any) -> Iterator[SegmentResult]:
             _copy(sums, extra_state or sums)
-            steps = gather_statistics(score, self.parameters, left, self.statistics, state)
-            for nll, tokens, after in steps:
+            for nll, tokens, after in gather_statistics(
+                score, self.parameters, left, statistics, state
+            ):
                 yield SegmentResult([nll], tokens, after, sums)
 
-        progress = evaluate_segments(STATISTICS, segments, self.saved, begin)
-        self.statistics.segments = progress["position"]
-        self.mean_squares = self.statistics.finish(options.statistic)
-        return self.mean_squares
+        progress = self.saved.evaluate("gradient statistics", segments, begin)
+        statistics.segments = progress["position"]
+        self.mean_squares = statistics.finish(options.statistic)
+        tensors = {"tensors": len(self.mean_squares), "segments": statistics.segments}
+        self.more["statistics"] = tensors
+        super().run(echo)
 
     def outcomes(self, split: str, tokens: int | None, points: Sequence[Point]) -> list[Outcome]:
         outcomes, progress = [], self.saved.progress
@@ -280,7 +239,7 @@ class DynamicEvaluator(Evaluation):
                     self._keep(name, {"problem": str(error), "nll": [None], "tokens": 0})
             found = progress[name]
             problem = found.get("problem", "")
-            outcomes.append(Outcome(point, found["tokens"], found["nll"][0], problem, mass))
+            outcomes.append(Outcome(point, found["tokens"], found["nll"][0], mass, problem))
         return outcomes
 
     def _evaluate(self, name: str, split: str, tokens: int | None, point: Point) -> dict[str, Any]:
@@ -288,22 +247,17 @@ class DynamicEvaluator(Evaluation):
 
         def begin(left: Iterator[Any], state: Any, extra_state: Any) -> Iterator[SegmentResult]:
             _copy(weights, extra_state or self.start)
-            adaptation = _adaptation(point, self.options)
             for nll, counted, after in dynamic_evaluation(
                 self.model.score, self.parameters, left, self.start, self.mean_squares,
-                adaptation, state,
+                self.made(point), state,
             ):  # fmt: skip
                 yield SegmentResult([nll], counted, after, weights, [mass.worst] if mass else [])
 
         segments = self.model.segments(split, self.options.bptt, tokens=tokens)
-        done = evaluate_segments(name, segments, self.saved, begin)
+        done = self.saved.evaluate(name, segments, begin)
         if math.isinf(perplexity(done)):
             raise FloatingPointError("the perplexity exceeds the range of numbers: lower --lr")
         return done
-
-
-def _adaptation(point: Point, options: DynamicSettings) -> Adaptation:
-    return Adaptation(point["lr"], point["eps"], point["lambda"], options.normalise)
 
 
 @torch.no_grad()
@@ -315,10 +269,15 @@ def _copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
 class CacheEvaluator(Evaluation):
     """Evaluate one checkpoint at many points: the model runs once, every point has a cache."""
 
+    kind = "cache"
+
+    def made(self, point: Point) -> NeuralCache:
+        return NeuralCache(point["theta"], point["lambda"], int(point["window"]))
+
     def outcomes(self, split: str, tokens: int | None, points: Sequence[Point]) -> list[Outcome]:
         chosen = describe(points[0]) if len(points) == 1 else f"{len(points)} caches"
         name = _name(split, tokens, chosen)
-        caches = [_cache(point) for point in points]
+        caches = list(map(self.made, points))
         masses = self.masses(name, split, tokens, len(caches))
 
         def begin(left: Iterator[Any], state: Any, extra_state: Any) -> Iterator[SegmentResult]:
@@ -339,11 +298,7 @@ class CacheEvaluator(Evaluation):
                 yield SegmentResult(nll, len(target), state, pairs, [m.worst for m in masses])
 
         segments = self.model.segments(split, CHUNK, tokens=tokens)
-        done = evaluate_segments(name, segments, self.saved, begin)
+        done = self.saved.evaluate(name, segments, begin)
         self._keep(name, done)
         found = zip(points, done["nll"], masses, strict=True)
-        return [Outcome(point, done["tokens"], nll, mass=mass) for point, nll, mass in found]
-
-
-def _cache(point: Point) -> NeuralCache:
-    return NeuralCache(point["theta"], point["lambda"], int(point["window"]))
+        return [Outcome(point, done["tokens"], nll, mass) for point, nll, mass in found]

@@ -38,7 +38,6 @@ class LoadedModel:
 
     path: Path
     arch: str
-    task_name: str
     config: Any  # all blocks of its options
     extra: Mapping[str, Any]  # other contents of the file, without the optimizer's state
     model: Any
@@ -51,12 +50,10 @@ class LoadedModel:
 
     @cached_property
     def head(self) -> Head:
-        """Return the output layer."""
         return head_of(self.model, str(self.path))
 
     @property
     def words(self) -> Words:
-        """Return the output layer and its words."""
         return Words(self.head, self.dictionary, first=self.first_head)
 
     def first_head(self) -> Head:
@@ -80,21 +77,16 @@ def load_model(
     device: torch.device | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> LoadedModel:
-    """Read a checkpoint of any model that fairseq or this package has.
-
-    Without `data`, the directory of fairseq-preprocess, words are unknown. `dtype` is that of the
-    parameters, and so of the whole computation; the default device is the CPU.
-    """
+    """Read a checkpoint of any model of fairseq or ours; without `data`, words are unknown."""
     try:
         state = checkpoint_utils.load_checkpoint_to_cpu(str(path), {"data": data or ""})
         parameters = state["model"]
     except KeyError as error:  # fairseq upgrades old formats
         raise ValueError(f"{path} is not a training checkpoint: it lacks {error}") from None
     config = configuration_of(state)
-    task = None
     try:
         if data is None:
-            model = model_without_words(path, config, parameters)
+            model, task = model_without_words(path, config, parameters), None
         else:
             load = checkpoint_utils.load_model_ensemble_and_task
             (model,), _, task = load([str(path)], state=state)
@@ -112,7 +104,7 @@ def load_model(
     arch = getattr(config.model, "_name", None) or config.model.arch
     extra = {name: value for name, value in state.items() if name not in _NOT_EXTRA}
     model = model.to(device or torch.device("cpu"), dtype)
-    return LoadedModel(path, arch, config.task._name, config, extra, model, task)
+    return LoadedModel(path, arch, config, extra, model, task)
 
 
 def model_without_words(path: Path, config: Any, parameters: dict[str, Tensor]) -> Any:
@@ -125,10 +117,7 @@ def model_without_words(path: Path, config: Any, parameters: dict[str, Tensor]) 
 
 
 class _NoTask:
-    """Replace the task of a checkpoint without data; words are numbers.
-
-    Their counts fall, as in the dictionary of a training run with Mixtape.
-    """
+    """Replace the task of a checkpoint without data; words are numbers, whose counts fall."""
 
     def __init__(self, path: Path, parameters: Mapping[str, Tensor]) -> None:
         self.target_dictionary, self.source_dictionary = Dictionary(), Dictionary()
@@ -145,11 +134,7 @@ class _NoTask:
 
 
 def head_of(model: Any, path: str) -> Head:
-    """Return the head of our models; for stock models a softmax that shares their parameters.
-
-    fairseq's Transformers have a linear `output_projection`; its LSTM has `fc_out`, or the
-    embedding itself.
-    """
+    """Return the head of our models; for stock models a softmax that shares their parameters."""
     decoder = model.decoder
     if getattr(decoder, "adaptive_softmax", None) is not None:
         raise ValueError(
@@ -157,6 +142,7 @@ def head_of(model: Any, path: str) -> Head:
             "computes rare classes in clusters of fewer features. Train with --criterion "
             "cross_entropy to analyse the layer"
         )
+    # of fairseq's Transformers, and of its LSTM
     layer = getattr(decoder, "output_projection", getattr(decoder, "fc_out", None))
     if layer is None and getattr(decoder, "share_input_output_embed", False):
         layer = decoder.embed_tokens
@@ -179,9 +165,8 @@ def head_of(model: Any, path: str) -> Head:
 def pick_device(name: str | None) -> torch.device:
     """Return the device of that name; None: a GPU if there is one, to each process its own."""
     if name is None:
-        name = "cpu"
-        if count := torch.cuda.device_count():
-            name = f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % count}"
+        count = torch.cuda.device_count()
+        name = f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % count}" if count else "cpu"
     if name != "cpu" and not (name.startswith("cuda") and torch.cuda.is_available()):
         raise ValueError(f"--device {name}: torch sees no such device here; try --device cpu")
     return torch.device(name)

@@ -15,12 +15,25 @@ from highrank_plugins.analysis.predictions import perplexity_of
 from highrank_plugins.common.checkpoint_file import DamagedArchiveError, check_archive
 from highrank_plugins.inference.streaming_model import FairseqBatch, Segments
 
+START: dict[str, Any] = {"position": 0, "nll": [], "tokens": 0, "state": None, "extra_state": None}
+
+
+class SegmentResult(NamedTuple):
+    """Hold the result of one segment, and what the next one needs."""
+
+    nll: list[float]  # sums over the segment in nats, by each of the models
+    tokens: int
+    state: Any  # the recurrent one after the segment, nested lists of tensors
+    extra_state: Any  # any other tensors that the next segment needs
+    mass: Sequence[float] = ()  # worst so far of each of the models, see `Mass`
+
+
+# (remaining segments, state and extra state before them) → a result after each segment
+Begin = Callable[[Iterator[FairseqBatch], Any, Any], Iterator[SegmentResult]]
+
 
 class SavedProgress:
-    """Keep a dictionary `progress` of plain values and tensors, and write it to a file.
-
-    An existing file is read. Another evaluation has another `identity`, plain values by name.
-    """
+    """Keep a dictionary `progress` in a file of the evaluation that has an `identity`."""
 
     def __init__(self, path: Path, identity: dict[str, Any], seconds: float) -> None:
         self.path, self.identity, self.seconds = path, identity, seconds
@@ -28,8 +41,7 @@ class SavedProgress:
         self._saved_at = time.monotonic()
         if not path.exists():
             return
-        stored = _load(path)
-        before, self.progress = stored["identity"], stored["progress"]
+        before, self.progress = _load(path)
         if changes := "; ".join(
             f"{name}: {before.get(name)} there, {identity.get(name)} now"
             for name in dict.fromkeys([*before, *identity])
@@ -46,76 +58,51 @@ class SavedProgress:
         checkpoint_utils.torch_persistent_save(stored, str(self.path))
         self._saved_at = time.monotonic()
 
-    def is_due(self) -> bool:
-        """Whether the file is older than `seconds`."""
-        return time.monotonic() - self._saved_at >= self.seconds
-
     def remove(self) -> None:
         """Delete the file: the evaluation is over."""
         self.path.unlink(missing_ok=True)
 
+    def evaluate(self, name: str, segments: Segments, begin: Begin) -> dict[str, Any]:
+        """Evaluate all segments that an earlier process has not evaluated.
 
-def _load(path: Path) -> dict[str, Any]:
+        `begin` is called once; both states are None at the start of the text. The result is kept
+        under `name`: `nll` (sums) and `tokens` of the text so far, and the last `state`,
+        `extra_state`, `mass` and `position` (number of segments).
+        """
+        progress = self.progress.get(name, START)
+        start = progress["position"]
+        steps = begin(segments.starting_at(start), progress["state"], progress["extra_state"])
+        interval = 0.5 if sys.stderr.isatty() else 30  # seconds; a log needs fewer lines
+        total = len(segments.chunks)
+        with tqdm(None, name, total, initial=start, unit="segment", mininterval=interval) as bar:
+            for step in steps:
+                before = progress["nll"] or [0.0] * len(step.nll)
+                self.progress[name] = progress = step._asdict() | {
+                    "position": progress["position"] + 1,
+                    "nll": [a + b for a, b in zip(before, step.nll, strict=True)],
+                    "tokens": progress["tokens"] + step.tokens,
+                }
+                if time.monotonic() - self._saved_at >= self.seconds:
+                    self.save()
+                bar.set_postfix(ppl=f"{perplexity(progress):.2f}", refresh=False)
+                bar.update()
+        return progress
+
+
+def _load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the contents; check the checksums inside, which torch does not."""
     try:
         check_archive(path)
         stored = torch.load(path, "cpu", weights_only=True)
-        if isinstance(stored, dict) and stored.keys() == {"identity", "progress"}:
-            return stored
-        reason = "other contents"
-    except (DamagedArchiveError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        return stored["identity"], stored["progress"]
+    except (
+        DamagedArchiveError, EOFError, LookupError, pickle.UnpicklingError, RuntimeError, TypeError,
+    ) as error:  # fmt: skip
         reason = str(error).partition("\n")[0]
     raise ValueError(
         f"{path}: damaged, or not the progress of an evaluation ({reason}); delete it to begin "
         f"again, or name another file by --state"
     )
-
-
-START: dict[str, Any] = {"position": 0, "nll": [], "tokens": 0, "state": None, "extra_state": None}
-# (remaining segments, state and extra state before them) → a result after each segment
-Begin = Callable[[Iterator[FairseqBatch], Any, Any], Iterator["SegmentResult"]]
-
-
-class SegmentResult(NamedTuple):
-    """Hold the result of one segment, and what the next one needs."""
-
-    nll: list[float]  # sums over the segment in nats, by each of the models
-    tokens: int
-    state: Any  # the recurrent one after the segment, nested lists of tensors
-    extra_state: Any  # any other tensors that the next segment needs
-    mass: Sequence[float] = ()  # worst so far of each of the models, see `Mass`
-
-
-def evaluate_segments(
-    name: str, segments: Segments, saved: SavedProgress, begin: Begin
-) -> dict[str, Any]:
-    """Evaluate all segments that an earlier process has not evaluated.
-
-    `begin` is called once; both states are None at the start of the text. `saved` keeps the result
-    under `name`: `nll` (sums) and `tokens` of the text so far, and the last `state`, `extra_state`,
-    `mass` and `position` (number of segments).
-    """
-    progress = saved.progress.get(name, START)
-    start = progress["position"]
-    steps = begin(segments.starting_at(start), progress["state"], progress["extra_state"])
-    interval = 0.5 if sys.stderr.isatty() else 30  # seconds; a log needs fewer lines
-    total = len(segments.chunks)
-    with tqdm(None, name, total, initial=start, unit="segment", mininterval=interval) as bar:
-        for step in steps:
-            before = progress["nll"] or [0.0] * len(step.nll)
-            saved.progress[name] = progress = {
-                "position": progress["position"] + 1,
-                "nll": [a + b for a, b in zip(before, step.nll, strict=True)],
-                "tokens": progress["tokens"] + step.tokens,
-                "state": step.state,
-                "extra_state": step.extra_state,
-                "mass": step.mass,
-            }
-            if saved.is_due():
-                saved.save()
-            bar.set_postfix(ppl=f"{perplexity(progress):.2f}", refresh=False)
-            bar.update()
-    return progress
 
 
 def perplexity(progress: dict[str, Any]) -> float:

@@ -8,19 +8,13 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import numpy as np
 import torch
 from fairseq import utils
-from fairseq.models import (
-    ARCH_MODEL_REGISTRY,
-    MODEL_REGISTRY,
-    FairseqEncoderDecoderModel,
-    FairseqLanguageModel,
-)
+from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
 from torch import Tensor, nn
 
 from highrank_plugins.common.certificate import Mass
 from highrank_plugins.common.files import checksum
-from highrank_plugins.inference.loading import load_model, pick_device
-from highrank_plugins.tasks.carried_state import map_tensors
-from highrank_plugins.tasks.streams import Chunk, SplitTokens, Streams, chunk_plan
+from highrank_plugins.inference.loading import LoadedModel, load_model, pick_device
+from highrank_plugins.tasks.streams import Chunk, SplitTokens, Streams, chunk_plan, map_tensors
 
 TASK = "bptt_language_modeling"
 DIVERGED = 80.0  # nats per word
@@ -39,29 +33,21 @@ class Segments(NamedTuple):
 
 
 class StreamingModel:
-    """Hold a model in evaluation mode, without dropout, that passes on its recurrent state.
+    """Hold a model in evaluation mode, without dropout, that passes on its recurrent state."""
 
-    `score` adds to `mass`, which is None where a perplexity is not the purpose.
-    """
+    mass: Mass | None = None  # `score` adds to it
 
-    mass: Mass | None = None
-
-    def __init__(self, model: Any, task: Any, arch: str, device: torch.device) -> None:
-        self.model, self.task, self.arch, self.device = model, task, arch, device
-        self.pad: int = task.dictionary.pad()
+    def __init__(self, loaded: LoadedModel) -> None:
+        self.model, self.task, self.arch = loaded.model, loaded.task, loaded.arch
+        self.device = next(self.model.parameters()).device
+        self.pad: int = self.task.dictionary.pad()
 
     @classmethod
     def open(cls, checkpoint: Path, data: str, device: str | None = None) -> Self:
-        """Open the model of a checkpoint, if it has a state and its task carries that.
-
-        `data` is the directory of fairseq-preprocess, `device` "cpu", "cuda" or "cuda:N"; None: a
-        GPU if there is one.
-        """
-        chosen = pick_device(device)
-        loaded = load_model(checkpoint, data, chosen)
-        arch, task = loaded.arch, loaded.task_name
-        model = ARCH_MODEL_REGISTRY.get(arch, MODEL_REGISTRY.get(arch))
-        if not hasattr(model, "bptt_features"):
+        """Open the model of a checkpoint, if it has a state and its task carries that."""
+        loaded = load_model(checkpoint, data, pick_device(device))
+        arch, task = loaded.arch, loaded.config.task._name
+        if not hasattr(loaded.model, "bptt_features"):
             raise ValueError(
                 f"{checkpoint}: --arch {arch} has no recurrent state to carry along a text; this "
                 "evaluation is for awd_lstm_lm_<head> (docs/reference/archs.md)"
@@ -71,7 +57,7 @@ class StreamingModel:
                 f"{checkpoint} was trained with --task {task}, whose lines or blocks do not "
                 f"continue each other; this evaluation is for --task {TASK}"
             )
-        return cls(loaded.model, loaded.task, arch, chosen)
+        return cls(loaded)
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the trainable parameters; a tied matrix counts once."""
@@ -116,11 +102,7 @@ class StreamingModel:
 
     @torch.no_grad()
     def observe(self, batch: FairseqBatch, state: Any) -> tuple[Tensor, Tensor, Tensor, Any]:
-        """Return outputs and scores of a batch of T tokens of one stream, without gradients.
-
-        These are the last layer's outputs before dropout [T, F], the words [T] after them, their
-        log-probabilities [T], and the state.
-        """
+        """Return outputs before dropout [T, F], the next words, their log P, and the state."""
         out = self._forward(batch, state, reduction="none")
         target = batch["target"][0].to(self.device)
         return out.raw[:, 0], target, -out.nll[0], map_tensors(Tensor.detach, out.state)
@@ -154,15 +136,13 @@ def _digest(batches: Iterable[FairseqBatch]) -> str:
 
 
 class StreamText:
-    """Read one stream, whose state is carried from batch to batch.
+    """Read one stream, whose state is carried from batch to batch; `counts` are their tokens."""
 
-    `counts` are the numbers of tokens of its batches; `digest` identifies them.
-    """
-
-    def __init__(self, model: StreamingModel, segments: Segments) -> None:
-        self.model, self.segments = model, segments
-        self.counts = [chunk.length for chunk in segments.chunks]
-        self.digest = _digest(segments.starting_at(0))
+    def __init__(self, loaded: LoadedModel, split: str, rows: int, tokens: int | None) -> None:
+        self.model = StreamingModel(loaded)
+        self.segments = self.model.segments(split, rows, tokens=tokens)
+        self.counts = [chunk.length for chunk in self.segments.chunks]
+        self.digest = _digest(self.segments.starting_at(0))
 
     @torch.no_grad()
     def step(self, index: int, state: Any) -> TextStep:
@@ -176,13 +156,10 @@ class StreamText:
 
 
 class SentenceText:
-    """Read sentences, or a language model's blocks, each on its own, with given targets.
+    """Read sentences, or a language model's blocks, each on its own; `size` tokens a batch."""
 
-    The task of the training run cuts a language model's text into blocks. `size` are the tokens of
-    a batch, with padding; a longer sentence is a batch.
-    """
-
-    def __init__(self, model: Any, task: Any, split: str, size: int) -> None:
+    def __init__(self, loaded: LoadedModel, split: str, size: int) -> None:
+        model, task = loaded.model, loaded.task
         if not isinstance(model, (FairseqEncoderDecoderModel, FairseqLanguageModel)):
             raise ValueError(
                 f"{type(model).__name__} is neither a language model nor an encoder with a decoder"
@@ -211,8 +188,8 @@ class SentenceText:
             self.counts.append(int(batch["target"].ne(self.pad).sum()))
             yield batch
 
-    def _collate(self, indices: np.ndarray) -> dict[str, Any]:
-        batch = self.dataset.collater([self.dataset[index] for index in indices])
+    def _collate(self, indices: np.ndarray) -> FairseqBatch:
+        batch: FairseqBatch = self.dataset.collater([self.dataset[index] for index in indices])
         if not isinstance(batch.get("target"), Tensor):
             raise ValueError("the task must have exactly one target; see --criterion")
         return batch

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.losses.plan import Scores
 
 # Smallest and largest bytes of a chunk. On a CPU its working set should stay near the cache while
 # its products stay large. Above 32 MiB the C library also returns memory after every batch and
@@ -82,7 +81,7 @@ def cache_sized_blocks(
 
 
 def join_chunks(tokens: int, parts: Iterable[Iterable[Tensor | None]]) -> list[Any]:
-    """Return the results [n, …] of chunks, Tensor or None each, as tensors of all N tokens.
+    """Return the results [n, …] of chunks, None or a tensor, as tensors of all N tokens.
 
     Small tensors that outlive the large ones of their chunk would fragment the heap: on a CPU, a
     list of them kept up to N × M numbers resident.
@@ -90,20 +89,13 @@ def join_chunks(tokens: int, parts: Iterable[Iterable[Tensor | None]]) -> list[A
     columns: list[Any] = []
     start = 0
     for part in parts:
-        given = [None if t is None else t.detach() for t in part]
-        stop = start + next(len(t) for t in given if t is not None)
-        if stop == tokens and not columns:
+        given: list[Any] = [None if t is None else t.detach() for t in part]
+        stop = start + len(given[0])
+        if stop - start == tokens:
             return given
-        if not columns:
-            columns = [None if t is None else t.new_empty(tokens, *t.shape[1:]) for t in given]
+        columns = columns or [t if t is None else t.new_empty(tokens, *t.shape[1:]) for t in given]
         for column, t in zip(columns, given, strict=True):
             if t is not None:
                 column[start:stop] = t
         start = stop
     return columns
-
-
-def concatenate(parts: Iterable[Scores]) -> Scores:
-    """Join the scores of runs of tokens, one after the other."""
-    columns: list[Any] = [None if c[0] is None else torch.cat(c) for c in zip(*parts, strict=True)]
-    return Scores(*columns)

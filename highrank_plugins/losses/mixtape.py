@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.losses.autograd import GradientSum
-from highrank_plugins.losses.chunking import chunk_memory, chunk_ranges, concatenate
+from highrank_plugins.losses.chunking import chunk_memory, chunk_ranges, join_chunks
 from highrank_plugins.losses.fused import FusedLoss, LossChunk
 from highrank_plugins.losses.own_layers import stored_matrix
 from highrank_plugins.losses.plan import (
@@ -108,10 +108,11 @@ class FusedMixtape(FusedLoss):
         logits_NM = self.buffer("logits", tokens, self.plan.head.num_classes)
         rare_NR = logits_NM[:, common:]
         self.product(mixed_ND, self.rare_RD, rare_NR)
-        scores = concatenate(
+        blocks = (
             self._block(chunk.rows(a, b), logits_NM[a:b])
             for a, b in chunk_ranges(0, tokens, self._leaf_tokens(tokens))
         )
+        scores = Scores(*join_chunks(tokens, blocks))
         if chunk.scale_N is None:
             return scores
         scale_N, out = chunk.scale_N, chunk.grads["mixed"]
@@ -155,7 +156,8 @@ class FusedMixtape(FusedLoss):
             return scores
 
         width = self.plan.head.num_classes + self._floats_of_leaves(self.plan.head)
-        scores = concatenate(passes(a, b) for a, b in kernels.row_blocks(tokens, width))
+        blocks = (passes(a, b) for a, b in kernels.row_blocks(tokens, width))
+        scores = Scores(*join_chunks(tokens, blocks))
         if (scale_N := block.scale_N) is not None:
             self._leaf_products(leaves_NKS, contexts_NKD, scale_N, block.grads["contexts"])
             if hidden_JNC is not None:

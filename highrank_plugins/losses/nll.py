@@ -17,7 +17,7 @@ from highrank_plugins.common.names import did_you_mean, layer_name
 from highrank_plugins.losses.contract import checked_implementation
 from highrank_plugins.losses.kernels import triton
 from highrank_plugins.losses.kernels.cpp import build as cpp
-from highrank_plugins.losses.kernels.cpp.passes import CppKernels
+from highrank_plugins.losses.kernels.cpp.passes import CppKernels, kernels_on
 from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.own_layers import check_matrix, is_ours
 from highrank_plugins.losses.plan import AnyHead, LossOutput, LossPlan
@@ -135,26 +135,16 @@ def check_arguments(plan: LossPlan, leading: torch.Size) -> None:
     if not 0 <= plan.z_loss < math.inf:
         raise ValueError(f"z_loss must be finite and at least 0, got {plan.z_loss}")
     if plan.memory is not None and plan.memory <= 0:
-        raise ValueError(
-            "memory: expected a number of bytes above 0, or None for the default, got "
-            f"{plan.memory}"
-        )
-    device = plan.features.device
+        raise ValueError(f"memory: expected bytes above 0, or None to choose, got {plan.memory}")
     weights = {} if plan.weight is None else {"weight": plan.weight}
     for name, tensor in {"target": plan.target, **weights}.items():
         if not isinstance(tensor, Tensor):
             raise ValueError(f"{name}: expected a tensor, got {type(tensor).__name__}")
-        if tensor.device != device:
+        if (tensor.shape, tensor.device) != (leading, plan.features.device):
             raise ValueError(
-                f"{name}: expected a tensor on {device}, where features are, got one on "
-                f"{tensor.device}; move it (.to(features.device))"
-            )
-        if tensor.shape != leading:
-            by_class = name == "weight" and tensor.shape == (plan.num_classes,)
-            raise ValueError(
-                f"{name}: expected shape {tuple(leading)}, that of features without the last "
-                f"dimension, got {tuple(tensor.shape)}"
-                + ("; a weight per class is weight[target]" if by_class else "")
+                f"{name}: expected shape {tuple(leading)} on {plan.features.device}, as features "
+                f"without the last dimension, got {tuple(tensor.shape)} on {tensor.device}"
+                + ("; a weight per class is weight[target]" if name == "weight" else "")
             )
     if plan.target.dtype != torch.int64:
         raise ValueError(f"target: expected dtype torch.int64, got {plan.target.dtype}")
@@ -163,14 +153,12 @@ def check_arguments(plan: LossPlan, leading: torch.Size) -> None:
 def check_whole(parameters: Iterable[tuple[str, Tensor]]) -> None:
     """Check that no parameter of a head is a shard."""
     distributed: Any = sys.modules.get("torch.distributed.tensor")
-    if distributed is None:  # without torch.distributed there are no DTensors
-        return
-    for name, tensor in parameters:
+    for name, tensor in parameters if distributed else ():
         if isinstance(tensor, distributed.DTensor):
             raise ValueError(
                 f"{name} of the head is sharded (DTensor). If fully_shard wraps the head itself, "
-                "call head(features, target) instead of head.nll, which FSDP does not see; "
-                "a vocabulary split over devices is not supported"
+                "call head(features, target) instead of head.nll, which FSDP does not see; to "
+                "split a vocabulary over devices, use VocabularyParallel"
             )
 
 
@@ -236,7 +224,7 @@ def implementation_here(impl: str, device: torch.device) -> str:
 def kernels_of(impl: str, device: torch.device) -> type[Kernels] | None:
     """Return the kernels of an implementation; None for those without fused loss."""
     if impl == "cpp":
-        cpp.check_available(device)
+        kernels_on(device)
         return CppKernels
     if impl == "triton":
         triton.check_available(device)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.chunking import concatenate
+from highrank_plugins.losses.chunking import join_chunks
 from highrank_plugins.losses.fused import FusedLoss, LossChunk
 from highrank_plugins.losses.plan import AnyHead, MixtureBlock, Named, Scores, SoftmaxBlock
 
@@ -38,10 +40,11 @@ class FusedLogits(FusedLoss):
         logits_NM = self.buffer("logits", contexts_ND.size(0), self.weight.size(0))
         self.product(contexts_ND, self.weight, logits_NM, self.bias_of_product)
         block = SoftmaxBlock(logits_NM, chunk.target_N, scale_N, self.class_weights)
-        scores = concatenate(
+        passes = (
             self.kernels.softmax_pass(block.rows(a, b), self.bias_of_pass)
             for a, b in self.kernels.row_blocks(*logits_NM.shape)
         )
+        scores = Scores(*join_chunks(len(logits_NM), passes))
         if scale_N is None:
             return scores
         grad_ND = chunk.grads["contexts"]
@@ -95,16 +98,13 @@ class FusedMixture(FusedLoss):
             grad_prior_NK=torch.empty_like(log_prior_NK),
         )
 
-        def scores_of(part: slice) -> Scores:
-            return self.kernels.mixture_pass(
-                block.tokens(part),
-                self.bias_of_pass,
-                lambda which: self._logits(contexts_NKD[part][which]),
-            )
+        def scores_of(a: int, b: int) -> Scores:
+            part, logits_of = block.tokens(slice(a, b)), partial(self._logits, contexts_NKD[a:b])
+            return self.kernels.mixture_pass(part, self.bias_of_pass, logits_of)
 
         floats = self.floats_per_token(self.plan.head)
-        blocks = self.kernels.row_blocks(len(contexts_NKD), floats)
-        scores = concatenate(scores_of(slice(a, b)) for a, b in blocks)
+        passes = (scores_of(a, b) for a, b in self.kernels.row_blocks(len(contexts_NKD), floats))
+        scores = Scores(*join_chunks(len(contexts_NKD), passes))
         if chunk.scale_N is None:
             return scores
         factor = block.factor_NK.view(-1)
@@ -114,10 +114,10 @@ class FusedMixture(FusedLoss):
         chunk.grads["log_prior"].copy_(block.grad_prior_NK)
         return scores
 
-    def _logits(self, contexts_NKD: Tensor) -> Tensor:
-        """Return the logits [N, K, M], in memory of their own."""
-        rows = contexts_NKD.flatten(0, 1)
+    def _logits(self, contexts_NKD: Tensor, which: Tensor) -> Tensor:
+        """Return the logits [n, K, M] of some tokens, in memory of their own."""
+        rows = contexts_NKD[which].flatten(0, 1)
         dtype = self.kernels.chunk_dtype
         logits = torch.empty(len(rows), len(self.weight), dtype=dtype, device=rows.device)
         self.product(rows, self.weight, logits, self.bias)
-        return logits.unflatten(0, contexts_NKD.shape[:2])
+        return logits.unflatten(0, (-1, contexts_NKD.size(1)))

@@ -64,18 +64,16 @@ verdicts: dict[tuple[torch.device, str], Finding] = {}  # of this process, by de
 @contextmanager
 def trusted(loss: Any, gradient: bool) -> Iterator[None]:
     """Raise `Untrusted` if a loss has kernels that are wrong here, now or in an earlier run."""
-    kernels, plan = getattr(loss, "kernels", None), loss.plan  # autograd has no kernels
-    device, ours = plan.features.device, not plan.own or is_ours(plan.head.pointwise)
+    plan, device = loss.plan, loss.plan.features.device
     recording = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    compiled = isinstance(kernels, CompiledKernels) and type(loss) in PASSES
+    ours = type(loss) in PASSES and (not plan.own or is_ours(plan.head.pointwise))
     # a single class has no gradient to compare
-    if not (compiled and ours and plan.head.num_classes > 1) or device.type == "meta" or recording:
+    if not ours or plan.head.num_classes == 1 or device.type == "meta" or recording:
         yield
         return
-    trial = _Trial(loss, gradient)
-    key = device, trial.case
+    key = device, _case(loss, gradient)
     if key not in verdicts:
-        verdicts[key] = _verdict(trial)
+        verdicts[key] = _verdict(_Trial(loss, gradient), key[1])
     if (text := verdicts[key].text) != RIGHT:
         raise Untrusted(text)
     try:
@@ -83,6 +81,22 @@ def trusted(loss: Any, gradient: bool) -> Iterator[None]:
     except Untrusted as error:
         verdicts[key] = Finding(str(error))
         raise
+
+
+def _case(loss: Any, gradient: bool) -> str:
+    """Name what the kernels of a loss are launched for: all that decides on their code."""
+    kernels, plan, has_tree = loss.kernels, loss.plan, type(loss) is FusedMixtape
+    flags = {
+        "by torch": kernels.function is None, "smoothing": plan.smooth, "z-loss": plan.z_loss > 0,
+        "accuracy": plan.accuracy, "entropy": plan.entropy, "bias": loss.bias is not None,
+        "gradient": gradient, "of f": kernels.sums_tables, "product": kernels.computes_gates,
+        "noise": has_tree and plan.random_state.noise_sd > 0, "weights": plan.soft is not None,
+    }  # fmt: skip
+    components = plan.head.components if loss.holds_components else 1
+    parts = (*(kernels.function or IDENTITY)[:2], str(kernels.chunk_dtype)[6:], f"K={components}",
+             f"M={plan.head.num_classes}", f"S={plan.head.frequent if has_tree else 0}",
+             *(name for name, given in flags.items() if given))  # fmt: skip
+    return f"{kernels.impl!r} ({PASSES[type(loss)]}, {', '.join(map(str, parts))})"
 
 
 @cache
@@ -99,11 +113,11 @@ def forget() -> None:
             path.unlink()
 
 
-def _verdict(trial: _Trial) -> Finding:
+def _verdict(trial: _Trial, case: str) -> Finding:
     """Return the verdict of an earlier process, or else try the kernels and keep the verdict."""
     machine, path = _machine(trial.kernels), None
     with suppress(OSError, Unavailable, RuntimeError):  # without a folder each process tries
-        path = cache_folder() / f"verdict-{_digest(machine, trial.case)}.txt"
+        path = cache_folder() / f"verdict-{_digest(machine, case)}.txt"
         known = path.read_text(encoding="utf-8", errors="replace")
         if known == RIGHT:
             return Finding()
@@ -117,7 +131,7 @@ def _verdict(trial: _Trial) -> Finding:
         return Finding()
     if found.text != RIGHT:
         remedy = "please report this line, and choose impl='fused' (--head-loss fused); `highrank "
-        said = f"impl: {trial.case} is wrong on {machine}: {found.text}; {remedy}"
+        said = f"impl: {case} is wrong on {machine}: {found.text}; {remedy}"
         found = found._replace(text=f"{said}doctor --kernels` tries again")
     with suppress(OSError):
         if path is not None:
@@ -156,17 +170,6 @@ class _Trial:
         self.frequent = self.head.frequent if self.has_tree else 0
         self.components = self.head.components if loss.holds_components else 1
         self.noisy = self.has_tree and self.plan.random_state.noise_sd > 0
-        flags = {
-            "by torch": kernels.function is None, "smoothing": self.plan.smooth,
-            "z-loss": self.plan.z_loss > 0, "accuracy": self.plan.accuracy,
-            "entropy": self.plan.entropy, "bias": loss.bias is not None, "gradient": gradient,
-            "of f": kernels.sums_tables, "product": kernels.computes_gates, "noise": self.noisy,
-            "weights": self.plan.soft is not None,
-        }  # fmt: skip
-        parts = (*self.function[:2], str(self.dtype)[6:], f"K={self.components}",
-                 f"M={self.head.num_classes}", f"S={self.frequent}",
-                 *(name for name, given in flags.items() if given))  # fmt: skip
-        self.case = f"{kernels.impl!r} ({PASSES[type(loss)]}, {', '.join(map(str, parts))})"
 
     def compare(self) -> Finding:
         """Return the largest error of the kernels, by its share of the allowed one."""

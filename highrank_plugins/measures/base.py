@@ -131,35 +131,45 @@ class TextMeasure(Measure):
         raise NotImplementedError
 
 
-class ContextMeasure(TextMeasure):
-    """Keep the features and the words of a text, and compare its contexts at the end."""
-
-    compares = True
+class CollectingMeasure(TextMeasure):
+    """Keep some tensors of each block, whose rows are joined over blocks and processes."""
 
     def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
         super().start(words, dtype)
-        self._observed: list[tuple[Tensor, Tensor]] = []
+        self._observed: list[Sequence[Tensor]] = []
 
     def observe(self, block: Block) -> None:
-        self._observed.append((block.features, block.target))
+        self._observed.append(self.seen(block))
 
-    def part(self) -> tuple[Tensor, Tensor]:
-        """Return features [n, F] and words [n] of the blocks of this process."""
-        features, target = zip(*self._observed, strict=True)
-        return torch.cat(features), torch.cat(target)
+    def seen(self, block: Block) -> Sequence[Tensor]:
+        """Return what is kept of a block."""
+        raise NotImplementedError
+
+    def part(self) -> Any:
+        return [torch.cat(of) for of in zip(*self._observed, strict=True)]
 
     @staticmethod
-    def joined(parts: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """Return features and words of all processes, on the device of the first."""
+    def joined(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Return what all processes have kept, on the device of the first."""
         device = parts[0][0].device
-        features, target = (torch.cat([part[i].to(device) for part in parts]) for i in (0, 1))
-        return features, target
+        return [torch.cat([own.to(device) for own in of]) for of in zip(*parts, strict=True)]
+
+
+class ContextMeasure(CollectingMeasure):
+    """Keep the features [n, F] and the words [n] of a text, and compare its contexts at the end."""
+
+    compares = True
+
+    def seen(self, block: Block) -> Sequence[Tensor]:
+        return block.features, block.target
 
     def same_text(
         self, parts: Sequence[Any], other: TextMeasure, its_parts: Sequence[Any]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the features of two checkpoints and the words; refuse contexts of other texts."""
-        (own, target), (its, its_target) = self.joined(parts), self.joined(its_parts)
+        (own, target), (its, its_target) = (
+            self.joined([part[:2] for part in of]) for of in (parts, its_parts)
+        )
         if self.words.dictionary != other.words.dictionary:
             raise ValueError(
                 "the two checkpoints have different dictionaries: their classes are different words"

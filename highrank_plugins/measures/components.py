@@ -71,27 +71,14 @@ class SlopeUse(NamedTuple):
     moved: float | None = None  # root mean square distance from the first slopes of the run
 
 
-class _Cells(NamedTuple):
-    """Hold which cells are visited [Q], and Σ −log P with own and with untrained slopes."""
+class _Seen(NamedTuple):
+    """Hold what a process has seen."""
 
-    visited: Tensor
-    nll: tuple[float, float]
-
-
-class _Gates(NamedTuple):
-    """Average the sharpness of gates over a number of tokens."""
-
-    tokens: int
-    groups: list[GateSharpness]
-
-
-class _Part(NamedTuple):
-    """Hold the number of tokens, log π [n, K] of each block, and the sharpness of gates of each."""
-
-    tokens: int
-    priors: list[Tensor]
-    gates: list[_Gates]
-    cells: _Cells | None
+    priors: list[Tensor]  # log π [n, K] of each block
+    gates: list[tuple[int, list[GateSharpness]]]  # tokens of each block and means over them
+    visited: Tensor | None  # whether some logit lay in each of PLIF's cells [Q]
+    nll: list[float]  # Σ −log P with own and with untrained slopes
+    tokens: list[int]  # of each block
 
 
 @base.register_measure("components")
@@ -136,13 +123,11 @@ class ComponentMeasure(base.TextMeasure):
                 f"--ends needs a layer with gates per word, such as Mixtape; "
                 f"{layer_name(words.head)} has none"
             )
-        self._tokens = 0
-        self._priors: list[Tensor] = []
-        self._gates: list[_Gates] = []
-        self._cells = None
-        head = words.head
+        head, visited = words.head, None
         if isinstance(head.pointwise, PLIF) and (head.has_logits or head.mixes):
-            self._cells = _Cells(torch.zeros(head.pointwise.knots, dtype=torch.bool), (0.0, 0.0))
+            visited = torch.zeros(head.pointwise.knots, dtype=torch.bool)
+        self._seen = _Seen([], [], visited, [0.0, 0.0], [])
+        if visited is not None:
             if words.first is not None:
                 self._new = words.first().pointwise.to(head.pointwise.slope_logits)
                 return
@@ -153,47 +138,44 @@ class ComponentMeasure(base.TextMeasure):
 
     @torch.no_grad()
     def observe(self, block: base.Block) -> None:
-        head, count = block.head, len(block.target)
-        self._tokens += count
-        if self._cells is not None:
-            self._cells = self._visit(block, self._cells)
+        head, seen = block.head, self._seen
+        seen.tokens.append(len(block.target))
+        if seen.visited is not None:
+            self._visit(block, seen.visited)
         if self._gated:
             groups = gate_sharpness(head, block.features, self.ends)
-            self._gates.append(_Gates(count, groups))
+            seen.gates.append((len(block.target), groups))
         elif not head.weights_by_class:
             prior = head.log_weights(block.features, block.target, head.tensors())
             if prior is not None:
-                self._priors.append(prior.cpu())
+                seen.priors.append(prior.cpu())
 
-    def _visit(self, block: base.Block, cells: _Cells) -> _Cells:
+    def _visit(self, block: base.Block, visited: Tensor) -> None:
         """Mark the cells of a block's logits, and add the losses of its tokens."""
-        head, own, (visited, nll) = block.head, block.head.tensors(), cells
-        f, found = head.pointwise, list(nll)
+        head, own, f = block.head, block.head.tensors(), block.head.pointwise
         new = {f"pointwise.{name}": t for name, t in self._new.tensors().items()}
         for x, y in zip(block.features.split(ROWS), block.target.split(ROWS), strict=True):
             z = head.chunk_logits(x, own, RandomState()).double()
             at = ((z + f.bound) / f.cell_width).clamp(0, f.knots - 1).long().unique()
             visited[at.cpu()] = True
             for i, tensors in enumerate((own, own | new)):
-                found[i] += float(head.chunk_nll(x, y, tensors, RandomState(), False)[0].sum())
-        return _Cells(visited, (found[0], found[1]))
+                loss, *_ = head.chunk_nll(x, y, tensors, RandomState(), False)
+                self._seen.nll[i] += float(loss.sum())
 
-    def part(self) -> _Part:
-        return _Part(self._tokens, self._priors, self._gates, self._cells)
+    def part(self) -> _Seen:
+        return self._seen
 
-    def merge(self, parts: Sequence[_Part]) -> Components:
+    def merge(self, parts: Sequence[_Seen]) -> Components:
         head = self.words.head
         priors = [prior for part in parts for prior in part.priors]
         gates = [found for part in parts for found in part.gates]
         curve = _curve(head)
         said = {"Gates": gates, "Components": priors, "Pointwise function": curve}
         found = {name: _ABOUT[name] for name, own in said.items() if own}
-        tokens, cells = sum(part.tokens for part in parts), [p.cells for p in parts if p.cells]
-        use = None
-        if cells and tokens:
-            visited = torch.stack([part.visited for part in cells]).any(0)
-            ppls = (math.exp(sum(part.nll[i] for part in cells) / tokens) for i in (0, 1))
-            use = SlopeUse(float(visited.double().mean()), *ppls)
+        tokens, use = sum(sum(part.tokens) for part in parts), None
+        if visited := [part.visited for part in parts if part.visited is not None]:
+            ppls = (math.exp(sum(part.nll[i] for part in parts) / tokens) for i in (0, 1))
+            use = SlopeUse(float(torch.stack(visited).any(0).double().mean()), *ppls)
             slopes, first = head.pointwise.slopes(), self._new.slopes()
             if self.words.first and slopes is not None and first is not None:
                 use = use._replace(moved=float((slopes - first).square().mean().sqrt()))
@@ -294,9 +276,9 @@ class ComponentMeasure(base.TextMeasure):
         return snapshot
 
 
-def _mean_gates(parts: list[_Gates]) -> list[GateSharpness]:
+def _mean_gates(parts: list[tuple[int, list[GateSharpness]]]) -> list[GateSharpness]:
     """Return means over all tokens from means over blocks."""
-    counts = [part.tokens for part in parts]
+    counts = [tokens for tokens, _ in parts]
 
     def mean(values: list[float]) -> float:
         return sum(n * value for n, value in zip(counts, values, strict=True)) / sum(counts)
@@ -304,7 +286,7 @@ def _mean_gates(parts: list[_Gates]) -> list[GateSharpness]:
     return [
         GateSharpness(of[0].first, of[0].last, mean([g.entropy for g in of]),
                       mean([g.largest for g in of]))
-        for of in zip(*(part.groups for part in parts), strict=True)
+        for of in zip(*(groups for _, groups in parts), strict=True)
     ]  # fmt: skip
 
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Annotated, Any, Literal, Self
 
 import torch
 from torch import Tensor
 
-from highrank_plugins.analysis.divergence import (
-    Estimate,
-    PredictionSums,
-    drawn_pairs,
-    mean_kld_of_sums,
-    row_kld,
-)
+from highrank_plugins.analysis import divergence
 from highrank_plugins.analysis.predictions import check_log_probs
 from highrank_plugins.common.formatting import Bars, Figure
 from highrank_plugins.common.names import Score
@@ -34,12 +30,12 @@ class Divergences:
     """
 
     contexts: int
-    sampled: Estimate | None
+    sampled: divergence.Estimate | None
     all_pairs: float | None
-    matched: Estimate | None
+    matched: divergence.Estimate | None
 
 
-_Part = tuple[Tensor, Tensor, PredictionSums | None]  # as of ContextMeasure; sums if wanted
+_Part = tuple[Tensor, Tensor, Any]  # as of ContextMeasure; PredictionSums if wanted
 
 
 @base.register_measure("kld")
@@ -74,21 +70,20 @@ class DivergenceMeasure(base.ContextMeasure):
 
     def start(self, words: base.Words, dtype: torch.dtype = torch.float32) -> None:
         super().start(words, dtype)
-        self._sums: PredictionSums | None = None
+        self._sums: divergence.PredictionSums | None = None
 
     def observe(self, block: base.Block) -> None:
         super().observe(block)
         if self.pairs == "all":
             check_log_probs(block.log_probs, f"token {block.first}")
-            self._sums = PredictionSums.of_rows(block.log_probs, self._sums)
+            self._sums = divergence.PredictionSums.of_rows(block.log_probs, self._sums)
 
     def part(self) -> Any:
         return (*super().part(), self._sums)
 
     def merge(self, parts: Sequence[_Part]) -> Divergences:
-        own, _ = self.joined(parts)
-        sums = _joined_sums(parts)
-        return self._divergences(own, sums, self.words.head, own, sums)
+        own, _ = self.joined([part[:2] for part in parts])
+        return self._divergences(self, own, own, parts, parts)
 
     def compare(
         self, parts: Sequence[_Part], other: base.TextMeasure, its_parts: Sequence[_Part]
@@ -96,26 +91,19 @@ class DivergenceMeasure(base.ContextMeasure):
         own, its, _ = self.same_text(parts, other, its_parts)
         every = torch.arange(len(own))
         p, q = self.words.head, other.words.head
-        matched = _mean_of(p, own, every, q, its, every)
-        sums, its_sums = _joined_sums(parts), _joined_sums(its_parts)
-        return self._divergences(own, sums, q, its, its_sums, matched)
+        found = self._divergences(other, own, its, parts, its_parts)
+        return replace(found, matched=_mean_of(p, own, every, q, its, every))
 
     def _divergences(
-        self,
-        x: Tensor,
-        own: PredictionSums | None,
-        q: Head,
-        y: Tensor,
-        its: PredictionSums | None,
-        matched: Estimate | None = None,
+        self, other: base.TextMeasure, x: Tensor, y: Tensor, *both: Sequence[_Part]
     ) -> Divergences:
         """Return the mean over all pairs of a context of each, or over drawn ones."""
-        if own is not None and its is not None:
-            return Divergences(len(x), None, mean_kld_of_sums(own, its), matched)
-        assert self.pairs != "all"
-        first, second = drawn_pairs(len(x), len(y), self.pairs, self.seed)
-        sampled = _mean_of(self.words.head, x, first, q, y, second)
-        return Divergences(len(x), sampled, None, matched)
+        if self.pairs == "all":
+            own, its = (reduce(add, [sums for *_, sums in parts]) for parts in both)
+            return Divergences(len(x), None, divergence.mean_kld_of_sums(own, its), None)
+        first, second = divergence.drawn_pairs(len(x), len(y), self.pairs, self.seed)
+        sampled = _mean_of(self.words.head, x, first, other.words.head, y, second)
+        return Divergences(len(x), sampled, None, None)
 
     @classmethod
     def scores(cls, found: base.Found, split: str) -> dict[str, Score]:
@@ -139,29 +127,21 @@ class DivergenceMeasure(base.ContextMeasure):
         return base.CardTile("divergence", f"{result.all_pairs:.3g}", "nats, of two predictions")
 
     def rows(self, result: Divergences) -> base.Rows:
-        found = [("mean over all pairs", f"{result.all_pairs:.4f} nats")]
-        if result.all_pairs is None and result.sampled is not None:
-            mean = f"{result.sampled.mean:.4f} ± {result.sampled.standard_error:.4f} nats"
-            found = [(f"mean over {result.sampled.pairs:,} drawn pairs", mean)]
-        return [("contexts", f"{result.contexts:,}"), *found]
-
-
-def _joined_sums(parts: Sequence[_Part]) -> PredictionSums | None:
-    first, *rest = [sums for *_, sums in parts]
-    for sums in rest:
-        first = None if first is None or sums is None else first + sums
-    return first
+        mean = f"{result.all_pairs:.4f} nats"  # cards take all pairs
+        return [("contexts", f"{result.contexts:,}"), ("mean over all pairs", mean)]
 
 
 @torch.no_grad()
-def _mean_of(p: Head, x: Tensor, first: Tensor, q: Head, y: Tensor, second: Tensor) -> Estimate:
+def _mean_of(
+    p: Head, x: Tensor, first: Tensor, q: Head, y: Tensor, second: Tensor
+) -> divergence.Estimate:
     size = max(1, NUMBERS // p.num_classes)
     values = torch.cat(
         [
-            row_kld(p.log_probs(x[i.to(x.device)]), q.log_probs(y[j.to(y.device)]))
+            divergence.row_kld(p.log_probs(x[i.to(x.device)]), q.log_probs(y[j.to(y.device)]))
             for i, j in zip(first.split(size), second.split(size), strict=True)
         ]
     )
     if values.isnan().any():
         raise FloatingPointError("log-probabilities are NaN: the checkpoint has diverged")
-    return Estimate.of(values)
+    return divergence.Estimate.of(values)

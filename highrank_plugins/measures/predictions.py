@@ -39,7 +39,7 @@ class Predictions:
 
 
 @base.register_measure("predictions")
-class PredictionMeasure(base.TextMeasure):
+class PredictionMeasure(base.CollectingMeasure):
     """Compute top-k shares, entropy and perplexity by word.
 
     Words are grouped by their count in the training text.
@@ -75,20 +75,15 @@ class PredictionMeasure(base.TextMeasure):
         for k in self.top:
             if k > classes:
                 raise ValueError(f"--top {k}: must be at most {classes}, the number of classes")
-        self._observed: list[list[Tensor]] = []
 
-    def observe(self, block: base.Block) -> None:
+    def seen(self, block: base.Block) -> Sequence[Tensor]:
         log_probs, target = block.log_probs, block.target
         nll = -log_probs.gather(1, target.unsqueeze(1)).squeeze(1).double()
         entropy = torch.special.entr(log_probs.exp()).double().sum(1)
-        found = [target, nll, target_ranks(log_probs, target), entropy]
-        self._observed.append([values.cpu() for values in found])
+        return [of.cpu() for of in (target, nll, target_ranks(log_probs, target), entropy)]
 
-    def part(self) -> list[Tensor]:
-        return [torch.cat(values) for values in zip(*self._observed, strict=True)]
-
-    def merge(self, parts: Sequence[list[Tensor]]) -> Predictions:
-        target, nll, rank, entropy = (torch.cat(of) for of in zip(*parts, strict=True))
+    def merge(self, parts: Sequence[Sequence[Tensor]]) -> Predictions:
+        target, nll, rank, entropy = self.joined(parts)
         dictionary = self.words.dictionary
         of_words, special = torch.tensor(dictionary.count), dictionary.nspecial
         # equal counts of all words mean that they were not counted

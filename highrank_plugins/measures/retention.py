@@ -35,7 +35,7 @@ class Retention:
 
 
 @base.register_measure("retention")
-class RetentionMeasure(base.TextMeasure):
+class RetentionMeasure(base.CollectingMeasure):
     """Compute how much gradient passes the output layer.
 
     It is the share of the logits' gradient that the vocabulary matrix lets through, by batch. Costs
@@ -53,33 +53,28 @@ class RetentionMeasure(base.TextMeasure):
     def start(self, words: base.Words, dtype: torch.dtype = torch.float32) -> None:
         super().start(words, dtype)
         self._to_basis = column_space(words.head.weight).to_basis
-        self._batches: list[tuple[int, int, float, float]] = []
-        self._ratios: list[Tensor] = []
 
-    def observe(self, block: base.Block) -> None:
+    def seen(self, block: base.Block) -> Sequence[Tensor]:
+        """Return first token, number, ‖G P‖² and ‖G‖² of a batch [1, 4], and ratios of rows."""
         kept, whole = retained_by_head(
             block.head, self._to_basis, block.features, block.target, NUMBERS
         )
         total = float(whole.sum())
         if not total > 0:
             raise ValueError(f"batch at token {block.first}: the gradient of the logits is {total}")
-        self._batches.append((block.first, len(block.target), float(kept.sum()), total))
-        self._ratios.append((kept / whole)[whole > 0].cpu())  # zero rows have no ratio
+        batch = block.first, len(block.target), float(kept.sum()), total
+        ratios = (kept / whole)[whole > 0].cpu()  # zero rows have no ratio
+        return torch.tensor([batch], dtype=torch.float64), ratios
 
-    def part(self) -> tuple[list[tuple[int, int, float, float]], Tensor]:
-        return self._batches, torch.cat(self._ratios)
-
-    def merge(
-        self, parts: Sequence[tuple[list[tuple[int, int, float, float]], Tensor]]
-    ) -> Retention:
-        batches = [batch for own, _ in parts for batch in own]
-        ratios = torch.cat([own for _, own in parts]).sqrt().sort().values
+    def merge(self, parts: Sequence[Sequence[Tensor]]) -> Retention:
+        found, ratios = self.joined(parts)
+        batches, ratios = found.tolist(), ratios.sqrt().sort().values
         return Retention(
-            tokens=sum(count for _, count, _, _ in batches),
+            tokens=int(sum(count for _, count, _, _ in batches)),
             whole=math.sqrt(sum(b[2] for b in batches) / sum(b[3] for b in batches)),
             quantiles={f"{q:g}": float(ratios[round(q * (len(ratios) - 1))]) for q in QUANTILES},
             batches=[math.sqrt(kept / whole) for _, _, kept, whole in batches],
-            first=[first for first, _, _, _ in batches],
+            first=[int(first) for first, _, _, _ in batches],
         )
 
     @classmethod

@@ -8,12 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from highrank_plugins.analysis.spectrum import (
-    effective_rank,
-    spectral_decay,
-    spectral_entropy,
-    spectrum,
-)
+from highrank_plugins.analysis import spectrum as spectra
 from highrank_plugins.common.formatting import Figure, Lines, short
 from highrank_plugins.measures import base
 from highrank_plugins.measures.spectrum import decay_rows, spectrum_figure
@@ -60,16 +55,16 @@ class SaturationMeasure(base.WeightMeasure):
         weight = base.in_float64(words.head).weight.detach()
         if not weight.isfinite().all():
             raise ValueError("the vocabulary matrix is not finite: training has diverged")
-        found = spectrum([weight.double()], torch.float64)
-        values, entropy = found.values, spectral_entropy(found.values)
+        found = spectra.spectrum([weight.double()], torch.float64)
+        values, entropy = found.values, spectra.spectral_entropy(found.values)
         rank = found.press_rank()
         return Saturation(
             shape=(weight.size(0), weight.size(1)),
             spectral_entropy=entropy,
             flat_divergence=math.log(len(values)) - entropy,
-            effective_rank=effective_rank(values, EPSILON),
+            effective_rank=spectra.effective_rank(values, EPSILON),
             press_rank=rank,
-            spectral_decay=spectral_decay(values, last=rank) if rank > 1 else None,
+            spectral_decay=spectra.spectral_decay(values, last=rank) if rank > 1 else None,
             largest=float(values[0]),
             singular_values=values.tolist(),
         )
@@ -100,6 +95,6 @@ class SaturationMeasure(base.WeightMeasure):
     @classmethod
     def monitor(cls, batch: base.MonitoredBatch) -> base.Snapshot:
         values = batch.column_space.values
-        entropy = spectral_entropy(values)
+        entropy = spectra.spectral_entropy(values)
         scalars = {"spectral_entropy": entropy, "effective_rank": math.exp(entropy)}
         return base.Snapshot(scalars, {"singular_values": values})

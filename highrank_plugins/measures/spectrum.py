@@ -11,11 +11,6 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.analysis import spectrum as spectra
-from highrank_plugins.analysis.spectrum import (
-    effective_rank,
-    spectral_decay,
-    spectral_entropy,
-)
 from highrank_plugins.common.formatting import Figure, Lines, short
 from highrank_plugins.common.names import Score
 from highrank_plugins.heads import Head
@@ -107,9 +102,11 @@ class SpectrumMeasure(base.TextMeasure):
             method=found.method,
             smallest_reliable=found.smallest_reliable,
             press_rank=rank,
-            effective_rank={f"{eps:g}": effective_rank(found.values, eps) for eps in EPSILONS},
-            spectral_entropy=spectral_entropy(found.values),
-            spectral_decay=spectral_decay(found.values, last=rank) if rank > 1 else None,
+            effective_rank={
+                f"{eps:g}": spectra.effective_rank(found.values, eps) for eps in EPSILONS
+            },
+            spectral_entropy=spectra.spectral_entropy(found.values),
+            spectral_decay=spectra.spectral_decay(found.values, last=rank) if rank > 1 else None,
             impossible_nats=sum(nats for _, nats in parts) / found.shape[0],
             singular_values=found.values.tolist(),
         )

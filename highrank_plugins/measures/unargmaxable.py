@@ -8,14 +8,7 @@ from typing import Annotated, Self
 from highrank_plugins.analysis.unargmaxable_words import ranks_linearly, unargmaxable_classes
 from highrank_plugins.common.formatting import Bars, Figure, bar
 from highrank_plugins.common.names import layer_name
-from highrank_plugins.measures.base import (
-    CardTile,
-    Rows,
-    WeightMeasure,
-    Words,
-    in_float64,
-    register_measure,
-)
+from highrank_plugins.measures import base
 
 SHOWN = 200  # number of words on a card
 LARGEST = 10**11  # largest M² d for which a card solves the linear programs (a few minutes)
@@ -33,8 +26,8 @@ class Unargmaxable:
     classes: list[int] | None
 
 
-@register_measure("unargmaxable")
-class UnargmaxableMeasure(WeightMeasure):
+@base.register_measure("unargmaxable")
+class UnargmaxableMeasure(base.WeightMeasure):
     """Find words that no context can make the most probable.
 
     Linear programs decide which. It applies to a softmax with any increasing pointwise function,
@@ -56,7 +49,7 @@ class UnargmaxableMeasure(WeightMeasure):
         self.bound = bound
 
     @classmethod
-    def for_card(cls, words: Words) -> Self:
+    def for_card(cls, words: base.Words) -> Self:
         head = words.head
         if ranks_linearly(head) and head.num_classes**2 * head.embed_dim > LARGEST:
             raise ValueError(
@@ -65,13 +58,13 @@ class UnargmaxableMeasure(WeightMeasure):
             )
         return cls()
 
-    def measure(self, words: Words) -> Unargmaxable:
+    def measure(self, words: base.Words) -> Unargmaxable:
         head = words.head
         if not ranks_linearly(head):
             why = "do not follow the order of logits that are linear in the features"
             reason = f"not applicable: the probabilities of {layer_name(head)} {why}"
             return Unargmaxable(head.num_classes, None, False, reason, None, None)
-        found = unargmaxable_classes(in_float64(head), bound=self.bound, progress=bar).tolist()
+        found = unargmaxable_classes(base.in_float64(head), bound=self.bound, progress=bar).tolist()
         named = [words.word(index) for index in found]
         return Unargmaxable(head.num_classes, len(found), True, "", named, found)
 
@@ -81,12 +74,12 @@ class UnargmaxableMeasure(WeightMeasure):
         shares = {"can be predicted": result.total - result.count, "never": result.count}
         return [Bars({"": shares}, "Words that can be on top", ("", "words"))]
 
-    def tile(self, result: Unargmaxable) -> CardTile | None:
+    def tile(self, result: Unargmaxable) -> base.CardTile | None:
         if result.count is None:
             return None
-        return CardTile("unargmaxable", f"{result.count:,}", f"of {result.total:,} words")
+        return base.CardTile("unargmaxable", f"{result.count:,}", f"of {result.total:,} words")
 
-    def rows(self, result: Unargmaxable) -> Rows:
+    def rows(self, result: Unargmaxable) -> base.Rows:
         if result.count is None:
             return []
         rows = [("words that can never be on top", f"{result.count:,} of {result.total:,}")]

@@ -20,12 +20,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import HEADS, POINTWISE, VOCABULARY, tokens
+from highrank_plugins.heads import tokens
 from highrank_plugins.models.head_from_options import choose_head
-from highrank_plugins.models.head_options import HeadOptions
+from highrank_plugins.models.head_options import AXES, HeadOptions
 from highrank_plugins.models.relative_positions import RelativePositionOptions
 
 logger = logging.getLogger(__name__)
+log_once = cache(logger.info)  # many architectures would repeat a message
 
 # adaptive softmax and input split the vocabulary matrix that a head needs whole
 ADAPTIVE_OFF = {
@@ -56,8 +57,7 @@ def register_archs(
 ) -> None:
     """Register ``<trunk>_<token><ending>`` for each token, now and for layers registered later.
 
-    ``fill(config, preset=…, head=…)`` completes a configuration. ``presets`` has the preset of each
-    ending, by default fairseq's architectures of the trunk.
+    ``presets`` has the preset of each ending, by default fairseq's architectures of the trunk.
     """
     stock = {name.removeprefix(trunk): name for name in ARCH_MODEL_INV_REGISTRY.get(trunk, ())}
     presets = TRUNKS[trunk] = presets or stock
@@ -75,32 +75,26 @@ def register_archs(
                     ) from None
             added.add(token)
 
-    HEADS.listen(add_new)
-    POINTWISE.listen(add_new)
-    VOCABULARY.listen(add_new)
+    for axis in AXES:
+        axis.registry.listen(add_new)
 
 
 def fill_config(
-    config: Namespace | DictConfig,
-    preset: str,
-    head: dict,
-    config_class: type,
-    trunk: dict,
+    config: Namespace | DictConfig, preset: str, head: dict, config_class: type, trunk: dict,
     language_model: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Give every unset option its value: the preset's, else fairseq's; see ``choose_head``.
 
     Filling twice changes nothing. Explicit values stay. ``head`` has the token's options, ``trunk``
     the defaults of head options on this trunk.
     """
     given = given_options(config)
-    for name in ADAPTIVE_OFF:
-        if given.get(name):
-            raise UserError(
-                f"{flag(name)}: a head needs the whole vocabulary matrix; leave "
-                "it out, or use a stock architecture"
-            )
     found = Namespace(**given)
+    for name in adaptive_options(found):
+        raise UserError(
+            f"{flag(name)}: a head needs the whole vocabulary matrix; leave "
+            "it out, or use a stock architecture"
+        )
     ARCH_CONFIG_REGISTRY[preset](found)
     if used := adaptive_options(found):
         log_once(f"{preset}: the head replaces these options: {', '.join(used)}")
@@ -110,24 +104,19 @@ def fill_config(
 
 
 def plain_config(config: DictConfig, fill: Callable, preset: str) -> Namespace:
-    """Complete a configuration in place by ``fill``, and return its values as plain values."""
+    """Complete a configuration in place, and return plain values."""
     fill(config, preset=preset, head={})
     return Namespace(**OmegaConf.to_container(config, resolve=True, enum_to_str=True))
 
 
 def given_options(config: Namespace | DictConfig) -> dict:
-    """Return the options that are set, by name."""
     is_tree = isinstance(config, DictConfig)
     items = OmegaConf.to_container(config, enum_to_str=True) if is_tree else vars(config)
     return {name: value for name, value in items.items() if value is not None}
 
 
 def set_options(config: Namespace | DictConfig, values: dict, config_class: type) -> None:
-    """Put ``values`` into ``config``, as far as ``config_class`` has such fields.
-
-    Options that ``config`` does not know, since its checkpoint is older than they are, get their
-    defaults.
-    """
+    """Put values into the fields of ``config_class``; fields that are new get their defaults."""
     found = {}
     for f in fields(config_class):
         if f.name in values:
@@ -148,19 +137,12 @@ def adaptive_options(config: Namespace) -> list[str]:
     return [name for name in ADAPTIVE_OFF if getattr(config, name, None)]
 
 
-@cache
-def log_once(message: str) -> None:
-    """Log a message that many architectures would repeat."""
-    logger.info(message)
-
-
 def flat_config(name: str, stock: type, stock_model: str) -> type:
     """Make a dataclass with all options of ``stock``, flat, of the head and of relative positions.
 
-    fairseq's own dataclasses carry defaults, so a YAML file that names an architecture silently
-    gets these instead. Here an option that any architecture of ``stock_model`` sets is ``None``
-    until the architecture fills it, and keeps fairseq's default as ``metadata["stock"]``. Thus the
-    command line, YAML and checkpoints all follow the architecture.
+    With fairseq's defaults a YAML file that names an architecture would silently get these instead.
+    Here an option that any architecture of ``stock_model`` sets is ``None`` until the architecture
+    fills it, and keeps fairseq's default as ``metadata["stock"]``.
     """
     controlled: set[str] = set()
     for arch in ARCH_MODEL_INV_REGISTRY[stock_model]:
@@ -191,6 +173,5 @@ def options_of(config: type, prefix: str = "") -> Iterator[tuple[str, Any, Any, 
             yield name, TYPES.get(name, f.type), default, dict(f.metadata)
 
 
-def _refers(default: object) -> bool:
-    """Whether a default is the value of another option."""
+def _refers(default: object) -> bool:  # to the value of another option
     return isinstance(default, str) and default.startswith("${")

@@ -1,22 +1,20 @@
 """Define AWD-LSTM language models with a head; archs ``awd_lstm_lm_<layer>[_<corpus>]``."""
 
 from argparse import Namespace
+from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from fairseq.data import Dictionary
-from fairseq.models import (
-    FairseqIncrementalDecoder,
-    FairseqLanguageModel,
-    register_model,
-)
+from fairseq.models import FairseqIncrementalDecoder, FairseqLanguageModel, register_model
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.losses import LossOutput
 from highrank_plugins.models.archs import (
     given_options,
     log_once,
@@ -27,7 +25,7 @@ from highrank_plugins.models.archs import (
 from highrank_plugins.models.head_from_options import choose_head
 from highrank_plugins.models.head_model import HeadModel
 from highrank_plugins.models.head_options import HeadOptions
-from highrank_plugins.trunks import AWDLSTM, State, TrunkOutput
+from highrank_plugins.trunks import AWDLSTM, TrunkOutput
 
 # the trunk's constructor arguments → their names in fairseq
 SIZES = {
@@ -131,20 +129,8 @@ def fill(config: Namespace | DictConfig, preset: str, head: dict) -> None:
     set_options(config, values, AWDLSTMLanguageModelConfig)
 
 
-class ModelLoss(NamedTuple):
-    """Hold ``Head.nll`` of a batch of streams, with the trunk's output that training needs.
-
-    ``loss``, ``nll``, ``correct``, ``entropy``: as ``LossOutput``; per token they are [B, T].
-    ``features``, ``state``, ``raw``: as ``TrunkOutput``, time-major.
-    """
-
-    loss: Tensor
-    nll: Tensor
-    correct: Optional[Tensor]
-    entropy: Optional[Tensor]
-    features: Tensor
-    state: State
-    raw: Tensor
+# `Head.nll` of a batch of streams, [B, T] per token, with the trunk's output for the next batch
+ModelLoss = namedtuple("ModelLoss", (*LossOutput._fields, *TrunkOutput._fields))
 
 
 class AWDLSTMDecoder(FairseqIncrementalDecoder):
@@ -173,13 +159,10 @@ class AWDLSTMDecoder(FairseqIncrementalDecoder):
         return features if features_only else self.output_layer(features), extra
 
     def extract_features(
-        self,
-        src_tokens: Tensor,
-        encoder_out: None = None,
-        src_lengths: Tensor | None = None,
+        self, src_tokens: Tensor, encoder_out: None = None, src_lengths: Tensor | None = None,
         state: Sequence[tuple[Tensor, Tensor]] | None = None,
         incremental_state: dict | None = None,
-    ):
+    ):  # fmt: skip
         """Return features [B, T, F] of ``src_tokens`` [B, T], and a dictionary with ``state``.
 
         The words before them ended in ``state`` (None: zeros). If ``incremental_state`` holds one,
@@ -194,14 +177,12 @@ class AWDLSTMDecoder(FairseqIncrementalDecoder):
         return out.features.transpose(0, 1), {"attn": None, "state": out.state}
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
-        """Select the rows of the state that the search keeps."""
         state = self.get_incremental_state(incremental_state, "state")
         if state is not None:
             chosen = [tuple(t.index_select(1, new_order) for t in layer) for layer in state]
             self.set_incremental_state(incremental_state, "state", chosen)
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """Return log-probabilities [B, T, V] of features [B, T, F]."""
         # time-major, so that dropout on contexts is locked over time
         return self.output_projection(features.transpose(0, 1)).transpose(0, 1)
 
@@ -217,7 +198,6 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
 
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
-        """Build the trunk, then the head."""
         flat = plain_config(cfg, fill, DEFAULT)
         dictionary, named = task.target_dictionary, SIZES | {name: name for name in RATES}
         options = {name: getattr(flat, option) for name, option in named.items()}
@@ -233,14 +213,12 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
 
     @classmethod
     def head_sizes(cls, cfg: Namespace) -> tuple[int, int, bool]:
-        """Return the widths of features and vocabulary matrix, and whether the latter is shared."""
         tied, width = not cfg.separate_embeddings, cfg.decoder_embed_dim
         if not tied and cfg.head_embed_dim is not None:
             width = cfg.head_embed_dim
         return cfg.decoder_last_hidden_size, width, tied
 
     def prepare_for_inference_(self, cfg) -> None:
-        """Prepare as ``HeadModel``, but without ``--retain-dropout``: masks are not locked."""
         if getattr(cfg.generation, "retain_dropout", False):
             raise UserError("--retain-dropout: an AWD-LSTM draws its masks for whole texts only")
         super().prepare_for_inference_(cfg)
@@ -252,14 +230,10 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
         return self.decoder.trunk(src_tokens.t(), state)
 
     def forward(
-        self,
-        src_tokens: Tensor,
-        *,
-        src_lengths: Tensor | None = None,
+        self, src_tokens: Tensor, *, src_lengths: Tensor | None = None,
         state: Sequence[tuple[Tensor, Tensor]] | None = None,
-        target: Tensor | None = None,
-        **kwargs,
-    ):
+        target: Tensor | None = None, **kwargs,
+    ):  # fmt: skip
         """Return the decoder's output; with a target [B, T] the loss, as ``HeadModel.forward``.
 
         The words before ended in ``state`` (None: zeros). ``src_lengths`` has no effect.
@@ -268,12 +242,12 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
             return self.decoder(src_tokens, state=state, **kwargs)
         if not isinstance(target, Tensor):
             raise UserError("--teacher: an AWD-LSTM can teach, but not learn from a teacher")
-        features, new_state, raw = self.bptt_features(src_tokens, state)
+        found = self.bptt_features(src_tokens, state)
         options = {"reduction": "sum", **kwargs}
-        out = self.head_loss(features, target.t(), **options)
+        out = self.head_loss(found.features, target.t(), **options)
         if options["reduction"] == "none":
-            out = out._make(None if part is None else part.t() for part in out)
-        return ModelLoss(*out, features=features, state=new_state, raw=raw)
+            out = out.map(Tensor.t)
+        return ModelLoss(*out, *found)
 
 
 # without a corpus in its name, an architecture has the sizes of `DEFAULT`

@@ -27,16 +27,10 @@ from highrank_plugins.models.head_options import (
 )
 
 logger = logging.getLogger(__name__)
-HIDDEN_OPTION = (
-    "%s has no attribute %s, so no checkpoint can compare this option: keep it under its name, or "
-    "list options that change the function in `constants` of the class"
-)
 
 
 def choose_head(options: dict, arch: dict, trunk: dict, language_model: bool = False) -> dict:
-    """Return the ``head…`` options that depend on the head, with their final values.
-
-    These are the explicit options, then the architecture's, then the defaults of the layers.
+    """Return the ``head…`` options: the explicit ones, else the architecture's, else the layers'.
 
     An explicit ``head`` of another structure drops all options of the architecture. ``trunk`` has
     the trunk's own defaults, of ``head_bias`` and of options that some heads have.
@@ -81,13 +75,9 @@ def _defaults(layers: list[Choice], language_model: bool = False) -> dict[str, A
 
 
 def head_from_options(
-    cfg: Namespace,
-    weight: nn.Parameter,
-    feature_dim: int,
-    dictionary: Dictionary,
-    tied: bool,
+    cfg: Namespace, weight: nn.Parameter, feature_dim: int, dictionary: Dictionary, tied: bool,
     locked_dropout: bool = False,
-) -> Head:
+) -> Head:  # fmt: skip
     """Build the head that complete options describe, on stock's vocabulary matrix [V, d].
 
     It is also the embedding if ``tied``. Time-major features want ``locked_dropout``.
@@ -101,12 +91,9 @@ def head_from_options(
             )
         weight = nn.Parameter(torch.randn(len(weight), width) * width**-0.5)
     common = {
-        "num_classes": len(weight),
-        "feature_dim": feature_dim,
-        "embed_dim": weight.size(1),
-        "weight": weight,
-        "bias": true_or_false("head_bias", cfg.head_bias),
-    }
+        "num_classes": len(weight), "feature_dim": feature_dim, "embed_dim": weight.size(1),
+        "weight": weight, "bias": true_or_false("head_bias", cfg.head_bias),
+    }  # fmt: skip
     structure, *others = _layers_of(vars(cfg))
     if "locked_dropout" in structure.no_options:
         common["locked_dropout"] = locked_dropout
@@ -119,32 +106,30 @@ def head_from_options(
     for layer, part in zip((structure, *others), (head, function, matrix), strict=True):
         _set_rate(layer, part, cfg)
         for option in layer.axis.registry.hidden_options(part):
-            logger.warning(HIDDEN_OPTION, layer_name(part), option)
-    _set_adam_rate(head, getattr(cfg, "head_adam_lr", None))
-    return head
-
-
-def _set_adam_rate(head: Head, lr: float | None) -> None:
-    """Let Adam train the parameters that have no rate of their own; None: not."""
-    if lr is not None:
-        _require_rate("--head-adam-lr", lr)
+            logger.warning(
+                "%s has no attribute %s, so no checkpoint can compare this option: keep it under "
+                "its name, or list options that change the function in `constants` of the class",
+                *(layer_name(part), option),
+            )
+    if (lr := _rate(cfg, "head_adam_lr")) is not None:
         for parameter in head.parameters():
             if own_rate(parameter) is None:
                 set_own_rate(parameter, lr, by_adam=True)
+    return head
 
 
-def _require_rate(option: str, lr: float) -> None:
-    if not (isfinite(lr) and lr > 0):
-        raise UserError(f"{option} must be above 0, got {lr}")
+def _rate(cfg: Namespace, option: str | None) -> float | None:
+    lr = getattr(cfg, option, None) if option else None
+    if lr is not None and not (isfinite(lr) and lr > 0):
+        raise UserError(f"{flag(option)} must be above 0, got {lr}")
+    return lr
 
 
 def _set_rate(layer: Choice, part: nn.Module, cfg: Namespace) -> None:
     """Apply the ``--head-…-lr`` of a layer, for any trunk and optimizer."""
-    lr = getattr(cfg, layer.rate, None) if layer.rate else None
-    if lr is None:
+    if (lr := _rate(cfg, layer.rate)) is None:
         return
     option, trained = flag(layer.rate), layer.cls.own_rate
-    _require_rate(option, lr)
     parameter = getattr(part, trained, None)
     if not isinstance(parameter, nn.Parameter):
         raise UserError(
@@ -152,11 +137,8 @@ def _set_rate(layer: Choice, part: nn.Module, cfg: Namespace) -> None:
             "but the layer has no such parameter; correct the name, or leave the option out"
         )
     if not parameter.requires_grad:
-        frozen_by = [
-            flag(layer.prefix + name)
-            for name, default in layer.arguments.items()
-            if isinstance(default, bool) and getattr(part, name, False)
-        ]
+        flags = (n for n, default in layer.arguments.items() if isinstance(default, bool))
+        frozen_by = [flag(layer.prefix + n) for n in flags if getattr(part, n, False)]
         what = f"the {trained.replace('_', ' ')} of {layer.name} do not train"
         raise UserError(f"{option}: {what}{' with ' * bool(frozen_by)}{', '.join(frozen_by)}")
     set_own_rate(parameter, lr)
@@ -192,7 +174,6 @@ def require_same_function(options: dict, head: Head) -> None:
 
 
 def other_head(there: str, here: str) -> str:
-    """Return the message about a checkpoint of another head."""
     return (
         f"the checkpoint has another output layer: {there} there, {here} in the model; use "
         "the --head… options of that training run and its code of the layer, or start from "
@@ -200,10 +181,8 @@ def other_head(there: str, here: str) -> str:
     )
 
 
-# fairseq-preprocess pads a dictionary at its end with these words of count 0
-PADDING = re.compile(r"madeupword\d{4}")
-# count of a symbol that a task adds after loading
-ADDED = 1
+PADDING = re.compile(r"madeupword\d{4}")  # fairseq-preprocess ends a dictionary with them; count 0
+ADDED = 1  # count of a symbol that a task adds after loading
 
 
 def require_sorted_by_count(dictionary: Dictionary, reason: str) -> None:

@@ -8,11 +8,12 @@ from fairseq.models import BaseFairseqModel
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
+from highrank_plugins import losses
 from highrank_plugins.common.heartbeat import TrainingListener
 from highrank_plugins.common.names import class_of
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
-from highrank_plugins.losses import LossOutput, check_implementation, implementation_here
+from highrank_plugins.models import warm_start
 from highrank_plugins.models.head_from_options import (
     function_options,
     head_from_options,
@@ -20,12 +21,6 @@ from highrank_plugins.models.head_from_options import (
 )
 from highrank_plugins.models.head_monitor import HeadMonitor
 from highrank_plugins.models.relative_positions import SIDES
-from highrank_plugins.models.warm_start import (
-    OUTPUT,
-    fill_new_parameters,
-    fill_new_tables,
-    require_one_matrix,
-)
 
 
 class HeadModel(TrainingListener):
@@ -33,8 +28,7 @@ class HeadModel(TrainingListener):
 
     ``decoder.output_projection`` is the head, so that the decoder returns log-probabilities
     [B, T, V] in float32. fairseq's second log_softmax does not change these. It is needed after
-    ``--temperature``, and skipped in a beam search without one. The stock model is built first and
-    unchanged: same seed, same parameters.
+    ``--temperature``, and skipped in a beam search without one.
     """
 
     computes_loss = True
@@ -52,13 +46,9 @@ class HeadModel(TrainingListener):
                 "log would claim one; leave it out, or use a stock --arch"
             )
         projection = self.decoder.output_projection
+        feature_dim, tied = self.decoder.output_embed_dim, self.decoder.share_input_output_embed
         self.decoder.output_projection = head_from_options(
-            cfg,
-            weight=projection.weight,
-            feature_dim=self.decoder.output_embed_dim,
-            dictionary=dictionary,
-            tied=self.decoder.share_input_output_embed,
-            locked_dropout=locked_dropout,
+            cfg, projection.weight, feature_dim, dictionary, tied, locked_dropout
         )
         self.head.states_function = False  # checkpoints hold `function_options`
         self.function_options()  # raises here rather than at the first checkpoint
@@ -66,17 +56,14 @@ class HeadModel(TrainingListener):
             raise UserError(f"--head-z-loss: --head {cfg.head} has no z-loss; leave it out")
         memory = cfg.head_loss_memory
         self.loss_options = {
-            "impl": cfg.head_loss,
-            "memory": None if memory is None else memory * 2**20,
-            "filter_gradients": cfg.head_loss_filter,
-            "z_loss": cfg.head_z_loss,
-        }
+            "impl": cfg.head_loss, "memory": None if memory is None else memory * 2**20,
+            "filter_gradients": cfg.head_loss_filter, "z_loss": cfg.head_z_loss,
+        }  # fmt: skip
         if cfg.head_monitor:
             self.monitor = HeadMonitor(self.head, cfg.head_monitor)
 
     @classmethod
-    def add_args(cls, parser):
-        """Add options without defaults, which the architecture supplies."""
+    def add_args(cls, parser):  # without defaults, which the architecture supplies
         BaseFairseqModel.add_args.__func__(cls, parser)  # not that of the stock model
 
     @classmethod
@@ -95,32 +82,21 @@ class HeadModel(TrainingListener):
 
     @property
     def head(self) -> Head:
-        """Return the output layer."""
         return self.decoder.output_projection
 
-    def forward(
-        self,
-        *args,
-        target: Tensor | None = None,
-        label_smoothing: float = 0.0,
-        ignore_index: int | None = None,
-        reduction: str = "sum",
-        accuracy: bool = False,
-        kept_tokens: int | None = None,
-        **kwargs,
-    ):
+    def forward(self, *args, target: Tensor | None = None, **kwargs):
         """Run the stock forward pass; with a target [B, T] return ``Head.nll`` of the features.
 
-        DDP and FSDP synchronise only what runs here.
+        DDP and FSDP synchronise only what runs here. The loss is a sum unless told otherwise.
         """
+        names = losses.LossOptions.__annotations__.keys() & kwargs.keys()
+        options = {"reduction": "sum"} | {name: kwargs.pop(name) for name in names}
         if target is None:
             return super().forward(*args, **kwargs)
         features, _ = self.features(*args, **kwargs)
-        options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
-        options |= {"reduction": reduction, "accuracy": accuracy, "kept_tokens": kept_tokens}
         return self.head_loss(features, target, **options)
 
-    def head_loss(self, features: Tensor, target: Tensor, **options) -> LossOutput:
+    def head_loss(self, features: Tensor, target: Tensor, **options) -> losses.LossOutput:
         """Return ``Head.nll`` by the requested implementation; the monitor sees the batch.
 
         A model that is scored on another device uses an implementation that works there. Only
@@ -129,18 +105,17 @@ class HeadModel(TrainingListener):
         if self.monitor is not None:
             labels = target if isinstance(target, Tensor) else target.labels
             self.monitor.see(features, labels, options.get("ignore_index"))
-        how = self.loss_options
+        how, device = self.loss_options, features.device
+        impl = how["impl"]
         if not self.training:
-            here = implementation_here(how["impl"], features.device)
-            how = how | {"impl": here, "z_loss": 0.0}
-        elif self.loss_checked_on != features.device:
-            impl = how["impl"]
+            how = how | {"impl": losses.implementation_here(impl, device), "z_loss": 0.0}
+        elif self.loss_checked_on != device:
             try:
-                check_implementation(impl, self.head, features.device, how["filter_gradients"])
+                losses.check_implementation(impl, self.head, device, how["filter_gradients"])
             except ValueError as error:
                 message = str(error).removeprefix("impl: ")
                 raise UserError(f"--head-loss {impl}: {message}") from error
-            self.loss_checked_on = features.device
+            self.loss_checked_on = device
         return self.head.nll(features, target, **(options | how))
 
     def features(self, *args, **kwargs):
@@ -154,15 +129,12 @@ class HeadModel(TrainingListener):
         return super().get_normalized_probs(net_output, log_probs, sample)
 
     def target_scores(self, target: Tensor) -> "TargetScores":
-        """Return this model for fairseq's ``SequenceScorer``, which wants log P(``target``)."""
         return TargetScores(self, target)
 
     def function_options(self) -> dict:
-        """Return the options that each checkpoint must hold, see ``function_options``."""
         return function_options(self.head)
 
     def check_saved_options(self, options: dict) -> None:
-        """Compare the options of a checkpoint, before it is loaded, with ours."""
         require_same_function(options, self.head)
 
     def load_state_dict(
@@ -178,13 +150,14 @@ class HeadModel(TrainingListener):
     def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
         """Upgrade old checkpoints as fairseq does, and fill in a new head and new positions."""
         super().upgrade_state_dict_named(state_dict, name)
-        if any(key.startswith(f"{OUTPUT}parametrizations.weight.") for key in state_dict):
-            state_dict.pop(f"{OUTPUT}weight", None)  # fairseq's copy of a tied embedding
+        output = warm_start.OUTPUT
+        if any(key.startswith(f"{output}parametrizations.weight.") for key in state_dict):
+            state_dict.pop(f"{output}weight", None)  # fairseq's copy of a tied embedding
         if self.decoder.share_input_output_embed:
-            require_one_matrix(state_dict)
+            warm_start.require_one_matrix(state_dict)
         self.new_parameters = [
-            *fill_new_parameters(state_dict, self.head, OUTPUT),
-            *fill_new_tables(state_dict, self),
+            *warm_start.fill_new_parameters(state_dict, self.head, output),
+            *warm_start.fill_new_tables(state_dict, self),
         ]
 
     def prepare_for_inference_(self, cfg) -> None:
@@ -206,18 +179,16 @@ class HeadModel(TrainingListener):
 
 
 class TargetScores:
-    """Replace a model with a head in fairseq's ``SequenceScorer``.
+    """Replace a model in fairseq's ``SequenceScorer``, which gathers from log-probs [B, T, V].
 
-    The scorer asks for log-probabilities [B, T, V] and gathers ``target``'s [B, T]. Here the
-    head computes these alone, a chunk of tokens at a time; what the scorer gathers from is a view
-    that repeats them V times and takes no memory.
+    The head computes those of ``target`` alone, by chunks of tokens; what the scorer gathers
+    from is a view that repeats them V times and takes no memory.
     """
 
     def __init__(self, model, target: Tensor) -> None:
         self.model, self.target = model, target
 
     def eval(self) -> None:
-        """Put the model into evaluation mode."""
         self.model.eval()
 
     def __call__(self, carried=None, **net_input):

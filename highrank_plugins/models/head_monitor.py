@@ -31,14 +31,12 @@ class HeadMonitor(TrainingListener):
     def __init__(self, head: Head, interval: int) -> None:
         self.head, self.interval = head, interval
         self.latest: dict[str, float] = {}
-        self._due = self._seen = False
-        self._warned = False
+        self._due = self._seen = self._warned = False
         self._snapshot: Optional[Snapshot] = None
         self._collapse = CollapseWatch()
         self._events: Optional[SummaryWriter] = None
 
     def before_update(self, updates: int) -> None:
-        """Decide whether to measure the next update."""
         self._due = (updates + 1) % self.interval == 0
         self._seen, self._snapshot = False, None
 
@@ -49,7 +47,6 @@ class HeadMonitor(TrainingListener):
             self._measure(features, target, ignore_index)
 
     def after_update(self, updates: int, logdir: Optional[str]) -> None:
-        """Show what was measured, once."""
         due, self._due = self._due, False
         if not due or updates % self.interval:  # no update if the gradients overflowed
             return
@@ -85,9 +82,7 @@ class HeadMonitor(TrainingListener):
                 "--head-monitor: at update %d components %s of %d (from 0) have collapsed: their "
                 "weight is below 1%% of an equal share. Use fewer (--head-components), or start "
                 "again with a lower --lr, more --warmup-updates or another --seed",
-                updates,
-                ", ".join(map(str, collapsed)),
-                self.head.components,
+                *(updates, ", ".join(map(str, collapsed)), self.head.components),
             )
 
     def _write(self, snapshot: Snapshot, updates: int, logdir: str) -> None:
@@ -106,11 +101,9 @@ class HeadMonitor(TrainingListener):
 
 @torch.no_grad()
 def take_snapshot(
-    head: Head,
-    features: Optional[Tensor] = None,
-    target: Optional[Tensor] = None,
+    head: Head, features: Optional[Tensor] = None, target: Optional[Tensor] = None,
     ignore_index: Optional[int] = None,
-) -> Snapshot:
+) -> Snapshot:  # fmt: skip
     """Return the numbers of all registered measures for a head in training, and a batch if given.
 
     It draws no random number and changes neither parameters nor their gradients, nor the graph of
@@ -123,16 +116,15 @@ def take_snapshot(
     if features is not None and target is not None:
         # the tokens that count, in the head's dtype
         flat, words = features.reshape(-1, features.size(-1)), target.reshape(-1)
-        counted = torch.ones_like(words, dtype=torch.bool)
         if ignore_index is not None:
-            counted = words != ignore_index
-        flat = flat[counted].to(head.weight.dtype)
+            flat, words = flat[words != ignore_index], words[words != ignore_index]
+        flat = flat.to(head.weight.dtype)
         if not flat.isfinite().all():
             raise ValueError("a feature is not finite")
-        batch = MonitoredBatch(head, flat, words[counted]) if len(flat) else batch
+        batch = MonitoredBatch(head, flat, words) if len(flat) else batch
     # half precision under autocast would lose digits
+    snapshot = Snapshot()
     with torch.autocast(head.weight.device.type, enabled=False):
-        snapshot = Snapshot()
         for measure in all_measures().values():
             snapshot.add(measure.monitor(batch))
     return snapshot
@@ -149,10 +141,7 @@ class CollapseWatch:
         self._collapsed: set[int] = set()
 
     def see(self, use: Tensor) -> list[int]:
-        """Return the components, from 0, that have collapsed since the last batch.
-
-        ``use`` is the mean weight of each component in a batch [K]; they add up to 1.
-        """
+        """Return the components that have collapsed since the last batch, of mean weights [K]."""
         self._recent.append(use)
         if len(self._recent) < (self._recent.maxlen or 1):
             return []

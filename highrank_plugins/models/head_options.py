@@ -22,11 +22,9 @@ from hydra.core.config_store import ConfigStore
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import Head, head_names, pointwise_names, vocabulary_names
-from highrank_plugins.heads.base import HEADS
-from highrank_plugins.heads.pointwise import POINTWISE
+from highrank_plugins.heads import HEADS, POINTWISE, VOCABULARY, Head
 from highrank_plugins.heads.registry import Registry, unknown_name_message
-from highrank_plugins.heads.vocabulary import VOCABULARY, vocabulary_of
+from highrank_plugins.heads.vocabulary import vocabulary_of
 from highrank_plugins.losses import IMPLEMENTATIONS
 from highrank_plugins.losses.kept_state import PLAIN
 
@@ -36,14 +34,14 @@ class HeadOptions(FairseqDataclass):
     """Define the ``--head…`` options that every head has; `add_options` adds each head's own."""
 
     head: Optional[str] = described(
-        f"output layer: {', '.join(head_names())}, or your own; if it differs "
+        f"output layer: {', '.join(HEADS.names())}, or your own; if it differs "
         "from the architecture's, the architecture's other head defaults are dropped"
     )
     head_pointwise: Optional[str] = described(
-        f"function on each logit: {', '.join(pointwise_names())}, or one of your own"
+        f"function on each logit: {', '.join(POINTWISE.names())}, or one of your own"
     )
     head_vocabulary: Optional[str] = described(
-        f"what makes the vocabulary matrix of parameters: {', '.join(vocabulary_names())}, or one "
+        f"what makes the vocabulary matrix of parameters: {', '.join(VOCABULARY.names())}, or one "
         "of your own"
     )
     head_embed_dim: Optional[int] = described(
@@ -86,8 +84,7 @@ COMMON = [f.name for f in fields(HeadOptions) if f.name != "_name"]
 class Axis(NamedTuple):
     """Hold one choice that makes a head: its option, the classes, and the default.
 
-    The options of a structure are ``head_<argument>``; structures share those of one name. A layer
-    of another axis ``head_<axis>`` has ``head_<layer>_<argument>``.
+    The options of a structure are ``head_<argument>``, of others ``head_<layer>_<argument>``.
     """
 
     option: str
@@ -106,11 +103,7 @@ AXES = (
 
 
 class Choice:
-    """Describe a class on an axis by its options.
-
-    Raises:
-        ValueError: the axis has no class of this name.
-    """
+    """Describe a class on an axis by its options."""
 
     def __init__(self, axis: Axis, name: str) -> None:
         self.axis, self.name, self.cls = axis, name, axis.registry.find(name)
@@ -123,11 +116,7 @@ class Choice:
         self.rate = f"{self.prefix}lr" if trained else None
 
     def defaults(self, language_model: bool = False) -> dict[str, Any]:
-        """Return ``{"head_…": default}``, in a language model or a translation model.
-
-        A flag of fairseq can only switch on, so an option that is on by default takes true or
-        false.
-        """
+        """Return ``{"head_…": default}``; text if true, since a flag can only switch on."""
         own = self.arguments | (self.in_texts if language_model else {})
         for name, default in own.items():
             if default is inspect.Parameter.empty:
@@ -228,7 +217,6 @@ def derived_defaults() -> dict[str, Any]:
 
 
 def layers_with(option: str) -> list[str]:
-    """Return the layers that have an option."""
     return [a.name for a in layers() if option == a.rate or option in a.defaults()]
 
 
@@ -263,8 +251,7 @@ def _with_subclasses(config: type) -> Iterator[type]:
 def help_of(name: str) -> str:
     """Return the text of the first layer that describes an option, and the defaults.
 
-    They are the default of most layers, then those of the others and of language models; presets
-    of `awd_lstm_lm` have their own (`highrank list archs`).
+    They are the default of most layers, then those of the others and of language models.
     """
     found: dict[str, list[str]] = {}
     text, in_texts = None, set()
@@ -288,6 +275,5 @@ def _rate_field(layer: Choice) -> Any:
     )
 
 
-HEADS.listen(add_options)
-POINTWISE.listen(add_options)
-VOCABULARY.listen(add_options)
+for each in AXES:
+    each.registry.listen(add_options)

@@ -28,11 +28,7 @@ def _stock_fields() -> list[tuple]:
 LSTMHeadConfig = make_dataclass("LSTMHeadConfig", _stock_fields(), bases=(HeadOptions,))
 LSTMHeadConfig.__doc__ = "Unset options are ``None`` until the architecture fills them."
 
-fill = partial(
-    fill_config,
-    config_class=LSTMHeadConfig,
-    trunk={"head_bias": "true"},
-)
+fill = partial(fill_config, config_class=LSTMHeadConfig, trunk={"head_bias": "true"})
 OURS, STOCKS = "decoder.output_projection.", "decoder.fc_out."
 
 
@@ -40,21 +36,15 @@ class LSTMHeadDecoder(LSTMDecoder):
     """Hold fairseq's LSTM decoder with, at ``output_projection``, the head."""
 
     def output_layer(self, x: Tensor) -> Tensor:
-        """Return log-probabilities [B, T, V] of features [B, T, F]."""
         return self.output_projection(x)
 
 
 @register_model("lstm_highrank", dataclass=LSTMHeadConfig)
 class LSTMHeadModel(HeadModel, LSTMModel):
-    """Define fairseq's ``lstm`` with a head as output layer.
-
-    The head reads what fairseq's output layer reads: the attentional vectors, projected to
-    ``--decoder-out-embed-dim`` where that is not their width.
-    """
+    """Define fairseq's ``lstm`` with a head, which reads what its output layer would read."""
 
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
-        """Build the stock encoder and decoder, then the head."""
         flat = plain_config(cfg, fill, "lstm")
         flat.criterion = None  # fairseq reads it for its adaptive softmax
         model = super().build_model(flat, task)
@@ -72,12 +62,10 @@ class LSTMHeadModel(HeadModel, LSTMModel):
 
     @classmethod
     def head_sizes(cls, cfg: Namespace) -> tuple[int, int, bool]:
-        """Return the widths of features and vocabulary matrix, and whether the latter is shared."""
         features = cfg.decoder_out_embed_dim
         return features, features, cfg.share_decoder_input_output_embed or cfg.share_all_embeddings
 
     def features(self, *args, **kwargs):
-        """Return what the head reads [B, T, F], and the attention."""
         return self.extract_features(*args, **kwargs)
 
     def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:

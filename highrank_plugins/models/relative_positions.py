@@ -17,29 +17,15 @@ from highrank_plugins.trunks import RelativeAttention
 
 
 class RelativeSelfAttention(MultiheadAttention):
-    """Attend with ``relative``; parameters and cache are the stock's.
-
-    ``take_over`` turns a stock module into one, so that its parameters keep their initial values.
-    """
+    """Attend with ``relative``; parameters and cache are the stock's."""
 
     relative: RelativeAttention
 
-    @classmethod
-    def take_over(cls, attention: MultiheadAttention, clip: int) -> None:
-        """Turn a stock self-attention into this class."""
-        attention.__class__ = cls  # fairseq's layers offer no way to be built with another class
-        attention.relative = RelativeAttention(attention.head_dim, clip)
-
     def forward(
-        self,
-        query: Tensor,
-        key: Tensor | None,
-        value: Tensor | None,
-        key_padding_mask: Tensor | None = None,
-        incremental_state: dict | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
+        self, query: Tensor, key: Tensor | None, value: Tensor | None,
+        key_padding_mask: Tensor | None = None, incremental_state: dict | None = None,
+        need_weights: bool = True, attn_mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Return outputs [T, B, C], and weights [B, T, S] (mean of heads) if they are needed.
 
         The query [T, B, C] is also key and value. ``incremental_state`` holds those of earlier
@@ -69,8 +55,8 @@ class RelativeSelfAttention(MultiheadAttention):
         padding = self._append_prev_key_padding_mask(
             padding, saved.get("prev_key_padding_mask"), k.size(0), k.size(2), static_kv=False
         )
-        buffer = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding}
-        self._set_input_buffer(state, buffer)
+        saved = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding}
+        self._set_input_buffer(state, saved)
         return k, v, padding
 
 
@@ -81,19 +67,14 @@ def _mask(attn_mask: Tensor | None, padding: Tensor | None, like: Tensor) -> Ten
     # not −inf: within left padding (--left-pad-target) a query sees nothing else and would become
     # NaN; half of the lowest number leaves a margin for the logits
     lowest = torch.finfo(like.dtype).min / 2
-    hidden = like.new_zeros(padding.shape).masked_fill(padding.bool(), lowest)
-    hidden = hidden[:, None, None]
+    hidden = like.new_zeros(padding.shape).masked_fill(padding.bool(), lowest)[:, None, None]
     return hidden if attn_mask is None else hidden + attn_mask
 
 
 SIDES = ("encoder", "decoder")
 # options of fairseq that replace its self-attention
-FOREIGN = [
-    "cross_self_attention",
-    "quant_noise_pq",
-    "encoder_xformers_att_config",
-    "decoder_xformers_att_config",
-]
+FOREIGN = ["cross_self_attention", "quant_noise_pq",
+           "encoder_xformers_att_config", "decoder_xformers_att_config"]  # fmt: skip
 
 
 @dataclass
@@ -127,6 +108,7 @@ def attach_relative_positions(model: BaseFairseqModel, cfg: Namespace) -> None:
         layers = getattr(getattr(model, side, None), "layers", nn.ModuleList())
         # not the list itself, which drops random layers with layerdrop
         for module in layers.children():
-            # BASE layers have no self-attention
-            if hasattr(module, "self_attn"):
-                RelativeSelfAttention.take_over(module.self_attn, cfg.rel_pos_clip)
+            if attention := getattr(module, "self_attn", None):  # BASE layers have none
+                # fairseq's layers offer no way to be built with another class
+                attention.__class__ = RelativeSelfAttention
+                attention.relative = RelativeAttention(attention.head_dim, cfg.rel_pos_clip)

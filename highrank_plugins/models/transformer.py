@@ -4,10 +4,7 @@ from functools import partial
 
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
-from fairseq.models.transformer_lm import (
-    TransformerLanguageModel,
-    TransformerLanguageModelConfig,
-)
+from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
 from omegaconf import DictConfig
 
 from highrank_plugins.models.archs import fill_config, flat_config, plain_config, register_archs
@@ -15,11 +12,7 @@ from highrank_plugins.models.head_model import HeadModel
 from highrank_plugins.models.relative_positions import attach_relative_positions
 
 TransformerHeadConfig = flat_config("TransformerHeadConfig", TransformerConfig, "transformer")
-fill = partial(
-    fill_config,
-    config_class=TransformerHeadConfig,
-    trunk={"head_bias": "false"},
-)
+fill = partial(fill_config, config_class=TransformerHeadConfig, trunk={"head_bias": "false"})
 TransformerLMHeadConfig = flat_config(
     "TransformerLMHeadConfig", TransformerLanguageModelConfig, "transformer_lm"
 )
@@ -37,7 +30,6 @@ class TransformerHeadModel(HeadModel, TransformerModelBase):
 
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
-        """Build the stock encoder and decoder, then the head and relative positions."""
         flat = plain_config(cfg, fill, "transformer")
         model = super().build_model(TransformerConfig.from_namespace(flat), task)
         model.attach_head(flat, task.target_dictionary)
@@ -51,7 +43,6 @@ class TransformerLMHeadModel(HeadModel, TransformerLanguageModel):
 
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
-        """Build the stock decoder, then the head and relative positions."""
         flat = plain_config(cfg, fill_lm, "transformer_lm")
         model = super().build_model(flat, task)
         model.attach_head(flat, task.target_dictionary)

@@ -16,12 +16,9 @@ logger = logging.getLogger(__name__)
 SOFTMAX_KEYS = ({"weight"}, {"weight", "bias"})
 OUTPUT = "decoder.output_projection."
 STORED = "parametrizations.weight.original"  # the parameter of a matrix that is made of one
-# of an AWD-LSTM, and of fairseq's decoders
-EMBEDDINGS = ("decoder.trunk.embed.weight", "decoder.embed_tokens.weight")
-# tables of relative positions
+EMBEDDINGS = ("decoder.trunk.embed.weight", "decoder.embed_tokens.weight")  # AWD-LSTM's, fairseq's
 TABLES = (".relative.key_table", ".relative.value_table")
-# parameters with a row for each frequent class
-_GATES = ("gate_embed", "gate_bias")
+_GATES = ("gate_embed", "gate_bias")  # with a row for each frequent class
 _ROUNDING = " (--head-frequent-multiple 1 if it did not round the number of frequent classes)"
 _SAME = "use --rel-pos-clip and --rel-pos-in as in its training"
 
@@ -66,11 +63,11 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
         raise UserError(other_head(there, here))
     for name in saved:
         _require_shape(prefix + name, saved[name], own[name], remedy + _ROUNDING * (name in _GATES))
-    state_dict.update({prefix + name: own[name] for name in missing})
-    keys = [prefix + name for name in missing]
-    if keys:
-        logger.warning("new parameters that the softmax checkpoint lacks: %s", ", ".join(keys))
-    return keys
+    new = {prefix + name: own[name] for name in missing}
+    if new:
+        logger.warning("new parameters that the softmax checkpoint lacks: %s", ", ".join(new))
+    state_dict.update(new)
+    return [*new]
 
 
 def fill_new_tables(state_dict: dict[str, Tensor], model: nn.Module) -> list[str]:
@@ -84,15 +81,12 @@ def fill_new_tables(state_dict: dict[str, Tensor], model: nn.Module) -> list[str
     for name in saved:
         if name.split(".")[0] not in sides:
             raise UserError(f"{name}: the checkpoint has relative positions; {_SAME}")
-    for name in saved.keys() & own.keys():
-        _require_shape(name, saved[name], own[name], _SAME)
-    keys = sorted(own.keys() - saved.keys())
-    state_dict.update({key: torch.zeros_like(own[key]) for key in keys})
-    if keys:
-        logger.warning(
-            "new parameters, initially 0, that the checkpoint lacks: %s", ", ".join(keys)
-        )
-    return keys
+        _require_shape(name, saved[name], own.get(name, saved[name]), _SAME)
+    new = {key: torch.zeros_like(own[key]) for key in sorted(own.keys() - saved.keys())}
+    if new:
+        logger.warning("new parameters, initially 0, that the checkpoint lacks: %s", ", ".join(new))
+    state_dict.update(new)
+    return [*new]
 
 
 def _tables(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:

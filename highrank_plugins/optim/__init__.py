@@ -43,22 +43,22 @@ def groups(
     Muon makes updates orthogonal, which fits "hidden" matrices alone. `rates` has the learning rate
     of each role. "vector" and "scalar" have no weight decay.
     """
-    roles, muon, adam = parameter_roles(model), [], []
+    roles = parameter_roles(model)
+    muon: dict[str, Group] = {}
+    adam: dict[str, Group] = {}
     if unknown := sorted(rates.keys() - roles.values()):
         known = ", ".join(sorted({*roles.values()}))
         raise UserError(f"rates: no parameter has the role {unknown[0]!r}; this model has {known}")
     for role, rate in rates.items():
         number(f"rates: {role}", rate, least=0)
     number("weight_decay", weight_decay, least=0)
-    trained = [(n, roles[n], p) for n, p in model.named_parameters() if p.requires_grad]
-    for name, role, parameter in trained:
-        if role not in rates:
-            raise UserError(f"rates: none for {role!r}, the role of {name}")
-        decay = 0.0 if role in ("vector", "scalar") else weight_decay
-        takes = muon if role == "hidden" and parameter.dim() == 2 else adam
-        group: Group = {"params": [], "role": role, "lr": rates[role], "weight_decay": decay}
-        same = next((g for g in takes if g["role"] == role), group)
-        if same is group:
-            takes.append(group)
-        same["params"].append(parameter)
-    return muon, adam
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            role = roles[name]
+            if role not in rates:
+                raise UserError(f"rates: none for {role!r}, the role of {name}")
+            decay = 0.0 if role in ("vector", "scalar") else weight_decay
+            new: Group = {"params": [], "role": role, "lr": rates[role], "weight_decay": decay}
+            takes = muon if role == "hidden" and parameter.dim() == 2 else adam
+            takes.setdefault(role, new)["params"].append(parameter)
+    return [*muon.values()], [*adam.values()]

@@ -67,7 +67,6 @@ class AveragedSGD(TrainingListener, ASGD):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """Take one step; update the average if averaging is on."""
         if self.averages_in_model:
             raise RuntimeError("the parameters hold averages: call zero_grad() before a step")
         loss = None
@@ -88,7 +87,6 @@ class AveragedSGD(TrainingListener, ASGD):
         return loss
 
     def adam_groups(self) -> list[dict]:
-        """Return the groups that Adam trains."""
         return [group for group in self.param_groups if group.get("by_adam")]
 
     def _take_adams_directions(self) -> None:
@@ -110,10 +108,9 @@ class AveragedSGD(TrainingListener, ASGD):
         self._exchange(averages=False)
         super().zero_grad(set_to_none)
 
-    # -- events of the trainer ---------------------------------------------------------------
+    # -- events of the trainer --
 
     def before_epoch(self, epoch: int) -> None:
-        """Switch averaging on if it is due."""
         if self.first_epoch is None:
             self.first_epoch = epoch
         needs_losses = self.at_epoch is None or self.stop
@@ -135,7 +132,6 @@ class AveragedSGD(TrainingListener, ASGD):
         self._exchange(averages=True)
 
     def after_epoch(self, loss: float) -> None:
-        """Remember the validation loss of the epoch that ends."""
         if not math.isfinite(loss):
             raise FloatingPointError(
                 f"the validation loss is {loss}: the training run has diverged; lower --lr or "
@@ -148,11 +144,9 @@ class AveragedSGD(TrainingListener, ASGD):
         """Whether the training run should end: the losses have stopped improving."""
         return self.stop and non_monotone_trigger(self.losses, self.nonmono) is not None
 
-    def before_save(self) -> None:
-        """Move the averages, if there are any, into the parameters."""
-        self._exchange(averages=True)
+    before_save = before_validation
 
-    # -- state -------------------------------------------------------------------------------
+    # -- state --
 
     def state_dict(self) -> dict:
         """Return torch's state, the history of the trigger, and `ax` unless the model holds it."""

@@ -14,8 +14,6 @@ from highrank_plugins.optim.averaged_sgd import AveragedSGD
 
 @dataclass
 class NTASGDConfig(FairseqDataclass):
-    """Define the options of ``nt_asgd``."""
-
     weight_decay: float = described("weight decay (L2, every weight)", 0.0)
     nonmono: int = described(
         "n: average once the validation loss of an epoch is worse than the best of "
@@ -40,7 +38,6 @@ class NTASGD(FairseqOptimizer):
     """Wrap `AveragedSGD` for fairseq; validation and checkpoints use the averages, if any."""
 
     def __init__(self, cfg: NTASGDConfig, params):
-        """Build the optimizer of a configuration."""
         super().__init__(cfg)
         if cfg.fp16 or cfg.bf16:
             raise UserError(
@@ -52,12 +49,7 @@ class NTASGD(FairseqOptimizer):
                 "training where averaging begins"
             )
         own = {"nonmono": cfg.nonmono, "at_epoch": cfg.asgd_at_epoch, "stop": cfg.nonmono_stop}
-        try:
-            self._optimizer = AveragedSGD(params, **own, **self.optimizer_config)
-        except ValueError as error:  # the message begins with the argument
-            name, _, rest = str(error).partition(" ")
-            named = {"nonmono": "--nonmono", "at_epoch": "--asgd-at-epoch"}
-            raise UserError(f"{named.get(name, name)} {rest}") from None
+        self._optimizer = AveragedSGD(params, **own, **self.optimizer_config)
 
     @property
     def optimizer_config(self) -> dict:

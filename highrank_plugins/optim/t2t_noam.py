@@ -15,8 +15,6 @@ from highrank_plugins.common.user_error import UserError
 
 @dataclass
 class T2TNoamConfig(FairseqDataclass):
-    """Define the options of ``t2t_noam``."""
-
     noam_dim: Optional[int] = described("D: the width of the model, as in --decoder-embed-dim")
     warmup_updates: int = described("w: updates until the learning rate falls", 16000)
     lr: List[float] = II("optimization.lr")  # noqa: RUF009  (no call at fault: II returns a string)
@@ -38,26 +36,18 @@ class T2TNoamSchedule(FairseqLRScheduler):
     """
 
     def __init__(self, cfg: T2TNoamConfig, optimizer: FairseqOptimizer):
-        """Build the schedule of a configuration."""
         super().__init__(cfg, optimizer)
         for name in ("noam_dim", "warmup_updates"):
             value = getattr(cfg, name)
             if value is None or value < 1:
-                option = flag(name)
                 raise UserError(
-                    f"--lr-scheduler t2t_noam needs {option} of at least 1, got {value}"
+                    f"--lr-scheduler t2t_noam needs {flag(name)} of at least 1, got {value}"
                 )
         if len(cfg.lr) != 1:
             raise UserError(f"--lr-scheduler t2t_noam takes one --lr, got {list(cfg.lr)}")
         self.step_update(0)
 
-    def step(self, epoch: int, val_loss: float | None = None) -> float:
-        """Return the learning rate; the end of an epoch changes nothing."""
-        super().step(epoch, val_loss)
-        return self.optimizer.get_lr()
-
     def step_update(self, num_updates: int) -> float:
-        """Set the learning rate for the update after ``num_updates``."""
         factor = noam_factor(num_updates + 1, self.cfg.noam_dim, self.cfg.warmup_updates)
         self.optimizer.set_lr(self.cfg.lr[0] * factor)
         return self.optimizer.get_lr()

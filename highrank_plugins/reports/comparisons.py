@@ -7,28 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
-from highrank_plugins.analysis.statistics import (
-    Ranking,
-    Summary,
-    pearson,
-    ranking,
-    smallest_effect,
-    summarise,
-)
+from highrank_plugins.analysis import statistics
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.reports.tables import NOTHING, Cell, Table, number
 from highrank_plugins.results import doubts
+from highrank_plugins.results import record as stored
 from highrank_plugins.results.comparison import Compared, ComparedSystem, Comparison, is_wild
-from highrank_plugins.results.doubts import Record
 from highrank_plugins.results.metrics import COSTS, Metric, metric_named
 from highrank_plugins.results.published import published_rows
-from highrank_plugins.results.record import (
-    RESULTS,
-    load_record,
-    metrics_of,
-    numbers_of,
-    read_records,
-)
 from highrank_plugins.results.verdicts import judge
 
 _TESTS = {"student": "Student's unpaired two-sided t-test", "welch": "Welch's two-sided t-test"}
@@ -53,15 +39,10 @@ def comparison_tables(
     paper: tuple[str, str | None] | None = None,
     all_tests: bool = False,
 ) -> list[Table]:
-    """Return the table of the tested metric with costs, and that of the others if there are any.
+    """Return the tables of the tested metric with costs, of other metrics and of verdicts.
 
-    Systems are in the order of their scores, see `ranking`; those without a test come last. The
-    last note of the last table says what can be claimed.
-
-    Args:
-        timed: whether to show what a repeated run would change: speed and memory.
-        paper: a paper, and a task or None, for a table of verdicts, see `judge`.
-        all_tests: whether to show effects and p-values, which places and the last note sum up.
+    `timed` costs are what a repeated run would change: speed and memory. `all_tests` shows effects
+    and p-values, which places and the last note sum up.
     """
     compared, ranked = _by_score(compared)
     tables = [_tested(compared, ranked, timed, all_tests)]
@@ -103,7 +84,7 @@ def claim(compared: Compared) -> str:
     return f"What can be claimed, {of}: {'; '.join(said)}{but}."
 
 
-def _by_score(compared: Compared) -> tuple[Compared, Ranking | None]:
+def _by_score(compared: Compared) -> tuple[Compared, statistics.Ranking | None]:
     """Return the comparison with its systems sorted, and the places of the first; None without."""
     metric, systems = metric_named(compared.metric), compared.systems
     if not metric.better:  # nobody knows which is the first
@@ -111,19 +92,21 @@ def _by_score(compared: Compared) -> tuple[Compared, Ranking | None]:
 
     def place(one: ComparedSystem) -> float:
         found = one.summary(metric.name)
-        score = found.mean if isinstance(found, Summary) else found
+        score = found.mean if isinstance(found, statistics.Summary) else found
         return math.inf if score is None else -metric.better * score
 
     tested = [one for one in systems if one.comparison or one.name == compared.baseline]
     if len(tested) < 2:
         return replace(compared, systems=sorted(systems, key=place)), None
     runs = [one.given or one.values(metric.name) for one in tested]
-    found = ranking(runs, metric.better, compared.alpha, compared.test)
+    found = statistics.ranking(runs, metric.better, compared.alpha, compared.test)
     others = sorted((one for one in systems if one not in tested), key=place)
     return replace(compared, systems=[*(tested[i] for i in found.order), *others]), found
 
 
-def _tested(compared: Compared, ranked: Ranking | None, timed: bool, all_tests: bool) -> Table:
+def _tested(
+    compared: Compared, ranked: statistics.Ranking | None, timed: bool, all_tests: bool
+) -> Table:
     metric, systems = metric_named(compared.metric), compared.systems
     tests = [one.comparison for one in systems]
     tested = sum(test is not None for test in tests)
@@ -157,7 +140,7 @@ def _tested(compared: Compared, ranked: Ranking | None, timed: bool, all_tests: 
 
 
 def _test_notes(
-    compared: Compared, ranked: Ranking | None, tested: int, shows_p: bool
+    compared: Compared, ranked: statistics.Ranking | None, tested: int, shows_p: bool
 ) -> Iterator[str]:
     """Yield which tests are behind places and lines, and which behind bold and p."""
     test, base = _TESTS[compared.test.name], compared.baseline
@@ -187,7 +170,7 @@ def _name(one: ComparedSystem, baseline: str | None) -> Cell:
     return Cell(f"{one.name}{mark}", values={"system": one.name})
 
 
-def _places(ranked: Ranking, systems: int) -> list[Cell]:
+def _places(ranked: statistics.Ranking, systems: int) -> list[Cell]:
     """Return a cell of places for each system, in order; its group lies between two lines."""
     cells = []
     for row, index in enumerate(ranked.order):
@@ -199,19 +182,17 @@ def _places(ranked: Ranking, systems: int) -> list[Cell]:
 
 
 def _least_difference(metric: Metric, compared: Compared, tested: int) -> str:
-    """Say what these seeds would find in four studies of five, if Holm adjusts most.
-
-    Systems that failed to train do not tell how much the seeds of others deviate.
-    """
+    """Say what these seeds would find in four studies of five, if Holm adjusts most."""
+    # systems that failed to train do not tell how much the seeds of others deviate
     every = [one for one in compared.systems if one.comparison or one.name == compared.baseline]
     wild = [one for one in every if is_wild(one, metric.name)]
     seen = [one for one in every if one not in wild] or every
-    runs = [summarise(one.given or one.values(metric.name)) for one in seen]
+    runs = [statistics.summarise(one.given or one.values(metric.name)) for one in seen]
     squares = sum((of.n - 1) * of.sd**2 for of in runs)
     deviation = math.sqrt(squares / sum(of.n - 1 for of in runs))
     seeds = min(of.n for of in runs)
     level = compared.test.level(compared.alpha / tested)
-    least = metric.shown(deviation * smallest_effect(seeds, level))
+    least = metric.shown(deviation * statistics.smallest_effect(seeds, level))
     others = f", but for {', '.join(one.name for one in wild)}" if wild and seen != every else ""
     return f"{seeds} seeds would find a true difference of {least} in 80 % of studies{others}."
 
@@ -222,7 +203,7 @@ def _summary(metric: Metric, system: ComparedSystem, alpha: float = 0.0) -> Cell
     if found is None:
         return NOTHING
     names = f"{metric.name} mean", f"{metric.name} sd"
-    if not isinstance(found, Summary):
+    if not isinstance(found, statistics.Summary):
         return Cell(format(found, metric.format), values={names[0]: found, names[1]: ""})
     bold = test is not None and test.holm < alpha and test.difference * metric.better > 0
     text = f"{metric.shown(found.mean)} ± {metric.shown(found.sd)}"
@@ -259,13 +240,10 @@ def _verdicts(compared: Compared, paper: str, task: str | None) -> Table:
 
 
 def runs_table(paths: Sequence[Path]) -> Table:
-    """Return a row per record, named by its file, or by its folder if that is `results.json`.
-
-    Two records of one configuration and seed must have different revisions of the code.
-    """
-    records = read_records(paths, ("config", "seeds", "git"))
-    runs = dict(zip(distinct_names(paths, RESULTS), records, strict=True))
-    scores = list(map(metric_named, metrics_of(records)))
+    """Return a row per record, named by its file, or by its folder if that is `results.json`."""
+    records = stored.read_records(paths, ("config", "seeds", "git"))
+    runs = dict(zip(distinct_names(paths, stored.RESULTS), records, strict=True))
+    scores = list(map(metric_named, stored.metrics_of(records)))
     costs = [metric_named(name) for name in ("parameters", "seconds_per_epoch")]
     costs = [of for of in costs if any(of.name in record["train"] for record in records)]
     costs += map(metric_named, ("updates", "words_per_second"))
@@ -280,7 +258,7 @@ def runs_table(paths: Sequence[Path]) -> Table:
         ]
         for run, record in runs.items()
     ]
-    systems: dict[str, list[Record]] = {run: [record] for run, record in runs.items()}
+    systems: dict[str, list[doubts.Record]] = {run: [record] for run, record in runs.items()}
     apart = list(filter(None, [*doubts.incomparable(systems), doubts.texts(systems)]))
     last = NO_CLAIM if apart or doubts.systems_below_floor(systems) else CLAIM
     notes = [*doubts.doubt_notes(systems), *apart, *[last][: len(rows) - 1]]
@@ -298,14 +276,13 @@ def published_table(task: str, ours: Mapping[str, Mapping[str, float]]) -> Table
 def correlation_table(
     records: Sequence[Path], x: str, y: str, within: tuple[float, float] | None
 ) -> Table:
-    """Return a row per model with the means of its seeds, and Pearson's correlation below.
-
-    The seeds of a configuration are no independent points. `within` bounds the means of `y`.
-    """
-    names = distinct_names(records, RESULTS)
+    """Return the means of a model's seeds, which are no independent points, and a correlation."""
+    names = distinct_names(records, stored.RESULTS)
     models: dict[str, list[tuple[str, float, float]]] = {}
-    for name, path, (a, b) in zip(names, records, numbers_of(records, x, y), strict=True):
-        config = {of: dict(own or {}) for of, own in load_record(path).get("config", {}).items()}
+    for name, path, (a, b) in zip(names, records, stored.numbers_of(records, x, y), strict=True):
+        config = {
+            of: dict(own or {}) for of, own in stored.load_record(path).get("config", {}).items()
+        }
         config.get("train", {}).pop("seed", None)
         model = json.dumps(config, sort_keys=True) if any(config.values()) else str(path)
         models.setdefault(model, []).append((name, a, b))
@@ -320,7 +297,7 @@ def correlation_table(
         raise ValueError(
             f"{len(points)} models with their own configuration{where}: a correlation needs three"
         )
-    found = pearson(*zip(*points.values(), strict=True))
+    found = statistics.pearson(*zip(*points.values(), strict=True))
     of = metric_named(x), metric_named(y)
     rows = [
         [Cell(name), *(number(a, one.format, one.name) for a, one in zip(at, of, strict=True))]

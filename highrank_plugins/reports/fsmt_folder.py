@@ -21,15 +21,7 @@ from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import Head
 from highrank_plugins.heads.vocabulary import UNCHANGED, vocabulary_of
-from highrank_plugins.reports.model_parts import (
-    CARD,
-    CONFIG,
-    MARKS,
-    WEIGHTS,
-    ModelParts,
-    save_tensors,
-    sums,
-)
+from highrank_plugins.reports import model_parts
 
 _FUNCTIONS = ("relu", "gelu", "tanh", "linear")
 _MODELS = ("TransformerModel", "TransformerModelBase", "TransformerHeadModel")
@@ -93,11 +85,10 @@ numbers = torch.tensor([[17, 4, 2]])  # of fairseq's dictionary; 2 ends a senten
 print(model.generate(numbers))"""
 
 
-def export_fsmt(parts: ModelParts, folder: Path, licence: str, pieces: Path | None) -> None:
-    """Write a checkpoint's translator into a new folder for transformers, all or nothing.
-
-    With SentencePiece's model as `pieces` the folder has a tokenizer with fairseq's numbers.
-    """
+def export_fsmt(
+    parts: model_parts.ModelParts, folder: Path, licence: str, pieces: Path | None
+) -> None:
+    """Write a translator into a new folder, with a tokenizer if `pieces` are SentencePiece's."""
     refuse_others(parts)
     if pieces is not None and pieces.suffix != ".model":
         raise UserError(
@@ -109,13 +100,15 @@ def export_fsmt(parts: ModelParts, folder: Path, licence: str, pieces: Path | No
     with new_folder(folder) as part:
         if pieces is not None:
             _write_tokenizer(part, languages, parts, pieces)
-        parts.write_certificate(part, sums(part))
-        save_tensors(_tensors(parts), part / WEIGHTS, {"format": "pt"})
-        write_json(part / CONFIG, _config(parts, languages))
+        parts.write_certificate(part, model_parts.sums(part))
+        model_parts.save_tensors(_tensors(parts), part / model_parts.WEIGHTS, {"format": "pt"})
+        write_json(part / model_parts.CONFIG, _config(parts, languages))
         write_json(part / "generation_config.json", _generation(parts))
         code = (_IDS if pieces is None else _TEXT).format(name=folder.name)
         shown = {"name": folder.name, "source": languages[0], "target": languages[1]}
-        write_text(part / CARD, _CARD.format(licence=json.dumps(licence), code=code, **shown))
+        write_text(
+            part / model_parts.CARD, _CARD.format(licence=json.dumps(licence), code=code, **shown)
+        )
 
 
 def served_by_transformers(folder: Path, exact: bool = False) -> Served:
@@ -128,7 +121,7 @@ def served_by_transformers(folder: Path, exact: bool = False) -> Served:
     return of_transformers(getattr(transformers, kind).from_pretrained(folder, dtype=dtype))
 
 
-def refuse_others(parts: ModelParts) -> None:
+def refuse_others(parts: model_parts.ModelParts) -> None:
     """Refuse a model that FSMT cannot be, and name what it lacks."""
     for lack in _lacks(parts):
         raise UserError(
@@ -137,7 +130,7 @@ def refuse_others(parts: ModelParts) -> None:
         )
 
 
-def _lacks(parts: ModelParts) -> Iterator[str]:
+def _lacks(parts: model_parts.ModelParts) -> Iterator[str]:
     model, config = parts.model, parts.config["fairseq"]
     if type(model).__name__ not in _MODELS:
         yield f"model like {config['model'].get('_name')} ({type(model).__name__})"
@@ -167,14 +160,14 @@ def _lacks(parts: ModelParts) -> Iterator[str]:
         yield f"--max-len-a {config['generation']['max_len_a']}"
 
 
-def _tensors(parts: ModelParts) -> dict[str, Tensor]:
+def _tensors(parts: model_parts.ModelParts) -> dict[str, Tensor]:
     """Return the parameters by the names of transformers, and the two tables of positions."""
     model, state = parts.model, parts.model.state_dict()
     copies = _MATRICES if _is_tied(state) else []
     tensors = {
         f"model.{name}": value.float().contiguous().clone()
         for name, value in state.items()
-        if not name.endswith(MARKS) and name not in copies
+        if not name.endswith(model_parts.MARKS) and name not in copies
     }
     for side in ("encoder", "decoder"):
         table = getattr(model, side).embed_positions
@@ -192,7 +185,7 @@ def _positions(model: Any) -> int:
     return max(model.cfg.max_source_positions, model.cfg.max_target_positions)
 
 
-def _config(parts: ModelParts, languages: list[str]) -> dict[str, Any]:
+def _config(parts: model_parts.ModelParts, languages: list[str]) -> dict[str, Any]:
     model, cfg = parts.model, parts.model.cfg
     sides = {
         f"{side}_{theirs}": getattr(getattr(cfg, side), ours)
@@ -219,7 +212,7 @@ def _config(parts: ModelParts, languages: list[str]) -> dict[str, Any]:
     }
 
 
-def _generation(parts: ModelParts) -> dict[str, Any]:
+def _generation(parts: model_parts.ModelParts) -> dict[str, Any]:
     """Return the settings with which transformers finds the translations of fairseq-generate."""
     found = parts.config["fairseq"]["generation"]
     longest = min(found["max_len_b"], parts.model.cfg.max_target_positions - 1)
@@ -234,7 +227,9 @@ def _generation(parts: ModelParts) -> dict[str, Any]:
     }
 
 
-def _write_tokenizer(folder: Path, languages: list[str], parts: ModelParts, pieces: Path) -> None:
+def _write_tokenizer(
+    folder: Path, languages: list[str], parts: model_parts.ModelParts, pieces: Path
+) -> None:
     """Write the tokenizer of Marian: SentencePiece's pieces, then the numbers of dictionaries."""
     from fairseq.data import Dictionary
 

@@ -62,10 +62,7 @@ def model_card(
     record: Mapping[str, Any] | None,
     licence: str,
 ) -> str:
-    """Return the card of an exported model, in Markdown, with the scores of a run's record.
-
-    `piece_options` are those with which fairseq-interactive takes raw text.
-    """
+    """Return the card in Markdown; with `piece_options` fairseq-interactive takes raw text."""
     cfg = config["fairseq"]
     rows = [*_rows(config, parameters), *_scores(record)]
     task = cfg["task"]["_name"]

@@ -54,9 +54,7 @@ def read_parts(
 ) -> ModelParts:
     """Read a checkpoint for a new folder, so that errors come before anything is written.
 
-    Absolute paths in the configuration are cut to their last name, and the rendezvous address is
-    left out, because both reveal details of the machine. The dictionaries are in `data`, or where
-    the training run had them.
+    The dictionaries are in `data`, or where the training run had them.
     """
     if folder.exists():
         raise FileExistsError(f"{folder} exists: give another --output, or remove it")
@@ -166,26 +164,18 @@ def _check_dictionaries(config: dict[str, Any], folder: Path) -> None:
     from fairseq.data import Dictionary
 
     saved, task = config["task_state"].get("dictionaries", {}), config["fairseq"]["task"]
-    remedy = "Give the binarised data of that training run as --data"
     for side in [side for side in ("source", "target") if side in saved]:
-        language = task.get(f"{side}_lang")
-        path = folder / (f"dict.{language}.txt" if language else "dict.txt")
         # fairseq may have inferred the languages, and not saved them
-        is_unknown = language is None and f"{side}_lang" in task
-        paths = sorted(folder.glob("dict.*txt")) if is_unknown else [path]
-        if not is_unknown and not path.is_file():
-            raise ValueError(
-                f"{path} is missing, the {side} dictionary that the checkpoint was trained with. "
-                f"{remedy}"
-            )
+        language, is_unknown = task.get(f"{side}_lang"), f"{side}_lang" in task
+        name = f"dict.{language}.txt" if language else "dict.*txt" if is_unknown else "dict.txt"
         is_part = side == "target" and (task.get("output_dictionary_size") or -1) > 0
-        loaded = [Dictionary.load(str(path)) for path in ([] if is_part else paths)]
+        loaded = [Dictionary.load(str(path)) for path in folder.glob(name)]
         digests = [digest_of_words(d[index] for index in range(len(d))) for d in loaded]
-        if not is_part and saved[side] not in digests:
-            named = folder / "dict.*.txt" if is_unknown else path
+        if not loaded or (not is_part and saved[side] not in digests):
             raise ValueError(
-                f"{named} is not the {side} dictionary that the checkpoint was trained with: its "
-                f"words or their order differ. {remedy}"
+                f"{folder / name} is not the {side} dictionary that the checkpoint was trained "
+                f"with: {'its words or their order differ' if loaded else 'it is missing'}. Give "
+                "the binarised data of that training run as --data"
             )
 
 
@@ -215,6 +205,7 @@ def _config(state: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
 
 
 def _without_places(value: Any) -> Any:
+    """Cut paths to their names, and leave the address out, which reveal details of the machine."""
     if isinstance(value, dict):
         return {
             key: None if key == "distributed_init_method" else _without_places(inner)

@@ -235,10 +235,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def study_figures(compared: Compared, x: str | None) -> list[Scatter]:
-    """Return a figure of the tested metric over `x`; over an option, also one of the rank.
-
-    Without `x` it is parameters, or the speed where no record has their number.
-    """
+    """Return a figure of the tested metric over `x`; over an option, also one of the rank."""
     if x is None:
         known = any(system.cost("parameters") is not None for system in compared.systems)
         x = "parameters" if known else "words_per_second"

@@ -89,10 +89,7 @@ def _escaped(text: str) -> str:
 
 
 def to_csv(tables: Sequence[Table]) -> str:
-    """Return one table with the columns of all, whose rows must be of the same systems.
-
-    Numbers have all their digits; notes follow as comments.
-    """
+    """Return one table with the columns of all, whose rows must be of the same systems."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     headings: list[str] = []
@@ -111,11 +108,7 @@ def to_csv(tables: Sequence[Table]) -> str:
 
 
 def to_terminal(tables: Sequence[Table], width: int | None = None) -> str:
-    """Return the tables drawn by rich, with its codes for bold and colours.
-
-    Columns of numbers are aligned to the right. Of a table that is wider than the terminal, each
-    row becomes a list.
-    """
+    """Return the tables drawn by rich; of one wider than the terminal, each row becomes a list."""
     from rich.console import Console
     from rich.measure import Measurement
     from rich.text import Text

@@ -83,9 +83,8 @@ def refuse_other(
 
 
 def of_fairseq(checkpoint: Path, data: str, settings: RaceSettings) -> Trunk:
-    from highrank_plugins.inference.collector import Collector
+    from highrank_plugins.inference.collector import Collector, write_collection
     from highrank_plugins.inference.loading import load_model, pick_device
-    from highrank_plugins.inference.on_disk import write_collection
 
     loaded = load_model(checkpoint, data, pick_device(None))
     texts = {split: Collector(loaded, split, tokens=settings.tokens) for split in SPLITS}

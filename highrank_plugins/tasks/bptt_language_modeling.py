@@ -19,8 +19,16 @@ from highrank_plugins.common.heartbeat import TrainingListener
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.tasks.carried_state import CarriedState, gather_streams, streams_of
-from highrank_plugins.tasks.streams import ScoredStreams, SplitTokens, Streams, chunk_plan
+from highrank_plugins.tasks.streams import (
+    STREAMS,
+    CarriedState,
+    ScoredStreams,
+    SplitTokens,
+    Streams,
+    chunk_plan,
+    gather_streams,
+    map_tensors,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +52,6 @@ FOREIGN_BATCHES = {
     "skip_remainder_batch": "it would drop the end of every stream: leave it out",
     "grouped_shuffling": "chunks of a stream come in order; leave it out",
 }
-LEAST = {"bptt": 1, "eval_streams": 1, "bptt_max_delta": 0}
 
 
 @dataclass
@@ -71,7 +78,6 @@ class BPTTLanguageModelingConfig(LanguageModelingConfig):
 
 
 def _check_task_options(args) -> None:
-    """Refuse options of ``language_modeling`` that do not fit, and lengths out of range."""
     defaults = {f.name: f.default for f in fields(LanguageModelingConfig)}
     for name, reason in FOREIGN.items():
         value = getattr(args, name, defaults[name])
@@ -80,10 +86,6 @@ def _check_task_options(args) -> None:
             raise UserError(
                 f"{flag(name)} {value} does not fit --task bptt_language_modeling: {reason}"
             )
-    for name, bound in LEAST.items():
-        value = getattr(args, name)
-        if value is not None and value < bound:
-            raise UserError(f"{flag(name)} must be at least {bound}, got {value}")
 
 
 def check_shares(streams: int, batch_size: int, processes: int) -> None:
@@ -117,10 +119,9 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         self.lr_scales = []
         self.saved = {}
 
-    # -- data --------------------------------------------------------------------------------
+    # -- data --
 
     def load_dataset(self, split, epoch=1, combine=False, **kwargs):
-        """Load the tokens of a split."""
         paths = utils.split_paths(self.args.data)
         path = os.path.join(paths[(epoch - 1) % len(paths)], split)
         lines = []
@@ -133,12 +134,6 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         tokens = torch.cat([torch.empty(0).long(), *(lines[i] for i in range(len(lines)))])
         if len(tokens) == 0:
             raise UserError(f"{path}.bin is empty: its text has no tokens")
-        if int(tokens.max()) >= len(self.dictionary):
-            raise UserError(
-                f"{path}.bin has word number {int(tokens.max())}, but dict.txt has "
-                f"{len(self.dictionary)} words: they belong to different corpora; run "
-                "fairseq-preprocess again"
-            )
         self.datasets[split] = SplitTokens(tokens, split)
         self._refuse_unknown_words()
 
@@ -157,17 +152,13 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
                 )
 
     def get_batch_iterator(self, dataset, **options):
-        """Return the chunks of a split, or the sentences given to the hub interface."""
-        if isinstance(dataset, SplitTokens):
-            return self._chunks(dataset, options)
-        return super().get_batch_iterator(dataset, **options)
-
-    def _chunks(self, dataset, options):
         """Return the chunks of a split, in order; ``num_shards`` processes divide its streams.
 
         Options such as ``--required-batch-size-multiple`` have no effect: a batch has one row per
-        stream.
+        stream. The hub interface gives sentences instead of a split.
         """
+        if not isinstance(dataset, SplitTokens):
+            return super().get_batch_iterator(dataset, **options)
         for name, reason in FOREIGN_BATCHES.items():
             if options.get(name):
                 raise UserError(f"{flag(name)}: {reason}")
@@ -227,10 +218,9 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
             )
         return super().inference_step(generator, models, sample, prefix_tokens, constraints)
 
-    # -- training ----------------------------------------------------------------------------
+    # -- training --
 
     def build_model(self, args, from_checkpoint=False):
-        """Build the model."""
         model = super().build_model(args, from_checkpoint)
         if not hasattr(model, "bptt_features"):
             raise UserError(
@@ -241,7 +231,6 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         return model
 
     def build_criterion(self, args):
-        """Build the criterion."""
         criterion = super().build_criterion(args)
         if not getattr(criterion, "carries_state", False):
             raise UserError(
@@ -255,7 +244,6 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         self.lr_scales = []
 
     def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False):
-        """Run forward and backward for a chunk, continuing from the one before."""
         self.training_state.give(sample)
         self.lr_scales.append(sample["lr_scale"])
         result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
@@ -263,11 +251,10 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         return result
 
     def valid_step(self, sample, model, criterion):
-        """Return the loss of a chunk, continuing from the one before."""
         self.evaluation_state.give(sample)
         result = super().valid_step(sample, model, criterion)
         self.evaluation_state.take(sample)
-        self.evaluation_state.settle()
+        self.evaluation_state.settled = True
         return result
 
     def optimizer_step(self, optimizer, model, update_num):
@@ -277,9 +264,9 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         optimizer.step()
         optimizer.set_lr(lr)
         self.lr_scales = []
-        self.training_state.settle()
+        self.training_state.settled = True
 
-    # -- checkpoints -------------------------------------------------------------------------
+    # -- checkpoints --
 
     def before_save(self):
         """Collect the state of all processes; each process must call it."""
@@ -290,7 +277,6 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
             self.saved["state"] = gather_streams(carried.states[carried.position], streams.count)
 
     def get_checkpoint_dict(self):
-        """Return the state of this task for a checkpoint."""
         return {type(self).__name__: self.saved}
 
     def set_checkpoint_dict(self, saved):
@@ -303,5 +289,6 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
                 f"{saved['streams']}, or start again from epoch 1 with --reset-dataloader"
             )
         if "state" in saved:
-            state = streams_of(saved["state"], streams.rows)
-            self.training_state.states = {saved["position"]: state}
+            start, size = streams.rows.start, len(streams.rows)
+            own = map_tensors(lambda t: t.narrow(STREAMS, start, size).clone(), saved["state"])
+            self.training_state.states = {saved["position"]: own}

@@ -11,5 +11,4 @@ class NormalisedMosesTokenizer(MosesTokenizer):
     """Normalise punctuation before Moses' tokens, which `--tokenizer moses` leaves out."""
 
     def encode(self, x: str) -> str:
-        """Return the tokens of a sentence with spaces between them."""
         return normalise_and_tokenise(x, self.cfg.source_lang)

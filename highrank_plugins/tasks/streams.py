@@ -1,20 +1,26 @@
-"""Arrange a text as parallel streams, and choose the lengths of their chunks.
+"""Arrange a text as parallel streams in chunks, and carry the recurrent state between chunks.
 
 N tokens t_1 … t_N are predicted, each exactly once: t_1 from an end of sentence, every other one
 from the token before it. The S streams are consecutive runs of the text whose lengths differ by at
 most one token. Shorter ones end with padding, which is not predicted.
+
+A state is tensors in nested lists or tuples; each has the streams in its last dimension but one.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from fairseq.data import Dictionary, FairseqDataset
+from fairseq.distributed import utils as distributed
 from torch import Tensor
+from torch.nn.functional import pad
 
 from highrank_plugins.common.user_error import UserError
+
+STREAMS = -2  # dimension of a state that counts the streams
 
 
 class Chunk(NamedTuple):
@@ -105,7 +111,6 @@ class Streams(FairseqDataset):
         return self.length
 
     def __getitem__(self, chunk: Chunk) -> dict:
-        """Return a batch: tokens [rows, chunk.length]."""
         start, length, drawn = chunk
         source = self.source[:, start : start + length].contiguous()
         target = self.target[:, start : start + length].contiguous()
@@ -127,7 +132,6 @@ class Streams(FairseqDataset):
         }
 
     def collater(self, items: list[dict]) -> dict:
-        """Return the batch that `__getitem__` made."""
         (batch,) = items
         return batch
 
@@ -150,3 +154,73 @@ class ScoredStreams:
         for batch in self.batches:
             batch["net_input"]["carried"] = carried
             yield batch
+
+
+class CarriedState:
+    """Hold the states after the chunks of an update, and the one before these, by position.
+
+    They are kept because fairseq computes all chunks of an update again after an overflow, with
+    --amp even after the optimizer's step. They are removed when the streams continue.
+    """
+
+    def __init__(self) -> None:
+        self.states: dict[int, Any] = {}
+        self.settled = False  # the update is finished, unless its first chunk comes next
+
+    def give(self, batch: dict) -> None:
+        """Put the state into `batch["net_input"]["state"]`; None at the start of the streams."""
+        position = batch["position"]
+        if position == 0:
+            self.states = {}
+        elif self.settled and position == self.position:
+            self.states = {position: self.states[position]}
+        elif position not in self.states:
+            known = f"; known positions: {sorted(self.states)}" if self.states else ""
+            raise RuntimeError(
+                f"the recurrent state at position {position} of the streams is lost{known}. A "
+                "batch was skipped (out of memory?), or this run resumes with other data, "
+                "--bptt… or --seed, or from a checkpoint without a state: restart the epoch "
+                "with --reset-dataloader"
+            )
+        self.settled = False
+        device = batch["target"].device
+        state = self.states[position] if position else None
+        batch["net_input"]["state"] = map_tensors(lambda t: t.to(device), state)
+
+    def take(self, batch: dict) -> None:
+        """Keep `batch["next_state"]`, detached."""
+        position = batch["position"]
+        after = map_tensors(Tensor.detach, batch.pop("next_state"))
+        del batch["net_input"]["state"]
+        self.states[position + batch["target"].size(1)] = after
+
+    @property
+    def position(self) -> int:
+        """Return where the streams continue; 0 before the first chunk."""
+        return max(self.states, default=0)
+
+
+def map_tensors(function: Callable[[Tensor], Any], state: Any) -> Any:
+    """Apply `function` to each tensor of a nesting; None stays None."""
+    if state is None:
+        return None
+    if isinstance(state, Tensor):
+        return function(state)
+    return [map_tensors(function, part) for part in state]
+
+
+def gather_streams(state: Any, count: int) -> Any:
+    """Gather the state of all `count` streams, on the CPU. Every process must call it."""
+    if not torch.distributed.is_initialized():
+        return map_tensors(Tensor.cpu, state)
+    group = distributed.get_data_parallel_group()
+    shares = np.array_split(np.arange(count), distributed.get_world_size(group))
+
+    def gather(tensor: Tensor) -> Tensor:
+        own = pad(tensor, (0, 0, 0, len(shares[0]) - tensor.size(STREAMS)))  # all have one size
+        parts = [torch.empty_like(own) for _ in shares]
+        torch.distributed.all_gather(parts, own.contiguous(), group=group)
+        rows = zip(parts, map(len, shares), strict=True)
+        return torch.cat([part.narrow(STREAMS, 0, size) for part, size in rows], STREAMS).cpu()
+
+    return map_tensors(gather, state)

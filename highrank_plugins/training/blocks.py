@@ -148,18 +148,13 @@ PROGRAMS = {
 }
 
 
-_MEASURING = ("split", "output")
-
-
-def program_of(block: str) -> Program:
+def program_of(block: str) -> str:
     """Return the command of a key of `PROGRAMS` or of a measure; the latter imports torch."""
-    if block in PROGRAMS:
-        return PROGRAMS[block]
-    return Program(find_measure(block).command(block), _MEASURING)
+    return PROGRAMS[block].words if block in PROGRAMS else find_measure(block).command(block)
 
 
 def set_by_recipes(block: str) -> tuple[str, ...]:
     """Return the options that the block of a command or measure may not have."""
     if block in PROGRAMS:
         return PROGRAMS[block].set_by_recipes
-    return _MEASURING if block in measure_names() else ()
+    return ("split", "output") if block in measure_names() else ()

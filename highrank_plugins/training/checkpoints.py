@@ -25,22 +25,14 @@ _ANY = re.compile(r"checkpoint(?:\d+|_\d+_(\d+)|_last|_best|\.best_.+)\.pt")
 
 
 def last_checkpoints(directory: Path, count: int) -> list[Path]:
-    """Return the `count` checkpoints of `directory` with the most updates, in training order.
-
-    These are `checkpoint<epoch>.pt`, `checkpoint_<epoch>_<updates>.pt` and `checkpoint_last.pt`.
-    Several with the same number of updates, which are copies, count once.
-    """
+    """Return the `count` checkpoints with most updates, in training order; copies count once."""
     found = _found(directory, _IN_ORDER)
     _check_enough(directory, len(found), count, "of different updates")
     return [found[number] for number in sorted(found)[-count:]]
 
 
 def best_checkpoints(directory: Path, count: int) -> list[Path]:
-    """Return the `count` checkpoints with the best validation score, in training order.
-
-    The score is the one that fairseq stored with each (`--best-checkpoint-metric`, the loss by
-    default); checkpoints without a finite score do not count, nor do copies.
-    """
+    """Return the `count` checkpoints with the best finite validation score, in training order."""
     found = _found(directory, _ANY)
     scores = {
         number: float(score)
@@ -55,12 +47,12 @@ def best_checkpoints(directory: Path, count: int) -> list[Path]:
 
 
 def _found(directory: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
+    """Return checkpoints by their numbers of updates."""
     if not directory.is_dir():
         raise ValueError(f"{directory}: no such folder")
     found: dict[int, Path] = {}
     for path in sorted(directory.glob("*.pt")):  # sorts checkpoint_last.pt after numbered ones
-        match = pattern.fullmatch(path.name)
-        if match:
+        if match := pattern.fullmatch(path.name):
             last = ("optimizer_history", -1, "num_updates")
             found.setdefault(int(match[1] or read_checkpoint(path, *last)), path)
     return found
@@ -79,8 +71,7 @@ def average_checkpoints(paths: list[Path], output: Path) -> None:
     """Write the newest of `paths` (the last) with averaged weights, for inference and warm starts.
 
     Sums are float64, so the average of equal weights is these weights. Integer tensors come from
-    the newest checkpoint. Tied weights stay tied. The state of the optimizer is left out. Memory
-    holds the sum and one checkpoint at a time. All are read safely, and damaged files are refused.
+    the newest checkpoint. Tied weights stay tied. Memory holds the sum and one checkpoint.
     """
     highrank_plugins.register()
     import torch
@@ -119,10 +110,7 @@ def average_checkpoints(paths: list[Path], output: Path) -> None:
 
 
 def load_without_weights(path: Path) -> dict[str, Any]:
-    """Load a checkpoint without weights and optimizer state, as plain containers.
-
-    It is read as fairseq reads it, which refuses files that are damaged or could run code.
-    """
+    """Load a checkpoint as fairseq does, as plain containers, without weights and optimizer."""
     highrank_plugins.register()
     from fairseq.checkpoint_utils import load_checkpoint_to_cpu
     from omegaconf import OmegaConf
@@ -191,10 +179,7 @@ def mapped_model(path: Path) -> "dict[str, Tensor]":
 
 
 def best_checkpoint(directories: list[Path]) -> Path:
-    """Return `checkpoint_best.pt` of the training run with the best validation score.
-
-    A finetuning is chosen only if it improved on its first training run.
-    """
+    """Return `checkpoint_best.pt` of the first training run with the best validation score."""
     found = [directory / "checkpoint_best.pt" for directory in directories]
     scores = {path: float(read_checkpoint(path, "extra_state", "best")) for path in found}
     sign = common_sign(found)

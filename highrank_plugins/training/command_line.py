@@ -14,7 +14,7 @@ from highrank_plugins.common.files import write_text
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.measures import find_measure, measure_names
-from highrank_plugins.training.blocks import PROGRAMS, Program, program_of
+from highrank_plugins.training.blocks import PROGRAMS, program_of
 from highrank_plugins.training.configuration import Configuration
 
 # steps that are skipped if their block is empty
@@ -37,10 +37,7 @@ def words_of(options: Mapping[str, object]) -> list[str]:
 
 
 def user_dir(options: Mapping[str, object]) -> list[str]:
-    """Return the flag that makes fairseq load this package, with a short path where possible.
-
-    Options with a `user_dir` of their own need none, since that package imports this one.
-    """
+    """Return the flag that makes fairseq load this package, unless another one is given."""
     if "user_dir" in options:
         return []
     package = Path(highrank_plugins.__file__).parent
@@ -49,15 +46,12 @@ def user_dir(options: Mapping[str, object]) -> list[str]:
     return ["--user-dir", str(short)]
 
 
-def shell_line(program: Program, options: Mapping[str, object], extra: Sequence[str] = ()) -> str:
-    """Return the line for a shell, an option per row.
-
-    A recipe adds its own words at the end, such as the data directory and `--save-dir DIR`.
-    """
+def shell_line(program: str, options: Mapping[str, object], extra: Sequence[str] = ()) -> str:
+    """Return the line for a shell, an option per row, with a recipe's own words at the end."""
     own = arguments(options)
-    if program.words.startswith("fairseq"):  # last: an option before it may take several values
+    if program.startswith("fairseq"):  # last: an option before it may take several values
         own = sorted([*own, user_dir(options)], key=lambda row: "--user-dir" in row)
-    rows = [program.words.split(), *own, *by_option(extra)]
+    rows = [program.split(), *own, *by_option(extra)]
     return " \\\n    ".join(shlex.join(row) for row in rows if row)
 
 
@@ -75,8 +69,7 @@ class Launch(NamedTuple):
     """Describe the start of a training run by `highrank launch`.
 
     `words` are the user's, and replace `options`. `batch` has lines about the size of an update
-    that the options of the training run do not determine. A user runs the command on other nodes
-    `by_hand`.
+    that the options of the training run do not determine.
     """
 
     options: Mapping[str, Any]
@@ -88,10 +81,7 @@ class Launch(NamedTuple):
 def write_recipe_files(
     configuration: Configuration, folder: Path, launch: Launch | None, more: Mapping[str, Any]
 ) -> None:
-    """Write `settings.sh`, to be sourced, and `BLOCK.sh` with the command of each block.
-
-    Other files are kept. `more` are further variables of the shell, each a word or a list of words.
-    """
+    """Write `settings.sh`, to be sourced, and `BLOCK.sh` with the command of each block."""
     variables = {
         "measures": configuration.measures,
         "text_measures": [name for name in configuration.measures if find_measure(name).of_a_split],
@@ -124,10 +114,9 @@ def write_recipe_files(
             own = configuration.options(block)
             if launch is not None and block in ("train", "finetune"):
                 own = launched(own)
-            line = shell_line(program_of(block), own)
-            write_text(folder / f"{block}.sh", line)
+            write_text(folder / f"{block}.sh", shell_line(program_of(block), own))
     if launch is not None:
-        line = shell_line(PROGRAMS["launch"], launch.options, launch.words)
+        line = shell_line("highrank launch", launch.options, launch.words)
         write_text(folder / "launch.sh", line)
 
 
@@ -147,20 +136,18 @@ def launched(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if (name, value) != alone}
 
 
-def launch_defaults(configuration: Configuration) -> dict[str, Any]:
-    """Return the block launch; a run on streams keeps `train.batch_size` of them in all."""
-    streams = configuration.train.get("batch_size")
-    if configuration.train.get("task") != STREAMS or streams is None:
-        return configuration.launch
-    if configuration.finetune.get("batch_size", streams) != streams:
-        raise ConfigurationError(
-            f"finetune.batch_size: a finetuning run under a launcher has the {streams} "
-            "streams of train.batch_size; remove the option"
-        )
-    return {"effective_streams": streams, **configuration.launch}
+def launch_options(configuration: Configuration, words: Sequence[str]) -> dict[str, Any]:
+    """Return the block launch, without what the user's words replace.
 
-
-def unreplaced(options: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """Return the options that the user's words do not replace."""
+    A run on streams keeps `train.batch_size` of them in all.
+    """
+    options, streams = configuration.launch, configuration.train.get("batch_size")
+    if configuration.train.get("task") == STREAMS and streams is not None:
+        if configuration.finetune.get("batch_size", streams) != streams:
+            raise ConfigurationError(
+                f"finetune.batch_size: a finetuning run under a launcher has the {streams} "
+                "streams of train.batch_size; remove the option"
+            )
+        options = {"effective_streams": streams, **options}
     given = {word.partition("=")[0] for word in words}
     return {name: value for name, value in options.items() if flag(name) not in given}

@@ -7,23 +7,12 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 
-from highrank_plugins.common.blocks import (
-    BlockOptions,
-    ConfigurationError,
-    Tree,
-    explained_places,
-    override,
-    read_tree,
-)
+from highrank_plugins.common import blocks
+from highrank_plugins.common.blocks import BlockOptions, ConfigurationError, Tree, explained_places
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.data.pieces import PieceSettings
 from highrank_plugins.measures import measure_names
-from highrank_plugins.training.blocks import (
-    MODELS,
-    PROGRAMS,
-    AverageSettings,
-    set_by_recipes,
-)
+from highrank_plugins.training.blocks import MODELS, PROGRAMS, AverageSettings, set_by_recipes
 
 
 def _scalar(value: Any) -> Any:
@@ -71,9 +60,8 @@ Options = Annotated[dict[str, Scalar], Field(default_factory=dict)]
 class Configuration(BlockOptions):
     """Hold a training run and what follows it: a text of pieces has `data`, one of words `corpus`.
 
-    Blocks of `Options` hold options of their command in `PROGRAMS`, with underscores; `finetune`
-    only what differs from `train`. A step whose block is empty is left out. Further blocks are
-    named like a registered measure, which is taken even if its block is empty.
+    `finetune` has only what differs from `train`. A step whose block is empty is left out. Further
+    blocks are named like a registered measure, which is taken even if its block is empty.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -160,9 +148,9 @@ class Configuration(BlockOptions):
 
 def load_tree(path: Path, overrides: list[str]) -> Tree:
     """Load a file, its bases and overrides (`key=value` for `train`, or `block.key=value`)."""
-    tree = read_tree(path)
+    tree = blocks.read_tree(path)
     for assignment in overrides:
-        override(tree, assignment, default_block="train")
+        blocks.override(tree, assignment, default_block="train")
     return tree
 
 
@@ -218,14 +206,14 @@ def _other_names(tree: Tree) -> Iterator[str]:
 
 def _contradictions(tree: Tree) -> Iterator[str]:
     """Yield what later blocks say otherwise of the model or its text."""
-    blocks = {name: block for name, block in tree.values.items() if isinstance(block, dict)}
-    train = (_DEFAULTS if "data" in blocks else {}) | blocks.get("train", {})
+    given = {name: block for name, block in tree.values.items() if isinstance(block, dict)}
+    train = (_DEFAULTS if "data" in given else {}) | given.get("train", {})
     facts = {n: (v, f"train.{n} is {v!r}") for n, v in train.items() if n in _FACTS}
-    pieces = str(blocks.get("data", {}).get("algorithm", "sentencepiece"))
+    pieces = str(given.get("data", {}).get("algorithm", "sentencepiece"))
     text = {"bpe": None, "tokenizer": None} | _TEXT_OF_PIECES.get(pieces, {})
     joined = {n: (v, f"data.algorithm is {pieces!r}") for n, v in text.items()}
-    for block, options in blocks.items():
-        known = facts | (joined if block == "generate" and "data" in blocks else {})
+    for block, options in given.items():
+        known = facts | (joined if block == "generate" and "data" in given else {})
         for name in sorted(known.keys() & options.keys()):
             value, fact = known[name]
             if str(options[name]) != str(value):

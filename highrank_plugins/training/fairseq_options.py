@@ -11,7 +11,8 @@ from highrank_plugins.common.blocks import ConfigurationError, Tree
 from highrank_plugins.common.names import did_you_mean, flag, option_name
 from highrank_plugins.common.options import WrongNumbers
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.training.command_line import PROGRAMS, user_dir, words_of
+from highrank_plugins.training.blocks import PROGRAMS
+from highrank_plugins.training.command_line import user_dir, words_of
 from highrank_plugins.training.configuration import Configuration
 
 
@@ -43,14 +44,14 @@ def check_command(words: Sequence[str]) -> None:
 
 def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
     """Return what is wrong with each invalid option, by name."""
-    parser = _parser(tool)
-    from fairseq.options import parse_args_and_arch  # now with our checks
+    highrank_plugins.register()
+    from fairseq import options as fairseq  # now with our checks
 
-    given = words_of(options)
+    parser = getattr(fairseq, PARSERS[tool])()
+    parser.error = _reject
+    words = ["data", *user_dir(options), *words_of(options)]
     try:
-        args, left = parse_args_and_arch(
-            parser, ["data", *user_dir(options), *given], parse_known=True
-        )
+        args, left = fairseq.parse_args_and_arch(parser, words, parse_known=True)
         _check_head(args)
     except _Rejected as rejection:
         return _explain(parser, str(rejection), options)
@@ -90,6 +91,10 @@ class _Rejected(Exception):
     """Carry argparse's message, instead of ending the process."""
 
 
+def _reject(message: str) -> NoReturn:
+    raise _Rejected(message)
+
+
 # name of the function of fairseq.options that makes the parser
 PARSERS = {
     "train": "get_training_parser",
@@ -97,18 +102,6 @@ PARSERS = {
     "generate": "get_generation_parser",
     "evaluate": "get_eval_lm_parser",
 }
-
-
-def _parser(tool: str) -> Any:
-    highrank_plugins.register()
-    from fairseq import options
-
-    def reject(message: str) -> NoReturn:
-        raise _Rejected(message)
-
-    parser = getattr(options, PARSERS[tool])()
-    parser.error = reject
-    return parser
 
 
 def _explain(parser: Any, message: str, options: Mapping[str, object]) -> dict[str, str]:

@@ -31,22 +31,18 @@ _REFUSED = {
 
 def check_command(command: Sequence[str], processes: int) -> None:
     """Refuse a command that cannot be spread over processes."""
-    check_program(command, PROGRAM)
-    names = {word.partition("=")[0] for word in command}
-    for name in sorted(names & _REFUSED.keys()):
-        raise ValueError(f"{name}: {_REFUSED[name]}; remove it")
-    if processes > 1 and "--sampling" in names:
+    check_program(command, PROGRAM, _REFUSED)
+    if processes > 1 and "--sampling" in command:
         raise ValueError(
             "--sampling draws other hypotheses with several processes; use one process"
         )
 
 
 def generate(command: Sequence[str], processes: int) -> list[bytes]:
-    """Return fairseq-generate's lines about each sentence, sorted by its number.
+    """Return fairseq-generate's lines about each sentence, sorted by its number, without the BLEU.
 
-    Processes get whole batches, so each batch is computed as by one process. With GPUs, process i
-    uses GPU i; with fewer GPUs they share. Without GPUs the CPU's cores are divided. The line with
-    BLEU is left out: it would count one process's sentences only.
+    Processes get whole batches, so each batch is computed as by one process. They share the GPUs,
+    or the CPU's cores.
     """
     check_command(command, processes)
     refuse_missing(command)
@@ -63,29 +59,27 @@ def _run(command: Sequence[str], shares: list[Path]) -> None:
     """Write a share of the output into each file, and a log beside it."""
     beside = Path(sys.executable).with_name(PROGRAM)
     program = str(beside) if beside.exists() else shutil.which(PROGRAM) or PROGRAM
-    environments, count = _environments(len(shares)), str(len(shares))
-    running = {}
+    environments, count, running = _environments(len(shares)), str(len(shares)), []
     for index, share in enumerate(shares):
         place = ["--distributed-world-size", count, "--distributed-rank", str(index)]
         with share.open("wb") as out, share.with_suffix(".log").open("wb") as log:
-            running[index] = subprocess.Popen(
+            running.append(subprocess.Popen(
                 [program, *command[1:], *place], stdout=out, stderr=None if index == 0 else log,
                 env=os.environ | environments[index], preexec_fn=end_with_parent,
-            )  # fmt: skip
-    waiting = dict(running)
+            ))  # fmt: skip
     try:
-        while waiting:
-            for index, process in list(waiting.items()):
-                if process.poll() is not None:
-                    del waiting[index]
+        is_running = True
+        while is_running:
+            time.sleep(0.05)
+            is_running = any([process.poll() is None for process in running])
+            for index, process in enumerate(running):
                 if code := process.returncode:
                     log_text = shares[index].with_suffix(".log").read_text(errors="replace")
                     last = log_text.strip().splitlines()[-3:]
                     failed = f"{PROGRAM} {index} of {count} failed: exit {code}"
                     raise ValueError("\n".join([failed, *last]))
-            time.sleep(0.05)
     finally:
-        for process in running.values():
+        for process in running:
             process.kill()
             process.wait()
 

@@ -45,17 +45,15 @@ _FREE = {
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Hold what a model costs.
+    """Hold what a model costs; tied parameters count once.
 
-    Tied parameters count once. `compute` is floating-point operations of the matrix products for
-    one token, forwards, without attention's products of positions, which depend on the length.
-    `options` are the sizes that may be changed; the numbers of attention `heads` divide widths.
+    `compute` is floating-point operations of the matrix products for one token, forwards, without
+    attention's products of positions. `options` are those with whole numbers.
     """
 
     parameters: int
     compute: int
     options: dict[str, int]
-    heads: Sequence[int]
 
     def of(self, by: By) -> int:
         """Return parameters or compute."""
@@ -77,14 +75,9 @@ def free_options(options: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[st
 def measure(options: Mapping[str, Any], data: Path | str) -> ModelSize:
     """Return the cost of the model of these fairseq-train options."""
     args, model = _built(options, data)
-    names = [name for group in free_options(options) for name in group]
-    sizes = {name: value for name in names if isinstance(value := getattr(args, name, None), int)}
-    heads = [
-        value
-        for name, value in vars(args).items()
-        if name.endswith("attention_heads") and isinstance(value, int)
-    ]
-    return ModelSize(_parameters(model), _compute(model), sizes, heads)
+    free_options(options)  # refuses a trunk whose products and sizes are unknown
+    numbers = {name: value for name, value in vars(args).items() if type(value) is int}
+    return ModelSize(_parameters(model), _compute(model), numbers)
 
 
 def _built(options: Mapping[str, Any], data: Path | str) -> tuple[Namespace, Any]:
@@ -144,10 +137,7 @@ def matrix_products(layer: Any, tokens: int, width: int) -> list[tuple[int, int,
 
 
 def check_space(options: Mapping[str, object], data: str, folder: Path) -> None:
-    """Check that future checkpoints fit on the disk: all of them, or at least the next one.
-
-    The model is built in a separate process, whose memory is free again when training starts.
-    """
+    """Check that future checkpoints fit on the disk: all of them, or at least the next one."""
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
         needed = still_needed(pool.submit(training_space, options, data).result(), folder)
     require_space(folder, needed)
@@ -166,8 +156,7 @@ def still_needed(space: int, folder: Path) -> int:
 def training_space(options: Mapping[str, object], data: Path | str) -> int:
     """Return the bytes of all checkpoints that exist at once; fewer if Adam is not the optimizer.
 
-    Where all checkpoints are kept, only one is counted, since their number is unknown. Others are
-    the best, the last, and a new one.
+    Where all are kept, one is counted. Others are the best, the last, and a new one.
     """
     args, model = _built(options, data)
     of_epochs = 0 if args.no_epoch_checkpoints else max(1, args.keep_last_epochs)
@@ -210,9 +199,8 @@ def solve(
 ) -> Match:
     """Return sizes at which one model costs as much as another.
 
-    Widths change in proportion, by `step`. Where a step of them is too much, the other sizes, such
-    as the units of the LSTMs below the last, fill up the rest. `free` options replace those
-    of the architecture. Sizes are multiples of `step`, and of the number of attention heads.
+    They are multiples of `step` and of the numbers of heads. Widths change in proportion. Where a
+    step of them is too much, other sizes fill up the rest.
     """
     target = measure(reference, data)
     start = measure(options, data)
@@ -223,17 +211,16 @@ def solve(
         if not same:
             raise ValueError(f"the two models share no size among {', '.join([*widths, *fill])}")
         return Match(same, measure({**options, **same}, data), target)
-    values = {name: _size(name, options, start) for name in [*widths, *fill]}
-    step = math.lcm(step, *start.heads)
+    values = {name: _size(name, start) for name in [*widths, *fill]}
+    heads = [n for name, n in start.options.items() if name.endswith("attention_heads")]
+    step = math.lcm(step, *heads)
     found: list[Match] = []
 
     def excess(sizes: Mapping[str, int]) -> int:
         return measure({**options, **sizes}, data).of(by) - target.of(by)
 
-    for names, steps in ((widths, (step,)), (fill, (step, 1))):
-        for multiple in steps:
-            if not names:
-                continue
+    for names, multiple in ((widths, step), (fill, step), (fill, 1)):
+        if names:
             values |= _closest(values, names, multiple, excess)
             size = measure({**options, **values}, data)
             found.append(Match(dict(values), size, target))
@@ -246,14 +233,11 @@ def solve(
     )
 
 
-def _size(name: str, options: Mapping[str, Any], start: ModelSize) -> int:
-    value = start.options.get(name, options.get(name))
-    if not isinstance(value, int) or isinstance(value, bool):
-        known = {**start.options, **options}
-        raise ValueError(
-            f"--free {name}: not a whole number in block train{did_you_mean(name, known)}"
-        )
-    return value
+def _size(name: str, start: ModelSize) -> int:
+    if name not in start.options:
+        near = did_you_mean(name, start.options)
+        raise ValueError(f"--free {name}: not a whole number in block train{near}")
+    return start.options[name]
 
 
 def _closest(

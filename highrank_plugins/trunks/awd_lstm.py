@@ -132,14 +132,9 @@ class AWDLSTM(nn.Module):
     ) -> None:
         super().__init__()
         last = embed_dim if last_hidden_size is None else last_hidden_size
-        sizes = {
-            "num_words": num_words,
-            "embed_dim": embed_dim,
-            "hidden_size": hidden_size,
-            "layers": layers,
-            "last_hidden_size": last,
-        }
-        for name, size in sizes.items():
+        names = "num_words", "embed_dim", "hidden_size", "layers", "last_hidden_size"
+        sizes = num_words, embed_dim, hidden_size, layers, last
+        for name, size in zip(names, sizes, strict=True):
             if size < 1:
                 raise ValueError(f"{name} must be at least 1, got {size}")
         self.rates = Rates(**rates)
@@ -184,9 +179,6 @@ class AWDLSTM(nn.Module):
             raw, new = lstm(raw, layer_state, rates.wdrop)
             after.append(new)
         return TrunkOutput(locked_dropout(raw, rates.dropout), after, raw)
-
-    def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in vars(self.rates).items() if value)
 
 
 def locked_dropout(x: Tensor, p: float) -> Tensor:

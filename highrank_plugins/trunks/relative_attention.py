@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -65,9 +64,13 @@ class RelativeAttention(nn.Module):
         queries, keys = q.size(-2), k.size(-2)
         if queries > keys:
             raise ValueError(f"expected at most as many queries as keys, got {queries} and {keys}")
-        distances = Distances.between(queries, keys, self.clip)
+        # distances 1 − S, …, T: T does not occur, but rows of S + T columns can be skewed. The
+        # first `left` are clipped to the first of the table's `rows`, the last `right` to the last
+        back, ahead = min(keys - 1, self.clip), min(queries, self.clip)
+        left, right = keys - 1 - back, queries - ahead
+        rows = slice(self.clip - back, self.clip + ahead + 1)
         q = q * q.size(-1) ** -0.5
-        by_distance = distances.spread(q @ self.key_table[distances.rows].mT)
+        by_distance = spread(q @ self.key_table[rows].mT, left, right)
         logits = q @ k.mT + to_keys(by_distance, keys)
         if mask is not None:
             logits = logits + mask
@@ -75,44 +78,24 @@ class RelativeAttention(nn.Module):
         kept = weights.to(v.dtype)
         if dropout is not None:
             kept = dropout(kept)
-        of_rows = distances.gather(to_distances(kept))
-        return kept @ v + of_rows @ self.value_table[distances.rows], weights
-
-    def extra_repr(self) -> str:
-        return f"clip={self.clip}"
+        of_rows = gather(to_distances(kept), left, right)
+        return kept @ v + of_rows @ self.value_table[rows], weights
 
 
-class Distances(NamedTuple):
-    """Hold the distances 1 − S, …, T between T queries and S keys, and their rows of a table.
+def spread(x: Tensor, left: int, right: int) -> Tensor:
+    """Turn [..., rows] into [..., S + T]: each distance has the value of its row."""
+    # not index_select, whose gradient a GPU sums in arbitrary order
+    first, last = x[..., :1], x[..., -1:]
+    parts = first.expand(*x.shape[:-1], left), x, last.expand(*x.shape[:-1], right)
+    return torch.cat(parts, -1)
 
-    T itself does not occur; with it, rows of S + T columns can be skewed (see `to_keys`). The first
-    `left` distances are clipped to the first of `rows`, the last `right` to the last.
-    """
 
-    rows: slice
-    left: int
-    right: int
-
-    @classmethod
-    def between(cls, queries: int, keys: int, clip: int) -> Distances:
-        """Return the distances of the last `queries` of `keys` positions."""
-        back, ahead = min(keys - 1, clip), min(queries, clip)
-        rows = slice(clip - back, clip + ahead + 1)
-        return cls(rows, left=keys - 1 - back, right=queries - ahead)
-
-    def spread(self, x: Tensor) -> Tensor:
-        """Turn [..., rows] into [..., S + T]: each distance has the value of its row."""
-        # not index_select, whose gradient a GPU sums in arbitrary order
-        first = x[..., :1].expand(*x.shape[:-1], self.left)
-        last = x[..., -1:].expand(*x.shape[:-1], self.right)
-        return torch.cat((first, x, last), -1)
-
-    def gather(self, x: Tensor) -> Tensor:
-        """Turn [..., S + T] into [..., rows]: each row has the sum over its distances."""
-        start, end = self.left + 1, x.size(-1) - self.right - 1
-        first = x[..., :start].sum(-1, keepdim=True)
-        last = x[..., end:].sum(-1, keepdim=True)
-        return torch.cat((first, x[..., start:end], last), -1)
+def gather(x: Tensor, left: int, right: int) -> Tensor:
+    """Turn [..., S + T] into [..., rows]: each row has the sum over its distances."""
+    start, end = left + 1, x.size(-1) - right - 1
+    first = x[..., :start].sum(-1, keepdim=True)
+    last = x[..., end:].sum(-1, keepdim=True)
+    return torch.cat((first, x[..., start:end], last), -1)
 
 
 def to_keys(x: Tensor, keys: int) -> Tensor:

@@ -18,12 +18,8 @@ ONES = (
 NUMBERS: list[Words] = [(pair.split()[0], pair.split()[1]) for pair in ONES.split(",")]
 NUMBERS += [("twenty", "zwanzig")]
 NUMBERS += [(f"twenty {english}", f"{german} und zwanzig") for english, german in NUMBERS[:9]]
-THINGS = [
-    ("train", "der Zug"),
-    ("bus", "der Bus"),
-    ("ferry", "die Fähre"),
-    ("plane", "das Flugzeug"),
-]
+ENGLISH, GERMAN = "train bus ferry plane", "der Zug,der Bus,die Fähre,das Flugzeug"
+THINGS = [*zip(ENGLISH.split(), GERMAN.split(","), strict=True)]
 PLACES = "Bremen Berlin Kiel Bonn Ulm Jena Halle Trier Basel Wien Graz Linz".split()
 DAYS = [("in the morning", "am Morgen"), ("at noon", "am Mittag"), ("at night", "in der Nacht")]
 RELATIONS = [("past", "nach"), ("to", "vor")]

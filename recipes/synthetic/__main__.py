@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from highrank_plugins.cli import as_command, make_group
+from highrank_plugins.cli import as_command, make_group, user_errors
 from highrank_plugins.cli.options import (
     Number,
     UserDir,
@@ -22,7 +22,6 @@ from highrank_plugins.cli.options import (
     numbers,
     option_problems,
     report,
-    user_errors,
 )
 from highrank_plugins.common.blocks import ConfigurationError, read_tree
 from highrank_plugins.common.files import write_json
@@ -127,10 +126,7 @@ def dirichlet(
                 title,
                 ({"dim": "d", "classes": "M", "alpha": "α"}[name], label),
             )
-            for y, label in (
-                ("mode_match", "share of matched modes"),
-                ("mean_kl", "mean KL, nats"),
-            )
+            for y, label in (("mode_match", "share of matched modes"), ("mean_kl", "mean KL, nats"))
         ]
     if plot is not None:
         plots.draw(plot, *figures)
@@ -148,25 +144,18 @@ def _values(option: str, text: str, kind: Callable[[str], Number], least: float)
 
 def _take_defaults(context: typer.Context, file: Path | None) -> Path | None:
     """Make the options in a YAML file the defaults of the command."""
-    with user_errors():
-        return _defaults_of(context, file)
-
-
-def _defaults_of(context: typer.Context, file: Path | None) -> Path | None:
     if file is None:
         return None
-
-    tree = read_tree(file)
-    if "conf" in tree.values:
-        raise ConfigurationError(f"{tree.place(('conf',))}: conf: write `base: FILE` to inherit")
-    program = context.info_name
-    problems = [
-        f"{tree.place((name,))}: {name}: {problem}"
-        for name, problem in option_problems(context.command, program, tree.values)
-    ]
-    if problems:
-        raise ConfigurationError("\n".join(problems))
-    context.default_map = tree.values
+    with user_errors():
+        tree = read_tree(file)
+        if "conf" in tree.values:
+            place = tree.place(("conf",))
+            raise ConfigurationError(f"{place}: conf: write `base: FILE` to inherit")
+        found = option_problems(context.command, context.info_name, tree.values)
+        problems = [f"{tree.place((name,))}: {name}: {problem}" for name, problem in found]
+        if problems:
+            raise ConfigurationError("\n".join(problems))
+        context.default_map = tree.values
     return file
 
 

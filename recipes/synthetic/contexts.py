@@ -56,14 +56,7 @@ def continuations(
     top: int = 5,
     split: str | None = None,
 ) -> list[Continuation]:
-    """Continue each context by a language model of any kind.
-
-    Args:
-        contexts: words, the last of which is predicted; `<eos>` ends a line.
-        top: how many of the most probable words are named.
-        split: text of the contexts, along which the state is carried to them, as in the papers;
-            None: each context begins a text.
-    """
+    """Continue each context by a language model of any kind."""
     loaded = load_model(checkpoint, data)
     if not isinstance(loaded.model, FairseqLanguageModel):
         raise ValueError(f"{checkpoint} is not a language model")

@@ -71,21 +71,9 @@ def dirichlet_targets(settings: DirichletSettings) -> Tensor:
 
 
 def dirichlet_experiment(
-    heads: Mapping[str, Mapping[str, Any]],
-    settings: DirichletSettings | None = None,
-    progress: Progress = silent,
+    heads: Mapping[str, Mapping[str, Any]], settings: DirichletSettings, progress: Progress
 ) -> dict[str, DirichletFit]:
-    """Fit each head to the same targets.
-
-    Args:
-        heads: label → options of `build_head` with its `name`, e.g.
-            {"plif": {"name": "softmax", "pointwise": "plif"}, "mos": {"name": "mos"}}; sizes are
-            those of the settings.
-        progress: receives the steps of each head, by label.
-    Returns:
-        label → fit.
-    """
-    settings = settings or DirichletSettings()
+    """Fit each head to the same targets; `heads` has options of `build_head` by label."""
     targets = dirichlet_targets(settings)
     fitted = fit_heads(heads, targets, settings, settings.batch, progress)
     return {label: measure_fit(head, contexts, targets) for label, head, contexts in fitted}
@@ -99,25 +87,13 @@ def fit_heads(
     progress: Progress,
     weight: Callable[[], nn.Parameter] | None = None,
 ) -> Iterator[tuple[str, Head, Tensor]]:
-    """Build each head from the same seed, fit it to the targets, and yield it with its contexts.
-
-    Args:
-        heads, progress: see `dirichlet_experiment`.
-        batch: targets per step.
-        weight: draws the vocabulary matrix after the seed is set; None: the head draws it.
-    """
+    """Build each head from the same seed, fit it to the targets, and yield it with its contexts."""
     for label, options in heads.items():
         torch.manual_seed(settings.seed)
         drawn = None if weight is None else weight()
         sizes = {"num_classes": settings.classes, "feature_dim": settings.dim}
         head = build_head(**{**sizes, **options}, weight=drawn)
         yield label, head, fit_contexts(head, targets, settings, batch, progress, label)
-
-
-def fit_targets(head: Head, targets: Tensor, settings: DirichletSettings) -> DirichletFit:
-    """Fit contexts by `fit_contexts` and return their `measure_fit`."""
-    contexts = fit_contexts(head, targets, settings, settings.batch)
-    return measure_fit(head, contexts, targets)
 
 
 def fit_contexts(
@@ -128,19 +104,7 @@ def fit_contexts(
     progress: Progress = silent,
     label: str = "",
 ) -> Tensor:
-    """Train the head and one free context vector per target; change the head in place.
-
-    Args:
-        head: any, freshly built; batches come from torch's default generator.
-        targets: P* [N, M].
-        settings: steps and lr are read.
-        batch: targets per step.
-        progress: receives the steps, under the name `label`.
-    Returns:
-        the contexts [N, F]; the head is in evaluation mode.
-    Raises:
-        ValueError: sizes that do not fit, or a loss that is not finite.
-    """
+    """Train the head and one free context vector per target; change the head in place."""
     if targets.dim() != 2 or targets.size(1) != head.num_classes:
         raise ValueError(f"targets: expected [N, {head.num_classes}], got {tuple(targets.shape)}")
     contexts = nn.Parameter(torch.randn(len(targets), head.feature_dim))
@@ -196,11 +160,7 @@ class MultimodeFit:
 
 
 def multimode_targets(settings: MultimodeSettings) -> Tensor:
-    """Return distributions [N, M] with 1 / modes at the right words of each context.
-
-    Raises:
-        ValueError: modes outside [1, classes).
-    """
+    """Return distributions [N, M] with 1 / modes at the right words of each context."""
     if not 1 <= settings.modes < settings.classes:
         raise ValueError(
             f"--modes {settings.modes}: must lie in [1, {settings.classes}), the number of classes"
@@ -212,14 +172,9 @@ def multimode_targets(settings: MultimodeSettings) -> Tensor:
 
 
 def multimode_experiment(
-    heads: dict[str, dict[str, Any]], settings: MultimodeSettings, progress: Progress = silent
+    heads: dict[str, dict[str, Any]], settings: MultimodeSettings, progress: Progress
 ) -> dict[str, MultimodeFit]:
-    """Fit each head to the same contexts, whose vectors are free.
-
-    Args:
-        heads: label → options of `build_head` with its `name`; see `heads_named`.
-        progress: receives the steps of each head, by label.
-    """
+    """Fit each head to the same contexts, whose vectors are free."""
     targets = multimode_targets(settings)
 
     def words() -> nn.Parameter:
@@ -241,13 +196,7 @@ def _measure(head: Any, contexts: Tensor, targets: Tensor, modes: int) -> Multim
 
 
 def heads_named(names: Sequence[str], components: int | None) -> dict[str, dict[str, Any]]:
-    """Return options of `build_head` for "mos", "plif" (on a softmax) or "mos+plif".
-
-    Args:
-        components: of mixtures; None: the head's own default.
-    Raises:
-        ValueError: an unknown name.
-    """
+    """Return options of `build_head` for "mos", "plif" (on a softmax) or "mos+plif"."""
     return {name: _options(name, components) for name in names}
 
 

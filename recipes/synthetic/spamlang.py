@@ -87,14 +87,9 @@ class SymbolTrunk(nn.Module):
         super().__init__()
         self.symbols = nn.Embedding(classes, dim)
         self.positions = nn.Parameter(0.02 * torch.randn(length, dim))
-        self.layer = nn.TransformerEncoderLayer(
-            dim,
-            math.gcd(dim, max(1, dim // 16)),
-            4 * dim,
-            dropout=0.0,
-            batch_first=True,
-            norm_first=True,
-        )
+        options = {"dropout": 0.0, "batch_first": True, "norm_first": True}
+        heads = math.gcd(dim, max(1, dim // 16))
+        self.layer = nn.TransformerEncoderLayer(dim, heads, 4 * dim, **options)
         self.norm = nn.LayerNorm(dim)
         mask = nn.Transformer.generate_square_subsequent_mask(length)
         self.register_buffer("mask", mask, persistent=False)
@@ -125,9 +120,6 @@ def with_low_rank_gradient(features: Tensor, weight: Tensor, rank: int) -> Tenso
 
     A gradient G of the logits reaches features as G W. With the projector P onto the r largest left
     singular vectors of W it is (G P) W, which is (G W) V Vᵀ for the right ones, V.
-
-    Args:
-        features: [..., F]. weight: W [M, F].
     """
     with torch.no_grad():
         _, vectors = torch.linalg.eigh(weight.T @ weight)  # eigenvalues ascend
@@ -140,9 +132,6 @@ def retention_at_features(head: Head, features: Tensor, target: Tensor) -> float
     G holds the gradients of a token's K logit vectors z in one row, and Q projects it onto the
     column space of ∂z/∂features, which has F dimensions. Contexts have K d ones, so that this is
     at most the retention at the contexts. It is exact in float64 and holds K M F numbers a token.
-
-    Args:
-        features: [n, F]. target: int64 [n].
     """
     tensors = {name: tensor.detach() for name, tensor in head.tensors().items()}
     kept = whole = 0.0
@@ -159,13 +148,7 @@ def retention_at_features(head: Head, features: Tensor, target: Tensor) -> float
 
 
 def spamlang(options: dict[str, Any], settings: SpamLangSettings) -> SpamLangRun:
-    """Train a layer on a small trunk until 99 % of its predictions are right.
-
-    Args:
-        options: of `build_head`, with its `name`; see `heads_named`.
-    Raises:
-        ValueError: a rank that the control cannot have, or a control whose layer is not a softmax.
-    """
+    """Train a layer on a small trunk until 99 % of its predictions are right."""
     torch.manual_seed(settings.seed)
     trunk = SymbolTrunk(settings.classes, settings.dim, settings.length)
     head = build_head(**options, num_classes=settings.classes, feature_dim=settings.dim)
@@ -238,11 +221,7 @@ def _evaluate(trunk: SymbolTrunk, head: Head, text: Tensor, sought: float) -> tu
 def retentions(
     trunk: SymbolTrunk, head: Head, text: Tensor, rank: int | None = None
 ) -> tuple[float, float]:
-    """Return the retention at the contexts and at the features, over `MEASURED` tokens.
-
-    Args:
-        rank: of the control; it passes the last columns of the basis, those of the largest values.
-    """
+    """Return the retention at the contexts and at the features, over `MEASURED` tokens."""
     with torch.no_grad():
         features = trunk(text[:MEASURED])[:, -1]
     target = text[:MEASURED, -1]

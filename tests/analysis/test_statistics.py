@@ -10,40 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
 
-from highrank_plugins.analysis.statistics import (
-    PlannedTest,
-    Summary,
-    confidence_interval,
-    hedges_g,
-    holm,
-    paired_bleu,
-    pearson,
-    power,
-    ranking,
-    seeds_needed,
-    smallest_effect,
-    student_t,
-    summarise,
-    welch_t,
-)
+from highrank_plugins.analysis import statistics as stats
 
 A, B = [3.0, 5.0, 4.0], [7.0, 9.0, 6.0, 10.0]
 
 
-def test_student_t_equals_the_value_computed_by_hand():
-    # variances 1 and 10/3, pooled (2 · 1 + 3 · 10/3) / 5 = 12/5
-    expected = (4 - 8) / math.sqrt(12 / 5 * (1 / 3 + 1 / 4))
-    assert student_t(A, B).statistic == pytest.approx(expected, rel=1e-12)
-    assert student_t(B, A).statistic == pytest.approx(-expected, rel=1e-12)
-    assert student_t(A, B).p_value == pytest.approx(student_t(B, A).p_value)
-
-
-@pytest.mark.parametrize(("test", "equal"), [(student_t, True), (welch_t, False)])
+@pytest.mark.parametrize(("test", "equal"), [(stats.student_t, True), (stats.welch_t, False)])
 def test_runs_and_their_summaries_agree_with_scipy(test, equal):
     from scipy.stats import ttest_ind
 
     expected = ttest_ind(A, B, equal_var=equal)
-    for a, b in ((A, B), (summarise(A), summarise(B)), (tuple(A), summarise(B))):
+    for a, b in ((A, B), (stats.summarise(A), stats.summarise(B)), (tuple(A), stats.summarise(B))):
         assert test(a, b) == pytest.approx(tuple(expected), rel=1e-12)
 
 
@@ -52,19 +29,21 @@ def test_confidence_intervals_equal_scipys(equal):
     from scipy.stats import ttest_ind
 
     want = ttest_ind(A, B, equal_var=equal).confidence_interval(0.95)
-    assert confidence_interval(A, B, equal) == pytest.approx((want.low, want.high))
+    assert stats.confidence_interval(A, B, equal) == pytest.approx((want.low, want.high))
 
 
 def test_hedges_g_is_the_difference_in_corrected_deviations():
-    assert hedges_g(Summary(10, 2, 5), Summary(8, 2, 5)) == pytest.approx(1 - 3 / 31)
+    assert stats.hedges_g(stats.Summary(10, 2, 5), stats.Summary(8, 2, 5)) == pytest.approx(
+        1 - 3 / 31
+    )
 
 
 def test_holm_equals_values_computed_by_hand():
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
-    assert holm([0.5, 0.9]) == [1.0, 1.0]
-    assert holm([0.2]) == [0.2]
-    assert holm([]) == []
+    assert stats.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert stats.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert stats.holm([0.5, 0.9]) == [1.0, 1.0]
+    assert stats.holm([0.2]) == [0.2]
+    assert stats.holm([]) == []
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.001, 0.5))
@@ -74,14 +53,14 @@ def test_holm_rejects_what_stepping_down_rejects(p_values, level):
         if p_values[index] * (len(p_values) - before) > level:
             break
         rejected.add(index)
-    assert {i for i, p in enumerate(holm(p_values)) if p <= level} == rejected
+    assert {i for i, p in enumerate(stats.holm(p_values)) if p <= level} == rejected
 
 
 @pytest.mark.parametrize("name", ["student", "welch"])
 def test_a_sequential_test_errs_in_a_twentieth_of_studies_over_all_looks(name):
     from scipy.stats import ttest_ind
 
-    test = PlannedTest(name, (3, 10))
+    test = stats.PlannedTest(name, (3, 10))
     a, b = np.random.default_rng(9).normal(size=(2, 10_000, 10))
     looks = [
         ttest_ind(a[:, :n], b[:, :n], axis=1, equal_var=name == "student").pvalue
@@ -91,14 +70,14 @@ def test_a_sequential_test_errs_in_a_twentieth_of_studies_over_all_looks(name):
     assert np.mean(least < 0.05) > 0.14  # what a test of a fixed plan would do
     for alpha in (0.05, 0.01):
         assert np.mean(least < test.level(alpha)) == pytest.approx(alpha, rel=0.2)
-    some = [Summary(*one) for one in ((0.0, 1.0, 5), (1.6, 0.8, 5), (9.0, 1.0, 5))]
+    some = [stats.Summary(*one) for one in ((0.0, 1.0, 5), (1.6, 0.8, 5), (9.0, 1.0, 5))]
     for other in some[1:]:
-        plain, found = PlannedTest(name)(some[0], other).p_value, test(some[0], other).p_value
+        plain, found = stats.PlannedTest(name)(some[0], other).p_value, test(some[0], other).p_value
         share = np.mean(least <= plain)
         assert plain < found <= 8 * plain
         assert found == pytest.approx(share, rel=0.2) or share < 0.001
-    assert test(some[0], some[1]).p_value > 0.05 > PlannedTest(name)(some[0], some[1]).p_value
-    assert PlannedTest(name, (3, 3))(*some[:2]) == PlannedTest(name)(*some[:2])
+    assert test(some[0], some[1]).p_value > 0.05 > stats.PlannedTest(name)(some[0], some[1]).p_value
+    assert stats.PlannedTest(name, (3, 3))(*some[:2]) == stats.PlannedTest(name)(*some[:2])
 
 
 CHAIN = [(5.0, 0.5, 4), (2.0, 0.5, 4), (3.5, 2.0, 4), (9.0, 0.5, 4)]  # 3.5 is told from 9 alone
@@ -110,17 +89,17 @@ CHAIN = [(5.0, 0.5, 4), (2.0, 0.5, 4), (3.5, 2.0, 4), (9.0, 0.5, 4)]  # 3.5 is t
      (-1, [1, 2, 0, 3], [(2, 3), (1, 2), (1, 3), (4, 4)])],
 )  # fmt: skip
 def test_places_count_the_systems_that_are_told_apart(better, order, ranges):
-    found = ranking([Summary(*one) for one in CHAIN], better, 0.05, student_t)
+    found = stats.ranking([stats.Summary(*one) for one in CHAIN], better, 0.05, stats.student_t)
     assert (found.order, found.ranges) == (order, ranges)
     assert found.lines == ([1] if better > 0 else [3])  # 5 is told from 2, but not both from 3.5
 
 
 def test_pairs_are_adjusted_together_and_constant_scores_are_not_told_apart():
-    a, b, c = Summary(1, 0.1, 3), Summary(1.3, 0.1, 3), Summary(1.15, 0.1, 3)
-    assert student_t(a, b).p_value == pytest.approx(0.0213, abs=1e-3)
-    assert ranking([a, b], 1, 0.05, student_t).lines == [1]
-    assert ranking([a, b, c], 1, 0.05, student_t) == ([1, 2, 0], [(1, 3)] * 3, [])
-    assert ranking([[2.0, 2.0], [3.0, 3.0]], 1, 0.05, student_t).ranges == [(1, 2)] * 2
+    a, b, c = stats.Summary(1, 0.1, 3), stats.Summary(1.3, 0.1, 3), stats.Summary(1.15, 0.1, 3)
+    assert stats.student_t(a, b).p_value == pytest.approx(0.0213, abs=1e-3)
+    assert stats.ranking([a, b], 1, 0.05, stats.student_t).lines == [1]
+    assert stats.ranking([a, b, c], 1, 0.05, stats.student_t) == ([1, 2, 0], [(1, 3)] * 3, [])
+    assert stats.ranking([[2.0, 2.0], [3.0, 3.0]], 1, 0.05, stats.student_t).ranges == [(1, 2)] * 2
 
 
 @pytest.mark.parametrize(
@@ -134,7 +113,8 @@ def test_equal_systems_are_told_apart_in_a_twentieth_of_studies(systems, seeds, 
     deviations = np.sqrt(rng.chisquare(seeds - 1, (draws, systems)) / (seeds - 1))
     studies = np.stack([means, deviations], -1).tolist()
     found = [
-        ranking([Summary(*one, seeds) for one in study], -1, 0.05, student_t) for study in studies
+        stats.ranking([stats.Summary(*one, seeds) for one in study], -1, 0.05, stats.student_t)
+        for study in studies
     ]
     narrowed = sum({*one.ranges} != {(1, systems)} for one in found) / draws
     assert low < narrowed < high
@@ -148,19 +128,19 @@ def test_power_is_the_share_of_studies_that_find_the_effect(effect, seeds, alpha
     generator = np.random.default_rng(0)
     a, b = generator.normal(size=(2, 40_000, seeds))
     found = (scipy.stats.ttest_ind(a + effect, b, axis=1).pvalue < alpha).mean()
-    assert power(effect, seeds, alpha) == pytest.approx(found, abs=0.008)
+    assert stats.power(effect, seeds, alpha) == pytest.approx(found, abs=0.008)
 
 
 def test_effects_and_seeds_invert_power():
-    assert [round(smallest_effect(n), 2) for n in (2, 3, 5, 30)] == [5.65, 3.07, 2.02, 0.74]
-    assert power(0.0, 3) == pytest.approx(0.05) and power(500.0, 3) == 1
+    assert [round(stats.smallest_effect(n), 2) for n in (2, 3, 5, 30)] == [5.65, 3.07, 2.02, 0.74]
+    assert stats.power(0.0, 3) == pytest.approx(0.05) and stats.power(500.0, 3) == 1
     for effect in (0.05, 0.4, 1.6, 3.2, 6.0):
-        n = seeds_needed(effect)
-        assert power(effect, n) >= 0.8 and (n == 2 or power(effect, n - 1) < 0.8)
+        n = stats.seeds_needed(effect)
+        assert stats.power(effect, n) >= 0.8 and (n == 2 or stats.power(effect, n - 1) < 0.8)
 
 
 def test_pearson_equals_values_computed_by_hand():
-    found = pearson([1, 2, 3, 4], [2, 1, 4, 3])
+    found = stats.pearson([1, 2, 3, 4], [2, 1, 4, 3])
     assert found.r == pytest.approx(0.6)
     assert found.n == 4
     t = 0.6 * math.sqrt(2 / (1 - 0.36))  # two degrees of freedom: P(|T| > t) has a closed form
@@ -190,7 +170,7 @@ GOOD, BAD = spoiled(REFERENCE, 7), spoiled(REFERENCE, 2)
 @pytest.mark.parametrize(("test", "samples"), [("bootstrap", 200), ("randomisation", 300)])
 def test_a_clear_difference_is_found_and_identical_systems_show_none(test, samples):
     systems = {"baseline": BAD, "good": GOOD, "the same": BAD}
-    found = paired_bleu(systems, [REFERENCE], test, samples)
+    found = stats.paired_bleu(systems, [REFERENCE], test, samples)
     assert [score.system for score in found.scores] == list(systems)
     baseline, good, same = found.scores
     assert baseline.p_value is None
@@ -205,6 +185,6 @@ def test_a_clear_difference_is_found_and_identical_systems_show_none(test, sampl
 
 
 def test_another_metric_can_be_compared():
-    found = paired_bleu({"a": BAD, "b": GOOD}, [REFERENCE], samples=20, metric=CHRF())
+    found = stats.paired_bleu({"a": BAD, "b": GOOD}, [REFERENCE], samples=20, metric=CHRF())
     expected = CHRF().corpus_score(GOOD, [REFERENCE]).score
     assert found.scores[1].score == pytest.approx(expected, rel=1e-12)

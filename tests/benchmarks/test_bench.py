@@ -9,11 +9,10 @@ from functools import wraps
 import pytest
 from typer.testing import CliRunner
 
-from highrank_plugins.benchmarks import case, implementations
 from highrank_plugins.benchmarks.case import LossCase
 from highrank_plugins.benchmarks.implementations import loss_step
-from highrank_plugins.benchmarks.measuring import MeasurementFailed, measure
 from highrank_plugins.benchmarks.rows import Row, table, write_csv
+from highrank_plugins.benchmarks.run import MeasurementFailed, measure
 from highrank_plugins.cli import app
 from highrank_plugins.common.provenance import revision
 from highrank_plugins.heads import Head
@@ -70,7 +69,7 @@ def test_models_are_timed(kind):
     (["loss", "--dtype", "float23"], "did you mean 'float32'"),
     (["train", "--device", "cuda:99"], "--device cuda:99"),
     (["loss", "--reduction", "mean"], "--reduction mean"),
-    (["loss", "--csv", "/tmp"], "--csv /tmp is a folder"),
+    (["loss", "--csv", "/tmp"], "--csv /tmp: name a file"),
     (["train", "--model", " "], "--model: expected an arch"),
     (["train", "--preset", "wmt"], "known: ui_strings_en_de"),
     (["loss", "--head", "moss"], "--head moss does not exist; did you mean 'mos'"),
@@ -156,15 +155,3 @@ def test_a_layer_of_a_user_dir_reaches_the_measuring_process(kind, tmp_path, mon
     done = bench("train", *kind, "--model", "transformer_own", "--user-dir", package)
     assert done.exit_code == 2 and "nothing could be measured" in done.stderr
     assert [case.user_dir for case in cases] == [str(package)]
-
-
-def test_the_names_known_without_torch_are_those_that_exist(monkeypatch):
-    from highrank_plugins.heads import head_names, pointwise_names
-    from highrank_plugins.losses import IMPLEMENTATIONS
-
-    monkeypatch.delitem(sys.modules, "highrank_plugins.heads")
-    assert case._layers("head") == head_names()
-    assert case._layers("pointwise") == pointwise_names()
-    own = {"gemm_floor", "plain_softmax", "auto", *IMPLEMENTATIONS}
-    own |= {*implementations.EAGER, *implementations.COMPILED, *implementations.LIBRARIES}
-    assert own == set(case.IMPLEMENTATIONS)

@@ -1,16 +1,17 @@
-"""The code that losses are compared with computes the same loss, also of a new layer."""
+"""The code that losses are compared with computes the same loss, also of a new layer; the floor."""
 
 from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from highrank_plugins.benchmarks import implementations
 from highrank_plugins.benchmarks.case import CaseError, LossCase
 from highrank_plugins.benchmarks.implementations import available, loss_function, loss_step
-from highrank_plugins.heads.naive import naive_nll
 from tests.heads.toys import toys  # noqa: F401  (pytest finds the fixture by its name)
 
+pytestmark = pytest.mark.usefixtures("toys")
 SIZES = {"tokens": 12, "dim": 8, "classes": 30, "dtype": "float64"}
 SMOOTHED = {**SIZES, "label_smoothing": 0.1}
 MOS_GSS = LossCase("mos", components=3, pointwise="gss", **SMOOTHED)
@@ -23,6 +24,9 @@ CASES = [
     MOS_GSS,
     MIXTAPE,
 ]
+
+# a structure and a function that the package does not have are measured without further code
+TOY = LossCase("residual", tokens=24, dim=16, classes=50, pointwise="bend", label_smoothing=0.1)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +53,7 @@ def assert_is_the_loss(implementation, case):
         torch.testing.assert_close(ours, theirs, **close)
 
 
-EAGER = [(name, case) for name in ("naive", "gathered") for case in CASES]
+EAGER = [(name, case) for name in ("naive", "gathered") for case in [*CASES, TOY]]
 CAPTURED = [("compiled", MOS_GSS), ("gathered_compiled", MIXTAPE)]
 
 
@@ -85,28 +89,23 @@ def test_a_second_step_compiles_nothing(monkeypatch):
     assert len(compiled) == 1
 
 
-# a structure and a function that the package does not have are measured without further code
-toy = pytest.mark.usefixtures("toys")
-TOY = LossCase("residual", tokens=24, dim=16, classes=50, pointwise="bend", label_smoothing=0.1)
+@pytest.mark.parametrize("case", [*CASES, replace(MIXTAPE, components=2, frequent=30)], ids=str)
+def test_the_floor_counts_the_operations_of_the_naive_code(case):
+    """Count every product once forward and twice backward, as autograd does."""
+    products = sum(6 * rows * inner * columns for rows, inner, columns in case.products())
+    for implementation in ("gemm_floor", "naive"):
+        step = loss_step(implementation, case)
+        with FlopCounterMode(display=False) as counter:
+            step()
+        assert counter.get_total_flops() == products
 
 
-@toy
 @pytest.mark.parametrize("impl", ["gemm_floor", "naive", "reference", "chunked", "auto"])
 def test_every_implementation_takes_a_step(impl):
     assert available(impl, TOY) is None
     loss_step(impl, TOY)()
 
 
-@toy
-def test_naive_code_uses_the_heads_own_log_probabilities():
-    head, features = TOY.build_head(), torch.randn(24, 16)
-    target = torch.arange(24)
-    want = head.nll(features, target, label_smoothing=0.1, reduction="sum", impl="reference")
-    got = naive_nll(head, features, target, 0.1)
-    torch.testing.assert_close(got, want.loss)
-
-
-@toy
 def test_a_new_head_describes_itself():
     assert TOY.products() == [(24, 16, 16), (24, 16, 50)]
     assert available("liger", TOY) == "plain softmax only"

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from highrank_plugins.analysis.spectrum import spectrum
 from highrank_plugins.analysis.statistics import holm, pearson, student_t, welch_t
-from highrank_plugins.cli import app
 from highrank_plugins.reports import plots
+from tests.cli import highrank, refused
 from tests.cli.test_analyse import analyse, invoke
 
 RECORDS = Path(__file__).parents[2] / "docs" / "records"
@@ -27,7 +26,7 @@ def write_record(path, rank, perplexity, c=None, k=None, seed=1):
 
 
 def compare(*words):
-    return CliRunner().invoke(app, ["compare", *map(str, words)])
+    return highrank("compare", *words)
 
 
 def table_of(*words):
@@ -57,45 +56,10 @@ def test_numbers_of_runs_are_tested_with_the_direction_of_their_metric():
     assert "Nothing is bold" in compare(*words[:2]).output
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["a=1,2"], "a=1,2: give numbers of a baseline, then of other systems"),
-        (["a=1,2", "b="], "b=: expected NAME="),
-        (["a=1,2", "b=1,x"], "b=1,x: expected numbers separated by commas"),
-        (["a=1,2", "b=1:2"], "b=1:2: expected numbers separated by commas"),
-        (["a=1,2", "b=3"], "b against a: a t-test needs at least two runs"),
-        (["a=1,2", "a=3,4"], "two systems have one name"),
-        (["a=1,2", "b=nan,3"], "b against a: a run is not a finite number"),
-        (["a=1,2", "b=3,4", "--baseline", "b"], "--baseline b: changes nothing with numbers"),
-        (["a=1,2", __file__], "a=1,2: give records or numbers, not both"),
-        ([__file__, "--runs", "--x", "a"], "--x a: changes nothing with --runs; leave it out"),
-        ([__file__, "--y", "a", "--metric", "b"], "--metric b: changes nothing with --y"),
-        ([__file__, "--x", "parameters"], "--x parameters: changes nothing without --plot; add"),
-        ([__file__, "--task", "ptb"], "--task ptb: changes nothing without --paper; add --paper"),
-        ([__file__, "--within", "1,2"], "--within 1,2: changes nothing without --y; add --y"),
-    ],
-)
-def test_compare_refuses_bad_input(words, message):
-    done = compare(*words)
-    assert done.exit_code == 2 and message in done.output
-
-
 def correlated(*words):
     note = compare(*words).output.splitlines()[-1]
     r, p = re.search(r"r = (\S+), p = (\S+)\.", note).groups()
     return float(r), float(p), int(re.search(r"over (\d+) models", note)[1])
-
-
-def test_a_correlation_is_computed_from_records(tmp_path):
-    values = [(10, 60.0), (200, 58.0), (3000, 57.9), (90, 61.0)]
-    records = [write_record(tmp_path / f"{n}.json", *pair) for n, pair in enumerate(values)]
-    want = pearson(*zip(*values, strict=True))
-    found = correlated(*records, "--y", "test_perplexity")
-    assert found == pytest.approx((want.r, want.p_value, 4), rel=0.01)
-    (tmp_path / "list.json").write_text("[]")
-    done = compare(tmp_path / "list.json", "--y", "test_perplexity")
-    assert done.exit_code == 2 and "list.json: not a record of a run" in done.output
 
 
 def test_seeds_of_a_model_are_one_point_of_a_correlation():
@@ -109,21 +73,22 @@ def test_seeds_of_a_model_are_one_point_of_a_correlation():
         assert len(rows) == n and all(name.count(",") == 2 for name in rows)
 
 
-def test_a_correlation_is_restricted_to_a_range_and_drawn(tmp_path, monkeypatch):
+def test_a_correlation_is_computed_from_records_restricted_to_a_range_and_drawn(
+    tmp_path, monkeypatch
+):
     values = [(10, 60.0), (200, 58.0), (3000, 57.9), (90, 61.0)]
     records = [write_record(tmp_path / f"{n}.json", *pair) for n, pair in enumerate(values)]
     words = [*records, "--y", "test_perplexity"]
-    want = pearson(*zip(*values[:3], strict=True))
-    assert correlated(*words, "--within", "57,60") == pytest.approx(
-        (want.r, want.p_value, 3), rel=0.01
-    )
+    for number, more in ((4, []), (3, ["--within", "57,60"])):
+        want = pearson(*zip(*values[:number], strict=True))
+        found = (want.r, want.p_value, number)
+        assert correlated(*words, *more) == pytest.approx(found, rel=0.01)
     for more, message in (
         (["--within", "57.95,60"], "2 models with their own configuration have test_perplexity"),
         (["--within", "60,57"], "--within 60,57: expected LOW,HIGH with LOW below HIGH"),
         (["--within", "60"], "expected LOW,HIGH"),
     ):
-        done = compare(*words, *more)
-        assert done.exit_code == 2 and message in done.output.replace("\n", " ")
+        refused(message, "compare", *words, *more)
     drawn = []
     monkeypatch.setattr(plots, "draw", lambda path, figure: drawn.append(figure))
     assert compare(*words, "--plot", tmp_path / "a.svg").exit_code == 0
@@ -131,36 +96,28 @@ def test_a_correlation_is_restricted_to_a_range_and_drawn(tmp_path, monkeypatch)
     assert drawn[0].title == "test perplexity over rank of the log-probabilities (Press)"
 
 
-def test_a_quantity_is_collected_once():
-    done = invoke("collect", __file__, ".", "--output", "x", "--what", "logits,logits")
-    assert done.exit_code == 2 and "logits is given" in done.output
-
-
 def write_spectrum(path, matrix):
     found = spectrum([matrix], torch.float64)
     values = {
-        "contexts": matrix.size(0),
-        "words": matrix.size(1),
-        "dtype": "float64",
-        "press_rank": found.press_rank(),
-        "effective_rank": {"0.001": 2},
-        "spectral_entropy": 0.5,
+        "contexts": matrix.size(0), "words": matrix.size(1), "dtype": "float64",
+        "press_rank": found.press_rank(), "effective_rank": {"0.001": 2}, "spectral_entropy": 0.5,
         "singular_values": found.values.tolist(),
-    }
+    }  # fmt: skip
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(values))
     return path
 
 
-def test_spectra_of_several_models_are_shown_together(tmp_path):
+def test_spectra_of_several_models_are_shown_together_by_distinct_names(tmp_path):
     low = torch.randn(20, 3, dtype=torch.float64) @ torch.randn(3, 8, dtype=torch.float64)
-    files = [
-        write_spectrum(tmp_path / "softmax.json", low),
-        write_spectrum(tmp_path / "mos.json", torch.randn(20, 8, dtype=torch.float64)),
-    ]
-    found = analyse(tmp_path, "spectra", *files)
-    ranks = [(model["name"], model["press_rank"], model["contexts"]) for model in found["models"]]
-    assert ranks == [("softmax", 3, 20), ("mos", 8, 20)]
-    assert "singular_values" not in found["models"][0]
+    matrices = {"softmax": low, "mos": torch.randn(20, 8, dtype=torch.float64)}
+    for place, named in (("{}.json", "{}"), ("{}/a.json", "{}/a")):
+        files = [write_spectrum(tmp_path / place.format(n), m) for n, m in matrices.items()]
+        models = analyse(tmp_path, "spectra", *files)["models"]
+        ranks = [(model["name"], model["press_rank"], model["contexts"]) for model in models]
+        assert ranks == [(named.format("softmax"), 3, 20), (named.format("mos"), 8, 20)]
+        assert "singular_values" not in models[0]
+    refused("a.json is given twice", "analyse", "spectra", files[0], files[0])
 
 
 def test_spectra_are_drawn_as_in_the_papers(tmp_path, monkeypatch):
@@ -174,25 +131,12 @@ def test_spectra_are_drawn_as_in_the_papers(tmp_path, monkeypatch):
     assert curves[1] == ([1, 2, 3], [1, 0.5, 0.25])
     assert curves[2] == ([0.25, 0.25, 0.5, 1], [0.25, 0.5, 0.75, 1])
     assert [figure.scale for figure in drawn] == ["loglog", "linear", "linear"]
-    done = invoke("spectra", file, "--linear", 3, "--curve", "cumulative")
-    assert done.exit_code == 2 and "--linear draws relative values" in done.output
+    words = ["analyse", "spectra", file, "--linear", 3, "--curve", "cumulative"]
+    refused("--linear draws relative values", *words)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"singular_values": []}', '{"press_rank": 3}'])
 def test_spectra_refuse_files_of_another_kind(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
-    done = invoke("spectra", tmp_path / "a.json")
-    assert (
-        done.exit_code == 2 and "a.json: not a result of highrank measure spectrum" in done.output
-    )
-
-
-def test_spectra_with_equal_file_names_get_distinct_names(tmp_path):
-    folders = [tmp_path / name for name in ("mos", "gss")]
-    for folder in folders:
-        folder.mkdir()
-    files = [write_spectrum(folder / "a.json", torch.eye(3).double()) for folder in folders]
-    done = invoke("spectra", *files)
-    assert done.exit_code == 0 and all(name in done.output for name in ("mos/a", "gss/a"))
-    done = invoke("spectra", files[0], files[0])
-    assert done.exit_code == 2 and "a.json is given twice" in done.output
+    said = "a.json: not a result of highrank measure spectrum"
+    refused(said, "analyse", "spectra", tmp_path / "a.json")

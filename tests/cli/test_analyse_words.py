@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
-from highrank_plugins.inference.collector import Collector
-from tests.cli.test_analyse import analyse, invoke
+from tests.cli import highrank, refused
+from tests.cli.test_analyse import analyse, invoke, whole
 from tests.inference.checkpoints import write_checkpoint
 from tests.models import small
 from tests.recipes.synthetic import experiment
@@ -31,13 +31,11 @@ def test_word_similarity_equals_the_rank_correlation(softmax, tmp_path):
         cosine_similarity(weight[rows[a.lower()]], weight[rows[b]], 0).item() for a, b in pairs
     ]
     first, second = tmp_path / "same.txt", tmp_path / "opposite.txt"
-    first.write_text("".join(f"{a}\t{b}\t{c}\n" for (a, b), c in zip(pairs, cosines, strict=True)))
-    second.write_text(
-        "".join(f"{a} {b} {-c}\n" for (a, b), c in zip(pairs, cosines, strict=True)) + "cat cow 1\n"
-    )
-    found = analyse(
-        tmp_path, "word-similarity", *softmax, "--benchmark", first, "--benchmark", second
-    )
+    rated = [(*pair, cosine) for pair, cosine in zip(pairs, cosines, strict=True)]
+    first.write_text("".join(f"{a}\t{b}\t{c}\n" for a, b, c in rated))
+    second.write_text("".join(f"{a} {b} {-c}\n" for a, b, c in rated) + "cat cow 1\n")
+    both = ["--benchmark", first, "--benchmark", second]
+    found = analyse(tmp_path, "word-similarity", *softmax, *both)
     assert found["benchmarks"] == {
         str(first): {"spearman": pytest.approx(1), "used": 4, "missing": 0},
         str(second): {"spearman": pytest.approx(-1), "used": 4, "missing": 1},
@@ -47,10 +45,10 @@ def test_word_similarity_equals_the_rank_correlation(softmax, tmp_path):
 def test_bad_pairs_and_words_without_vectors_are_refused(softmax, tmp_path):
     file = tmp_path / "pairs.txt"
     file.write_text("cat cow much\n")
-    done = invoke("word-similarity", *softmax, "--benchmark", file)
-    assert done.exit_code == 2 and "pairs.txt:1: expected two words and a number" in done.output
+    words = ["measure", "word-similarity", *softmax, "--benchmark", file]
+    refused("pairs.txt:1: expected two words and a number", *words)
     file.write_text("cow pig 3\n")
-    done = invoke("word-similarity", *softmax, "--benchmark", file)
+    done = highrank(*words)
     found = json.loads(done.stdout)
     assert found["benchmarks"][str(file)] == {"spearman": None, "used": 0, "missing": 1}
     assert "pairs.txt: no correlation; 1 of 1 pairs have a word without a vector" in done.stderr
@@ -85,10 +83,7 @@ def test_compare_finds_the_tokens_that_one_model_predicts_better(softmax, mos, t
     found = json.loads(output.read_text())
     losses = []
     for path in (softmax[0], mos[0]):
-        blocks = list(Collector.open(path, mos[1], "test").blocks())
-        log_probs, target = (
-            torch.cat([getattr(b, name) for b in blocks]) for name in ("log_probs", "target")
-        )
+        log_probs, _, target, _ = whole(path, mos[1], tokens=None)
         losses.append(-log_probs.gather(1, target[:, None])[:, 0].double())
     margin = losses[1] - losses[0]
     assert found["tokens"] == len(margin) and found["found"] == int((margin >= 0.01).sum())
@@ -98,23 +93,18 @@ def test_compare_finds_the_tokens_that_one_model_predicts_better(softmax, mos, t
     shown = found["disagreements"]
     assert [one["margin"] for one in shown] == pytest.approx(best.values.tolist(), abs=1e-6)
     assert [one["position"] for one in shown] == best.indices.tolist()
-    assert (
-        len(shown[0]["first"]["top"]) == 5 and shown[0]["first"]["nll"] < shown[0]["second"]["nll"]
-    )
+    best, other = shown[0]["first"], shown[0]["second"]
+    assert len(best["top"]) == 5 and best["nll"] < other["nll"]
     lines = contexts.read_text().splitlines()
     assert len(lines) == 5 and "</s>" not in contexts.read_text()
     done = experiment("contexts", *mos, contexts, "--split", "test")
     assert done.exit_code == 0, done.output
 
 
-def test_models_of_different_texts_are_not_compared(softmax, mt_data, tmp_path):
-    built = small.build(mt_data, "transformer_softmax")
-    other = write_checkpoint(tmp_path / "other.pt", built)
+def test_models_and_tokens_that_cannot_be_compared_are_named(softmax, mos, mt_data, tmp_path):
+    other = write_checkpoint(tmp_path / "other.pt", small.build(mt_data, "transformer_softmax"))
     done = experiment("disagreements", softmax[0], other, softmax[1])
     assert done.exit_code == 2, done.output
-
-
-def test_tokens_that_cannot_be_chosen_or_kept_are_named(softmax, mos, tmp_path):
     done = experiment("disagreements", softmax[0], *mos, "--margin", "nan")
     assert done.exit_code == 2 and "--margin nan: must be a number of nats" in done.output
     file, every = tmp_path / "contexts.txt", ["--margin=-100", "--count", 1000]
@@ -138,10 +128,8 @@ def test_saturation_follows_the_updates(stream_data, tmp_path):
     files = [tmp_path / f"{name}.pt" for name in ("flat", "first", "falls")]
     found = analyse(tmp_path, "saturation", *files, stream_data)
     first, falls, flat = found["checkpoints"]
-    assert [one["updates"] for one in (first, falls, flat)] == [1, 20, 30]
-    assert [Path(one["checkpoint"]).stem for one in (first, falls, flat)] == [
-        "first", "falls", "flat"
-    ]  # fmt: skip
+    order = [(Path(one["checkpoint"]).stem, one["updates"]) for one in (first, falls, flat)]
+    assert order == [("first", 1), ("falls", 20), ("flat", 30)]
     assert flat["flat_divergence"] == pytest.approx(0, abs=1e-6)
     share = (scales / scales.sum()).double()
     entropy = -(share * share.log()).sum().item()
@@ -155,5 +143,5 @@ def test_a_matrix_that_is_not_finite_is_named(stream_data, tmp_path):
     state = torch.load(path, weights_only=True)
     state["model"]["decoder.output_projection.weight"][3, 1] = math.nan
     torch.save(state, path)
-    done = invoke("saturation", path, stream_data)
-    assert done.exit_code == 2 and "diverged.pt: the vocabulary matrix is not fin" in done.output
+    said = "diverged.pt: the vocabulary matrix is not fin"
+    refused(said, "measure", "saturation", path, stream_data)

@@ -5,14 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app, disk_faults
+from highrank_plugins.cli import doctor
 from highrank_plugins.common import files
-
-
-def doctor(*words):
-    return CliRunner().invoke(app, ["doctor", *map(str, words)])
+from tests.cli import highrank, refused
 
 
 @pytest.fixture(autouse=True)
@@ -21,11 +17,12 @@ def own_signals(monkeypatch):
 
 
 def test_this_file_system_supports_saves(tmp_path):
-    done = doctor(tmp_path, "--faults")
+    done = highrank("doctor", tmp_path, "--faults")
     lines = done.stdout.splitlines()
     assert done.exit_code == 0 and len(lines) == 3, done.output
     assert all(line.startswith("survived") for line in lines)
     assert not list(tmp_path.iterdir())
+    refused("no such file or directory", "doctor", tmp_path / "none", "--faults")
 
 
 def copied(source, target):
@@ -46,33 +43,19 @@ def locking(is_locked):
 @pytest.mark.parametrize(
     ("place", "name", "broken", "said"),
     [
-        (disk_faults, "locked", locking(True), "a second process could lock the folder as well"),
-        (disk_faults, "locked", locking(True), "mount with locks (Lustre: -o flock; NFS: without"),
-        (disk_faults, "locked", locking(False), "no process could lock the folder"),
-        (disk_faults.os, "replace", copied, "times torn"),
+        (doctor, "locked", locking(True), "a second process could lock the folder as well"),
+        (doctor, "locked", locking(True), "mount with locks (Lustre: -o flock; NFS: without"),
+        (doctor, "locked", locking(False), "no process could lock the folder"),
+        (doctor.os, "replace", copied, "times torn"),
         (files.os, "fsync", failing, "Operation not permitted"),
-        (disk_faults.os, "link", failing, "hard links: no. Each save copies the checkpoint: plan"),
+        (doctor.os, "link", failing, "hard links: no. Each save copies the checkpoint: plan"),
     ],
 )
 def test_what_a_disk_lacks_is_found(place, name, broken, said, tmp_path, monkeypatch):
     monkeypatch.setattr(place, name, broken)
-    done = doctor(tmp_path, "--faults")
+    done = highrank("doctor", tmp_path, "--faults")
     (line,) = (line for line in done.stdout.splitlines() if said in line)
     survives = name == "link"  # a copy takes its place
     assert line.startswith("survived" if survives else "FAILED")
     assert done.exit_code == (0 if survives else 1)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["none", "--faults"], "no such file or directory"),
-        (["."], "no effect without --faults"),
-        (["--faults", "--numbers"], "run them one after the other"),
-        (["--output", "numbers.json"], "numbers.json has no effect without --numbers"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(words, said):
-    done = doctor(*words)
-    assert done.exit_code == 2 and said in done.output

@@ -5,11 +5,10 @@ import math
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.inference import adaptive_evaluation
 from highrank_plugins.inference.saved_progress import SavedProgress
+from tests.cli import highrank, refused
 from tests.fairseq_cli import run
 from tests.stream_corpus import CERTAIN, binarise, train_streams, write_text
 from tests.trainings import last
@@ -34,39 +33,22 @@ def trained(stream_data, tmp_path_factory):
 @pytest.fixture
 def call(trained, stream_data, tmp_path):
     """Return a function (command, *words) → the result, written to `tmp_path / out.json`."""
-
-    def evaluate(command, *words):
-        return invoke(
-            ["evaluate", command, trained, stream_data, "--output", tmp_path / "out.json", *words]
-        )
-
-    return evaluate
-
-
-def invoke(words):
-    words = [str(word) for word in words]
-    return CliRunner().invoke(app, words)
+    where = [trained, stream_data, "--output", tmp_path / "out.json"]
+    return lambda command, *words: highrank("evaluate", command, *where, *words)
 
 
 def record(folder):
     return json.loads((folder / "out.json").read_text())
 
 
-def eval_lm(data, path, split):
-    """Return bits per token, and the number of tokens, by fairseq-eval-lm."""
-    words = [data, "--path", path, "--gen-subset", split, "--task", "bptt_language_modeling"]
-    output = run("eval-lm", *words).output
-    loss = float(re.search(r"Loss \(base 2\): ([\d.]+)", output)[1])
-    return loss, int(re.search(r"Evaluated (\d+) tokens", output)[1])
-
-
 def test_without_a_step_both_equal_eval_lm(call, trained, stream_data, tmp_path):
-    bits, tokens = eval_lm(stream_data, trained, "test")
-    assert call("dynamic", *STEP, "--lr", 0, "--lambda", 0).exit_code == 0
-    dynamic = record(tmp_path)
-    assert call("cache", *CACHE, "--lambda", 0).exit_code == 0
-    for found in (dynamic, record(tmp_path)):
-        assert found["tokens"] == tokens
+    words = [stream_data, "--path", trained, "--gen-subset", "test"]
+    output = run("eval-lm", *words, "--task", "bptt_language_modeling").output
+    bits = float(re.search(r"Loss \(base 2\): ([\d.]+)", output)[1])
+    for command, words in (("dynamic", [*STEP, "--lr", 0]), ("cache", CACHE)):
+        assert call(command, *words, "--lambda", 0).exit_code == 0
+        found = record(tmp_path)
+        assert f"Evaluated {found['tokens']} tokens" in output
         assert found["metrics"]["nll"] / math.log(2) == pytest.approx(bits, abs=1e-4)
         assert found["metrics"]["perplexity"] == pytest.approx(2**bits, rel=1e-4)
 
@@ -84,10 +66,8 @@ def test_adapting_to_another_text_helps(command, words, trained, changed_data, t
     static = ["--lr", 0, "--lambda", 0] if command == "dynamic" else ["--lambda", 0]
     found = []
     for more in ([], static):
-        output = tmp_path / "out.json"
-        done = invoke(
-            ["evaluate", command, trained, changed_data, "--output", output, *words, *more]
-        )
+        where = [trained, changed_data, "--output", tmp_path / "out.json"]
+        done = highrank("evaluate", command, *where, *words, *more)
         assert done.exit_code == 0, done.output
         found.append(record(tmp_path)["metrics"]["perplexity"])
     assert found[0] < 0.8 * found[1]
@@ -160,9 +140,7 @@ def test_a_killed_evaluation_resumes_with_the_same_result(
     assert call(command, *words).exit_code == 0
     assert left[0] < 10**9  # it had work to do
     got = record(tmp_path)
-    assert {name: got[name] for name in ("metrics", "grid", "point")} == {
-        name: want[name] for name in ("metrics", "grid", "point")
-    }
+    assert all(got[name] == want[name] for name in ("metrics", "grid", "point"))
 
 
 def test_the_state_of_another_evaluation_is_refused(call, tmp_path, monkeypatch):
@@ -175,10 +153,8 @@ def test_the_state_of_another_evaluation_is_refused(call, tmp_path, monkeypatch)
     with pytest.raises(Killed):
         call("dynamic", *STEP, "--save-seconds", 0)
     done = call("dynamic", *STEP, "--lr", 0.5)
-    assert done.exit_code == 2
-    assert "out.json.state is the progress of another evaluation (--lr: [0.01] there, [0.5]" in (
-        done.output
-    )
+    said = "out.json.state is the progress of another evaluation (--lr: [0.01] there, [0.5]"
+    assert done.exit_code == 2 and said in done.output
     done = call("dynamic", *STEP, "--bptt", 4, "--split", "valid")
     assert "--bptt: 5 there, 4 now" in done.output
     assert "text of valid: None there" in done.output
@@ -195,7 +171,7 @@ def test_without_an_output_the_progress_is_saved_next_to_the_checkpoint(
     monkeypatch.setattr(SavedProgress, "save", see)
     checkpoint = tmp_path / "checkpoint_best.pt"
     checkpoint.write_bytes(trained.read_bytes())
-    done = invoke(["evaluate", "dynamic", checkpoint, stream_data, *STEP, "--save-seconds", 0])
+    done = highrank("evaluate", "dynamic", checkpoint, stream_data, *STEP, "--save-seconds", 0)
     assert done.exit_code == 0, done.output
     call("dynamic", *STEP)
     assert f"over {record(tmp_path)['tokens']} tokens" in done.output
@@ -235,8 +211,7 @@ def test_a_diverging_point_does_not_end_the_search(call, tmp_path):
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else "",
 )
-def test_invalid_values_are_refused(command, words, message, call, tmp_path):
-    done = call(command, *words)
-    assert done.exit_code == 2
-    assert message in done.output
+def test_invalid_values_are_refused(command, words, message, trained, stream_data, tmp_path):
+    where = [trained, stream_data, "--output", tmp_path / "out.json"]
+    refused(message, "evaluate", command, *where, *words)
     assert not (tmp_path / "out.json").exists()

@@ -1,6 +1,5 @@
 """The command itself: help, its speed, unknown words, and the directory for fairseq."""
 
-import contextlib
 import os
 import re
 import shlex
@@ -10,76 +9,82 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 import highrank_plugins
 from highrank_plugins.cli import COMMANDS, HIDDEN, app, main
+from tests.cli import highrank
 
 HIGHRANK = Path(sys.executable).parent / "highrank"
 ROOT = Path(__file__).parents[2]
-PACKAGE = str(Path(highrank_plugins.__file__).parent.resolve())
+LISTED = [
+    line.split("\t")
+    for line in Path(__file__).with_name("commands.tsv").read_text(encoding="utf-8").splitlines()
+]
 
 
-def highrank(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([HIGHRANK, *arguments], capture_output=True, text=True, cwd=cwd)
-
-
-def called(*arguments: object, cwd: Path = Path()) -> subprocess.CompletedProcess[str]:
-    """Run a command in this process, which is quicker since all has been imported."""
-    with contextlib.chdir(cwd):
-        done = CliRunner().invoke(app, [str(word) for word in arguments], prog_name="highrank")
-    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
-
-
-def all_commands():
-    """Yield every subcommand as its words, plumbing too."""
-    root = typer.main.get_command(app)
-    for name in COMMANDS:
+def found_commands():
+    """Return every command by its words, and whether it is hidden."""
+    root, found = typer.main.get_command(app), {}
+    for name in root.list_commands(None):
         command = root.get_command(None, name)
-        yield (name,)
-        yield from ((name, inner) for inner in getattr(command, "commands", ()))
+        for inner, one in getattr(command, "commands", {"": command}).items():
+            found[f"{name} {inner}".strip()] = one, one.hidden or name in HIDDEN
+    return found
 
 
-def invoke(*words):
-    return CliRunner().invoke(app, list(words), prog_name="highrank")
+def test_the_commands_are_those_of_the_list_each_with_a_user():
+    """A new command needs a recipe, a script or a page; hidden commands are for recipes."""
+    kinds = {name: "hidden" if hidden else "visible" for name, (_, hidden) in ALL.items()}
+    assert kinds == {name: kind for name, kind, _ in LISTED}
+    for name, _, user in LISTED:
+        assert f"highrank {name}" in (ROOT / user).read_text(encoding="utf-8"), user
+
+
+def run(*words: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HIGHRANK, *words], stderr=subprocess.PIPE, text=True, **options)
 
 
 def test_help_names_every_group_and_fits_on_a_screen():
-    result = highrank("--help")
+    result = run("--help", stdout=subprocess.PIPE)
     assert result.returncode == 0
     shown = [name for name in COMMANDS if f"\n  {name} " in result.stdout]
     assert shown == [name for name in COMMANDS if name not in HIDDEN]
     assert len(result.stdout.splitlines()) <= 24
 
 
-@pytest.mark.parametrize("words", list(all_commands()), ids=" ".join)
-def test_each_subcommand_has_help(words):
-    result = invoke(*words, "--help")
+ALL = found_commands()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_each_command_has_help_with_an_example_that_parses(name):
+    words, (found, _) = name.split(), ALL[name]
+    result = highrank(*words, "--help")
     assert result.exit_code == 0
-    assert f"Usage: highrank {' '.join(words)}" in result.output
+    assert f"Usage: highrank {name}" in result.output
     assert not re.search(r"^ +--.*<(str|int|float|path|list)[ >[]", result.output, re.MULTILINE)
-
-
-@pytest.mark.parametrize("words", list(all_commands()), ids=" ".join)
-def test_each_help_text_has_an_example_that_parses(words):
-    command = found = typer.main.get_command(app)
-    for word in words:
-        found = found.get_command(None, word)
-    if hasattr(found, "commands"):
-        return
     example = found.help.split("\n\n")[1].replace("\n", " ")
     assert example.startswith("Example: highrank ")
     typed = shlex.split(example.partition(" > ")[0])[2:]
+    command = typer.main.get_command(app)
     while hasattr(command, "get_command"):
         command = command.get_command(None, typed.pop(0))
     command.make_context("highrank", typed)
     assert command.callback.__name__ == found.callback.__name__
 
 
+@pytest.mark.parametrize("group", sorted({name.split()[0] for name in ALL if " " in name}))
+def test_each_line_in_the_help_of_a_group_is_a_complete_sentence(group, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = highrank(group, "--help").output
+    lines = shown.partition("Commands:\n")[2].splitlines()
+    assert [line for line in lines if line.strip() and not line.endswith(".")] == []
+    assert [line for line in lines if line.endswith(("..", " al."))] == []
+
+
 def test_help_is_fast():
     def processor_seconds() -> float:
         before = os.times()
-        highrank("--help")
+        run("--help", stdout=subprocess.DEVNULL)
         after = os.times()
         children = ("children_user", "children_system")
         return sum(getattr(after, field) - getattr(before, field) for field in children)
@@ -95,10 +100,8 @@ def test_help_loads_nothing_heavy():
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
         "print(*{name.split('.')[0] for name in sys.modules})"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert not {"torch", "numpy", "fairseq", "pydantic", "yaml"} & set(result.stdout.split())
+    loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    assert not {"torch", "numpy", "fairseq", "pydantic", "yaml"} & {*loaded}
 
 
 def test_wrong_paths_and_names_are_refused_before_torch_is_imported(tmp_path):
@@ -171,73 +174,27 @@ bench train --device zz
     [("highrank ana", "analyse"), ("highrank data clean", "clean-texts")],
 )
 def test_the_shell_completes_names(words, completed):
-    environment = {
-        **os.environ,
-        "_HIGHRANK_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(words.count(" ")),
-    }
-    result = subprocess.run([HIGHRANK], capture_output=True, text=True, env=environment)
-    assert result.stdout.split() == [completed]
+    typed = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    environment = os.environ | {"_HIGHRANK_COMPLETE": "complete_bash"} | typed
+    assert run(stdout=subprocess.PIPE, env=environment).stdout.split() == [completed]
 
 
-def test_user_dir_is_the_package_from_anywhere_and_by_the_module(tmp_path):
+def test_version_and_user_dir_are_printed_from_anywhere_and_by_the_module(tmp_path):
+    package = Path(highrank_plugins.__file__).parent.resolve()
     for command in ([HIGHRANK], [sys.executable, "-m", "highrank_plugins.cli"]):
-        words = [*command, "--user-dir"]
-        result = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
-        assert result.stdout == PACKAGE + "\n"
+        for option, printed in (
+            ("--user-dir", package),
+            ("--version", f"highrank_plugins {highrank_plugins.__version__}"),
+        ):
+            said = subprocess.check_output([*command, option], text=True, cwd=tmp_path)
+            assert said == f"{printed}\n"
 
 
 def test_recipes_are_listed_in_a_table():
-    lines = invoke("list", "recipes").output.splitlines()
+    lines = highrank("list", "recipes").output.splitlines()
     assert lines[0] == "| recipe | trains | configurations (--conf) |"
     row = next(line for line in lines if line.startswith("| `recipes/ptb/run.sh` | Word-level"))
     assert "yang2018/{moc,mos," in row and "{base}" not in row
-
-
-def test_the_version_is_printed():
-    assert highrank("--version").stdout == f"highrank_plugins {highrank_plugins.__version__}\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["docter"], "unknown command 'docter'; did you mean 'doctor'?"),
-        (
-            ["measure", "spectrm", __file__, "."],
-            "unknown measure 'spectrm'; did you mean 'spectrum'?",
-        ),
-        (["doctor", "--fault"], "--faults"),
-    ],
-)
-def test_unknown_words_are_errors(words, message):
-    result = called(*words)
-    assert result.returncode == 2 and message in result.stderr
-
-
-def test_a_missing_file_is_named_as_in_every_other_command(tmp_path):
-    (tmp_path / "test.en").write_text("a\n")
-    for words in (["missing", "test.en"], ["test.en", "missing"]):
-        result = called("evaluate", "score", *words, cwd=tmp_path)
-        assert result.returncode == 2
-        assert result.stderr == "highrank: missing: no such file or directory\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("model import empty --output o", "empty/config.json: no such file or directory"),
-        ("model export empty --output o --license MIT", "empty is a folder; a file is needed here"),
-        ("analyse card empty", "empty is a folder; a file is needed here"),
-    ],
-)
-def test_a_folder_in_place_of_a_file_is_named(words, said, tmp_path):
-    for name in ("empty", "data"):
-        (tmp_path / name).mkdir()
-    for name in ("text", "text.json"):
-        (tmp_path / name).write_text("a\n")
-    result = called(*words.split(), cwd=tmp_path)
-    assert (result.returncode, result.stderr) == (2, f"highrank: {said}\n")
 
 
 LISTINGS = [
@@ -252,28 +209,15 @@ LISTINGS = [
 def test_output_without_a_reader_ends_a_command_silently(line):
     reader, writer = os.pipe()
     os.close(reader)
-    command = [HIGHRANK, *line.split()]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, cwd=ROOT, text=True)
+    done = run(*line.split(), stdout=writer, cwd=ROOT)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_output_to_a_full_disk_fails_with_one_line():
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [HIGHRANK, "list", "recipes"], stdout=full, stderr=subprocess.PIPE, text=True
-        )
-    assert done.returncode == 2
-    assert done.stderr == "highrank: [Errno 28] No space left on device\n"
-
-
-@pytest.mark.parametrize("group", ["data", "evaluate", "analyse", "model", "bench"])
-def test_each_command_has_a_complete_sentence_in_the_help(group, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    shown = CliRunner().invoke(app, [group, "--help"]).output
-    lines = shown[shown.index("Commands:") :].splitlines()[1:]
-    assert [line for line in lines if line.strip() and not line.endswith(".")] == []
-    assert [line for line in lines if line.endswith(("..", " al."))] == []
+        done = run("list", "recipes", stdout=full)
+    assert (done.returncode, done.stderr) == (2, "highrank: [Errno 28] No space left on device\n")
 
 
 def test_a_command_that_succeeds_exits_with_zero(monkeypatch, capsys):

@@ -4,16 +4,9 @@ import json
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.results.summary import read_scores
-
-
-def invoke(*words):
-    words = [str(word) for word in words]
-    return CliRunner().invoke(app, words)
-
+from tests.cli import highrank
 
 DEEP = "[" * 100_000
 EPOCH = {"tag": "train", "epoch": 1, "num_updates": 3, "wall": 9, "wps": 100}
@@ -23,18 +16,15 @@ EPOCH = {"tag": "train", "epoch": 1, "num_updates": 3, "wall": 9, "wps": 100}
 def record(tmp_path):
     """Write the record of a small run, with more options, and return the command's result."""
     (tmp_path / "config.yaml").write_text("data: {vocab_size: 5}\ntrain: {arch: x}\n")
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train" / "command.sh").write_text("fairseq-train data\n")
-    (tmp_path / "train" / "metrics.jsonl").write_text(json.dumps(EPOCH) + "\n")
-    given = ["--config", tmp_path / "config.yaml", "--training", tmp_path / "train"]
-    results = ["--output", tmp_path / "results.json"]
+    (tmp_path / "command.sh").write_text("fairseq-train data\n")
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(EPOCH) + "\n")
+    given = ["--config", "config.yaml", "--training", ".", "--output", "results.json"]
 
     def written(scores, *words):
-        if isinstance(scores, dict):
+        if scores:
             named = {name: {"value": n, "signature": f"s:{name}"} for name, n in scores.items()}
             (tmp_path / "scores").write_text(json.dumps(named))
-            scores = tmp_path / "scores"
-        return invoke("record", "--scores", scores, *given, *results, *words)
+        return highrank("record", "--scores", "scores", *given, *words, cwd=tmp_path)
 
     return written
 
@@ -44,28 +34,26 @@ def test_a_paired_test_is_part_of_the_record_and_the_summary(record, tmp_path):
         (tmp_path / name).write_text(text)
     generated = "".join(f"D-{number}\t-0.1\ta b c d e\n" for number in range(4))
     (tmp_path / "generated").write_text(generated)
-    scores, paired = tmp_path / "scores", tmp_path / "paired.json"
-    words = ["--output", scores, "--hypotheses", tmp_path / "ours", "--against", tmp_path / "other"]
-    done = invoke("evaluate", "score", tmp_path / "generated", tmp_path / "text", *words)
+    words = ["--output", "scores", "--hypotheses", "ours", "--against", "other"]
+    done = highrank("evaluate", "score", "generated", "text", *words, cwd=tmp_path)
     assert done.exit_code == 0, done.output
-    texts = [word for _ in range(3) for word in ("--samples", tmp_path / "text")]
-    done = record(scores, "--paired", paired, *texts)
+    done = record(None, "--paired", "paired.json", *3 * ["--samples", "text"])
     assert done.exit_code == 0, done.output
     found = json.loads((tmp_path / "results.json").read_text())
-    assert found["paired"] == json.loads(paired.read_text())
+    assert found["paired"] == json.loads((tmp_path / "paired.json").read_text())
     assert "training: 3 updates, 9 s, up to epoch 1, 100 words/s\n" in done.output
-    assert re.search(rf"against {tmp_path}/other, \d+\.\d\d: p = 0\.\d{{4}} nrefs", done.output)
+    assert re.search(r"against other, \d+\.\d\d: p = 0\.\d{4} nrefs", done.output)
     assert done.output.count(" translation  a b c d e\n\n") == 5
     assert re.search(r"\nchrF [\d.]+ nrefs\S+\nsacreBLEU [\d.]+ nrefs\S+\n$", done.output)
 
 
 def test_the_summary_of_a_language_model_ends_with_its_perplexity(record, tmp_path):
-    file = tmp_path / "summary.txt"
     scores = {"test_perplexity": 9.5, "test_kld": 0.001}
-    done = record(scores, "--summary", file, "--published", "ptb")
+    done = record(scores, "--summary", "summary.txt", "--published", "ptb")
     assert done.exit_code == 0 and done.output == ""
-    table, _, rest = file.read_text().partition("tests the numbers that compare.\n\n")
-    assert f"| {tmp_path} |  | 9.50 |" in table
+    text = (tmp_path / "summary.txt").read_text()
+    table, _, rest = text.partition("tests the numbers that compare.\n\n")
+    assert "| . |  | 9.50 |" in table
     assert rest.splitlines() == [
         "         test_perplexity  9.5  s:test_perplexity",
         "                test_kld  0.001  s:test_kld",
@@ -79,8 +67,7 @@ def test_the_summary_of_a_dialogue_system_has_samples_and_all_scores(record, tmp
     (tmp_path / "contexts").write_text("how are you\n" * 3)
     (tmp_path / "references").write_text("fine\tgood\tall right\tno\n" * 3)
     (tmp_path / "generated").write_text("".join(f"D-{n}\t-1\tfine, {n}\n" for n in range(3)))
-    names = ("contexts", "references", "generated")
-    texts = [word for name in names for word in ("--samples", tmp_path / name)]
+    texts = "--samples contexts --samples references --samples generated".split()
     scores = {"test_perplexity": 8.25, "bleu1_precision": 0.5, "bleu1_recall": 0.25}
     lines = record(scores, *texts).output.splitlines()
     assert lines[:6] == ["   context  how are you", " reference  fine", " reference  good",
@@ -92,8 +79,7 @@ def test_the_summary_of_a_dialogue_system_has_samples_and_all_scores(record, tmp
 def test_texts_of_different_lengths_are_named(record, tmp_path):
     for name, count in {"source": 3, "reference": 3, "translations": 2}.items():
         (tmp_path / name).write_text("a line\n" * count)
-    names = ("source", "reference", "translations")
-    texts = [word for name in names for word in ("--samples", tmp_path / name)]
+    texts = "--samples source --samples reference --samples translations".split()
     done = record({"chrf": 1.0, "sacrebleu": 1.0}, *texts)
     assert done.exit_code == 2 and "translations: 2 lines, but" in done.output
     done = record({"chrf": 1.0, "sacrebleu": 1.0}, *texts[:4])
@@ -114,17 +100,10 @@ def test_texts_of_different_lengths_are_named(record, tmp_path):
         ("--paired", "[", "not JSON"),
     ],
 )
-def test_a_file_that_a_record_cannot_read_is_named(tmp_path, option, text, message):
-    files = {"--scores": '{"a": {"value": 1, "signature": "s"}}', option: text}
-    for name, content in files.items():
-        (tmp_path / name).write_text(content)
-    (tmp_path / "config.yaml").write_text("data: {vocab_size: 5}\ntrain: {arch: x}\n")
-    (tmp_path / "command.sh").write_text("fairseq-train data\n")
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(EPOCH) + "\n")
-    words = [word for name in files for word in (name, tmp_path / name)]
-    more = ["--config", tmp_path / "config.yaml", "--training", tmp_path]
-    done = invoke("record", *words, *more, "--output", tmp_path / "results.json")
-    assert done.exit_code == 2 and f"{option}: {message}" in done.output
+def test_a_file_that_a_record_cannot_read_is_named(record, tmp_path, option, text, message):
+    (tmp_path / "bad").write_text(text)
+    done = record({"a": 1.0}, option, "bad")
+    assert done.exit_code == 2 and f"bad: {message}" in done.output
 
 
 def test_a_table_without_a_baseline_says_so(tmp_path):
@@ -134,9 +113,9 @@ def test_a_table_without_a_baseline_says_so(tmp_path):
     for path in paths:
         path.write_text(json.dumps(record))
     words = ["compare", *paths, "--metric", "sacrebleu"]
-    done = invoke(*words)
+    done = highrank(*words)
     assert done.exit_code == 0 and "no system is named softmax. Choose" in done.output
-    assert "no system" not in invoke(*words, "--baseline", "mos").output
+    assert "no system" not in highrank(*words, "--baseline", "mos").output
 
 
 def test_measures_of_both_splits_become_finite_scores_of_a_record(tmp_path):

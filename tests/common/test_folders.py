@@ -1,31 +1,59 @@
-"""Test common/folders.py; tests/hooks/test_save_dir_lock.py has the lock of training runs."""
+"""common/files.py and folders.py; tests/hooks/test_resuming.py has the lock of a training run."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from highrank_plugins.common import folders
-from highrank_plugins.common.files import write_text
-from highrank_plugins.common.folders import NEW, new_files, new_folder, refuse_mixture, whole_folder
+from highrank_plugins.common.files import open_own, read_json, write_text
+from highrank_plugins.common.folders import NEW, new_folder, refuse_mixture, whole_folder
 from highrank_plugins.common.user_error import UserError
 from tests.held_lock import held_elsewhere
 
 
-def test_a_new_folder_appears_when_it_is_complete(tmp_path):
-    with new_folder(tmp_path / "new") as part:
-        (part / "file").touch()
-        assert [path.name for path in tmp_path.iterdir()] == ["new.part"]
-    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["new", "new/file"]
+@pytest.mark.parametrize("mode", ["w", "a", "a+", "wb", "ab"])
+def test_our_file_is_opened_and_a_link_is_not_followed(tmp_path, mode):
+    with open_own(tmp_path / "ours", mode) as file:
+        file.write(b"text" if "b" in mode else "text")
+    assert (tmp_path / "ours").read_text() == "text"
+    (tmp_path / "link").symlink_to(tmp_path / "ours")
+    with pytest.raises(UserError, match=r"link is a symbolic link, .* remove it; nothing was"):
+        open_own(tmp_path / "link", mode)
+    assert (tmp_path / "ours").read_text() == "text"
 
 
-def test_all_is_flushed_before_the_folder_gets_its_name(tmp_path, monkeypatch):
-    flushed = {}
+def test_pipes_devices_and_folders_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for mode in ("a", "a+"):
+        with pytest.raises(UserError, match="pipe is a symbolic link, a pipe or a device"):
+            open_own(tmp_path / "pipe", mode)
+    for name in ("pipe", "link"):
+        with pytest.raises(UserError, match=f"{name} is a pipe or a device; a file is needed"):
+            read_json(tmp_path / name)
+    with pytest.raises(IsADirectoryError):
+        open_own(tmp_path, "w")
+
+
+def test_the_temporary_file_of_a_write_follows_no_link(tmp_path):
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "table.md.tmp").symlink_to(tmp_path / "victim")
+    write_text(tmp_path / "table.md", "table")
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert (tmp_path / "table.md").read_text() == "table"
+    assert not (tmp_path / "table.md").is_symlink()
+
+
+def test_a_new_folder_appears_when_all_is_written_and_flushed(tmp_path, monkeypatch):
+    flushed, target = {}, tmp_path / "new"
     monkeypatch.setattr(folders, "flush", lambda path: flushed.update({path: target.exists()}))
-    target = tmp_path / "new"
     with new_folder(target) as part:
         write_text(part / "below" / "file", "text")
         (part / "link").symlink_to("missing")
+        assert [path.name for path in tmp_path.iterdir()] == ["new.part"]
+    assert {path.name for path in tmp_path.rglob("*")} == {"new", "below", "file", "link"}
     before = {path for path, is_there in flushed.items() if not is_there}
     assert {part, part / "below", part / "below" / "file"} <= before
     assert flushed[tmp_path] and part / "link" not in flushed
@@ -50,7 +78,7 @@ def test_a_users_folder_is_not_discarded(tmp_path):
 
 def test_new_files_replace_earlier_ones_and_keep_others(tmp_path):
     for text in ("earlier", "new"):
-        with new_files(tmp_path) as folder:
+        with whole_folder(tmp_path) as folder:
             write_text(folder / "a", text)
             write_text(folder / "below" / "b", text)
             assert not (tmp_path / "a").exists() or (tmp_path / "a").read_text() == "earlier"
@@ -63,23 +91,26 @@ def test_new_files_replace_earlier_ones_and_keep_others(tmp_path):
 def test_a_folder_with_the_name_of_a_new_file_is_refused_before_any_is_replaced(tmp_path):
     (tmp_path / "a").touch()
     (tmp_path / "b").mkdir()
-    with pytest.raises(UserError, match="/b is a folder; a file"), new_files(tmp_path) as folder:
+    with pytest.raises(UserError, match="/b is a folder; a file"), whole_folder(tmp_path) as folder:
         (folder / "a").write_text("new")
         (folder / "b").touch()
     assert (tmp_path / "a").read_text() == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
-def test_files_behind_a_link_are_not_taken_for_new_ones(tmp_path):
+def test_links_mixtures_and_the_folder_of_the_input_are_refused(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a").touch()
     (tmp_path / NEW).symlink_to("mine")
-    with pytest.raises(UserError, match=f"{NEW} is a symbolic link"), new_files(tmp_path):
+    with pytest.raises(UserError, match=f"{NEW} is a symbolic link"), whole_folder(tmp_path):
         pass
+    (tmp_path / NEW).unlink()
+    (tmp_path / "link").symlink_to(tmp_path)
+    for output in (tmp_path / "link", tmp_path / "x" / ".."):
+        message = "holds the input, which the output would overwrite"
+        with pytest.raises(ValueError, match=message), whole_folder(output, tmp_path):
+            raise AssertionError
     assert (tmp_path / "mine" / "a").exists()
-
-
-def test_a_mixture_below_a_folder_is_refused(tmp_path):
     (tmp_path / NEW / "shard02").mkdir(parents=True)
     refuse_mixture(tmp_path / "shard01")
     for folder in (tmp_path / "shard02", tmp_path):
@@ -87,40 +118,18 @@ def test_a_mixture_below_a_folder_is_refused(tmp_path):
             refuse_mixture(folder)
 
 
-def test_the_folder_of_the_input_is_refused_as_output(tmp_path):
-    (tmp_path / "train.en").write_text("a\n")
-    (tmp_path / "link").symlink_to(tmp_path)
-    for output in (tmp_path / "link", tmp_path / "x" / ".."):
-        message = "holds the input, which the output would overwrite"
-        with pytest.raises(ValueError, match=message), whole_folder(output, tmp_path):
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_second_command_is_refused_until_the_first_has_ended(tmp_path, killed):
+    out, block = tmp_path / "out", "(held / 'train.en').touch()"
+    with held_elsewhere(out, "whole_folder(path)", block) as other:
+        message = rf"folder {out} is in use by another data command \(process {other.pid} on"
+        with pytest.raises(UserError, match=message), whole_folder(out):
             raise AssertionError
-    assert (tmp_path / "train.en").read_text() == "a\n"
-
-
-@pytest.fixture
-def other(tmp_path):
-    """Start another command that writes into a folder."""
-    with held_elsewhere(
-        tmp_path / "out", "whole_folder(path)", "(held / 'train.en').touch()"
-    ) as process:
-        yield process
-
-
-def test_a_second_command_is_refused_and_the_first_named(tmp_path, other):
-    message = rf"folder {tmp_path}/out is in use by another data command \(process {other.pid} on"
-    with pytest.raises(UserError, match=message), whole_folder(tmp_path / "out"):
-        raise AssertionError
-    other.communicate("")
-    assert other.returncode == 0
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["train.en"]
-
-
-def test_a_killed_command_leaves_no_lock(tmp_path, other):
-    other.kill()
-    other.wait()
-    with whole_folder(tmp_path / "out"):
+        if killed:
+            other.kill()
+    with whole_folder(out):
         pass
-    assert list((tmp_path / "out").iterdir()) == []
+    assert [path.name for path in out.iterdir()] == ([] if killed else ["train.en"])
 
 
 def test_a_failed_command_leaves_what_was_there(tmp_path):

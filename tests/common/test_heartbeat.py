@@ -12,7 +12,7 @@ import pytest
 from highrank_plugins.common import heartbeat
 
 RANK = """
-import sys, time
+import os, sys, time
 from highrank_plugins.common.heartbeat import beat, guard
 rank, beats = map(int, sys.argv[1:])
 guard(rank)
@@ -21,7 +21,11 @@ for update in range(beats):
 print("ready", flush=True)
 def stuck():
     time.sleep(60)
-stuck()
+for _ in range(int(os.environ.get("BEATS", 0))):
+    time.sleep(0.1)
+    beat()
+if "BEATS" not in os.environ:
+    stuck()
 """
 
 
@@ -49,13 +53,6 @@ def rank(tmp_path):
         process.communicate()
 
 
-@pytest.fixture
-def guard(monkeypatch):
-    """Return a guard of 60 seconds that nobody asks by the clock."""
-    monkeypatch.setattr(heartbeat.threading.Thread, "start", lambda thread: None)
-    return heartbeat._Guard(1, 60)
-
-
 def test_a_process_that_hangs_aborts_with_its_line_and_stacks(rank, tmp_path):
     alone = rank(3, 6, HIGHRANK_STALL_TIMEOUT="1")  # no launcher: under SLURM or torchrun
     said = alone.communicate(timeout=30)[1]
@@ -80,15 +77,8 @@ def test_a_rank_that_a_signal_has_stopped_is_the_cause_even_in_a_slow_phase(rank
     assert "starting after update 0" in heartbeat.stall(tmp_path)
 
 
-def test_time_in_which_a_process_is_suspended_does_not_count():
-    code = RANK.replace("stuck()\n", "", 1).replace(
-        "\nstuck()", "\nfor _ in range(40):\n    time.sleep(0.1)\n    beat()\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "0", "1"], stdout=subprocess.PIPE, text=True,
-        env=os.environ | {"HIGHRANK_STALL_TIMEOUT": "2"},
-    )  # fmt: skip
-    assert process.stdout.readline() == "ready\n"
+def test_time_in_which_a_process_is_suspended_does_not_count(rank):
+    process = rank(0, 1, HIGHRANK_STALL_TIMEOUT="2", BEATS="40")
     process.send_signal(signal.SIGSTOP)
     time.sleep(4)
     process.send_signal(signal.SIGCONT)
@@ -96,8 +86,10 @@ def test_time_in_which_a_process_is_suspended_does_not_count():
 
 
 @pytest.mark.parametrize("phase", heartbeat.SLOW_PHASES)
-def test_a_slow_phase_lasts_until_the_next_update(guard, phase):
+def test_a_slow_phase_lasts_until_the_next_update(monkeypatch, phase):
     """Others may wait there for the rank that writes a checkpoint."""
+    monkeypatch.setattr(heartbeat.threading.Thread, "start", lambda thread: None)
+    guard = heartbeat._Guard(1, 60)
     guard.beat("training", 7)
     assert guard._own_reason(60) == "" != guard._own_reason(61)
     guard.beat(phase, None)

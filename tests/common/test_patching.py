@@ -1,5 +1,6 @@
-"""common/patching.py: what is replaced can still be scripted."""
+"""common/patching.py: what is replaced can still be scripted; what is deferred still works."""
 
+import subprocess
 import sys
 import types
 
@@ -33,3 +34,36 @@ def test_a_running_script_gets_the_replacement_of_its_module(monkeypatch, tmp_pa
     replaces(owner, "main")(lambda stock: f"ours of {stock()}")
     replaces(other, "main")(lambda stock: "not theirs")
     assert owner.command() == script.command() == "ours of stock"
+
+
+PROGRAM = """
+import importlib.util
+import sys
+from highrank_plugins.common.patching import defer_statistics
+defer_statistics()
+defer_statistics()
+class Library:
+    # looks for scikit-learn while fairseq is imported, as a library that fairseq imports may
+    def find_spec(self, name, path=None, target=None):
+        if name == "fairseq.tasks":
+            assert importlib.util.find_spec("sklearn") is not None
+            print("looked")
+sys.meta_path.insert(0, Library())
+import fairseq
+assert not {"sklearn", "sklearn.metrics", "scipy.stats"} & sys.modules.keys()
+import numpy as np
+from fairseq.criterions import sentence_prediction as criterion
+from fairseq.tasks import audio_classification as task
+labels, guesses = np.array([1, 0, 1, 1]), np.array([1, 0, 0, 1])
+assert abs(criterion.acc_and_f1(guesses, labels)["f1"] - 0.8) < 1e-9
+assert abs(criterion.pearson_and_spearman(guesses, labels)["pearson"] - 0.5773502692) < 1e-9
+assert task.sklearn_metrics.roc_curve(labels, guesses)[0][-1] == 1
+import sklearn.metrics, scipy.stats
+assert type(sklearn.metrics).__name__ == "module" and scipy.stats.norm.cdf(0) == 0.5
+assert not any("common.patching" in type(finder).__module__ for finder in sys.meta_path)
+"""
+
+
+def test_statistics_are_imported_when_they_are_used():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == "looked\n", done.stderr

@@ -1,7 +1,8 @@
-"""Children import what their parent imports and end with it; processes started together count."""
+"""Children import what their parent imports and end with it; processes are counted; maps."""
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.common import processes
-from highrank_plugins.common.processes import processes_started, python
+from highrank_plugins.common.processes import batches, ordered_map, processes_started, python
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.training.launch.plan import Plan, rank_words
 from highrank_plugins.training.launch.torchrun import torchrun_words
@@ -32,7 +33,6 @@ def test_files_of_the_working_directory_take_no_modules_place(name, tmp_path, mo
 
 
 def test_all_ranks_are_started_in_this_way_and_a_checkout_starts_its_own(tmp_path, monkeypatch):
-    assert Path(processes._CHECKOUT, "highrank_plugins", "common", "processes.py").is_file()
     monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
     monkeypatch.chdir(ROOT)
     assert python("-m", "a") == [sys.executable, "-m", "a"]
@@ -75,21 +75,9 @@ def test_a_child_ends_within_seconds_of_its_killed_launcher(when):
         while "here" not in launcher.stdout.readline():
             pass
     launcher.send_signal(signal.SIGKILL)
-    until = time.monotonic() + 20
-    while alive(child):
-        if time.monotonic() > until:
-            os.kill(child, signal.SIGKILL)
-            pytest.fail("the child goes on")
-        time.sleep(0.1)
+    end = os.pidfd_open(child)
+    assert select.select([end], [], [], 20)[0], "the child goes on"
     launcher.wait()
-
-
-def alive(process: int) -> bool:
-    try:
-        text = Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] != "Z"
 
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0"}
@@ -97,8 +85,8 @@ SEVERAL = [
     {"RANK": "0", "WORLD_SIZE": "4"},
     {**TORCHRUN, "WORLD_SIZE": "4"},
     {**TORCHRUN, "WORLD_SIZE": "4", "SLURM_PROCID": "0"},
-    *({name: "4"} for names, _ in processes._LAUNCHERS.values() for name in names),
-    *({name: "3"} for _, names in processes._LAUNCHERS.values() for name in names),
+    *({name: "4"} for name in processes._SIZES),
+    *({name: "3"} for name in processes._RANKS),
     {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"},
     {"RANK": "0", "WORLD_SIZE": "1", "PMI_SIZE": "4"},
     {"TORCHELASTIC_RUN_ID": "left", "OMPI_COMM_WORLD_SIZE": "4"},
@@ -124,40 +112,16 @@ ALONE = [
 ]
 
 
-@pytest.fixture
-def node_files(tmp_path, monkeypatch):
-    """Have the node files of PBS for one process and for four, on two machines."""
+def test_processes_started_together_are_counted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("node").write_text("a\n")
-    Path("nodes").write_text("a\na\nb\nb\n")
-
-
-def test_every_launcher_has_a_row_that_tells_its_processes_from_one():
-    known = {name for pair in processes._LAUNCHERS.values() for names in pair for name in names}
-    assert known >= {
-        "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "MPIRUN_NPROCS", "PALS_SIZE",
-        "SLURM_STEP_NUM_TASKS", "JSM_NAMESPACE_SIZE", "HOROVOD_SIZE", "FLUX_JOB_SIZE",
-        "FLUX_TASK_RANK", "PBS_TASKNUM", "MPI_LOCALNRANKS", "MPI_LOCALRANKID", "PMIX_RANK",
-        "ALPS_APP_PE", "PALS_RANKID",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("environment", SEVERAL, ids=str)
-def test_processes_started_together_are_counted(environment, node_files):
-    count, variable = processes_started(environment)
-    assert count == 4 and variable in environment
-
-
-@pytest.mark.parametrize("environment", ALONE, ids=str)
-def test_a_process_of_its_own_is_one(environment, node_files):
-    assert processes_started(environment)[0] == 1
-
-
-def test_a_number_of_many_digits_counts_as_several():
+    Path("nodes").write_text("a\na\nb\nb\n")  # the file of PBS for four on two machines
+    for environment in SEVERAL:
+        count, variable = processes_started(environment)
+        assert count == 4 and variable in environment, environment
+    for environment in ALONE:
+        assert processes_started(environment)[0] == 1, environment
     assert processes_started({"PMI_SIZE": "9" * 5000})[0] > 1
-
-
-def test_several_launchers_of_one_node_are_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PMI_SIZE", "2")
     said = "(PMI_SIZE=2): start this command once, or pass --nodes N, or unset PMI_SIZE"
     with pytest.raises(UserError, match=re.escape(said)):
@@ -183,3 +147,63 @@ def test_freed_memory_is_kept_unless_it_is_large_or_the_user_chose(mebibytes, ow
     words = [sys.executable, "-c", FAULTS, str(mebibytes)]
     done = subprocess.run(words, env=os.environ | own, capture_output=True, text=True, check=True)
     assert (int(done.stdout) > mebibytes * 2**20 / 4096 / 2) == again
+
+
+# -- maps over items -----------------------------------------------------------------------------
+
+
+def slow_when_even(number: int) -> tuple[int, int]:
+    time.sleep(0.02 * (number % 2 == 0))
+    return number, os.getpid()
+
+
+def fails_at_three(number: int) -> int:
+    if number == 3:
+        raise ValueError("three")
+    return number
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_results_keep_the_order_of_the_items_and_an_error_ends_the_map(count):
+    results = list(ordered_map(slow_when_even, range(20), count))
+    assert [number for number, _ in results] == list(range(20))
+    assert (os.getpid() in {pid for _, pid in results}) == (count == 1)
+    with pytest.raises(ValueError, match="three"):
+        list(ordered_map(fails_at_three, range(100), count))
+
+
+def dies(number: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_items_are_not_all_read_at_once_and_a_killed_process_is_reported():
+    items = iter(range(1000))
+    results = ordered_map(slow_when_even, items, 2)
+    next(results)
+    assert next(items) < 20
+    results.close()
+    with pytest.raises(OSError, match="one of 2 processes was killed"):
+        list(ordered_map(dies, range(3), 2))
+
+
+ENDLESS = """
+import itertools, time
+from highrank_plugins.common.processes import ordered_map
+for _ in ordered_map(time.sleep, itertools.repeat(0.05), 2):
+    print(flush=True)
+"""
+
+
+def test_no_process_outlives_a_killed_main_process():
+    """Whoever reads what it prints, such as a recipe's `tee`, sees the end."""
+    main = subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE)
+    assert main.stdout is not None and main.stdout.readline()
+    main.kill()
+    main.stdout.read()  # ends when no process holds the pipe
+
+
+def test_batches_cover_all_items():
+    for count in (0, 1, 4, 5):
+        found = list(batches(range(count), 2))
+        assert [n for batch in found for n in batch] == list(range(count))
+        assert all(len(batch) == 2 for batch in found[:-1])

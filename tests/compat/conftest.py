@@ -1,6 +1,8 @@
 """Tiny data and training runs, all in one process: a start of fairseq-train costs seconds."""
 
 import random
+from argparse import Namespace
+from itertools import chain
 from pathlib import Path
 from shlex import split
 
@@ -8,9 +10,11 @@ import pytest
 from fairseq import checkpoint_utils, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
-from fairseq_cli import preprocess, train
+from fairseq_cli import eval_lm, generate, preprocess, validate
+from fairseq_cli import train as training
 
 import highrank_plugins
+from highrank_plugins.common.names import flag
 
 highrank_plugins.register()
 
@@ -34,16 +38,46 @@ def run_training(data: Path, save_dir: Path, *argv) -> dict:
     # fairseq keeps the best score on the function, from one training run to the next
     vars(checkpoint_utils.save_checkpoint).pop("best", None)
     common = split("--cpu --optimizer adam --lr 1e-2 --num-workers 0 --no-epoch-checkpoints")
-    train.main(config("training", data, "--save-dir", save_dir, *common, *argv))
+    training.main(config("training", data, "--save-dir", save_dir, *common, *argv))
     return checkpoint_utils.load_checkpoint_to_cpu(str(save_dir / "checkpoint_last.pt"))
 
 
-def translation_options(**changed) -> list[str]:
-    """Build a Transformer of a few hundred parameters."""
-    chosen = {"--max-tokens": 60, "--max-update": 2, "--dropout": 0} | changed
-    return ["--arch", "transformer", *TRANSFORMER, *DECODER] + [
-        str(word) for pair in chosen.items() for word in pair
-    ]
+def transformer(**options) -> list[str]:
+    """Return words for a Transformer of a few hundred parameters; None leaves an option out."""
+    chosen = {"max_tokens": 60, "max_update": 2, "dropout": 0} | options
+    pairs = [(flag(name), str(value)) for name, value in chosen.items() if value is not None]
+    return ["--arch", "transformer", *TRANSFORMER, *DECODER, *chain.from_iterable(pairs)]
+
+
+def train(data: Path, save_dir: Path, *words, **options) -> dict:
+    """Train a `transformer`; words win against options."""
+    return run_training(data, save_dir, *transformer(**options), *words)
+
+
+def evaluate(command: str, data: Path, path: Path, *words, **overrides):
+    """Run fairseq-generate, -eval-lm or -validate on one CPU."""
+    line = [data, "--path", path, "--cpu", "--num-workers", 0, *words]
+    if command == "generate":
+        return generate.main(config("generation", *line))
+    if command == "eval-lm":
+        return eval_lm.main(config("eval_lm", *line))
+    cfg = config("validation", *line, "--task", "translation", "--max-tokens", 60)
+    return validate.main(cfg, override_args=Namespace(data=str(data), **overrides))
+
+
+def updates(state: dict) -> int:
+    """Return the updates of a checkpoint."""
+    return state["optimizer_history"][-1]["num_updates"]
+
+
+class Call:
+    """Call a function when it is unpickled."""
+
+    def __init__(self, function, *args):
+        self.call = function, args
+
+    def __reduce__(self):
+        return self.call
 
 
 @pytest.fixture
@@ -52,7 +86,7 @@ def stock(monkeypatch):
 
     def restore(owner, name: str) -> None:
         if owner is Trainer:
-            monkeypatch.setattr(train.Trainer, name, vars(Trainer)[name])
+            monkeypatch.setattr(training.Trainer, name, vars(Trainer)[name])
             return
         own = getattr(owner, name)
         while hasattr(own, "highrank_patch"):
@@ -87,7 +121,7 @@ def data(tmp_path_factory) -> Path:
 def translator(data, tmp_path_factory) -> Path:
     """Return a trained translation checkpoint."""
     save_dir = tmp_path_factory.mktemp("translator")
-    run_training(data, save_dir, *translation_options())
+    train(data, save_dir)
     return save_dir / "checkpoint_last.pt"
 
 

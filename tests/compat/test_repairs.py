@@ -1,23 +1,30 @@
 """The repairs of compat that need no process of their own, by module."""
 
+# -- amp_step --
+import argparse
 import functools
 import importlib
+import io
+import os
+import sys
 import warnings
+from pickle import UnpicklingError
 
 import numpy as np
 import pytest
 import torch
+from fairseq import checkpoint_utils, utils
 from fairseq.data import bucket_pad_length_dataset, data_utils, token_block_dataset
+from fairseq.distributed.utils import _split_tensors_from_obj
+from fairseq.models import fconv, transformer_lm
 from fairseq.nan_detector import NanDetector
 from fairseq.optim.amp_optimizer import AMPOptimizer
-from omegaconf import OmegaConf
 
 import highrank_plugins.compat.amp_step
 import highrank_plugins.optim.nt_asgd  # noqa: F401  (importing it registers nt_asgd)
-from highrank_plugins.compat import harmless_warnings
-from tests.compat.conftest import run_training, translation_options
-
-# -- amp_step --
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.compat import config_eval, harmless_warnings
+from tests.compat.conftest import Call, config, train, transformer
 
 GRADIENT = torch.tensor([1.0, 2.0, 3.0])
 
@@ -31,15 +38,8 @@ def scaled_on_a_cpu(monkeypatch):
 def updated(scale: float, gradient: torch.Tensor = GRADIENT) -> torch.Tensor:
     """Return zeros after an update with learning rate 1."""
     parameter = torch.nn.Parameter(torch.zeros(3))
-    cfg = OmegaConf.create(
-        {
-            "common": {"fp16_init_scale": scale, "min_loss_scale": 1e-4},
-            "optimizer": {
-                "_name": "nt_asgd", "weight_decay": 0.0, "nonmono": 5, "asgd_at_epoch": None,
-                "nonmono_stop": False, "fp16": False, "bf16": False, "lr": [1.0],
-            },
-        }
-    )  # fmt: skip
+    words = transformer(optimizer="nt_asgd", lr=1, fp16_init_scale=scale)
+    cfg = config("training", "data", *words)
     optimizer = AMPOptimizer.build_optimizer(cfg, [parameter])
     optimizer.backward((parameter * gradient).sum())
     optimizer.multiply_grads(1.0)
@@ -109,7 +109,7 @@ def test_a_run_prints_no_warnings_but_others_are_shown(data, tmp_path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         importlib.reload(harmless_warnings)
-        run_training(data, tmp_path, *translation_options())
+        train(data, tmp_path)
         assert [str(warning.message) for warning in caught] == []
         warnings.warn("the loss is odd", stacklevel=1)
         assert len(caught) == 1
@@ -119,9 +119,8 @@ def test_a_run_prints_no_warnings_but_others_are_shown(data, tmp_path):
 
 
 def test_a_diverged_translator_is_reported(data, tmp_path):
-    diverges = translation_options(**{"--max-update": 9, "--lr": "1e30"})
     with pytest.raises(FloatingPointError, match="gradients are Nan/Inf"):
-        run_training(data, tmp_path, *diverges)
+        train(data, tmp_path, max_update=9, lr="1e30")
 
 
 class Nested(torch.nn.Module):
@@ -158,3 +157,88 @@ def test_buckets_equal_those_of_fairseq():
     sizes = [1, 1, 2, 3, 5, 8, 13, 21]
     buckets = bucket_pad_length_dataset.get_buckets(sizes, 3)
     assert buckets.tolist() == data_utils.get_buckets(sizes, 3).tolist() == [2, 5, 21]
+
+
+def through_torch(value):
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    buffer.seek(0)
+    return torch.load(buffer)
+
+
+VALUES = [
+    argparse.Namespace(arch="lstm", layers=2, betas=(0.9, 0.98)),
+    *(np.float64(1.5), np.int64(3), np.float32(0.5), np.bool_(True), np.arange(3)),
+]
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_values_that_fairseq_stores_can_be_loaded(value):
+    assert np.all(through_torch(value) == value)
+
+
+def test_the_state_that_rank_0_broadcasts_can_be_loaded(translator):
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(translator))
+    state = _split_tensors_from_obj(state, [])
+    received = through_torch(state)
+    assert received["cfg"] == state["cfg"]
+    assert received["model"] == state["model"]  # placeholders
+
+
+@pytest.mark.parametrize("function", [os.system, eval, getattr, functools.partial, np.load])
+def test_functions_are_still_refused(function, tmp_path):
+    with pytest.raises(UnpicklingError, match=r"[Uu]nsupported"):
+        through_torch(Call(function, f"touch {tmp_path}/executed"))
+    with pytest.raises(UnpicklingError, match=r"Unsupported|ObjectDType"):
+        through_torch(np.array([None], dtype=object))
+    assert not list(tmp_path.iterdir())
+
+
+LITERALS = {
+    "(0.9, 0.98)": (0.9, 0.98), "1e-4": 1e-4, " [(512, 3)] * 20": [(512, 3)] * 20,
+    "[(512, 9)] * 2 + [(2048, 1)] * 1": [(512, 9)] * 2 + [(2048, 1)],
+    "[(1, 64), (2, 128)]": [(1, 64), (2, 128)], "(-1, +2)": (-1, 2), "8 * 1024 - 1": 8191,
+    "True": True, "None": None, "{'beam': 4, 'lenpen': 0.6}": {"beam": 4, "lenpen": 0.6},
+    "'word'": "word",
+}  # fmt: skip
+REFUSED = [
+    "__import__('os').system('true')", "[].__class__", "open", "lambda: 1", "[x for x in (1, 2)]",
+    "f'{1}'", "2 ** 99999999", "'a' * 10", "[0] * 10001", "[[0] * 10000] * 10000 * 10000",
+    "[0] + (1,)", "[0] * True * 1.5", "-[1]", "{**{}}", "{[]: 1}", "1 +", "",
+    "(" * 300 + ")" * 300, "-" * 9000 + "1", "1," * 6000, "1\0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:20])
+def test_other_expressions_are_refused_and_quoted(text):
+    with pytest.raises(UserError, match=r"literal|characters") as error:
+        config_eval.literal(text)
+    assert repr(text)[1:20] in str(error.value)
+
+
+def test_literals_have_the_values_of_eval_and_fairseqs_option_helpers_work():
+    for text, value in LITERALS.items():
+        assert config_eval.literal(text) == value == eval(text)
+    for value in (True, 0, None, (0.9, 0.98), [1]):
+        assert config_eval.literal(value) is value
+    assert utils.eval_bool(True) is True  # stock: TypeError inside, so the default, False
+    assert utils.eval_bool("0", default=True) is False
+    assert utils.eval_str_list("1, 2", type=int) == [1, 2]
+    assert utils.eval_str_list("3", type=int) == [3]
+
+
+@pytest.mark.parametrize("module", [utils, transformer_lm, fconv])
+def test_no_module_runs_an_expression(module, monkeypatch, tmp_path):
+    attack = f"open({str(tmp_path / 'executed')!r}, 'w')"
+    with pytest.raises(UserError, match="not a plain literal"):
+        utils.eval_str_list(attack) if module is utils else module.eval(attack)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.delattr(module, "eval")  # without the workaround the built-in one is found
+    assert "eval" not in vars(module)
+
+
+def test_modules_imported_later_are_safe_too_and_other_packages_keep_their_eval(monkeypatch):
+    name = "fairseq.data.codedataset"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    assert importlib.import_module(name).eval is config_eval.literal
+    assert "eval" not in vars(importlib.import_module("torch.nn.functional"))

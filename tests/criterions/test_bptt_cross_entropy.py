@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
 from highrank_plugins.trunks import activation_penalty, temporal_penalty
-from tests.fairseq_cli import FORKS
+from tests.fairseq_cli import in_processes
 from tests.free_port import free_address, leave_together
 from tests.stream_corpus import CERTAIN
 from tests.tasks.built import build
@@ -22,9 +22,7 @@ def test_penalties_equal_values_computed_by_hand():
     assert activation_penalty(raw).item() == pytest.approx((1 + 4 + 9 + 1 + 9 + 1) / 6)
     assert temporal_penalty(raw).item() == pytest.approx((4 + 9 + 0 + 4) / 4)
     assert temporal_penalty(raw[:1]).item() == 0
-
-
-def test_penalties_are_computed_in_float32_at_least():
+    # in float32 at least
     big = torch.full((2, 1, 1), 300.0, dtype=torch.float16)
     assert activation_penalty(big).item() == 90_000
     assert temporal_penalty(big * torch.tensor([[[1.0]], [[-1.0]]]).half()).item() == 360_000
@@ -55,10 +53,6 @@ def test_the_training_loss_is_the_nll_plus_weighted_penalties(stream_data):
     want = torch.autograd.grad(nll + size * (2 * ar + tar), list(built.model.parameters()))
     for one, other in zip(got, want, strict=True):
         assert_close(one, other, rtol=1e-9, atol=1e-12)
-
-
-def test_evaluation_has_no_penalties(stream_data):
-    built = build(stream_data, *CERTAIN)
     built.model.eval()
     loss, _, log = losses(built, built.batches()[0])
     assert_close(loss.data, log["nll_loss"])
@@ -107,15 +101,8 @@ def gradients_of_rank(data, rank, address, unused, path):
 def test_streams_shared_by_two_processes_have_the_gradients_of_all(unused, stream_data, tmp_path):
     address = free_address()
     paths = [tmp_path / str(rank) for rank in (0, 1)]
-    ranks = [
-        FORKS.Process(target=gradients_of_rank, args=(stream_data, rank, address, unused, path))
-        for rank, path in enumerate(paths)
-    ]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(120)
-    assert [rank.exitcode for rank in ranks] == [0, 0]
+    calls = [(stream_data, rank, address, unused, path) for rank, path in enumerate(paths)]
+    in_processes(gradients_of_rank, calls)
     got = [torch.load(path, weights_only=True) for path in paths]
 
     built = build(stream_data, *CERTAIN, *SIX_AT_THE_END)

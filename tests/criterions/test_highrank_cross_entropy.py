@@ -22,13 +22,8 @@ SETTINGS = {
 
 def stock_twin(criterion):
     """Return stock's criterion with the same settings."""
-    return LabelSmoothedCrossEntropyCriterion(
-        criterion.task,
-        criterion.sentence_avg,
-        criterion.eps,
-        criterion.ignore_prefix_size,
-        criterion.report_accuracy,
-    )
+    names = "task", "sentence_avg", "eps", "ignore_prefix_size", "report_accuracy"
+    return LabelSmoothedCrossEntropyCriterion(*(getattr(criterion, name) for name in names))
 
 
 def results(built, criterion, batch, **options):

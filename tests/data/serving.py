@@ -10,24 +10,17 @@ CONTENT = random.Random(3).randbytes(700_001)
 
 
 class Server(ThreadingHTTPServer):
-    """Serve `content` under every path.
-
-    Attributes:
-        ranges: whether it sends the rest of a file that is asked for.
-        die_after: numbers of bytes after which an answer ends early, one answer each.
-        statuses: codes to answer with instead, one answer each.
-        asked: the Range of each request.
-        lengths: whether it says how long an answer is.
-        headers: what else it sends before an answer.
-    """
+    """Serve `content` under every path."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.content, self.ranges, self.lengths = content, True, True
-        self.die_after: list[int] = []
-        self.statuses: list[int] = []
-        self.asked: list[str | None] = []
-        self.headers: dict[str, str] = {}
+        self.content = content
+        self.ranges = True  # whether it sends the rest of a file that is asked for
+        self.lengths = True  # whether it says how long an answer is
+        self.die_after: list[int] = []  # bytes after which an answer ends early, one answer each
+        self.statuses: list[int] = []  # to answer with instead, one answer each
+        self.asked: list[str | None] = []  # the Range of each request
+        self.headers: dict[str, str] = {}  # further ones of an answer
         self.url = f"http://127.0.0.1:{self.server_port}/file.bin"
 
 

@@ -17,10 +17,9 @@ import highrank_plugins
 from highrank_plugins.cli import app
 from highrank_plugins.common.folders import NEW
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data import binarising
+from highrank_plugins.data import binarising, pieces
 from highrank_plugins.data.corpus_files import Texts
 from highrank_plugins.data.parallel import Rules, prepare_texts
-from highrank_plugins.data.pieces import _processor, encoder, learn_pieces, write_pieces
 
 highrank_plugins.register()  # the hooks look at dictionaries
 SENTENCES = [
@@ -74,7 +73,7 @@ UNFIT = {
 EVERYWHERE = NO_TEXT | NO_PAIR | UNFIT | {"no word": b"\n" * len(SENTENCES)}
 
 
-def attempt(folder: Path, name: str, *words: object):
+def attempt(name: str, *words: object):
     """Run a `highrank data` command on good text with one bad file."""
     logging.disable(logging.CRITICAL)
     return CliRunner().invoke(app, ["data", name, *map(str, words)])
@@ -83,15 +82,14 @@ def attempt(folder: Path, name: str, *words: object):
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "text").mkdir()
-    for name in PARTS:
-        (tmp_path / "text" / name).write_bytes(GOOD)
-    for split in ("train", "valid", "test"):
-        (tmp_path / f"{split}.txt").write_bytes(GOOD)
+    for name in (*(f"text/{name}" for name in PARTS), "train.txt", "valid.txt", "test.txt"):
+        (tmp_path / name).write_bytes(GOOD)
     (tmp_path / "corpus.yaml").write_text(CORPUS)
     return tmp_path
 
 
-def refused(folder: Path, done, bad: str) -> None:
+def refused(folder: Path, command: str, bad: str) -> None:
+    done = attempt(command, *COMMANDS[command](folder))
     assert done.exit_code == 2, done.output
     place = rf"{bad}(\.gz)?(:\d+(:\d+)?|: the file is empty|: no line has a word)"
     assert re.search(place, done.output), done.output
@@ -121,7 +119,7 @@ FAULTS = {
 def test_a_malformed_corpus_is_refused(folder, command, fault):
     (folder / "text" / "valid.de").write_bytes(FAULTS[command][fault])
     bad = r"valid\.(en|de)" if fault in NO_PAIR else r"valid\.de"
-    refused(folder, attempt(folder, command, *COMMANDS[command](folder)), bad)
+    refused(folder, command, bad)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -131,8 +129,7 @@ def test_malformed_words_are_refused(folder, fault, packed):
     if packed:
         (folder / "test.txt").unlink()
         (folder / "test.txt.gz").write_bytes(gzip.compress(NO_TEXT[fault]))
-    words = COMMANDS["lm-corpus"](folder)
-    refused(folder, attempt(folder, "lm-corpus", *words), r"test\.txt")
+    refused(folder, "lm-corpus", r"test\.txt")
 
 
 @pytest.mark.parametrize("command", ["clean-texts", "pieces", "binarise", "lm-corpus"])
@@ -146,7 +143,7 @@ def test_a_mix_of_earlier_and_new_files_is_refused_and_then_completed(folder, mo
         stock(source, target)
 
     def forget():
-        _processor.cache_clear()
+        pieces._processor.cache_clear()
         binarising._words.cache_clear()
 
     def contents(name):
@@ -154,29 +151,26 @@ def test_a_mix_of_earlier_and_new_files_is_refused_and_then_completed(folder, mo
         return {path.name: path.read_bytes() for path in files}
 
     words = [str(word) for word in COMMANDS[command](folder)]
-    assert attempt(folder, command, *words).exit_code == 0
+    assert attempt(command, *words).exit_code == 0
     for path in (*(folder / "text").iterdir(), *folder.glob("*.txt")):
         path.write_bytes(GOOD * 2)
     whole = [word.replace(str(folder / "out"), str(folder / "whole")) for word in words]
     forget()
-    assert attempt(folder, command, *whole).exit_code == 0
+    assert attempt(command, *whole).exit_code == 0
     stock, until_killed = os.replace, count()
     monkeypatch.setattr(os, "replace", replace)
     forget()
     with pytest.raises(Killed):
-        attempt(folder, command, *words)
+        attempt(command, *words)
     monkeypatch.setattr(os, "replace", stock)
     assert contents("whole").items() - contents("out").items()
-    read = attempt(
-        folder, "pieces", folder / "out", folder / "next", *COMMANDS["pieces"](folder)[2:]
-    )
-    assert read.exit_code == 2
-    assert "out may hold files of two texts" in read.output
+    read = attempt("pieces", folder / "out", folder / "next", *COMMANDS["pieces"](folder)[2:])
+    assert read.exit_code == 2 and "out may hold files of two texts" in read.output
     if command == "binarise":
         with pytest.raises(UserError, match="files of two texts"):
             Dictionary.load(str(folder / "out" / "dict.en.txt"))
     forget()
-    assert attempt(folder, command, *words).exit_code == 0
+    assert attempt(command, *words).exit_code == 0
     assert contents("out") == contents("whole")
 
 
@@ -184,7 +178,7 @@ def test_a_mix_of_earlier_and_new_files_is_refused_and_then_completed(folder, mo
 def test_text_of_other_languages_in_the_output_is_refused(folder, command):
     (folder / "out").mkdir()
     (folder / "out" / "valid.fr").write_bytes(GOOD)
-    done = attempt(folder, command, *COMMANDS[command](folder))
+    done = attempt(command, *COMMANDS[command](folder))
     assert done.exit_code == 2
     assert "valid.fr is of an earlier call with other languages" in done.output
     assert [path.name for path in (folder / "out").iterdir()] == ["valid.fr"]
@@ -200,7 +194,8 @@ ANY_LINES = st.lists(
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pieces")
     (folder / "train.en").write_bytes(GOOD)
-    return learn_pieces([folder / "train.en"], folder / "pieces", vocab_size=40)
+    settings = pieces.PieceSettings(vocab_size=40)
+    return pieces.learn_pieces([folder / "train.en"], folder / "pieces", settings)
 
 
 @settings(max_examples=200, deadline=None)
@@ -212,12 +207,12 @@ def test_pieces_keep_every_line(model, tmp_path_factory, lines):
     text.write_bytes("".join(f"{line}\n" for line in lines).encode())
     if any(line.startswith("\ufeff") for line in lines):
         return
-    write_pieces(encoder(model), text, folder / "any.pieces")
+    pieces.write_pieces(pieces.encoder(model), text, folder / "any.pieces")
     written = (folder / "any.pieces").read_bytes().decode().removesuffix("\n").split("\n")
     assert len(written) == len(lines)
-    for line, pieces in zip(lines, written, strict=True):
+    for line, split in zip(lines, written, strict=True):
         # unknown characters stay or become ⁇, a warning says that ▁ becomes a blank
-        assert bool(line.replace("▁", " ").split()) == bool(pieces.split())
+        assert bool(line.replace("▁", " ").split()) == bool(split.split())
 
 
 @settings(max_examples=30, deadline=None)

@@ -34,10 +34,9 @@ def pieces(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pieces")
     for path in TEXT.iterdir():
         shutil.copy(path, folder)
-    with (folder / "train.de").open("a") as file:
-        file.write("<unk> seltsam\n")
-    with (folder / "train.en").open("a") as file:
-        file.write("a  b \n")
+    for language, line in (("de", "<unk> seltsam\n"), ("en", "a  b ")):  # without a line feed
+        with (folder / f"train.{language}").open("a") as file:
+            file.write(line)
     return folder
 
 
@@ -51,7 +50,9 @@ def stock(pieces, tmp_path_factory):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("processes", "block"), [(1, 1 << 20), (2, 1000), (1, 1)])
+@pytest.mark.parametrize(
+    ("processes", "block"), [(1, 1 << 20), (2, 1000), (1, 1), (1, 27), (1, 28), (1, 99)]
+)
 def test_the_files_equal_those_of_fairseq_byte_for_byte(
     pieces, stock, tmp_path, monkeypatch, processes, block
 ):
@@ -78,31 +79,16 @@ def test_one_language_is_data_for_a_language_model(pieces, tmp_path):
     assert re.fullmatch(r"dictionary: [\d,]+ types of [\d,]+ tokens, by falling count", said[0])
 
 
-def test_blocks_cover_the_text_in_whole_lines(tmp_path, monkeypatch):
-    path = tmp_path / "text"
-    for text in b"", b"a\n", b"abc\nd\n\nefg\n", b"abc\nd":
-        path.write_bytes(text)
-        for size in (1, 3, 4, 5, 8, 9, 100):
-            monkeypatch.setattr(binarising, "_BLOCK", size)
-            lines = [line for part in binarising._blocks(path) for line in binarising._lines(part)]
-            assert lines == (text.decode().removesuffix("\n").split("\n") if text else [])
-
-
-def shorter(pieces, folder):
-    """Write a shorter text, whose files differ from those of the whole one."""
-    folder.mkdir()
-    for path in pieces.iterdir():
-        (folder / path.name).write_text("".join(path.read_text().splitlines(True)[:3]))
-    binarising._words.cache_clear()
-    return folder
-
-
 def test_an_open_file_keeps_its_bytes_while_a_new_one_takes_its_place(pieces, tmp_path):
-    output = tmp_path / "bin"
+    output, short = tmp_path / "bin", tmp_path / "short"
     binarise(pieces, output)
     before = content(output)
     files = {path.name: path.open("rb") for path in output.iterdir()}
-    binarise(shorter(pieces, tmp_path / "short"), output)
+    short.mkdir()
+    for path in pieces.iterdir():
+        (short / path.name).write_text("".join(path.read_text().splitlines(True)[:3]))
+    binarising._words.cache_clear()
+    binarise(short, output)
     assert {name: files[name].read() for name in before} == before
     assert content(output)["train.en-de.en.bin"] != before["train.en-de.en.bin"]
     assert {path.name for path in output.iterdir()} == set(files)

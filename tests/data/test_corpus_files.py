@@ -4,14 +4,11 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from highrank_plugins.cli import app
 from highrank_plugins.common.blocks import ConfigurationError
-from highrank_plugins.data.corpus_files import (
-    UNKNOWN,
-    check_languages,
-    fetch_corpus,
-    read_corpus,
-)
+from highrank_plugins.data.corpus_files import UNKNOWN, check_languages, read_corpus
 from tests.data.serving import serving
 
 CONTENT = b"PK\x05\x06" + bytes(18)  # an archive of nothing
@@ -19,27 +16,27 @@ SUM = hashlib.sha256(CONTENT).hexdigest()
 RECIPES = Path(__file__).parents[2] / "recipes"
 
 
-def write(path, text):
-    path.write_text(text)
-    return path
-
-
 def entry(url="http://127.0.0.1:9/a", sha256=UNKNOWN, more=""):
     return f"files:\n  a.zip:\n    url: {url}\n    sha256: {sha256}\n    source: ours\n{more}"
 
 
 @pytest.mark.parametrize(
-    ("sha256", "said"), [(SUM, "is the published one"), (UNKNOWN, "was recorded in")]
+    ("sha256", "said"),
+    [
+        (SUM, "fetched, its sha256 is the published one"),
+        (UNKNOWN, "was recorded in"),
+        ("0" * 64, f"should be {'0' * 64}"),
+    ],
 )
-def test_files_are_downloaded_into_the_folder(tmp_path, sha256, said):
+def test_the_command_downloads_files_with_the_right_checksum(tmp_path, sha256, said):
+    file, folder = tmp_path / "corpus.yaml", tmp_path / "download"
     with serving(CONTENT) as server:
-        file = write(
-            tmp_path / "corpus.yaml", entry(server.url, sha256, f"    size: {len(CONTENT)}\n")
-        )
-        (line,) = fetch_corpus(file, tmp_path / "download")
-    assert said in line
-    assert (tmp_path / "download" / "a.zip").read_bytes() == CONTENT
-    assert (tmp_path / "download" / "checksums.txt").exists() == (sha256 == UNKNOWN)
+        file.write_text(entry(server.url, sha256, f"    size: {len(CONTENT)}\n"))
+        done = CliRunner().invoke(app, ["data", "fetch", str(file), str(folder)])
+    is_right = sha256 in (SUM, UNKNOWN)
+    assert done.exit_code == (0 if is_right else 2) and said in done.output
+    assert {path.name for path in folder.glob("a*.zip")} == ({"a.zip"} if is_right else set())
+    assert (folder / "checksums.txt").exists() == (sha256 == UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -51,15 +48,13 @@ def test_files_are_downloaded_into_the_folder(tmp_path, sha256, said):
         (entry().replace("    sha256: unknown\n", ""), "needs sha256 .* or md5"),
         (entry().replace("a.zip", "../a.zip"), r"String should match"),
         ("files: {}\n", "at least 1 item"),
-        (
-            entry() + "base: other.yaml\n",
-            r"corpus\.yaml:6: base is not allowed here; write all values",
-        ),
+        (entry() + "base: other.yaml\n", r"corpus\.yaml:6: base is not allowed here; write all v"),
     ],
 )
 def test_mistakes_are_named_with_their_line(tmp_path, text, message):
+    (tmp_path / "corpus.yaml").write_text(text)
     with pytest.raises(ConfigurationError, match=message):
-        read_corpus(write(tmp_path / "corpus.yaml", text))
+        read_corpus(tmp_path / "corpus.yaml")
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*/corpus.yaml")), ids=lambda p: p.parent.name)

@@ -3,19 +3,14 @@
 import errno
 import gzip
 import hashlib
-import io
 import os
 import subprocess
 import sys
-import zipfile
 
 import pytest
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.common.files import ChecksumError
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data import archives
 from highrank_plugins.data.fetch import fetch
 from tests.data.serving import CONTENT
 
@@ -25,31 +20,21 @@ WHOLE = gzip.compress(CONTENT, mtime=0)
 OTHER = hashlib.sha256(b"").hexdigest()
 
 
-def test_a_whole_file_is_fetched(server, output):
+def test_a_whole_file_is_fetched_and_an_existing_one_is_only_checked(server, output, monkeypatch):
     assert "its sha256 is the published one" in fetch(server.url, output, sha256=SUM)
     assert output.read_bytes() == CONTENT
     assert list(output.parent.iterdir()) == [output]
-    assert server.asked == [None]
-
-
-def test_an_existing_file_is_checked_and_not_fetched(server, output):
-    fetch(server.url, output)
-    server.asked.clear()
-    assert "already present" in fetch(server.url, output, sha256=SUM)
-    assert server.asked == []
-    with pytest.raises(ChecksumError, match=f"its sha256 is {SUM} but should be {OTHER}"):
-        fetch(server.url, output, sha256=OTHER)
-
-
-def test_an_existing_file_may_be_on_a_read_only_disk(tmp_path, output, monkeypatch):
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_bytes(b"text")
 
     def read_only(*_):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(os, "replace", read_only)
-    assert "already present" in fetch("nowhere", output, size=4)
+    monkeypatch.setattr(os, "replace", read_only)  # it may be on a read-only disk
+    md5 = hashlib.md5(CONTENT).hexdigest()
+    said = fetch(server.url, output, md5=md5, size=len(CONTENT))
+    assert "already present, its md5 is the published one" in said
+    with pytest.raises(ChecksumError, match=f"its sha256 is {SUM} but should be {OTHER}"):
+        fetch(server.url, output, sha256=OTHER)
+    assert server.asked == [None]
 
 
 @pytest.mark.parametrize("published", [SUM, None])
@@ -65,11 +50,10 @@ def test_a_server_that_keeps_dying_leaves_a_partial_file(server, output):
     server.die_after = [300_000, 0, 0, 0, 0]
     with pytest.raises(UserError) as refused:
         fetch(server.url, output, sha256=SUM)
-    message = str(refused.value)
     part = output.with_name("file.bin.part")
-    assert "the connection ended after 300,000 of 700,001 bytes" in message
-    assert f"resume from the 300,000 bytes in {part}" in message
-    assert f"put it at {output}" in message
+    for said in ("the connection ended after 300,000 of 700,001 bytes", f"put it at {output}",
+                 f"resume from the 300,000 bytes in {part}"):  # fmt: skip
+        assert said in str(refused.value)
     assert part.read_bytes() == CONTENT[:300_000]
     assert not output.exists()
     server.die_after = []
@@ -85,10 +69,6 @@ def test_without_a_checksum_nothing_is_resumed(server, output, part):
     assert set(server.asked) == {None} and not part.exists()
 
 
-SPLICED = WHOLE[:3000] + gzip.compress(CONTENT[9:], mtime=0)[3000:]
-BOMB = io.BytesIO()
-with zipfile.ZipFile(BOMB, "w", zipfile.ZIP_DEFLATED) as packed:
-    packed.writestr("a", bytes(10**7))
 PAGE = r"a web page \(a login\?\)"
 SIZE = {"size": 1000, "sha256": SUM}
 
@@ -100,26 +80,19 @@ SIZE = {"size": 1000, "sha256": SUM}
         ("a.txt", {"content": b"\xef\xbb\xbf<!-- a --><html><p>Sign in</p>"}, {}, PAGE),
         ("a.txt", {"content": b""}, {}, "it is empty"),
         ("a.tgz", {"content": b"plain text"}, {}, "it is not a .tgz file"),
-        ("a.tgz", {"content": SPLICED}, {}, r"damaged .tgz \(CRC check"),
-        ("a.gz", {"content": WHOLE[:3000]}, {}, r"damaged .gz \(Compressed file ended before"),
-        ("a.zip", {"content": b"PK" + CONTENT[:99]}, {}, r"damaged .zip \(File is not a zip file"),
-        ("a.zip", {"content": BOMB.getvalue()}, {}, "it unpacks to more than"),
-        ("a.gz", {"content": gzip.compress(bytes(10**7), mtime=0)}, {}, "it unpacks to more than"),
         ("a.txt", {"lengths": False}, {}, "did not state its length"),
         ("a.txt", {"headers": {"Content-Encoding": "gzip"}}, {},
          "sends the file in the encoding 'gzip'"),
         *(("a.txt", {"lengths": False, "headers": {"Content-Length": length}}, {},
-           f"states a length of '{length}'") for length in ("many", "-5")),
-        ("a.txt", {}, SIZE, "but the file should have 1,000"),
-        ("a.txt", {"lengths": False}, SIZE, "more than the 1,000 bytes"),
+           "did not state its length") for length in ("many", "-5")),
+        *(("a.txt", {"lengths": known}, SIZE, "more than the 1,000 bytes") for known in (0, 1)),
         ("a.txt", {}, {"size": len(CONTENT) + 1}, "has 700,001 bytes but should have 700,002"),
         ("a.txt", {}, {"md5": "0" * 32}, f"its md5 is .* but should be {'0' * 32}"),
     ],
 )  # fmt: skip
 def test_another_file_is_neither_taken_nor_recorded(
-    server, output, tmp_path, monkeypatch, name, server_has, options, problem
+    server, output, tmp_path, name, server_has, options, problem
 ):
-    monkeypatch.setattr(archives, "SMALLEST_LIMIT", 10**6)
     vars(server).update(server_has)
     with pytest.raises(UserError, match=problem):
         fetch(server.url, output.with_name(name), ledger=tmp_path / "sums", **options)
@@ -128,12 +101,12 @@ def test_another_file_is_neither_taken_nor_recorded(
     assert not part.exists() or part.stat().st_size <= options.get("size", 10**6)
 
 
-def test_a_whole_archive_is_recorded(server, output, tmp_path):
+def test_whole_files_are_recorded(server, output, tmp_path):
     server.headers = {"Content-Encoding": "x-gzip"}  # so do some servers for each .tgz
-    server.content = WHOLE
-    assert "it was recorded" in fetch(
-        server.url, output.with_name("a.tgz"), ledger=tmp_path / "sums"
-    )
+    server.content, ledger = WHOLE, tmp_path / "sums"
+    assert "it was recorded" in fetch(server.url, output.with_name("a.tgz"), ledger=ledger)
+    server.headers, server.lengths = {}, False  # a known size shows that an answer is whole
+    assert "it was recorded" in fetch(server.url, output, ledger=ledger, size=len(WHOLE))
 
 
 def test_a_download_follows_no_link(server, output, part, tmp_path):
@@ -142,11 +115,6 @@ def test_a_download_follows_no_link(server, output, part, tmp_path):
     with pytest.raises(UserError, match=r"file\.bin\.part is a symbolic link"):
         fetch(server.url, output, sha256=SUM)
     assert (tmp_path / "victim").read_text() == "precious"
-
-
-def test_a_known_size_shows_that_an_answer_is_whole(server, output, tmp_path):
-    server.lengths = False
-    fetch(server.url, output, ledger=tmp_path / "sums", size=len(CONTENT))
 
 
 @pytest.mark.parametrize(
@@ -166,16 +134,11 @@ def test_a_partial_file_is_completed_or_discarded(server, output, part, left, ra
 
 def test_a_part_of_another_file_is_detected_by_its_checksum(server, output, part):
     part.write_bytes(b"x" * 1000)
+    server.statuses = [503, 429]  # a busy server is asked again
     with pytest.raises(ChecksumError, match=f"should be {SUM}"):
         fetch(server.url, output, sha256=SUM)
-    assert not output.exists()
+    assert not output.exists() and len(server.asked) == 3
     assert part.stat().st_size == len(CONTENT)
-
-
-def test_a_busy_server_is_retried(server, output):
-    server.statuses = [503, 429]
-    fetch(server.url, output, sha256=SUM)
-    assert len(server.asked) == 3
 
 
 @pytest.mark.parametrize(
@@ -195,11 +158,10 @@ def test_a_file_that_cannot_be_fetched_is_named_with_its_place(server, output, u
     assert len(server.asked) == (url is None) and list(output.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("form", ["{}", "file://{}"])
-def test_a_local_copy_is_fetched(tmp_path, output, form):
-    copy = tmp_path / "my copy"
-    copy.write_bytes(CONTENT)
-    fetch(form.format(copy).replace("my copy", "my%20copy" if "://" in form else "my copy"), output)
+@pytest.mark.parametrize("url", ["{}/my copy", "file://{}/my%20copy"])
+def test_a_local_copy_is_fetched(tmp_path, output, url):
+    (tmp_path / "my copy").write_bytes(CONTENT)
+    fetch(url.format(tmp_path), output)
     assert output.read_bytes() == CONTENT
 
 
@@ -226,40 +188,10 @@ def test_the_ledger_records_the_first_checksum_and_compares_later(server, output
     output.unlink()
     server.content = b"another edition"
     new = hashlib.sha256(server.content).hexdigest()
-    with pytest.raises(ChecksumError, match=f"its sha256 is {new} but was {SUM} when") as caught:
+    known = f"its sha256 is {new} but was {SUM} when .* wrong one, delete its line in {ledger}"
+    with pytest.raises(ChecksumError, match=known):
         fetch(server.url, output, ledger=ledger)
-    assert f"If the earlier file was the wrong one, delete its line in {ledger}" in str(
-        caught.value
-    )
     assert not output.exists()
-
-
-def test_a_published_md5_is_accepted(server, output):
-    md5 = hashlib.md5(CONTENT).hexdigest()
-    assert "its md5 is the published one" in fetch(server.url, output, md5=md5)
-
-
-def test_a_damaged_ledger_is_named(server, output):
-    ledger = output.parent / "checksums.txt"
-    output.parent.mkdir()
     ledger.write_text(f"{SUM}  a\nnonsense\n")
     with pytest.raises(ChecksumError, match=r"checksums.txt:2: expected a sha256"):
         fetch(server.url, output, ledger=ledger)
-
-
-@pytest.mark.parametrize(
-    ("published", "message"),
-    [
-        (SUM, "fetched, its sha256 is the published one"),
-        ("12ab", "String should match pattern"),
-        (OTHER, f"should be {OTHER}"),
-    ],
-)
-def test_the_command_fetches_a_file_with_the_right_checksum(server, output, published, message):
-    output.parent.mkdir()
-    file = output.with_name("corpus.yaml")
-    known = f"{{url: '{server.url}', sha256: {published}, source: here}}"
-    file.write_text(f"files:\n  {output.name}: {known}\n")
-    done = CliRunner().invoke(app, ["data", "fetch", str(file), str(output.parent)])
-    assert done.exit_code == (0 if published == SUM else 2) and message in done.output
-    assert output.exists() is (published == SUM)

@@ -6,15 +6,9 @@ import json
 import pytest
 
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data import parallel
 from highrank_plugins.data.corpus_files import Texts, read_corpus
-from highrank_plugins.data.parallel import (
-    KEPT,
-    Cleaner,
-    Rules,
-    prepare_texts,
-    read_lines,
-    unpack_texts,
-)
+from highrank_plugins.data.parallel import KEPT, Cleaner, Rules, read_lines
 from tests.recipes.wmt_corpus import BAD, lines, publish, sgm
 
 TEXTS = Texts(train=[["t.en", "t.de"]], valid=[["v.en", "v.de"]], test=[["s.en", "s.de"]])
@@ -32,13 +26,13 @@ def folder(tmp_path):
 
 def prepare(folder, texts=TEXTS, **rules):
     output = folder.parent / "out"
-    said = list(prepare_texts(texts, folder, output, ("en", "de"), Rules(**rules)))
+    said = list(parallel.prepare_texts(texts, folder, output, ("en", "de"), Rules(**rules)))
     return said, {path.name: path.read_bytes() for path in output.iterdir()}
 
 
 def test_archives_become_text_with_a_report(tmp_path):
     corpus = read_corpus(publish(tmp_path / "published"))
-    list(unpack_texts(corpus, corpus.texts, tmp_path / "published", tmp_path / "files"))
+    list(parallel.unpack_texts(corpus, corpus.texts, tmp_path / "published", tmp_path / "files"))
     assert not list((tmp_path / "files").rglob("*cs-en*"))
     (tmp_path / "out").mkdir()
     said, files = prepare(tmp_path / "files", corpus.texts)
@@ -73,18 +67,13 @@ def test_a_training_text_of_another_size_is_refused(folder):
 
 @pytest.mark.parametrize("part", ["valid", "test"])
 def test_a_part_of_a_validation_or_test_text_is_refused(folder, part):
-    prepare(folder, TEXTS.model_copy(update={f"{part}_pairs": 2}))
+    for name in TEXTS.names():  # byte order marks are no text
+        (folder / name).write_bytes(b"\xef\xbb\xbfone line\n\xef\xbb\xbfand a second\n")
+    _, files = prepare(folder, TEXTS.model_copy(update={f"{part}_pairs": 2}))
+    del files["cleaning.json"]
+    assert len(files) == 6 and {*files.values()} == {b"one line\nand a second\n"}
     with pytest.raises(ValueError, match=rf"the {part} text has 2 pairs.* says {part}_pairs: 3003"):
         prepare(folder, TEXTS.model_copy(update={f"{part}_pairs": 3003}))
-
-
-def test_byte_order_marks_are_not_text(folder):
-    for name in TEXTS.names():
-        (folder / name).write_bytes(b"\xef\xbb\xbfone line\n\xef\xbb\xbfand a second\n")
-    _, files = prepare(folder)
-    assert {
-        files[f"{part}.{side}"] for part in ("train", "valid", "test") for side in ("en", "de")
-    } == {b"one line\nand a second\n"}
 
 
 @pytest.mark.parametrize(
@@ -131,23 +120,18 @@ def test_segments_equal_those_of_sacrebleu(tmp_path):
     assert len(ours) == len(sentences)
 
 
-@pytest.mark.parametrize(
-    ("name", "set_of", "refused"),
-    [
-        ("newstest2014-deen-src.en.sgm", "newstest2016", True),
-        ("newstest2014-deen-src.en.sgm", "newstest2014", False),
-        ("test.en.sgm", "newstest2016", False),
-        ("newstest2014-deen-src.en.sgm", "news", False),
-    ],
-)
-def test_a_test_set_of_another_year_is_refused(tmp_path, name, set_of, refused):
-    path = tmp_path / name
-    path.write_text(f'<srcset setid="{set_of}" srclang="any">\n<seg id="1">A</seg>\n</srcset>\n')
-    if not refused:
-        assert list(read_lines(path)) == [b"A"]
-        return
+def test_a_test_set_of_another_year_is_refused(tmp_path):
+    def read(name, set_of):
+        path = tmp_path / name
+        text = f'<srcset setid="{set_of}" srclang="any">\n<seg id="1">A</seg>\n</srcset>\n'
+        path.write_text(text)
+        return list(read_lines(path))
+
+    name = "newstest2014-deen-src.en.sgm"
+    for good, set_of in ((name, "newstest2014"), ("test.en.sgm", "newstest2016"), (name, "news")):
+        assert read(good, set_of) == [b"A"]
     with pytest.raises(ValueError, match=rf"{name}:1: the set is newstest2016, of another year"):
-        list(read_lines(path))
+        read(name, "newstest2016")
 
 
 def clean(*pairs: tuple[str | bytes, str | bytes], **rules: object):
@@ -176,12 +160,9 @@ def test_a_dropped_pair_is_counted_with_its_reason(pair, reason):
     assert counts == {reason: 1, KEPT: 1}
 
 
-@pytest.mark.parametrize("pair", [("a a a", "b b b"), ("a a", "b"), ("a", "b b")])
-def test_pairs_at_the_limits_are_kept(pair):
-    assert clean(pair, max_words=3, max_ratio=2.0)[0] == [pair]
-
-
-def test_white_space_is_folded_and_control_characters_are_dropped():
+def test_pairs_at_the_limits_are_kept_with_folded_space_and_without_control_characters():
+    pairs = [("a a a", "b b b"), ("a a", "b"), ("a", "b b")]
+    assert clean(*pairs, max_words=3, max_ratio=2.0)[0] == pairs
     kept, _ = clean((" a\u00a0b\u2028c\rd ", "e\0f\ue000 g\u200dh\u00adi"))
     assert kept == [("a b c d", "ef g\u200dh\u00adi")]  # a joiner and a soft hyphen are text
 

@@ -10,6 +10,7 @@ from highrank_plugins.cli import app
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import pieces
 from highrank_plugins.data.pieces import (
+    PieceSettings,
     encoder,
     learn_pieces,
     require_pieces_of,
@@ -21,6 +22,10 @@ from highrank_plugins.data.pieces import (
 TEXT = "Größe: 5 cm² – „ganz“ genau…\nDie Größe   ist\u00a0genau 5 cm².\nx\u2028y fi Å\n"
 
 
+def learn(texts, prefix, size, **more):
+    return learn_pieces(texts, prefix, PieceSettings(vocab_size=size, **more))
+
+
 @pytest.fixture
 def text(tmp_path):
     path = tmp_path / "train.de"
@@ -30,7 +35,7 @@ def text(tmp_path):
 
 def test_pieces_decode_to_the_line_with_folded_space(text, tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    models = [learn_pieces([text], tmp_path / at, vocab_size=60) for at in ("a", "elsewhere/b")]
+    models = [learn([text], tmp_path / at, 60) for at in ("a", "elsewhere/b")]
     model = models[0]
     assert model.read_bytes() == models[1].read_bytes()
     write_pieces(encoder(model), text, tmp_path / "out.de")
@@ -52,9 +57,9 @@ def test_commands_say_what_they_read_and_wrote(tmp_path):
         (tmp_path / f"{part}.en").write_text("".join(f"{line}\n" for line in text))
         (tmp_path / f"{part}.de").write_text("".join(f"{line.upper()}\n" for line in text))
 
-    def called(*words):
+    def called(*words, code=0):
         done = CliRunner().invoke(app, ["data", *map(str, words)])
-        assert done.exit_code == 0, done.output
+        assert done.exit_code == code, done.output
         return done.output
 
     checked = called("check-text", tmp_path / "valid.en", tmp_path / "valid.en")
@@ -72,22 +77,21 @@ def test_commands_say_what_they_read_and_wrote(tmp_path):
     again = called("pieces", tmp_path, tmp_path / "out", *options, 40)
     assert "out: replacing an earlier result; make again what follows" in again
     assert "fewer" not in again
-    refused = CliRunner().invoke(
-        app, ["data", "pieces", str(tmp_path), "o", *map(str, options), "900"]
-    )
-    assert "(--vocab-size) 900 does not fit the text: the text has 296 pieces" in refused.output
+    refused = called("pieces", tmp_path, "o", *options, 900, code=2)
+    assert "(--vocab-size) 900 does not fit the text: the text has 296 pieces" in refused
     (tmp_path / "train.de").unlink()
-    refused = CliRunner().invoke(
-        app, ["data", "pieces", str(tmp_path), "o", *map(str, options), "9"]
-    )
-    assert "train.de: no such file; the folder has train.en" in refused.output
+    refused = called("pieces", tmp_path, "o", *options, 9, code=2)
+    assert "train.de: no such file; the folder has train.en" in refused
+
+
+def knows(piece, model):
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    return processor.piece_to_id(piece) != processor.unk_id()
 
 
 def test_pieces_are_learnt_from_long_lines_too(text, tmp_path):
     text.write_text("ab " * 3000 + "Ω\n", encoding="utf-8")
-    model = learn_pieces([text], tmp_path / "pieces", vocab_size=10)
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
-    assert processor.piece_to_id("Ω") != processor.unk_id()
+    assert knows("Ω", learn([text], tmp_path / "pieces", 10))
 
 
 @pytest.mark.parametrize(
@@ -98,48 +102,42 @@ def test_a_file_that_cannot_be_read_is_not_blamed_on_the_number(text, tmp_path, 
         (tmp_path / "train.zz").write_bytes(second)
     size = 60 if second != b"" else 5  # too few for the characters
     with pytest.raises(ValueError, match=said) as raised:
-        learn_pieces([text, tmp_path / "train.zz"], tmp_path / "pieces", vocab_size=size)
+        learn([text, tmp_path / "train.zz"], tmp_path / "pieces", size)
     assert ("data.vocab_size (--vocab-size) 5 does not fit" in str(raised.value)) is (size == 5)
 
 
-@pytest.mark.parametrize(
-    ("count", "sample", "expected"),
-    [
-        (10, 3, [3, 6, 9]),
-        (10, 5, [1, 3, 5, 7, 9]),
-        (3, 3, [0, 1, 2]),
-        (2, 9, [0, 1]),
+def test_a_sample_is_spread_over_the_text(tmp_path):
+    path = tmp_path / "text"
+    for count, sample, expected in (
+        (10, 3, [3, 6, 9]), (10, 5, [1, 3, 5, 7, 9]), (3, 3, [0, 1, 2]), (2, 9, [0, 1]),
         (4, None, [0, 1, 2, 3]),
-    ],
-)
-def test_a_sample_is_spread_over_the_text(tmp_path, count, sample, expected):
-    path = tmp_path / "text"
-    path.write_text("".join(f"{n}\n" for n in range(count)))
-    assert list(sampled_lines(path, sample)) == [str(n) for n in expected]
-
-
-def test_pieces_are_learnt_from_the_sample_only(tmp_path):
-    path = tmp_path / "text"
+    ):  # fmt: skip
+        path.write_text("".join(f"{n}\n" for n in range(count)))
+        assert list(sampled_lines(path, sample)) == [str(n) for n in expected]
     path.write_text("aa\nbb\n" * 50)
-    model = learn_pieces([path], tmp_path / "pieces", vocab_size=6, sample=50)
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
-    assert processor.piece_to_id("b") != processor.unk_id()
-    assert processor.piece_to_id("a") == processor.unk_id()
+    assert not knows("a", learn([path], tmp_path / "pieces", 6, sample=50))
+    assert knows("b", tmp_path / "pieces.model")
 
 
 @pytest.mark.timeout(60)
-def test_two_processes_write_what_one_writes(text, tmp_path, monkeypatch):
+def test_two_processes_write_what_one_writes_and_marks_of_sentencepiece_are_said(
+    text, tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr("highrank_plugins.data.pieces.BATCH", 2)
-    model = learn_pieces([text], tmp_path / "pieces", vocab_size=60)
+    model = learn([text], tmp_path / "pieces", 60)
     text.write_text(TEXT * 20, encoding="utf-8")
     for processes in (1, 2):
         write_pieces(encoder(model), text, tmp_path / f"{processes}", processes)
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
     assert len((tmp_path / "1").read_text().split("\n")) == 61
+    assert not caplog.text
+    text.write_text("fi▁Å\n▁ x\nx\n")
+    write_pieces(encoder(model), text, tmp_path / "out.de")
+    assert "SentencePiece makes a blank of ▁ in 2 lines" in caplog.text
 
 
 def test_subword_nmt_pieces_join_to_moses_tokens(text, tmp_path):
-    codes = pieces.learn_codes({"de": text}, tmp_path / "codes", operations=20)
+    codes = pieces.learn_codes({"de": text}, tmp_path / "codes", PieceSettings(vocab_size=20))
     assert codes.read_text().startswith("#version")
     encode = pieces.code_encoder(codes, "de")
     (line,) = encode(["Die Größe ist 5-fach."])
@@ -159,16 +157,7 @@ def test_text_without_a_pair_that_occurs_twice_is_refused(tmp_path, line):
     (tmp_path / "train.en").write_text(f"{line}\n")
     texts = {"en": tmp_path / "train.en"}
     with pytest.raises(UserError, match=r"train\.en: no two characters stand together twice"):
-        pieces.learn_codes(texts, tmp_path / "codes", operations=5)
-
-
-def test_marks_of_sentencepiece_in_text_are_said(text, tmp_path, caplog):
-    model = learn_pieces([text], tmp_path / "pieces", vocab_size=60)
-    write_pieces(encoder(model), text, tmp_path / "out.de")
-    assert not caplog.text
-    text.write_text("fi▁Å\n▁ x\nx\n")
-    write_pieces(encoder(model), text, tmp_path / "out.de")
-    assert "SentencePiece makes a blank of ▁ in 2 lines" in caplog.text
+        pieces.learn_codes(texts, tmp_path / "codes", PieceSettings(vocab_size=5))
 
 
 @pytest.mark.parametrize("algorithm", ["sentencepiece", "subword_nmt"])
@@ -176,21 +165,16 @@ def test_only_the_pieces_of_a_dictionary_are_taken(tmp_path, algorithm):
     dictionaries, files = {}, {}
     for name, text in {"a": "the orange hat of Ann\n", "b": "reading another heater\n"}.items():
         (tmp_path / name).write_text(text * 3)
+        unknown = set()
         if algorithm == "sentencepiece":
-            files[name] = learn_pieces([tmp_path / name], tmp_path / f"of_{name}", vocab_size=27)
-            encode = encoder(files[name])
+            files[name] = learn([tmp_path / name], tmp_path / f"of_{name}", 27)
+            encode, unknown = encoder(files[name]), {"日本"}
         else:
-            codes = tmp_path / f"codes.{name}"
-            texts = {"en": tmp_path / name}
-            files[name] = pieces.learn_codes(texts, codes, operations=40)
+            codes, texts = tmp_path / f"codes.{name}", {"en": tmp_path / name}
+            files[name] = pieces.learn_codes(texts, codes, PieceSettings(vocab_size=40))
             encode = pieces.code_encoder(codes, "en")
-        dictionaries[name] = {"日本", *encode([text.strip()])[0].split()} - (
-            {"日本"} if algorithm == "subword_nmt" else set()
-        )
-    for name, words in dictionaries.items():
-        for other, file in files.items():
-            if name == other:
-                require_pieces_of(file, tmp_path / "dict.txt", words)
-            else:
-                with pytest.raises(UserError, match="did not split the text of this model"):
-                    require_pieces_of(file, tmp_path / "dict.txt", words)
+        dictionaries[name] = unknown | {*encode([text.strip()])[0].split()}
+    for name, other in ("ab", "ba"):
+        require_pieces_of(files[name], tmp_path / "dict.txt", dictionaries[name])
+        with pytest.raises(UserError, match="did not split the text of this model"):
+            require_pieces_of(files[other], tmp_path / "dict.txt", dictionaries[name])

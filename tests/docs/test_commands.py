@@ -22,18 +22,13 @@ PROGRAMS = ("highrank", "bash", "python", "pytest", "torchrun")
 OWN_LAYERS = {"wave", "arcsinh", "cooled"}
 OWN_COMMANDS = {"confidence"}
 OWN_OPTIONS = {
-    "--head-wave-start",
-    "--head-cubed-c",
-    "--head-arcsinh-c",
-    "--head-temperature",
-    "--head-cool-bias",
-} | {
-    "--head-arcsinh-scale",
-    "--head-arcsinh-lr",
-}
+    "--head-wave-start", "--head-cubed-c", "--head-arcsinh-c", "--head-temperature",
+    "--head-cool-bias", "--head-arcsinh-scale", "--head-arcsinh-lr",
+}  # fmt: skip
 # of SLURM and torchrun
-OTHER_OPTIONS = {"--signal", "--kill-on-bad-exit", "--gpus-per-task", "--gpu-bind"} | {
-    "--nproc-per-node", "--module",
+OTHER_OPTIONS = {
+    "--signal", "--kill-on-bad-exit", "--gpus-per-task", "--gpu-bind", "--nproc-per-node",
+    "--module",
 }  # fmt: skip
 SYNTHETIC = "recipes.synthetic"
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|[…$<{*]|\.\.\.|\b[A-Z]\b")
@@ -240,20 +235,17 @@ def test_commands_exist(page):
     assert [problem for words in commands_of(text) for problem in problems(words)] == []
 
 
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        ("highrank analyze card X", "no command highrank analyze"),
-        ("highrank analyse card C --tokns 5", "highrank analyse card: no --tokns"),
-        ("highrank launch --nodes 2 -- fairseq-train d --arch transformer_mixtap", "no arch"),
-        ("fairseq-train data-bin --head-komponents 4", "no --head-komponents"),
-        ("bash recipes/ptb/run.sh --conf yang2018/moss", "no --conf yang2018/moss"),
-        ("bash recipes/ptb/run.sh --sed 4", "no --sed"),
-        ("python scripts/draw_figure.py", "no scripts/draw_figure.py"),
-        ("pytest --run-long tests/fault", "no tests/fault"),
-        ("pytest tests/faults/test_kills.py -k 26_times", "no test has 26_times"),
-    ],
-)
+@pytest.mark.parametrize(("command", "said"), [
+    ("highrank analyze card X", "no command highrank analyze"),
+    ("highrank analyse card C --tokns 5", "highrank analyse card: no --tokns"),
+    ("highrank launch --nodes 2 -- fairseq-train d --arch transformer_mixtap", "no arch"),
+    ("fairseq-train data-bin --head-komponents 4", "no --head-komponents"),
+    ("bash recipes/ptb/run.sh --conf yang2018/moss", "no --conf yang2018/moss"),
+    ("bash recipes/ptb/run.sh --sed 4", "no --sed"),
+    ("python scripts/draw_figure.py", "no scripts/draw_figure.py"),
+    ("pytest --run-long tests/fault", "no tests/fault"),
+    ("pytest tests/faults/test_kills.py -k 26_times", "no test has 26_times"),
+])  # fmt: skip
 def test_a_wrong_command_is_found(command, said):
     (words,) = commands_of(f"```bash\n{command}   # comment --no-option\n```")
     (problem,) = problems(words)

@@ -99,12 +99,8 @@ def test_the_gpt_of_the_page_learns_and_generates(tmp_path, monkeypatch, capsys)
     )
     (tmp_path / "input.txt").write_text("a head is no matrix. " * 20, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    for old, new in {
-        "dim=128": "dim=32",
-        "layers=4": "layers=1",
-        "2_000": "40",
-        "200)": "20)",
-    }.items():
+    smaller = {"dim=128": "dim=32", "layers=4": "layers=1", "2_000": "40", "200)": "20)"}
+    for old, new in smaller.items():
         assert source.count(old) == 1
         source = source.replace(old, new)
     torch.manual_seed(0)

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from itertools import zip_longest
 from pathlib import Path
 from statistics import mean
@@ -111,14 +113,11 @@ def test_a_gain_is_grey_where_its_interval_has_0():
     assert float(middles["plif"]) < zero < float(middles["mixtape"]) < float(middles["mos"])
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{mos_scale9}", "ptb_small: no records of 'mos_scale9'"),
-        ("{mos_dropoutl0.3}", "no records of 'mos_dropoutl0.3', named in docs/results.yaml:"),
-        ("{mos: test_nothing}", "ptb_small: 'mos' has no test_nothing"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ("{mos_scale9}", "ptb_small: no records of 'mos_scale9'"),
+    ("{mos_dropoutl0.3}", "no records of 'mos_dropoutl0.3', named in docs/results.yaml:"),
+    ("{mos: test_nothing}", "ptb_small: 'mos' has no test_nothing"),
+])  # fmt: skip
 def test_an_unknown_name_ends_the_script(text, said):
     with pytest.raises(ValueError, match=said):
         results_pages.filled("ptb_small", text)
@@ -133,3 +132,20 @@ def test_repeated_numbers_are_those_of_the_results(path, least):
     lines = enumerate((DOCS.parent / path).read_text(encoding="utf-8").splitlines(), 1)
     found = [(of, f"{path}:{at}: {of}") for at, x in lines for of in re.findall(PERPLEXITY, x)]
     assert len(found) >= least and [where for of, where in found if of not in means] == []
+
+
+def test_figures_are_drawn_from_the_records(tmp_path):
+    script = DOCS.parent / "scripts" / "draw_figures.py"
+    subprocess.run([sys.executable, script, "--output", tmp_path], check=True)
+    drawn = sorted(path.name for path in tmp_path.iterdir())
+    assert drawn
+    for name in drawn:
+        kept = (DOCS / "images" / name).read_bytes()
+        assert (tmp_path / name).read_bytes() == kept, "run: python scripts/draw_figures.py"
+
+
+def test_every_figure_is_in_the_gallery():
+    gallery = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    images = {path.name for path in (DOCS / "images").iterdir() if path.is_file()}
+    images -= {"gains.svg"}  # of the page of results, as those in results/
+    assert [name for name in images if f"(images/{name})" not in gallery] == []

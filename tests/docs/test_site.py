@@ -59,15 +59,12 @@ def test_nothing_is_loaded_from_a_network(site):
         assert loaded == [], page
 
 
-@pytest.mark.parametrize(
-    ("page", "words"),
-    [
-        ("commands", ["highrank measure", "card, collect, spectra", "highrank doctor"]),
-        ("commands/measure", ["highrank measure", "--tokens"]),
-        ("options", ["--head-context-scale", "--head-gss-c", "--ar-alpha", "--noam-dim"]),
-        ("configuration", ["character_coverage", "sentencepiece, subword_nmt", "spectrum"]),
-    ],
-)
+@pytest.mark.parametrize(("page", "words"), [
+    ("commands", ["highrank measure", "card, collect, spectra", "highrank doctor"]),
+    ("commands/measure", ["highrank measure", "--tokens"]),
+    ("options", ["--head-context-scale", "--head-gss-c", "--ar-alpha", "--noam-dim"]),
+    ("configuration", ["character_coverage", "sentencepiece, subword_nmt", "spectrum"]),
+])  # fmt: skip
 def test_generated_pages_contain_the_names_in_the_code(site, page, words):
     text = text_of(site / "reference" / "generated" / f"{page}.html")
     assert [word for word in words if word not in text] == []

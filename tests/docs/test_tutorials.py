@@ -65,13 +65,9 @@ def follow(page: str, folder: Path, tiny: bool, only: str = "") -> str:
         program = (
             ["bash", "-eo", "pipefail", "-c"] if language == "bash" else [sys.executable, "-c"]
         )
-        done = subprocess.run(
-            [*program, text],
-            cwd=folder,
-            env=os.environ | {"PATH": binaries},
-            capture_output=True,
-            text=True,
-        )
+        environment = os.environ | {"PATH": binaries}
+        words = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
+        done = subprocess.run([*program, text], **words)
         assert done.returncode == 0, f"{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         printed += done.stdout
     return printed

@@ -1,6 +1,5 @@
-"""The cache against a loop over tokens with whole distributions, in NumPy and float64."""
+"""The cache against a loop over tokens with whole distributions, in float64."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -23,19 +22,17 @@ def plain(hidden, target, log_probs, theta, lamb, window):
     """Return log P(target), one token after another."""
     scores = []
     for t in range(len(target)):
-        probs = np.exp(log_probs[t].numpy())
+        probs = log_probs[t].exp()
         if t >= window:
             past = range(t - window, t)
-            logits = np.array([theta * (hidden[i] @ hidden[t]).item() for i in past])
-            attention = np.exp(logits - logits.max())
-            attention /= attention.sum()
-            cache = np.zeros(WORDS)
+            attention = torch.stack([theta * (hidden[i] @ hidden[t]) for i in past]).softmax(0)
+            cache = torch.zeros_like(probs)
             for weight, i in zip(attention, past, strict=True):
                 cache[target[i]] += weight
             probs = (1 - lamb) * probs + lamb * cache
-            assert probs.sum() == pytest.approx(1)
-        scores.append(np.log(probs[target[t]]))
-    return torch.tensor(scores)
+            assert probs.sum().item() == pytest.approx(1)
+        scores.append(probs[target[t]].log())
+    return torch.stack(scores)
 
 
 def stream(cache, text, sizes):
@@ -63,13 +60,10 @@ def test_a_cache_of_weight_0_changes_nothing():
     assert torch.equal(got, log_probs.gather(1, target.unsqueeze(1)).squeeze(1))
 
 
-def test_a_theta_of_0_weighs_all_words_equally():
-    want = plain(*make_text(), theta=0.0, lamb=0.3, window=8)
-    torch.testing.assert_close(stream(NeuralCache(0.0, 0.3, 8), make_text(), [41]), want)
-
-
-def test_extreme_scores_stay_finite():
-    hidden, target, log_probs = make_text()
+def test_a_theta_of_0_weighs_all_words_equally_and_extreme_scores_stay_finite():
+    hidden, target, log_probs = text = make_text()
+    want = plain(*text, theta=0.0, lamb=0.3, window=8)
+    torch.testing.assert_close(stream(NeuralCache(0.0, 0.3, 8), text, [41]), want)
     for theta in (1e4, -1e4):
         text = (hidden.float(), target, log_probs.float())
         assert stream(NeuralCache(theta, 0.2, 6), text, [41]).isfinite().all()

@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.observed_training import (
-    ObservedTraining,
-    binarise,
-    left_of,
-    members,
-    write_text,
-)
+from tests.faults.observed_training import ObservedTraining, binarise, left_of, members, write_text
 
 UPDATES = 2000
 INDUCTOR = f"torchinductor_{getpass.getuser()}"

@@ -21,10 +21,7 @@ KILLS = {
         ("fairseq.trainer:Trainer.valid_step", 30),
         ("fairseq.trainer:Trainer.begin_epoch", 2),
     ],
-    "language model, 2 processes": [
-        ("os:fsync", 1),
-        ("fairseq.trainer:Trainer.zero_grad", 20),
-    ],
+    "language model, 2 processes": [("os:fsync", 1), ("fairseq.trainer:Trainer.zero_grad", 20)],
     "translation": [
         ("fairseq.trainer:Trainer.set_num_updates", 7),
         ("os:replace", 2),

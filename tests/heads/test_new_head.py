@@ -9,18 +9,8 @@ import pytest
 import torch
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import (
-    HEADS,
-    MixtureOfSoftmaxes,
-    build_head,
-    head_names,
-    head_options,
-    pointwise_names,
-    pointwise_options,
-    register_head,
-)
+from highrank_plugins.heads import HEADS, POINTWISE, MixtureOfSoftmaxes, build_head
 from highrank_plugins.heads import tokens as tokens_of_archs
-from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.heads.registry import Registry
 from tests.heads.cases import STRUCTURES, Case, make_features
 from tests.heads.toys import TOYS, toys  # noqa: F401  (a fixture)
@@ -40,9 +30,9 @@ def build(case):
 
 
 def test_new_layers_are_listed():
-    assert "residual" in head_names() and "bend" in pointwise_names()
-    assert head_options("residual") == {"inner_bias": True}
-    assert pointwise_options("bend") == {"start": 0.5}
+    assert "residual" in HEADS.names() and "bend" in POINTWISE.names()
+    assert HEADS.options("residual") == {"inner_bias": True}
+    assert POINTWISE.options("bend") == {"start": 0.5}
     with pytest.raises(ValueError, match="did you mean 'residual'"):
         build_head("resdual", num_classes=3, feature_dim=2)
 
@@ -103,7 +93,7 @@ def test_options_that_a_subclass_adds_are_constants_too():
             super().__init__(*args, context_scale=context_scale, **rest)
             self.sharp, self.hidden = sharp, b
 
-    register_head("sharp")(Sharp)
+    HEADS.register("sharp")(Sharp)
     try:
         head = build_head("sharp", num_classes=5, feature_dim=3, sharp=4.0)
         assert HEADS.constants(head) == {"context_scale": 1.0, "sharp": 4.0}
@@ -143,15 +133,17 @@ class Named:
     def __init__(self, name: str = "a", c: float = 30, k: int = 3): ...
 
 
-@pytest.mark.parametrize("name", ["with-dash", "with space", "a|b", "", "3d"])
-def test_a_name_that_no_option_can_have_is_refused(name):
-    with pytest.raises(ValueError, match=f"{re.escape(repr(name))} of class object: a name has le"):
-        Registry("head").register(name)(object)
-
-
-def test_an_argument_called_name_is_refused():
-    with pytest.raises(ValueError, match="head 'named' of class Named: the argument name of its"):
-        Registry("head").register("named")(Named)
+@pytest.mark.parametrize(
+    ("name", "cls", "message"),
+    [
+        *((name, object, "a name has letters") for name in ("with-dash", "a b", "a|b", "", "3d")),
+        ("named", Named, "the argument name of its"),
+    ],
+)
+def test_a_name_that_no_option_can_have_is_refused(name, cls, message):
+    title = re.escape(f"head {name!r} of class {cls.__name__}: ")
+    with pytest.raises(ValueError, match=title + message):
+        Registry("head").register(name)(cls)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,17 @@
-"""Names and shapes of parameters, frozen: checkpoints depend on them."""
+"""State: names and shapes of parameters, which checkpoints need; what is kept beside them."""
+
+import copy
+import pickle
+import random
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import linear
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import (
-    build_head,
-    build_pointwise,
-    head_options,
-    pointwise_options,
-)
+from highrank_plugins.heads import HEADS, POINTWISE, Head, Pointwise, build_head, build_pointwise
+from tests.heads import cases
 
 M, F, D = 10, 6, 5
 OUTPUT = {"weight": (M, D), "bias": (M,)}
@@ -37,7 +38,7 @@ STRUCTURES = [
      OUTPUT | LATENT | GATES | {"gate_embed": (0, 2), "gate_bias": (0, 3)}),
 ]  # fmt: skip
 
-POINTWISE = [
+FUNCTIONS = [
     ("identity", {}, {}),
     ("sigsoftmax", {}, {}),
     ("gss", {}, {}),
@@ -83,7 +84,7 @@ def test_parameters_of_structures_keep_names_and_shapes(name, options, want):
     assert shapes(build_head(name, num_classes=M, feature_dim=F, **options)) == want
 
 
-@pytest.mark.parametrize("name, options, want", POINTWISE, ids=str)
+@pytest.mark.parametrize("name, options, want", FUNCTIONS, ids=str)
 def test_parameters_of_pointwise_functions_keep_names_and_shapes(name, options, want):
     pointwise = build_pointwise(name, **options)
     assert shapes(pointwise) == want
@@ -93,7 +94,7 @@ def test_parameters_of_pointwise_functions_keep_names_and_shapes(name, options, 
     assert shapes(head) == {"weight": (M, F), "bias": (M,)} | extra
 
 
-FUNCTIONS = [
+OTHERS = [
     # two layers whose parameters have the same names and shapes, and what the message names
     ({"pointwise": "softcap", "cap": 15}, {"pointwise": "softcap"}, "pointwise.cap 15.0 there, 30"),
     ({"pointwise": "gss"}, {"pointwise": "softcap"}, "pointwise.name gss there, softcap in"),
@@ -105,7 +106,7 @@ FUNCTIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("there, here, message", FUNCTIONS, ids=str)
+@pytest.mark.parametrize("there, here, message", OTHERS, ids=str)
 def test_the_state_of_another_function_is_refused(there, here, message, tmp_path):
     """Also within a model, through a file, and without the order of the dictionary."""
     old, new = (
@@ -156,10 +157,175 @@ def test_a_plain_softmax_has_the_state_of_a_linear_layer():
 
 
 def test_options_keep_names_and_defaults():
-    assert {name: head_options(name) for name in HEAD_OPTIONS} == HEAD_OPTIONS
-    assert {name: pointwise_options(name) for name in POINTWISE_OPTIONS} == POINTWISE_OPTIONS
+    assert {name: HEADS.options(name) for name in HEAD_OPTIONS} == HEAD_OPTIONS
+    assert {name: POINTWISE.options(name) for name in POINTWISE_OPTIONS} == POINTWISE_OPTIONS
 
 
 def test_half_of_the_classes_are_frequent_by_default():
     head = build_head("mixtape", num_classes=11, feature_dim=F)
     assert head.gate_embed.shape == (5, 64)
+
+
+# -- tensors that inference prepares from parameters are used until these change ---------------
+
+PREPARED = [
+    cases.SOFTMAX.with_pointwise("plif", knots=9, bound=3.0),
+    cases.MIXTAPE.with_options(gate_weight_norm=1.5),
+]
+
+
+def count_tensors(head):
+    calls = []
+    original = head.pointwise.tensors
+
+    class Counting(type(head.pointwise)):
+        def tensors(self):
+            calls.append(1)
+            return original()
+
+    Counting.__module__ = type(head.pointwise).__module__  # the head prepares ours alone
+    head.pointwise.__class__ = Counting
+    return calls
+
+
+@pytest.mark.parametrize("case", PREPARED, ids=str)
+def test_tensors_are_prepared_once_for_many_steps(case):
+    head, features = case.build(), cases.make_features(3)
+    calls = count_tensors(head)
+    with torch.no_grad():
+        first = head(features)
+        for _ in range(3):
+            assert torch.equal(head(features), first)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("change", ["in place", "load_state_dict", "dtype", "data and eval()"])
+@pytest.mark.parametrize("case", PREPARED, ids=str)
+def test_prepared_tensors_are_never_stale(case, change):
+    head, other, features = case.build(), case.build(seed=5), cases.make_features(3)
+    with torch.no_grad():
+        before = head(features)
+        if change == "in place":
+            for mine, theirs in zip(head.parameters(), other.parameters(), strict=True):
+                mine.copy_(theirs)
+        elif change == "load_state_dict":
+            head.load_state_dict(other.state_dict())
+        elif change == "dtype":
+            head, other, features = head.float(), other.float(), features.float()
+            head.load_state_dict(other.state_dict())
+        else:
+            for mine, theirs in zip(head.parameters(), other.parameters(), strict=True):
+                mine.data.copy_(theirs.data)
+            head.eval()
+        got = head(features)
+        assert torch.equal(got, other(features))
+        assert not torch.allclose(got, before.to(got.dtype))
+
+
+def test_another_number_of_a_function_is_seen():
+    head, features = PREPARED[0].build(), cases.make_features(3)
+    with torch.no_grad():
+        before = head(features)
+        head.pointwise.bound = 2.0
+        assert not torch.allclose(head(features), before)
+
+
+@pytest.mark.parametrize("case", PREPARED, ids=str)
+def test_gradients_are_not_lost_after_inference(case):
+    head, features = case.build(), cases.make_features(3)
+    with torch.inference_mode():
+        head(features)
+    head(features).sum().backward()
+    assert all(p.grad is not None for p in head.parameters())
+
+
+@pytest.mark.parametrize("case", PREPARED, ids=str)
+def test_copies_and_pickles_compute_the_same(case):
+    head, features = case.build(), cases.make_features(3)
+    with torch.no_grad():
+        want = head(features)
+        for other in (copy.deepcopy(head), pickle.loads(pickle.dumps(head))):
+            assert torch.equal(other(features), want)
+
+
+# -- what a constructor draws must be in the state, or a checkpoint is another model -----------
+
+
+@pytest.fixture(autouse=True)
+def without_architectures(monkeypatch):
+    """Register no architectures of fairseq: other tests list them."""
+    for registry in (HEADS, POINTWISE):
+        monkeypatch.setattr(registry, "_listeners", [])
+
+
+def own(keep):
+    """Return a structure whose constructor draws a projection, which `keep` stores."""
+
+    class Projected(Head):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            keep(self, torch.randn(F, F))
+
+        def chunk_logits(self, features, tensors, random_state):
+            return linear(features @ self.projection, self.weight, self.bias)
+
+    return Projected
+
+
+LOST = [
+    lambda layer, drawn: setattr(layer, "projection", drawn),
+    lambda layer, drawn: layer.register_buffer("projection", drawn, persistent=False),
+    lambda layer, drawn: setattr(layer, "projection", torch.eye(F) * random.random()),
+]
+KEPT = [
+    lambda layer, drawn: layer.register_buffer("projection", drawn),
+    lambda layer, drawn: setattr(layer, "projection", nn.Parameter(drawn)),
+    lambda layer, drawn: setattr(layer, "projection", torch.tril(torch.ones(F, F))),
+]
+
+
+def build(cls, **options):
+    HEADS.register("projected")(cls)
+    try:
+        return build_head("projected", num_classes=M, feature_dim=F, **options)
+    finally:
+        HEADS.unregister("projected")
+
+
+@pytest.mark.parametrize("keep", LOST)
+def test_numbers_that_no_checkpoint_holds_are_refused(keep):
+    with pytest.raises(UserError, match="Projected: built twice, with one state dictionary"):
+        build(own(keep))
+
+
+@pytest.mark.parametrize("keep", KEPT)
+def test_other_layers_are_built_as_ever(keep):
+    """A shared matrix keeps its numbers, and the next random numbers are as without the check."""
+    found, embedding = [], nn.Embedding(M, F)
+    before = embedding.weight.detach().clone()
+    for make in (build, lambda cls, weight: cls(M, F, weight=weight)):
+        torch.manual_seed(1)
+        random.seed(1)
+        layer = make(own(keep), weight=embedding.weight)
+        assert layer.training and layer.weight is embedding.weight
+        assert torch.equal(embedding.weight, before)
+        layer.states_function = False  # one of the two is registered
+        found.append([*layer.state_dict().values(), torch.rand(3), torch.tensor(random.random())])
+    assert all(map(torch.equal, *found))
+
+
+def test_a_function_is_checked_too():
+    class Random(Pointwise):
+        def __init__(self):
+            super().__init__()
+            self.a = random.random()
+
+        def apply_to(self, z, tensors):
+            return z + self.a * z.tanh()
+
+    POINTWISE.register("random")(Random)
+    try:
+        with pytest.raises(UserError, match="Random: built twice"):
+            build_head("softmax", num_classes=M, feature_dim=F, pointwise="random")
+    finally:
+        POINTWISE.unregister("random")

@@ -14,7 +14,7 @@ def listen(monkeypatch, owner: type, **events) -> None:
         monkeypatch.setattr(owner, name, method, raising=False)
 
 
-def ours(patched):
-    """Return what `replaces` calls with the stock function."""
-    cells = dict(zip(patched.__code__.co_freevars, patched.__closure__, strict=True))
-    return cells["new"].cell_contents
+def swap_words(dictionary) -> None:
+    """Put the first two words of a dictionary in another order; numbers in the text stay."""
+    first, second, *others = dictionary.read_text().splitlines(keepends=True)
+    dictionary.write_text("".join([second, first, *others]))

@@ -1,16 +1,21 @@
-"""A checkpoint of another model, one that cannot be built, or has diverged, is refused by name."""
+"""A checkpoint of another model or dictionary, or one that cannot be built, is refused by name."""
+
+import copy
+import shutil
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, tasks
 from fairseq.models.transformer import TransformerModel
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq.tasks.translation import TranslationTask
+from fairseq_cli import interactive
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.trainer import not_finite
-from tests.compat.conftest import DECODER, run_training, translation_options
-from tests.hooks.conftest import listen
+from highrank_plugins.inference.loading import load_model
+from tests.compat.conftest import DECODER, config, evaluate, run_training, train, updates
+from tests.hooks.conftest import listen, swap_words
 
 CHECK = "check_saved_options"
 WEIGHT = "decoder.output_projection.weight"
@@ -38,7 +43,7 @@ def test_a_refusal_of_model_or_task_comes_last(
         monkeypatch.setattr(owner, event, refuse)
     read = checkpoint_utils.load_checkpoint_to_cpu
     with pytest.raises(ValueError) as raised:
-        run_training(data, tmp_path, *translation_options(), option, translator)
+        train(data, tmp_path, option, translator)
     assert str(raised.value) == f"{translator}: another meaning"
     assert checkpoint_utils.load_checkpoint_to_cpu is read
     if owner is TransformerModel:  # for generation, too
@@ -48,10 +53,9 @@ def test_a_refusal_of_model_or_task_comes_last(
 
 @start
 def test_parameters_that_do_not_fit_are_explained(data, translator, option, tmp_path):
-    wide = translation_options(**{"--encoder-ffn-embed-dim": 16})
     message = f"^{translator} does not fit .*size mismatch for"
     with pytest.raises(UserError, match=message) as raised:
-        run_training(data, tmp_path, *wide, option, translator)
+        train(data, tmp_path, option, translator, encoder_ffn_embed_dim=16)
     assert "\n" not in str(raised.value)
 
 
@@ -61,10 +65,9 @@ def test_a_model_sees_options_by_name(data, language_model, translator, tmp_path
         listen(monkeypatch, model, check_saved_options=lambda self, options: seen.append(options))
     words = [*MODELING, "--max-update", 3, "--restore-file", language_model]
     run_training(data / "lm", tmp_path / "lm", *words)
-    words = [*translation_options(**{"--max-update": 3}), "--restore-file", translator]
-    state = run_training(data, tmp_path / "mt", *words)
+    state = train(data, tmp_path / "mt", max_update=3, restore_file=translator)
     assert seen[0]["decoder_embed_dim"] == 8 and [o["encoder_layers"] for o in seen[1:]] == [1]
-    assert state["optimizer_history"][-1]["num_updates"] == 3
+    assert updates(state) == 3
 
 
 def test_a_model_that_cannot_be_built_is_named(translator, tmp_path):
@@ -88,14 +91,12 @@ def test_a_checkpoint_holds_what_the_function_depends_on(data, tmp_path, monkeyp
 
 
 def spoil(state: dict, what: str) -> dict:
-    if what == "weights":
-        state["model"][WEIGHT][5, 0] = torch.nan
-    elif what == "moments":
-        state["last_optimizer_state"]["state"][1]["exp_avg_sq"].view(-1)[0] = torch.inf
-    else:
-        averages = {name: value.clone() for name, value in state["model"].items()}
-        averages[WEIGHT][5, 0] = torch.nan
-        state["extra_state"]["ema"] = averages
+    state["extra_state"]["ema"] = copy.deepcopy(state["model"])
+    {
+        "weights": state["model"][WEIGHT],
+        "moments": state["last_optimizer_state"]["state"][1]["exp_avg_sq"],
+        "averages": state["extra_state"]["ema"][WEIGHT],
+    }[what].view(-1)[5] = torch.nan
     return state
 
 
@@ -116,21 +117,101 @@ def test_bad_numbers_are_refused(data, translator, tmp_path, what, words, messag
     broken = tmp_path / ("broken.pt" if words else "checkpoint_last.pt")
     torch.save(spoil(torch.load(translator, weights_only=True), what), broken)
     folder = tmp_path / "saved" if words else tmp_path
-    words = [*translation_options(**{"--max-update": 4}), *words, *([broken] if words else [])]
+    words += [broken] if words else []
     with pytest.raises(UserError, match=f"^{broken}: .*{message}"):
-        run_training(data, folder, *words)
+        train(data, folder, *words, max_update=4)
     assert not list(tmp_path.glob("saved/*.pt"))
     if what == "moments":
-        run_training(data, folder, *words, "--reset-optimizer")
+        train(data, folder, *words, "--reset-optimizer", max_update=4)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_large_numbers_are_finite(dtype, bad):
     tensors = {"empty": torch.empty(0), "large": torch.zeros(2, 3, dtype=dtype)}
-    tensors["large"][0, 0] = torch.finfo(dtype).max
-    tensors["large"][1, 2] = torch.finfo(dtype).min
+    tensors["large"][0, 0], tensors["large"][1, 2] = torch.finfo(dtype).max, torch.finfo(dtype).min
     assert not_finite(tensors) == []
     tensors["large"][1, 1] = bad
     assert not_finite(tensors) == ["large"]
     assert not_finite({}) == []
+
+
+MESSAGE = "the {} dictionary .* is not the dictionary that the checkpoint was trained with"
+
+
+@pytest.fixture(params=["source", "target"])
+def other_data(request, data, tmp_path):
+    """Return data with one dictionary changed, and a pattern of the refusal."""
+    other = shutil.copytree(data, tmp_path / "other")
+    swap_words(other / f"dict.{'xx' if request.param == 'source' else 'yy'}.txt")
+    return other, MESSAGE.format(request.param)
+
+
+@pytest.fixture
+def other_text(data, tmp_path):
+    """Return the data of the language model with its dictionary changed."""
+    other = shutil.copytree(data / "lm", tmp_path / "other")
+    swap_words(other / "dict.txt")
+    return other
+
+
+def test_commands_compare_dictionaries(other_data, translator, tmp_path):
+    folder, message = other_data
+    typed = config("interactive_generation", folder, "--path", translator, "--cpu", "-s", "xx")
+    for command in (
+        lambda: evaluate("generate", folder, translator),
+        lambda: interactive.main(typed),
+        lambda: evaluate("validate", folder, translator),
+        lambda: train(folder, tmp_path / "new", restore_file=translator),
+        lambda: train(folder, tmp_path / "new", finetune_from_model=translator),
+    ):
+        with pytest.raises(ValueError, match=f"{translator}: {message}"):
+            command()
+
+
+def test_commands_on_a_language_model_compare_dictionaries(other_text, language_model, data):
+    for command in (
+        lambda: evaluate("eval-lm", other_text, language_model),
+        lambda: load_model(language_model, str(other_text)),
+    ):
+        with pytest.raises(ValueError, match=f"{language_model}: {MESSAGE.format('target')}"):
+            command()
+    shutil.copy(data / "lm" / "dict.txt", other_text)
+    words = [line.split()[0] for line in (other_text / "dict.txt").read_text().splitlines()]
+    (other_text / "dict.txt").write_text("".join(f"{word} 1\n" for word in words))
+    load_model(language_model, str(other_text))  # counts do not matter
+
+
+def test_a_checkpoint_of_fairseq_0_10_is_read_with_a_warning(
+    other_data, translator, tmp_path, caplog
+):
+    state = torch.load(translator)
+    state |= {"args": state["cfg"]["model"], "cfg": None}  # its model keeps all options in one
+    del state["task_state"]
+    path = tmp_path / "old.pt"
+    torch.save(state, path)
+    evaluate("generate", other_data[0], path)
+    train(other_data[0], tmp_path / "new", max_update=3, restore_file=path)
+    assert [text[:20] for text in caplog.messages if "no hash of its" in text] == [str(path)[:20]]
+
+
+def test_a_model_of_the_other_direction_is_refused(data, translator):
+    task = tasks.setup_task(config("generation", data, "--path", translator).task)
+    state = torch.load(translator)["task_state"]
+    task.load_state_dict(state)
+    assert state["languages"] == ["xx", "yy"]
+    assert state["dictionaries"].keys() == {"source", "target"}
+    task.cfg.source_lang, task.cfg.target_lang = "yy", "xx"
+    with pytest.raises(UserError, match="-s yy -t xx: the model translates xx to yy"):
+        task.load_state_dict(state | {"dictionaries": task.state_dict()["dictionaries"]})
+
+
+def test_another_model_is_refused_as_a_language_model(data, other_text, translator, tmp_path):
+    run_training(other_text, tmp_path / "lm", *MODELING, "--max-update", 3)
+    folder = shutil.copytree(data, tmp_path / "both")
+    shutil.copy(other_text / "dict.txt", folder / "dict.txt")
+    fusion = ["--lm-weight", 0.1, "--lm-path"]
+    with pytest.raises(ValueError, match="--lm-path: the dictionary of the language model"):
+        evaluate("generate", folder, translator, *fusion, tmp_path / "lm" / "checkpoint_last.pt")
+    with pytest.raises(ValueError, match="--lm-path: this checkpoint has an encoder"):
+        evaluate("generate", data, translator, *fusion, translator)

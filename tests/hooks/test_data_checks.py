@@ -12,7 +12,8 @@ from fairseq.data import Dictionary, data_utils
 from highrank_plugins.common.files import write_sums
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.data_checks import check_data
-from tests.compat.conftest import config, run_training, translation_options
+from tests.compat.conftest import config, train
+from tests.hooks.conftest import swap_words
 
 SPLIT = "train.xx-yy.xx"
 
@@ -116,15 +117,10 @@ def test_a_bad_dictionary_is_refused(folder, before, after, message):
         load(folder)
 
 
-def swap_two_words(dictionary) -> None:
-    first, second, *others = dictionary.read_text().splitlines(keepends=True)
-    dictionary.write_text("".join([second, first, *others]))
-
-
 def test_a_folder_that_is_binarised_again_after_its_dictionary_was_read_is_refused(folder):
     dictionary = Dictionary.load(str(folder / "dict.xx.txt"))
     data_utils.load_indexed_dataset(str(folder / SPLIT), dictionary)
-    swap_two_words(folder / "dict.xx.txt")
+    swap_words(folder / "dict.xx.txt")
     with pytest.raises(UserError, match=f"{folder} was binarised with .*dict.xx.txt, whose words"):
         data_utils.load_indexed_dataset(str(folder / SPLIT), dictionary)
 
@@ -133,7 +129,7 @@ def test_a_second_folder_with_another_dictionary_is_refused_at_the_start(folder,
     second = shutil.copytree(folder, tmp_path / "second")
     options = config("training", f"{folder}:{second}", "--arch", "transformer").task
     tasks.setup_task(options)
-    swap_two_words(second / "dict.yy.txt")
+    swap_words(second / "dict.yy.txt")
     with pytest.raises(UserError, match=f"{second} was binarised with .*dict.yy.txt, whose words"):
         tasks.setup_task(options)
 
@@ -145,7 +141,7 @@ def test_a_missing_file_is_named(folder, missing):
     with pytest.raises(
         FileNotFoundError, match=rf"{missing[:2]}\.(bin|idx) is missing, although train"
     ):
-        run_training(folder, folder / "save", *translation_options())
+        train(folder, folder / "save")
 
 
 def options(task, source=None, target=None):

@@ -96,10 +96,10 @@ def join(address: str, rank: int, log: str) -> None:
     logging.getLogger("highrank_plugins").addHandler(Slow())
     cfg = FairseqConfig()
     cfg.common.cpu = True
-    cfg.distributed_training.distributed_init_method = address
-    cfg.distributed_training.distributed_rank = rank
-    cfg.distributed_training.distributed_world_size = 2
-    cfg.distributed_training.distributed_backend = "gloo"
+    cfg.distributed_training = DistributedTrainingConfig(
+        distributed_init_method=address, distributed_rank=rank, distributed_world_size=2,
+        distributed_backend="gloo",
+    )  # fmt: skip
     distributed_utils.distributed_init(cfg)
     total = torch.ones(1)
     torch.distributed.all_reduce(total)
@@ -126,9 +126,10 @@ def test_a_slow_first_process_leaves_no_other_behind(tmp_path):
 def test_four_processes_train_one_model_or_none(monkeypatch, world, spawns_at, alone):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     cfg = FairseqConfig()
-    cfg.distributed_training.distributed_world_size = world
-    cfg.distributed_training.distributed_no_spawn = spawns_at is None
-    cfg.distributed_training.distributed_init_method = spawns_at
+    cfg.distributed_training = DistributedTrainingConfig(
+        distributed_world_size=world, distributed_no_spawn=spawns_at is None,
+        distributed_init_method=spawns_at,
+    )  # fmt: skip
     said = r"4 processes were started together.*OMPI_COMM_WORLD_SIZE=4\): start `highrank launch`"
     with pytest.raises(UserError, match=said) if alone else nullcontext():
         refuse_lone_ranks(cfg)

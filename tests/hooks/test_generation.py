@@ -8,34 +8,23 @@ from fairseq import checkpoint_utils
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.models import FairseqDecoder
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
-from fairseq_cli import eval_lm, generate
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks.generation import forward_decoder, refuse_nan
-from tests.compat.conftest import config, run_training, translation_options
-from tests.hooks.conftest import ours
+from highrank_plugins.hooks.generation import refuse_nan
+from tests.compat.conftest import evaluate, train
 from tests.models.small import build
 
+QUICK = ["--beam", 2, "--max-len-b", 4, "--quiet"]
 
-@pytest.fixture
-def broken(translator, tmp_path):
-    """Write a checkpoint whose output layer holds NaN."""
-    state = torch.load(translator)
+
+def test_nan_is_an_error(data, translator, tmp_path, monkeypatch):
+    state, broken = torch.load(translator), tmp_path / "broken.pt"
     state["model"]["decoder.output_projection.weight"][5] = float("nan")
-    torch.save(state, tmp_path / "broken.pt")
-    return tmp_path / "broken.pt"
-
-
-def translate(data, *options):
-    more = ["--cpu", "--num-workers", 0, "--beam", 2, "--max-len-b", 4, "--quiet"]
-    return generate.main(config("generation", data, *more, *options))
-
-
-def test_nan_is_an_error(data, broken, translator, monkeypatch):
+    torch.save(state, broken)
     for path in broken, f"{translator}:{broken}":
         with pytest.raises(FloatingPointError, match=r"--path.*NaN"):
-            translate(data, "--path", path)
-    assert translate(data, "--path", translator) is not None
+            evaluate("generate", data, path, *QUICK)
+    assert evaluate("generate", data, translator, *QUICK) is not None
     # every model gives NaN to class 5, as a mixture may
     sound = FairseqDecoder.get_normalized_probs
 
@@ -44,21 +33,15 @@ def test_nan_is_an_error(data, broken, translator, monkeypatch):
 
     monkeypatch.setattr(FairseqDecoder, "get_normalized_probs", probabilities)
     with pytest.raises(FloatingPointError, match=r"--path.*NaN"):
-        translate(data, "--path", translator)
-
-
-class Fused(torch.nn.Module):
-    """Return one bad output, as a language model."""
-
-    def forward(self, tokens):
-        return torch.full((*tokens.shape, 20), float("nan")), None
+        evaluate("generate", data, translator, *QUICK)
 
 
 def test_the_language_model_is_checked_and_infinities_are_allowed(data, translator):
     models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(translator)])
-    generator = SequenceGenerator(models, task.target_dictionary, lm_model=Fused())
+    language_model = torch.nn.Identity()  # its output is the input
+    SequenceGenerator(models, task.target_dictionary, lm_model=language_model)
     with pytest.raises(FloatingPointError, match="--lm-path"):
-        generator.lm_model(torch.zeros(1, 2, dtype=torch.long))
+        language_model([torch.full((1, 20), torch.nan)])
     for dtype in torch.float16, torch.float32:
         scores = torch.full((3, 70_000), -3.0, dtype=dtype)
         scores[:, 1] = -torch.inf
@@ -115,21 +98,6 @@ def test_hypotheses_are_those_of_fairseq_with_fewer_softmaxes(
     assert len(normalised) == 3 * steps if others else len(normalised) > steps
 
 
-def test_the_mark_is_removed_after_the_step(mt_data):
-    model, seen = build(mt_data, "transformer_mos_tiny").model, []
-
-    def stock(*_):
-        seen.append(model.as_returned)
-        raise KeyboardInterrupt
-
-    for temperature in (1.0, 0.5):
-        with pytest.raises(KeyboardInterrupt):
-            ensemble = Namespace(models=[model, object()])
-            ours(forward_decoder)(stock, ensemble, None, None, None, temperature)
-        assert not model.as_returned
-    assert seen == [True, False]
-
-
 CUDA = torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 2.00 GiB."
 CUBLAS = RuntimeError, "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"
 
@@ -162,9 +130,8 @@ def short(monkeypatch):
 @pytest.mark.parametrize("error", [CUDA, CUBLAS, None, (MemoryError, "")])
 def test_a_run_names_the_batch_and_what_to_lower(data, tmp_path, short, error):
     short(error, 3)
-    options = translation_options(**{"--max-update": 9, "--update-freq": 2, "--max-tokens": 40})
     with pytest.raises(UserError) as raised:
-        run_training(data, tmp_path, *options)
+        train(data, tmp_path, max_update=9, update_freq=2, max_tokens=40)
     message = str(raised.value)
     assert message.startswith("Out of memory in update 2: a batch of ")
     assert "sentences, " in message and "tokens; the longest sentence has " in message
@@ -175,49 +142,43 @@ def test_a_run_names_the_batch_and_what_to_lower(data, tmp_path, short, error):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"--arch": "transformer_mos", "--head-loss-memory": 64},
+        ({"arch": "transformer_mos", "head_loss_memory": 64},
          r"--head-loss-memory MIB \(now 64\) bounds"),
-        ({"--batch-size": 4, "--max-tokens": None},
+        ({"batch_size": 4, "max_tokens": None},
          r"a batch of 4 sentences.*--batch-size \(now 4\)"),
     ],
 )  # fmt: skip
 def test_the_options_to_lower_are_named(data, tmp_path, short, options, message):
     short(CUDA)
-    words = translation_options(**options)
-    if "None" in words:
-        place = words.index("None")
-        del words[place - 1 : place + 1]
     with pytest.raises(UserError, match=message):
-        run_training(data, tmp_path, *words)
+        train(data, tmp_path, **options)
 
 
 def test_a_validation_is_retried_first_and_then_names_its_batch(data, tmp_path, short, caplog):
     short(CUDA, training=False, times=1)
-    run_training(data, tmp_path / "one", *translation_options(**{"--max-update": 1}))
+    train(data, tmp_path / "one", max_update=1)
     assert "retrying batch" in caplog.text
     short(CUDA, training=False)
     with pytest.raises(UserError, match=r"in a validation: a batch.*--max-tokens-valid"):
-        run_training(data, tmp_path, *translation_options(**{"--max-update": 1}))
+        train(data, tmp_path, max_update=1)
 
 
 def test_other_errors_are_left_alone(data, tmp_path, short):
     short((RuntimeError, "shapes differ"))
     with pytest.raises(RuntimeError, match=r"^shapes differ$"):
-        run_training(data, tmp_path, *translation_options())
+        train(data, tmp_path)
 
 
 def test_generation_and_scoring_name_their_batch(data, translator, language_model, monkeypatch):
     monkeypatch.setattr(SequenceGenerator, "_generate", lambda *_, **__: fail_with(CUDA))
-    words = [data, "--path", translator, "--batch-size", 3, "--cpu"]
     with pytest.raises(UserError, match=r"in generation: a batch of 3 sent.*or --beam"):
-        generate.main(config("generation", *words))
+        evaluate("generate", data, translator, "--batch-size", 3)
     monkeypatch.setattr(torch.nn.Embedding, "forward", lambda *args: fail_with(None))
-    words = [data / "lm", "--path", language_model, "--task", "language_modeling", "--cpu"]
     with pytest.raises(UserError, match=r"in scoring: a batch of .*or --softmax-batch"):
-        eval_lm.main(config("eval_lm", *words, "--tokens-per-sample", 16))
+        evaluate("eval-lm", data / "lm", language_model, "--tokens-per-sample", 16)
 
 
 @pytest.mark.parametrize("symbol", ["sentencepiece", "wordpiece"])
 def test_words_are_not_glued_together(data, translator, symbol):
     with pytest.raises(UserError, match=f"--post-process {symbol}: no word of the dictionary has"):
-        translate(data, "--path", translator, "--post-process", symbol)
+        evaluate("generate", data, translator, *QUICK, "--post-process", symbol)

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks import metrics
 from highrank_plugins.hooks.metrics import METRICS
-from tests.compat.conftest import run_training, translation_options
+from tests.compat.conftest import train
 from tests.trainings import last
 
 
@@ -20,16 +20,16 @@ def lines(folder):
     return [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
 
 
-def short(**changed):
-    options = {"--log-interval": 1, "--log-format": "none", "--max-update": 2}
-    return translation_options(**options | {"--max-tokens": 400} | changed)
+def record(data, folder, *words, **changed):
+    """Train, and log each update."""
+    options = {"log_interval": 1, "log_format": "none", "max_tokens": 400}
+    return train(data, folder, *words, **options | changed)
 
 
 @pytest.mark.parametrize("log_format", ["none", "tqdm"])
 def test_numbers_are_recorded_with_any_log_format(data, tmp_path, log_format):
-    layer = {"--arch": "transformer_mos_tiny", "--criterion": "highrank_cross_entropy"}
-    how = {"--head-loss": "chunked", "--log-format": log_format}
-    run_training(data, tmp_path, *short(**layer, **how))
+    layer = {"arch": "transformer_mos_tiny", "criterion": "highrank_cross_entropy"}
+    record(data, tmp_path, head_loss="chunked", log_format=log_format, **layer)
     kinds = [(line["tag"], line["num_updates"]) for line in lines(tmp_path)]
     assert ("train_inner", 1) in kinds and ("valid", 2) in kinds
     sizes, first, *_ = lines(tmp_path)
@@ -43,11 +43,11 @@ def test_numbers_are_recorded_with_any_log_format(data, tmp_path, log_format):
 
 def test_a_resumed_run_has_each_line_once(data, tmp_path):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    run_training(data, whole, *short(**{"--max-update": 4}))
-    run_training(data, resumed, *short(**{"--max-update": 2}))
+    record(data, whole, max_update=4)
+    record(data, resumed)
     path = resumed / METRICS
     path.write_text(path.read_text() + '{"tag": "train_inner", "num_updates": 3}\n{"tag": "tr')
-    run_training(data, resumed, *short(**{"--max-update": 4}))
+    record(data, resumed, max_update=4)
     one, other = ([(line["num_updates"], line["loss"]) for line in lines(run)
                    if line["tag"] == "train_inner"] for run in (whole, resumed))  # fmt: skip
     assert one == other and [update for update, _ in one] == [1, 2, 3, 4]
@@ -55,9 +55,8 @@ def test_a_resumed_run_has_each_line_once(data, tmp_path):
 
 def test_the_time_of_a_run_adds_up_over_its_sittings(data, tmp_path):
     """An epoch has several updates: the run is resumed within an epoch, and at the end of one."""
-    many = {"--max-tokens": 60}
     for updates, before in ((1, 0), (2, 1000), (3, 2000)):
-        state = run_training(data, tmp_path, *short(**many, **{"--max-update": updates}))
+        state = record(data, tmp_path, max_tokens=60, max_update=updates)
         wall = lines(tmp_path)[-1]["wall"]
         assert before <= wall < before + 900
         assert before <= state["extra_state"]["previous_training_time"] < before + 900
@@ -66,15 +65,14 @@ def test_the_time_of_a_run_adds_up_over_its_sittings(data, tmp_path):
         state["extra_state"]["previous_training_time"] = time
         state["cfg"] = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
         torch.save(state, last(tmp_path))
-    start = ["--finetune-from-model", last(tmp_path)]
-    state = run_training(data, tmp_path / "other", *short(), *start)
+    state = record(data, tmp_path / "other", finetune_from_model=last(tmp_path))
     assert lines(tmp_path / "other")[-1]["wall"] < 900
     assert state["extra_state"]["previous_training_time"] < 900
 
 
 def test_a_file_of_an_earlier_run_is_kept_and_one_of_the_user_is_refused(data, tmp_path):
     (tmp_path / METRICS).write_text('{"tag": "train_inner", "num_updates": 1, "old": 1}\n')
-    run_training(data, tmp_path, *short())
+    record(data, tmp_path)
     assert not any("old" in line for line in lines(tmp_path))
     (earlier,) = tmp_path.glob("metrics.before-*.jsonl")
     assert json.loads(earlier.read_text())["old"] == 1
@@ -82,7 +80,7 @@ def test_a_file_of_an_earlier_run_is_kept_and_one_of_the_user_is_refused(data, t
     for content in "my notes", '{"tag": "train"}\n{"step": 1, "loss": 2}\n':
         (tmp_path / METRICS).write_text(content)
         with pytest.raises(UserError, match=message):
-            run_training(data, tmp_path, *short())
+            record(data, tmp_path)
         assert (tmp_path / METRICS).read_text() == content
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from highrank_plugins import register
 from highrank_plugins.hooks.optimizers import own_rate, require_found, set_own_rate
-from tests.compat.conftest import DECODER, TRANSFORMER, config, run_training, translation_options
+from tests.compat.conftest import config, train
 from tests.trainings import same
 
 register()
@@ -81,7 +81,7 @@ def test_float32_copies_of_half_precision_parameters_have_the_rate_too():
     special.data = special.data.half()
     ordinary.data = ordinary.data.half()
     copies = optim.FP16Optimizer.build_fp32_params(None, [ordinary, special], flatten=False)
-    assert [own_rate(p) for p in copies] == [None, 0.02]
+    assert [own_rate(p) for p in copies] == [None, (0.02, False)]
 
 
 def test_a_rate_of_zero_and_an_optimizer_that_lost_the_group_are_refused():
@@ -94,42 +94,34 @@ def test_a_rate_of_zero_and_an_optimizer_that_lost_the_group_are_refused():
 
 
 def test_a_run_keeps_its_groups_when_it_resumes(data, tmp_path):
-    words = ["--arch", "transformer_plif", *TRANSFORMER, *DECODER, "--max-tokens", 60]
-    words += ["--head-plif-knots", 50, "--lr-scheduler", "inverse_sqrt"]
-    changed = ["--allow-changed-options"]
-    for updates, rate, more in ((2, 0.5, []), (4, 0.5, []), (6, 0.25, changed)):
-        last = ["--head-plif-lr", rate, "--max-update", updates, *more]
-        state = run_training(data, tmp_path, *words, *last)
+    layer = {"arch": "transformer_plif", "head_plif_knots": 50, "lr_scheduler": "inverse_sqrt"}
+    for updates, rate, more in ((2, 0.5, ()), (4, 0.5, ()), (6, 0.25, ["--allow-changed-options"])):
+        state = train(data, tmp_path, *more, **layer, head_plif_lr=rate, max_update=updates)
         ordinary, slopes = state["last_optimizer_state"]["param_groups"]
         assert len(slopes["params"]) == 1
         assert slopes["lr"] / ordinary["lr"] == pytest.approx(rate / 1e-2)
 
 
 # hardly any epoch is progress
-RISING = {"--lr": 0.5, "--max-update": 1000, "--lr-scheduler": "reduce_lr_on_plateau"}
-
-
-def train(data, save_dir, epochs: int, **more) -> dict:
-    changed = RISING | {"--lr-threshold": 0.9, "--max-epoch": epochs}
-    return run_training(data, save_dir, *translation_options(**changed, **more))
+RISING = {"lr": 0.5, "lr_scheduler": "reduce_lr_on_plateau", "lr_threshold": 0.9, "max_update": 999}
 
 
 @pytest.mark.parametrize("patience", [0, 1])
 def test_a_resumed_run_equals_an_uninterrupted_one(data, tmp_path, patience):
-    more = {"--lr-shrink": 0.5, "--lr-patience": patience}
-    unbroken = train(data, tmp_path / "a", 6, **more)
+    more = RISING | {"lr_shrink": 0.5, "lr_patience": patience}
+    unbroken = train(data, tmp_path / "a", max_epoch=6, **more)
     for epochs in (2, 3, 6):
-        resumed = train(data, tmp_path / "b", epochs, **more)
+        resumed = train(data, tmp_path / "b", max_epoch=epochs, **more)
     one, other = (s["last_optimizer_state"]["param_groups"][0]["lr"] for s in (unbroken, resumed))
     assert one == other < 0.5
     assert same(resumed["model"], unbroken["model"])
 
 
 def test_patience_keeps_counting_and_ends_the_run_for_good(data, tmp_path):
-    unbroken = train(data, tmp_path / "a", 50, **{"--patience": 3})
+    unbroken = train(data, tmp_path / "a", max_epoch=50, patience=3, **RISING)
     epochs = unbroken["extra_state"]["train_iterator"]["epoch"]
     assert 4 <= epochs < 50
     for bound in epochs - 2, 50, 50:
-        resumed = train(data, tmp_path / "b", bound, **{"--patience": 3})
+        resumed = train(data, tmp_path / "b", max_epoch=bound, patience=3, **RISING)
     assert resumed["extra_state"]["train_iterator"]["epoch"] == epochs
     assert same(resumed["model"], unbroken["model"])

@@ -5,23 +5,18 @@ import argparse
 import pytest
 from fairseq import options
 
-from tests.compat.conftest import config, translation_options
+from tests.compat.conftest import config, transformer
 
 
 @pytest.mark.parametrize(
     ("flags", "tpu"),
     [("--bf16", False), ("--memory-efficient-bf16", False), ("--bf16 --tpu", True)],
 )
-def test_bf16_does_not_turn_tpu_on(data, flags, tpu):
-    common = config("training", data, *translation_options(), *flags.split()).common
-    assert common.bf16 and common.tpu is tpu
-
-
-def test_parse_known_returns_the_rest(data):
+def test_bf16_does_not_turn_tpu_on(flags, tpu):
+    words = ["data", *transformer(), *flags.split(), "--nonsense"]
     parser = options.get_training_parser()
-    words = [str(data), *translation_options(), "--bf16", "--nonsense"]
     args, rest = options.parse_args_and_arch(parser, words, parse_known=True)
-    assert not args.tpu and rest == ["--nonsense"]
+    assert args.tpu is tpu and rest == ["--nonsense"]
 
 
 WRONG = ["abc", "$rate", "${oc.env:HOME}", "1;", "0.1,a", "(" * 10_000, "__import__('os')", "{}x"]
@@ -54,7 +49,7 @@ def test_a_value_that_is_not_a_number_is_reported(option, value, capsys):
 )  # fmt: skip
 def test_a_mistyped_option_gets_a_suggestion_in_place_of_the_usage(words, said, capsys):
     with pytest.raises(SystemExit) as end:
-        config("training", "data", *translation_options(), *words.split())
+        config("training", "data", *transformer(), *words.split())
     assert end.value.code == 2
     message = capsys.readouterr().err
     assert message.rstrip().endswith(said) and "usage:" not in message

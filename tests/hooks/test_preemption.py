@@ -15,7 +15,7 @@ from fairseq import checkpoint_utils, tasks
 
 from highrank_plugins.common import stop_request
 from highrank_plugins.hooks.training_loop import leave_if_asked
-from tests.compat.conftest import run_training, translation_options
+from tests.compat.conftest import train
 from tests.fairseq_cli import run
 from tests.training.launch.trainings import command
 from tests.trainings import last, parameters, same
@@ -44,10 +44,9 @@ def test_a_process_that_is_asked_to_stop_saves_and_ends_with_code_75(
 
 
 def test_the_stock_command_saves_and_resumes(mt_data, tmp_path):
-    def words(save_dir):
-        return [*command(mt_data, save_dir), "--cpu"]
-
-    program, *stopped = words(tmp_path / "stopped")
+    (program, *stopped), whole = (
+        [*command(mt_data, tmp_path / name), "--cpu"] for name in ("stopped", "whole")
+    )
     training = subprocess.Popen(
         [Path(sys.executable).parent / program, *stopped, "--user-dir", PACKAGE],
         stdout=(tmp_path / "log").open("w"), stderr=subprocess.STDOUT,
@@ -61,7 +60,7 @@ def test_the_stock_command_saves_and_resumes(mt_data, tmp_path):
     assert training.wait(20) == stop_request.REQUEUE
     assert "stopping after update" in (tmp_path / "log").read_text()
     run("train", *stopped)
-    run("train", *words(tmp_path / "whole")[1:])
+    run("train", *whole[1:])
     assert same(parameters(last(tmp_path / "stopped")), parameters(last(tmp_path / "whole")))
 
 
@@ -89,7 +88,7 @@ def test_a_signal_while_data_are_loaded_is_a_request(data, tmp_path, monkeypatch
 
     monkeypatch.setattr(tasks, "setup_task", setup_task)
     with pytest.raises(SystemExit) as ended:
-        run_training(data, tmp_path, *translation_options())
+        train(data, tmp_path)
     assert ended.value.code == stop_request.REQUEUE
     assert last(tmp_path).exists()
 
@@ -112,7 +111,7 @@ def test_signals_are_handled_only_while_training_and_existing_handlers_are_kept(
         stop_request.listen_unprepared()
         assert not stop_request.listening() and signal.getsignal(signal.SIGTERM) is print
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # by nohup
-        stop_request.handle(lambda *_: None)
+        stop_request.handle(lambda *_: None, lambda: None)
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 

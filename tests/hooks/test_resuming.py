@@ -1,16 +1,206 @@
-"""A resumed run has the batches and the averages of an uninterrupted one."""
+"""A --save-dir has one run at a time, resumes from its newest whole checkpoint, and exactly."""
 
+import os
+import shutil
+from argparse import Namespace
+from pathlib import Path
 from shlex import split
 
 import pytest
 import torch
 
-from tests.compat.conftest import DECODER, run_training, translation_options
-from tests.trainings import same
+from highrank_plugins.common import folders
+from highrank_plugins.common.folders import locked
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.hooks.training_loop import choose
+from tests.compat.conftest import DECODER, run_training, train, transformer, updates
+from tests.held_lock import held_elsewhere
+from tests.trainings import last, same
+
+
+def test_the_second_run_is_refused_and_a_killed_one_leaves_no_lock(data, tmp_path):
+    with held_elsewhere(tmp_path, "locked(path)") as other:
+        name = rf"process {other.pid} on .*choose another --save-dir"
+        with pytest.raises(UserError, match=rf"in use by another training run \({name}"):
+            train(data, tmp_path, max_update=1)
+        assert [path.name for path in tmp_path.iterdir()] == ["training.lock"]
+        other.kill()
+        other.wait()
+    train(data, tmp_path, max_update=1)
+    assert last(tmp_path).exists()
+
+
+def test_a_users_file_with_the_name_of_an_incomplete_checkpoint_is_kept(tmp_path):
+    part = tmp_path / "checkpoint1.pt.tmp"
+    part.write_text("precious")
+    message = r"checkpoint1\.pt\.tmp was not written by a training run of this folder.*move it away"
+    with pytest.raises(UserError, match=message), locked(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [part.name]
+    part.unlink()
+    with locked(tmp_path):
+        part.write_text("left by a kill")
+    with locked(tmp_path):
+        assert not part.exists()
+
+
+def test_a_link_or_a_pipe_in_place_of_the_lock_is_refused_and_not_followed(data, tmp_path):
+    lock, victim = tmp_path / "exp" / "training.lock", tmp_path / "victim"
+    victim.write_text("precious")
+    lock.parent.mkdir()
+    for put in lambda: lock.symlink_to(victim), lambda: os.mkfifo(lock):
+        put()
+        linked = "is a symbolic link, a pipe or a device in place of one of our files: remove it"
+        with pytest.raises(UserError, match=f"exp/training.lock {linked}"):
+            train(data, lock.parent)
+        lock.unlink()
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["new/exp", "."])
+def test_a_refused_run_leaves_a_folder_as_it_was(data, tmp_path, name):
+    (tmp_path / "notes").touch()
+    with pytest.raises(UserError, match="--head-components must be at least 1"):
+        train(data, tmp_path / name, arch="transformer_mos", head_components=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_a_removed_lock_file_is_created_again(tmp_path, monkeypatch):
+    path, stock = tmp_path / "training.lock", folders.fcntl.lockf
+
+    def lock(*args):
+        if not removed:
+            removed.append(path.unlink())
+        stock(*args)
+
+    removed: list[None] = []
+    monkeypatch.setattr(folders.fcntl, "lockf", lock)
+    with locked(tmp_path) as is_locked:
+        assert is_locked and removed
+        assert path.read_text().startswith("process ")
+
+
+def test_a_folder_that_cannot_be_made_is_named(data, tmp_path):
+    (tmp_path / "file").touch()
+    message = r"--save-dir .*file/exp cannot be written \(Not a directory\): choose another"
+    with pytest.raises(UserError, match=message):
+        train(data, tmp_path / "file" / "exp")
+
+
+@pytest.fixture
+def used_dir(translator, tmp_path):
+    """Write a save directory that lost its last checkpoint."""
+    for name in "1_50", "1_100", "best":
+        shutil.copy(translator, tmp_path / f"checkpoint_{name}.pt")
+    return tmp_path
+
+
+def damage(path) -> None:  # a bit of the description of all tensors
+    content = bytearray(path.read_bytes())
+    content[content.index(b"optimizer_history") + 3] ^= 1
+    path.write_bytes(content)
+
+
+def save_again(path, **values) -> None:
+    torch.save(torch.load(path, weights_only=True) | values, path)
+
+
+def chosen(folder, **options) -> str:
+    """Return the name of the checkpoint from which a run would resume."""
+    none = {"reset_dataloader": False, "reset_optimizer": False, "continue_once": None}
+    cfg = {"save_dir": str(folder), "no_save_optimizer_state": False, **none, **options}
+    return Path(choose(Namespace(**cfg), "")).name
+
+
+def test_copying_does_not_change_which_checkpoint_is_the_newest(used_dir, caplog):
+    save_again(used_dir / "checkpoint_1_50.pt", optimizer_history=[{"num_updates": 1}])
+    (used_dir / "checkpoint_best.pt").unlink()
+    os.utime(used_dir / "checkpoint_1_100.pt", (0, 0))
+    assert chosen(used_dir) == "checkpoint_1_100.pt"
+    assert "Resuming from" in caplog.text and "checkpoint_1_100.pt, the newest" in caplog.text
+
+
+def test_a_run_does_not_resume_from_an_averaged_model(used_dir):
+    save_again(used_dir / "checkpoint_best.pt", last_optimizer_state=None)
+    damage(used_dir / "checkpoint_1_100.pt")
+    (used_dir / "checkpoint_1_50.pt").rename(used_dir / "elsewhere")
+    with pytest.raises(ValueError, match=r"holds no undamaged .*best\.pt has no state of the opt"):
+        chosen(used_dir)
+    (used_dir / "elsewhere").rename(used_dir / "checkpoint_1_50.pt")
+    assert chosen(used_dir) == "checkpoint_1_50.pt"
+
+
+def lose_target(path) -> None:
+    """Replace a file by a link to a missing one."""
+    path.unlink()
+    path.symlink_to("lost.pt")
+
+
+@pytest.mark.parametrize("spoil", [damage, lambda path: path.write_bytes(b""), lose_target, None])
+def test_a_run_resumes_from_the_newest_undamaged_checkpoint(data, used_dir, caplog, spoil):
+    best, last = used_dir / "checkpoint_best.pt", used_dir / "checkpoint_last.pt"
+    if spoil:
+        spoil(used_dir / "checkpoint_1_100.pt")
+        spoil(best)
+        shutil.copy(best, last, follow_symlinks=False)
+    name = f"checkpoint_{'1_50' if spoil else 'best'}.pt"
+    if spoil is damage:
+        state = train(data, used_dir, max_update=4)
+        assert updates(state) == 4
+    else:
+        assert chosen(used_dir) == name
+    assert f"{name}, the newest undamaged checkpoint: " in caplog.text
+    assert "checkpoint_last.pt is " in caplog.text
+
+
+def test_without_an_undamaged_checkpoint_a_run_does_not_start_over(tmp_path, translator):
+    for name in ("best", "last"):
+        shutil.copy(translator, tmp_path / f"checkpoint_{name}.pt")
+        damage(tmp_path / f"checkpoint_{name}.pt")
+    message = r"holds no undamaged.*best\.pt is damaged.*move these away"
+    for reset in {}, {"reset_optimizer": True, "reset_dataloader": True}:
+        with pytest.raises(ValueError, match=message):
+            chosen(tmp_path, **reset)
+    (tmp_path / "new").mkdir()  # it looks new, because it has no other checkpoints
+    (tmp_path / "new" / "checkpoint_last.pt").symlink_to("lost.pt")
+    message = r"checkpoint_last\.pt is a link to lost\.pt, which is missing.*move these away"
+    with pytest.raises(ValueError, match=message):
+        chosen(tmp_path / "new")
+
+
+@pytest.mark.parametrize("written", ["checkpoint_1_50.pt", "checkpoint.best_loss_3.1.pt"])
+def test_training_resumes_after_an_interrupted_first_save_or_starts_over(
+    tmp_path, translator, written
+):
+    shutil.copy(translator, tmp_path / written)
+    assert chosen(tmp_path) == written
+    for option in "reset_optimizer", "reset_dataloader":
+        assert chosen(tmp_path, **{option: True}) == "checkpoint_last.pt"
+
+
+def test_restore_file_resumes_from_the_named_checkpoint(data, used_dir):
+    with pytest.raises(FileNotFoundError, match=r"--restore-file nowhere\.pt does not exist"):
+        train(data, used_dir, restore_file="nowhere.pt")
+    for option in "--restore-file", "--finetune-from-model":
+        with pytest.raises(ValueError, match=f"{option} {used_dir} is a folder; name a checkpoint"):
+            train(data, used_dir / "new", option, used_dir)
+    named = used_dir / "checkpoint_1_50.pt"
+    assert updates(train(data, used_dir, max_update=4, restore_file=named)) == 4
+
+
+def test_finetuning_counts_only_its_own_losses(data, tmp_path):
+    """--patience had ended the training run that it starts from."""
+    more = {"patience": 1, "max_update": 1000}
+    ended = train(data, tmp_path / "a", lr=0.5, lr_scheduler="fixed", max_epoch=9, **more)
+    assert ended["extra_state"]["train_iterator"]["epoch"] < 9
+    start = last(tmp_path / "a")
+    finetuned = train(data, tmp_path / "b", finetune_from_model=start, max_epoch=1, **more)
+    assert updates(finetuned) > 0
+
 
 # 62 sentences make 8 batches an epoch
 COMMON = split("--batch-size 8 --disable-validation")
-TRANSLATION = [*translation_options(), *COMMON]
+TRANSLATION = [*transformer(), *COMMON]
 MODELING = split("--task language_modeling --arch transformer_lm --tokens-per-sample 6")
 LANGUAGE_MODEL = [*MODELING, *DECODER, *COMMON, "--dropout", 0]
 UPDATES = 24
@@ -21,29 +211,23 @@ UPDATES = 24
     [("", TRANSLATION, (11, 16)), ("lm", LANGUAGE_MODEL, (11,))],  # 11 lies within epoch 2
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(part, options, stops, data, tmp_path):
-    def train(name: str, updates: int) -> dict:
-        return run_training(data / part, tmp_path / name, *options, "--max-update", updates)[
-            "model"
-        ]
+    def weights(name: str, bound: int) -> dict:
+        return run_training(data / part, tmp_path / name, *options, "--max-update", bound)["model"]
 
-    whole = train("whole", UPDATES)
+    whole = weights("whole", UPDATES)
     for stop in stops:
-        train(str(stop), stop)
-        assert same(train(str(stop), UPDATES), whole)
+        weights(str(stop), stop)
+        assert same(weights(str(stop), UPDATES), whole)
 
 
 DECAY = ["--store-ema", "--ema-decay", 0.5]
 EVERY_THIRD = [*DECAY, "--ema-update-freq", 3, "--ema-fp32", "--save-interval-updates", 2]
 
 
-def train(data, save_dir, updates: int, *more) -> dict:
-    return run_training(data, save_dir, *translation_options(**{"--max-update": updates}), *more)
-
-
 def test_resumed_averages_equal_uninterrupted_ones(data, tmp_path):
-    unbroken = train(data, tmp_path / "a", 4, *EVERY_THIRD)
+    unbroken = train(data, tmp_path / "a", *EVERY_THIRD, max_update=4)
     middle = tmp_path / "a" / "checkpoint_1_2.pt"
-    resumed = train(data, tmp_path / "b", 4, *EVERY_THIRD, "--restore-file", middle)
+    resumed = train(data, tmp_path / "b", *EVERY_THIRD, max_update=4, restore_file=middle)
     assert same(unbroken["model"], resumed["model"])
     assert not same(unbroken["model"], unbroken["extra_state"]["ema"])
     for averages in ("ema", "ema_fp32_params"):
@@ -52,8 +236,7 @@ def test_resumed_averages_equal_uninterrupted_ones(data, tmp_path):
 
 def test_averages_start_from_the_weights_of_a_checkpoint(data, translator, tmp_path):
     start = torch.load(translator, weights_only=True)["model"]
-    more = ["--finetune-from-model", translator]
-    state = train(data, tmp_path, 1, *DECAY, *more)
+    state = train(data, tmp_path, *DECAY, max_update=1, finetune_from_model=translator)
     assert not same(start, state["model"])
     for name, average in state["extra_state"]["ema"].items():
         if "version" not in name:  # fairseq does not average it

@@ -1,10 +1,14 @@
 """What a user can mend ends with one line and exit code 2; a defect keeps its traceback.
 
-tests/models/test_console_scripts.py has the same for whole commands.
+tests/models/test_commands.py has the same for whole commands. A command whose output nobody reads
+ends silently.
 """
 
 import io
+import logging
+import os
 import sys
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -125,31 +129,35 @@ def test_no_option_of_any_layer_takes_a_number_that_is_not_finite(number):
     layers += [("softmax", name, "plain") for name in pointwise_names()]
     for chosen in layers + [("softmax", "identity", name) for name in vocabulary_names()]:
         names = {name for name, own in rates.items() if own in chosen} | {"head_z_loss"}
-        words = ["data", "--arch", "transformer_mos"]
+        words = ["--arch transformer_mos"]
         for axis, name in zip(head_options.AXES, chosen, strict=True):
             defaults = head_options.Choice(axis, name).defaults()
             names |= {name for name, default in defaults.items() if type(default) is float}
             words += [flag(axis.option), name]
         words += [f"{flag(name)}={number}" for name in names]
         with pytest.raises(WrongNumbers) as refused:
-            options.parse_args_and_arch(options.get_training_parser(), words)
+            parse("training", " ".join(words))
         assert refused.value.problems == dict.fromkeys(names, f"{number}: expected a finite number")
         tried |= names
     assert {"head_context_scale", "head_gss_c", "head_plif_lr", "head_codebook_ratio"} <= tried
 
 
-STOCK = "--arch transformer --optimizer adam --criterion label_smoothed_cross_entropy".split()
+STOCK = "--arch transformer --optimizer adam --criterion label_smoothed_cross_entropy"
+
+
+def parse(command: str, words: str):
+    """Parse a command line; return the parser, which then has the options of all parts."""
+    parser = getattr(options, f"get_{command}_parser")()
+    options.parse_args_and_arch(parser, ["data", *words.split()])
+    return parser
 
 
 @pytest.mark.parametrize("number", ["nan", "-inf"])
 def test_no_option_of_fairseq_takes_a_number_that_is_not_finite(number):
-    parser = options.get_training_parser()
-    options.parse_args_and_arch(parser, ["data", *STOCK])  # it has the options of all parts now
-    names = {action.dest for action in parser._actions if action.type is float}
+    names = {a.dest for a in parse("training", STOCK)._actions if a.type is float}
     assert {"dropout", "label_smoothing", "clip_norm"} <= names
-    words = [f"{flag(name)}={number}" for name in names]
     with pytest.raises(WrongNumbers) as refused:
-        options.parse_args_and_arch(options.get_training_parser(), ["data", *STOCK, *words])
+        parse("training", " ".join([STOCK, *(f"{flag(name)}={number}" for name in names)]))
     assert names <= refused.value.problems.keys()
 
 
@@ -173,40 +181,26 @@ def test_no_option_of_fairseq_takes_a_number_that_is_not_finite(number):
          "--lr-period-updates must be at least 2 with --lr-scheduler triangular, got 1"),
         ("--lr-scheduler tri_stage", "--decay-steps must be at least 1 with --lr-scheduler "
          "tri_stage, got 0"),
-        *((f"--{name} {value}", f"--{name} must lie in [0, 1), got {value}")
-          for name, value in (("dropout", 2), ("attention-dropout", -0.1),
-                              ("activation-dropout", 1), ("decoder-layerdrop", 7))),
-        ("--clip-norm -1", "--clip-norm must be at least 0, got -1"),
-        *((f"--{name} {value}", f"--{name} must be at least {least}, got {value}")
-          for name, value, least in (("max-update", -5, 0), ("max-epoch", -5, 0),
-                                     ("batch-size", 0, 1), ("max-tokens", 0, 1),
-                                     ("max-tokens-valid", -3, 1), ("save-interval", 0, 1),
-                                     ("log-interval", 0, 1), ("encoder-embed-dim", 0, 1))),
+        *((f"--dropout {value}", f"--dropout must lie in [0, 1), got {value}")
+          for value in (2, 1, -0.1)),
+        ("--max-tokens-valid -3", "--max-tokens-valid must be at least 1, got -3"),
         ("--update-freq 2,0", "--update-freq must be at least 1, got 0"),
         ("--seed -1", "--seed must lie in [0, 4.29497e+09], got -1"),
         ("--num-workers -2", "--num-workers must lie in [0, 1024], got -2"),
         ("--distributed-rank 1", "--distributed-rank must lie in [0, 1), got 1"),
         ("--optimizer-overrides -1",
          "--optimizer-overrides takes a dictionary, such as {'dropout': 0.1}, got -1"),
-        ("--criterion label_smoothed_cross_entropy --label-smoothing 2",
-         "--label-smoothing must lie in [0, 1), got 2"),
-        ("--lr-scheduler inverse_sqrt --warmup-updates -4",
-         "--warmup-updates must be at least 0, got -4"),
         ("--optimizer adam --adam-betas (0.9,1.98)", "--adam-betas must lie in [0, 1), got 1.98"),
         ("--lr-scheduler inverse_sqrt --warmup-updates 0",
          "--warmup-updates must be at least 1 with --lr-scheduler inverse_sqrt, got 0"),
         ("--optimizer adam --adam-betas (nan,0.9)", "--adam-betas nan: expected a finite number"),
-        ("--optimizer adam --weight-decay -1", "--weight-decay must be at least 0, got -1"),
-        ("--optimizer sgd --momentum 1.5", "--momentum must lie in [0, 1), got 1.5"),
         ("--lr -1 --max-update -5",
          "--max-update must be at least 0, got -5; --lr must be at least 0, got -1"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("known", [False, True])
-def test_an_option_out_of_range_is_refused(words, message, known):
-    parser, line = options.get_training_parser(), ["data", "--arch", "transformer", *words.split()]
+def test_an_option_out_of_range_is_refused(words, message):
     with pytest.raises(UserError) as refused:
-        options.parse_args_and_arch(parser, input_args=line, parse_known=known)
+        parse("training", f"--arch transformer {words}")
     assert str(refused.value) == message
 
 
@@ -221,18 +215,14 @@ def test_an_option_out_of_range_is_refused(words, message, known):
     ],
 )  # fmt: skip
 def test_an_option_of_a_command_is_missing_or_out_of_range(command, words, message):
-    parser = getattr(options, f"get_{command}_parser")()
     with pytest.raises(UserError, match=f"^{message}"):
-        options.parse_args_and_arch(parser, ["data", *words.split()])
+        parse(command, words)
 
 
-@pytest.mark.parametrize(
-    ("change", "option"),
-    [({"optimization": {"lr": [-1.0]}}, "--lr"), ({"dataset": {"batch_size": 0}}, "--batch-size")],
-)
-def test_a_hydra_option_out_of_range_is_refused(change, option):
-    with pytest.raises(UserError, match=f"^{option} must be at least"):
-        utils.call_main(OmegaConf.merge(CFG, change), raises(AssertionError("it ran")))
+def test_a_hydra_option_out_of_range_is_refused():
+    for change in {"optimization": {"lr": [-1.0]}}, {"dataset": {"batch_size": 0}}:
+        with pytest.raises(UserError, match=r"^--(lr|batch-size) must be at least"):
+            utils.call_main(OmegaConf.merge(CFG, change), raises(AssertionError("it ran")))
 
 
 def test_the_defaults_of_all_commands_are_within_their_ranges():
@@ -245,5 +235,64 @@ def test_the_defaults_of_all_commands_are_within_their_ranges():
           for name in ("generation", "interactive_generation", "eval_lm")),
         ("validation", "--path model.pt --task translation"),
     ):  # fmt: skip
-        parser = getattr(options, f"get_{command}_parser")()
-        options.parse_args_and_arch(parser, ["data", *words.split()])
+        parse(command, words)
+
+
+@contextmanager
+def piped(monkeypatch, program="/usr/bin/fairseq-train"):
+    """Make standard output a pipe, and keep standard error; yields the two ends of the pipe."""
+    reader, writer = os.pipe()
+    with (
+        os.fdopen(reader, "rb") as read,
+        os.fdopen(writer, "w") as write,
+        monkeypatch.context() as m,
+    ):
+        m.setattr("sys.stdout", write)
+        m.setattr("sys.stderr", io.StringIO())
+        m.setattr("sys.argv", [program])
+        yield read, write
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # closes without an error
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_a_command_without_a_reader_ends_silently(flush, monkeypatch):
+    with piped(monkeypatch, "/usr/bin/fairseq-generate") as (reader, writer):
+        reader.close()
+        with pytest.raises(BrokenPipeError) as error:
+            utils.call_main(CFG, lambda cfg: print("a line", flush=flush))
+        with pytest.raises(SystemExit) as ended:
+            print_uncaught(error.type, error.value, error.tb)
+        assert (ended.value.code, sys.stderr.getvalue()) == (1, "")
+        writer.flush()  # as Python does at its end
+
+
+def test_another_broken_pipe_is_reported(monkeypatch, capfd):
+    error = BrokenPipeError(32, "Broken pipe")
+    with piped(monkeypatch, "/usr/bin/fairseq-generate"):
+        with pytest.raises(SystemExit) as ended:
+            print_uncaught(type(error), error, None)
+        assert ended.value.code == 2
+    assert capfd.readouterr().err == "fairseq-generate: error: [Errno 32] Broken pipe\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "ends"),
+    [("fairseq-eval-lm", True), ("fairseq-train", False), ("fairseq_cli/train.py", False)],
+)
+def test_a_log_without_a_reader_ends_an_evaluation_but_no_training(program, ends, monkeypatch):
+    logger = logging.Logger("test")
+    with piped(monkeypatch, f"/usr/bin/{program}") as (reader, writer):
+        logger.addHandler(logging.StreamHandler(writer))
+        reader.close()
+        with pytest.raises(BrokenPipeError) if ends else nullcontext():
+            logger.info("a line")
+        assert sys.stderr.getvalue() == ""
+        logger.info("%d", "no number")  # another error
+        assert "Logging error" in sys.stderr.getvalue()
+
+
+def test_a_command_without_output_ends_without_an_error(monkeypatch):
+    with monkeypatch.context() as m:
+        m.setattr("sys.argv", ["/usr/bin/fairseq-train"])
+        m.setattr("sys.stdout", None)
+        assert utils.call_main(CFG, lambda cfg: None) is None

@@ -1,15 +1,19 @@
-"""Every function of fairseq that is replaced, by what, and in which order: no function has two."""
+"""Each function of fairseq that is replaced: by what, in which order and why; none has two."""
 
+import ast
+import importlib
+import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from fairseq.trainer import Trainer
 from fairseq_cli import train
 
-import highrank_plugins
+from highrank_plugins import compat, hooks
 from highrank_plugins.hooks.trainer import HighrankTrainer
-from tests.compat.conftest import translation_options
 
 # function and wrapper; fairseq_cli.train.Trainer and MegatronTrainer are replaced, too
 WRAPPERS = Path(__file__).with_name("wrappers.tsv").read_text().splitlines()
@@ -36,17 +40,16 @@ print(*found, sep="\\n")
 """
 
 
-def registered(first: str = "") -> list[str]:
-    """Return the wrappers in the order in which a process installs them."""
-    command = [sys.executable, "-c", PRINT, first]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
+def printed(*words: str) -> list[str]:
+    """Return the lines that a program prints; `PRINT` prints the wrappers in their order."""
+    command = [sys.executable, "-c", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def test_the_list_is_what_register_does_in_any_order_of_imports():
-    assert registered() == WRAPPERS
+    assert printed(PRINT, "") == WRAPPERS
     first = "from highrank_plugins.hooks import text, training_loop, metrics"
-    assert sorted(registered(first)) == sorted(WRAPPERS)
+    assert sorted(printed(PRINT, first)) == sorted(WRAPPERS)
     functions = [line.partition("\t")[0] for line in WRAPPERS]
     assert len(set(functions)) == len(functions)
 
@@ -60,12 +63,56 @@ def test_fairseq_builds_our_trainer_in_both_cases():
     assert {"train_step", "load_checkpoint", "consolidate_optimizer"} <= own & set(vars(Trainer))
 
 
-def test_heads_may_be_imported_before_fairseq(data, tmp_path):
-    program = "import highrank_plugins.heads; from fairseq_cli.train import cli_main; cli_main()"
-    words = translation_options(**{"--arch": "transformer_mos_tiny", "--max-update": 1})
-    folder = Path(highrank_plugins.__file__).parent
-    more = ["--save-dir", tmp_path, "--cpu", "--optimizer", "adam", "--user-dir", folder]
-    command = [sys.executable, "-c", program, data, *words, *more]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "checkpoint_last.pt").exists() and (tmp_path / "metrics.jsonl").exists()
+def test_heads_may_be_imported_before_fairseq():
+    code = "import highrank_plugins.heads; from fairseq_cli import train; print(train.Trainer)"
+    assert "HighrankTrainer" in printed(code)[0]
+
+
+PACKAGES = (compat, hooks)
+NAMES = [
+    f"{package.__name__}.{module.name}"
+    for package in PACKAGES
+    for module in pkgutil.iter_modules(package.__path__)
+]
+ROOT = Path(__file__).parents[2]
+PARTS = r"What\s+breaks:.*Why:.*What\s+we\s+do:.*Delete\s+when:"
+
+
+def source(name: str) -> ast.Module:
+    return ast.parse(Path(ROOT, *name.split(".")).with_suffix(".py").read_text())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_repair_says_why_it_is_there(name):
+    """A repair of compat has a docstring; one of hooks a paragraph in that of its file."""
+    story = ast.get_docstring(source(name))
+    if name.startswith(compat.__name__):
+        assert re.search(PARTS, story, re.DOTALL)
+        return
+    repairs = [text for text in story.split("\n\n") if "Why:" in text]
+    assert repairs and all(re.search(PARTS, text, re.DOTALL) for text in repairs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_second_import_does_not_wrap_again(name, monkeypatch):
+    if name.endswith(".trainer"):
+        return  # a class: it wraps nothing
+    module = importlib.import_module(name)
+    if hasattr(module, "excepthook"):  # around which torch puts its own for a process group
+        monkeypatch.setattr(sys, "excepthook", module.excepthook)
+    before = [v for v in vars(module).values() if getattr(v, "highrank_patch", False)]
+    importlib.reload(module)
+    after = [v for v in vars(module).values() if getattr(v, "highrank_patch", False)]
+    assert before == after
+
+
+def test_repairs_are_independent():
+    """Keep each deletable alone, for when fairseq no longer needs it."""
+    for module in pkgutil.iter_modules(compat.__path__):
+        for node in ast.walk(source(f"{compat.__name__}.{module.name}")):
+            names = []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            assert not [n for n in names if "compat" in n or "hooks" in n], module.name
+            assert not getattr(node, "level", 0), f"{module.name}: a relative import"

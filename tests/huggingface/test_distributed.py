@@ -1,7 +1,6 @@
 """Two processes with half of a batch each are one process with all of it (rows 15 to 17)."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ pytest.importorskip("transformers", reason="needs transformers (the extra hf)")
 
 import torch.distributed as dist
 
+from tests.free_port import free_port
 from tests.huggingface.tiny import GREEDY, ids, make
 
 STEPS = 3
@@ -117,10 +117,7 @@ def run_all():
 def printed():
     """Run all ways in one pair of processes, since most of the time is their start."""
     pytest.importorskip("accelerate", reason="needs accelerate")
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     code = "from tests.huggingface.test_distributed import run_all; run_all()"
     processes = [
         subprocess.Popen(

@@ -36,12 +36,14 @@ from tests.huggingface.training import (
 EVERY = pytest.mark.parametrize("head", HEADS)
 
 
+def trainer_of(kind, arguments, model, texts, **more):
+    common = {"train_dataset": texts, "processing_class": tokenizer()}
+    return kind(model, args=arguments, **common, **more)
+
+
 def sft(model, folder, **more):
     arguments = SFTConfig(folder, **ONE_STEP | more)
-    return SFTTrainer(
-        model, args=arguments, train_dataset=completions(), eval_dataset=completions(),
-        processing_class=tokenizer(),
-    )  # fmt: skip
+    return trainer_of(SFTTrainer, arguments, model, completions(), eval_dataset=completions())
 
 
 def first_loss(trainer):
@@ -140,10 +142,8 @@ def test_row_5_a_trainer_that_the_hook_does_not_know_is_refused(tmp_path):
 def test_row_6_dpo(head, tmp_path):
     model, reference = make(head=head), make(head=head, seed=3)
     before, start = numbers(model), copy.deepcopy(model)
-    trainer = DPOTrainer(
-        model, ref_model=reference, args=DPOConfig(tmp_path, **ONE_STEP),
-        train_dataset=preferences(), processing_class=tokenizer(),
-    )  # fmt: skip
+    arguments = DPOConfig(tmp_path, **ONE_STEP)
+    trainer = trainer_of(DPOTrainer, arguments, model, preferences(), ref_model=reference)
     loss, given = first_loss(trainer)
     labels = given["input_ids"].masked_fill(given["completion_mask"] == 0, -100)
     sums = [wanted_log_probs(m, given | {"labels": labels})[0].sum(1) for m in (start, reference)]
@@ -158,10 +158,8 @@ def test_row_6_dpo(head, tmp_path):
 def test_row_7_kto(head, tmp_path):
     model, reference = make(head=head), make(head=head, seed=3)
     before, start = numbers(model), copy.deepcopy(model)
-    trainer = KTOTrainer(
-        model, ref_model=reference, args=KTOConfig(tmp_path, **ONE_STEP),
-        train_dataset=answers(), processing_class=tokenizer(),
-    )  # fmt: skip
+    arguments = KTOConfig(tmp_path, **ONE_STEP)
+    trainer = trainer_of(KTOTrainer, arguments, model, answers(), ref_model=reference)
     calls = {start: spied(trainer.model), reference: spied(trainer.ref_model)}
     trainer.train()
     assert all(calls.values())
@@ -188,11 +186,8 @@ def test_row_8_grpo(head, temperature, tmp_path):
         tmp_path, **ONE_STEP | {"per_device_train_batch_size": 8}, temperature=temperature,
         num_generations=4, max_completion_length=6, beta=0.0, entropy_coef=0.01,
     )  # fmt: skip
-    trainer = GRPOTrainer(
-        model, args=arguments, train_dataset=completions(4).remove_columns("completion"),
-        reward_funcs=rewards,
-        processing_class=tokenizer(),
-    )  # fmt: skip
+    prompts = completions(4).remove_columns("completion")
+    trainer = trainer_of(GRPOTrainer, arguments, model, prompts, reward_funcs=rewards)
     seen = spied(trainer.model)
     trainer.train()
     given, out = seen[0]

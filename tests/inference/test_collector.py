@@ -1,120 +1,121 @@
-"""Any checkpoint along a text: what stock fairseq computes, every token once, in float64 too."""
+"""Any checkpoint along a text: what stock fairseq computes, every token once; kept in files."""
 
+import numpy as np
 import pytest
 import torch
 
-from highrank_plugins.inference.collector import Collector, Processes
+from highrank_plugins.analysis.spectrum import spectrum
+from highrank_plugins.inference.collector import (
+    Collector,
+    Processes,
+    read_collection,
+    rows_of,
+    write_collection,
+)
+from highrank_plugins.inference.loading import load_model
+from highrank_plugins.measures.base import Block
+from highrank_plugins.measures.components import ComponentMeasure
 from tests.inference.checkpoints import FEW_KNOTS, write_checkpoint
 from tests.models import small
 from tests.tasks.built import build
 
-ARCHS = ["transformer", "transformer_mos", "transformer_lm", "transformer_lm_mixtape", "lstm"]
 STOCK = ["--criterion", "cross_entropy"]
+STREAM = "awd_lstm_lm_plif"
+# the last is trained on lines, and carries no state
+ARCHS = """transformer transformer_mos transformer_lm transformer_lm_mixtape lstm
+    awd_lstm_lm_softmax""".split()
+ALL = ["log_probs", "logits", "features", "targets"]
 
 
-@pytest.fixture(scope="module", params=ARCHS)
-def any_kind(request, mt_data, lm_data, tmp_path_factory):
-    """Return checkpoint, data, and the checkpoint's model."""
-    arch = request.param
-    data = lm_data if "_lm" in arch else mt_data
-    words = STOCK if arch in ("transformer", "transformer_lm", "lstm") else []
-    built = small.build(data, arch, *words)
-    path = write_checkpoint(tmp_path_factory.mktemp(arch) / "a.pt", built)
-    return path, str(data), built
+@pytest.fixture(scope="module")
+def kinds(mt_data, lm_data, stream_data, tmp_path_factory):
+    """Return a function: arch → checkpoint, data, and the checkpoint's model."""
+    found = {}
+
+    def kind(arch):
+        if arch not in found:
+            data = mt_data if "_lm" not in arch else lm_data
+            if arch == STREAM:
+                data, built = stream_data, build(stream_data, *FEW_KNOTS, arch=arch)
+            else:
+                built = small.build(data, arch, *(STOCK if arch in ARCHS[::2] else []))
+            path = write_checkpoint(tmp_path_factory.mktemp(arch) / "a.pt", built)
+            built.model.eval()
+            found[arch] = path, str(data), built
+        return found[arch]
+
+    return kind
 
 
-def joined(collector, name):
+def joined(collector, name="log_probs"):
     return torch.cat([getattr(block, name) for block in collector.blocks()])
+
+
+def parts(count, *given, **options):
+    """Return what each of several processes collects."""
+    ranks = [Processes(rank, count) for rank in range(count)]
+    found = [joined(Collector.open(*given, processes=one, **options)) for one in ranks]
+    assert min(map(len, found)) > 0
+    return torch.cat(found)
 
 
 @torch.no_grad()
 def by_fairseq(built, split):
-    """Yield log P of each sentence [T, M] and its words [T], one sentence at a time."""
-    built.model.eval()
+    """Return log P of all sentences [N, M] and their words [N], one sentence at a time."""
     built.task.load_dataset(split)
     data = built.task.dataset(split)
+    found, words = [], []
     for index in range(len(data)):
         batch = data.collater([data[index]])
         out = built.model(**batch["net_input"])
-        yield built.model.get_normalized_probs(out, log_probs=True)[0], batch["target"][0]
+        found.append(built.model.get_normalized_probs(out, log_probs=True)[0])
+        words.append(batch["target"][0])
+    return torch.cat(found), torch.cat(words)
 
 
-def test_blocks_equal_fairseqs_predictions_in_text_order(any_kind):
-    path, data, built = any_kind
-    log_probs, words = zip(*by_fairseq(built, "valid"), strict=True)
+def near(found, wanted):
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_blocks_equal_fairseqs_predictions_in_text_order(arch, kinds):
+    path, data, built = kinds(arch)
+    log_probs, words = by_fairseq(built, "valid")
     collector = Collector.open(path, data, "valid", rows=80)
-    assert collector.total == sum(map(len, words))
-    assert torch.equal(joined(collector, "target"), torch.cat(words))
-    torch.testing.assert_close(
-        joined(collector, "log_probs"), torch.cat(log_probs), rtol=1e-4, atol=1e-4
-    )
+    assert collector.total == len(words) and torch.equal(joined(collector, "target"), words)
+    near(joined(collector), log_probs)
     assert [block.first for block in collector.blocks()] == collector.starts[:-1]
-
-
-def test_only_layers_with_a_single_logit_vector_have_logits(any_kind):
-    path, data, _ = any_kind
-    collector = Collector.open(path, data, "valid", tokens=30)
-    for block in collector.blocks():
-        if "mos" in path.parent.name:
+    for block in Collector.open(path, data, "valid", tokens=30).blocks():
+        if arch == "transformer_mos":  # only layers with a single logit vector have logits
             assert block.logits is None and not collector.head.has_logits
         else:
             torch.testing.assert_close(block.logits.log_softmax(-1), block.log_probs)
-
-
-def test_part_of_a_text_is_collected_in_float64(any_kind):
-    path, data, _ = any_kind
-    whole = joined(Collector.open(path, data, "valid"), "log_probs")
     wide = Collector.open(path, data, "valid", tokens=41, rows=60, dtype="float64")
-    found = joined(wide, "log_probs")
+    found = joined(wide)
     assert found.dtype == torch.float64 and len(found) == wide.total == 41
-    torch.testing.assert_close(found.float(), whole[:41], rtol=1e-4, atol=1e-4)
-    # rows sum to 1 as only float64 can
-    assert found.logsumexp(1).abs().max() < 1e-12
+    near(found.float(), log_probs[:41])
+    assert found.logsumexp(1).abs().max() < 1e-12  # rows sum to 1 as only float64 can
+    whole = joined(Collector.open(path, data, "valid", rows=60, tokens=300))
+    for count in (2, 3):
+        assert torch.equal(parts(count, path, data, "valid", rows=60, tokens=300), whole)
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_the_parts_of_several_processes_make_up_the_whole(any_kind, count):
-    path, data, _ = any_kind
-    whole = joined(Collector.open(path, data, "valid", rows=60, tokens=300), "log_probs")
-    parts = [
-        joined(Collector.open(path, data, "valid", rows=60, tokens=300, processes=one), "log_probs")
-        for one in (Processes(rank, count) for rank in range(count))
-    ]
-    assert min(map(len, parts)) > 0 and torch.equal(torch.cat(parts), whole)
-
-
-def test_a_stream_carries_its_state_through_blocks_and_processes(stream_data, tmp_path):
-    built = build(stream_data, *FEW_KNOTS, arch="awd_lstm_lm_plif")
-    path = write_checkpoint(tmp_path / "a.pt", built)
-    data = str(stream_data)
-    built.model.eval()
+def test_a_stream_carries_its_state_through_blocks_and_processes(kinds):
+    path, data, built = kinds(STREAM)
     whole = Collector.open(path, data, "test", rows=1000)
     target = joined(whole, "target")
     source = torch.cat([torch.tensor([built.task.dictionary.eos()]), target[:-1]])
     with torch.no_grad():
         want = built.model(source.unsqueeze(0))[0][0]
-    torch.testing.assert_close(joined(whole, "log_probs"), want)
-    parts = [
-        joined(Collector.open(path, data, "test", rows=7, processes=one), "log_probs")
-        for one in (Processes(rank, 3) for rank in range(3))
-    ]
-    assert min(map(len, parts)) > 0
-    torch.testing.assert_close(torch.cat(parts), want)
+    torch.testing.assert_close(joined(whole), want)
+    torch.testing.assert_close(parts(3, path, data, "test", rows=7), want)
 
 
-def test_a_checkpoint_trained_on_lines_carries_no_state(lm_data, tmp_path):
-    built = small.build(lm_data, "awd_lstm_lm_softmax")
-    path = write_checkpoint(tmp_path / "a.pt", built)
-    log_probs, _ = zip(*by_fairseq(built, "valid"), strict=True)
-    found = joined(Collector.open(path, str(lm_data), "valid", rows=90), "log_probs")
-    torch.testing.assert_close(found, torch.cat(log_probs), rtol=1e-4, atol=1e-4)
-
-
-def test_other_words_and_layers_are_refused(mt_data, lm_data, stream_data, tmp_path):
-    translator = write_checkpoint(tmp_path / "t.pt", small.build(mt_data, "transformer", *STOCK))
+def test_other_words_and_layers_are_refused(kinds, lm_data, stream_data, tmp_path):
+    translator, path = kinds("transformer")[0], tmp_path / "a.pt"
     with pytest.raises(OSError, match=r"dict\.en\.txt: no such file. A checkpoint holds no words"):
         Collector.open(translator, str(tmp_path), "valid")
-    path = write_checkpoint(tmp_path / "a.pt", small.build(lm_data, "transformer_lm", *STOCK))
+    path.write_bytes(kinds("transformer_lm")[0].read_bytes())
     with pytest.raises(ValueError, match=r"a\.pt: the target dictionary"):
         Collector.open(path, str(stream_data), "valid")
     state = torch.load(path)
@@ -122,29 +123,114 @@ def test_other_words_and_layers_are_refused(mt_data, lm_data, stream_data, tmp_p
     torch.save(state, path)
     with pytest.raises(ValueError, match=r"a\.pt does not fit .* size mismatch"):
         Collector.open(path, str(stream_data), "valid")
+    state["model"]["decoder.layers.0.fc1.bias"].fill_(float("nan"))
+    torch.save(state, path)
+    with pytest.raises(FloatingPointError, match=r"token 0 of the text: .* are NaN"):
+        joined(Collector.open(path, str(lm_data), "valid"))
     words = "--criterion adaptive_loss --adaptive-softmax-cutoff 20,50 --ddp-backend legacy_ddp"
     built = small.build(lm_data, "transformer_lm", *words.split())
     with pytest.raises(ValueError, match=r"a\.pt: an adaptive softmax has no whole matrix"):
         Collector.open(write_checkpoint(path, built), str(lm_data), "valid")
 
 
-def test_nan_is_reported_with_its_token(lm_data, tmp_path):
-    built = small.build(lm_data, "transformer_lm", *STOCK)
-    path = write_checkpoint(tmp_path / "a.pt", built)
-    state = torch.load(path, weights_only=True)
-    state["model"]["decoder.layers.0.fc1.bias"].fill_(float("nan"))
-    torch.save(state, path)
-    with pytest.raises(FloatingPointError, match=r"token 0 of the text: .* are NaN"):
-        joined(Collector.open(path, str(lm_data), "valid"), "log_probs")
-
-
-def test_missing_splits_too_long_sentences_and_idle_processes_are_refused(mt_data, tmp_path):
-    words = ["--max-source-positions", 4, "--max-target-positions", 4]
-    path = write_checkpoint(tmp_path / "a.pt", small.build(mt_data, "transformer_mos", *words))
+def test_missing_splits_too_long_sentences_and_idle_processes_are_refused(kinds, tmp_path):
+    path, data, _ = kinds("transformer_mos")
     with pytest.raises(OSError, match="nothing"):
-        Collector.open(path, str(mt_data), "nothing")
-    with pytest.raises(ValueError, match=r"valid: \d+ of \d+ sentences are longer than"):
-        Collector.open(path, str(mt_data), "valid")
-    path = write_checkpoint(tmp_path / "b.pt", small.build(mt_data, "transformer_mos"))
+        Collector.open(path, data, "nothing")
     with pytest.raises(ValueError, match="2 processes are too many for 1 batch of"):
-        Collector.open(path, str(mt_data), "valid", rows=10**6, processes=Processes(0, 2))
+        Collector.open(path, data, "valid", rows=10**6, processes=Processes(0, 2))
+    words = ["--max-source-positions", 4, "--max-target-positions", 4]
+    short = write_checkpoint(tmp_path / "a.pt", small.build(data, "transformer_mos", *words))
+    with pytest.raises(ValueError, match=r"valid: \d+ of \d+ sentences are longer than"):
+        Collector.open(short, data, "valid")
+
+
+def test_the_first_slopes_are_those_that_the_seed_draws(stream_data, tmp_path):
+    built = build(stream_data, "--head-pointwise", "plif", "--seed", 7)
+    first = built.model.head.pointwise.slope_logits.detach().clone()
+    # its weights are others than the model was built with
+    loaded = load_model(write_checkpoint(tmp_path / "a.pt", built), str(stream_data))
+    state = torch.get_rng_state()
+    assert torch.equal(loaded.first_head().pointwise.slope_logits, first)
+    assert torch.equal(torch.get_rng_state(), state)
+    measure = ComponentMeasure()
+    measure.start(loaded.words)
+    features = torch.randn(6, loaded.head.embed_dim)
+    measure.observe(Block(loaded.head, features, torch.arange(6), first=0))
+    use = measure.merge([measure.part()]).slope_use
+    moved = loaded.head.pointwise.slope_logits.exp().log1p() - first.exp().log1p()
+    assert use.moved == pytest.approx(moved.square().mean().sqrt().item(), rel=1e-5)
+    assert use.ppl != use.ppl_untrained
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def collector(kinds):
+    """Return a function that opens the first tokens of a test text."""
+
+    def collector(arch=STREAM, split="test", **options):
+        return Collector.open(*kinds(arch)[:2], split, **({"rows": 40, "tokens": 60} | options))
+
+    return collector
+
+
+@pytest.mark.parametrize("arch", [STREAM, "transformer"])
+def test_the_arrays_equal_the_blocks(arch, collector, tmp_path):
+    folder = tmp_path / "c"
+    done = write_collection(collector(arch), folder, ALL)
+    assert done["rows"] == 60 and done["what"] == ALL
+    arrays = read_collection(folder)
+    there = {"collection.json", *(f"{name}.npy" for name in ALL)}
+    assert {path.name for path in folder.iterdir()} == there
+    blocks = list(collector(arch).blocks())
+    for name, array in arrays.items():
+        of_block = "target" if name == "targets" else name
+        want = torch.cat([getattr(block, of_block) for block in blocks])
+        assert torch.equal(torch.from_numpy(np.array(array)), want)
+    found = spectrum(rows_of(arrays["log_probs"], 7)).values
+    assert torch.allclose(found, spectrum(b.log_probs for b in blocks).values, rtol=1e-9)
+    other = collector(arch, "valid")
+    other.split = "test"  # as if other data lay in the folder
+    for another, differs in ((other, "text"), (collector(arch, tokens=50), "rows")):
+        with pytest.raises(ValueError, match=rf"holds another collection \(.*{differs}.* differ\)"):
+            write_collection(another, folder, ALL)
+
+
+def test_nan_leaves_an_unfinished_collection_that_starts_again(collector, tmp_path, monkeypatch):
+    feature, folder = Block.log_probs.func, tmp_path / "c"
+
+    def broken(block):
+        if block.first == 40:
+            block.features = block.features * float("nan")
+        return feature(block)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Block, "log_probs", property(broken))
+        with pytest.raises(FloatingPointError, match=r"token 40 .* collected before it is kept"):
+            write_collection(collector(), folder, ["log_probs"])
+    kept = np.load(tmp_path / "c.part" / "log_probs.npy")
+    assert (kept[:40] < 0).all() and not kept[40:].any()
+    with pytest.raises(ValueError, match="run the same `highrank analyse collect` again"):
+        read_collection(folder)
+    for _ in range(2):  # the second finds it complete
+        assert write_collection(collector(), folder, ["targets"])["rows"] == 60
+    assert [*read_collection(folder)] == ["targets"]
+    assert not (folder / "log_probs.npy").exists() and not (tmp_path / "c.part").exists()
+
+
+@pytest.mark.parametrize(
+    ("arch", "what", "message"),
+    [
+        ("transformer_mos", "logits", "--what logits: mos mixes"),
+        (STREAM, "logit", "--what logit: expected some of log_probs,logits"),
+        (STREAM, "targets", "exists and is not a collection"),
+    ],
+)
+def test_quantities_and_folders_are_refused(arch, what, message, collector, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    with pytest.raises(ValueError, match=message):
+        write_collection(collector(arch), tmp_path / "mine", [what])
+    assert [*tmp_path.rglob("*")] == [tmp_path / "mine", tmp_path / "mine" / "thesis.txt"]

@@ -1,7 +1,7 @@
 """The mass of a perplexity: planted faults are refused, honest scores are not."""
 
+import copy
 import re
-from contextlib import contextmanager
 from functools import cache
 
 import pytest
@@ -10,15 +10,12 @@ from fairseq_cli import eval_lm
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
+from highrank_plugins.common.blocks import BlockOptions
 from highrank_plugins.common.certificate import POSITIONS, Mass
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.evaluation.adaptation import NeuralCache
 from highrank_plugins.hooks import evaluation
-from highrank_plugins.inference.adaptive_evaluation import (
-    Run,
-    run_cache_evaluation,
-    run_dynamic_evaluation,
-)
+from highrank_plugins.inference.adaptive_evaluation import CacheEvaluator, DynamicEvaluator
 from highrank_plugins.inference.streaming_model import StreamingModel
 from highrank_plugins.models.head_model import HeadModel
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
@@ -53,86 +50,14 @@ def models(stream_data, tmp_path_factory):
     return models
 
 
-def score(built, models, softmax_batch=0, **more):
-    """Score the test text as fairseq-eval-lm does."""
-    task = built.task
-    with evaluation._counting(built.cfg):
+def score(*built, model=None, softmax_batch=0, **more):
+    """Score the test text as fairseq-eval-lm does, by one or more models."""
+    task, models = built[0].task, [model] if model else [one.model for one in built]
+    with evaluation._counting(built[0].cfg):
         task.load_dataset("test")
         limits = {"max_tokens": 100, "max_positions": 1000} | more
         batches = task.eval_lm_dataloader(dataset=task.dataset("test"), **limits)
-        return eval_lm.eval_lm(models, task.source_dictionary, batches, softmax_batch=softmax_batch)
-
-
-@pytest.fixture
-def signature(caplog):
-    """Return the signature that a score has logged."""
-    caplog.set_level("INFO")
-
-    def signature():
-        (found,) = re.findall(r"signature: (ppl\|\S+)", caplog.text)
-        caplog.clear()
-        return found
-
-    return signature
-
-
-def adapt(kind, models, data):
-    """Return the signature that an evaluation prints."""
-    said = []
-    run = Run(models(STREAM).path, str(data), kind, "", AdaptiveSettings(device="cpu"))
-    if kind == "cache":
-        run_cache_evaluation(run, CACHE, said.append)
-    else:
-        run_dynamic_evaluation(run, STEP, DynamicSettings(train_batch_size=10), said.append)
-    return said[-1]
-
-
-def mass_of(signature):
-    return float(re.search(r"mass:1([+-]\S+?)\|", signature)[1])
-
-
-# -- honest scores ------------------------------------------------------------------------------
-
-STRUCTURES = ["softmax", "mos", "moc", "mixtape"]
-
-
-@pytest.mark.parametrize("function", ["identity", "gss", "plif", "sigmoid_cap", "multimax"])
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_layers_are_accepted(structure, function, models, signature):
-    built = models(f"awd_lstm_lm_{structure}", function)
-    score(built, [built.model])
-    assert abs(mass_of(signature())) < 5e-6
-
-
-@pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
-def test_dtypes_are_accepted(dtype, structure, stream_data, signature):
-    built = Built.of(
-        parse([stream_data, "--arch", f"transformer_lm_{structure}",
-               "--criterion", "highrank_cross_entropy", *BLOCKS])
-    )  # fmt: skip
-    score(built, [built.model.eval().to(dtype)])
-    assert abs(mass_of(signature())) < (1e-3 if dtype == torch.float16 else 5e-6)
-
-
-@pytest.mark.parametrize("part", [0, 3])
-@pytest.mark.parametrize(
-    "archs",
-    [[STREAM], [STREAM, "awd_lstm_lm_softmax"], [STOCK], [STOCK, "transformer_lm_mixtape"]],
-    ids="+".join,
-)
-def test_paths_are_accepted(archs, part, models, signature):
-    built = [models(arch) for arch in archs]
-    score(built[0], [one.model for one in built], part)
-    found = signature()
-    assert abs(mass_of(found)) < 5e-6
-    assert ("|models:2|" in found) == (len(archs) == 2)
-
-
-@pytest.mark.parametrize("kind", ["cache", "dynamic"])
-def test_adapting_models_are_accepted(kind, models, stream_data):
-    found = adapt(kind, models, stream_data)
-    assert abs(mass_of(found)) < 5e-6 and f"|ctx:stream+{kind}|" in found
+        eval_lm.eval_lm(models, task.source_dictionary, batches, softmax_batch=softmax_batch)
 
 
 def validate(built):
@@ -147,70 +72,86 @@ def validate(built):
             task.valid_step(sample, built.model, built.criterion)
 
 
+@pytest.fixture
+def signed(caplog):
+    """Return a function that scores a text, and returns the signature that is logged."""
+    caplog.set_level("INFO")
+
+    def signed(how, *given, bound=5e-6, **options):
+        caplog.clear()
+        how(*given, **options)
+        (found,) = re.findall(r"signature: (ppl\|\S+)", caplog.text)
+        assert abs(mass_of(found)) < bound
+        return found
+
+    return signed
+
+
+def adapt(kind, models, data):
+    """Return the signature that an evaluation prints."""
+    said = []
+    given = models(STREAM).path, str(data), AdaptiveSettings(device="cpu")
+    if kind == "cache":
+        CacheEvaluator(*given, CACHE, BlockOptions()).run(said.append)
+    else:
+        DynamicEvaluator(*given, STEP, DynamicSettings(train_batch_size=10)).run(said.append)
+    return said[-1]
+
+
+def mass_of(signature):
+    return float(re.search(r"mass:1([+-]\S+?)\|", signature)[1])
+
+
+# -- honest scores ------------------------------------------------------------------------------
+
+STRUCTURES = ["softmax", "mos", "moc", "mixtape"]
+
+
+@pytest.mark.parametrize("function", ["identity", "gss", "plif", "sigmoid_cap", "multimax"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_layers_are_accepted(structure, function, models, signed):
+    signed(score, models(f"awd_lstm_lm_{structure}", function))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 5e-6), (torch.float16, 1e-3)])
+def test_dtypes_are_accepted(dtype, bound, structure, models, signed):
+    built = models(f"transformer_lm_{structure}")
+    signed(score, built, model=copy.deepcopy(built.model).to(dtype), bound=bound)
+
+
+@pytest.mark.parametrize("part", [0, 3])
+@pytest.mark.parametrize(
+    "archs",
+    [[STREAM], [STREAM, "awd_lstm_lm_softmax"], [STOCK], [STOCK, "transformer_lm_mixtape"]],
+    ids="+".join,
+)
+def test_paths_are_accepted(archs, part, models, signed):
+    found = signed(score, *map(models, archs), softmax_batch=part)
+    assert ("|models:2|" in found) == (len(archs) == 2)
+
+
+@pytest.mark.parametrize("kind", ["cache", "dynamic"])
+def test_adapting_models_are_accepted(kind, models, stream_data):
+    found = adapt(kind, models, stream_data)
+    assert abs(mass_of(found)) < 5e-6 and f"|ctx:stream+{kind}|" in found
+
+
 @pytest.mark.parametrize("arch", [STOCK, "transformer_lm_mixtape", STREAM, "awd_lstm_lm_mixtape"])
-def test_validations_are_accepted(arch, models, signature):
-    validate(models(arch))
-    found = signature()
-    context = "stream" if arch.startswith("awd") else "block-16"
-    assert abs(mass_of(found)) < 5e-6 and f"|ctx:{context}|" in found
-    score(models(arch), [models(arch).model])
-    assert signature().split("|mass:")[0] == found.split("|mass:")[0]
+def test_validations_are_accepted(arch, models, signed):
+    found = signed(validate, models(arch))
+    assert f"|ctx:{'stream' if arch.startswith('awd') else 'block-16'}|" in found
+    assert signed(score, models(arch)).split("|mass:")[0] == found.split("|mass:")[0]
 
 
 def test_targets_that_are_no_plain_text_are_not_followed():
     assert evaluation._Split(dataset=[{"source": 1}], task=object()).followed([]) is None
 
 
-@pytest.mark.parametrize("arch", ["transformer_lm_mos", STREAM])
-@pytest.mark.parametrize("change", [lambda nll: 0.999 * nll, lambda nll: nll - 1e-3])
-def test_a_fault_of_a_validation_is_refused(change, arch, models, monkeypatch):
-    own = HeadModel.head_loss
-
-    def loss(*args, **options):
-        out = own(*args, **options)
-        return out._replace(nll=change(out.nll))
-
-    built = models(arch)
-    monkeypatch.setattr(HeadModel, "head_loss", loss)
-    with pytest.raises(UserError, match=r"test: P\(x\) of all words, as it was scored, sums to"):
-        validate(built)
-
-
 # -- planted faults -----------------------------------------------------------------------------
 
 
-def of_returned(change):
-    """Return a fault of a stock model's `get_normalized_probs`, which fairseq reads."""
-
-    @contextmanager
-    def plant(models, patch):
-        built = models("transformer_lm")
-        own = built.model.get_normalized_probs
-
-        def returned(out, log_probs, sample=None):
-            return change(own(out, True, sample), out[0])
-
-        patch.setattr(built.model, "get_normalized_probs", returned)
-        yield lambda: score(built, [built.model])
-
-    return plant
-
-
-def of_lean(change):
-    """Return a fault of the loss that gives log P of the target alone."""
-
-    @contextmanager
-    def plant(models, patch):
-        built, own = models(STREAM), HeadModel.head_loss
-
-        def loss(*args, **options):
-            out = own(*args, **options)
-            return out._replace(nll=change(out.nll))
-
-        patch.setattr(HeadModel, "head_loss", loss)
-        yield lambda: score(built, [built.model])
-
-    return plant
+REFUSED = r"test: P\(x\) of all words, as it was scored, sums to"
 
 
 def half_mixture(log_probs, logits):
@@ -218,30 +159,53 @@ def half_mixture(log_probs, logits):
     return (one * 0.7 + other * 0.3).float().log()
 
 
-FAULTS = {
-    "logits for log P": of_returned(lambda log_probs, logits: logits),
-    "ε in the log": of_returned(lambda log_probs, logits: (log_probs.exp() + 1e-5).log()),
-    "half-precision mixture": of_returned(half_mixture),
-    "half-precision log P": of_returned(lambda log_probs, logits: log_probs.half().float()),
-    "ensemble of logits": of_returned(
-        lambda log_probs, logits: (log_probs + logits.flip(-1).log_softmax(-1)) / 2
-    ),
-    "a word left out": of_returned(
-        lambda log_probs, logits: log_probs.index_fill(-1, torch.tensor([7]), -1e4)
-    ),
-    "unnormalised smoothing": of_returned(
-        lambda log_probs, logits: torch.logaddexp(log_probs, torch.tensor(-9.0))
-    ),
-    "ε in the lean loss": of_lean(lambda nll: -((-nll).exp() + 1e-5).log()),
-    "temperature after the loss": of_lean(lambda nll: 0.999 * nll),
+# of what fairseq reads of a stock model
+RETURNED = {
+    "logits for log P": lambda log_probs, logits: logits,
+    "ε in the log": lambda log_probs, logits: (log_probs.exp() + 1e-5).log(),
+    "half-precision mixture": half_mixture,
+    "half-precision log P": lambda log_probs, logits: log_probs.half().float(),
+    "ensemble of logits": lambda one, logits: (one + logits.flip(-1).log_softmax(-1)) / 2,
+    "a word left out": lambda one, logits: one.index_fill(-1, torch.tensor([7]), -1e4),
+    "unnormalised smoothing": lambda one, logits: torch.logaddexp(one, torch.tensor(-9.0)),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_a_model_is_refused(fault, models, monkeypatch):
-    said = r"test: P\(x\) of all words, as it was scored, sums to"
-    with FAULTS[fault](models, monkeypatch) as run, pytest.raises(UserError, match=said):
-        run()
+@pytest.mark.parametrize("fault", RETURNED)
+def test_a_fault_of_log_probs_is_refused(fault, models, monkeypatch):
+    built = models(STOCK)
+    own = built.model.get_normalized_probs
+
+    def returned(out, log_probs, sample=None):
+        return RETURNED[fault](own(out, True, sample), out[0])
+
+    monkeypatch.setattr(built.model, "get_normalized_probs", returned)
+    with pytest.raises(UserError, match=REFUSED):
+        score(built)
+
+
+# of the loss that gives log P of the target alone
+LEAN = {
+    "ε": lambda nll: -((-nll).exp() + 1e-5).log(),
+    "factor": lambda nll: 0.999 * nll,
+    "shift": lambda nll: nll - 1e-3,
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "arch"), [(score, STREAM), (validate, STREAM), (validate, "transformer_lm_mos")]
+)
+@pytest.mark.parametrize("fault", LEAN)
+def test_a_fault_of_a_loss_is_refused(fault, how, arch, models, monkeypatch):
+    built, own = models(arch), HeadModel.head_loss
+
+    def loss(*args, **options):
+        out = own(*args, **options)
+        return out._replace(nll=LEAN[fault](out.nll))
+
+    monkeypatch.setattr(HeadModel, "head_loss", loss)
+    with pytest.raises(UserError, match=REFUSED):
+        how(built)
 
 
 class Unnormalised(NeuralCache):
@@ -265,14 +229,10 @@ class OneSided(NeuralCache):
 
 
 @pytest.mark.parametrize("fault", [Unnormalised, Doubled, OneSided])
-def test_a_fault_of_a_cache_is_refused(fault, models, stream_data, monkeypatch):
+def test_a_fault_of_a_cache_is_refused_without_a_record(
+    fault, models, stream_data, monkeypatch, tmp_path
+):
     monkeypatch.setattr("highrank_plugins.inference.adaptive_evaluation.NeuralCache", fault)
-    with pytest.raises(UserError, match="test: P"):
-        adapt("cache", models, stream_data)
-
-
-def test_a_refused_score_has_no_record(models, stream_data, monkeypatch, tmp_path):
-    monkeypatch.setattr("highrank_plugins.inference.adaptive_evaluation.NeuralCache", Doubled)
     words = [models(STREAM).path, stream_data, *"--theta 0.5 --lambda 0.2 --window 9".split()]
     words += ["--output", tmp_path / "out.json", "--save-seconds", 0]
     done = CliRunner().invoke(app, ["evaluate", "cache", *map(str, words)])
@@ -307,17 +267,17 @@ def test_the_text_draws_the_positions():
     assert one.within(one.places[3], 1) == [0]
 
 
-def test_every_path_and_batching_has_one_text(models, stream_data, signature):
-    found = []
-    for arch, more in ((STREAM, {}), ("transformer_lm", {}), ("transformer_lm", {"batch_size": 1})):
-        score(models(arch), [models(arch).model], **more)
-        found.append(signature())
-    found += [adapt(kind, models, stream_data) for kind in ("cache", "dynamic")]
+def test_every_path_and_batching_has_one_text(models, stream_data, signed):
+    found = [
+        signed(score, models(STREAM)),
+        signed(score, models(STOCK)),
+        signed(score, models(STOCK), batch_size=1),
+        *(adapt(kind, models, stream_data) for kind in ("cache", "dynamic")),
+    ]
     assert len({re.search(r"text:test-\w{8}\|n:\d+", one)[0] for one in found}) == 1
     contexts = [re.search(r"ctx:([^|]+)", one)[1] for one in found]
     assert contexts == ["stream", "block-16", "block-16", "stream+cache", "stream+dynamic"]
-    score(models("transformer_lm"), [models("transformer_lm").model], context_window=4)
-    assert "|ctx:block-16+4|" in signature()
+    assert "|ctx:block-16+4|" in signed(score, models(STOCK), context_window=4)
 
 
 @pytest.mark.parametrize("words", [10_000, 100_000])

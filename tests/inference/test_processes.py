@@ -11,8 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
-from highrank_plugins.inference.collector import Processes
-from highrank_plugins.inference.on_disk import read_collection
+from highrank_plugins.inference.collector import Processes, read_collection
 from tests.fairseq_cli import FORKS, REPOSITORY
 from tests.free_port import free_port
 from tests.inference.checkpoints import write_checkpoint
@@ -66,24 +65,17 @@ def test_two_processes_give_the_measures_of_one(command, files, tmp_path):
     words.append(str(tmp_path / "one.json"))
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    one, two = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("one", "two"))
-    same(one, two, command)
+    one, two = (flat(json.loads((tmp_path / f"{n}.json").read_text())) for n in ("one", "two"))
+    assert two == pytest.approx(one, rel=1e-6, abs=1e-9)
 
 
-def same(one, two, place):
-    """Require equal results, numbers up to rounding."""
-    if isinstance(one, dict):
-        assert one.keys() == two.keys(), place
-        for name in one.keys() - set(VOLATILE):
-            same(one[name], two[name], f"{place}.{name}")
-    elif isinstance(one, list):
-        assert len(one) == len(two), place
-        for index, pair in enumerate(zip(one, two, strict=True)):
-            same(*pair, f"{place}[{index}]")
-    elif isinstance(one, float):
-        assert two == pytest.approx(one, rel=1e-6, abs=1e-9), place
-    else:
-        assert one == two, place
+def flat(value, place=""):
+    """Return numbers and words of a result by their places."""
+    if not isinstance(value, dict | list):
+        return {place: value}
+    parts = value.items() if isinstance(value, dict) else enumerate(value)
+    found = [flat(part, f"{place}.{name}") for name, part in parts if name not in VOLATILE]
+    return {place: value for part in found for place, value in part.items()}
 
 
 def test_torchrun_writes_the_memory_maps_of_one_process(files, tmp_path):
@@ -101,8 +93,8 @@ def test_torchrun_writes_the_memory_maps_of_one_process(files, tmp_path):
     one, two = read_collection(tmp_path / "one"), read_collection(tmp_path / "two")
     assert one.keys() == two.keys() == {"log_probs", "features", "targets"}
     assert all(np.allclose(one[name], two[name], rtol=1e-6) for name in one)
-    described = (json.loads((tmp_path / n / "collection.json").read_text()) for n in ("one", "two"))
-    same(*described, "collection")
+    described = [(tmp_path / name / "collection.json").read_text() for name in ("one", "two")]
+    assert described[0] == described[1]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])

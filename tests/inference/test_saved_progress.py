@@ -10,22 +10,20 @@ from highrank_plugins.inference.saved_progress import SavedProgress
 IDENTITY = {"checkpoint": "abc", "--lr": [0.1, 0.2]}
 
 
-def saved(path, seconds=0.0, identity=IDENTITY):
-    return SavedProgress(path, dict(identity), seconds)
+def saved(path, identity=IDENTITY):
+    return SavedProgress(path, dict(identity), 0.0)
 
 
 def test_saved_progress_can_be_read_back(tmp_path):
     first = saved(tmp_path / "state")
     plain = {"position": 3, "nll": [0.1], "state": None}
     first.progress["test"] = {**plain, "extra_state": [torch.arange(3.0)]}
-    assert first.is_due()
     first.save()
     again = saved(tmp_path / "state").progress["test"]
     assert torch.equal(again.pop("extra_state")[0], torch.arange(3.0))
     assert again == plain
     first.remove()
-    later = saved(tmp_path / "state", seconds=3600)
-    assert not later.is_due()
+    later = saved(tmp_path / "state")
     assert later.progress == {} and not later.path.exists()
 
 
@@ -42,12 +40,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 def test_the_progress_of_another_evaluation_is_refused_with_the_differences(tmp_path):
     saved(tmp_path / "state").save()
     other = {"checkpoint": "abc", "--lr": [0.3], "--split": "valid"}
-    with pytest.raises(ValueError) as caught:
+    message = r"\(--lr: \[0.1, 0.2\] there, \[0.3\] now; --split: None there, valid now\).* --state"
+    with pytest.raises(ValueError, match=message):
         saved(tmp_path / "state", identity=other)
-    message = str(caught.value)
-    assert "(--lr: [0.1, 0.2] there, [0.3] now; --split: None there, valid now)" in message
-    assert "--state" in message
-    assert "checkpoint:" not in message
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "text", "empty", "foreign"])

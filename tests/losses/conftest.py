@@ -1,4 +1,4 @@
-"""Fill unwritten memory with NaN, and run kernels on several tiles in a fixed interpreter."""
+"""The axes of most tests, memory that is NaN, and several tiles in a mended interpreter."""
 
 import importlib.util
 
@@ -8,7 +8,25 @@ import torch
 from highrank_plugins.losses import trust
 from highrank_plugins.losses.kernels.cpp.build import Unavailable
 from highrank_plugins.losses.kernels.triton import tiles
+from tests.heads.cases import STRUCTURES
 from tests.losses import interpreter
+from tests.losses.implementations import ONCE
+
+
+@pytest.fixture(params=STRUCTURES, ids=str)
+def case(request):
+    """Return each structure; a test with other cases has them as its parameter."""
+    return request.param
+
+
+@pytest.fixture(params=ONCE)
+def impl(request):
+    return request.param
+
+
+@pytest.fixture(params=["none", "sum"])
+def reduction(request):
+    return request.param
 
 
 @pytest.fixture(autouse=True)

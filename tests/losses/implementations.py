@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from highrank_plugins.losses import IMPLEMENTATIONS, own_layers
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
+from tests.heads.cases import Case, make_features
 
 CLASSES, TOKENS = 13, 7
 TARGET = torch.tensor([3, 12, 5, 3, 0, 5, 3])  # 3 and 5 repeat; 5 is ignored where that is asked
@@ -34,6 +35,12 @@ class Outcome:
 
     values: dict[str, Tensor]
     gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+def inputs(case: Case, tokens: int = TOKENS, **sizes: Any) -> tuple[nn.Module, Tensor]:
+    """Return a head and features that learn, both in float64."""
+    head = case.build(**{"classes": CLASSES, **sizes})
+    return head, make_features(tokens).requires_grad_()
 
 
 def with_reductions(impls: Iterable[str]) -> list[Any]:
@@ -89,6 +96,16 @@ def assert_same(got: Outcome, want: Outcome, rtol: float = 1e-9, atol: float = 1
             )
 
 
+def compare(head: nn.Module, features: Tensor, target: Tensor, impl: str,
+            chunks: Iterable[int | None] = (None,), **options: Any) -> Outcome:  # fmt: skip
+    """Compare an implementation, by chunks of some tokens or of its choice, with the reference."""
+    want = run(head, features, target, impl="reference", **options)
+    for tokens in chunks:
+        memory = tokens and memory_for(head, tokens, impl)
+        assert_same(run(head, features, target, impl=impl, memory=memory, **options), want)
+    return want
+
+
 def memory_for(head: nn.Module, tokens: int, impl: str = "chunked") -> int:
     """Return the budget in bytes for a chunk of exactly this number of float64 tokens."""
     floats = (
@@ -97,11 +114,6 @@ def memory_for(head: nn.Module, tokens: int, impl: str = "chunked") -> int:
         else head.floats_per_token()
     )
     return floats * 8 * tokens
-
-
-def some_of(sizes: list, impl: str) -> list:
-    """Return all sizes of chunks, or two for the kernels, whose interpreter is slow."""
-    return sizes if impl != "triton" else [sizes[1], sizes[-1]]
 
 
 @contextmanager

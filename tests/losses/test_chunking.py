@@ -1,45 +1,46 @@
-"""The number of tokens in a chunk, and blocks of several chunks."""
+"""Which tokens are computed together: chunks, blocks of chunks, memory, and ignored tokens."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.losses import chunking, mixtape, runner
+from highrank_plugins.heads.random_state import RandomState
+from highrank_plugins.losses import chunking, mixtape, nll, runner
 from highrank_plugins.losses.chunking import tokens_within
-from tests.heads.cases import MOS, STRUCTURES, make_features
+from highrank_plugins.losses.fused import ROW_MULTIPLE
+from highrank_plugins.losses.kernels.triton import tiles
+from tests.heads.cases import MIXTAPE, MOC, MOS, SOFTMAX, make_features
+from tests.largest_tensor import Largest
 from tests.losses.implementations import (
-    CLASSES,
     ONCE,
     TARGET,
     TOKENS,
     UPSTREAM,
     assert_same,
+    compare,
+    inputs,
     memory_for,
-    recorded_chunks,
     recorded_inputs,
     run,
 )
 
 MIB = 2**20
-WITH_KERNELS = [name for name in ONCE if name != "chunked"]
-
-every_structure = pytest.mark.parametrize("case", STRUCTURES, ids=str)
-every_reduction = pytest.mark.parametrize("reduction", ["none", "sum"])
 
 
 def features(tokens, dtype=torch.float32):
     return torch.empty(tokens, 1, dtype=dtype, device="cpu")
 
 
-@pytest.mark.parametrize(
-    ("matrix", "budget"),
-    [
-        ((0, 0), 31 * MIB),
-        ((10_000, 100), 31 * MIB),
-        ((10_000, 280), 4.5 * 4 * 10_000 * 280),  # Penn Treebank's: between the bounds
-        ((33_278, 300), 64 * MIB),
-    ],
-)
+@pytest.mark.parametrize(("matrix", "budget"), [
+    ((0, 0), 31 * MIB),
+    ((10_000, 100), 31 * MIB),
+    ((10_000, 280), 4.5 * 4 * 10_000 * 280),  # Penn Treebank's: between the bounds
+    ((33_278, 300), 64 * MIB),
+])  # fmt: skip
 def test_the_default_grows_with_the_vocabulary_matrix(matrix, budget):
     floats = 150_000
     tokens = tokens_within(features(10_000), floats, None, matrix=matrix)
@@ -88,15 +89,13 @@ def test_chunks_stay_within_the_budget():
         tokens_within(features(700), 1000, 3999)
 
 
-@every_reduction
-@pytest.mark.parametrize("impl", WITH_KERNELS)
-@every_structure
+@pytest.mark.parametrize("impl", [name for name in ONCE if name != "chunked"])
 def test_a_block_of_several_chunks_matches(case, impl, reduction, monkeypatch):
     """Compute contexts of 35 tokens at once, and their logits in three chunks, as a GPU does.
 
     Mixtape has the leaves of a chunk in three blocks.
     """
-    head, features = case.build(classes=CLASSES), make_features(5 * TOKENS).requires_grad_()
+    head, features = inputs(case, 5 * TOKENS)
     options = {"reduction": reduction, "label_smoothing": 0.1}
     if reduction == "none":
         options["upstream"] = UPSTREAM.repeat(5)
@@ -111,12 +110,134 @@ def test_a_block_of_several_chunks_matches(case, impl, reduction, monkeypatch):
     assert set(blocks) == {5 * TOKENS}
 
 
-@every_reduction
-@pytest.mark.parametrize("tokens", [1, 3, TOKENS])
-def test_chunks_have_the_requested_size(tokens, reduction):
-    head, features = MOS.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
-    with recorded_chunks(head) as sizes:
-        run(head, features, TARGET, reduction=reduction, impl="chunked",
-            memory=memory_for(head, tokens))  # fmt: skip
-    assert sizes and max(sizes) <= tokens
-    assert sum(sizes) == TOKENS * (2 if reduction == "none" else 1)  # "none" computes again
+# -- memory ---------------------------------------------------------------------------------------
+
+WIDE, LONG = 500, 400  # classes, tokens
+IN_TRITON = 60  # its interpreter takes 20 ms for each token of a MoS
+
+
+def largest(case, tokens, **options):
+    head = case.build(classes=WIDE, dtype=torch.float32)
+    features = make_features(tokens).float().requires_grad_()
+    with Largest() as seen:
+        run(head, features, torch.arange(tokens), upstream=torch.tensor(0.7), label_smoothing=0.1,
+            memory=memory_for(head, 5, options["impl"]), **options)  # fmt: skip
+    return seen.numel
+
+
+def test_the_largest_tensor_is_a_chunk(case, reduction, impl, monkeypatch):
+    monkeypatch.setattr(tiles, "COLUMNS", 4096)  # as outside tests; the interpreter is slow
+    tokens = IN_TRITON if impl == "triton" else LONG
+    assert largest(case, tokens, impl="reference", reduction=reduction) >= WIDE * tokens
+    # ten float32 tokens fit, with K components each; Triton's rows are padded
+    components = case.options.get("components", 1)
+    width = WIDE if impl != "triton" else -(-WIDE // ROW_MULTIPLE) * ROW_MULTIPLE
+    bound = 10 * components * width
+    assert largest(case, tokens, impl=impl, reduction=reduction) <= bound < WIDE * tokens
+
+
+def test_log_probs_without_gradients_hold_one_softmax_per_token(case):
+    """Allow N × M log-probabilities, but K times that only for a chunk."""
+    head = case.build(classes=WIDE, dtype=torch.float32)
+    head.floats_per_token = lambda: 2**20
+    with Largest() as seen, torch.no_grad():
+        head(make_features(LONG).float())
+    assert seen.numel == WIDE * LONG
+
+
+def test_log_probs_of_a_short_batch_are_one_chunk(case):
+    """Save a beam search a copy: two chunks would be joined into one tensor."""
+    head = case.build(classes=WIDE, dtype=torch.float32)
+    chunks, chunk_log_probs = [], head.chunk_log_probs
+
+    def seen(features, *rest):
+        chunks.append(len(features))
+        return chunk_log_probs(features, *rest)
+
+    head.chunk_log_probs = seen
+    with torch.no_grad():
+        head(make_features(LONG).float())
+    assert chunks == [LONG]
+
+
+@pytest.mark.parametrize("impl", ["top_k", "chunked"])
+def test_results_of_chunks_do_not_keep_their_numbers_in_memory(impl):
+    """Results that outlived a chunk lay in the memory that its log-probabilities had left."""
+    code = f"""if True:
+        import resource, torch
+        from highrank_plugins.heads import build_head
+        torch.set_num_threads(1)
+        head = build_head("softmax", num_classes=4_000, feature_dim=16)
+        x, y = torch.randn(12_000, 16), torch.zeros(12_000, dtype=torch.long)
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        before = peak()
+        with torch.no_grad():
+            head.top_k(x) if {impl!r} == "top_k" else head.nll(x, y, impl="chunked", entropy=True)
+        print(peak() - before)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 110  # MiB; all log-probabilities take 183
+
+
+# -- ignored tokens: left out before the loss; the others keep their masks, noise and weights ------
+
+SHAPE = (47, 3)  # several blocks of noise
+DROPPED = [
+    SOFTMAX.with_pointwise("gss"),
+    MOC.with_options(dropout=0.3),
+    MOS.with_options(dropout=0.3, locked_dropout=True),
+    MIXTAPE.with_options(dropout=0.3, gate_dropout=0.2, gate_noise=0.3),
+]
+
+
+def batch(share, seed=2):
+    generator = torch.Generator().manual_seed(seed)
+    target = torch.randint(7, SHAPE, generator=generator)
+    drawn = torch.rand(SHAPE, generator=generator)
+    target[drawn < share] = -1
+    options = {"weight": drawn.double() + 0.5, "ignore_index": -1, "label_smoothing": 0.1,
+               "z_loss": 0.05, "accuracy": True}  # fmt: skip
+    return target, options
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("impl", [name for name in ONCE if name != "triton"])
+@pytest.mark.parametrize("case", DROPPED, ids=str)
+def test_losses_without_ignored_tokens_match_the_reference(case, impl, reduction, monkeypatch):
+    """The reference computes all tokens. A GPU may compute more than are kept."""
+    head, features = case.build().train(), make_features(*SHAPE).requires_grad_()
+    upstream = torch.linspace(1, 2, 141).view(SHAPE) if reduction == "none" else torch.tensor(1.3)
+    for share in (0.7, 0.97 if reduction == "mean" else 1.0):
+        target, options = batch(share)
+        options |= {"reduction": reduction, "upstream": upstream}
+        compare(head, features, target, impl, **options)
+    target, options = batch(0.7)
+    options |= {"reduction": reduction, "upstream": upstream}
+    monkeypatch.setattr(
+        nll, "kept_rows", lambda plan: plan.ignored.argsort(stable=True)[: plan.kept_tokens]
+    )
+    want = run(head, features, target, impl="reference", **options)
+    more = int((target >= 0).sum()) + 9
+    assert_same(run(head, features, target, impl=impl, kept_tokens=more, **options), want)
+
+
+@pytest.mark.parametrize("share, left_out", [(0.0, 0), (0.03, 0), (0.5, 75)])
+def test_the_layer_computes_no_ignored_tokens(share, left_out, monkeypatch):
+    head, (target, options) = MIXTAPE.build(), batch(share)
+    sizes = recorded_inputs(head, monkeypatch)
+    head.nll(make_features(*SHAPE), target, impl="fused", reduction="sum", **options)
+    assert sum(sizes) == target.numel() - left_out
+
+
+def test_a_gpu_is_not_asked_how_many_tokens_are_kept():
+    """Device meta has no numbers, and refuses to give one."""
+    ignored = torch.empty(100, dtype=torch.bool, device="meta")
+    given = {"ignored": ignored, "random_state": RandomState()}
+
+    def kept(most, **changes):
+        return nll.kept_rows(SimpleNamespace(**{**given, **changes}, kept_tokens=most))
+
+    assert len(kept(20)) == 20
+    assert kept(None) is kept(99) is None
+    assert kept(20, random_state=RandomState(noise_sd=0.1)) is None

@@ -61,16 +61,13 @@ def refused() -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("environment", "said"),
-    [
-        ({"CXX": "", "PATH": ""}, "found no C++ compiler (c++, g++, clang++); install one"),
-        ({"CXX": "none-such"}, "CXX names the C++ compiler 'none-such', which is missing"),
-        ({"CXX": "g++ -DX='open"}, "CXX=g++ -DX='open is not a command (No closing quotation)"),
-        ({"HIGHRANK_CACHE": f"{__file__}/cache"},
-         "cache cannot be created (Not a directory); name another in HIGHRANK_CACHE"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("environment", "said"), [
+    ({"CXX": "", "PATH": ""}, "found no C++ compiler (c++, g++, clang++); install one"),
+    ({"CXX": "none-such"}, "CXX names the C++ compiler 'none-such', which is missing"),
+    ({"CXX": "g++ -DX='open"}, "CXX=g++ -DX='open is not a command (No closing quotation)"),
+    ({"HIGHRANK_CACHE": f"{__file__}/cache"},
+     "cache cannot be created (Not a directory); name another in HIGHRANK_CACHE"),
+])  # fmt: skip
 def test_an_obstacle_is_named(environment, said, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -130,16 +127,13 @@ def test_files_that_others_could_have_written_are_not_loaded(who, mode, compiled
 
 
 @pytest.mark.cpp
-@pytest.mark.parametrize(
-    ("mode", "home", "is_trusted"),
-    [
-        (0o777, ".", False),
-        (0o775, ".", False),
-        (0o1777, ".", True),  # as in /tmp, nobody can replace what is ours
-        (0o777, "shared/home", True),  # whoever can replace a home needs no kernels
-        (0o755, ".", True),
-    ],
-)
+@pytest.mark.parametrize(("mode", "home", "is_trusted"), [
+    (0o777, ".", False),
+    (0o775, ".", False),
+    (0o1777, ".", True),  # as in /tmp, nobody can replace what is ours
+    (0o777, "shared/home", True),  # whoever can replace a home needs no kernels
+    (0o755, ".", True),
+])  # fmt: skip
 @pytest.mark.parametrize("linked", [False, True])
 def test_no_parent_of_the_cache_may_be_writable_by_others(
     mode, home, is_trusted, linked, quick_compiler, monkeypatch, tmp_path

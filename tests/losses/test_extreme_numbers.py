@@ -13,8 +13,18 @@ from hypothesis import strategies as st
 
 from highrank_plugins.heads import Head, build_head
 from highrank_plugins.heads.pointwise.gss import GeneralizedSigSoftmax
+from highrank_plugins.losses.kernels import torch as in_torch
 from tests.heads.cases import FEATURE_DIM, MIXTAPE, PRODUCT, Case
-from tests.losses.implementations import CLASSES, RUNNABLE, Outcome, run
+from tests.losses.implementations import (
+    CLASSES,
+    FULL,
+    RUNNABLE,
+    TARGET,
+    Outcome,
+    compare,
+    inputs,
+    run,
+)
 
 HEADS = sorted({case.head for case in PRODUCT})
 IMPLEMENTATIONS = [name for name in RUNNABLE if name != "triton"]  # its interpreter takes seconds
@@ -265,3 +275,33 @@ def test_a_bias_that_rules_a_class_out_leaves_the_gradient_of_a_learned_function
         loss.backward()
         found.append([loss, *(p.grad for p in layer.pointwise.parameters())])
     torch.testing.assert_close(found[0], found[1])
+
+
+# -- mixtures whose probabilities underflow: with label smoothing, logarithms make the loss -------
+
+WAYS = [("fused", "always"), ("fused", "underflow"), ("cpp", "underflow")]
+BOUNDED = ("monotone_mlp", "softcap", "sigmoid_cap")  # no probability underflows
+
+
+@pytest.mark.parametrize(("impl", "way"), WAYS)
+@pytest.mark.parametrize("case", [case for case in PRODUCT if case.head == "mos"], ids=str)
+def test_the_log_domain_is_exact(case, reduction, impl, way, monkeypatch):
+    """A GPU takes it for every block. Here some tokens underflow, or a patch takes it always."""
+    if way == "underflow" and case.pointwise in BOUNDED:
+        pytest.skip("nothing underflows")
+    taken, log_domain = [], in_torch.log_domain_pass
+    monkeypatch.setattr(in_torch, "log_domain_pass", lambda *a: taken.append(1) or log_domain(*a))
+    head, features = inputs(case)
+    if way == "always":
+        monkeypatch.setattr(
+            in_torch.Kernels,
+            "mixture_pass",
+            lambda kernels, block, bias, recompute: in_torch.log_domain_pass(kernels, block),
+        )
+    else:
+        with torch.no_grad():
+            head.bias.copy_(torch.linspace(0, -2000, CLASSES))  # e^-2000 is 0 in float64
+            head.weight.copy_(torch.linspace(0, 1, CLASSES).unsqueeze(-1).expand_as(head.weight))
+            features[::2] *= 500  # these outweigh the bias
+    compare(head, features, TARGET, impl, reduction=reduction, **FULL)
+    assert taken

@@ -27,7 +27,6 @@ filtering = pytest.mark.parametrize("impl", FUSED)
 
 @pytest.mark.parametrize(("impl", "reduction"), with_reductions(FUSED))
 @pytest.mark.parametrize("dtype", RESOLUTION, ids=str)
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_filtered_gradients_stay_within_the_bound(case, reduction, dtype, impl):
     """What is left out is below the rounding of what is kept."""
     head, features = peaked(case, dtype)
@@ -60,7 +59,6 @@ def test_a_component_of_small_weight_does_not_set_the_bound():
 
 
 @filtering
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_products_are_skipped(case, impl):
     head, features = peaked(case)
 
@@ -76,7 +74,6 @@ def test_products_are_skipped(case, impl):
     assert got.gradients["weight"][-50:].equal(untouched[-50:])
 
 
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_filtering_changes_nothing_where_every_gradient_matters(case):
     head, features = case.build(classes=9), make_features(TOKENS).requires_grad_()
     want = run(head, features, TARGET, impl="fused", reduction="sum")
@@ -94,7 +91,6 @@ def test_exact_implementations_refuse_to_filter(impl):
         head.nll(features, TARGET, impl=impl, filter_gradients=True)
 
 
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_values_that_are_not_finite_stay_visible(case):
     """float16 overflow times 128 is found and undone; NaN stays NaN."""
     head, features = peaked(case, torch.float16)

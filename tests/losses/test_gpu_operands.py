@@ -80,11 +80,14 @@ def test_gradients_are_added_up_in_float32(head, classes, options):
     assert seen.kinds.count(ATEN.mm.out) == 2 * (each + added)
 
 
-def test_products_add_in_float32_only_where_the_gpu_can(monkeypatch):
+@pytest.mark.triton
+def test_products_add_in_float32_and_gates_in_kernels_only_where_the_gpu_can(monkeypatch):
+    from highrank_plugins.losses.kernels.triton.passes import multiplies_quickly
+
     cuda = torch.device("cuda", 0)
     for capability, can in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
-        assert autograd.products_add_in_float32(cuda) is can
+        assert autograd.products_add_in_float32(cuda) is multiplies_quickly(cuda) is can
     assert not autograd.products_add_in_float32(torch.device("cpu"))
 
 
@@ -120,6 +123,24 @@ def test_all_ways_of_adding_a_product_agree(monkeypatch, is_first):
     torch.testing.assert_close(wide, want)
     torch.testing.assert_close(one_step, want)
     torch.testing.assert_close(two_steps, want, rtol=2e-2, atol=2e-2)
+
+
+def test_half_precision_products_are_added_up_in_float32():
+    """Add as often as a half-precision sum, with its 8 bits, would stop growing."""
+    shapes = {"features": (6, 5), "latent.weight": (4, 5), "latent.bias": (4,)}
+    leaves = {name: torch.ones(s).bfloat16().requires_grad_() for name, s in shapes.items()}
+    x = leaves.pop("features")
+    # memory may hold NaN at the start
+    sums = {n: autograd.GradientSum(torch.full(t.shape, torch.nan)) for n, t in leaves.items()}
+    tensors = autograd.SummedTensors(leaves, x, sums, torch.bfloat16)
+    grad = torch.tensor([1.0, *[1 / 256] * 5]).bfloat16().unsqueeze(-1).expand(-1, 4)
+    for _ in range(1000):
+        out = autograd.linear_of(x, tensors, "latent")
+        torch.autograd.grad(out, [*leaves.values()], grad, allow_unused=True)
+    want = 1000 * (1 + 5 / 256)
+    for name, rtol in (("latent.weight", 8e-3), ("latent.bias", 1e-6)):
+        total = sums[name].total
+        torch.testing.assert_close(total, torch.full_like(total, want), rtol=rtol, atol=0)
 
 
 @pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16])

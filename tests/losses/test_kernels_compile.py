@@ -190,28 +190,3 @@ def test_the_record_is_up_to_date_with_the_kernels(tmp_path):
         bound = records[tuple(kernel[name] for name in KEY)]
         for name in ("registers", "instructions_per_logit"):
             assert float(kernel[name]) <= 1.1 * float(bound[name]), (kernel, bound)
-
-
-@pytest.mark.triton
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("components", [1, 2, 4, 9, 15, 32])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("capability", CAPABILITIES)
-def test_the_whole_grid_compiles(capability, dtype, components, tmp_path):
-    is_largest = components == 32
-    head = "softmax" if components == 1 else "mos"
-    options = {} if components == 1 else {"components": components}
-    cases = [
-        (head, classes, dtype, smoothing, [32], {**options, "pointwise": pointwise})
-        for classes in ((5001,) if is_largest else CLASSES)
-        for smoothing in SMOOTHING
-        for pointwise in POINTWISE
-    ]
-    if components in (2, 4, 32):
-        cases += [
-            ("mixtape", 5008, dtype, 0.0, [32], {**options, "frequent": frequent, "gate_dim": 16})
-            for frequent in (2496, 2500)
-        ]
-    # docs/losses.md: with K = 32 a thread does not hold all of GSS in its registers
-    compiled(tmp_path, capability, cases, may_spill=["mixture_kernel"] if is_largest else ())

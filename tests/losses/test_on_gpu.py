@@ -28,7 +28,6 @@ every_implementation = pytest.mark.parametrize("impl", [name for name in ONCE if
 
 
 @every_implementation
-@pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_head_matches_in_float64(case, reduction, impl):
     head = case.build(classes=CLASSES).to(DEVICE)
@@ -52,7 +51,6 @@ def test_every_kind_of_target_matches_in_float64(case, impl):
 
 
 @every_implementation
-@pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", low.CASES, ids=str)
 def test_half_precision_stays_within_its_error_bound(case, dtype, reduction, impl):

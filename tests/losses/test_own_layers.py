@@ -282,16 +282,13 @@ def test_numbers_of_a_function_may_change_after_it_is_built():
     torch.testing.assert_close(by_loss(head, x), by_plain_torch(head, x))
 
 
-@pytest.mark.parametrize(
-    ("register", "cls", "said"),
-    [
-        (register_pointwise, type("Bend", (Pointwise,), {"forward": None}), "has no apply_to"),
-        (register_head, type("Bend", (Head,), {}), "no chunk_logits and it has no chunk_log_prob"),
-        (register_head, type("Bend", (nn.Module,), {}), "is not a Head"),
-        *((register_pointwise, thing, "is not a Pointwise; register a class") for thing in (
-            type("Bend", (nn.Module,), {}), len, 3, "x", None, [1], nn.ReLU(), torch.relu)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("register", "cls", "said"), [
+    (register_pointwise, type("Bend", (Pointwise,), {"forward": None}), "has no apply_to"),
+    (register_head, type("Bend", (Head,), {}), "no chunk_logits and it has no chunk_log_prob"),
+    (register_head, type("Bend", (nn.Module,), {}), "is not a Head"),
+    *((register_pointwise, thing, "is not a Pointwise; register a class") for thing in (
+        type("Bend", (nn.Module,), {}), len, 3, "x", None, [1], nn.ReLU(), torch.relu)),
+])  # fmt: skip
 def test_what_is_no_layer_cannot_be_registered(register, cls, said):
     for _ in range(2):  # it is not kept
         with pytest.raises(UserError, match=said):

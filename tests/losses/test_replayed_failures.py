@@ -1,12 +1,11 @@
 """Replay what went wrong in public losses for large vocabularies; docs/losses.md has the sources.
 
 Each failure is a batch on which some library returned wrong numbers. Ours are compared with the
-log-probabilities of `forward` and the textbook's formula in float64, for parameters and features
-that are rounded in the same way. Nothing of `nll` is used for these.
+reference in float64, which test_values.py compares with formulas, for parameters and features that
+are rounded in the same way.
 """
 
 import copy
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,15 +25,13 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 @dataclass
 class Batch:
-    """Hold a layer in float64, a batch, and options of `nll`."""
+    """Hold a layer in float64, a batch, options of `nll`, and the dtypes to try."""
 
     head: nn.Module
     features: Tensor
     target: Tensor
-    options: dict[str, Any] = field(default_factory=lambda: {"reduction": "sum"})
-    tolerance: dict[torch.dtype, float] = field(default_factory=lambda: TOLERANCE)  # dtypes to try
-    chunk: int | None = None  # tokens; None: all
-    parts: int = 1  # batches whose gradients are added up
+    options: dict[str, Any]
+    tolerance: dict[torch.dtype, float] = field(default_factory=lambda: TOLERANCE)
 
 
 def base(case: Case, classes: int = CLASSES, **options: Any) -> Batch:
@@ -45,10 +42,10 @@ def base(case: Case, classes: int = CLASSES, **options: Any) -> Batch:
     features = torch.randn(TOKENS, FEATURES, generator=generator, dtype=torch.float64)
     target = torch.randint(classes, (TOKENS,), generator=generator)
     target[[1, 4, 9]] = IGNORED  # where a failure asks for that; chunks have unequal numbers then
-    return Batch(head, features, target, {"reduction": "sum", **options})
+    upstream = torch.tensor(0.7, dtype=torch.float64)
+    return Batch(head, features, target, {"reduction": "sum", "upstream": upstream, **options})
 
 
-@torch.no_grad()
 def confident_targets(case: Case) -> Batch:
     """Give each target a probability that bfloat16 rounds to 1, where 1 − P must not become 0."""
     batch = base(case)
@@ -67,17 +64,12 @@ def probabilities(batch: Batch) -> Tensor:
     return batch.head(batch.features).gather(-1, batch.target.unsqueeze(-1)).squeeze(-1).exp()
 
 
-def no_multiple_of_a_tile(case: Case) -> Batch:
-    return base(case, classes=131, label_smoothing=0.1)
-
-
 def all_ignored(case: Case) -> Batch:
     batch = base(case, ignore_index=IGNORED)
     batch.target = torch.full_like(batch.target, IGNORED)
     return batch
 
 
-@torch.no_grad()
 def common_offset(case: Case) -> Batch:
     """Add 1e4 to all logits, which changes no probability; float32 keeps three decimals of them."""
     batch = base(case)
@@ -86,7 +78,6 @@ def common_offset(case: Case) -> Batch:
     return batch
 
 
-@torch.no_grad()
 def exact_offset(case: Case) -> Batch:
     """Add 1e4 to logits that stay exact in float32: only the loss itself could round them."""
     batch = base(case, reduction="none")
@@ -101,7 +92,6 @@ def exact_offset(case: Case) -> Batch:
     return batch
 
 
-@torch.no_grad()
 def large_bias(case: Case) -> Batch:
     """Let the bias decide: twice or not at all would be another loss."""
     batch = base(case, label_smoothing=0.1)
@@ -109,29 +99,11 @@ def large_bias(case: Case) -> Batch:
     return batch
 
 
-def gradients_per_token(case: Case) -> Batch:
-    upstream = torch.linspace(-2, 3, TOKENS, dtype=torch.float64)
-    return base(case, reduction="none", upstream=upstream, ignore_index=IGNORED)
-
-
-@torch.no_grad()
 def padding_with_a_function(case: Case) -> Batch:
     """Make all logits so negative that f of a masked column would outweigh them."""
     batch = base(case.with_pointwise("gss", c=-0.3, k=1.7), label_smoothing=0.1)
     batch.head.bias.fill_(-20)
     batch.tolerance = {**TOLERANCE, torch.bfloat16: 0.05}  # torch rounds such logits to 1/16
-    return batch
-
-
-def accumulated_batches(case: Case) -> Batch:
-    batch = base(case, ignore_index=IGNORED)
-    batch.parts = 4
-    return batch
-
-
-def mean_of_chunks(case: Case) -> Batch:
-    batch = base(case, reduction="mean", ignore_index=IGNORED, label_smoothing=0.1)
-    batch.chunk = 5
     return batch
 
 
@@ -150,122 +122,92 @@ def repeated_targets(case: Case) -> Batch:
 
 
 def strided_inputs(case: Case) -> Batch:
-    batch = base(case, upstream=torch.tensor(1.5))
+    batch = base(case)
     batch.features = batch.features.t().contiguous().t()
     batch.target = batch.target.repeat_interleave(2)[::2]
     return batch
 
 
-FAILURES = [
-    confident_targets, no_multiple_of_a_tile, all_ignored, common_offset, exact_offset, large_bias,
-    gradients_per_token, padding_with_a_function, accumulated_batches, mean_of_chunks,
-    large_vocabulary, repeated_targets, strided_inputs,
-]  # fmt: skip
+PER_TOKEN = {"upstream": torch.linspace(-2, 3, TOKENS, dtype=torch.float64), "reduction": "none"}
+FAILURES = {
+    "confident targets": confident_targets,
+    "no multiple of a tile": lambda case: base(case, classes=131, label_smoothing=0.1),
+    "all ignored": all_ignored,
+    "common offset": common_offset,
+    "exact offset": exact_offset,
+    "large bias": large_bias,
+    "gradients per token": lambda case: base(case, ignore_index=IGNORED, **PER_TOKEN),
+    "padding with a function": padding_with_a_function,
+    "accumulated batches": lambda case: base(case, ignore_index=IGNORED),
+    "mean of chunks": lambda case: base(
+        case, reduction="mean", ignore_index=IGNORED, label_smoothing=0.1
+    ),
+    "large vocabulary": large_vocabulary,
+    "repeated targets": repeated_targets,
+    "strided inputs": strided_inputs,
+}
+PARTS = {"accumulated batches": 4}  # batches whose gradients are added up
+CHUNKS = {"mean of chunks": 5}  # tokens
 
 
-def rounded(failure: Callable[[Case], Batch], case: Case, dtype: torch.dtype) -> tuple:
-    """Return the batch in a dtype, options of the loss, and the truth about it."""
-    batch = failure(case)
-    batch.head.to(dtype)
-    batch.features = batch.features.to(dtype).requires_grad_()
-    options = {"upstream": torch.tensor(0.7, dtype=torch.float64), **batch.options}
-    return batch, options, formula(batch, **options)
+def outcome(batch: Batch, parts: int, **options: Any) -> Outcome:
+    """Return the sums of the losses and gradients of some equal parts of a batch."""
+    size = len(batch.features) // parts
+    found = [
+        run(batch.head, batch.features[i : i + size], batch.target[i : i + size], **options)
+        for i in range(0, len(batch.features), size)
+    ]
+    total = found[0]
+    for other in found[1:]:
+        for sums, added in zip(vars(total).values(), vars(other).values(), strict=True):
+            for name, tensor in added.items():
+                together = torch.cat if name == "features" else sum
+                sums[name] = together([sums[name], tensor])
+    return total
 
 
-def formula(
-    batch: Batch,
-    *,
-    upstream: Tensor,
-    reduction: str,
-    ignore_index: int = -1,
-    label_smoothing: float = 0.0,
-) -> Outcome:
-    """Return losses and gradients by autograd in float64, from contiguous copies of the inputs."""
-    head = copy.deepcopy(batch.head).double()
-    features = torch.tensor(batch.features.tolist(), dtype=torch.float64, requires_grad=True)
-    target = torch.tensor(batch.target.tolist())
-    log_probs, is_token = head(features), target != ignore_index
-    each = label_smoothing / (log_probs.size(-1) - 1)
-    nll = -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
-    loss = (1 - label_smoothing - each) * nll - each * log_probs.sum(-1)
-    values = {"loss": loss.where(is_token, 0), "nll": nll.where(is_token, 0)}
-    if reduction != "none":
-        tokens = is_token.sum() if reduction == "mean" else 1
-        values = {name: value.sum() / tokens for name, value in values.items()}
-    values["loss"].backward(upstream.to(loss).expand_as(values["loss"]))
-    inputs = {**dict(head.named_parameters()), "features": features}
-    return Outcome(
-        {name: value.detach() for name, value in values.items()},
-        {name: tensor.grad for name, tensor in inputs.items() if tensor.grad is not None},
-    )
-
-
-def in_parts(batch: Batch, *, upstream: Tensor, **options: Any) -> Outcome:
-    """Return the sum of the losses of `batch.parts` batches, whose gradients autograd adds up."""
-    batch.head.zero_grad()
-    batch.features.grad = None
-    size = TOKENS // batch.parts
-    values: dict[str, Tensor] = {}
-    for i in range(0, TOKENS, size):
-        out = batch.head.nll(batch.features[i : i + size], batch.target[i : i + size], **options)
-        out.loss.backward(upstream.to(out.loss))
-        for name in ("loss", "nll"):
-            values[name] = values.get(name, 0) + getattr(out, name).detach()
-    inputs = {**dict(batch.head.named_parameters()), "features": batch.features}
-    return Outcome(values, {n: t.grad.clone() for n, t in inputs.items() if t.grad is not None})
-
-
-def problems(batch: Batch, options: dict[str, Any], truth: Outcome, impl: str) -> list[str]:
-    """Return what differs too much from the truth: values and gradients of all inputs."""
-    memory = batch.chunk and memory_for(batch.head, batch.chunk, impl)
-    options = {**options, "impl": impl, "memory": memory}
-    if batch.parts > 1:
-        got = in_parts(batch, **options)
-    else:
-        got = run(batch.head, batch.features, batch.target, **options)
-    dtype, found = batch.features.dtype, []
-    for ours, true in ((got.values, truth.values), (got.gradients, truth.gradients)):
-        assert ours.keys() == true.keys()
-        for name, expected in true.items():
-            error, size = (ours[name].double() - expected).norm(), float(expected.norm())
-            # a gradient of 0 by nature, as that of a constant added to all logits, is noise
-            if not error <= batch.tolerance[dtype] * max(size, 1e-3):
-                found.append(f"{impl} {dtype} {name}: error {error:.2g}, norm {size:.2g}")
-    return found
-
-
-def replay(
-    failure: Callable[[Case], Batch], case: Case, impls: list[str], dtypes: Iterable
-) -> None:
+def replay(failure: str, case: Case, impls: list[str], dtypes: list[torch.dtype]) -> None:
+    """Fail if values or gradients of any input differ too much from the truth."""
     found = []
     for dtype in dtypes:
-        batch, options, truth = rounded(failure, case, dtype)
+        with torch.no_grad():
+            batch = FAILURES[failure](case)
         if dtype not in batch.tolerance:
             continue
+        batch.head.to(dtype)
+        batch.features = batch.features.to(dtype).requires_grad_()
+        chunk, wide = CHUNKS.get(failure), batch.features.detach().double().contiguous()
+        head, x = copy.deepcopy(batch.head).double(), wide.requires_grad_()
+        truth = run(head, x, batch.target.clone(), impl="reference", **batch.options)
         for impl in impls:
             # the product adds a half-precision bias before it rounds the logits: those at 1e4 to 64
             by_product = impl == "chunked" or (impl == "triton" and case.head != "mixtape")
-            if failure is common_offset and by_product and dtype != torch.float32:
+            if failure == "common offset" and by_product and dtype != torch.float32:
                 continue
-            found += problems(batch, options, truth, impl)
+            memory = chunk and memory_for(batch.head, chunk, impl)
+            parts = PARTS.get(failure, 1)
+            got = outcome(batch, parts, **batch.options, impl=impl, memory=memory)
+            for ours, true in ((got.values, truth.values), (got.gradients, truth.gradients)):
+                assert ours.keys() == true.keys()
+                for name, expected in true.items():
+                    error, size = (ours[name].double() - expected).norm(), float(expected.norm())
+                    # a gradient of 0 by nature, as that of a constant added to all logits, is noise
+                    if not error <= batch.tolerance[dtype] * max(size, 1e-3):
+                        found.append(f"{impl} {dtype} {name}: error {error:.2g}, norm {size:.2g}")
     assert not found
 
 
-every_failure = pytest.mark.parametrize("failure", FAILURES, ids=lambda f: f.__name__)
+every_failure = pytest.mark.parametrize("failure", FAILURES)
 
 
 @every_failure
 @pytest.mark.parametrize("case", STRUCTURES, ids=lambda case: case.head)
 def test_former_failures_pass_on_a_cpu(failure, case):
-    replay(failure, case, [impl for impl in ONCE if impl in {*RUNNABLE} - {"triton"}], TOLERANCE)
-
-
-# those that are cheap in Triton's interpreter
-IN_TRITON = [all_ignored, large_bias, repeated_targets]
+    replay(failure, case, [impl for impl in ONCE if impl in {*RUNNABLE} - {"triton"}], [*TOLERANCE])
 
 
 @pytest.mark.triton
-@pytest.mark.parametrize("failure", IN_TRITON, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("failure", ["all ignored", "large bias", "repeated targets"])  # the cheap
 def test_former_failures_pass_with_triton(failure):
     """Run one head and dtype, since Triton's interpreter takes long."""
     replay(failure, MOS, ["triton"], [torch.bfloat16])
@@ -276,6 +218,6 @@ def test_former_failures_pass_with_triton(failure):
 @every_failure
 @pytest.mark.parametrize("case", STRUCTURES, ids=lambda case: case.head)
 def test_former_failures_pass_with_triton_for_every_head(failure, case, monkeypatch):
-    if failure is large_vocabulary:
+    if failure == "large vocabulary":
         monkeypatch.setattr(tiles, "COLUMNS", 4096)
-    replay(failure, case, ["triton"], TOLERANCE)
+    replay(failure, case, ["triton"], [*TOLERANCE])

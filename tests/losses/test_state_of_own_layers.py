@@ -2,6 +2,7 @@
 
 import functools
 import math
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,14 +22,7 @@ from tests.losses.own_structures import (
     structure,
     with_adapter,
 )
-from tests.losses.test_own_layers import (
-    SIZE,
-    TARGET,
-    by_loss,
-    by_plain_torch,
-    features,
-    fixed_seed,
-)
+from tests.losses.test_own_layers import SIZE, TARGET, by_loss, by_plain_torch, features, fixed_seed
 
 __all__ = ["fixed_seed"]  # pytest finds the fixture by its name
 
@@ -36,53 +30,39 @@ __all__ = ["fixed_seed"]  # pytest finds the fixture by its name
 # -- the check leaves a layer as it was -------------------------------------------------------
 
 
-class InDict(Plain):
-    def __init__(self):
-        super().__init__()
-        self.kept, self.best = {}, math.nan
-
-    def norm(self):
-        return self.kept.setdefault("norm", self.weight.detach().norm())
-
-    def read(self, x):
-        return x / self.norm()
+def in_dict(self):
+    return self.kept.setdefault("norm", self.weight.detach().norm())
 
 
-class InList(InDict):
-    def __init__(self):
-        super().__init__()
-        self.kept = []
-
-    def norm(self):
-        if not self.kept:
-            self.kept.append(self.weight.detach().norm())
-        return self.kept[0]
+def in_list(self):
+    if not self.kept:
+        self.kept.append(self.weight.detach().norm())
+    return self.kept[0]
 
 
 class Holder:
     norm = None
 
 
-class InObject(InDict):
-    def __init__(self):
-        super().__init__()
-        self.kept = Holder()
-
-    def norm(self):
-        if self.kept.norm is None:
-            self.kept.norm = self.weight.detach().norm()
-        return self.kept.norm
+def in_object(self):
+    if self.kept.norm is None:
+        self.kept.norm = self.weight.detach().norm()
+    return self.kept.norm
 
 
-class InCache(InDict):
-    @functools.lru_cache  # noqa: B019  # what is tested here
-    def norm(self):
-        return self.weight.detach().norm()
+@functools.lru_cache
+def in_cache(self):
+    return self.weight.detach().norm()
 
 
-@pytest.mark.parametrize("cls", [InDict, InList, InObject, InCache])
+KEPT = {in_dict: dict, in_list: list, in_object: Holder, in_cache: dict}
+
+
+@pytest.mark.parametrize("norm", KEPT)
 @pytest.mark.parametrize("impl", ["auto", "reference"])
-def test_the_check_leaves_no_numbers_behind(cls, impl):
+def test_the_check_leaves_no_numbers_behind(norm, impl):
+    parts = {"kept": KEPT[norm], "best": lambda: math.nan}
+    cls = structure(lambda self, x: x / self.norm(), parts=parts, norm=norm)
     head, x = cls().double(), features()
     found = by_loss(head, x, impl)
     torch.testing.assert_close(head.norm(), head.weight.detach().norm())
@@ -133,14 +113,6 @@ def normed_features():
     return head
 
 
-def by_option(head):
-    head.options["norm"] = True
-
-
-def by_buffer(head):
-    head.step += 1
-
-
 def after_many_values(head):
     for step in range(20):
         head.temperature = 1 / (1 + step)
@@ -152,34 +124,27 @@ def by_class(head):
     type(head).chunk_logits = lambda self, x, t, r: Plain.chunk_logits(self, x - x.mean(0), t, r)
 
 
-def by_hook(head):
-    head.register_forward_hook(lambda module, inputs, output: (2 * output).log_softmax(-1))
-
-
-def by_backward_hook(head):
-    head.register_full_backward_pre_hook(lambda module, grads: (10 * grads[0],))
-
-
 def to_double(head):
     with_adapter(head)
     head.double()
 
 
-@pytest.mark.parametrize(
-    ("build", "change", "first", "later", "said"),
-    [
-        *((lambda: type("Own", (Optional,), {})(), change, {}, {}, "Own") for change in (
-            by_option, by_buffer, after_many_values, by_backward_hook, by_class, by_hook)),
-        (structure(lambda self, x: x + self.gate * x.mean(0), gate=0.0),
-         lambda head: setattr(head, "gate", 1.0), {}, {}, "Own"),
-        (OnlyNll, None, {}, {"label_smoothing": 0.1}, "OnlyNll"),
-        (calling("chunk_nll", lambda self, found: (0.5 * found[0], None)), None,
-         {"accuracy": True}, {}, "Own"),
-        (made(MixtureOfSoftmaxes, components=3), to_double, {}, {}, "never calls latent"),
-        (normed_function, nn.Module.train, {}, {}, "elementwise"),
-        (normed_features, lambda head: head.norm.train(), {}, {}, "Own"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("build", "change", "first", "later", "said"), [
+    *((lambda: type("Own", (Optional,), {})(), change, {}, {}, "Own") for change in (
+        lambda head: head.options.update(norm=True),
+        lambda head: head.step.add_(1),
+        lambda head: head.register_forward_hook(lambda m, x, out: (2 * out).log_softmax(-1)),
+        lambda head: head.register_full_backward_pre_hook(lambda m, grads: (10 * grads[0],)),
+        after_many_values, by_class)),
+    (structure(lambda self, x: x + self.gate * x.mean(0), gate=0.0),
+     lambda head: setattr(head, "gate", 1.0), {}, {}, "Own"),
+    (OnlyNll, None, {}, {"label_smoothing": 0.1}, "OnlyNll"),
+    (calling("chunk_nll", lambda self, found: (0.5 * found[0], None)), None,
+     {"accuracy": True}, {}, "Own"),
+    (made(MixtureOfSoftmaxes, components=3), to_double, {}, {}, "never calls latent"),
+    (normed_function, nn.Module.train, {}, {}, "elementwise"),
+    (normed_features, lambda head: head.norm.train(), {}, {}, "Own"),
+])  # fmt: skip
 def test_each_new_state_and_way_of_computing_is_checked(build, change, first, later, said):
     head, x = build().double(), features()
     by_loss(head, x, **first)
@@ -189,20 +154,12 @@ def test_each_new_state_and_way_of_computing_is_checked(build, change, first, la
         by_loss(head, x, **later)
 
 
-class Half:
-    def __init__(self, function):
-        self.function = function
-
-    def __call__(self, *inputs):
-        return 0.5 * self.function(*inputs)
-
-
 def patch(head):
     head.chunk_logits = lambda x, tensors, random_state: 0.5 * linear(x, tensors["weight"])
 
 
 def patch_by_object(head):
-    head.chunk_logits = Half(head.chunk_logits)
+    head.chunk_logits = Mock(side_effect=lambda *given, own=head.chunk_logits: 0.5 * own(*given))
 
 
 @pytest.mark.parametrize("change", [patch, patch_by_object])

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from highrank_plugins.losses import targets
+from highrank_plugins.losses.weighted import Target
 from tests.heads.cases import CHOSEN, MOS, SOFTMAX, STRUCTURES, make_features
-from tests.losses.implementations import RUNNABLE, memory_for
+from tests.losses.implementations import CLASSES, RUNNABLE, TARGET, TOKENS, inputs, memory_for
 
-CLASSES, TOKENS = 13, 7
-LABEL = torch.tensor([3, 12, 5, 3, 0, 5, 3])
 UPSTREAM = torch.linspace(-1, 2, TOKENS, dtype=torch.float64)
 TEACHER = MOS.build(classes=CLASSES, seed=5)
 TEACHER_FEATURES = make_features(TOKENS, seed=9)
@@ -53,7 +52,7 @@ def entropy(log_p):
 
 def smoothed(log_p):
     share = 0.1 / (CLASSES - 1)
-    nll = -log_p.gather(-1, LABEL.unsqueeze(-1)).squeeze(-1)
+    nll = -log_p.gather(-1, TARGET.unsqueeze(-1)).squeeze(-1)
     return (0.9 - share) * nll - share * log_p.sum(-1)
 
 
@@ -66,9 +65,23 @@ def function(**options):
     return targets.from_probabilities(lambda n: probabilities[n], tokens=(TOKENS,), **options)
 
 
+def brier(log_p):
+    return (log_p.exp() - LOG_Q.exp()).square().sum(-1)
+
+
+def new_kind():
+    """Return a kind of target that the package lacks: a loss, and weights of −log P [n, M]."""
+
+    def loss(log_p, rows):
+        p, q = log_p.exp(), rows["q"]
+        return (p - q).square().sum(-1), 2 * (q - p) * p
+
+    return Target(loss, {"q": LOG_Q.exp()}, LOG_Q.shape[:-1])
+
+
 DIVERGENCES = {"forward": forward, "reverse": reverse, "jensen_shannon": jensen_shannon}
 CASES = {
-    "labels": (lambda: targets.labels(LABEL, 0.1), smoothed),
+    "labels": (lambda: targets.labels(TARGET, 0.1), smoothed),
     "top-k": (lambda: targets.from_top_k(*TOP, REST), top_k),
     "samples": (
         lambda: targets.from_samples(SAMPLES),
@@ -76,9 +89,10 @@ CASES = {
     ),
     "entropy": (targets.entropy, entropy),
     "function": (function, forward),
+    "new kind": (new_kind, brier),
     "probabilities": (lambda: targets.from_probabilities(LOG_Q.exp()), forward),
     "sum": (
-        lambda: 0.3 * targets.labels(LABEL, 0.1) + teacher() * 0.7 + -0.2 * targets.entropy(),
+        lambda: 0.3 * targets.labels(TARGET, 0.1) + teacher() * 0.7 + -0.2 * targets.entropy(),
         lambda log_p: 0.3 * smoothed(log_p) + 0.7 * forward(log_p) - 0.2 * entropy(log_p),
     ),
 }
@@ -107,26 +121,23 @@ def assert_exact(head, target, definition, **options):
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
     found, wanted = (gradients(loss, upstream, parameters) for loss in (got, want))
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
+    with torch.no_grad():
+        torch.testing.assert_close(head.nll(x, target, **options).loss, got)
 
 
-@pytest.mark.parametrize("impl", ["fused", "cpp"])
-@pytest.mark.parametrize("pointwise", FUNCTIONS)
+SOME = ("sum", "reverse-warm", "top-k", "new kind")
+EXACT = [(impl, function, CASES, "sum") for impl in ("fused", "cpp") for function in FUNCTIONS]
+EXACT += [(impl, "gss", SOME, "none") for impl in RUNNABLE]
+
+
+@pytest.mark.parametrize(("impl", "pointwise", "names", "reduction"), EXACT)
 @pytest.mark.parametrize("case", [*STRUCTURES, CHOSEN], ids=str)
-def test_every_target_is_exact(case, pointwise, impl):
+def test_every_target_is_exact(case, impl, pointwise, names, reduction):
     head = case.with_pointwise(pointwise).build(classes=CLASSES)
     memory = memory_for(head, 3, impl)
-    for target, definition in CASES.values():
-        assert_exact(head, target(), definition, impl=impl, reduction="sum", memory=memory)
-
-
-@pytest.mark.parametrize("impl", RUNNABLE)
-@pytest.mark.parametrize("case", [*STRUCTURES, CHOSEN], ids=str)
-def test_every_implementation_is_exact(case, impl):
-    head = case.with_pointwise("gss").build(classes=CLASSES)
-    memory = memory_for(head, 3, impl)
-    for name in ("sum", "reverse-warm", "top-k"):
+    for name in names:
         target, definition = CASES[name]
-        assert_exact(head, target(), definition, impl=impl, memory=memory)
+        assert_exact(head, target(), definition, impl=impl, reduction=reduction, memory=memory)
 
 
 def test_a_teacher_computes_few_tokens_ahead(monkeypatch):
@@ -145,61 +156,21 @@ def test_a_teacher_computes_few_tokens_ahead(monkeypatch):
             assert not len(target.kept)
 
 
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_a_head_is_its_own_teacher(case):
-    head = case.build(classes=CLASSES)
-    for divergence in DIVERGENCES:
-        target = targets.from_teacher(head, TEACHER_FEATURES, divergence=divergence)
-        loss = head.nll(TEACHER_FEATURES, target, reduction="sum").loss
-        assert abs(loss) < 1e-14
-        loss.backward()
-        assert all(p.grad.abs().max() < 1e-14 for p in head.parameters() if p.grad is not None)
-
-
 @pytest.mark.parametrize("case", [*STRUCTURES, CHOSEN], ids=str)
 @pytest.mark.parametrize("impl", RUNNABLE)
 def test_labels_have_every_option(case, impl):
     """Labels as a target are the labels of `nll`: ignored tokens, weights and all scores."""
-    head, x = case.build(classes=CLASSES), make_features(TOKENS)
+    head, x = inputs(case)
     weight = torch.linspace(0.2, 1.4, TOKENS, dtype=torch.float64)
     options = {"ignore_index": 5, "weight": weight, "accuracy": True, "entropy": True,
                "z_loss": 0.05, "reduction": "mean"}  # fmt: skip
     outcomes = []
-    for target, more in ((LABEL, {"label_smoothing": 0.1}), (targets.labels(LABEL, 0.1), {})):
+    for target, more in ((TARGET, {"label_smoothing": 0.1}), (targets.labels(TARGET, 0.1), {})):
         head.zero_grad()
         out = head.nll(x, target, impl=impl, **options, **more)
         out.loss.backward()
         outcomes.append([*out, *(p.grad for p in head.parameters() if p.grad is not None)])
     torch.testing.assert_close(*outcomes, rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_a_few_ignored_labels_are_no_classes(case):
-    """One of twenty tokens is computed, with a class in place of −100."""
-    head, x, label = case.build(classes=CLASSES), make_features(20), torch.arange(20) % CLASSES
-    label[3] = -100
-    pair = (head.nll(x, y, ignore_index=-100).loss for y in (label, targets.labels(label)))
-    torch.testing.assert_close(*pair)
-
-
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_ignored_tokens_leave_a_teacher_out(case):
-    head, x = case.build(classes=CLASSES), make_features(TOKENS)
-    kept = LABEL != 5
-    for divergence in ("forward", "reverse"):
-        both = targets.labels(LABEL) + targets.from_teacher(
-            TEACHER, TEACHER_FEATURES, divergence=divergence
-        )
-        found = head.nll(x, both, ignore_index=5).loss
-        log_p = head(x)
-        want = DIVERGENCES[divergence](log_p) - log_p.gather(-1, LABEL.unsqueeze(-1)).squeeze(-1)
-        torch.testing.assert_close(found, want.masked_fill(~kept, 0))
-    rows = LOG_Q.exp()
-    both = 0 * targets.labels(LABEL) + targets.from_probabilities(
-        lambda numbers: rows[numbers], tokens=LABEL.shape
-    )
-    found = head.nll(x, both, ignore_index=5).loss
-    torch.testing.assert_close(found, forward(head(x)).masked_fill(~kept, 0))
 
 
 def test_probabilities_that_underflow_are_exact_in_float32():
@@ -286,52 +257,6 @@ def test_an_own_layer_learns_from_a_teacher():
     assert_exact(head, *(CASES["sum"][0](), CASES["sum"][1]))
 
 
-SIGNS = torch.tensor([2.0, -2.0], dtype=torch.float64)
-BAD = {
-    "both must have the same dictionary": lambda: targets.from_teacher(
-        MOS.build(classes=12), TEACHER_FEATURES
-    ),
-    r"do not sum to 1 \(2\)": lambda: targets.from_probabilities(2 * LOG_Q.exp()),
-    "probability of the other classes is missing": lambda: targets.from_top_k(*TOP, None),
-    r"from_top_k: .* do not sum to 1": lambda: targets.from_top_k(*TOP, REST + 0.1),
-    r"from_top_k: rest: expected shape": lambda: targets.from_top_k(*TOP, REST[:, None]),
-    r"from_top_k: .* not sum to 1 \(.*[2-9]": lambda: targets.from_top_k(
-        TOP[0] + 5,
-        TOP[1],
-        1 - (TOP[0] + 5).exp().sum(-1),  # logits
-    ),
-    "a probability is below 0": lambda: targets.from_probabilities(
-        LOG_Q.exp().index_add(1, torch.tensor([0, 1]), torch.ones(len(LOG_Q), 2) * SIGNS)
-    ),
-    "a finite factor, got nan": lambda: float("nan") * targets.entropy(),
-    "expected a head, got NoneType": lambda: targets.from_teacher(None, TEACHER_FEATURES),
-    "samples must be at least 1": lambda: targets.draw(TEACHER, TEACHER_FEATURES, 0),
-    "a token has a class twice": lambda: targets.from_top_k(TOP[0], TOP[1] * 0, REST),
-    "a class is out of range": lambda: targets.from_samples(SAMPLES + 7),
-    "from_samples: expected classes int64": lambda: targets.from_samples(SAMPLES, REST),
-    "from_samples: .* do not sum to 1": lambda: targets.from_samples(SAMPLES, SAMPLES * 0.0),
-    "call teacher.eval": lambda: targets.from_teacher(
-        MOS.build(classes=CLASSES).train(), TEACHER_FEATURES
-    ),
-    r"made for tokens \(5,\)": lambda: targets.from_teacher(TEACHER, TEACHER_FEATURES[:5]),
-    "divergence: unknown 'forwards'": lambda: teacher(divergence="forwards"),
-    "temperature must be above 0": lambda: teacher(temperature=0.0),
-    "a function needs tokens": lambda: targets.from_probabilities(lambda n: n),
-    "probabilities of a chunk": lambda: targets.from_probabilities(
-        lambda n: LOG_Q.exp()[n, :4], tokens=(TOKENS,)
-    ),
-    "different tokens do not add up": lambda: teacher() + targets.labels(LABEL[:3]),
-    "label_smoothing must lie in": lambda: targets.labels(LABEL, 1.0),
-}
-
-
-@pytest.mark.parametrize("message", BAD)
-def test_bad_targets_are_refused_in_one_line(message):
-    with pytest.raises(ValueError, match=message) as caught:
-        SOFTMAX.build(classes=CLASSES).nll(make_features(TOKENS), BAD[message]())
-    assert "\n" not in str(caught.value)
-
-
 def test_all_classes_have_no_rest():
     log_q, classes = TEACHER.top_k(TEACHER_FEATURES, CLASSES)
     every = targets.from_top_k(log_q, classes, torch.full((TOKENS,), 1e-16).double())
@@ -340,11 +265,3 @@ def test_all_classes_have_no_rest():
     torch.testing.assert_close(
         head.nll(features, sum([every] * 2)).loss, 2 * head.nll(features, every).loss
     )
-
-
-@pytest.mark.parametrize("options", [{"ignore_index": 5}, {"accuracy": True}])
-def test_what_needs_labels_is_refused_without(options):
-    with pytest.raises(ValueError, match="this target has no labels"):
-        SOFTMAX.build(classes=CLASSES).nll(make_features(TOKENS), teacher(), **options)
-    with pytest.raises(ValueError, match="give it to targets"):
-        SOFTMAX.build(classes=CLASSES).nll(make_features(TOKENS), teacher(), label_smoothing=0.1)

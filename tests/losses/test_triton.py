@@ -19,23 +19,15 @@ from tests.losses.implementations import (
     FULL,
     TARGET,
     TOKENS,
-    assert_same,
-    memory_for,
+    compare,
+    inputs,
     run,
 )
 
-needs_triton = pytest.mark.triton
+pytestmark = pytest.mark.triton
 TRITON = "highrank_plugins.losses.kernels.triton"
-CPU = torch.device("cpu")
 
 
-def compare(head, features, target, **options):
-    want = run(head, features, target, impl="reference", **options)
-    assert_same(run(head, features, target, impl="triton", **options), want)
-    return want
-
-
-@needs_triton
 @pytest.mark.parametrize("columns, size", [(4096, 4096), (8, 32), (16, 16)], ids=str)
 @pytest.mark.parametrize("case", [*STRUCTURES, MIXTAPE.with_options(components=8)], ids=str)
 def test_any_tile_gives_the_same_numbers(case, columns, size, monkeypatch):
@@ -43,43 +35,26 @@ def test_any_tile_gives_the_same_numbers(case, columns, size, monkeypatch):
     monkeypatch.setattr(tiles, "COLUMNS", columns)
     monkeypatch.setattr(tiles, "SIZE", size)
     monkeypatch.setattr(tiles, "TREE_SIZE", size)
-    head, features = case.build(classes=37), make_features(TOKENS).requires_grad_()
-    compare(head, features, TARGET, reduction="sum", **FULL)
+    head, features = inputs(case, classes=37)
+    compare(head, features, TARGET, "triton", reduction="sum", **FULL)
 
 
-@needs_triton
-@pytest.mark.parametrize(
-    "case, tile",
-    [
-        (MIXTAPE.with_options(components=2, frequent=16), (64, 128, 4)),
-        (MIXTAPE.with_options(frequent=16, gate_biases="none", gate_dim=20), (64, 128, 4)),
-        (MIXTAPE.with_options(frequent=32, gate_noise=0.7), (4, 32, 2)),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("case, tile", [
+    (MIXTAPE.with_options(components=2, frequent=16), (64, 128, 4)),
+    (MIXTAPE.with_options(frequent=16, gate_biases="none", gate_dim=20), (64, 128, 4)),
+    (MIXTAPE.with_options(frequent=32, gate_noise=0.7), (4, 32, 2)),
+], ids=str)  # fmt: skip
 def test_gates_that_the_kernel_computes_match(case, tile, monkeypatch):
     """Let it multiply in float64, too; with tiles of several tokens, and blocks of leaves."""
     monkeypatch.setattr(f"{TRITON}.passes.GATED_DTYPES", {torch.float64})
     for name, size in zip(("ROWS", "COLUMNS", "SPAN"), tile, strict=True):
         monkeypatch.setattr(tiles, f"GATED_{name}", size)
     monkeypatch.setitem(mixtape.LEAF_BLOCKS, "cpu", 2)
-    head, features = case.build(classes=37).train(), make_features(TOKENS).requires_grad_()
-    memory = memory_for(head, TOKENS, "triton")
+    head, features = inputs(case, classes=37)
     reduction = "none" if "gate_noise" in case.options else "sum"
-    options = {"reduction": reduction, "memory": memory, **FULL}
-    compare(head, features, TARGET, **options)
+    compare(head.train(), features, TARGET, "triton", [TOKENS], reduction=reduction, **FULL)
 
 
-@needs_triton
-def test_gates_are_computed_by_kernels_from_sm_80_on(monkeypatch):
-    from highrank_plugins.losses.kernels.triton.passes import multiplies_quickly
-
-    for capability, can in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
-        assert multiplies_quickly(torch.device("cuda", 0)) is can
-
-
-@needs_triton
 @pytest.mark.parametrize(
     "case",
     [SOFTMAX.with_pointwise("multimax"), MOS, MOS.with_pointwise("multimax"), MIXTAPE],
@@ -87,7 +62,7 @@ def test_gates_are_computed_by_kernels_from_sm_80_on(monkeypatch):
 )
 def test_what_lies_behind_rows_does_not_matter(case, monkeypatch):
     """Kernels read it, in order to load 16 bytes at once."""
-    head, features = case.build(classes=37), make_features(TOKENS).requires_grad_()
+    head, features = inputs(case, classes=37)
     for smoothing in (0.0, 0.1):  # the kernels are tried once
         run(head, features, TARGET, impl="triton", reduction="sum",
             **{**FULL, "label_smoothing": smoothing})  # fmt: skip
@@ -101,10 +76,10 @@ def test_what_lies_behind_rows_does_not_matter(case, monkeypatch):
 
     monkeypatch.setattr(FusedLoss, "buffer", dirty)
     for dirt[0], smoothing in ((torch.nan, 0.0), (torch.inf, 0.1)):
-        compare(head, features, TARGET, reduction="sum", **{**FULL, "label_smoothing": smoothing})
+        options = {**FULL, "label_smoothing": smoothing}
+        compare(head, features, TARGET, "triton", reduction="sum", **options)
 
 
-@needs_triton
 @pytest.mark.parametrize("case", [SOFTMAX, MOS], ids=str)
 @pytest.mark.parametrize("classes", [32, 37, 40])
 def test_rows_are_loaded_16_bytes_at_once(case, classes, monkeypatch):
@@ -121,14 +96,13 @@ def test_rows_are_loaded_16_bytes_at_once(case, classes, monkeypatch):
         start(kernel, grid, values, *others, **tile)
 
     monkeypatch.setattr(passes, "launch", launch)
-    head, features = case.build(classes=classes, bias=False), make_features(TOKENS).requires_grad_()
+    head, features = inputs(case, classes=classes, bias=False)
     for smoothing in (0.0, 0.1):
         run(head, features, TARGET, reduction="sum", impl="triton", label_smoothing=smoothing)
     assert len(sizes) >= 2
     assert all(number % 16 == 0 for found in sizes for number in found)
 
 
-@needs_triton
 def test_a_row_that_torch_has_computed_has_nothing_behind_it():
     """The stride of an only row may be any number."""
     from highrank_plugins.losses.kernels.triton import passes
@@ -140,29 +114,34 @@ def test_a_row_that_torch_has_computed_has_nothing_behind_it():
     assert passes._width(looked_up, row) is None  # its kernels are no faster with it
 
 
-@needs_triton
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("case", PRODUCT, ids=str)
 def test_extreme_logits_match(case, smoothing):
     """Compare logits and gates of ±1e4 in float64."""
     head, features = extreme(case, dtype=torch.float64)
     target = torch.arange(5) % 7
-    compare(head, features.requires_grad_(), target, reduction="sum", label_smoothing=smoothing)
+    compare(
+        head,
+        features.requires_grad_(),
+        target,
+        "triton",
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
 
 
-@needs_triton
 @pytest.mark.parametrize("case", [SOFTMAX, SOFTMAX.with_pointwise("gss"), MIXTAPE], ids=str)
 def test_a_tile_of_ruled_out_classes_matches(case):
     """Give the whole first tile a bias of −∞."""
-    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    head, features = inputs(case)
     with torch.no_grad():
         head.bias[:9] = -torch.inf
-    want = compare(head, features, torch.full((TOKENS,), 11), reduction="sum", accuracy=True)
+    want = compare(
+        head, features, torch.full((TOKENS,), 11), "triton", reduction="sum", accuracy=True
+    )
     assert all(g.isfinite().all() for g in want.gradients.values())
 
 
-@needs_triton
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_the_first_of_equal_classes_is_the_most_probable(case):
     head = case.build(classes=CLASSES)
     with torch.no_grad():
@@ -173,14 +152,12 @@ def test_the_first_of_equal_classes_is_the_most_probable(case):
     assert out.correct.tolist() == [True, False, False, True]
 
 
-@needs_triton
 @pytest.mark.parametrize("function", ["plif", "multimax"])
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_torch_computes_learned_functions_with_too_many_sums(case, function, monkeypatch):
     """Only a mixture of softmaxes has a function, and its sums, for each component."""
     monkeypatch.setattr(tiles, "LEARNED_COMPONENTS", 1)
     case = case.with_pointwise(function, **({"knots": 8} if function == "plif" else {}))
-    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    head, features = inputs(case)
     by_torch, prepare = [], head.pointwise.prepare_vjp
 
     def counted(*given):
@@ -188,11 +165,10 @@ def test_torch_computes_learned_functions_with_too_many_sums(case, function, mon
         return lambda z: by_torch.append(len(z)) or evaluate(z)
 
     monkeypatch.setattr(head.pointwise, "prepare_vjp", counted)
-    compare(head, features, TARGET, reduction="sum", label_smoothing=0.1)
+    compare(head, features, TARGET, "triton", reduction="sum", label_smoothing=0.1)
     assert bool(by_torch) == (type(head) is MixtureOfSoftmaxes)
 
 
-@needs_triton
 def test_sums_over_cells_do_not_depend_on_the_order():
     """Sums of float32 numbers would depend on it; the kernel adds integers."""
     head = SOFTMAX.with_pointwise("plif", knots=3).build(classes=CLASSES, dtype=torch.float32)
@@ -206,7 +182,6 @@ def test_sums_over_cells_do_not_depend_on_the_order():
     assert torch.equal(*found)
 
 
-@needs_triton
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_gate_noise_is_the_same_in_half_precision(dtype):
     case = MIXTAPE.with_options(gate_noise=2.0, frequent=16)  # the kernel computes the gates
@@ -217,15 +192,6 @@ def test_gate_noise_is_the_same_in_half_precision(dtype):
     assert (got - want).norm() < 0.1 * (other - want).norm()
 
 
-def test_a_missing_triton_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "triton", None)  # import triton raises ImportError
-    head = SOFTMAX.build()
-    with pytest.raises(ValueError, match=r"^impl: 'triton' needs the package triton") as error:
-        head.nll(make_features(3), torch.tensor([0, 1, 2]), impl="triton")
-    assert "pip install" in str(error.value) and "impl='fused'" in str(error.value)
-
-
-@needs_triton
 def test_a_cpu_without_the_interpreter_is_refused(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET")
     code = (
@@ -237,11 +203,3 @@ def test_a_cpu_without_the_interpreter_is_refused(monkeypatch):
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("ValueError: impl: 'triton' needs a GPU")
     assert "TRITON_INTERPRET=1" in last and "impl='fused'" in last
-
-
-@pytest.mark.parametrize("impl", ["fused", "triton"])
-def test_a_head_without_a_fused_loss_is_refused(impl, monkeypatch):
-    head = SOFTMAX.build()
-    monkeypatch.setattr(type(head), "fused", None)
-    with pytest.raises(ValueError, match="softmax has no fused loss; use impl='chunked'"):
-        head.nll(make_features(3), torch.tensor([0, 1, 2]), impl=impl)

@@ -1,39 +1,87 @@
-"""The reference loss against the formula: NumPy's oracle, and fairseq's smoothing by hand."""
+"""Losses against formulas: NumPy's oracle, torch's cross-entropy, and numbers by hand."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from highrank_plugins.losses import IMPLEMENTATIONS
 from tests.heads import oracle
 from tests.heads.cases import SOFTMAX, STRUCTURES, make_features
-from tests.losses.implementations import CLASSES, FULL, IGNORED, TARGET, TOKENS, WEIGHT
+from tests.losses.implementations import (
+    CLASSES,
+    FULL,
+    IGNORED,
+    TARGET,
+    TOKENS,
+    WEIGHT,
+    inputs,
+    run,
+)
+
+every_choice = pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
 
 
-@pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
+@every_choice
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_losses_equal_those_of_the_oracle(case, smoothing, impl):
-    head, features = case.build(classes=CLASSES), make_features(TOKENS)
+    head, features = inputs(case)
     options = {**FULL, "z_loss": 0.0, "label_smoothing": smoothing, "impl": impl}
     log_p = head(features).detach().numpy()
+    counted = TARGET.numpy() != IGNORED
     loss, nll = oracle.losses(log_p, TARGET.numpy(), WEIGHT.numpy(), smoothing, IGNORED)
+    want = {"loss": loss, "nll": nll, "entropy": -(np.exp(log_p) * log_p).sum(-1) * counted}
+    weights = {"loss": (WEIGHT.numpy() * counted).sum()}
+    for reduction in ("none", "sum", "mean"):
+        found = head.nll(features, TARGET, reduction=reduction, **options)
+        for name, expected in want.items():
+            if reduction != "none":
+                tokens = weights.get(name, counted.sum()) if reduction == "mean" else 1
+                expected = expected.sum() / tokens
+            got = getattr(found, name).detach().numpy()
+            assert got.shape == expected.shape
+            np.testing.assert_allclose(got, expected, rtol=1e-9)
 
-    each = head.nll(features, TARGET, **options)
-    np.testing.assert_allclose(each.loss.detach().numpy(), loss, rtol=1e-9)
-    np.testing.assert_allclose(each.nll.numpy(), nll, rtol=1e-9)
-    entropy = -(np.exp(log_p) * log_p).sum(-1) * (TARGET.numpy() != IGNORED)
-    np.testing.assert_allclose(each.entropy.numpy(), entropy, rtol=1e-9)
-    total = head.nll(features, TARGET, reduction="sum", **options)
-    assert total.loss.shape == total.nll.shape == ()
-    assert total.loss.item() == pytest.approx(loss.sum(), rel=1e-9)
-    assert total.nll.item() == pytest.approx(nll.sum(), rel=1e-9)
-    assert total.entropy.item() == pytest.approx(entropy.sum(), rel=1e-9)
+
+@every_choice
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_weighted_mean_equals_torchs(impl, weighted):
+    """torch weights a token by its class, and ignores −100."""
+    head, features = inputs(SOFTMAX)
+    target = TARGET.masked_fill(TARGET == IGNORED, -100)
+    per_class = torch.linspace(0.2, 3, CLASSES).double() if weighted else None
+    weight = None if per_class is None else per_class[target.clamp(min=0)]
+    logits = F.linear(features, head.weight, head.bias)
+    want = F.cross_entropy(logits, target, weight=per_class, ignore_index=-100)
+    got = head.nll(features, target, weight=weight, ignore_index=-100, reduction="mean", impl=impl)
+    torch.testing.assert_close(got.loss, want, rtol=1e-12, atol=0)
+    torch.testing.assert_close(got.nll, F.cross_entropy(logits, target), rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+NOTHING = {
+    "ignored": (TOKENS, None),
+    "weights of 0": (TOKENS, torch.zeros(TOKENS)),
+    "no tokens": (0, None),
+}
+
+
+@every_choice
+@pytest.mark.parametrize("nothing", NOTHING)
+def test_a_mean_of_nothing_is_nan_with_gradients_of_zero(case, nothing, impl):
+    """As in torch, whose gradients are 0. NaN would spoil the sums of other batches."""
+    tokens, weight = NOTHING[nothing]
+    head, features = inputs(case, tokens)
+    target = TARGET[:tokens] if weight is not None else torch.full((tokens,), -100)
+    assert weight is not None or F.cross_entropy(torch.zeros(tokens, CLASSES), target).isnan()
+    got = run(head, features, target, impl=impl, reduction="mean", ignore_index=-100,
+              weight=weight, accuracy=True, entropy=True)  # fmt: skip
+    undefined = ["loss"] if weight is not None else ["loss", "nll", "correct", "entropy"]
+    assert all(got.values[name].isnan() for name in undefined)
+    assert got.gradients and not any(gradient.any() for gradient in got.gradients.values())
+
+
 def test_a_call_with_a_target_is_nll(case):
     """Hooks see it, such as those of FSDP2."""
     head, features, seen = case.build(classes=CLASSES), make_features(TOKENS), []
@@ -53,24 +101,12 @@ def test_a_call_with_a_target_is_nll(case):
     assert torch.equal(head(features, scores=True), compute(features))
 
 
-@pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
-def test_label_smoothing_equals_the_value_computed_by_hand(impl):
-    """Probabilities 1/2, 1/4, 1/4 and smoothing 0.2: 0.1 for each wrong class, 0.8 - 0.1 + 0.1 for
-    the right one."""
-    head = SOFTMAX.build(classes=3, feature_dim=1)
-    with torch.no_grad():
-        head.weight.zero_()
-        head.bias.copy_(torch.tensor([2.0, 1.0, 1.0]).log())
-    features = make_features(1, feature_dim=1)
-    out = head.nll(features, torch.tensor([0]), label_smoothing=0.2, impl=impl)
-    assert out.loss.item() == pytest.approx((0.7 + 0.1) * math.log(2) + 0.2 * math.log(4))
-    assert out.nll.item() == pytest.approx(math.log(2))
+@every_choice
+def test_values_equal_those_computed_by_hand(case, impl):
+    """Logits log 2, 0, 0 of each of K softmaxes: the log-sum-exp is log 4, P 1/2, 1/4 and 1/4.
 
-
-@pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_entropy_and_z_loss_equal_values_computed_by_hand(case, impl):
-    """Logits log 2, 0, 0 of each of K softmaxes: the log-sum-exp is log 4."""
+    Smoothing 0.2 is 0.1 for each wrong class, and 0.8 − 0.1 + 0.1 for the right one.
+    """
     head = case.build(classes=3)
     with torch.no_grad():
         head.weight.zero_()
@@ -81,12 +117,14 @@ def test_entropy_and_z_loss_equal_values_computed_by_hand(case, impl):
     penalty = 0.1 * softmaxes * math.log(4) ** 2
     assert out.entropy.tolist() == pytest.approx([1.5 * math.log(2)] * 2)
     assert (out.loss - out.nll).tolist() == pytest.approx([penalty] * 2)
+    out = head.nll(make_features(1), torch.tensor([0]), label_smoothing=0.2, impl=impl)
+    assert out.loss.item() == pytest.approx((0.7 + 0.1) * math.log(2) + 0.2 * math.log(4))
+    assert out.nll.item() == pytest.approx(math.log(2))
 
 
-@pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+@every_choice
 def test_accuracy_counts_correct_tokens(case, impl):
-    head, features = case.build(classes=CLASSES), make_features(TOKENS)
+    head, features = inputs(case)
     target = head(features).argmax(-1)
     target[1] = (target[1] + 1) % CLASSES  # a miss
     target[4] = CLASSES + 3  # ignored
@@ -98,25 +136,32 @@ def test_accuracy_counts_correct_tokens(case, impl):
     assert total.shape == () and not total.is_floating_point() and int(total) == TOKENS - 2
 
 
-@pytest.mark.parametrize("reduction", ["none", "sum"])
-@pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
+@every_choice
 def test_only_the_loss_carries_gradients(impl, reduction):
-    head, features = STRUCTURES[2].build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    head, features = inputs(STRUCTURES[2])
     out = head.nll(features, TARGET, impl=impl, reduction=reduction)
     assert out.correct is None and out.entropy is None
     assert out.loss.requires_grad and not out.nll.requires_grad
     torch.testing.assert_close(out.loss.detach(), out.nll)
 
 
-@pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
-@pytest.mark.parametrize(
-    "given, want",
-    [("float64", "float64"), ("float32", "float32"), ("float16", "float32"),
-     ("bfloat16", "float32")],
-)  # fmt: skip
-def test_results_are_at_least_float32(given, want, impl):
-    given, want = getattr(torch, given), getattr(torch, want)
+@every_choice
+@pytest.mark.parametrize("given", ["float64", "float32", "float16", "bfloat16"])
+def test_results_are_at_least_float32(given, impl):
+    given = getattr(torch, given)
+    want = torch.promote_types(given, torch.float32)
     for case in STRUCTURES:
         head, features = case.build(classes=CLASSES, dtype=given), make_features(TOKENS).to(given)
         out = head.nll(features, TARGET, impl=impl, label_smoothing=0.1, weight=WEIGHT)
         assert out.loss.dtype == out.nll.dtype == head(features).dtype == want
+
+
+@pytest.mark.parametrize("impl", ["chunked", "fused", "cpp"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_mean_keeps_small_gradients_in_half_precision(dtype, impl):
+    """Gradients of a mean are no smaller before they are cast than those of a sum."""
+    head = SOFTMAX.build(classes=CLASSES, dtype=dtype)
+    features, target = make_features(600).to(dtype).requires_grad_(), torch.arange(600) % CLASSES
+    total = run(head, features, target, impl=impl, reduction="sum", upstream=torch.tensor(1.0))
+    mean = run(head, features, target, impl=impl, reduction="mean", upstream=torch.tensor(600.0))
+    torch.testing.assert_close(mean.gradients, total.gradients)

@@ -1,24 +1,35 @@
-"""Architectures: the stock preset with a head, nothing else; and their names, which are public."""
+"""Architectures: the stock preset with a head, the papers' AWD-LSTM; and their public names."""
 
+import re
+import subprocess
+import sys
 from argparse import Namespace
 from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from fairseq.models import (
-    ARCH_CONFIG_REGISTRY,
-    ARCH_MODEL_INV_REGISTRY,
-    ARCH_MODEL_REGISTRY,
-)
+import torch
+from fairseq import tasks
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from omegaconf import OmegaConf
 
+import highrank_plugins
 from highrank_plugins.heads import tokens
 from highrank_plugins.models import archs
 from highrank_plugins.models.archs import ADAPTIVE_OFF, options_of
+from highrank_plugins.models.awd_lstm_lm import (
+    AWDLSTMLanguageModel,
+    AWDLSTMLanguageModelConfig,
+)
 from highrank_plugins.models.head_options import HeadOptions
 from highrank_plugins.models.lstm import LSTMHeadConfig
+from highrank_plugins.models.relative_positions import RelativePositionOptions
 from highrank_plugins.models.transformer import TransformerHeadConfig, TransformerLMHeadConfig
+from tests.models.small import configure
 
 CONFIGS = {
     "transformer": (TransformerConfig, TransformerHeadConfig),
@@ -39,13 +50,14 @@ OPTIONS = """head head_adam_lr head_bias head_codebook_ratio head_components hea
     head_plif_lr head_pointwise head_sigmoid_cap_height head_sigmoid_cap_scale
     head_sigmoid_cap_shift head_softcap_cap head_tiers_factor head_tiers_shares head_unit_by_class
     head_vocabulary head_z_loss""".split()
-
-
 LSTM_OPTIONS = """adaptive_softmax_cutoff decoder_attention decoder_dropout_in decoder_dropout_out
     decoder_embed_dim decoder_embed_path decoder_freeze_embed decoder_hidden_size decoder_layers
     decoder_out_embed_dim dropout encoder_bidirectional encoder_dropout_in encoder_dropout_out
     encoder_embed_dim encoder_embed_path encoder_freeze_embed encoder_hidden_size encoder_layers
     share_all_embeddings share_decoder_input_output_embed""".split()
+AWD_OPTIONS = """decoder_embed_dim decoder_hidden_size decoder_last_hidden_size decoder_layers
+    dropout dropoute dropouth dropouti embed_noise separate_embeddings wdrop""".split()
+REL_POS_OPTIONS = {"rel_pos_clip", "rel_pos_in"}
 
 
 def ours(model, token, preset):
@@ -87,9 +99,11 @@ def test_tokens_are_public():
 
 
 def test_options_are_public():
-    assert sorted(set(HeadOptions.__dataclass_fields__) - {"_name"}) == OPTIONS
-    own = LSTMHeadConfig.__dataclass_fields__.keys() - HeadOptions.__dataclass_fields__.keys()
-    assert sorted(own) == LSTM_OPTIONS
+    common = HeadOptions.__dataclass_fields__.keys()
+    assert sorted(common - {"_name"}) == OPTIONS
+    assert sorted(LSTMHeadConfig.__dataclass_fields__.keys() - common) == LSTM_OPTIONS
+    assert sorted(AWDLSTMLanguageModelConfig.__dataclass_fields__.keys() - common) == AWD_OPTIONS
+    assert RelativePositionOptions.__dataclass_fields__.keys() - {"_name"} == REL_POS_OPTIONS
 
 
 @pytest.mark.parametrize("name", ["adaptive_softmax_cutoff", "adaptive_input"])
@@ -118,3 +132,145 @@ def test_explicit_options_beat_the_preset():
     ARCH_CONFIG_REGISTRY["lstm_mixtape_wiseman_iwslt_de_en"](settings)
     assert (settings.decoder_hidden_size, settings.decoder_embed_dim) == (77, 256)
     assert (settings.head_bias, settings.head_frequent_ratio) == ("false", 0.5)
+
+
+# -- the AWD-LSTM ------------------------------------------------------------------------------
+
+# of the papers, whose corpora have an end of sentence and an unknown word; fairseq adds two more
+PTB, WT2, BILLION, TEXT8 = 10_000, 33_278, 100_000, 27
+
+
+def settings_of(arch, **given):
+    settings = Namespace(**given)
+    ARCH_CONFIG_REGISTRY[arch](settings)
+    return settings
+
+
+def dictionary_of(classes):
+    """Return a dictionary of special symbols and words, sorted by count."""
+    dictionary = Dictionary()
+    for index in range(classes - len(dictionary)):
+        dictionary.add_symbol(f"word{index}", n=classes - index)
+    return dictionary
+
+
+def parameters_of(arch, classes, **given):
+    """Count parameters without taking memory for them."""
+    config = OmegaConf.structured(AWDLSTMLanguageModelConfig(**given))
+    ARCH_CONFIG_REGISTRY[arch](config)
+    dictionary = dictionary_of(classes)
+    assert len(dictionary) == classes
+    with torch.device("meta"):
+        task = SimpleNamespace(target_dictionary=dictionary)
+        model = AWDLSTMLanguageModel.build_model(config, task)
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("arch", "classes", "published"),
+    [
+        ("softmax_ptb", PTB, 24_221_600),
+        ("softmax_wt2", WT2, 33_556_078),
+        ("mos_ptb", PTB, 21_500_620),
+        ("mos_wt2", WT2, 34_909_528),
+        # through the task: two more rows of the vocabulary matrix, two more biases
+        ("softmax_ptb", PTB + 2, 24_221_600 + 2 * 401),
+        ("softmax_wt2", WT2 + 2, 33_556_078 + 2 * 401),
+        ("mos_ptb", PTB + 2, 21_500_620 + 2 * 281),
+        ("mos_wt2", WT2 + 2, 34_909_528 + 2 * 301),
+        # GSS has no parameters; PLIF one per knot
+        ("gss_ptb", PTB, 24_221_600),
+        ("plif_ptb", PTB, 24_221_600 + 100_000),
+        ("softmax", PTB, 24_221_600),
+        ("mos", PTB, 21_500_620),
+        # rounded ones, in millions
+        ("moc_ptb", PTB, "22"),
+        ("moc_wt2", WT2, "35"),
+        ("softmax_1b", BILLION, "119"),
+        ("mos_1b", BILLION, "113"),
+        ("softmax_text8", TEXT8, "8.42"),
+        ("mos_text8", TEXT8, "8.45"),
+    ],
+)
+def test_parameter_counts_are_the_published_ones(arch, classes, published):
+    found = parameters_of(f"awd_lstm_lm_{arch}", classes)
+    if isinstance(published, str):
+        decimals = len(published.partition(".")[2])
+        found, published = round(found / 10**6, decimals), float(published)
+    assert found == published
+
+
+def test_the_dictionary_of_the_task_has_two_more_classes(tmp_path):
+    lines = [f"word{index} {PTB - index}\n" for index in range(PTB - 2)]
+    (tmp_path / "dict.txt").write_text("".join(lines))
+    task = tasks.setup_task(configure(tmp_path, "awd_lstm_lm_softmax_ptb").task)
+    assert len(task.target_dictionary) == PTB + 2
+
+
+@pytest.mark.parametrize(("preset", "classes"), [("ptb", PTB), ("wt2", WT2), ("1b", BILLION)])
+def test_mixtape_has_the_size_of_mos(preset, classes):
+    mixtape, mos = (parameters_of(f"awd_lstm_lm_{t}_{preset}", classes) for t in ("mixtape", "mos"))
+    assert mixtape == pytest.approx(mos, rel=0.002)
+
+
+def test_an_architecture_sets_every_option():
+    for token in tokens():
+        for preset in ("", "_ptb", "_wt2", "_1b", "_text8"):
+            config = OmegaConf.structured(AWDLSTMLanguageModelConfig)
+            ARCH_CONFIG_REGISTRY[f"awd_lstm_lm_{token}{preset}"](config)
+            assert all(config[name] is not None for name in AWD_OPTIONS)
+            once = OmegaConf.to_container(config)
+            ARCH_CONFIG_REGISTRY["awd_lstm_lm_softmax_text8"](config)
+            assert OmegaConf.to_container(config) == once
+
+
+@pytest.mark.parametrize(
+    ("arch", "want"),
+    [
+        ("softmax_ptb", {"dropouti": 0.4, "dropouth": 0.25, "dropout": 0.4, "wdrop": 0.5}),
+        ("gss_ptb", {"head_gss_c": -1.5, "head_gss_k": 2.5, "head_bias": "true"}),
+        ("gss_wt2", {"head_gss_c": -1.5, "head_gss_k": 3.0, "dropouti": 0.65, "dropouth": 0.2}),
+        ("mos_ptb", {"head_components": 15, "head_dropout": 0.29, "dropouth": 0.225}),
+        ("mos_plif_wt2", {"head_components": 15, "head_dropout": 0.29, "dropouti": 0.55}),
+        ("mixtape_ptb", {"head_components": 4, "head_frequent_ratio": 0.1, "head_dropout": 0.29}),
+        ("mos_1b", {"head_components": 7, "head_dropout": 0.0, "wdrop": 0.0}),
+        ("mixtape_1b", {"head_components": 4, "decoder_hidden_size": 1140}),
+        ("mos_text8", {"decoder_layers": 1, "decoder_last_hidden_size": 910}),
+    ],
+)
+def test_architectures_have_the_published_values(arch, want):
+    assert want.items() <= vars(settings_of(f"awd_lstm_lm_{arch}")).items()
+
+
+def test_explicit_options_beat_the_architecture():
+    settings = vars(settings_of("awd_lstm_lm_mos_ptb", decoder_hidden_size=77, dropouti=0.0))
+    assert settings.items() >= {"decoder_hidden_size": 77, "dropouti": 0.0}.items()
+    assert settings.items() >= {"decoder_embed_dim": 280, "dropouth": 0.225}.items()
+    settings = settings_of("awd_lstm_lm_gss_ptb", decoder_embed_dim=200)
+    assert settings.decoder_last_hidden_size == 200  # a softmax reads features of this width
+    moved = settings_of("awd_lstm_lm_softmax_wt2", head="mos")  # which brings its own sizes
+    assert moved == settings_of("awd_lstm_lm_mos_wt2")
+
+
+# -- docs/reference/archs.md, which `highrank list archs` prints ------------------------------
+
+
+@pytest.fixture(scope="module")
+def printed() -> str:
+    command = [Path(sys.executable).parent / "highrank", "list", "archs"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.xdist_group("arch_table")  # they share a table
+def test_the_document_is_up_to_date(printed):
+    document = Path(__file__).parents[2] / "docs" / "reference" / "archs.md"
+    assert document.read_text() == printed, "run: highrank list archs > docs/reference/archs.md"
+
+
+@pytest.mark.xdist_group("arch_table")
+def test_the_page_names_every_architecture_and_no_other(printed):
+    highrank_plugins.register()
+    patterns = re.findall(r"`([\w<>]*<layer>\w*)`", printed.partition("## On")[2])
+    named = {pattern.replace("<layer>", token) for pattern in patterns for token in tokens()}
+    ours = {"transformer_highrank", "transformer_lm_highrank", "awd_lstm_lm", "lstm_highrank"}
+    assert named == {arch for model in ours for arch in ARCH_MODEL_INV_REGISTRY[model]} - ours

@@ -1,14 +1,17 @@
-"""fairseq's commands and its hub interface on trained heads."""
+"""fairseq's commands, scripts and hub interface on trained heads."""
 
 import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from highrank_plugins.models.transformer import TransformerHeadModel
-from tests.fairseq_cli import run
+from tests.fairseq_cli import REPOSITORY, run
 from tests.tiny_corpus import TEXT, valid_losses
-from tests.trainings import last, train
+from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, train
 
 ALL = ["--batch-size", 8, "--required-batch-size-multiple", 1, "--num-workers", 0]
 
@@ -50,7 +53,7 @@ def test_an_ensemble_of_a_model_with_itself_equals_the_model(trained):
 def test_a_language_model_changes_the_scores(trained):
     folder, _ = trained
     helped, _ = translate(
-        *(folder, last(folder / "mos"), "--lm-path", last(folder / "lm"), "--lm-weight", "0.3"),
+        *(folder, last(folder / "mos"), "--lm-path", last(folder / "lm"), "--lm-weight", "0.3")
     )
     alone, _ = translate(folder, last(folder / "mos"))
     assert [s for s, _ in helped] != [s for s, _ in alone]
@@ -94,3 +97,34 @@ def test_validate_gives_the_loss_of_training(trained):
     found = re.findall(r"valid \| .*?nll_loss ([\d.]+)", done.output)
     assert re.search(r"signature: ppl\|\S*ctx:sentence\|\S*mass:1[+-]\S+e-\d", done.output)
     assert float(found[-1]) == pytest.approx(valid_losses(output)[-1], abs=2e-3)
+
+
+def script(name, *words):
+    """Run `fairseq-<name>` from the repository's root."""
+    command = Path(sys.executable).parent / f"fairseq-{name}"
+    line = [command, *words, "--user-dir", "highrank_plugins"]
+    return subprocess.run(
+        [str(word) for word in line], cwd=REPOSITORY, capture_output=True, text=True, timeout=200
+    )
+
+
+def test_a_trained_model_generates(mt_data, tmp_path):
+    arch = ["--arch", "transformer_mixtape_tiny", "--max-update", 2]
+    trained = script(
+        "train", mt_data, "--save-dir", tmp_path, *arch, *TRANSLATION, *NARROW, *OUR_LOSS
+    )
+    assert trained.returncode == 0, trained.stderr
+    words = ["--path", last(tmp_path), "--batch-size", 8, "--max-len-b", 5]
+    generated = script("generate", mt_data, *words)
+    assert generated.returncode == 0, generated.stderr
+    assert sum(line.startswith("H-") for line in generated.stdout.splitlines()) == 20
+
+
+def test_a_model_trains_under_its_own_name(mt_data, tmp_path):
+    model = ["--arch", "transformer_highrank", "--head", "moc"]
+    words = [*model, *TRANSLATION, *NARROW, *OUR_LOSS, "--save-dir", tmp_path]
+    run("train", mt_data, *words, "--max-update", 2)
+    resumed = run("train", mt_data, *words, "--max-update", 3)
+    assert "Loaded checkpoint" in resumed.output
+    done = run("generate", mt_data, "--path", last(tmp_path), "--batch-size", 8, "--max-len-b", 5)
+    assert len(done.lines("H-")) == 20

@@ -27,8 +27,6 @@ SHOWN = {
     "awd_lstm_lm_moc": ALL | COMPONENTS,
     "lstm_mos": ALL | COMPONENTS,
 }
-LONG = [pytest.mark.long]
-SOME = ["transformer_mos_tiny", "awd_lstm_lm_moc"]
 OPTIONS = {"transformer_lm_plif": ["--head-plif-knots", 500]}
 
 
@@ -37,24 +35,24 @@ def events(folder) -> EventAccumulator:
     return found.Reload()
 
 
-@pytest.mark.parametrize(
-    "arch", [*SOME, *(pytest.param(a, marks=LONG) for a in SHOWN if a not in SOME)]
-)
+@pytest.mark.parametrize("arch", SHOWN)
 def test_every_model_logs_the_measures_of_its_head(arch, mt_data, lm_data, tmp_path):
     data = lm_data if "_lm_" in arch else mt_data
     common = [*OPTIONS.get(arch, []), "--update-freq", 2, "--disable-validation"]
     train(data, tmp_path / "alone", arch, 7, *common)
-    logdir = tmp_path / "events"
-    done = train(
-        data, tmp_path / "seen", arch, 7, *common, *EVERY_THIRD, "--tensorboard-logdir", logdir
-    )
-
+    shown = [*common, *EVERY_THIRD, "--tensorboard-logdir", logdir := tmp_path / "events"]
+    done = train(data, tmp_path / "seen", arch, 7, *shown)
     assert same(parameters(last(tmp_path / "seen")), parameters(last(tmp_path / "alone")))
     found = events(logdir / "head")
     scalars = {tag for tag in found.Tags()["scalars"] if "/" not in tag}
     assert scalars == SHOWN[arch]
     for tag in found.Tags()["scalars"]:
         assert [event.step for event in found.Scalars(tag)] == [3, 6]
+    shares = [tag for tag in found.Tags()["scalars"] if tag.startswith("head_component_use/")]
+    assert bool(shares) == (SHOWN[arch] >= COMPONENTS)
+    if shares:
+        values = (found.Scalars(tag)[0].value for tag in shares)
+        assert sum(values) == pytest.approx(1, abs=1e-6)
     histograms = {"head_singular_values"} | ({"head_slopes"} if "plif" in arch else set())
     assert set(found.Tags()["histograms"]) == histograms
     lines = [line for line in done.output.splitlines() if " | INFO | train_inner | " in line]
@@ -62,19 +60,8 @@ def test_every_model_logs_the_measures_of_its_head(arch, mt_data, lm_data, tmp_p
     newest = found.Scalars("head_effective_rank")[-1].value
     shown = re.search(r"head_effective_rank=([\d.]+)", lines[-1])
     assert float(shown[1]) == pytest.approx(newest, abs=0.01)
-    assert (
-        "train_head_effective_rank" not in done.output and "| head_effective_rank " in done.output
-    )
-
-
-def test_the_share_of_each_component_is_logged_as_a_curve(mt_data, tmp_path):
-    logdir = ["--tensorboard-logdir", tmp_path / "events"]
-    train(
-        mt_data, tmp_path, "transformer_mos_tiny", 3, *EVERY_THIRD, *logdir, "--head-components", 3
-    )
-    found = events(tmp_path / "events" / "head")
-    shares = [found.Scalars(f"head_component_use/{k:02}")[0].value for k in range(3)]
-    assert sum(shares) == pytest.approx(1, abs=1e-6)
+    assert "train_head_effective_rank" not in done.output
+    assert "| head_effective_rank " in done.output
 
 
 def test_a_resumed_run_continues_its_curves(mt_data, tmp_path):

@@ -1,27 +1,66 @@
-"""Every head on both recurrent trunks: what is learnt, the loss, and a beam search."""
+"""Every head on both recurrent trunks; the AWD-LSTM's state, dropouts and embeddings."""
+
+from argparse import Namespace
 
 import pytest
 import torch
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import tokens
+from highrank_plugins.losses.own_layers import stored_matrix
+from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel
 from tests.models.small import assert_scores_of_one_pass, build
+from tests.trainings import train
 
-# matrices without a row for each class
-SEPARATE = [f"awd_lstm_lm_{token}" for token in ("low_rank", "tiers", "codebook")]
+SEPARATE = ("low_rank", "tiers", "codebook")  # matrices without a row for each class
+RATES = """--dropout 0.4 --dropouti 0.4 --dropouth 0.25 --dropoute 0.1 --wdrop 0.5
+    --embed-noise 0.1""".split()
+NO_RATES = """--dropout 0 --dropouti 0 --dropouth 0 --dropoute 0 --wdrop 0
+    --embed-noise 0""".split()
 
 
 @pytest.fixture(
     params=[f"{trunk}_{token}" for trunk in ("lstm", "awd_lstm_lm") for token in sorted(tokens())]
 )
 def built(request, mt_data, lm_data):
-    arch, words = request.param, ["--label-smoothing", "0.1"]
-    words += ["--head-plif-knots", "50"] if "plif" in arch else []
-    words += ["--head-low-rank-rank", "8"] if "low_rank" in arch else []
-    words += ["--separate-embeddings"] if arch in SEPARATE else []
+    """Build every token on both trunks, with the dropouts of its architecture."""
+    arch = request.param
+    words = ["--label-smoothing", "0.1", *options_of(arch)]
     return build(lm_data if "_lm_" in arch else mt_data, arch, *words)
 
 
-def test_every_parameter_learns(built):
+def options_of(arch):
+    """Return the options without which a head is too large for the small data, or refused."""
+    words = ["--head-plif-knots", "50"] if "plif" in arch else []
+    words += ["--head-low-rank-rank", "8"] if "low_rank" in arch else []
+    return words + ["--separate-embeddings"] * (arch.endswith(SEPARATE) and "_lm_" in arch)
+
+
+@pytest.fixture
+def mos(lm_data):
+    """Return a function (*words) → MoS on an AWD-LSTM."""
+    return lambda *words: build(lm_data, "awd_lstm_lm_mos", "--head-components", 3, *words)
+
+
+def words_of(built):
+    return built.batch()["net_input"]["src_tokens"]
+
+
+def assert_embedding_is_matrix(model, token):
+    names, embedding = set(model.state_dict()), model.decoder.trunk.embed.weight
+    assert {"decoder.output_projection.bias", "decoder.trunk.embed.weight"} <= names
+    if token in SEPARATE:
+        assert all(p is not embedding for p in model.head.parameters())
+        return
+    assert stored_matrix(model.head) is embedding
+    name = "parametrizations.weight.original" if token in ("centred", "unit") else "weight"
+    assert f"decoder.output_projection.{name}" in names
+
+
+def test_every_parameter_learns(built, request):
+    arch = request.node.callspec.params["built"]
+    if "_lm_" in arch:
+        assert_embedding_is_matrix(built.model, arch.removeprefix("awd_lstm_lm_"))
     torch.manual_seed(0)
     built.criterion(built.model.train(), built.batch())[0].backward()
     for name, parameter in built.model.named_parameters():
@@ -58,3 +97,90 @@ def test_a_beam_search_reads_one_word_at_a_time(built):
     assert set(read) == {1}
     for start, hypotheses in zip(prefix, found, strict=True):
         assert all(torch.equal(h["tokens"][:3], start) for h in hypotheses)
+
+
+@pytest.mark.parametrize(
+    ("layer", "width"), [("softmax", None), ("mos", None), ("mixtape", None), ("mos", 40)]
+)
+def test_the_vocabulary_matrix_may_be_separate(layer, width, lm_data):
+    words = [] if width is None else ["--head-embed-dim", width]
+    model = build(lm_data, f"awd_lstm_lm_{layer}", "--separate-embeddings", *words).model
+    weight, embedding = model.head.weight, model.decoder.trunk.embed.weight
+    assert weight.shape == (len(embedding), width or embedding.size(1))
+    assert weight is not embedding and not torch.equal(weight[:, :8], embedding[:, :8])
+    for matrix in (weight, embedding):
+        assert 0.09 < matrix.abs().max() <= 0.1  # U(±0.1), as the shared one
+
+
+@pytest.mark.parametrize("layer", ["softmax", "mos"])
+def test_one_matrix_does_not_start_from_two(layer, lm_data):
+    arch = f"awd_lstm_lm_{layer}"
+    separate = build(lm_data, arch, "--separate-embeddings").model
+    shared = build(lm_data, arch).model
+    with pytest.raises(UserError, match=r"vocabulary matrix beside the embedding.*--separate-"):
+        shared.load_state_dict(separate.state_dict())
+    shared.head.weight.data[3, 1] = torch.nan
+    shared.load_state_dict(shared.state_dict())  # which another message names
+    shared.head.weight.data[3, 1] = 0
+    separate.load_state_dict(shared.state_dict())
+    assert torch.equal(separate.head.weight, separate.decoder.trunk.embed.weight)
+
+
+def test_stock_cross_entropy_gives_the_same_loss(mos):
+    ours, stock = mos(), mos("--criterion", "cross_entropy")
+    losses = [b.criterion(b.model.eval(), b.batch())[0] for b in (ours, stock)]
+    torch.testing.assert_close(*losses)
+
+
+def test_truncated_backpropagation_gets_features_and_state(mos):
+    built = mos(*RATES)
+    words = words_of(built)
+    features, state, raw = built.model.train().bptt_features(words)
+    batch, time = words.shape
+    assert features.shape == raw.shape == (time, batch, 32)
+    kept = features != 0
+    torch.testing.assert_close(features[kept], raw[kept] / 0.6)
+    assert [h.shape for h, _ in state] == [(1, batch, 24), (1, batch, 32)]
+    built.model.eval()
+    evaluated = built.model.bptt_features(words)
+    want = built.model.features(words)[0].transpose(0, 1)
+    assert torch.equal(evaluated.features, want) and torch.equal(evaluated.raw, want)
+
+
+def test_dropout_on_contexts_is_locked_over_time(mos):
+    built = mos(*NO_RATES, "--head-dropout", "0.5")
+    words = words_of(built)
+    for parameter in built.model.decoder.trunk.layers.parameters():
+        torch.nn.init.zeros_(parameter)  # features are 0 everywhere: only masks make a difference
+    torch.nn.init.normal_(built.model.head.latent.bias)
+    model = built.model.train()
+    same = torch.full_like(words, 5)
+    for values in (model(words)[0], model(words, target=same, reduction="none").loss[..., None]):
+        torch.testing.assert_close(values, values[:, :1].expand_as(values))
+        assert not torch.allclose(values[0, 0], values[1, 0], rtol=1e-4)
+
+
+def test_rates_reach_the_trunk(mos):
+    rates = vars(mos(*RATES).model.decoder.trunk.rates)
+    assert rates == {"dropout": 0.4, "dropouti": 0.4, "dropouth": 0.25, "dropoute": 0.1,
+                     "wdrop": 0.5, "embed_noise": 0.1}  # fmt: skip
+    assert set(vars(mos(*NO_RATES).model.decoder.trunk.rates).values()) == {0.0}
+
+
+def test_the_hub_scores_and_generates(lm_data, tmp_path):
+    train(lm_data, tmp_path, "awd_lstm_lm_mos", 4)
+    hub = AWDLSTMLanguageModel.from_pretrained(
+        str(tmp_path), "checkpoint_last.pt", str(lm_data)
+    ).eval()
+    sentence = "der mann kauft heute frisches brot ."
+    *words, end = hub.encode(sentence).tolist()
+    log_probs, _ = hub.models[0](torch.tensor([[end, *words[:-1]]]))
+    want = log_probs[0].gather(-1, torch.tensor(words).unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(hub.score(sentence)["positional_scores"], want)
+    assert hub.sample("der mann", beam=2).startswith("der mann ")
+
+
+def test_retained_dropout_is_refused(mos):
+    generation = Namespace(retain_dropout=True, retain_dropout_modules=None)
+    with pytest.raises(ValueError, match="--retain-dropout: an AWD-LSTM"):
+        mos().model.prepare_for_inference_(Namespace(generation=generation))

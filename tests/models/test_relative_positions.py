@@ -4,10 +4,7 @@ import pytest
 import torch
 from fairseq.modules import MultiheadAttention
 
-from highrank_plugins.models.relative_positions import (
-    RelativePositionOptions,
-    RelativeSelfAttention,
-)
+from highrank_plugins.models.relative_positions import RelativeSelfAttention
 from highrank_plugins.models.warm_start import fill_new_tables
 from highrank_plugins.trunks import RelativeAttention
 from tests.models.small import assert_scores_of_one_pass, build, gradients
@@ -17,7 +14,6 @@ CLIP = ["--rel-pos-clip", 3]
 RELATIVE = [*CLIP, "--no-token-positional-embeddings"]
 TABLES = ("key_table", "value_table")
 MT, LM = "transformer_mixtape_tiny", "transformer_lm_mos"
-TRUNKS = [(MT, "mt_data"), (LM, "lm_data")]
 
 
 def tables(*sides):
@@ -40,19 +36,19 @@ def empty_tables(model):
 
 
 @pytest.mark.parametrize(
-    ("arch", "data", "words", "sides"),
+    ("arch", "words", "sides"),
     [
-        (MT, "mt_data", CLIP, ("encoder", "decoder")),
-        (MT, "mt_data", [*CLIP, "--rel-pos-in", "encoder"], ("encoder",)),
-        (MT, "mt_data", [*CLIP, "--rel-pos-in", "decoder"], ("decoder",)),
-        (LM, "lm_data", CLIP, ("decoder",)),
-        (MT, "mt_data", ["--rel-pos-clip", 0], ()),
-        (LM, "lm_data", ["--rel-pos-clip", 0], ()),
+        (MT, CLIP, ("encoder", "decoder")),
+        (MT, [*CLIP, "--rel-pos-in", "encoder"], ("encoder",)),
+        (MT, [*CLIP, "--rel-pos-in", "decoder"], ("decoder",)),
+        (LM, CLIP, ("decoder",)),
+        (MT, ["--rel-pos-clip", 0], ()),
+        (LM, ["--rel-pos-clip", 0], ()),
     ],
     ids=str,
 )
-def test_only_tables_are_added(arch, data, words, sides, request):
-    data = request.getfixturevalue(data)
+def test_only_tables_are_added(arch, words, sides, mt_data, lm_data):
+    data = lm_data if "_lm_" in arch else mt_data
     model = build(data, arch, *words).model
     assert added(model, build(data, arch).model) == tables(*sides)
     attentions = [m for m in model.modules() if isinstance(m, RelativeSelfAttention)]
@@ -62,16 +58,15 @@ def test_only_tables_are_added(arch, data, words, sides, request):
 
 
 def test_layers_that_training_drops_have_tables_too(mt_data):
-    drop = ["--encoder-layerdrop", 0.9, "--decoder-layerdrop", 0.9]
-    layers = ["--encoder-layers", 3, "--decoder-layers", 3]
-    model = build(mt_data, MT, *CLIP, *layers, *drop).model
-    modules = [m for m in model.modules() if isinstance(m, RelativeSelfAttention)]
-    assert len(modules) == 6
+    words = """--encoder-layers 3 --decoder-layers 3 --encoder-layerdrop 0.9
+        --decoder-layerdrop 0.9""".split()
+    model = build(mt_data, MT, *CLIP, *words).model
+    assert sum(isinstance(m, RelativeSelfAttention) for m in model.modules()) == 6
 
 
-@pytest.mark.parametrize(("arch", "data"), TRUNKS)
-def test_tables_of_zeros_change_nothing(arch, data, request):
-    data = request.getfixturevalue(data)
+@pytest.mark.parametrize("arch", [MT, LM])
+def test_tables_of_zeros_change_nothing(arch, mt_data, lm_data):
+    data = lm_data if "_lm_" in arch else mt_data
     built = build(data, arch)
     inputs = built.batch()["net_input"]
     want, _ = built.model.eval()(**inputs)
@@ -154,11 +149,6 @@ def test_checkpointed_activations_change_no_gradient(mt_data):
     torch.testing.assert_close(*found)
 
 
-def test_options_are_public():
-    names = set(RelativePositionOptions.__dataclass_fields__) - {"_name"}
-    assert names == {"rel_pos_clip", "rel_pos_in"}
-
-
 # -- checkpoints ----------------------------------------------------------------------------------
 
 ARCH = "transformer_mos_tiny"
@@ -187,24 +177,18 @@ def test_a_checkpoint_without_tables_starts_with_zeros_and_says_so(
 
 def model_of(clip, *sides, layers=1):
     """Return modules named as those of a Transformer."""
-    named = {}
-    for side in sides:
-        attentions = torch.nn.ModuleList(torch.nn.Module() for _ in range(layers))
-        for attention in attentions:
-            attention.relative = RelativeAttention(4, clip)
-        named[side] = attentions
+
+    def attention():
+        return torch.nn.ModuleDict({"relative": RelativeAttention(4, clip)})
+
+    named = {side: torch.nn.ModuleList(attention() for _ in range(layers)) for side in sides}
     return torch.nn.ModuleDict(named)
 
 
-def test_the_tables_of_one_side_may_be_new():
+def test_the_tables_of_one_side_may_be_new_and_layers_pruned():
     state = model_of(2, "encoder").state_dict()
-    assert fill_new_tables(state, model_of(2, "encoder", "decoder")) == [
-        "decoder.0.relative.key_table",
-        "decoder.0.relative.value_table",
-    ]
-
-
-def test_pruned_layers_are_not_an_error():
+    new = [f"decoder.0.relative.{name}" for name in TABLES]
+    assert fill_new_tables(state, model_of(2, "encoder", "decoder")) == new
     state = model_of(2, "decoder", layers=3).state_dict()
     assert not fill_new_tables(state, model_of(2, "decoder"))
     assert len(state) == 6

@@ -11,7 +11,7 @@ from highrank_plugins.analysis.spectrum import spectral_entropy
 from highrank_plugins.measures import retention
 from highrank_plugins.measures.base import MonitoredBatch
 from highrank_plugins.models.head_monitor import take_snapshot
-from tests.analysis.test_head_gradient import OneSoftmax
+from tests.analysis.test_retention import OneSoftmax
 from tests.heads.cases import CLASSES, MIXTAPE, MOC, MOS, SOFTMAX, Case, make_features
 
 TARGET = torch.tensor([[0, 3, 6, 2, 1], [5, 4, 6, 0, 2]])
@@ -32,13 +32,17 @@ def test_the_vocabulary_matrix_is_measured(case):
     torch.testing.assert_close(found.histograms["singular_values"], values)
 
 
+def retention_of(head):
+    """Return the measured retention, and that of the gradient in the logits."""
+    rows = logit_gradient(head, make_features(2, 5), TARGET).flatten(0, 1)
+    found = take_snapshot(head, make_features(2, 5), TARGET).scalars["gradient_retention"]
+    return found, float(gradient_retention(head.weight, rows))
+
+
 @pytest.mark.parametrize("pointwise", ["identity", "gss", "plif"])
 @pytest.mark.parametrize("case", HEADS, ids=str)
 def test_gradient_retention_is_measured(case, pointwise):
-    head = case.with_pointwise(pointwise).build()
-    rows = logit_gradient(head, make_features(2, 5), TARGET).flatten(0, 1)
-    expected = float(gradient_retention(head.weight, rows))
-    found = take_snapshot(head, make_features(2, 5), TARGET).scalars["gradient_retention"]
+    found, expected = retention_of(case.with_pointwise(pointwise).build())
     assert 0 < found < 1
     assert found == pytest.approx(expected, rel=1e-9)
 
@@ -48,9 +52,8 @@ def test_gradient_retention_is_right_without_full_rank(factor):
     head = SOFTMAX.build()
     with torch.no_grad():
         head.weight[:, 3] = factor * (head.weight[:, 0] - head.weight[:, 1])
-    rows = logit_gradient(head, make_features(2, 5), TARGET).flatten(0, 1)
-    found = take_snapshot(head, make_features(2, 5), TARGET).scalars["gradient_retention"]
-    assert found == pytest.approx(float(gradient_retention(head.weight, rows)), rel=1e-6)
+    found, expected = retention_of(head)
+    assert found == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("case", [MOC, MOS], ids=str)
@@ -94,25 +97,23 @@ def test_slopes_are_measured():
     assert found.histograms["slopes"].shape == (50,)
 
 
-@pytest.mark.parametrize("components", [1, 4])
-def test_without_a_batch_only_parameters_are_measured(components):
-    head = MIXTAPE.with_options(components=components).build()
-    for found in (take_snapshot(head), take_snapshot(head, make_features(0), TARGET[:0, 0])):
-        assert found.scalars.keys() == {"spectral_entropy", "effective_rank"}
-        assert found.component_use is None
+BATCH = make_features(2, 5), TARGET
 
 
-@pytest.mark.parametrize("case", [MOS, MIXTAPE], ids=str)
-def test_the_use_of_a_single_component_is_not_measured(case):
-    found = snapshot_of(case.with_options(components=1))
+@pytest.mark.parametrize(
+    ("head", "batch"),
+    [
+        *((MIXTAPE.with_options(components=k).build, ()) for k in (1, 4)),
+        (MIXTAPE.build, (make_features(0), TARGET[:0, 0])),
+        *((case.with_options(components=1).build, BATCH) for case in (MOS, MIXTAPE)),
+        (lambda: OneSoftmax(CLASSES, 4).double(), BATCH),
+    ],
+)
+def test_without_a_batch_or_a_mixture_less_is_measured(head, batch):
+    found = take_snapshot(head(), *batch)
+    names = {"spectral_entropy", "effective_rank"}
+    assert found.scalars.keys() == names | ({"gradient_retention"} if batch is BATCH else set())
     assert found.component_use is None
-    assert found.scalars.keys() == {"spectral_entropy", "effective_rank", "gradient_retention"}
-
-
-def test_a_custom_layer_is_measured_as_one_softmax():
-    found = take_snapshot(OneSoftmax(CLASSES, 4).double(), make_features(2, 5), TARGET)
-    names = {"spectral_entropy", "effective_rank", "gradient_retention"}
-    assert found.scalars.keys() == names
 
 
 @pytest.mark.parametrize("case", HEADS, ids=str)

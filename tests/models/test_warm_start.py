@@ -140,33 +140,30 @@ def test_checkpoints_of_a_softmax_or_the_same_function_are_accepted(old, new, mt
     check_start(mt_data, old, new)
 
 
+SIZES = {"num_classes": 13, "feature_dim": 8, "components": 3}
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "lost", "message"),
     [
-        ({"num_classes": 14}, r"\(13, 8\).*\(14, 8\)"),
-        ({"components": 2}, r"latent.weight: \(24, 8\)"),
+        ({"num_classes": 14}, [], r"\(13, 8\).*\(14, 8\)"),
+        ({"components": 2}, [], r"latent.weight: \(24, 8\)"),
+        ({}, ["prior.weight"], "another output layer"),
     ],
     ids=str,
 )
-def test_other_sizes_are_refused(options, message):
-    saved = build_head("mos", num_classes=13, feature_dim=8, components=3)
-    other = build_head("mos", **({"num_classes": 13, "feature_dim": 8, "components": 3} | options))
+def test_other_parameters_are_refused(options, lost, message):
+    state = state_of(build_head("mos", **SIZES))
+    for name in lost:
+        del state[PREFIX + name]
     with pytest.raises(ValueError, match=message):
-        fill_new_parameters(state_of(saved), other, PREFIX)
-
-
-def test_missing_parameters_of_the_same_head_are_refused():
-    head = build_head("mos", num_classes=13, feature_dim=8, components=3)
-    state = state_of(head)
-    del state[PREFIX + "prior.weight"]
-    with pytest.raises(ValueError, match="another output layer"):
-        fill_new_parameters(state, head, PREFIX)
+        fill_new_parameters(state, build_head("mos", **SIZES | options), PREFIX)
 
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_initial_values_fill_a_softmax_state(bias):
     softmax = build_head("softmax", num_classes=13, feature_dim=8, bias=bias)
-    head = build_head("moc", num_classes=13, feature_dim=8, components=3, bias=bias)
+    head = build_head("moc", **SIZES, bias=bias)
     head.states_function = False  # as in a model
     state = state_of(softmax)
     filled = fill_new_parameters(state, head, PREFIX)
@@ -179,16 +176,10 @@ NEW = ("head_z_loss", "head_loss_filter", "head_monitor", "head_loss", "rel_pos_
 
 
 @pytest.mark.parametrize(
-    ("arch", "data"),
-    [
-        ("transformer_mixtape", "mt_data"),
-        ("transformer_lm_gss", "lm_data"),
-        ("lstm_mos", "mt_data"),
-        ("awd_lstm_lm_mos", "lm_data"),
-    ],
+    "arch", ["transformer_mixtape", "transformer_lm_gss", "lstm_mos", "awd_lstm_lm_mos"]
 )
-def test_options_that_a_checkpoint_lacks_have_their_defaults(arch, data, request):
-    built = build(request.getfixturevalue(data), arch)
+def test_options_that_a_checkpoint_lacks_have_their_defaults(arch, mt_data, lm_data):
+    built = build(lm_data if "_lm_" in arch else mt_data, arch)
     stored = OmegaConf.to_container(built.cfg.model, resolve=True, enum_to_str=True)
     older = OmegaConf.create({name: v for name, v in stored.items() if name not in NEW})
     model = built.task.build_model(older)
@@ -197,19 +188,17 @@ def test_options_that_a_checkpoint_lacks_have_their_defaults(arch, data, request
     assert same(model.state_dict(), built.model.state_dict())
 
 
-DEEP = ["--encoder-layers", 3, "--decoder-layers", 3]
-TRUNKS = {
-    "transformer_mos_tiny": ("mt_data", ["--encoder-layers-to-keep", "2"]),
-    "transformer_highrank": ("mt_data", ["--encoder-layers-to-keep", "0,1"]),
-    "transformer_lm_mixtape": ("lm_data", []),
-}
-
-
-@pytest.mark.parametrize("arch", TRUNKS)
-def test_kept_layers_are_trained_and_loaded_again(arch, request, tmp_path):
-    data, encoder = TRUNKS[arch]
-    data = request.getfixturevalue(data)
-    deep = DEEP if encoder else DEEP[2:]
+@pytest.mark.parametrize(
+    ("arch", "encoder"),
+    [
+        ("transformer_mos_tiny", ["--encoder-layers-to-keep", "2"]),
+        ("transformer_highrank", ["--encoder-layers-to-keep", "0,1"]),
+        ("transformer_lm_mixtape", []),
+    ],
+)
+def test_kept_layers_are_trained_and_loaded_again(arch, encoder, mt_data, lm_data, tmp_path):
+    data = mt_data if encoder else lm_data
+    deep = [*(["--encoder-layers", 3] if encoder else []), "--decoder-layers", 3]
     relative = ["--rel-pos-clip", 3]
     train(data, tmp_path / "deep", arch, 1, *deep, *relative)
     keep = [*encoder, "--decoder-layers-to-keep", "0,2", "--lr", 0]

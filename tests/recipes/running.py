@@ -15,22 +15,13 @@ REPOSITORY = Path(__file__).parents[2]
 RECIPES = REPOSITORY / "recipes"
 TEXT = REPOSITORY / "tests" / "text" / "tiny"
 # a model so small that starting fairseq is all that takes time
-SMALL = {
-    "data.vocab_size": 200,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_embed_dim": 16,
-    "decoder_embed_dim": 16,
-    "encoder_ffn_embed_dim": 16,
-    "decoder_ffn_embed_dim": 16,
-    "max_tokens": 600,
-    "max_epoch": 3,
-    "save_interval_updates": 0,
-    "keep_last_epochs": 3,
-    "log_interval": 2,
-    "average.last": 2,
-    "generate.max_len_b": 5,
-}
+SMALL = dict(
+    word.split("=")
+    for word in """data.vocab_size=200 encoder_layers=1 decoder_layers=1 encoder_embed_dim=16
+        decoder_embed_dim=16 encoder_ffn_embed_dim=16 decoder_ffn_embed_dim=16 max_tokens=600
+        max_epoch=3 save_interval_updates=0 keep_last_epochs=3 log_interval=2 average.last=2
+        generate.max_len_b=5""".split()
+)
 
 
 def overrides(**changes: object) -> list[str]:
@@ -45,8 +36,20 @@ def recipe(name: str, *arguments: object, settings: list[str] | None = None) -> 
     return ["bash", str(RECIPES / name / "run.sh"), *map(str, arguments), *flags]
 
 
-def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+def run(command: list[str], code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a recipe, which must end with an exit code."""
+    environment = os.environ | environment
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == code, done.stderr[-3000:]
+    return done
+
+
+def refused(command: list[str], *messages: str, **environment: str) -> str:
+    """Run a recipe that is refused with some messages; return its output."""
+    said = run(command, 2, **environment).stderr
+    for message in messages:
+        assert message in said
+    return said
 
 
 def kill_when(command: list[str], written: Callable[[], Path], seconds: float = 0) -> None:

@@ -1,5 +1,7 @@
 """Every configuration that is shipped is one: each option exists and has a value of its type."""
 
+from pathlib import Path
+
 import pytest
 
 from highrank_plugins.cli.train import check_measures
@@ -26,23 +28,20 @@ def test_fairseq_and_our_commands_accept_every_configuration(file):
 PTB = RECIPES / "ptb" / "conf" / "yang2018" / "mos.yaml"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("dynamic_eval.eqs=1", "{}dynamic_eval.eqs: highrank evaluate dynamic has no --eqs; did"),
-        ("spectrum.dtype=int8", "{}spectrum.dtype: 'int8' is not one of 'float32', 'float64'"),
-        ("corpus.vocab_size=many", "{}corpus.vocab_size: Input should be a valid integer"),
-        ("train.fp16=no", "{}train.fp16: 'no': it is a flag: write true or"),
-        ("finetune.nonmno=3", "{}finetune.nonmno: fairseq-train has no --nonmno; did you mean"),
-        ("evaluate.eval_streams=x", "{}evaluate.eval_streams: invalid int value"),
-        # what would fail after the run
-        ("components.ends=x", "components: --ends x: expected whole numbers"),
-        ("predictions.top=0", "predictions: --top 0: must be at least 1"),
-        ("predictions.bands=5,3", "predictions: bands: ends must increase"),
-        ("kld.pairs=1", "kld: --pairs 1: must be at least 2, for a standard error"),
-        ("cache_eval.theta=1", "cache_eval: lambda is missing"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ("dynamic_eval.eqs=1", "{}dynamic_eval.eqs: highrank evaluate dynamic has no --eqs; did"),
+    ("spectrum.dtype=int8", "{}spectrum.dtype: 'int8' is not one of 'float32', 'float64'"),
+    ("corpus.vocab_size=many", "{}corpus.vocab_size: Input should be a valid integer"),
+    ("train.fp16=no", "{}train.fp16: 'no': it is a flag: write true or"),
+    ("finetune.nonmno=3", "{}finetune.nonmno: fairseq-train has no --nonmno; did you mean"),
+    ("evaluate.eval_streams=x", "{}evaluate.eval_streams: invalid int value"),
+    # what would fail after the run
+    ("components.ends=x", "components: --ends x: expected whole numbers"),
+    ("predictions.top=0", "predictions: --top 0: must be at least 1"),
+    ("predictions.bands=5,3", "predictions: bands: ends must increase"),
+    ("kld.pairs=1", "kld: --pairs 1: must be at least 2, for a standard error"),
+    ("cache_eval.theta=1", "cache_eval: lambda is missing"),
+])  # fmt: skip
 def test_a_wrong_option_is_refused_before_anything_is_computed(change, message):
     with pytest.raises(ConfigurationError) as caught:
         check(configuration.load_tree(PTB, [change]))
@@ -55,3 +54,56 @@ def test_finetuning_inherits_the_options_of_the_run():
     assert options["lr"] == 25 and options["asgd_at_epoch"] == 0
     assert options["arch"] == settings.train["arch"]
     assert settings.train["lr"] == 20
+
+
+# -- language models: what a repeated training run needs -------------------------------------------
+
+# recipe → what its architectures end with
+PRESETS = {"ptb": "ptb", "wikitext2": "wt2", "one_billion_word": "1b", "text8": "text8"}
+CONFS = [
+    path
+    for recipe in PRESETS
+    for path in sorted((RECIPES / recipe / "conf").rglob("*.yaml"))
+    if not path.stem.startswith("base")  # those are only inherited from
+]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(RECIPES)).replace("/conf/", "/").removesuffix(".yaml")
+
+
+@pytest.mark.parametrize("path", CONFS, ids=name_of)
+def test_a_configuration_is_complete(path):
+    found = configuration.validate(configuration.load_tree(path, []))
+    train = found.train
+    assert train["arch"].endswith("_" + PRESETS[path.relative_to(RECIPES).parts[0]])
+    assert {"task", "criterion", "optimizer", "lr", "batch_size", "max_epoch", "seed"} <= set(train)
+    assert ("head_plif_lr" in train) == ("plif" in train["arch"] and "frozen" not in path.stem)
+    if path.parent.name == "parthiban2021":
+        assert train.get("asgd_at_epoch") == (200 if path.stem.endswith("_et") else None)
+
+
+@pytest.mark.parametrize("recipe", ["ptb", "wikitext2", "one_billion_word"])
+def test_full_size_mixtape_has_the_rates_of_the_small_one(recipe):
+    """On Penn Treebank the printed rate was seen to train at the papers' width."""
+    small = configuration.load_tree(
+        RECIPES / "ptb" / "conf" / "small" / "mixtape_regularised.yaml", []
+    )
+    full = configuration.load_tree(RECIPES / recipe / "conf" / "yang2019" / "mixtape.yaml", [])
+    shared = ["head_gate_weight_norm", "head_gate_noise"]
+    shared += ["lr", "warmup_updates"] if recipe != "ptb" else []
+    if recipe != "one_billion_word":  # which has no dropout
+        shared.append("head_gate_dropout")
+    want, got = (configuration.validate(tree).train for tree in (small, full))
+    assert {name: got[name] for name in shared} == {name: want[name] for name in shared}
+
+
+def test_every_base_is_used():
+    used = {
+        (path.parent / line.removeprefix("base: ")).resolve()
+        for path in RECIPES.glob("*/conf/**/*.yaml")
+        for line in path.read_text().splitlines()
+        if line.startswith("base: ")
+    }
+    bases = set(RECIPES.glob("*/conf/**/*.yaml"))
+    assert {path for path in bases if path.stem.startswith("base")} <= used

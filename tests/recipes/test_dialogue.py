@@ -16,13 +16,7 @@ from recipes.switchboard.dialogue import (
     words_of,
     write_parallel,
 )
-from tests.dialogue_corpus import (
-    SIZES,
-    corpus,
-    references,
-    write_json_lines,
-    write_references,
-)
+from tests.dialogue_corpus import SIZES, corpus, references, write_json_lines, write_references
 
 DIALOGUE = {
     "utts": [("A", "Hello!", []), ("A", "who is it", []), ("B", "it's me", []), ("A", "oh", [])]
@@ -118,19 +112,15 @@ def test_a_split_without_responses_is_refused(tmp_path):
         write_parallel(tmp_path, tmp_path, context=3)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"context": "A: x"}, r"\[1\]: must have a list 'context'"),
-        ({"speaker": "C"}, r"\[1\]: must have a list 'context', 'speaker' A or B"),
-        ({"responses": ["", "<s> </s>"]}, r"\[1\]: no response has words"),
-        ({"responses": []}, r"\[1\]: no response has words"),
-        ({"responses": [3]}, r"\[1\]: responses: 3 must be text"),
-        ({"context": ["hello"]}, r"\[1\]: context: 'hello' must be text with its speaker"),
-        ({"context": [7]}, r"\[1\]: context: 7 must be text with its speaker"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"context": "A: x"}, r"\[1\]: must have a list 'context'"),
+    ({"speaker": "C"}, r"\[1\]: must have a list 'context', 'speaker' A or B"),
+    ({"responses": ["", "<s> </s>"]}, r"\[1\]: no response has words"),
+    ({"responses": []}, r"\[1\]: no response has words"),
+    ({"responses": [3]}, r"\[1\]: responses: 3 must be text"),
+    ({"context": ["hello"]}, r"\[1\]: context: 'hello' must be text with its speaker"),
+    ({"context": [7]}, r"\[1\]: context: 7 must be text with its speaker"),
+], ids=str)  # fmt: skip
 def test_malformed_references_are_named(change, message, tmp_path):
     first, second, *_ = references()
     path = write_references(tmp_path, [first, second | change])
@@ -156,17 +146,14 @@ def test_a_corpus_may_lie_in_json_data(tmp_path):
     assert first["valid"][1][2] == Utterance(speaker, words_of(text))
 
 
-@pytest.mark.parametrize(
-    ("utterances", "message"),
-    [
-        ([], r"test\.jsonl:4: a dialogue without utterances"),
-        ([("A", "", [])], r"test\.jsonl:4: a dialogue without utterances"),
-        (None, r"test\.jsonl:4: a dialogue must be a dictionary with a list 'utts'"),
-        ([("A", "x", []), ("C", "y", [])], r"test\.jsonl:4: utts\[1\]: an utterance must be"),
-        ([("A", 5, [])], r"test\.jsonl:4: utts\[0\]: an utterance must be"),
-        (["AB"], r"test\.jsonl:4: utts\[0\]: an utterance must be"),
-    ],
-)
+@pytest.mark.parametrize(("utterances", "message"), [
+    ([], r"test\.jsonl:4: a dialogue without utterances"),
+    ([("A", "", [])], r"test\.jsonl:4: a dialogue without utterances"),
+    (None, r"test\.jsonl:4: a dialogue must be a dictionary with a list 'utts'"),
+    ([("A", "x", []), ("C", "y", [])], r"test\.jsonl:4: utts\[1\]: an utterance must be"),
+    ([("A", 5, [])], r"test\.jsonl:4: utts\[0\]: an utterance must be"),
+    (["AB"], r"test\.jsonl:4: utts\[0\]: an utterance must be"),
+])  # fmt: skip
 def test_malformed_dialogues_are_named(utterances, message, tmp_path):
     dialogues = corpus()
     dialogues["test"][3]["utts"] = utterances

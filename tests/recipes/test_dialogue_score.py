@@ -89,19 +89,16 @@ def test_the_perplexity_is_two_to_the_power_of_the_mean_loss(perplexity):
     assert (found.value, found.certificate) == (4.0, "ppl|unit:word|mass:1-2e-7")
 
 
-@pytest.mark.parametrize(
-    ("scored", "message"),
-    [
-        (LINES_SCORED[:2], "scored: scores 1 responses, .*responses has 2"),
-        ([*LINES_SCORED, "P-2\t-1.0"], "scored: scores 3 responses, .*responses has 2"),
-        (
-            [*LINES_SCORED[:3], "P-0\t-4.5 -0.5"],
-            "2 scores for the 2 words and the end of .*responses:1",
-        ),
-        (["P-1\t-1.0 nan", LINES_SCORED[3]], "a score is not finite"),
-        (["P-1\t-1.0 -inf", LINES_SCORED[3]], "a score is not finite"),
-    ],
-)
+@pytest.mark.parametrize(("scored", "message"), [
+    (LINES_SCORED[:2], "scored: scores 1 responses, .*responses has 2"),
+    ([*LINES_SCORED, "P-2\t-1.0"], "scored: scores 3 responses, .*responses has 2"),
+    (
+        [*LINES_SCORED[:3], "P-0\t-4.5 -0.5"],
+        "2 scores for the 2 words and the end of .*responses:1",
+    ),
+    (["P-1\t-1.0 nan", LINES_SCORED[3]], "a score is not finite"),
+    (["P-1\t-1.0 -inf", LINES_SCORED[3]], "a score is not finite"),
+])  # fmt: skip
 def test_lost_and_broken_scores_are_errors(scored, message, perplexity):
     with pytest.raises(ScoreError, match=message):
         perplexity(scored)

@@ -75,8 +75,7 @@ def extracted(tmp_path):
     lone = {"en": {"a": "No partner file"}}
     copy = {"en": {"z": "Turn on the light"}, "de": {"z": "Licht einschalten"}}
     wheel = write_wheel(
-        tmp_path / "w.whl",
-        {"many": many(300), "special": special, "lone": lone, "copy": copy},
+        tmp_path / "w.whl", {"many": many(300), "special": special, "lone": lone, "copy": copy}
     )
     result = extract(wheel, tmp_path / "out")
     assert result.returncode == 0, result.stderr

@@ -1,6 +1,7 @@
 """recipes/lib/recipe.sh with a toy recipe: options, stages, changes, failures and kills."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,6 @@ def test_waiting_threads_leave_the_core_to_others(toy, environment, turns):
 
 def test_stages_run_once(toy):
     first = toy()
-    assert first.returncode == 0, first.stderr
     assert done_stages(first) == [0, 1, 2]
     assert (toy.run / "third" / "file").read_text() == "first 1\n"
     again = toy()
@@ -46,80 +46,62 @@ def edit(folder, changes: dict[str, str | None]) -> None:
         (folder / name).unlink() if text is None else (folder / name).write_text(text)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words", "stages"),
-    [
-        ({"../../notes.log": "new"}, [], [2]),
-        ({"second/file": "other\n"}, [], [2]),
-        ({"first/file": None, "first/.done": None}, [], [0]),
-        ({"second/file": None, "second/.done": None}, [], [1]),
-        ({}, ["--stop-stage", "0", "--value", "3"], [0]),
-        ({"second/.done": None}, ["--stage=1", "--stop-stage=1"], [1]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("changes", "words", "stages"), [
+    ({"../../notes.log": "new"}, [], [2]),
+    ({"second/file": "other\n"}, [], [2]),
+    ({"first/file": None, "first/.done": None}, [], [0]),
+    ({"second/file": None, "second/.done": None}, [], [1]),
+    ({}, ["--stop-stage", "0", "--value", "3"], [0]),
+    ({"second/.done": None}, ["--stage=1", "--stop-stage=1"], [1]),
+], ids=str)  # fmt: skip
 def test_what_has_changed_is_repeated(toy, changes, words, stages):
     toy()
     edit(toy.run, changes)
-    result = toy(*words)
-    assert (result.returncode, done_stages(result)) == (0, stages)
+    assert done_stages(toy(*words)) == stages
 
 
 OTHER = "was run with other options or inputs than this command's"
 
 
-@pytest.mark.parametrize(
-    ("changes", "words", "message"),
-    [
-        ({"second/file": None}, [], "needs {}/second/file, which was removed: remove {}/second/"),
-        ({"first/file": "other\n"}, ["--stage", "2"], f"stage 1 (second) {OTHER[:-10]}"),
-        ({}, ["--stage", "2", "--value", "7"], f"stage 0 (first) {OTHER}"),
-        ({}, ["--stage", "2", "--value", "7"], "give those of {}/first, or run it again with --st"),
-        ({}, ["--name", "new", "--stage", "1"], "new/first: start with an earlier --stage"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("changes", "words", "message"), [
+    ({"second/file": None}, [], "needs {}/second/file, which was removed: remove {}/second/"),
+    ({"first/file": "other\n"}, ["--stage", "2"], f"stage 1 (second) {OTHER[:-10]}"),
+    ({}, ["--stage", "2", "--value", "7"], f"stage 0 (first) {OTHER}"),
+    ({}, ["--stage", "2", "--value", "7"], "give those of {}/first, or run it again with --st"),
+    ({}, ["--name", "new", "--stage", "1"], "new/first: start with an earlier --stage"),
+], ids=str)  # fmt: skip
 def test_work_of_other_inputs_is_refused(toy, changes, words, message):
     toy()
     edit(toy.run, changes)
-    result = toy(*words)
-    assert result.returncode == 2 and done_stages(result) == []
-    assert message.replace("{}", str(toy.run)) in result.stderr
+    said = toy.refused(message.replace("{}", str(toy.run)), *words)
+    assert "done in" not in said
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--stop-stge 1", "unknown option --stop-stge; did you mean '--stop-stage'?"),
-        ("--zzz=1", "unknown option --zzz; see --help"),
-        ("--recipe-dir x", "unknown option --recipe-dir"),
-        ("--value", "option --value needs a value"),
-        ("--value --name x", "option --value needs a value"),
-        ("value=3", "unexpected word 'value'"),
-        ("--stage abc", "--stage 'abc': a stage is a number from 0 to 2"),
-        ("--stage toy", "--stage 'toy': a stage is"),
-        ("--stage=-1", "--stage '-1': a stage is"),
-        ("--stage=3", "--stage '3': a stage is"),
-        ("--stop-stage=3", "--stop-stage '3': a stage is a number from 0 to 2"),
-        ("--stop-stage=", "--stop-stage '': a stage is"),
-        ("--stage=2 --stop-stage=1", "--stage 2 is after --stop-stage 1"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ("--stop-stge 1", "unknown option --stop-stge; did you mean '--stop-stage'?"),
+    ("--zzz=1", "unknown option --zzz; see --help"),
+    ("--recipe-dir x", "unknown option --recipe-dir"),
+    ("--value", "option --value needs a value"),
+    ("--value --name x", "option --value needs a value"),
+    ("value=3", "unexpected word 'value'"),
+    ("--stage abc", "--stage 'abc': a stage is a number from 0 to 2"),
+    ("--stage toy", "--stage 'toy': a stage is"),
+    ("--stage=-1", "--stage '-1': a stage is"),
+    ("--stage=3", "--stage '3': a stage is"),
+    ("--stop-stage=3", "--stop-stage '3': a stage is a number from 0 to 2"),
+    ("--stop-stage=", "--stop-stage '': a stage is"),
+    ("--stage=2 --stop-stage=1", "--stage 2 is after --stop-stage 1"),
+])  # fmt: skip
 def test_wrong_options_end_with_exit_code_2(toy, arguments, message):
-    result = toy(*arguments.split())
-    assert result.returncode == 2
-    assert message in result.stderr
+    toy.refused(message, *arguments.split())
     assert not toy.run.exists()
 
 
-@pytest.mark.parametrize(
-    ("environment", "words", "value", "several"),
-    [
-        ({"HIGHRANK_VALUE": "3", "HIGHRANK_NAME": "there", "HIGHRANK_SET": "a b"},
-         ["--name", "here", "--set", "c d"], "3", "a b c d"),
-        ({"value": "7", "name": "elsewhere"}, [], "1", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("environment", "words", "value", "several"), [
+    ({"HIGHRANK_VALUE": "3", "HIGHRANK_NAME": "there", "HIGHRANK_SET": "a b"},
+     ["--name", "here", "--set", "c d"], "3", "a b c d"),
+    ({"value": "7", "name": "elsewhere"}, [], "1", ""),
+])  # fmt: skip
 def test_options_come_from_flags_and_from_variables_of_ours(
     toy, environment, words, value, several
 ):
@@ -138,62 +120,49 @@ def test_an_old_bash_and_missing_programs_are_refused_with_the_requirements(toy,
     (tmp_path / "bin").mkdir()
     for name in ("bash", "dirname", "date", "sort"):
         (tmp_path / "bin" / name).symlink_to(shutil.which(name))
-    result = toy(PATH=str(tmp_path / "bin"))
-    assert result.returncode == 2 and NEEDS in result.stderr
-    assert "flock is missing" in result.stderr
+    assert "flock is missing" in toy.refused(NEEDS, PATH=str(tmp_path / "bin"))
 
 
 def test_incomplete_work_is_not_taken_as_complete(toy):
     kill(hold(toy))
-    result = toy("--stage", "2")
-    assert result.returncode == 2
-    assert "stage 1 (second) is incomplete; run --stage 1 to resume it" in result.stderr
+    toy.refused("stage 1 (second) is incomplete; run --stage 1 to resume it", "--stage", "2")
     assert not (toy.run / "third").exists()
 
 
 def test_a_later_stage_refuses_the_output_of_an_input_that_has_changed_since(toy):
-    script = toy.run.parents[1] / "run.sh"
-    corpus = script.parent / "corpus.txt"
+    corpus = toy.script.parent / "corpus.txt"
     corpus.write_text("one\n")
-    script.write_text(TOY.replace('first "$value"', 'first "$value" "$OLDPWD/corpus.txt"'))
+    toy.script.write_text(TOY.replace('first "$value"', 'first "$value" "$OLDPWD/corpus.txt"'))
     toy()
     assert done_stages(toy("--stage", "2")) == []
     corpus.write_text("two\n")
-    result = toy("--stage", "2")
-    assert result.returncode == 2
-    assert f"(its inputs: {corpus}), or run it again with --stage 0" in result.stderr
+    toy.refused(f"(its inputs: {corpus}), or run it again with --stage 0", "--stage", "2")
     corpus.unlink()  # it cannot be compared, and nothing needs it
-    assert toy("--stage", "2").returncode == 0
+    toy("--stage", "2")
 
 
 def test_damaged_binarised_data_is_refused_before_the_work_is_moved_away(toy):
     sums = '(cd "$out" && sha256sum file >sha256sums)'
-    script = toy.run.parents[1] / "run.sh"
-    script.write_text(TOY.replace("; echo end;", f"; {sums};"))
+    toy.script.write_text(TOY.replace("; echo end;", f"; {sums};"))
     assert done_stages(toy()) == [0, 1, 2]
     with (toy.run / "first" / "file").open("a") as file:
         file.write("damage")
-    result = toy()
-    assert result.returncode == 2
     first = toy.run / "first"
-    assert f"{first} was changed or damaged since it was written (file: FAILED)" in result.stderr
+    toy.refused(f"{first} was changed or damaged since it was written (file: FAILED)")
     assert list(toy.run.glob("second.before-*")) == []
     (first / ".done").unlink()
     assert done_stages(toy()) == [0]
 
 
-def test_an_unknown_size_ends_the_stage(toy, tmp_path):
-    script = tmp_path / "run.sh"
-    script.write_text(TOY.replace('{ echo "first', '{ need_space "$(false)"; echo "first'))
-    result = toy()
-    assert result.returncode == 1
+def test_an_unknown_size_ends_the_stage(toy):
+    toy.script.write_text(TOY.replace('{ echo "first', '{ need_space "$(false)"; echo "first'))
+    result = toy(code=1)
     assert "stage 0 (first) failed with exit code 1" in result.stderr
     assert "are needed on the disk" not in result.stderr
 
 
 def test_a_failed_stage_is_named_with_its_log_and_leaves_no_output(toy):
-    result = toy("--value", "bad")
-    assert result.returncode == 1
+    result = toy("--value", "bad", code=1)
     log = toy.run / "log" / "0-first.log"
     assert f"stage 0 (first) failed with exit code 1; its output is in {log}" in result.stderr
     assert log.read_text() == "first bad\n"  # nothing ran after it
@@ -201,11 +170,10 @@ def test_a_failed_stage_is_named_with_its_log_and_leaves_no_output(toy):
 
 
 def test_help_lists_every_option_with_its_default(toy):
-    result = toy("--help")
-    assert result.returncode == 0
-    assert result.stdout.startswith("A toy.\n\n")
-    assert "  --stop-stage        last stage [2]\n" in result.stdout
-    assert "  --set               several\n" in result.stdout
+    said = toy("--help").stdout
+    assert said.startswith("A toy.\n\n")
+    assert "  --stop-stage        last stage [2]\n" in said
+    assert "  --set               several\n" in said
 
 
 def test_help_needs_no_environment(tmp_path):
@@ -226,7 +194,7 @@ def hold(toy) -> subprocess.Popen[bytes]:
     """Start a recipe that waits in stage 1, in a process group of its own."""
     process = subprocess.Popen(
         ["bash", "run.sh"],
-        cwd=toy.run.parents[1],
+        cwd=toy.script.parent,
         env=os.environ | {"hold": "1"},
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -245,12 +213,11 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(toy):
     process = hold(toy)
-    result = toy()
+    said = toy(code=2).stderr
     kill(process)
-    assert result.returncode == 2
-    assert f"another process is working in {toy.run}" in result.stderr
-    assert f"process {process.pid}" in result.stderr
-    assert toy().returncode == 0
+    assert f"another process is working in {toy.run}" in said
+    assert f"process {process.pid}" in said
+    toy()
 
 
 def test_after_a_kill_a_resumable_stage_continues_its_work(toy):
@@ -261,7 +228,54 @@ def test_after_a_kill_a_resumable_stage_continues_its_work(toy):
 
 def test_a_folder_that_cannot_be_made_is_refused_with_the_reason(toy):
     toy.run.parent.touch()
-    result = toy()
-    assert result.returncode == 2
-    assert f"error: {toy.run} cannot be written (mkdir: " in result.stderr
-    assert "Not a directory): choose another folder by --exp-dir or --name" in result.stderr
+    said = toy.refused(f"error: {toy.run} cannot be written (mkdir: ")
+    assert "Not a directory): choose another folder by --exp-dir or --name" in said
+
+
+# -- what a person sees ---------------------------------------------------------------------------
+
+# functions of the library that need nothing else
+FUNCTIONS = "\n".join(
+    re.findall(
+        r"^(?:as_typed|without_chatter)\(\) \{\n.*?^\}|^run\(\) .*?$",
+        LIBRARY.read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+)
+
+
+def test_options_are_shown_as_they_are_typed(toy):
+    said = toy("--value", "it's 7", "--stop-stage=0", "--set", "a=1", "--set", "b=(1, 2)").stderr
+    line = next(line for line in said.splitlines() if "options: " in line)
+    shown = line.partition("options: ")[2]
+    assert shown == "--stop-stage 0 --value 'it'\\''s 7' --set a=1 --set 'b=(1, 2)'"
+    assert "options: " not in toy().stderr
+
+
+def test_commands_are_shown_without_needless_quotes(tmp_path):
+    code = f'log() {{ printf "%s\\n" "$*"; }}; {FUNCTIONS}; run echo en,de "a b" \'\' é'
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True)
+    assert done.stdout == "+ echo en,de 'a b' '' 'é'\nen,de a b  é\n"
+
+
+def test_progress_is_shown_in_words_and_the_other_messages_are_left_out():
+    lines = [
+        "2026-11-24 09:56:12 | INFO | fairseq.logging.progress_bar | :      6 / 23 wps=808.5",
+        "INFO:fairseq.logging.progress_bar::     11 / 23 wps=1224",
+        "2026-11-24 09:56:12 | INFO | fairseq_cli.generate | loading model(s) from a.pt",
+        '2026-11-24 09:56:12 | INFO | train_inner | {"epoch": 1, "update": 0.5, "loss": "3.21", '
+        '"nll_loss": "3.1", "ppl": "8.55", "wps": "913.2", "num_updates": "5", "wall": "60"}',
+        '2026-11-24 09:56:12 | INFO | valid | {"epoch": 1, "valid_loss": "2.9", "valid_wps": "1", '
+        '"valid_num_updates": "6"}',
+        "2026-11-24 09:56:12 | INFO | hooks.time_left | epoch 1 is done; about 0:01:00 left",
+        "2026-11-24 09:56:12 | WARNING | fairseq | 6 / 23 wps=1 is slow",
+    ]
+    done = subprocess.run(
+        ["bash", "-c", f"{FUNCTIONS}; without_chatter"],
+        input="\n".join(lines) + "\n", capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "6 of 23 batches, 808 tokens/s", "11 of 23 batches, 1224 tokens/s",
+        "epoch 1, update 5: loss 3.21, 913 words/s", "epoch 1, update 6: validation loss 2.9",
+        "epoch 1 is done; about 0:01:00 left", lines[-1],
+    ]  # fmt: skip

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from highrank_plugins.cli import translate
+from highrank_plugins.cli import evaluate
 from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.studies.definition import read_study
-from tests.recipes.running import RECIPES, overrides, recipe, run, stages_done
+from tests.recipes.running import RECIPES, overrides, recipe, refused, run, stages_done
 
 CLI = [sys.executable, "-m", "highrank_plugins.cli"]
 LSTM = ("decoder_embed_dim", "decoder_hidden_size", "decoder_last_hidden_size")
@@ -27,8 +27,11 @@ def timetable(tmp_path_factory):
     return folder
 
 
-def highrank(*words: object, text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, *map(str, words)], capture_output=True, text=True, input=text)
+def highrank(*words: object, code: int = 0, text: str = "") -> subprocess.CompletedProcess[str]:
+    command = [*CLI, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, input=text)
+    assert done.returncode == code, done.stderr[-3000:]
+    return done
 
 
 def test_the_embedded_timetable_is_the_same_everywhere(timetable):
@@ -44,36 +47,23 @@ def test_the_embedded_documentation_is_the_same_everywhere(tmp_path):
     assert done.returncode == 0, done.stderr  # it compares a checksum
 
 
-@pytest.mark.parametrize(
-    ("name", "words", "message"),
-    [
-        ("own_translation", [], "--source and --target are required"),
-        (
-            "own_translation",
-            ["--source", "en", "--target", "en"],
-            "are both en: give two languages",
-        ),
-        ("own_translation", ["--source", "en", "--target", "fr"], "no files"),
-        (
-            "own_translation",
-            ["--source", "pt-BR", "--target", "pt_BR"],
-            "are both pt-BR: give two languages",
-        ),
-        ("own_language_model", ["--order", "lines"], "an AWD-LSTM reads a stream"),
-        ("own_language_model", ["--data", ""], "--data is required"),
-        ("own_language_model", ["--overlap", "drp"], "'drp': choose refuse, drop or keep"),
-        ("own_language_model", ["--limit", "0"], "--limit '0': expected a number of lines"),
-        ("own_language_model", ["--measured-updates", "x"], "'x': expected a number, or 0 for"),
-        ("own_language_model", ["--conf", "mos"], "expected TRUNK/LAYER"),
-    ],
-)
+@pytest.mark.parametrize(("name", "words", "message"), [
+    ("own_translation", [], "--source and --target are required"),
+    ("own_translation", ["--source", "en", "--target", "en"], "are both en: give two"),
+    ("own_translation", ["--source", "en", "--target", "fr"], "no files"),
+    ("own_translation", ["--source", "pt-BR", "--target", "pt_BR"], "are both pt-BR: give"),
+    ("own_language_model", ["--order", "lines"], "an AWD-LSTM reads a stream"),
+    ("own_language_model", ["--data", ""], "--data is required"),
+    ("own_language_model", ["--overlap", "drp"], "'drp': choose refuse, drop or keep"),
+    ("own_language_model", ["--limit", "0"], "--limit '0': expected a number of lines"),
+    ("own_language_model", ["--measured-updates", "x"], "'x': expected a number, or 0 for"),
+    ("own_language_model", ["--conf", "mos"], "expected TRUNK/LAYER"),
+])  # fmt: skip
 def test_what_cannot_train_is_refused_before_anything_is_written(
     timetable, tmp_path, name, words, message
 ):
     words = ["--data", timetable / "timetable", "--exp-dir", tmp_path / "exp", *words]
-    result = run(recipe(name, *words))
-    assert result.returncode == 2
-    assert message in result.stderr
+    refused(recipe(name, *words), message)
     assert not (tmp_path / "exp").exists()
 
 
@@ -81,28 +71,24 @@ def test_the_recipe_of_a_new_folder_reads_the_text_there(timetable, tmp_path):
     """Not the embedded documentation, which the recipe of the repository reads without --data."""
     text = timetable / "timetable.en"
     shutil.copy(text, tmp_path / "mine.txt")
-    done = highrank("new", tmp_path / "lm", "--language-model", "--data", tmp_path / "mine.txt")
-    assert done.returncode == 0, done.stderr
+    highrank("new", tmp_path / "lm", "--language-model", "--data", tmp_path / "mine.txt")
     words = ["--units", "pieces", "--set", "data.vocab_size=60", "--exp-dir", tmp_path / "exp"]
     words += ["--stop-stage", "1", "--measured-updates", "0"]
-    result = run(["bash", str(tmp_path / "lm" / "run.sh"), *map(str, words)])
-    assert result.returncode == 0, result.stderr
+    command = ["bash", str(tmp_path / "lm" / "run.sh"), *map(str, words)]
+    result = run(command)
     made = tmp_path / "exp" / "lm" / "text" / "awd_lstm" / "softmax"
     lines = [(made / "text" / f"{part}.txt").read_text() for part in ("train", "valid", "test")]
     assert "".join(lines) == text.read_text()
     assert "--vocab-size 60" in result.stderr
-    again = run(["bash", str(tmp_path / "lm" / "run.sh"), *map(str, words)])
-    assert stages_done(again) == []
+    assert stages_done(run(command)) == []
     with (tmp_path / "lm" / "sizes_awd_lstm.yaml").open("a") as table:
         table.write("# changed: it says which words are rare, too\n")
-    again = run(["bash", str(tmp_path / "lm" / "run.sh"), *map(str, words)])
-    assert 0 in stages_done(again)
+    assert 0 in stages_done(run(command))
 
 
 def test_a_new_folder_names_a_lone_text_as_its_recipe_reads_it(timetable, tmp_path):
     text = timetable / "timetable.en"
-    done = highrank("new", tmp_path / "lm", "--language-model", "--data", text)
-    assert done.returncode == 0, done.stderr
+    highrank("new", tmp_path / "lm", "--language-model", "--data", text)
     assert (tmp_path / "lm" / "text" / "train.txt").read_text() == text.read_text()
 
 
@@ -111,31 +97,24 @@ def test_a_new_folder_has_a_study_that_can_be_read(timetable, tmp_path, kind):
     words = ["--translation", "--source", "en", "--target", "de"]
     words += ["--data", timetable / "timetable"]
     words = words if kind == "translation" else ["--language-model"]
-    result = highrank("new", tmp_path / "mine", *words)
-    assert result.returncode == 0, result.stderr
+    highrank("new", tmp_path / "mine", *words)
     study = read_study(tmp_path / "mine" / "study.yaml")
     assert len(study.members) == 12 and study.recipe == tmp_path / "mine"
     assert study.options["data"] == str(tmp_path / "mine" / "text")
     help_text = run(["bash", str(tmp_path / "mine" / "run.sh"), "--help"])
-    assert help_text.returncode == 0
     assert ("[en]" in help_text.stdout) == (kind == "translation")
-    wrong = highrank("new", tmp_path / "other", "--translation", "--source", "c;s", "--target=en")
-    assert wrong.returncode == 2 and "language 'c;s': expected a code" in wrong.stderr
-    again = highrank("new", tmp_path / "mine", *words)
-    assert again.returncode == 2 and "exists: name a new folder" in again.stderr
+    again = highrank("new", tmp_path / "mine", *words, code=2)
+    assert "exists: name a new folder" in again.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--translation"], "--translation needs --source and --target"),
-        ([], "give one of --translation and --language-model"),
-        (["--translation", "--source", "en", "--target", "en"], "give two languages"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["--translation"], "--translation needs --source and --target"),
+    ([], "give one of --translation and --language-model"),
+    (["--translation", "--source", "en", "--target", "en"], "give two languages"),
+    (["--translation", "--source", "c;s", "--target=en"], "language 'c;s': expected a code"),
+])  # fmt: skip
 def test_a_new_folder_of_no_text_is_refused(tmp_path, words, message):
-    result = highrank("new", tmp_path / "mine", *words)
-    assert result.returncode == 2 and message in result.stderr
+    assert message in highrank("new", tmp_path / "mine", *words, code=2).stderr
     assert not (tmp_path / "mine").exists()
 
 
@@ -145,33 +124,33 @@ def test_a_new_folder_of_no_text_is_refused(tmp_path, words, message):
 )
 def test_a_study_refuses_its_text_before_a_member_starts(timetable, tmp_path, way, lines, said):
     words = ["--translation", "--source", "en", "--target", "de"]
-    assert highrank("new", tmp_path / "mine", *words).returncode == 0
+    highrank("new", tmp_path / "mine", *words)
     for language in ("en", "de") if lines else ():
         text = (timetable / f"timetable.{language}").read_text().split("\n")[:lines]
         (tmp_path / "mine" / "text" / f"short.{language}").write_text("\n".join(text))
-    result = highrank("study", tmp_path / "mine" / "study.yaml", "--exp-dir", tmp_path / "e", way)
-    assert (result.returncode, result.stdout) == (2, "") and said in result.stderr
+    words = ["study", tmp_path / "mine" / "study.yaml", "--exp-dir", tmp_path / "e", way]
+    result = highrank(*words, code=2)
+    assert result.stdout == "" and said in result.stderr
     assert result.stderr.count("\n") == 1 and not (tmp_path / "e").exists()
 
 
 def test_translate_names_what_is_no_model(tmp_path):
-    result = highrank("translate", tmp_path)
-    assert result.returncode == 2
-    assert "neither a checkpoint, nor a folder with one or with a model" in result.stderr
-    result = highrank("translate", tmp_path / "nowhere")
-    assert result.returncode == 2 and "nowhere: no such file or folder" in result.stderr
+    said = "neither a checkpoint, nor a folder with one or with a model"
+    assert said in highrank("translate", tmp_path, code=2).stderr
+    said = "nowhere: no such file or folder"
+    assert said in highrank("translate", tmp_path / "nowhere", code=2).stderr
 
 
 def test_lines_to_translate_keep_their_places_and_bad_ones_are_named(monkeypatch, capsys):
-    monkeypatch.setattr(translate, "_model", lambda *_: [])
-    monkeypatch.setattr(translate, "_run", lambda _, lines: iter([line.upper() for line in lines]))
+    monkeypatch.setattr(evaluate, "_model", lambda *_: [])
+    monkeypatch.setattr(evaluate, "_run", lambda _, lines: iter([line.upper() for line in lines]))
     for text, printed in ((b"\n", "\n"), (b"\na  b\r\n\nc", "\nA B\n\nC\n"), (b"", "")):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
-        translate.translate(Path("model"), None, None, 5, None)
+        evaluate.translate(Path("model"), None, None, 5, None)
         assert capsys.readouterr().out == printed
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n\xff\n")))
     with pytest.raises(TextError, match="standard input:2:1: byte 0xff is not UTF-8"):
-        translate.translate(Path("model"), None, None, 5, None)
+        evaluate.translate(Path("model"), None, None, 5, None)
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +162,6 @@ def translated(timetable):
         s for s in overrides(max_update=4, max_epoch=1, average__last=1) if "vocab_size" not in s
     ]
     result = run(recipe("own_translation", *words, settings=settings))
-    assert result.returncode == 0, result.stderr[-3000:]
     return result, timetable / "exp" / "own_translation" / "timetable-en-de" / "mixtape"
 
 
@@ -205,37 +183,31 @@ def test_new_lines_are_translated_by_every_form_of_a_model(translated, tmp_path)
     _, folder = translated
     text = "the bus leaves\n\nthe train arrives\n"
     first = highrank("translate", folder, text=text)
-    assert first.returncode == 0, first.stderr
     assert first.stdout.count("\n") == 3 and first.stdout.split("\n")[1] == ""
     assert "▁" not in first.stdout
     checkpoint = folder / "average" / "checkpoint.pt"
     pieces = folder / "pieces" / "pieces.model"
     shutil.rmtree(tmp_path / "model", ignore_errors=True)
-    done = highrank("model", "export", checkpoint, "--pieces", pieces, "--data",
-                    folder / "data-bin", "--output", tmp_path / "model")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    words = ["--pieces", pieces, "--data", folder / "data-bin", "--output", tmp_path / "model"]
+    highrank("model", "export", checkpoint, *words)
     for model in (checkpoint, tmp_path / "model"):
         assert highrank("translate", model, text=text).stdout == first.stdout
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("conf", "words"),
-    [
-        ("awd_lstm/mos", []),
-        ("transformer/mos", ["--units", "pieces"]),
-        ("transformer/softmax", ["--order", "lines"]),
-    ],
-)
+@pytest.mark.parametrize(("conf", "words"), [
+    ("awd_lstm/mos", []),
+    ("transformer/mos", ["--units", "pieces"]),
+    ("transformer/softmax", ["--order", "lines"]),
+])  # fmt: skip
 def test_language_models_are_scored_with_the_unigram_beside_them(timetable, tmp_path, conf, words):
     is_lstm = conf.startswith("awd")
     settings = [f"{name}=8" for name in (LSTM if is_lstm else TRANSFORMER)]
     settings += ["max_epoch=1", "asgd_at_epoch=1" if is_lstm else "decoder_layers=1"]
     data = ["--data", timetable / "timetable.en", "--exp-dir", tmp_path, "--name", "a"]
     more = ["--conf", conf, "--measured-updates", 2, *words]
-    result = run(recipe("own_language_model", *data, *more, settings=settings))
-    assert result.returncode == 0, result.stderr[-3000:]
+    run(recipe("own_language_model", *data, *more, settings=settings))
     record = json.loads((tmp_path / "own_language_model" / "a" / "results.json").read_text())
     assert {"test_perplexity", "test_unigram_perplexity"} <= record["metrics"].keys()
     assert record["ledger"]["evaluate"]["test"]["left out"] == {}
@@ -245,11 +217,10 @@ def test_language_models_are_scored_with_the_unigram_beside_them(timetable, tmp_
 @pytest.mark.timeout(5400)
 def test_a_table_of_two_layers_and_two_seeds_takes_less_than_an_hour(timetable, tmp_path):
     words = ["--translation", "--source", "en", "--target", "de", "--data", timetable / "timetable"]
-    assert highrank("new", tmp_path / "mine", *words).returncode == 0
+    highrank("new", tmp_path / "mine", *words)
     file = tmp_path / "mine" / "study.yaml"
     study = yaml.safe_load(file.read_text())
     study |= {"seeds": [1, 2], "members": {k: study["members"][k] for k in ("softmax", "mixtape")}}
     file.write_text(yaml.safe_dump(study))
     result = highrank("study", file, "--exp-dir", tmp_path / "exp")
-    assert result.returncode == 0, result.stderr[-3000:]
     assert "What can be claimed" in result.stdout

@@ -9,17 +9,9 @@ from tests.dialogue_corpus import corpus, write_json_lines, write_references
 from tests.recipes.running import RECIPES, accept, recipe, run, stages_done
 
 NAME = "switchboard"
-SMALL = [
-    "corpus.vocab_size=64",
-    "encoder_embed_dim=16",
-    "encoder_hidden_size=16",
-    "decoder_embed_dim=16",
-    "decoder_hidden_size=16",
-    "decoder_out_embed_dim=16",
-    "head_components=2",
-    "max_epoch=2",
-    "generate.max_len_b=5",
-]
+SMALL = """corpus.vocab_size=64 encoder_embed_dim=16 encoder_hidden_size=16 decoder_embed_dim=16
+    decoder_hidden_size=16 decoder_out_embed_dim=16 head_components=2 max_epoch=2
+    generate.max_len_b=5""".split()
 
 
 @pytest.fixture
@@ -28,9 +20,9 @@ def start(tmp_path):
     run_dir = tmp_path / "exp" / NAME / "mos"
     accept(NAME, "mos", run_dir, SMALL)
 
-    def start(*arguments: object):
+    def start(*arguments: object, code: int = 0):
         words = ["--exp-dir", tmp_path / "exp", "--stop-stage", 1]
-        return run(recipe(NAME, *words, *arguments, settings=SMALL))
+        return run(recipe(NAME, *words, *arguments, settings=SMALL), code)
 
     start.data, start.text = tmp_path / "data", run_dir / "text"
     return start
@@ -59,7 +51,6 @@ class TestWholeRun:
     """Run the recipe from the corpus to the scores."""
 
     def test_the_recipe_scores_responses(self, whole):
-        assert whole.first.returncode == 0, whole.first.stderr[-3000:]
         assert stages_done(whole.first) == [0, 1, 2, 3, 4, 5, 6]
         record = json.loads((whole.run_dir / "results.json").read_text())
         names = [f"bleu{n}_{kind}" for n in (1, 2, 3, 4) for kind in ("precision", "recall")]
@@ -71,9 +62,7 @@ class TestWholeRun:
         perplexity = record["metrics"]["test_perplexity"]
         assert 1 < perplexity < 64
         assert whole.first.stdout.splitlines()[-1].startswith(f"test perplexity {perplexity} ")
-
-    def test_every_word_and_every_context_counts(self, whole):
-        record = json.loads((whole.run_dir / "results.json").read_text())
+        # every word and every context counts
         responses = (whole.run_dir / "text" / "test.response").read_text().splitlines()
         tokens = sum(len(line.split()) + 1 for line in responses)
         assert record["signature"] == f"tokens:{tokens}"
@@ -89,21 +78,17 @@ class TestWholeRun:
         assert ledger["generate"]["test1.response"]["out"]["sentences"] == contexts
         assert ledger["evaluate"]["test.response"]["out"] == counted
 
-    def test_a_second_run_does_nothing_and_prints_the_same(self, whole):
+    def test_only_changed_hypotheses_are_scored_again(self, whole):
         again = whole()
         assert stages_done(again) == []
         assert again.stdout == whole.first.stdout
-
-    def test_changed_hypotheses_are_scored_again(self, whole):
         changed = whole("generate.nbest=2")
-        assert changed.returncode == 0, changed.stderr[-3000:]
         assert stages_done(changed) == [5, 6]
 
 
 def test_a_corpus_with_and_without_references_is_accepted(start):
     write_json_lines(start.data)
     result = start("--data", start.data)
-    assert result.returncode == 0, result.stderr
     assert stages_done(result) == [0, 1]
     assert (start.text / "test1.references").read_text() == (
         (start.text / "test.response").read_text()
@@ -113,22 +98,15 @@ def test_a_corpus_with_and_without_references_is_accepted(start):
     assert "\t" in (start.text / "test1.references").read_text()
 
 
-def test_a_corpus_is_required(start):
-    result = start()
-    assert result.returncode == 2
-    assert "--data DIR is required" in result.stderr
+def test_a_corpus_is_required_and_a_bad_one_is_named(start):
+    assert "--data DIR is required" in start(code=2).stderr
     start.data.mkdir()
-    result = start("--data", start.data)
-    assert result.returncode == 2
-    assert f"highrank: {start.data} has no corpus: put train.jsonl, valid.jsonl" in result.stderr
-    assert "configuration mos" not in result.stderr  # before its slow check
-
-
-def test_the_error_about_a_bad_corpus_names_the_given_file(start):
+    said = start("--data", start.data, code=2).stderr
+    assert f"highrank: {start.data} has no corpus: put train.jsonl, valid.jsonl" in said
+    assert "configuration mos" not in said  # before its slow check
     write_json_lines(start.data, corpus() | {"valid": [{"utts": []}]})
-    result = start("--data", start.data)
-    assert result.returncode == 2
-    assert f"{start.data / 'valid.jsonl'}:1: a dialogue without utterances" in result.stderr
+    said = start("--data", start.data, code=2).stderr
+    assert f"{start.data / 'valid.jsonl'}:1: a dialogue without utterances" in said
     assert not start.text.exists()
 
 

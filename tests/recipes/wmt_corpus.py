@@ -3,7 +3,7 @@
 import gzip
 from pathlib import Path
 
-from tests.data.test_archives import write_tar, write_tar_plain
+from tests.data.test_archives import write
 from tests.recipes.running import TEXT
 
 # pairs that are not to be kept, with what the report calls them
@@ -48,7 +48,6 @@ def publish(folder: Path) -> Path:
         name = f"test/news-{kind[:3]}.{language}.sgm"
         files["test.tgz"][name] = sgm(lines("test", language), kind)
     for name, content in files.items():
-        write = write_tar_plain if name.endswith(".tar") else write_tar
         write(folder / name, content)
     return write_corpus(folder, list(files))
 

@@ -3,16 +3,19 @@
 import json
 import math
 import re
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from highrank_plugins.common.files import checksum
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.reports.model_card import model_card
 from highrank_plugins.reports.model_folder import export_model, import_model
 from tests.fairseq_cli import run
 from tests.stream_corpus import train_streams
@@ -33,7 +36,9 @@ def folder(checkpoint):
     return folder
 
 
-def test_the_checkpoint_comes_back_with_equal_tensors_tied_as_before(checkpoint, folder, tmp_path):
+def test_the_checkpoint_comes_back_and_translates_as_before(
+    joined_data, checkpoint, folder, tmp_path
+):
     import_model(folder, tmp_path / "back.pt")
     before, after = parameters(checkpoint), parameters(tmp_path / "back.pt")
     assert same(before, after)
@@ -44,16 +49,11 @@ def test_the_checkpoint_comes_back_with_equal_tensors_tied_as_before(checkpoint,
     assert len({after[name].data_ptr() for name in tied}) == 1
     others = {after[name].data_ptr() for name in after if name not in tied}
     assert len(others) == len({before[name].data_ptr() for name in before if name not in tied})
-
-
-def test_an_imported_model_translates_in_the_same_way(joined_data, checkpoint, folder, tmp_path):
-    import_model(folder, tmp_path / "back.pt")
-    outputs = [
+    one, other = (
         run("generate", joined_data, "--path", path, "--max-len-b", 10).lines("H-")
         for path in (checkpoint, tmp_path / "back.pt")
-    ]
-    assert len(outputs[0]) == 20
-    assert outputs[0] == outputs[1]
+    )
+    assert len(one) == 20 and one == other
 
 
 def test_the_folder_is_complete_and_readable_and_reveals_no_paths(folder):
@@ -96,6 +96,9 @@ def test_the_card_of_a_language_model_has_a_command_that_scores(
     command, *words = (places.get(word, word) for word in line.split())
     done = run(command.removeprefix("fairseq-"), *words, "--num-workers", 0)
     assert "Perplexity" in done.output
+    words = swapped(data, tmp_path, "dict.txt", source="dict.txt")
+    with pytest.raises(ValueError, match=r"dict\.txt is not the source dictionary"):
+        export_model(last(tmp_path), tmp_path / "out", words, "MIT")
 
 
 def test_languages_that_fairseq_inferred_are_in_the_card(checkpoint, joined_data, tmp_path):
@@ -113,16 +116,25 @@ def test_languages_that_fairseq_inferred_are_in_the_card(checkpoint, joined_data
     export_model(inferred, tmp_path / "other", tmp_path / "words", "MIT")
     card = (tmp_path / "other" / "README.md").read_text()
     assert "--source-lang SOURCE_LANGUAGE --target-lang TARGET_LANGUAGE" in card
+    for name in ("dict.en.txt", "dict.de.txt"):
+        swapped(joined_data, tmp_path / "words", name)
+    with pytest.raises(ValueError, match="is not the source dictionary"):
+        export_model(inferred, tmp_path / "wrong", tmp_path / "words", "MIT")
 
 
-def test_with_a_file_of_pieces_the_card_translates_plain_text(checkpoint, joined_data, tmp_path):
+def test_with_pieces_and_a_record_the_card_translates_plain_text_and_has_scores(
+    checkpoint, joined_data, tmp_path
+):
     lines = (joined_data / "dict.en.txt").read_text().splitlines()
     words = [line.split()[0] for line in lines]
     merges = [f"{word[0]} {word[1:]}</w>\n" for word in words if len(word) > 1]
     (tmp_path / "codes").write_text("".join(["#version: 0.2\n", *merges]))
     out = tmp_path / "out"
-    export_model(checkpoint, out, None, "MIT", pieces=tmp_path / "codes")
+    record, signatures = tmp_path / "results.json", {"sacrebleu": "nrefs:1|tok:13a"}
+    record.write_text(json.dumps({"metrics": {"sacrebleu": 38.04}, "signatures": signatures}))
+    export_model(checkpoint, out, None, "MIT", pieces=tmp_path / "codes", results=record)
     card = (out / "README.md").read_text()
+    assert "| sacrebleu | 38.04 (nrefs:1, tok:13a) |" in card
     options = "--tokenizer moses_normalised --bpe subword_nmt --bpe-codes out/codes"
     assert (out / "codes").read_bytes() == (tmp_path / "codes").read_bytes()
     assert f"fairseq-interactive out --source-lang en --target-lang de {options}" in card
@@ -131,15 +143,6 @@ def test_with_a_file_of_pieces_the_card_translates_plain_text(checkpoint, joined
         file.write("x y\n")
     with pytest.raises(ValueError, match="codes"):
         import_model(out, tmp_path / "back.pt")
-
-
-def test_the_scores_of_a_record_are_in_the_card(checkpoint, tmp_path):
-    record = tmp_path / "results.json"
-    signatures = {"sacrebleu": "nrefs:1|tok:13a"}
-    record.write_text(json.dumps({"metrics": {"sacrebleu": 38.04}, "signatures": signatures}))
-    export_model(checkpoint, tmp_path / "out", None, "MIT", results=record)
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "| sacrebleu | 38.04 (nrefs:1, tok:13a) |" in card
 
 
 def swapped(data, to, *names, source="dict.en.txt"):
@@ -170,74 +173,37 @@ def linked(data, to, name):
     return copy
 
 
-# what is wrong → options of export_model from (checkpoint, data, an empty folder), and the message
-EXPORTS = {
-    "no checkpoint": (
-        lambda c, d, to: {"checkpoint": written(to / "a.pt", {"model": {"a": torch.zeros(1)}})},
-        r"a\.pt is not a training checkpoint: it lacks",
-    ),
-    "no dictionary": (lambda c, d, to: {"data": to}, "run as --data"),
-    "another's dictionary": (
-        lambda c, d, to: {"data": swapped(d, to, "dict.txt")},
-        r"dict\.en\.txt is missing, the source dictionary",
-    ),
-    "one dictionary": (
-        lambda c, d, to: {"data": Path(shutil.copy(d / "dict.en.txt", to)).parent},
-        r"dict\.de\.txt is missing, the target dictionary",
-    ),
-    "other dictionaries": (
-        lambda c, d, to: {"data": swapped(d, to, "dict.en.txt", "dict.de.txt")},
-        "is not the source dictionary that the checkpoint",
-    ),
-    "other dictionaries of unknown languages": (
-        lambda c, d, to: {
-            "checkpoint": without_languages(c, to),
-            "data": swapped(d, to, "dict.txt", "dict.en.txt"),
-        },
-        "is not the source dictionary",
-    ),
-    "a broken model of pieces": (
-        lambda c, d, to: {"pieces": written(to / "a.model", b"\n\x0e")},
-        "is no model of SentencePiece",
-    ),
-    "no merges": (
-        lambda c, d, to: {"pieces": written(to / "codes", b"#version: 0.2\n")},
-        "did not split the text of this model",
-    ),
-    "other merges": (
-        lambda c, d, to: {"pieces": written(to / "codes", b"#version: 0.2\nq z</w>\n")},
-        "did not split the text of this model",
-    ),
-    "no pieces": (
-        lambda c, d, to: {"pieces": written(to / "notes.txt", b"text")},
-        r"--pieces .*notes\.txt is neither a model",
-    ),
-    "a linked dictionary": (
-        lambda c, d, to: {"data": linked(d, to, "dict.zz.txt")},
-        r"dict\.zz\.txt is a symbolic link",
-    ),
-    "linked pieces": (
-        lambda c, d, to: {"pieces": linked(d, to, "pieces.model") / "pieces.model"},
-        r"pieces\.model is a symbolic link",
-    ),
-}
+# the option of export_model that is wrong, its value from (checkpoint, data, an empty folder), and
+# the message
+EXPORTS = [
+    ("checkpoint", lambda c, d, to: written(to / "a.pt", {"model": {"a": torch.zeros(1)}}),
+     r"a\.pt is not a training checkpoint: it lacks"),
+    ("data", lambda c, d, to: to, "run as --data"),
+    ("data", lambda c, d, to: swapped(d, to, "dict.txt"), r"dict\.en\.txt .* source .* is missing"),
+    ("data", lambda c, d, to: Path(shutil.copy(d / "dict.en.txt", to)).parent,
+     r"dict\.de\.txt is not the target dictionary .* is missing"),
+    ("data", lambda c, d, to: swapped(d, to, "dict.en.txt", "dict.de.txt"),
+     "is not the source dictionary that the checkpoint"),
+    ("pieces", lambda c, d, to: written(to / "a.model", b"\n\x0e"), "no model of SentencePiece"),
+    *(("pieces", lambda c, d, to, codes=codes: written(to / "codes", b"#version: 0.2\n" + codes),
+       "did not split the text of this model") for codes in (b"", b"q z</w>\n")),
+    ("pieces", lambda c, d, to: written(to / "notes.txt", b"text"), "is neither a model"),
+    ("data", lambda c, d, to: linked(d, to, "dict.zz.txt"), r"dict\.zz\.txt is a symbolic link"),
+    ("pieces", lambda c, d, to: linked(d, to, "pieces.model") / "pieces.model",
+     r"pieces\.model is a symbolic link"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("change", "message"), EXPORTS.values(), ids=EXPORTS)
-def test_what_is_not_fit_to_publish_is_refused(checkpoint, joined_data, tmp_path, change, message):
+@pytest.mark.parametrize(("option", "value", "message"), EXPORTS)
+def test_what_is_not_fit_to_publish_is_refused(
+    checkpoint, joined_data, tmp_path, option, value, message
+):
     (tmp_path / "other").mkdir()
     options = {"checkpoint": checkpoint, "data": joined_data, "licence": "MIT"}
-    options |= change(checkpoint, joined_data, tmp_path / "other")
+    options[option] = value(checkpoint, joined_data, tmp_path / "other")
     with pytest.raises((ValueError, UserError), match=message):
         export_model(folder=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
-
-
-def test_the_dictionary_of_a_language_model_is_compared_too(lm_data, tmp_path):
-    train(lm_data, tmp_path, "transformer_lm_softmax", 1)
-    words = swapped(lm_data, tmp_path, "dict.txt", source="dict.txt")
-    with pytest.raises(ValueError, match=r"dict\.txt is not the source dictionary"):
-        export_model(last(tmp_path), tmp_path / "out", words, "MIT")
 
 
 def test_a_full_disk_is_reported(checkpoint, tmp_path, monkeypatch):
@@ -285,22 +251,22 @@ IMPORTS = [
     ("config.json", b"{}", "not written by `highrank model export`"),
     ("config.json", b'{"format": 99}', "format 99"),
     ("config.json", b"[" * 100_000, "config.json was not written by `highrank model export`"),
-    ("config.json", b'{"format": 1}', "config.json .*: it lacks fairseq, sha256, task_state"),
+    ("config.json", b'{"format": 1}', "config.json: fairseq: Field required"),
     ("config.json", b'{"format": 1, "dropout": NaN}', "config.json .* holds NaN"),
     ("model.safetensors", b"short", "model.safetensors: its sha256 is"),
     ("model.safetensors", last_bit, "copy/model.safetensors: its sha256 is .* but should be"),
     ("dict.en.txt", last_bit, "copy/dict.en.txt: its sha256 is .* but should be"),
     # would be built for hours
     ("", config_with(model__decoder_layers=10**9), "copy is refused: .*decoder_layers 1000000000"),
-    ("", config_with(training=[]), "training must be a mapping, not list"),
-    ("", config_with(task_state="x"), "task_state must be a mapping, not str"),
-    ("", config_with(fairseq=[]), "fairseq must be a mapping, not list"),
-    ("", config_with(fairseq={"model": 1}), "fairseq.model must be a mapping, not int"),
-    ("", config_with(sha256={"../x": "0"}), "sha256 must map files here to checksums"),
+    ("", config_with(training=[]), "training: Input should be a valid dict"),
+    ("", config_with(task_state="x"), "task_state: Input should be a valid dict"),
+    ("", config_with(fairseq=[]), "fairseq: Input should be a valid dict"),
+    ("", config_with(fairseq={"model": 1}), "fairseq.model: Input should be a valid dict"),
+    ("", config_with(sha256={"../x": "0"}), r"sha256\..*: String should match"),
     ("", config_with(sha256={}), "sha256 lacks model.safetensors; export the model again"),
     ("certificate.json", b"{}", "copy/certificate.json: its sha256 is .* but should be"),
     ("", config_with(model__head_context_scale=2.0), "copy/certificate.json: .* another function"),
-    ("", config_with(valid_loss="x"), "valid_loss must be a number or null"),
+    ("", config_with(valid_loss="x"), "valid_loss: Input should be a valid number"),
 ]
 
 
@@ -332,7 +298,7 @@ def filled(value, dtype=torch.float32):
         (filled(math.nan), "{}", "safetensors: .* infinite numbers or NaN"),
         (filled(math.inf), "{}", "safetensors: .* infinite numbers or NaN"),
         (filled(1, torch.int32), "{}", "safetensors: .* has dtype torch.int32; expected floating"),
-        (dict, "[]", "safetensors: tied must be a mapping, not list"),
+        (dict, "[]", "safetensors is damaged"),
         (None, "", "safetensors is damaged"),
     ],
 )
@@ -347,3 +313,29 @@ def test_bad_weights_are_refused_even_with_their_checksum(folder, tmp_path, chan
     (copy / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=message):
         import_model(copy, tmp_path / "back.pt")
+
+
+def test_hostile_names_change_neither_the_page_nor_its_commands():
+    model = {"head": "![a](http://b)", "head_`<i>": "<u>`<img>`"}
+    task = {"_name": "translation", "source_lang": "en; touch OWNED", "target_lang": "d|e\n<b>"}
+    model["arch"] = "x`]\nlicense: mine"
+    common = {"user_dir": "a b\n```\n<img src=x>"}
+    fairseq = {"common": common, "task": task, "model": model}
+    config = {"fairseq": {**fairseq}, "valid_loss": None, "training": {"num_updates": 1}}
+    config["versions"] = {"highrank_plugins": "1"}
+    page = model_card("$(touch OWNED)", config, 1, [Path("dict.`.txt")], [], None, "MIT\nname: x")
+    code = page.partition("```bash\n")[2].partition("\n```")[0]
+    words = shlex.split(code)
+    name = "$(touch OWNED)"
+    assert words[:6] == ["highrank", "model", "import", name, "--output", f"{name}.pt"]
+    assert "en; touch OWNED" in words
+    assert "d|e <b>" in words
+    assert words[words.index("--user-dir") + 1] == "a b <img src=x>"
+    head = yaml.safe_load(page.split("---\n")[1])
+    assert head == {
+        "library_name": "fairseq",
+        "license": "MIT\nname: x",
+        "tags": ["translation", "x`]\nlicense: mine"],
+    }
+    shown = re.sub(r"`[^`]*`", "", page.split("---\n", 2)[2].replace(f"```bash\n{code}\n```", ""))
+    assert not re.search(r"<(b|i|u|img)|!\[", shown)

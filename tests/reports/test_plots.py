@@ -1,21 +1,26 @@
-"""Figures: drawn whole, readable on any page, named for those who cannot see them."""
+"""Figures: drawn whole, readable on any page; of studies with colours, markers and their axes."""
 
+import json
 import math
 from base64 import b64decode
 from itertools import pairwise
 
 import pytest
 from matplotlib.image import imread
+from typer.testing import CliRunner
 
+from highrank_plugins.cli import app
 from highrank_plugins.common.formatting import Bars, Lines
-from highrank_plugins.reports.plots import MOST_LABELS, data_uri, draw, rendered
+from highrank_plugins.heads import head_names, pointwise_names
+from highrank_plugins.reports import plots
+from highrank_plugins.results.comparison import compare_records
 
 CURVES = Lines({"one": ([1, 2, 3], [1, 10, 100]), "&": ([1, 3], [2, 2])}, "A < B", ("x", "y"))
 SHARES = Bars({"mean": {"a": 1.0, "b": 4.0}, "top": {"a": 2.0, "b": 3.0}}, "Shares", ("k", "share"))
 
 
 def axes_of(figure):
-    (plot,) = rendered(figure).axes
+    (plot,) = plots.rendered(figure).axes
     return plot
 
 
@@ -50,22 +55,97 @@ def test_many_bars_have_few_labels():
     figure = Bars({"": {f"{i:,}": 1.0 for i in range(1000, 1060)}}, "t", ("x", "y"))
     plot = axes_of(figure)
     assert len(plot.patches) == 60
-    assert len(plot.get_xticks()) <= MOST_LABELS
+    assert len(plot.get_xticks()) <= plots.MOST_LABELS
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_values_that_are_not_finite_leave_gaps(value):
-    rendered(Bars({"": {"a": 1.0, "b": value}}, "t", ("x", "y"))).canvas.draw()
-    rendered(Lines({"c": ([1, 2, 3], [1.0, value, 2])}, "t", ("x", "y"), "log")).canvas.draw()
+    plots.rendered(Bars({"": {"a": 1.0, "b": value}}, "t", ("x", "y"))).canvas.draw()
+    plots.rendered(Lines({"c": ([1, 2, 3], [1.0, value, 2])}, "t", ("x", "y"), "log")).canvas.draw()
 
 
 def test_a_figure_on_a_page_is_an_image_of_the_same_bytes():
-    kind, _, content = data_uri(CURVES).partition(",")
+    kind, _, content = plots.data_uri(CURVES).partition(",")
     assert kind == "data:image/svg+xml;base64" and b"A &lt; B" in b64decode(content)
-    assert data_uri(CURVES) == f"{kind},{content}"
+    assert plots.data_uri(CURVES) == f"{kind},{content}"
 
 
-def test_a_file_is_written(tmp_path):
-    draw(tmp_path / "new" / "a.png", CURVES)
-    assert imread(tmp_path / "new" / "a.png").shape[2] == 4
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.png"]
+# system → perplexity, rank, speed and components
+SYSTEMS = {"softmax": (60, 10, 900, 1), "mos_k2": (58, 400, 500, 2), "mos_k5": (57, 900, 300, 5),
+           "moc_k2": (61, 12, 700, 2)}  # fmt: skip
+
+
+@pytest.fixture
+def records(tmp_path):
+    for system, (perplexity, rank, speed, components) in SYSTEMS.items():
+        for seed in (1, 2):
+            record = {
+                "metrics": {"test_perplexity": perplexity + seed / 10, "test_rank": rank + seed},
+                "config": {"train": {"head_components": components, "arch": system}},
+                "seeds": [seed],
+                "train": {"updates": 1, "words_per_second": speed},
+                "hardware": {"cores": 1},
+                "versions": {"torch": "2"},
+                "git": None,
+            }
+            (tmp_path / f"{system}-{seed}.json").write_text(json.dumps(record))
+    return [tmp_path / f"{system}-{seed}.json" for system in SYSTEMS for seed in (1, 2)]
+
+
+def test_every_layer_has_a_colour_of_its_own():
+    names = {*head_names(), *pointwise_names()} & plots.COLOURS.keys()
+    assert {"softmax", "mos", "moc", "mixtape", "plif", "gss", "sigsoftmax"} == names
+    assert len({*plots.COLOURS.values()}) == len(plots.COLOURS)
+    layers = {"mos_k15": "mos", "small/plif": "plif", "mos_sigsoftmax": "mos"}
+    assert {name: plots.layer_of(name) for name in layers} == layers
+    assert plots.colour_of("ours") not in plots.COLOURS.values()
+
+
+def test_variants_have_markers_and_values_of_an_option_share_one():
+    found = plots.markers_of(
+        ["mos", "mos_scaled", "mixtape", "mixtape_scaled", "moc_k2", "moc_k15"]
+    )
+    assert found["mos"] == found["mixtape"] != found["mos_scaled"] == found["mixtape_scaled"]
+    assert found["moc_k2"] == found["moc_k15"]
+
+
+def legend(figure):
+    (plot,) = plots.rendered(figure).axes
+    return [text.get_text() for text in plot.get_legend().texts]
+
+
+def test_rank_and_metric_are_plotted_over_an_option(records):
+    rank, perplexity = plots.study_figures(compare_records(records), "head_components")
+    assert rank.scale == "log" and perplexity.scale == "linear"
+    assert rank.axes == ("components K", "rank of the log-probabilities (Press)")
+    assert perplexity.connected == [["mos_k2", "mos_k5"]]
+    assert legend(perplexity) == ["moc_k2", "softmax", "mos"]  # by height; a curve has its layer
+    (scatter,) = plots.study_figures(compare_records(records), "test_rank")
+    assert scatter.scale == "logx" and scatter.axes[1] == "test perplexity (lower is better)"
+    assert legend(scatter) == ["moc_k2", "softmax", "mos_k2", "mos_k5"]
+
+
+def test_a_baseline_without_the_option_is_a_line_across(records, tmp_path):
+    for path in records[:2]:
+        record = json.loads(path.read_text())
+        del record["config"]["train"]["head_components"]
+        path.write_text(json.dumps(record))
+    figures = plots.study_figures(compare_records(records), "head_components")
+    rank, perplexity = figures
+    assert "softmax" not in perplexity.groups
+    assert rank.levels == {"softmax": 11.5}
+    assert perplexity.levels == {"softmax": pytest.approx(60.15)}
+    plots.draw(tmp_path / "new" / "a.svg", *figures)
+    assert "<!-- softmax -->" in (tmp_path / "new" / "a.svg").read_text()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.svg"]
+
+
+def test_plots_are_written_and_an_unknown_axis_is_refused(records, tmp_path):
+    words = ["compare", *map(str, records), "--plot"]
+    for name, x in {"a.png": "words_per_second", "b.svg": "head_components"}.items():
+        done = CliRunner().invoke(app, [*words, str(tmp_path / name), "--x", x])
+        assert done.exit_code == 0, done.output
+    assert imread(tmp_path / "a.png")[..., :3].max(axis=2)[0, 0] == 1  # opaque and white
+    assert "components K" in (tmp_path / "b.svg").read_text()
+    done = CliRunner().invoke(app, [*words, str(tmp_path / "c.png"), "--x", "head_component"])
+    assert done.exit_code == 2 and "--x head_component: expected parameters" in done.output

@@ -69,15 +69,12 @@ def test_the_script_runs_every_check_and_all_tests(run, script):
     assert all(f"\n{name} " in result.stdout for name in ("mypy", "pytest", "total"))
 
 
-@pytest.mark.parametrize(
-    ("last", "status", "fakes", "sums"),
-    [
-        ("2 failed, 1 passed, 4 xfailed, 3 errors in 1.0s", 1, {}, "5 passed, 5 failed, 0 skipped"),
-        ("Segmentation fault", 139, {}, "4 passed, 1 failed, 0 skipped"),
-        (LAST_LINE, 0, {"FAKE_mypy": "1"}, "6 passed, 1 failed, 1 skipped"),
-        (LAST_LINE, 0, {"FAKE_shellcheck": "1"}, "6 passed, 1 failed, 1 skipped"),
-    ],
-)
+@pytest.mark.parametrize(("last", "status", "fakes", "sums"), [
+    ("2 failed, 1 passed, 4 xfailed, 3 errors in 1.0s", 1, {}, "5 passed, 5 failed, 0 skipped"),
+    ("Segmentation fault", 139, {}, "4 passed, 1 failed, 0 skipped"),
+    (LAST_LINE, 0, {"FAKE_mypy": "1"}, "6 passed, 1 failed, 1 skipped"),
+    (LAST_LINE, 0, {"FAKE_shellcheck": "1"}, "6 passed, 1 failed, 1 skipped"),
+])  # fmt: skip
 def test_failures_of_checks_and_tests_are_summed(run, last, status, fakes, sums):
     result = run(last_line=last, status=status, **fakes)
     assert result.returncode == 1 and result.stdout.splitlines()[-1] == sums

@@ -11,60 +11,49 @@ from pathlib import Path
 
 import pytest
 
-from scripts.try_configurations import (
-    LEFT_OUT,
-    PAGE,
-    ROOT,
-    WORDS,
-    configurations,
-    name_of,
-    options_of,
-    page,
-    prepare,
-    read_rows,
-    start,
-    try_configuration,
-)
+from scripts import try_configurations as script
 from tests.recipes.running import TEXT
 
 
 def test_every_configuration_has_trained_and_the_page_names_what_is_left_out():
     """A new file needs a row: python scripts/try_configurations.py --help says how."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    lines = script.PAGE.read_text(encoding="utf-8").splitlines()
     rows = {tuple(line.split(" | ")[:2]): line for line in lines if line.startswith("| ")}
-    for path in configurations():
-        recipe, conf = name_of(path)
+    for path in script.configurations():
+        recipe, conf = script.name_of(path)
         assert rows[f"| {recipe}", conf].endswith("| falls |")
-    assert PAGE.read_text(encoding="utf-8") == page(read_rows())
-    files = (ROOT / "recipes").glob("*/conf/**/*.yaml")
+    assert script.PAGE.read_text(encoding="utf-8") == script.page(script.read_rows())
+    files = (script.ROOT / "recipes").glob("*/conf/**/*.yaml")
     kept = {path for path in files if not path.name.startswith("base")}
-    left_out = {"/".join(name_of(path)) for path in kept - set(configurations())}
-    assert left_out == set(LEFT_OUT)
+    left_out = {"/".join(script.name_of(path)) for path in kept - set(script.configurations())}
+    assert left_out == set(script.LEFT_OUT)
 
 
 def test_only_sizes_differ():
-    path = ROOT / "recipes" / "ptb" / "conf" / "yang2018" / "mos.yaml"
-    options = options_of(path)
+    path = script.ROOT / "recipes" / "ptb" / "conf" / "yang2018" / "mos.yaml"
+    options = script.options_of(path)
     assert options["arch"] == "awd_lstm_lm_mos_ptb" and options["decoder_hidden_size"] == 32
     assert options["lr"] == 20 and options["max_update"] == 50 and "source_lang" not in options
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    start()
+    script.start()
     folder = tmp_path_factory.mktemp("configurations")
-    prepare(Path(os.environ.get("HIGHRANK_TEXT", TEXT)).absolute(), folder)
+    script.prepare(Path(os.environ.get("HIGHRANK_TEXT", TEXT)).absolute(), folder)
     return folder
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("configurations")
-@pytest.mark.parametrize("path", configurations(), ids=lambda path: "/".join(name_of(path)))
+@pytest.mark.parametrize(
+    "path", script.configurations(), ids=lambda path: "/".join(script.name_of(path))
+)
 def test_the_loss_falls(path, folder):
     """On the text of tests/text/tiny the loss may rise again in the second epoch."""
-    trial = try_configuration(path, folder)
+    trial = script.try_configuration(path, folder)
     assert not trial.error
     if os.environ.get("HIGHRANK_TEXT"):
         assert trial.falls, trial
-    assert trial.last < math.log2(WORDS)
+    assert trial.last < math.log2(script.WORDS)

@@ -1,4 +1,4 @@
-"""Validation, fairseq-validate and fairseq-eval-lm agree, and count every token."""
+"""All ways to evaluate a text agree and count every token; typed sentences are continued."""
 
 import re
 
@@ -59,6 +59,11 @@ def test_all_ways_to_evaluate_agree(stream_data, trained):
     output = run("validate", *words).output
     assert float(re.search(r"loss ([\d.]+)", output)[1]) == pytest.approx(want, abs=1e-5)
 
+    words = [stream_data, "--path", path, "--gen-subset", "valid", *TASK, "--eval-streams", 4]
+    loss, counted = scored(run("eval-lm", *words).output)
+    assert counted == tokens
+    assert abs(loss - want) > 0.01  # three streams begin without a context
+
 
 def test_averages_are_what_is_validated_and_saved(stream_data, tmp_path):
     words = ["--max-epoch", 2, "--asgd-at-epoch", 1, "--lr", 10]
@@ -72,14 +77,6 @@ def test_averages_are_what_is_validated_and_saved(stream_data, tmp_path):
     embedding = state["model"]["decoder.output_projection.weight"]
     raw = [s["ax"] for s in optimizer["state"].values() if s["ax"].shape == embedding.shape]
     assert len(raw) == 1 and not torch.allclose(raw[0], embedding, atol=1e-3)
-
-
-def test_more_streams_count_every_token_too(stream_data, trained):
-    words = [stream_data, "--path", trained[0], "--gen-subset", "valid", *TASK]
-    loss, counted = scored(run("eval-lm", *words, "--eval-streams", 4).output)
-    one, tokens = in_one_go(stream_data, trained[0])
-    assert counted == tokens
-    assert abs(loss - one) > 0.01  # three streams begin without a context
 
 
 @pytest.mark.parametrize(
@@ -97,3 +94,21 @@ def test_options_that_lose_state_or_tokens_are_refused(words, message, stream_da
     done = attempt("eval-lm", stream_data, "--path", trained[0], *words)
     assert done.code == 2
     assert message in done.output
+
+
+SENTENCE = "the house eats small"
+
+
+def test_typed_sentences_are_continued(stream_data, trained):
+    words = [stream_data, "--path", trained[0], *TASK, "--beam", 2, "--min-len", 6]
+    done = run("interactive", *words, stdin=f"{SENTENCE}\nthe cat\n")
+    first, second = (line.split("\t")[2] for line in done.lines("H-"))
+    assert first.startswith(f"{SENTENCE} ") and second.startswith("the cat ")
+
+
+@pytest.mark.parametrize("words", [["--score-reference"], []], ids=str)
+def test_generating_a_text_is_refused(words, stream_data, trained):
+    where = [stream_data, "--path", trained[0], *TASK, "--gen-subset", "valid", "--batch-size", 1]
+    done = attempt("generate", *where, *words)
+    assert done.code == 2
+    assert "score it with fairseq-eval-lm --task bptt_language_modeling" in done.output

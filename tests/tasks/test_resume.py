@@ -1,17 +1,23 @@
-"""An interrupted training run continues as if it had not been interrupted."""
+"""An interrupted run equals an uninterrupted one, and two processes train as one does."""
 
+import functools
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from tests.stream_corpus import LINES, binarise, train_streams, write_text
+from tests.free_port import free_address
+from tests.stream_corpus import CERTAIN, LINES, binarise, train_streams, write_text
 from tests.trainings import last, leaves
 
 # the validation after epoch 2 is what makes NT-ASGD switch here
-AVERAGING = {"nt": ["--nonmono", 0, "--lr", 10], "et": ["--asgd-at-epoch", 1]}
+AVERAGING = {
+    "nt": ["--nonmono", 0, "--lr", 10], "et": ["--asgd-at-epoch", 1],
+    "shards": ["--asgd-at-epoch", 2],
+}  # fmt: skip
+SWITCHED = {"nt": 3, "et": 2, "shards": 3}
 EPOCHS = ["--max-epoch", 3]
-STOPS = {"in an epoch": ["--max-update", 39], "between epochs": ["--max-epoch", 2]}
 
 
 def end_of(save_dir):
@@ -28,62 +34,8 @@ def check_same(got, want):
 
 
 @pytest.fixture(scope="module")
-def unbroken(stream_data, tmp_path_factory):
-    """Return the ends of uninterrupted training runs, and what they printed."""
-    ends = {}
-
-    def run(name):
-        if name not in ends:
-            folder = tmp_path_factory.mktemp(name)
-            done = train_streams(stream_data, folder, *EPOCHS, *AVERAGING[name])
-            ends[name] = end_of(folder), done.output
-        return ends[name]
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("averaging", "stop"),
-    [
-        ("nt", "in an epoch"),
-        ("nt", "between epochs"),
-        # so does the training run below that validates on its own text
-        pytest.param("et", "in an epoch", marks=pytest.mark.long),
-    ],
-)
-def test_a_resumed_run_equals_an_uninterrupted_one(
-    stop, averaging, unbroken, stream_data, tmp_path
-):
-    want, output = unbroken(averaging)
-    train_streams(stream_data, tmp_path, *AVERAGING[averaging], *STOPS[stop])
-    resumed = train_streams(stream_data, tmp_path, *AVERAGING[averaging], *EPOCHS)
-    assert "Loaded checkpoint" in resumed.output
-    check_same(end_of(tmp_path), want)
-    # else the cases would not tell whether the history survives
-    switched = {"nt": "from epoch 3 on", "et": "from epoch 2 on"}
-    assert f"averaging the weights {switched[averaging]}" in output
-
-
-def test_a_run_that_validates_on_its_training_text_can_be_resumed(unbroken, stream_data, tmp_path):
-    words = [*AVERAGING["et"], "--valid-subset", "valid,train", "--batch-size-valid", 1]
-    train_streams(stream_data, tmp_path, *words, *STOPS["in an epoch"])
-    done = train_streams(stream_data, tmp_path, *words, *EPOCHS)
-    assert "train: 543 tokens in 1 stream of 543 (--eval-streams)" in done.output
-    check_same(end_of(tmp_path), unbroken("et")[0])
-
-
-def test_workers_and_buffers_do_not_change_the_order(unbroken, stream_data, tmp_path):
-    words = ["--num-workers", 2, "--data-buffer-size", 3]
-    train_streams(stream_data, tmp_path, *EPOCHS, *AVERAGING["et"], *words)
-    check_same(end_of(tmp_path), unbroken("et")[0])
-
-
-EPOCHS_OF_SHARDS = ["--max-epoch", 3, "--asgd-at-epoch", 2]
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    """Write two folders of one dictionary; the second has only a training text."""
+def train(stream_data, tmp_path_factory):
+    """Return a function that trains, on two folders of one dictionary if they are asked for."""
     folders = []
     for lines in (LINES, LINES | {"train": 60}):
         folder = write_text(tmp_path_factory.mktemp("shard"), lines)
@@ -91,28 +43,95 @@ def shards(tmp_path_factory):
         folders.append(binarise(folder, *dictionary))
     for path in (*folders[1].glob("valid.*"), *folders[1].glob("test.*")):
         path.unlink()
-    return folders
 
+    def train(folder, name, *words):
+        data = ":".join(map(str, folders)) if name == "shards" else stream_data
+        return train_streams(data, folder, *AVERAGING[name], *words)
 
-def test_each_epoch_uses_the_next_shard(shards, tmp_path):
-    done = train_streams(":".join(map(str, shards)), tmp_path, "--max-epoch", 3)
-    sizes = re.findall(r"train: ([\d,]+) tokens in 4 streams", done.output)
-    assert sizes[0] == sizes[2] != sizes[1]
+    return train
 
 
 @pytest.fixture(scope="module")
-def unbroken_on_shards(shards, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("unbroken")
-    train_streams(":".join(map(str, shards)), folder, *EPOCHS_OF_SHARDS)
-    return end_of(folder)
+def unbroken(train, tmp_path_factory):
+    """Return a function: the end of an uninterrupted training run, and what it printed."""
+
+    @functools.cache
+    def run(name):
+        done = train(folder := tmp_path_factory.mktemp(name), name, *EPOCHS)
+        return end_of(folder), done.output
+
+    return run
 
 
-@pytest.mark.parametrize("stop", [["--max-epoch", 1], ["--max-update", 25]])
-def test_a_resumed_run_on_shards_equals_an_uninterrupted_one(
-    shards, unbroken_on_shards, tmp_path, stop
-):
-    data = ":".join(map(str, shards))
-    train_streams(data, tmp_path, *EPOCHS_OF_SHARDS, *stop)
-    resumed = train_streams(data, tmp_path, *EPOCHS_OF_SHARDS)
-    assert "Loaded checkpoint" in resumed.output
-    check_same(end_of(tmp_path), unbroken_on_shards)
+@pytest.mark.parametrize(
+    ("name", "stop"),
+    [
+        ("nt", ["--max-update", 39]),  # in an epoch
+        ("nt", ["--max-epoch", 2]),
+        # so does the training run below that validates on its own text
+        pytest.param("et", ["--max-update", 39], marks=pytest.mark.long),
+        ("shards", ["--max-epoch", 1]),
+        ("shards", ["--max-update", 25]),
+    ],
+    ids=str,
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(name, stop, train, unbroken, tmp_path):
+    want, output = unbroken(name)
+    train(tmp_path, name, *stop)
+    assert "Loaded checkpoint" in train(tmp_path, name, *EPOCHS).output
+    check_same(end_of(tmp_path), want)
+    # else the cases would not tell whether the history survives
+    assert f"averaging the weights from epoch {SWITCHED[name]} on" in output
+
+
+def test_a_run_that_validates_on_its_training_text_can_be_resumed(train, unbroken, tmp_path):
+    words = ["--valid-subset", "valid,train", "--batch-size-valid", 1]
+    train(tmp_path, "et", *words, "--max-update", 39)
+    done = train(tmp_path, "et", *words, *EPOCHS)
+    assert "train: 543 tokens in 1 stream of 543 (--eval-streams)" in done.output
+    check_same(end_of(tmp_path), unbroken("et")[0])
+
+
+def test_workers_and_buffers_do_not_change_the_order(train, unbroken, tmp_path):
+    train(tmp_path, "et", *EPOCHS, "--num-workers", 2, "--data-buffer-size", 3)
+    check_same(end_of(tmp_path), unbroken("et")[0])
+
+
+def test_each_epoch_uses_the_next_shard(unbroken):
+    sizes = re.findall(r"train: ([\d,]+) tokens in 4 streams", unbroken("shards")[1])
+    assert sizes[0] == sizes[2] != sizes[1]
+
+
+TOGETHER = [*CERTAIN, "--asgd-at-epoch", 1]
+
+
+def train_two(data, save_dir, *options):
+    """Train on both ranks, each with half of the streams unless options say otherwise."""
+    group = [
+        *("--distributed-world-size", 2, "--device-id", 0, "--batch-size", 2),
+        *("--distributed-init-method", free_address(), "--distributed-no-spawn"),
+        *("--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"),
+    ]
+
+    def start(rank):
+        words = [*TOGETHER, *group, "--distributed-rank", rank, *options]
+        return train_streams(data, save_dir, *words).output
+
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(start, (0, 1)))
+
+
+@pytest.mark.parametrize("options", [(), ("--streams", 3)])  # 3: the second rank has one
+def test_two_processes_equal_one(stream_data, tmp_path, options):
+    alone = ("--batch-size", 3) if options else ()
+    train_streams(stream_data, tmp_path / "one", *TOGETHER, *alone, "--max-epoch", 2)
+    train_two(stream_data, tmp_path / "two", *options, "--max-update", 22)  # in epoch 2
+    outputs = train_two(stream_data, tmp_path / "two", *options, "--max-epoch", 2)
+    assert "Loaded checkpoint" in outputs[0] and "training on 2 devices" in outputs[0]
+    one, two = (torch.load(last(tmp_path / name), weights_only=True) for name in ("one", "two"))
+    for name, value in one["model"].items():
+        torch.testing.assert_close(two["model"][name], value, rtol=1e-5, atol=1e-6)
+    for i, state in one["last_optimizer_state"]["state"].items():
+        other = two["last_optimizer_state"]["state"][i]["ax"]
+        torch.testing.assert_close(other, state["ax"], rtol=1e-5, atol=1e-6)
+    assert two["extra_state"]["val_loss"] == pytest.approx(one["extra_state"]["val_loss"], abs=1e-5)

@@ -9,37 +9,32 @@ from pathlib import Path
 import pytest
 import torch
 
+from highrank_plugins.common.checkpoint_file import read_checkpoint
 from highrank_plugins.training.checkpoints import (
     average_checkpoints,
+    best_checkpoint,
     best_checkpoints,
     last_checkpoints,
 )
 
+ONES = torch.ones(2)
+TIED = ("embed_tokens", "output_projection")
+
 
 def save(
-    path: Path,
-    embedding: torch.Tensor,
-    steps: int = 0,
-    val_loss: float | None = None,
-    options: dict | None = None,
-    words: str | None = None,
-    metric: str | None = None,
-    **more: torch.Tensor,
-) -> Path:
+    path, embedding=ONES, steps=0, score=None, metric="loss", maximise=False, words=None,
+    options=None, blocks=None, **more,
+) -> Path:  # fmt: skip
     """Write a checkpoint as fairseq does, with an embedding that is also the output layer."""
+    path.parent.mkdir(exist_ok=True)
+    by = {"best_checkpoint_metric": metric, "maximize_best_checkpoint_metric": maximise}
+    model = {"_name": "transformer_softmax", **(options or {})}
     state = {
         "args": None,
-        "cfg": {
-            "task": {"_name": "translation"},
-            "model": {"_name": "transformer_softmax", **(options or {})},
-            "checkpoint": {
-                "best_checkpoint_metric": metric or ("score" if (val_loss or 0) < 0 else "loss"),
-                "maximize_best_checkpoint_metric": val_loss is not None and val_loss < 0,
-            },
-        },
+        "cfg": {"task": {"_name": "translation"}, "model": model, "checkpoint": by}
+        | (blocks or {}),
         "model": {
-            "decoder.embed_tokens.weight": embedding,
-            "decoder.output_projection.weight": embedding,
+            **{f"decoder.{name}.weight": embedding for name in TIED},
             "decoder.steps": torch.tensor([steps]),
             **more,
         },
@@ -47,27 +42,29 @@ def save(
         "optimizer_history": [
             {"optimizer_name": "x", "lr_scheduler_state": {}, "num_updates": steps}
         ],
-        "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": val_loss},
+        "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": score, "best": score},
         "last_optimizer_state": {"exp_avg": embedding},
     }
     torch.save(state, path)
     return path
 
 
-def averaged(paths: list[Path], tmp_path: Path) -> dict:
-    average_checkpoints(paths, tmp_path / "average.pt")
-    return torch.load(tmp_path / "average.pt", weights_only=True)
-
-
-def directory_of(tmp_path: Path, updates: dict[str, int]) -> Path:
+def numbered(folder: Path, updates: dict[str, int]) -> Path:
     """Write checkpoints by name (without `checkpoint` and `.pt`) with their numbers of updates."""
     for name, steps in updates.items():
-        save(tmp_path / f"checkpoint{name}.pt", torch.ones(2), steps=steps)
-    return tmp_path
+        save(folder / f"checkpoint{name}.pt", steps=steps)
+    return folder
 
 
-def last(directory: Path, count: int) -> list[str]:
-    return [path.stem.removeprefix("checkpoint") for path in last_checkpoints(directory, count)]
+def scored(folder: Path, scores: list[float | None], **more) -> Path:
+    """Write checkpoint1.pt after 10 updates, checkpoint2.pt after 20, … with validation scores."""
+    for number, score in enumerate(scores, 1):
+        save(folder / f"checkpoint{number}.pt", steps=10 * number, score=score, **more)
+    return folder
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.stem.removeprefix("checkpoint") for path in paths]
 
 
 MANY = {"1": 20, "2": 35, "_2_30": 30, "_3_40": 40, "_3_100": 100, "10": 450, "_11_500": 500}
@@ -85,15 +82,49 @@ COPIES = {"_1_200": 200, "2": 400, "_2_400": 400, "_last": 400}  # of one number
     ],
 )
 def test_the_last_checkpoints_are_taken_in_training_order(tmp_path, updates, count, wanted):
-    assert last(directory_of(tmp_path, updates), count) == wanted
+    assert names(last_checkpoints(numbered(tmp_path, updates), count)) == wanted
+
+
+NO_NUMBERS = [float("nan"), float("inf"), float("-inf")]
+
+
+@pytest.mark.parametrize(
+    ("scores", "by", "count", "wanted"),
+    [
+        ([5.0, 3.0, None, 2.0, 4.0], {}, 2, ["2", "4"]),
+        ([5.0, 3.0, 4.0], {"metric": "score", "maximise": True}, 2, ["1", "3"]),
+        ([5.0, 3.0, 9.0], {"metric": "bleu"}, 2, ["1", "3"]),  # a run without the flag
+        *(([score, 3.0, 2.0], {}, 2, ["2", "3"]) for score in NO_NUMBERS),
+    ],
+)
+def test_the_best_checkpoints_are_taken_by_score_in_training_order(
+    tmp_path, scores, by, count, wanted
+):
+    assert names(best_checkpoints(scored(tmp_path, scores, **by), count)) == wanted
+
+
+def test_copies_count_once_and_the_names_of_best_checkpoints_too(tmp_path):
+    directory = scored(tmp_path, [5.0, 3.0, None, 2.0, 4.0])
+    save(directory / "checkpoint_best.pt", steps=40, score=2.0)  # a copy
+    save(directory / "checkpoint.best_loss_1.000.pt", steps=25, score=1.0)
+    assert names(best_checkpoints(directory, 3)) == ["2", ".best_loss_1.000", "4"]
+    save(tmp_path / "checkpoint4.pt", steps=45, score=2.0, metric="bleu")
+    with pytest.raises(ValueError, match=r"\.pt was validated by .*, and .*4\.pt by bleu"):
+        best_checkpoints(tmp_path, 2)
 
 
 def test_too_few_checkpoints_and_a_mistyped_folder_are_errors(tmp_path):
-    directory = directory_of(tmp_path, COPIES)
     with pytest.raises(ValueError, match=r"found 2 of 3 checkpoints .*--last"):
-        last_checkpoints(directory, 3)
+        last_checkpoints(numbered(tmp_path / "copies", COPIES), 3)
+    with pytest.raises(ValueError, match="found 1 of 2 checkpoints with a validation score"):
+        best_checkpoints(scored(tmp_path, [None, 3.0]), 2)
     with pytest.raises(ValueError, match="trian: no such folder"):
         last_checkpoints(tmp_path / "trian", 2)
+
+
+def averaged(paths: list[Path], tmp_path: Path) -> dict:
+    average_checkpoints(paths, tmp_path / "average.pt")
+    return torch.load(tmp_path / "average.pt", weights_only=True)
 
 
 def test_the_mean_of_float32_is_as_exact_as_float32_can_be(tmp_path):
@@ -105,6 +136,8 @@ def test_the_mean_of_float32_is_as_exact_as_float32_can_be(tmp_path):
     assert torch.equal(state["model"]["decoder.embed_tokens.weight"], want)
     assert state["model"]["decoder.steps"].item() == 2
     assert state["optimizer_history"][-1]["num_updates"] == 2
+    assert "last_optimizer_state" not in state and type(state["cfg"]) is dict
+    assert state["cfg"]["model"] == {"_name": "transformer_softmax"}
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -123,83 +156,23 @@ def test_tied_weights_stay_tied_and_others_apart(tmp_path):
     ]
     model = averaged(paths, tmp_path)["model"]
     embedding, output = (
-        model["decoder.embed_tokens.weight"],
-        model["decoder.output_projection.weight"],
+        model[f"decoder.{n}.weight"] for n in ("embed_tokens", "output_projection")
     )
     assert torch.equal(output, torch.full((2, 2), 2.0, dtype=torch.float64))
     assert embedding.data_ptr() == output.data_ptr()
     assert model["other"].data_ptr() != output.data_ptr()
 
 
-def test_the_optimizer_is_left_out_and_the_configuration_is_plain(tmp_path):
-    state = averaged([save(tmp_path / "1.pt", torch.ones(2))], tmp_path)
-    assert "last_optimizer_state" not in state
-    assert type(state["cfg"]) is dict
-    assert state["cfg"]["model"] == {"_name": "transformer_softmax"}
-
-
-@pytest.mark.parametrize(
-    "second", [{"embedding": torch.ones(3)}, {"embedding": torch.ones(2), "new": torch.ones(1)}]
-)
-def test_checkpoints_of_other_models_are_refused(tmp_path, second):
-    paths = [save(tmp_path / "1.pt", torch.ones(2)), save(tmp_path / "2.pt", **second)]
-    with pytest.raises(ValueError, match=r"2\.pt: .* not belong to one training run"):
-        average_checkpoints(paths, tmp_path / "average.pt")
-    assert not (tmp_path / "average.pt").exists()
-
-
-def best(directory: Path, count: int) -> list[str]:
-    paths = best_checkpoints(directory, count)
-    return [path.stem.removeprefix("checkpoint") for path in paths]
-
-
-def scored(tmp_path: Path, scores: list[float | None]) -> Path:
-    """Write checkpoint1.pt after 10 updates, checkpoint2.pt after 20, … with validation scores."""
-    for number, score in enumerate(scores, 1):
-        save(tmp_path / f"checkpoint{number}.pt", torch.ones(2), 10 * number, score)
-    return tmp_path
-
-
-def test_the_best_checkpoints_are_taken_by_loss_in_training_order(tmp_path):
-    directory = scored(tmp_path, [5.0, 3.0, None, 2.0, 4.0])
-    save(directory / "checkpoint_best.pt", torch.ones(2), 40, 2.0)  # a copy
-    save(directory / "checkpoint.best_loss_1.000.pt", torch.ones(2), 25, 1.0)
-    assert best(directory, 3) == ["2", ".best_loss_1.000", "4"]
-
-
-def test_a_score_to_maximise_is_maximised(tmp_path):
-    assert best(scored(tmp_path, [-5.0, -3.0, -4.0]), 2) == ["2", "3"]
-
-
-def test_a_run_without_the_flag_is_averaged_by_the_name_of_its_metric(tmp_path):
-    for number, score in enumerate([5.0, 3.0, 9.0], 1):
-        save(tmp_path / f"checkpoint{number}.pt", torch.ones(2), number, score, metric="bleu")
-    assert best(tmp_path, 2) == ["1", "3"]
-    save(tmp_path / "checkpoint4.pt", torch.ones(2), 4, 2.0)
-    with pytest.raises(ValueError, match=r"t\d\.pt was validated by bleu, and .*t4\.pt by loss"):
-        best(tmp_path, 2)
-
-
 def test_a_checkpoint_of_fairseq_0_10_is_averaged(tmp_path):
-    path = save(tmp_path / "checkpoint1.pt", torch.ones(2), 1, 3.0)
+    path = save(tmp_path / "checkpoint1.pt", steps=1, score=3.0)
     state = torch.load(path, weights_only=True)
     metric = {"best_checkpoint_metric": "bleu", "maximize_best_checkpoint_metric": True}
     state["args"], state["cfg"] = Namespace(arch="transformer", task="translation", **metric), None
     torch.save(state, path)
-    assert best(tmp_path, 1) == ["1"]
+    assert names(best_checkpoints(tmp_path, 1)) == ["1"]
     made = averaged([path, path], tmp_path)
     assert made["args"] is None and made["cfg"]["model"].arch == "transformer"
     assert made["cfg"]["checkpoint"]["best_checkpoint_metric"] == "bleu"
-
-
-def test_checkpoints_without_a_validation_score_are_never_the_best(tmp_path):
-    with pytest.raises(ValueError, match="found 1 of 2 checkpoints with a validation score"):
-        best(scored(tmp_path, [None, 3.0]), 2)
-
-
-@pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
-def test_a_score_that_is_no_number_is_never_the_best(tmp_path, score):
-    assert best(scored(tmp_path, [score, 3.0, 2.0]), 2) == ["2", "3"]
 
 
 MEASURE = """
@@ -228,7 +201,7 @@ print(peak[0] - before)
 def test_averaging_needs_the_memory_of_two_checkpoints(tmp_path):
     numbers = 4_000_000
     tensors = {f"layer{i}": torch.randn(numbers // 8) for i in range(8)}
-    paths = [save(tmp_path / f"{i}.pt", torch.ones(2), **tensors) for i in range(6)]
+    paths = [save(tmp_path / f"{i}.pt", **tensors) for i in range(6)]
     env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}  # what is freed goes back at once
     peaks = []
     for count in (2, 6):
@@ -240,31 +213,31 @@ def test_averaging_needs_the_memory_of_two_checkpoints(tmp_path):
     assert peaks[1] < 1.15 * peaks[0]
 
 
+OTHER_RUN, OTHER_FUNCTION = r"2\.pt: .* not belong to one training run", "1.pt is of another .*"
+
+
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
+        ({}, {"embedding": torch.ones(3)}, OTHER_RUN),
+        ({}, {"new": torch.ones(1)}, OTHER_RUN),
         ({"options": {"head_pointwise": "gss"}}, {"options": {"head_pointwise": "sigsoftmax"}},
-         "--head-pointwise is gss, but sigsoftmax there"),
+         f"{OTHER_FUNCTION}--head-pointwise is gss, but sigsoftmax there"),
         ({"options": {"head_context_scale": 1.0}}, {"options": {"head_context_scale": 4.0}},
-         "--head-context-scale is 1.0, but 4.0 there"),
-        ({"words": "a"}, {"words": "b"}, "the dictionaries differ"),
+         f"{OTHER_FUNCTION}--head-context-scale is 1.0, but 4.0 there"),
+        ({"words": "a"}, {"words": "b"}, f"{OTHER_FUNCTION}the dictionaries differ"),
     ],
 )  # fmt: skip
-def test_checkpoints_of_other_functions_are_refused(tmp_path, first, second, message):
-    weight = torch.ones(2, 2)
-    paths = [save(tmp_path / "1.pt", weight, **first), save(tmp_path / "2.pt", weight, **second)]
-    with pytest.raises(ValueError, match=f"1.pt is of another training run.*{message}"):
+def test_checkpoints_of_other_models_or_functions_are_refused(tmp_path, first, second, message):
+    paths = [save(tmp_path / "1.pt", **first), save(tmp_path / "2.pt", **second)]
+    with pytest.raises(ValueError, match=message):
         average_checkpoints(paths, tmp_path / "average.pt")
     assert not (tmp_path / "average.pt").exists()
 
 
 def test_options_that_only_affect_training_may_differ(tmp_path):
-    weight = torch.ones(2, 2)
-    paths = [
-        save(tmp_path / f"{rate}.pt", weight, options={"head_dropout": rate}) for rate in (0.1, 0.2)
-    ]
-    average_checkpoints(paths, tmp_path / "average.pt")
-    assert (tmp_path / "average.pt").exists()
+    rates = (0.1, 0.2)
+    averaged([save(tmp_path / f"{n}.pt", options={"head_dropout": n}) for n in rates], tmp_path)
 
 
 def test_damaged_weights_are_not_averaged(tmp_path):
@@ -275,3 +248,96 @@ def test_damaged_weights_are_not_averaged(tmp_path):
     with pytest.raises(ValueError, match=r"0\.pt is damaged"):
         average_checkpoints(paths, tmp_path / "average.pt")
     assert not (tmp_path / "average.pt").exists()
+
+
+def best(folder: Path, score: float, **more) -> Path:
+    """Write the best checkpoint of a run into a new folder; return the folder."""
+    return save(folder / "checkpoint_best.pt", score=score, **more).parent
+
+
+def test_the_lowest_loss_or_the_highest_bleu_is_the_best(tmp_path):
+    trained, finetuned = best(tmp_path / "train", 6.1), best(tmp_path / "finetune", 6.2)
+    assert best_checkpoint([trained, finetuned]).parent == trained
+    better = best(tmp_path / "again", 6.05)
+    assert best_checkpoint([trained, finetuned, better]).parent == better
+    by = {"metric": "bleu", "maximise": True}
+    runs = [best(tmp_path / name, score, **by) for name, score in (("a", 4.0), ("b", 9.0))]
+    assert best_checkpoint(runs).parent == runs[1]
+
+
+SMOOTHED = {"_name": "label_smoothed_cross_entropy", "label_smoothing": 0.1}
+
+
+def smoothed(**criterion):
+    return {"blocks": {"criterion": SMOOTHED | criterion}}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "problem"),
+    [
+        ({}, {"metric": "bleu", "maximise": True}, "b/checkpoint_best.pt by bleu: these scores "),
+        ({}, {"metric": "nll_loss"}, "a/checkpoint_best.pt was validated by loss, .* by nll_loss"),
+        ({"words": "f00"}, {"words": "ba5"}, "f00.*ba5.*of one dictionary"),
+        (smoothed(), {"blocks": {"criterion": {"_name": "cross_entropy"}}}, "of one --criterion"),
+        (smoothed(), smoothed(label_smoothing=0.6), "0.1.*0.6"),
+        (smoothed(), smoothed(label_smoothing=0.0), "0.1.*0.0"),
+        *[({"blocks": {"dataset": {"valid_subset": "a"}}},
+           {"blocks": {"dataset": {"valid_subset": "b"}}}, "--valid-subset")],
+    ],
+)  # fmt: skip
+def test_scores_of_other_metrics_words_or_targets_are_not_compared(tmp_path, one, other, problem):
+    runs = [best(tmp_path / "a", 4.0, **one), best(tmp_path / "b", 3.0, **other)]
+    with pytest.raises(ValueError, match=problem):
+        best_checkpoint(runs)
+    assert best_checkpoint([runs[0], best(tmp_path / "c", 3.0, **one)]).parent.name == "c"
+
+
+@pytest.mark.parametrize("score", NO_NUMBERS)
+@pytest.mark.parametrize("metric", ["loss", "bleu"])
+def test_no_run_wins_by_a_score_that_is_no_number(tmp_path, score, metric):
+    by = {"metric": metric, "maximise": metric == "bleu"}
+    runs = [best(tmp_path / name, found, **by) for name, found in (("a", score), ("b", 9.0))]
+    for order in (runs, runs[::-1]):
+        with pytest.raises(ValueError, match=r"a/checkpoint_best\.pt: its best score is not a fin"):
+            best_checkpoint(order)
+
+
+def test_the_worst_checkpoint_of_an_older_run_is_not_called_the_best(tmp_path):
+    with pytest.raises(ValueError, match=r"is the worst .* model average .*/a --best 1"):
+        best_checkpoint([best(tmp_path / "a", 4.0, metric="bleu")])
+
+
+def flipped(content: bytes) -> bytes:
+    changed = bytearray(content)
+    changed[content.index(b"best") + 10] ^= 1
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: b"", "is truncated"),
+        (lambda content: b"PK no checkpoint", "is truncated"),
+        (lambda content: content[:-200], "is truncated"),
+        (flipped, r"is damaged \(.*data\.pkl"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, damage, message):
+    folder = best(tmp_path / "a", 1.0)
+    file, other = folder / "checkpoint_best.pt", folder / "checkpoint_last.pt"
+    damaged = damage(file.read_bytes())
+    for path, chosen in ((file, lambda: best_checkpoint([folder])),
+                         (other, lambda: last_checkpoints(folder, 1))):  # fmt: skip
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"{path.name} {message}"):
+            chosen()
+
+
+def test_a_missing_file_or_value_is_not_called_damaged(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        best_checkpoint([tmp_path])
+    torch.save({"model": {}}, tmp_path / "checkpoint_last.pt")
+    with pytest.raises(ValueError, match=r"checkpoint_last\.pt: damaged, or not a training check"):
+        last_checkpoints(tmp_path, 1)
+    with pytest.raises(ValueError, match="'nothing'"):
+        read_checkpoint(best(tmp_path / "a", 1.0) / "checkpoint_best.pt", "extra_state", "nothing")

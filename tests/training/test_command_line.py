@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.common.blocks import ConfigurationError
-from highrank_plugins.training.blocks import PROGRAMS
-from highrank_plugins.training.command_line import arguments, shell_line, unreplaced
+from highrank_plugins.training.command_line import arguments, shell_line
 from highrank_plugins.training.configuration import load, load_tree, validate
 from highrank_plugins.training.fairseq_options import check_options
 
@@ -23,7 +22,7 @@ def test_booleans_are_flags_and_everything_else_has_a_value():
 
 def test_a_shell_reads_back_what_was_written():
     options = {"adam_betas": "(0.9, 0.98)", "lr": "2e-3", "fp16": True}
-    words = shlex.split(shell_line(PROGRAMS["train"], options).replace("\\\n", ""))
+    words = shlex.split(shell_line("fairseq-train", options).replace("\\\n", ""))
     assert words[:-1] == [
         *("fairseq-train", "--adam-betas", "(0.9, 0.98)", "--lr", "2e-3", "--fp16", "--user-dir")
     ]
@@ -35,20 +34,12 @@ def test_options_set_by_the_recipe_cannot_be_configured(option):
         load(TRANSLATION, [f"{option}=x"])
 
 
-@pytest.mark.parametrize("words", [["--effective-tokens", "65536"], ["--effective-tokens=65536"]])
-def test_the_users_launcher_options_win(words):
-    options = unreplaced({"effective_tokens": 32768, "gpus_per_node": 8}, words)
-    line = shell_line(PROGRAMS["launch"], options, words)
-    assert shlex.split(line.replace("\\\n", "")) == [
-        *("highrank", "launch", "--gpus-per-node", "8", *words)
-    ]
-
-
-def check(*overrides: str) -> str:
-    tree = load_tree(TRANSLATION, list(overrides))
+def refused(path: Path, *overrides: str) -> list[str]:
+    """Return the lines of the refusal of a configuration."""
+    tree = load_tree(path, list(overrides))
     with pytest.raises(ConfigurationError) as caught:
         check_options(validate(tree), tree)
-    return str(caught.value)
+    return sorted(str(caught.value).splitlines())
 
 
 @pytest.mark.parametrize(
@@ -57,10 +48,7 @@ def check(*overrides: str) -> str:
         ("max_tokns=5", "train.max_tokns: fairseq-train has no --max-tokns; did you mean 'max_tok"),
         ("head_component=5", "no --head-component; did you mean 'head_components'?"),
         ("generate.baem=5", "generate.baem: fairseq-generate has no --baem; did you mean 'beam'?"),
-        (
-            "arch=transformer_mixtpae",
-            "'transformer_mixtpae' is not a choice; did you mean 'transfor",
-        ),
+        ("arch=transformer_mixtpae", "'transformer_mixtpae' is not a choice; did you mean 'tran"),
         ("max_tokens=many", "train.max_tokens: invalid int value: 'many'"),
         ("lr=-1", "train.lr: must be at least 0, got -1"),
         ("head_context_scale=.inf", "train.head_context_scale: inf: expected a finite number"),
@@ -77,47 +65,31 @@ def check(*overrides: str) -> str:
     ],
 )
 def test_an_option_that_fairseq_rejects_is_named_with_its_place(override, message):
-    problem = check(override)
+    (problem,) = refused(TRANSLATION, override)
     assert problem.startswith(f"--set {override}: ")
     assert message in problem
 
 
-def refused(tmp_path, options: str) -> tuple[Path, list[str]]:
-    """Return the file of a bad configuration, and the lines of its refusal."""
+@pytest.mark.parametrize(
+    ("options", "messages"),
+    [
+        ("clip_norm: -1\n  max_update: -5", [
+            "train.clip_norm: must be at least 0, got -1",
+            "train.max_update: must be at least 0, got -5"]),
+        ("clip_nrom: 1\n  warmup_update: 3", ["train.clip_nrom: ", "train.warmup_update: "]),
+    ],
+)  # fmt: skip
+def test_all_wrong_numbers_and_names_are_listed_with_file_and_line(tmp_path, options, messages):
     path = tmp_path / "bad.yaml"
     path.write_text(f"base: {TRANSLATION}\ntrain:\n  {options}\n")
-    tree = load_tree(path, [])
-    with pytest.raises(ConfigurationError) as caught:
-        check_options(validate(tree), tree)
-    return path, str(caught.value).splitlines()
+    for number, (line, message) in enumerate(zip(refused(path), messages, strict=True), 3):
+        assert line.startswith(f"{path}:{number}: {message}")
 
 
-def test_all_numbers_out_of_range_are_listed_with_file_and_line(tmp_path):
-    path, lines = refused(tmp_path, "clip_norm: -1\n  max_update: -5")
-    assert sorted(lines) == [
-        f"{path}:3: train.clip_norm: must be at least 0, got -1",
-        f"{path}:4: train.max_update: must be at least 0, got -5",
-    ]
-
-
-def test_an_option_that_finetuning_inherits_is_reported_once(tmp_path):
+@pytest.mark.parametrize("block", ["train", "finetune"])
+def test_an_option_that_finetuning_inherits_is_reported_once(tmp_path, block):
     """The second place would be a file that does not have the option."""
-    path = tmp_path / "bad.yaml"
-    base = RECIPES / "ptb" / "conf" / "small" / "mos.yaml"
-    path.write_text(f"base: {base}\nfinetune:\n  lr: 3\n")
-    for override, places in (
-        ("train.head_gate_dropout=0.1", ["train.head_gate_dropout"]),
-        ("finetune.head_gate_dropout=0.1", ["finetune.head_gate_dropout"]),
-    ):
-        tree = load_tree(path, [override])
-        with pytest.raises(ConfigurationError) as caught:
-            check_options(validate(tree), tree)
-        lines = str(caught.value).splitlines()
-        assert [line.split(": ")[:2] for line in lines] == [[f"--set {override}", *places]]
-
-
-def test_all_unknown_names_are_listed_with_file_and_line(tmp_path):
-    path, lines = refused(tmp_path, "clip_nrom: 1\n  warmup_update: 3")
-    assert lines[0].startswith(f"{path}:3: train.clip_nrom: ")
-    assert lines[1].startswith(f"{path}:4: train.warmup_update: ")
-    assert len(lines) == 2
+    path, override = tmp_path / "bad.yaml", f"{block}.head_gate_dropout=0.1"
+    path.write_text(f"base: {RECIPES / 'ptb/conf/small/mos.yaml'}\nfinetune:\n  lr: 3\n")
+    (line,) = refused(path, override)
+    assert line.split(": ")[:2] == [f"--set {override}", f"{block}.head_gate_dropout"]

@@ -32,37 +32,26 @@ def write(tmp_path):
     return write
 
 
-def test_a_child_adds_replaces_and_removes_options(write):
-    text = "base: base.yaml\ntrain:\n  arch: transformer_mos\n  lr: null\n  seed: 3\n"
+def test_a_child_adds_replaces_and_removes_options_also_of_the_base_of_its_base(write):
+    write("middle.yaml", "base: base.yaml\ntrain: {seed: 1, dropout: 0.3}\n")
+    text = "base: middle.yaml\ntrain:\n  arch: transformer_mos\n  lr: null\n  seed: 3\n"
     configuration = load(write("mos.yaml", text))
-    assert configuration.train == {"arch": "transformer_mos", "keep_last_epochs": 3, "seed": 3}
-    assert configuration.average.last == 2
+    assert configuration.train == {
+        "arch": "transformer_mos", "keep_last_epochs": 3, "seed": 3, "dropout": 0.3
+    }  # fmt: skip
+    assert configuration.average.last == 2 and configuration.data.vocab_size == 100
     assert configuration.generate == {}
 
 
-def test_bases_may_have_bases(write):
-    write("middle.yaml", "base: base.yaml\ntrain: {seed: 1, dropout: 0.3}\n")
-    configuration = load(write("leaf.yaml", "base: middle.yaml\ntrain: {seed: 2}\n"))
-    assert configuration.train["seed"] == 2
-    assert configuration.train["dropout"] == 0.3
-    assert configuration.data.vocab_size == 100
-
-
-def test_null_removes_an_option_or_a_block(write):
+def test_overrides_apply_to_train_unless_they_name_a_block_and_null_removes(write):
     path = write("a.yaml", "base: base.yaml\ngenerate: {beam: 5}\n")
     assert load(path).generate == {"beam": 5}
     removed = load(path, ["generate=null", "lr=null"])
     assert removed.generate == {}
     assert removed.train == {"arch": "transformer_softmax", "keep_last_epochs": 3}
-
-
-def test_overrides_apply_to_train_unless_they_name_a_block(write):
-    path = write("leaf.yaml", "base: base.yaml\n")
-    configuration = load(path, ["lr=1e-4", "fp16=true", "data.vocab_size=7", "generate.beam=2"])
-    assert configuration.train["lr"] == "1e-4"
-    assert configuration.train["fp16"] is True
-    assert configuration.data.vocab_size == 7
-    assert configuration.generate == {"beam": 2}
+    changed = load(path, ["lr=1e-4", "fp16=true", "data.vocab_size=7", "generate.beam=2"])
+    assert changed.train["lr"] == "1e-4" and changed.train["fp16"] is True
+    assert changed.data.vocab_size == 7 and changed.generate == {"beam": 2}
 
 
 @pytest.mark.parametrize(
@@ -85,18 +74,11 @@ def test_a_polynomial_decay_ends_at_the_last_update(write, overrides, last):
     [
         ([], {"post_process": "sentencepiece"}),
         (["data.algorithm=subword_nmt"], {"post_process": "subword_nmt", "tokenizer": "moses"}),
-        (
-            ["source_lang=en", "target_lang=de", "task=translation", "max_source_positions=9"],
-            {
-                "post_process": "sentencepiece",
-                "task": "translation",
-                "source_lang": "en",
-                "target_lang": "de",
-                "max_source_positions": 9,
-            },
-        ),
+        (["source_lang=en", "target_lang=de", "task=translation", "max_source_positions=9"],
+         {"post_process": "sentencepiece", "task": "translation", "source_lang": "en",
+          "target_lang": "de", "max_source_positions": 9}),
     ],
-)
+)  # fmt: skip
 def test_translations_are_joined_as_the_text_was_split(write, overrides, options):
     configuration = load(write("leaf.yaml", "base: base.yaml\n"), [*overrides, "generate.beam=2"])
     assert configuration.options("generate") == options | {"beam": 2}
@@ -105,16 +87,14 @@ def test_translations_are_joined_as_the_text_was_split(write, overrides, options
 @pytest.mark.parametrize(
     ("block", "option", "place"),
     [
-        ("generate", "source_lang", "train.source_lang is 'A'"),
-        ("generate", "target_lang", "train.target_lang is 'A'"),
-        ("generate", "max_source_positions", "train.max_source_positions is 'A'"),
-        ("generate", "user_dir", "train.user_dir is 'A'"),
+        *(("generate", name, f"train.{name} is 'A'")
+          for name in ("source_lang", "target_lang", "max_source_positions", "user_dir")),
         ("generate", "post_process", "data.algorithm is 'sentencepiece'"),
         ("evaluate", "task", "train.task is 'A'"),
         ("finetune", "target_lang", "train.target_lang is 'A'"),
         ("kld", "user_dir", "train.user_dir is 'A'"),
     ],
-)
+)  # fmt: skip
 def test_a_fact_is_in_one_place(write, block, option, place):
     added = "" if option == "post_process" else f"  {option}: A\n"
     text = f"{BASE}{block}: {{{option}: B}}\n".replace("train:\n", f"train:\n{added}")
@@ -172,43 +152,24 @@ def test_the_text_gives_the_same_configuration_in_a_fixed_order(write):
     ("text", "message"),
     [
         ("base: base.yaml\ntrian:\n  lr: 1\n", "bad.yaml:2: trian: unknown key; did you mean 'tra"),
-        (
-            "base: base.yaml\ndata:\n  vocabsize: 5\n",
-            "bad.yaml:3: data.vocabsize: unknown key; di",
-        ),
+        ("base: base.yaml\ndata:\n  vocabsize: 5\n", "bad.yaml:3: data.vocabsize: unknown key; di"),
         ("base: base.yaml\ndata:\n  vocab_size: many\n", "bad.yaml:3: data.vocab_size: "),
-        (
-            "base: base.yaml\nclean: {max_wrods: 5}\n",
-            "bad.yaml:2: clean.max_wrods: unknown key; did you mean 'max_words'?",
-        ),
-        (
-            "base: base.yaml\nlaunch:\n  nodes: 0\n",
-            "bad.yaml:3: launch.nodes: Input should be greater than or equal to 1",
-        ),
+        ("base: base.yaml\nclean: {max_wrods: 5}\n",
+         "bad.yaml:2: clean.max_wrods: unknown key; did you mean 'max_words'?"),
+        ("base: base.yaml\nlaunch:\n  nodes: 0\n",
+         "bad.yaml:3: launch.nodes: Input should be greater than or equal to 1"),
         ("base: base.yaml\ndata:\n  vocab_size: 0\n", "bad.yaml:3: data.vocab_size: "),
-        (
-            f"{LM}corpus: {{vocab_size: 0}}\n",
-            "bad.yaml:3: corpus.vocab_size: Input should be gr",
-        ),
-        (f"{LM}corpus: {{max_train_lines: 0}}\n", "corpus.max_train_lines: Input should be great"),
-        (f"{LM}corpus: {{workers: 0}}\n", "corpus.workers: Input should be greater"),
+        *((f"{LM}corpus: {{{name}: 0}}\n", f"bad.yaml:3: corpus.{name}: Input should be greater")
+          for name in ("vocab_size", "max_train_lines", "workers")),
         ("base: base.yaml\ntrain:\n  lr: [1, 2]\n", "bad.yaml:3: train.lr: must be text"),
         ("base: base.yaml\ntrain:\n  lr: 1\n  lr: 2\n", "bad.yaml:4: lr is given twice"),
         ("base: base.yaml\naverage:\n  last: 4\n", "average.last is 4, but train.keep_last_epochs"),
-        (
-            "train:\n  lr: 1\n",
-            "bad.yaml: needs one of the blocks data (translation) and corpus (language model)",
-        ),
+        (LM, "bad.yaml: needs one of the blocks data (translation) and corpus (language model)"),
         ("base: bsae.yaml\n", "bsae.yaml: no such configuration; did you mean 'base'?"),
         ("base: bad.yaml\n", "bad.yaml: inherits from itself"),
-        (
-            "base: base.yaml\npredictions:\n",
-            "bad.yaml:2: predictions: expected lines `KEY: VALUE`; write `predictions: {}` for",
-        ),
-        (
-            f"{BASE}kld:\n",
-            "bad.yaml:9: kld: expected lines `KEY: VALUE`; write `kld: {}` for a block",
-        ),
+        ("base: base.yaml\npredictions:\n",
+         "bad.yaml:2: predictions: expected lines `KEY: VALUE`; write `predictions: {}` for"),
+        (f"{BASE}kld:\n", "bad.yaml:9: kld: expected lines `KEY: VALUE`; write `kld: {}` for a"),
         ("train:\n  arch: \udce4\n", "bad.yaml: not UTF-8 at byte 15"),
         ("base: wrong.yaml\n", "wrong.yaml:8: average.lst: unknown key"),
         ("base: 3\n", "bad.yaml:1: base must be the name of a file"),
@@ -220,7 +181,7 @@ def test_the_text_gives_the_same_configuration_in_a_fixed_order(write):
         ("{a: " * 3000 + "}" * 3000, "bad.yaml: blocks are nested too deeply"),
         ("[" * 5000 + "]" * 5000, "bad.yaml: blocks are nested too deeply"),
     ],
-)
+)  # fmt: skip
 def test_errors_say_where_and_what(write, text, message):
     write("wrong.yaml", BASE.replace("last: 2", "lst: 2"))
     with pytest.raises(ConfigurationError) as caught:

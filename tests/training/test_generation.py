@@ -6,27 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.training.generation import _check_complete, check_command, generate
+from highrank_plugins.training.generation import _check_complete, generate
 from tests.trainings import last, train
 
 HIGHRANK = Path(sys.executable).parent / "highrank"
 USER_DIR = str(Path(__file__).parents[2] / "highrank_plugins")
 
-pytestmark = pytest.mark.xdist_group("generation")  # they share a trained model
-
-
-@pytest.fixture(scope="module")
-def command(mt_data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    train(mt_data, folder, "transformer_mixtape_tiny", 10)
-    return [
-        *("fairseq-generate", str(mt_data), "--path", str(last(folder)), "--user-dir", USER_DIR),
-        *("--beam", "3", "--nbest", "2", "--batch-size", "10", "--max-len-b", "10"),
-    ]
-
 
 @pytest.mark.long
-def test_three_processes_for_two_batches_print_what_one_prints_sorted(command, tmp_path):
+def test_three_processes_for_two_batches_print_what_one_prints_sorted(mt_data, tmp_path):
+    train(mt_data, tmp_path, "transformer_mixtape_tiny", 10)
+    command = [
+        *("fairseq-generate", str(mt_data), "--path", str(last(tmp_path)), "--user-dir", USER_DIR),
+        *("--beam", "3", "--nbest", "2", "--batch-size", "10", "--max-len-b", "10"),
+    ]
     one = generate(command, 1)
     file = tmp_path / "out.txt"
     words = [HIGHRANK, "evaluate", "generate", "--processes", "3", "--output", file, "--", *command]
@@ -34,16 +27,6 @@ def test_three_processes_for_two_batches_print_what_one_prints_sorted(command, t
     assert file.read_bytes() == b"".join(one)
     numbers = [int(line[2:].split(b"\t")[0]) for line in one if line.startswith(b"D-")]
     assert numbers == [number for number in range(20) for _ in range(2)]
-
-
-def test_a_process_that_fails_is_an_error(command):
-    broken = [word if not word.endswith(".pt") else "missing.pt" for word in command]
-    with pytest.raises(ValueError, match=r"--path missing\.pt: no such file"):
-        generate(broken, 2)
-
-
-@pytest.mark.long  # the next test sees what is lost, without processes
-def test_several_processes_refuse_to_leave_long_sentences_out(command):
     short = ["--max-source-positions", "10", "--skip-invalid-size-inputs-valid-test"]
     with pytest.raises(ValueError, match=r"10 of 20 sentences have no translation; .* shorten"):
         generate([*command, *short], 2)
@@ -65,8 +48,9 @@ def test_a_lost_sentence_is_detected(found, skips):
         (["fairseq-generate", "--sampling"], "use one"),
         (["fairseq-generate", "--results-path=x"], "--results-path: redirect the output"),
         (["fairseq-generate", "--num-shards", "2"], "ignores it"),
+        (["fairseq-generate", "--path", "missing.pt"], r"--path missing\.pt: no such file"),
     ],
 )
 def test_commands_that_several_processes_cannot_share_are_refused(words, message):
     with pytest.raises(ValueError, match=message):
-        check_command(words, 2)
+        generate(words, 2)

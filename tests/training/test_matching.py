@@ -9,7 +9,9 @@ import yaml
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
+from highrank_plugins.common.names import option_name
 from highrank_plugins.training import configuration
+from highrank_plugins.training.command_line import by_option
 from highrank_plugins.training.model_size import (
     check_space,
     invented_data,
@@ -47,12 +49,11 @@ def test_parameters_and_compute_equal_values_computed_by_hand():
 def test_the_matched_pair_of_parthiban_2021_is_found(tmp_path):
     """Find 17.53 from 17.56 million parameters, and the other way round."""
     pair = {"matched_softmax_et": (340, 17_560_880), "matched_mos_et": (280, 17_535_200)}
-    for name, other in (tuple(pair), tuple(reversed(pair))):
+    for (name, (width, parameters)), other in zip(pair.items(), reversed(pair), strict=True):
         output = tmp_path / f"{name}.yaml"
         words = ["match", f"parthiban2021/{name}", "--to", f"parthiban2021/{other}"]
         done = CliRunner().invoke(app, [*words, "--output", str(output)])
         assert done.exit_code == 0, done.output
-        width, parameters = pair[name]
         assert f"{parameters:,} parameters" in output.read_text()
         train = configuration.load(output).train
         assert train["decoder_embed_dim"] == train["decoder_last_hidden_size"] == width
@@ -70,21 +71,13 @@ def test_small_models_match_within_half_a_percent(conf, by):
     assert match.options["decoder_embed_dim"] != known["decoder_embed_dim"]
 
 
-def test_widths_are_copied_from_the_other_model():
-    known, target = options("small/mos"), options("small/softmax")
-    with invented_data(known, 3004) as data:
-        match = solve(known, target, "width", data)
-    assert match.options == {
-        "decoder_embed_dim": 64,
-        "decoder_last_hidden_size": 64,
-        "decoder_hidden_size": 128,
-    }
-
-
-def test_a_separate_vocabulary_matrix_gets_the_width_of_the_features():
+def test_widths_are_copied_and_a_separate_matrix_gets_the_width_of_the_features():
+    known, softmax = options("small/mos"), options("small/softmax")
     wide = {"separate_embeddings": True, "head_embed_dim": 80, "decoder_last_hidden_size": 80}
-    softmax = options("small/softmax")
     with invented_data({}, 100) as data:
+        assert solve(known, softmax, "width", data).options == {
+            "decoder_embed_dim": 64, "decoder_last_hidden_size": 64, "decoder_hidden_size": 128,
+        }  # fmt: skip
         match = solve({**softmax, **wide}, softmax, "parameters", data)
     assert match.options["head_embed_dim"] == match.options["decoder_last_hidden_size"] < 80
     assert abs(match.deviation("parameters")) <= 0.005
@@ -120,15 +113,9 @@ def test_a_transformer_gets_a_width_that_its_heads_divide(known, arch, width, he
         (["moss", "--to", "softmax"], "no such configuration"),
         (["small/base", "--to", "softmax"], "--arch is missing"),
         (["mos", "--to", "softmax", "--recipe", "pbt"], "did you mean 'ptb'"),
-        (
-            ["mos", "--to", "softmax", "--free", "lr_"],
-            "--free lr_: not a whole number in block train",
-        ),
+        (["mos", "--to", "softmax", "--free", "lr_"], "--free lr_: not a whole number in block tr"),
         (["mos", "--to", "softmax", "--free", "head_components"], "no sizes are within 0.5%"),
-        (
-            ["small/softmax", "--to", "base", "--recipe", "text8"],
-            "no such configuration",
-        ),
+        (["small/softmax", "--to", "base", "--recipe", "text8"], "no such configuration"),
     ],
 )
 def test_models_that_cannot_be_matched_are_refused(words, message):
@@ -145,18 +132,11 @@ def test_without_a_file_the_match_is_printed():
 KEEP = {"save_interval_updates": 2, "keep_interval_updates": 2, "keep_last_epochs": 1}
 
 
-def as_options(words: list[object]) -> dict[str, object]:
-    """Return `--flag value --bare` as a configuration has it."""
-    options: dict[str, object] = {}
-    for word, following in zip(words, [*words[1:], "--"], strict=True):
-        if str(word).startswith("--"):
-            bare = str(following).startswith("--")
-            options[str(word)[2:].replace("-", "_")] = True if bare else following
-    return options
-
-
 def of_training(arch: str) -> dict[str, object]:
-    return as_options([*task_and_shape(arch), *OUR_LOSS]) | {"arch": arch} | KEEP
+    """Return `--flag value --bare` of a training run as a configuration has it."""
+    rows = by_option([str(word) for word in (*task_and_shape(arch), *OUR_LOSS)])
+    options = {option_name(row[0]): row[1] if row[1:] else True for row in rows}
+    return options | {"arch": arch} | KEEP
 
 
 def test_the_estimate_is_one_checkpoint_above_the_space_taken(mt_data, tmp_path):
@@ -178,24 +158,13 @@ def test_every_kind_of_model_has_a_size(mt_data, lm_data, arch):
     assert training_space(every_epoch, data) == space * 6 // 5
 
 
-@pytest.mark.parametrize(
-    ("there", "needed"),
-    [
-        ({}, 1000),
-        ({"checkpoint_last.pt": 300}, 700),
-        ({"a.pt": 600, "checkpoint_last.pt": 300}, 300),
-    ],
-)
-def test_the_disk_must_hold_the_checkpoints_to_come(tmp_path, there, needed):
-    for name, size in there.items():
-        (tmp_path / name).write_bytes(bytes(size))
-    assert still_needed(1000, tmp_path) == needed
-
-
-def test_a_second_link_to_a_checkpoint_takes_no_space(tmp_path):
-    (tmp_path / "checkpoint_best.pt").write_bytes(bytes(300))
-    (tmp_path / "checkpoint_last.pt").hardlink_to(tmp_path / "checkpoint_best.pt")
-    assert still_needed(1000, tmp_path) == 700
+def test_the_disk_must_hold_the_checkpoints_to_come(tmp_path):
+    assert still_needed(1000, tmp_path) == 1000
+    (tmp_path / "checkpoint_last.pt").write_bytes(bytes(300))
+    (tmp_path / "checkpoint_best.pt").hardlink_to(tmp_path / "checkpoint_last.pt")
+    assert still_needed(1000, tmp_path) == 700  # a second link takes no space
+    (tmp_path / "a.pt").write_bytes(bytes(600))
+    assert still_needed(1000, tmp_path) == 300
 
 
 def test_a_full_disk_is_refused(lm_data, tmp_path, monkeypatch):

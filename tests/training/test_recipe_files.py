@@ -1,7 +1,6 @@
 """What `highrank train configure` writes for recipes, as bash reads it."""
 
 import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
@@ -16,11 +15,9 @@ from highrank_plugins.training.command_line import write_recipe_files
 from highrank_plugins.training.configuration import load, load_tree, validate
 
 TRAIN = {
-    "arch": "transformer_softmax",
-    "optimizer": "adam",
-    "adam_betas": "(0.9, 0.98)",
+    "arch": "transformer_softmax", "optimizer": "adam", "adam_betas": "(0.9, 0.98)",
     "max_tokens": 600,
-}
+}  # fmt: skip
 BASE = {"data": {"vocab_size": 7}, "train": TRAIN | {"save_interval_updates": 0}}
 
 
@@ -47,26 +44,21 @@ def configure(tmp_path):
 
 def test_bash_reads_every_value(configure):
     configure()
-    assert configure.bash("echo ${settings[train.adam_betas]} ${settings[data.vocab_size]}") == (
-        "(0.9, 0.98) 7"
-    )
+    read = configure.bash("echo ${settings[train.adam_betas]} ${settings[data.vocab_size]}")
+    assert read == "(0.9, 0.98) 7"
     assert yaml.safe_load(configure.bash('echo "${settings[train]}"')) == BASE["train"]
     assert configure.bash("echo ${#measures[@]} $dry_run $other_nodes") == "0"
 
 
-def test_a_step_without_options_has_no_command_and_loses_an_old_one(configure):
+def test_a_step_without_options_loses_an_old_command_and_files_of_the_user_stay(
+    configure, tmp_path
+):
     configure(finetune={"lr": 1})
     assert "--max-tokens 600" in (configure.folder / "finetune.sh").read_text()
-    configure()
-    assert not {"finetune.sh", "launch.sh", "corpus.sh"} & {
-        path.name for path in configure.folder.iterdir()
-    }
-
-
-def test_files_of_the_user_are_left_alone(configure, tmp_path):
-    configure(finetune={"lr": 1})
     (configure.folder / "mine.sh").write_text("echo mine")
     configure()
+    names = {path.name for path in configure.folder.iterdir()}
+    assert not {"finetune.sh", "launch.sh", "corpus.sh"} & names
     assert (configure.folder / "mine.sh").read_text() == "echo mine"
     (tmp_path / "train.sh").write_text("echo mine")
     with pytest.raises(UserError, match=r"train\.sh would be replaced.*: name another folder"):
@@ -88,16 +80,12 @@ def test_every_measure_may_be_a_block(configure, name):
     assert configure.bash('echo "${measures[*]}"') == name
     command = (configure.folder / f"{name}.sh").read_text()
     assert command.startswith(find_measure(name).command(name))
-    check_measures(validate(load_tree(configure.file, [])), load_tree(configure.file, []))
-
-
-@pytest.mark.parametrize("name", NEEDED)
-def test_a_measure_without_a_required_option_is_refused(configure, name):
-    option = next(iter(NEEDED[name]))
-    configure(**{name: {}})
     tree = load_tree(configure.file, [])
-    with pytest.raises(ConfigurationError, match=rf"conf\.yaml:\d+: {name}: .*\b{option}\b"):
-        check_measures(validate(tree), tree)
+    check_measures(validate(tree), tree)
+    if name in NEEDED:  # without a required option
+        option, tree.values[name] = next(iter(NEEDED[name])), {}
+        with pytest.raises(ConfigurationError, match=rf"conf\.yaml:\d+: {name}: .*\b{option}\b"):
+            check_measures(validate(tree), tree)
 
 
 def test_all_commands_get_the_user_dir_of_the_run(configure):
@@ -125,7 +113,10 @@ def test_keys_of_finished_runs_stay_the_same(configure, words, block, key):
     configure(f"--launch={words}", launch=block)
     train = yaml.safe_dump(BASE["train"]).rstrip()
     assert configure.bash('echo "$training_key"') == f"{train}\n{key}".rstrip()
-    assert (configure.folder / "launch.sh").exists() == bool(key)
+    launch = configure.folder / "launch.sh"
+    assert launch.exists() == bool(key)
+    if words and block:  # the user's options win
+        assert ("1200" in launch.read_text()) == ("--effective-tokens" not in words)
     other = configure.bash('echo "$other_nodes"')
     assert bool(other) == ("--nodes" in words)
 
@@ -170,14 +161,9 @@ def test_processes_that_cannot_share_the_streams_are_refused(configure, words, f
     assert not configure.folder.exists()
 
 
-def test_a_dry_run_is_printed(configure):
-    result = configure("--launch=--processes 2 --dry-run")
-    assert "fairseq-train" in result.stdout
-    assert configure.bash("echo $dry_run") == "yes"
-
-
-def test_bash_reads_the_files_of_a_corpus(configure, tmp_path):
-    corpus = Path(tmp_path / "corpus.yaml")
+def test_a_dry_run_is_printed_and_bash_reads_the_files_of_a_corpus(configure, tmp_path):
+    corpus = tmp_path / "corpus.yaml"
     corpus.write_text("gigabytes: 3\nfiles:\n  a.tgz: {url: x, sha256: unknown, source: nobody}\n")
-    configure("--corpus", corpus)
-    assert configure.bash('echo "$gigabytes ${archives[*]}"') == "3 a.tgz"
+    result = configure("--launch=--processes 2 --dry-run", "--corpus", corpus)
+    assert "fairseq-train" in result.stdout
+    assert configure.bash('echo "$dry_run $gigabytes ${archives[*]}"') == "yes 3 a.tgz"

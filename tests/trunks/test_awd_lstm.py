@@ -1,9 +1,11 @@
-"""Test values and state of the AWD-LSTM, and each rate: it acts in training only."""
+"""Test values and state of the AWD-LSTM, its dropped matrices, and each rate: training only."""
 
 import pytest
 import torch
 
+from highrank_plugins.heads.random_state import dropout_mask
 from highrank_plugins.trunks import AWDLSTM, Rates
+from highrank_plugins.trunks.awd_lstm import WeightDropLSTM, embed_words
 from tests.trunks import plain
 
 RATES = {"dropout": 0.4, "dropouti": 0.4, "dropouth": 0.25, "dropoute": 0.3, "wdrop": 0.5,
@@ -129,16 +131,13 @@ def test_gradients_are_right_with_every_rate_on(tokens):
     assert torch.autograd.gradcheck(features, values)
 
 
-def test_names_of_parameters_are_public():
+def test_names_of_parameters_are_public_and_half_precision_keeps_its_type(tokens):
+    out = trunk(torch.bfloat16, **RATES)(tokens)
+    assert out.features.dtype == out.state[0][0].dtype == torch.bfloat16
     names = [name for name, _ in trunk().named_parameters()]
     own = ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
     assert names == ["embed.weight", *(f"layers.{i}.{name}" for i in range(3) for name in own)]
     assert list(trunk().state_dict()) == names
-
-
-def test_half_precision_keeps_its_type(tokens):
-    out = trunk(torch.bfloat16, **RATES)(tokens)
-    assert out.features.dtype == out.state[0][0].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(
@@ -185,3 +184,39 @@ def test_cuda_gives_the_same_values_and_gradients(tokens, monkeypatch):
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         torch.testing.assert_close(parameter.grad.cpu(), gradient, rtol=1e-3, atol=1e-4)
     assert not torch.equal(*(seeded(model.train(), tokens.cuda(), s).features for s in (5, 6)))
+
+
+def test_training_drops_the_recurrent_matrix_and_evaluation_is_torchs_lstm():
+    torch.manual_seed(0)
+    layer, stock = WeightDropLSTM(4, 6).double(), torch.nn.LSTM(4, 6).double()
+    stock.load_state_dict(layer.state_dict())
+    x, h, c = torch.randn(5, 3, 4).double(), *torch.randn(2, 1, 3, 6).double()
+    torch.manual_seed(9)
+    mask = layer.weight_hh_l0 * dropout_mask(layer.weight_hh_l0.shape, 0.5, layer.weight_hh_l0)
+    assert 0 < (mask == 0).sum() < mask.numel()
+    weights = plain.weights_of(layer, recurrent=mask)
+    want = plain.lstm(x.numpy(), h[0].numpy(), c[0].numpy(), weights)
+    torch.manual_seed(9)  # the same mask, at every step
+    out, (last_h, last_c) = layer(x, (h, c), 0.5)
+    for got, expected in zip((out, last_h[0], last_c[0]), want, strict=True):
+        torch.testing.assert_close(got, torch.from_numpy(expected), rtol=1e-12, atol=1e-12)
+
+    want, want_state = stock(x, (h, c))
+    got, state = layer.eval()(x, (h, c), 0.5)
+    assert torch.equal(got, want)
+    assert all(map(torch.equal, state, want_state))
+
+
+def test_a_word_is_dropped_everywhere_or_nowhere():
+    weight = torch.randn(200, 4, requires_grad=True)
+    tokens = torch.randint(200, (30, 20))
+    torch.manual_seed(0)
+    rows = embed_words(weight, tokens, 0.5)
+    torch.manual_seed(0)
+    masked = weight * dropout_mask((200, 1), 0.5, weight)
+    assert torch.equal(rows, masked[tokens])
+    rows.sum().backward()
+    is_dropped = (masked == 0).all(1)
+    assert 60 < is_dropped.sum() < 140
+    assert (weight.grad[is_dropped] == 0).all()
+    assert torch.equal(embed_words(weight, tokens, 0.0), weight[tokens])

@@ -48,12 +48,7 @@ class CorpusOptions(BlockOptions):
 
 
 def prepare_corpus(name: str, data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
-    """Read a corpus strictly, count it, write it below `output`, and yield the counts to print.
-
-    `ptb` and `wikitext2` become `{train,valid,test}.txt` for fairseq-preprocess. The others need
-    more than it can do, and become binarised files. `data` is the folder with the files as they
-    are published, or with that folder.
-    """
+    """Read a corpus strictly, count it, write it below `output`, and yield the counts to print."""
     if name not in CORPORA:
         known = ", ".join(CORPORA)
         near = did_you_mean(name, CORPORA) or "; of your own: highrank new DIR --language-model"

@@ -13,15 +13,8 @@ from pathlib import Path
 
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.processes import Item, Result, ordered_map, usable_cores
-from highrank_plugins.common.text_lines import UNKNOWN
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.binarising import (
-    END_NUMBER,
-    SPECIAL,
-    UNKNOWN_NUMBER,
-    write_dictionary,
-    write_split,
-)
+from highrank_plugins.data import binarising
 from highrank_plugins.data.corpora import CorpusOptions
 from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words
 
@@ -37,8 +30,7 @@ def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iter
     """Write `output`/{dict.txt,valid.*,test.*} and, for each shard, `output`/shardNN/train.*.
 
     A shard's folder has the dictionary too, and the first one the other splits, so that
-    fairseq-train takes `output/shard01:output/shard02:…`: a shard is an epoch. The files equal
-    those of fairseq-preprocess for lower-cased text and this dictionary.
+    fairseq-train takes `output/shard01:output/shard02:…`: a shard is an epoch.
     """
     options.refuse(name, "max_train_lines")
     root = data / ARCHIVE if (data / ARCHIVE).is_dir() else data
@@ -54,19 +46,20 @@ def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iter
     for counted in _parallel(count_words, shards.values(), options.workers, "count words"):
         words.update(counted)
     vocabulary = WordCounts(words).most_frequent(options.vocab_size or VOCAB_SIZE)
-    numbers = write_dictionary(output / "dict.txt", ((word, words[word]) for word in vocabulary))
-    for part, files in parts.items():
-        yield _report(part, binarise(numbers, (output / part, files)))
-    yield _report(
-        f"train, {len(shards)} shards", _binarise_shards(output, shards, numbers, options)
+    numbers = binarising.write_dictionary(
+        output / "dict.txt", ((word, words[word]) for word in vocabulary)
     )
+    for part, files in parts.items():
+        yield binarising.report(part, *binarise(numbers, (output / part, files)))
+    total = _binarise_shards(output, shards, numbers, options)
+    yield binarising.report(f"train, {len(shards)} shards", *total)
     yield f"{len(words):,} different words, of which {len(vocabulary):,} are kept"
 
 
 def _binarise_shards(
     output: Path, shards: dict[int, Path], numbers: dict[str, int], options: CorpusOptions
-) -> Counter[str]:
-    """Binarise each shard into its folder; return the sum of the counts of `binarise`."""
+) -> tuple[int, int, int]:
+    """Binarise each shard into its folder; return the sums of the counts of `binarise`."""
     jobs = [(output / f"shard{n:02}" / "train", [path]) for n, path in shards.items()]
     for prefix, _ in jobs:
         prefix.parent.mkdir()
@@ -75,10 +68,9 @@ def _binarise_shards(
         for suffix in ("bin", "idx"):
             name = f"{part}.{suffix}"
             shutil.copyfile(output / name, jobs[0][0].with_name(name))
-    total = Counter[str]()
-    for counted in _parallel(partial(binarise, numbers), jobs, options.workers, "binarise"):
-        total.update(counted)
-    return total
+    counts = _parallel(partial(binarise, numbers), jobs, options.workers, "binarise")
+    lines, tokens, unknown = (sum(column) for column in zip(*counts, strict=True))
+    return lines, tokens, unknown
 
 
 def count_words(path: Path) -> Counter[str]:
@@ -86,23 +78,13 @@ def count_words(path: Path) -> Counter[str]:
     return WordCounts().add(read_words(path, lower=True)).words
 
 
-def binarise(numbers: dict[str, int], job: tuple[Path, list[Path]]) -> Counter[str]:
-    """Write the files of a job, one after the other, as its prefix.{bin,idx}.
-
-    Returns how many `lines`, `tokens` (with </s>) and `unknown` words there are.
-    """
+def binarise(numbers: dict[str, int], job: tuple[Path, list[Path]]) -> tuple[int, int, int]:
+    """Write a job's prefix.{bin,idx}; return its lines, tokens with </s> and unknown words."""
     prefix, files = job
-    found = Counter[str]()
-
-    def pieces() -> Iterator[list[int]]:
-        for words in chain.from_iterable(read_words(path, lower=True) for path in files):
-            piece = [numbers.get(word, UNKNOWN_NUMBER) for word in words]
-            found["lines"] += 1
-            found["unknown"] += piece.count(UNKNOWN_NUMBER)
-            yield [*piece, END_NUMBER]
-
-    found["tokens"] = write_split(prefix, pieces(), SPECIAL + len(numbers))
-    return found
+    lines = chain.from_iterable(read_words(path, lower=True) for path in files)
+    known, unknown = numbers | {"</s>": binarising.END_NUMBER}, binarising.UNKNOWN_NUMBER
+    pieces = ([known.get(word, unknown) for word in (*words, "</s>")] for words in lines)
+    return binarising.write_split(prefix, pieces, binarising.SPECIAL + len(numbers))
 
 
 def _parallel(
@@ -114,11 +96,3 @@ def _parallel(
     todo = list(items)
     results = ordered_map(work, todo, min(workers or usable_cores(), len(todo)))
     yield from tqdm(results, name, len(todo), unit="shard", **bar_options())
-
-
-def _report(name: str, found: Counter[str]) -> str:
-    share = found["unknown"] / found["tokens"]
-    return (
-        f"{name}: {found['lines']:,} lines, {found['tokens']:,} tokens with </s>, "
-        f"{share:.2%} {UNKNOWN}"
-    )

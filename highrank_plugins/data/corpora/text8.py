@@ -49,7 +49,8 @@ def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iter
     for split, part in parts.items():
         total = -(len(part) // -_BLOCK)
         blocks = tqdm(_blocks(part), split, total, unit="MiB", **bar_options())
-        tokens = write_split(output / split, (table[b] for b in blocks), SPECIAL + len(numbers))
+        pieces = (table[block] for block in blocks)
+        _, tokens, _ = write_split(output / split, pieces, SPECIAL + len(numbers))
         yield f"{split}: {tokens:,} characters without </s>, {len(numbers)} types, none <unk>"
 
 

@@ -15,9 +15,9 @@ from typing import Any
 from highrank_plugins.common.files import write_json
 from highrank_plugins.common.text_lines import UNKNOWN, TextRules, read_text, require_words
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data.binarising import report
 from highrank_plugins.data.corpora import CorpusOptions
 
-END = "</s>"
 SPLITS = ("train", "valid", "test")
 
 
@@ -91,20 +91,12 @@ class WordCounts:
 
     def report(self, name: str) -> str:
         """Return a line for people."""
-        share = self.words[UNKNOWN] / self.tokens
-        return (
-            f"{name}: {self.lines:,} lines, {self.tokens:,} tokens with {END}, {self.types:,} "
-            f"types, {share:.2%} {UNKNOWN}"
-        )
+        unknown, more = self.words[UNKNOWN], f"{self.types:,} types, "
+        return report(name, self.lines, self.tokens, unknown, more=more)
 
 
 def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
-    """Write `output`/{train,valid,test}.txt, one space between words; yields what was counted.
-
-    `output`/counts.json has the sentences and tokens of each split, and what `max_train_lines`
-    leaves out. With `vocab_size` or `max_train_lines`, words that the training text lost become
-    <unk>.
-    """
+    """Write `output`/{train,valid,test}.txt with single spaces, and counts.json; yield counts."""
     corpus = {"ptb": PTB, "wikitext2": WIKITEXT2}[name]
     files = find_splits(data, corpus.layouts)
     counts = _count(corpus, files, options)

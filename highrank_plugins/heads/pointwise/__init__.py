@@ -9,23 +9,8 @@ from highrank_plugins.heads.pointwise.monotone_mlp import MonotoneMLP
 from highrank_plugins.heads.pointwise.multimax import MultiMax
 from highrank_plugins.heads.pointwise.plif import PLIF
 
-__all__ = [
-    "PLIF",
-    "POINTWISE",
-    "GeneralizedSigSoftmax",
-    "Identity",
-    "MonotoneMLP",
-    "MultiMax",
-    "Pointwise",
-    "SigSoftmax",
-    "SigmoidCap",
-    "Softcap",
-    "build_pointwise",
-    "pointwise_names",
-    "pointwise_options",
-    "register_pointwise",
-]
+__all__ = ["PLIF", "POINTWISE", "GeneralizedSigSoftmax", "Identity", "MonotoneMLP", "MultiMax",
+           "Pointwise", "SigSoftmax", "SigmoidCap", "Softcap", "build_pointwise",
+           "register_pointwise"]  # fmt: skip
 
-pointwise_names = POINTWISE.names
-pointwise_options = POINTWISE.options
 build_pointwise = POINTWISE.build

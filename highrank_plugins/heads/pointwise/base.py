@@ -10,12 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from highrank_plugins.heads.log_probs import widen
-from highrank_plugins.heads.registry import (
-    Part,
-    Registry,
-    follow_function,
-    named_tensors,
-)
+from highrank_plugins.heads.registry import Part, Registry, follow_function, named_tensors
 from highrank_plugins.losses.own_layers import bound, is_ours, same_form
 from highrank_plugins.losses.plan import KernelFunction, Named
 
@@ -37,7 +32,6 @@ class Pointwise(Part):
 
     A subclass implements `apply_to`. If it has parameters, `tensors` may return what `apply_to`
     reads: tensors prepared once for a whole batch, differentiable with respect to the parameters.
-    A chunked loss then keeps their gradient without preparing them again for each chunk.
     `prepare_vjp` serves the fused losses, which write gradients out; its default uses autograd.
     """
 
@@ -52,10 +46,7 @@ class Pointwise(Part):
 
     @property
     def kernel_function(self) -> KernelFunction | None:
-        """Return the function that compiled kernels compute instead of `apply_to`.
-
-        None: torch computes f.
-        """
+        """Return the function that compiled kernels compute instead of `apply_to`, if any."""
         return None
 
     def slopes(self) -> Tensor | None:
@@ -84,19 +75,11 @@ class Pointwise(Part):
     def prepare_vjp(self, tensors: Named, sums: Named, dtype: torch.dtype) -> VJP:
         """Return f without a graph, see `VJP`: of `VJPS`, or by autograd.
 
-        Its results may overwrite the memory of its arguments, which the caller gives up.
-
-        Args:
-            tensors: as `tensors()` returns them, detached.
-            sums: where the pullback adds the gradients of those `tensors` that are wanted.
-            dtype: of the logits, float32 or float64.
+        It may overwrite its arguments. The pullback adds gradients of `tensors` to their `sums`.
         """
         known = self.kernel_function
         if known is not None and known.family in VJPS:
             return VJPS[known.family](*known.numbers)
-        return self._vjp_by_autograd(tensors, sums)
-
-    def _vjp_by_autograd(self, tensors: Named, sums: Named) -> VJP:
         leaves = {name: t.detach().requires_grad_(name in sums) for name, t in tensors.items()}
         ours = is_ours(self)
 

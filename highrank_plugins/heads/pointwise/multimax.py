@@ -8,12 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from highrank_plugins.heads.checks import number
-from highrank_plugins.heads.pointwise.base import (
-    VJP,
-    Pointwise,
-    Pullback,
-    register_pointwise,
-)
+from highrank_plugins.heads.pointwise.base import VJP, Pointwise, Pullback, register_pointwise
 from highrank_plugins.losses.plan import KernelFunction, Named
 
 

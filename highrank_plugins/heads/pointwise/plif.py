@@ -44,11 +44,7 @@ class PLIF(Pointwise):
     own_rate = "slope_logits"
 
     def __init__(
-        self,
-        bound: float = 20.0,
-        knots: int = 100_000,
-        init_sd: float = 1.0,
-        freeze: bool = False,
+        self, bound: float = 20.0, knots: int = 100_000, init_sd: float = 1.0, freeze: bool = False
     ) -> None:
         super().__init__()
         self.bound = number("plif: bound", bound, above=0)

@@ -78,9 +78,13 @@ class CompiledKernels(Kernels):
     def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
         """Return scores and write the gradient, see `Kernels.softmax_pass`."""
         given = KernelInput.of(self, block.logits_NM, bias_M)
-        own, has_gradient = block._replace(logits_NM=given.values), block.factor_N is not None
-        scores, _ = self._scored(self.run_softmax, given, own, has_gradient)
-        if has_gradient:
+        own = block._replace(logits_NM=given.values, target_N=block.target_N.contiguous())
+        scores = empty_scores(self, given.values)
+        if self.plan.soft is not None:
+            scores, _ = self._weighted(self.run_softmax, given, own, scores)
+        else:
+            self.run_softmax(given, own, scores)
+        if block.factor_N is not None:
             given.write_gradient(block.logits_NM)
         return scores
 
@@ -88,41 +92,45 @@ class CompiledKernels(Kernels):
         self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
     ) -> Scores:
         """Return scores and write gradients, see `Kernels.mixture_pass`."""
-        block = block._replace(log_prior_NK=block.log_prior_NK.contiguous())
         given = KernelInput.of(self, block.logits_NKM, bias_M)
-        has_gradient = block.scale_N is not None
-        scores, lost = self._scored(self.run_mixture, given, block, has_gradient)
-        if has_gradient:
+        own = block._replace(
+            target_N=block.target_N.contiguous(), log_prior_NK=block.log_prior_NK.contiguous()
+        )
+        scores = empty_scores(self, given.values)
+        if self.plan.soft is not None:
+            scores, lost = self._weighted(self.run_mixture, given, own, scores)
+        else:
+            lost = self.run_mixture(given, own, scores)
+        if block.scale_N is not None:
             given.write_gradient(block.logits_NKM)
         if lost is not None and len(lost):
-            recompute_in_log_domain(self, lost, scores, block, recompute_logits)
+            recompute_in_log_domain(self, lost, scores, own, recompute_logits)
             if self.columns is not None:
                 self.columns[0].add_(block.logits_NKM[lost].sum((0, 1)))
         return scores
 
-    def _scored(
-        self, run: Callable[..., Any], given: KernelInput, block: Any, has_gradient: bool
+    def _weighted(
+        self, run: Callable[..., Any], given: KernelInput, block: Any, scores: Scores
     ) -> tuple[Scores, Any]:
-        """Return the scores of a block, and what the kernels return.
+        """Return the scores of a `targets.Target`, and what the kernels return.
 
-        For a `targets.Target`, kernels compute log P first, from which it makes scores and weights.
+        They compute log P first, from which the target makes its scores and weights.
         """
         values, rows_N = given.values, block.target_N
-        scores = empty_scores(self, values)
-        if self.plan.soft is None:
-            return scores, run(given, block._replace(target_N=rows_N.contiguous()), scores, None)
         block = block._replace(target_N=torch.zeros_like(rows_N, device=values.device))
         log_probs_NM = values.new_empty(len(values), values.size(-1), dtype=self.wide)
         result = run(given, block, scores, log_probs_NM)
-        found, weight_NM = self.weighed(log_probs_NM, rows_N, has_gradient)
-        if has_gradient or self.plan.z_loss:
+        wanted = (block.factor_N if isinstance(block, SoftmaxBlock) else block.scale_N) is not None
+        found, weight_NM = self.weighed(log_probs_NM, rows_N, wanted)
+        if wanted or self.plan.z_loss:
             weight_NM = weight_NM.to(self.wide).contiguous()
-            result = run(given, block._replace(weight_NM=weight_NM), scores, None)
+            result = run(given, block._replace(weight_NM=weight_NM), scores)
         return found._replace(square_norm_N=scores.square_norm_N), result
 
     def run_softmax(
-        self, given: KernelInput, block: SoftmaxBlock, scores: Scores, log_probs: Tensor | None
-    ) -> None:
+        self, given: KernelInput, block: SoftmaxBlock, scores: Scores,
+        log_probs: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """Fill the scores of the values; with a factor the values become their gradient.
 
         With `log_probs` [n, M] only these are written: log P.
@@ -130,8 +138,9 @@ class CompiledKernels(Kernels):
         raise NotImplementedError
 
     def run_mixture(
-        self, given: KernelInput, block: MixtureBlock, scores: Scores, log_probs: Tensor | None
-    ) -> Tensor | None:
+        self, given: KernelInput, block: MixtureBlock, scores: Scores,
+        log_probs: Tensor | None = None,
+    ) -> Tensor | None:  # fmt: skip
         """Do the same with mixtures; return the numbers of tokens that underflow, if any do."""
         raise NotImplementedError
 

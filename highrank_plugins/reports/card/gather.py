@@ -13,15 +13,7 @@ from torch import Tensor
 
 from highrank_plugins.analysis.predictions import target_ranks
 from highrank_plugins.common.formatting import Figure, Lines
-from highrank_plugins.measures import all_measures
-from highrank_plugins.measures.base import (
-    Block,
-    CardTile,
-    Measure,
-    TextMeasure,
-    WeightMeasure,
-    Words,
-)
+from highrank_plugins.measures import all_measures, base
 from highrank_plugins.reports.card.page import Absent, describe, parameter_parts
 from highrank_plugins.results.counts import count_words, sizes_of
 
@@ -45,18 +37,14 @@ _NUMBERED = (
 
 
 class Section(NamedTuple):
-    """Hold a measure's result and what the page shows of it.
-
-    tokens: number of measured tokens of the text, if any. A result without rows does not apply to
-    the layer.
-    """
+    """Hold a measure's result and what the page shows of it."""
 
     title: str
     about: str
     result: Any
-    tokens: int | None = None
-    rows: Sequence[tuple[str, str]] = ()
-    tile: CardTile | None = None
+    tokens: int | None = None  # that were measured, of a text
+    rows: Sequence[tuple[str, str]] = ()  # none: the result does not apply to the layer
+    tile: base.CardTile | None = None
     figures: Sequence[Figure] = ()
 
 
@@ -94,13 +82,7 @@ class Card:
 
 @torch.no_grad()
 def make_card(path: Path, data: str | None, split: str, tokens: int, command: str) -> Card:
-    """Read a checkpoint and apply all measures; those that do not apply say why.
-
-    Args:
-        data: directory of fairseq-preprocess; None: only the weights are measured.
-        tokens: number of tokens to take from the start of the split, at least 2.
-        command: the command line, for the card's provenance.
-    """
+    """Apply all measures to a checkpoint and, with `data`, to the first tokens of a split."""
     from highrank_plugins.common.provenance import versions
     from highrank_plugins.inference.collector import Collector
     from highrank_plugins.inference.loading import load_model
@@ -116,7 +98,11 @@ def make_card(path: Path, data: str | None, split: str, tokens: int, command: st
         )
     kinds = {name: kind for name, kind in sorted(all_measures().items()) if kind.on_card}
     begun = {name: _begun(kind, words, text) for name, kind in kinds.items()}
-    samples = NO_TEXT if text is None else _along(text, begun)
+    samples: Maybe[Any] = NO_TEXT
+    if text is not None:
+        begun[SAMPLES] = _Samples(text)
+        _along(text, begun)
+        samples = begun[SAMPLES]
     return Card(
         identity={
             "checkpoint": loaded.path.name,
@@ -132,7 +118,7 @@ def make_card(path: Path, data: str | None, split: str, tokens: int, command: st
         configuration=describe(loaded),
         parameters=parameter_parts(loaded.model, loaded.head),
         sections={name: _section(kind, begun[name], words, total) for name, kind in kinds.items()},
-        samples=samples,
+        samples=samples.samples() if isinstance(samples, _Samples) else samples,
     )
 
 
@@ -144,7 +130,7 @@ def _attempt(function: Callable[[], T]) -> Maybe[T]:
         return Absent(str(error))
 
 
-def _words(loaded: LoadedModel, data: str | None) -> Words:
+def _words(loaded: LoadedModel, data: str | None) -> base.Words:
     """Return the layer and its words, with their counts if the data has the training text."""
     words = loaded.words
     if data is None:
@@ -162,53 +148,43 @@ def _words(loaded: LoadedModel, data: str | None) -> Words:
     return replace(words, counts=counts) if paths else words
 
 
-def _begun(kind: type[Measure], words: Words, text: Collector | None) -> Maybe[Measure]:
-    def begin() -> Measure:
+def _begun(
+    kind: type[base.Measure], words: base.Words, text: Collector | None
+) -> Maybe[base.Measure]:
+    def begin() -> base.Measure:
         measure = kind.for_card(words)
-        if isinstance(measure, TextMeasure):
+        if isinstance(measure, base.TextMeasure):
             measure.start(words)
         return measure
 
-    return NO_TEXT if text is None and issubclass(kind, TextMeasure) else _attempt(begin)
+    return NO_TEXT if text is None and issubclass(kind, base.TextMeasure) else _attempt(begin)
 
 
-def _along(text: Collector, begun: dict[str, Maybe[Measure]]) -> Maybe[list[dict[str, Any]]]:
-    """Show the text to all observers at once, and return samples.
-
-    If a measure fails, the reason takes its place, and the others continue without it.
-    """
-    samples = SampleObserver(text)
-    observers: dict[str, TextMeasure | SampleObserver] = {
-        name: one for name, one in begun.items() if isinstance(one, TextMeasure)
-    }
-    observers[SAMPLES] = samples
-    failed: dict[str, Absent] = {}
+def _along(text: Collector, begun: dict[str, Maybe[base.Measure]]) -> None:
+    """Show the text to all measures at once; the reason takes the place of one that fails."""
     for block in text.blocks("card"):
-        for name, observer in observers.items():
-            count = len(block.target)
-            if observer.card_tokens is not None:
-                count = min(count, observer.card_tokens - block.first)
-            if count > 0 and name not in failed:
-                part = block
-                if count < len(block.target):
-                    start = block.features[:count], block.target[:count]
-                    part = Block(block.head, *start, block.first)
-                outcome = _attempt(partial(observer.observe, part))
-                if isinstance(outcome, Absent):
-                    failed[name] = outcome
-    no_samples = failed.pop(SAMPLES, None)
-    begun |= failed
-    return no_samples or samples.samples()
+        for name, measure in begun.items():
+            if not isinstance(measure, base.TextMeasure):
+                continue
+            count, part = len(block.target), block
+            if measure.card_tokens is not None:
+                count = min(count, measure.card_tokens - block.first)
+            if 0 < count < len(block.target):
+                start = block.features[:count], block.target[:count]
+                part = base.Block(block.head, *start, block.first)
+            outcome = _attempt(partial(measure.observe, part)) if count > 0 else None
+            if isinstance(outcome, Absent):
+                begun[name] = outcome
 
 
 def _section(
-    kind: type[Measure], measure: Maybe[Measure], words: Words, total: int | None
+    kind: type[base.Measure], measure: Maybe[base.Measure], words: base.Words, total: int | None
 ) -> Section:
     tokens, result = None, cast("Any", measure)
-    if isinstance(measure, TextMeasure):
+    if isinstance(measure, base.TextMeasure):
         tokens = min(filter(None, (total, measure.card_tokens)))
         result = _attempt(lambda: measure.merge([measure.part()]))
-    elif isinstance(measure, WeightMeasure):
+    elif isinstance(measure, base.WeightMeasure):
         result = _attempt(lambda: measure.measure(words))
     if isinstance(measure, Absent) or isinstance(result, Absent):
         return Section(kind.title, kind.about, result)
@@ -224,27 +200,24 @@ def _values(figure: Figure) -> int:
     return sum(map(len, figure.groups.values()))
 
 
-class SampleObserver:
+class _Samples(base.CollectingMeasure):
     """Keep the probability, the place and the best guesses of each word of a text."""
 
-    card_tokens = None
-
     def __init__(self, text: Collector) -> None:
-        self._text, self._words = text, text.loaded.words
-        self._observed: list[list[Tensor]] = []
+        self._text = text
+        self.start(text.loaded.words)
 
-    def observe(self, block: Block) -> None:
-        """Observe the next tokens."""
+    def seen(self, block: base.Block) -> Sequence[Tensor]:
         log_probs, target = block.log_probs, block.target
         best = log_probs.topk(min(TOP, log_probs.size(1)))
         own = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
         places = target_ranks(log_probs, target) + 1
-        self._observed.append([target, own.exp(), places, best.indices, best.values.exp()])
+        return target, own.exp(), places, best.indices, best.values.exp()
 
     def samples(self) -> list[dict[str, Any]]:
         """Return a few pieces, spread evenly over the text, each with the words before it."""
-        target, *columns = (torch.cat(of).tolist() for of in zip(*self._observed, strict=True))
-        word, found = self._words.word, []
+        target, *columns = (of.tolist() for of in self.part())
+        word, found = self.words.word, []
         for start, stop, source, shown in _passages(self._text):
             rows = slice(shown, min(stop, shown + POSITIONS))
             positions = [
@@ -266,10 +239,7 @@ class SampleObserver:
 
 
 def _passages(collector: Collector) -> list[tuple[int, int, str | None, int]]:
-    """Return parts start ≤ i < stop of the text, with a source, and the first word to predict.
-
-    A translation is predicted from its start, other text from its middle.
-    """
+    """Return parts start ≤ i < stop of the text, with a source, and the first word to predict."""
     from highrank_plugins.inference.streaming_model import SentenceText
 
     text, rows = collector.text, collector.total

@@ -109,10 +109,9 @@ def _is_said(value: Any) -> bool:
 
 
 def parameter_parts(model: nn.Module, head: Head) -> list[dict[str, Any]]:
-    """Return the parts of the model by their first parameter; count a tied tensor once.
+    """Return each tensor of the head, and the rest by encoder and decoder, embeddings and layers.
 
-    The vocabulary matrix is a separate part, even if it is also an embedding; so is each
-    other tensor of the head. The rest goes by encoder and decoder, embeddings and layers.
+    A tied tensor counts once: the vocabulary matrix as the head's, even if it is an embedding.
     """
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

@@ -30,9 +30,8 @@ def batch_script(
 ) -> str:
     """Return the script of `highrank WRITER`, in lines of bash that a person can change.
 
-    It prepares, runs `SIGNAL COMMAND…`, to which SLURM's warning is passed on as SIGNAL, and
-    finishes by the exit code in `code`. `requeue` there queues the job again. The prologue comes
-    before everything, since what activates an environment seldom survives `set -u`.
+    The `command` begins with the signal that SLURM's warning becomes; `finish` reads its exit code
+    in `code`. The prologue comes first: what activates an environment seldom survives `set -u`.
     """
     lines = [f"#SBATCH {directive}" for directive in directives]
     check_characters(lines)
@@ -60,10 +59,7 @@ def slurm_program(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def quoted(options: Mapping[str, str | None]) -> list[str]:
-    """Return options of sbatch as its directives, None for one without a value.
-
-    sbatch reads quotes as a shell does.
-    """
+    """Return options of sbatch, which reads quotes as a shell does; None has no value."""
     return [
         f"--{name}" if value is None else f"--{name}={shlex.quote(value)}"
         for name, value in options.items()
@@ -78,14 +74,13 @@ def check_characters(words: Iterable[str]) -> None:
                 raise ValueError(f"{word!r}: a batch script cannot have {character!r}: remove it")
 
 
-_ARRAY = "the script decides whether its job is an array: remove it"
-_WRAP = "the script is the job already: remove it"
 _ELSEWHERE = "submits nothing: remove it, and give it to sbatch yourself, with the script"
-_REFUSED = [  # the start of a name that is enough for sbatch, the name, and why it is refused
-    ("a", "array", _ARRAY), ("he", "help", _ELSEWHERE), ("te", "test-only", _ELSEWHERE),
-    ("ti", "tim", "write --time"), ("us", "usage", _ELSEWHERE), ("vers", "version", _ELSEWHERE),
-    ("wr", "wrap", _WRAP),
-]  # fmt: skip
+# options that a script cannot have, which sbatch also takes by their first letters
+_REFUSED = {
+    "array": "the script decides whether its job is an array: remove it",
+    "wrap": "the script is the job already: remove it",
+    "tim": "write --time",
+} | dict.fromkeys(("help", "test-only", "usage", "version"), _ELSEWHERE)
 
 
 def parsed(option: str) -> tuple[str, str]:
@@ -93,9 +88,8 @@ def parsed(option: str) -> tuple[str, str]:
     found = re.fullmatch(r"--([a-z][a-z-]+)(?:=(.*))?", option, re.DOTALL)
     if found is None or re.search(r"\s-", option):
         raise ValueError("give one option of sbatch by its name, such as --partition=gpu")
-    for start, whole, why in _REFUSED:
-        if found[1].startswith(start) and whole.startswith(found[1]):
-            raise ValueError(why)
+    if why := [why for name, why in _REFUSED.items() if name.startswith(found[1])]:
+        raise ValueError(why[0])
     return found[1], found[2] or ""
 
 
@@ -105,10 +99,7 @@ def log_pattern(path: object) -> str:
 
 
 def check_time_limit(limit: str, grace: int) -> None:
-    """Refuse a limit, such as 90 or 1-12:00:00, at which a job could be asked to stop at once.
-
-    SLURM sends its signal `grace` seconds before the limit.
-    """
+    """Refuse a limit, such as 90 or 1-12:00:00, at which SLURM could ask a job to stop at once."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit)
     if found is None:  # UNLIMITED, and what only sbatch can judge
         return

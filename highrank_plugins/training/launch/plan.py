@@ -4,7 +4,7 @@ import hashlib
 import os
 import shlex
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,37 +17,33 @@ from highrank_plugins.common.user_error import UserError
 PROGRAM = "fairseq-train"
 TOLERANCE = 0.1
 PORT = 29500
-RANK_MODULE = "highrank_plugins.training.launch.rank"
-# options that the launcher sets
-OURS = """--distributed-init-method --distributed-world-size --distributed-rank
+OURS = dict.fromkeys(
+    """--distributed-init-method --distributed-world-size --distributed-rank
     --distributed-no-spawn --distributed-port --distributed-num-procs --distributed-backend
-    --device-id --local_rank""".split()
+    --device-id --local_rank""".split(),
+    "the launcher sets it for each process",
+)
 
 
-def check_program(words: Sequence[str], program: str) -> None:
-    """Refuse a command of another program."""
+def check_program(
+    words: Sequence[str], program: str = PROGRAM, refused: Mapping[str, str] = OURS
+) -> None:
+    """Refuse a command of another program, or with one of some options."""
     first = words[0] if words else "nothing"
     if first != program:
         near = did_you_mean(first, [program])
         raise ValueError(f"expected '{program} …' after --, got {first!r}{near}")
-
-
-def check_command(words: Sequence[str]) -> None:
-    """Refuse a command that cannot be launched."""
-    check_program(words, PROGRAM)
-    for word in words:
-        name = word.partition("=")[0]
-        if name in OURS:
-            raise ValueError(f"{name} is set by the launcher for each process: remove it")
+    for name in (word.partition("=")[0] for word in words):
+        if name in refused:
+            raise ValueError(f"{name}: {refused[name]}; remove it")
 
 
 def refuse_missing(words: Sequence[str]) -> None:
     """Raise UserError if a path is missing; fairseq would say so after seconds of imports."""
     names = ("--user-dir", "--finetune-from-model", "--path")
-    named = {name: option(words, name) or "" for name in names}
-    if len(words) > 1 and not words[1].startswith("-"):
-        named["DATA"] = words[1]
-    for name, value in named.items():
+    named = [(name, option(words, name) or "") for name in names]
+    named += [("DATA", word) for word in words[1:2] if not word.startswith("-")]
+    for name, value in named:
         for path in value.split(":") if "://" not in value else ():
             if path and not os.path.exists(path):
                 raise UserError(f"{name} {path}: no such file or directory; correct the path")
@@ -83,8 +79,7 @@ def with_option(words: Sequence[str], name: str, value: str) -> list[str]:
 def fit_batch(effective_tokens: int, max_tokens: int, world_size: int) -> tuple[int, int]:
     """Return --max-tokens and --update-freq whose product with `world_size` is as required.
 
-    The first is `max_tokens`, or less where no multiple of it is within `TOLERANCE`: with many
-    processes, one batch each may exceed an update.
+    The first is less than `max_tokens` where no multiple of that is within `TOLERANCE`.
     """
     each = world_size * max_tokens
     freq = max(1, round(effective_tokens / each))
@@ -111,14 +106,17 @@ def with_effective_batch(
         raise ValueError("--effective-tokens sets --update-freq: remove one of the two")
     max_tokens, freq = fit_batch(effective_tokens, int(given), world_size)
     lowered = "" if max_tokens == int(given) else f" (lowered from {given})"
-    processes = f"{world_size} process{'es' * (world_size > 1)}"
     line = (
-        f"--update-freq {freq}: {processes} × --max-tokens {max_tokens}{lowered} × "
+        f"--update-freq {freq}: {_processes(world_size)} × --max-tokens {max_tokens}{lowered} × "
         f"{freq} = {world_size * max_tokens * freq} tokens per update at most "
         f"({effective_tokens} wanted)"
     )
     words = with_option(command, "--max-tokens", str(max_tokens))
     return [*words, "--update-freq", str(freq)], line
+
+
+def _processes(count: int) -> str:
+    return f"{count} process{'es' * (count > 1)}"
 
 
 def with_effective_streams(
@@ -143,11 +141,10 @@ def with_effective_streams(
     less, more = divmod(effective_streams, world_size)  # the task divides them in the same way
     share = less + (more > 0)
     words = with_option(command, name, str(share))
-    processes = f"{world_size} process{'es' * (world_size > 1)}"
-    product = f"{processes} × {share}"
+    product = f"{_processes(world_size)} × {share}"
     if more:
         words += ["--streams", str(effective_streams)]
-        product = f"{more} of {processes} × {share} + {world_size - more} × {less}"
+        product = f"{more} of {product} + {world_size - more} × {less}"
     return words, f"{name} {share}: {product} = {effective_streams} streams"
 
 
@@ -166,7 +163,7 @@ class Plan:
     stall_timeout: int = 0  # seconds without a sign of life until a process ends; 0: never
 
     def __post_init__(self) -> None:
-        check_command(self.command)
+        check_program(self.command)
         if self.rendezvous is not None:
             split_address(self.rendezvous)
 
@@ -193,10 +190,7 @@ class Plan:
 
     @property
     def run_id(self) -> str:
-        """Return a name that tells training runs at one address apart; equal commands share it.
-
-        It is not secret: every client of the store can list its keys.
-        """
+        """Return a name, which is not secret, that tells commands at one address apart."""
         return f"highrank-{hashlib.sha256(shlex.join(self.command).encode()).hexdigest()[:12]}"
 
 
@@ -226,7 +220,7 @@ def check_machine(plan: Plan) -> None:
 def rank_words(plan: Plan, init_method: str = "env://") -> list[str]:
     """Return the command of one process; its environment says which one it is."""
     return [
-        *python("-m", RANK_MODULE),
+        *python("-m", f"{__package__}.rank"),
         *("--init-method", init_method),
         *("--world-size", str(plan.world_size), "--log-dir", str(plan.log_dir)),
         *([] if plan.gpus else ["--cpu"]),

@@ -10,19 +10,17 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from highrank_plugins.common import heartbeat, stop_request
 from highrank_plugins.common.files import open_own
 from highrank_plugins.common.patching import defer_statistics
 from highrank_plugins.common.processes import end_with_parent
-from highrank_plugins.training.launch.plan import check_command, option
+from highrank_plugins.training.launch.plan import option
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Say which process of a training run this is."""
 
     rank: int
@@ -32,10 +30,7 @@ class Place:
 
 
 def distributed_flags(place: Place, visible_gpus: int | None, command: Sequence[str]) -> list[str]:
-    """Return all distributed options that fairseq needs; a --ddp-backend of the command is kept.
-
-    A process that uses no GPU sees None.
-    """
+    """Return all distributed options that fairseq needs; a process without a GPU sees None."""
     # each process sees one GPU, which is number 0 to it
     device = 0 if visible_gpus in (None, 1) else place.local_rank
     flags = [
@@ -62,12 +57,10 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(words)
-    place = find_place(os.environ, options.init_method)
+    place = find_place(os.environ, options.world_size, options.init_method)
     write_to_log(Path(options.log_dir), place.rank)
     heartbeat.guard(place.rank)
     stop_request.listen()
-    check_command(options.command)
-    check_world_size(place, options.world_size)
     gpus = None
     if not options.cpu:
         import torch
@@ -85,8 +78,8 @@ def main(words: Sequence[str] | None = None) -> None:
     cli_main()
 
 
-def find_place(environment: Mapping[str, str], address: str) -> Place:
-    """Return which process this is."""
+def find_place(environment: Mapping[str, str], planned: int, address: str) -> Place:
+    """Return which process this is; refuse another number of them than `planned`."""
     if stop_request.LAUNCHED in environment:  # srun may have started the launcher
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     elif "SLURM_PROCID" in environment:
@@ -94,22 +87,16 @@ def find_place(environment: Mapping[str, str], address: str) -> Place:
     else:
         raise ValueError("a launcher must start this process: use `highrank launch`")
     rank, world_size, local_rank = (int(environment[name]) for name in names)
-    return Place(rank, world_size, local_rank, address)
-
-
-def check_world_size(place: Place, expected: int) -> None:
-    """Require that the planned number of processes was started."""
-    if place.world_size != expected:
+    if world_size != planned:
         raise ValueError(
-            f"rank {place.rank}: {place.world_size} processes were started, but {expected} "
-            "were planned: --nodes × --gpus-per-node must equal the number of processes of "
-            "the job"
+            f"rank {rank}: {world_size} processes were started, but {planned} were planned: "
+            "--nodes × --gpus-per-node must equal the number of processes of the job"
         )
+    return Place(rank, world_size, local_rank, address)
 
 
 def write_to_log(folder: Path, rank: int) -> None:
     """Append this process's output to `rank<N>.log`; show that of rank 0 as well."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"rank{rank}.log"
     output: IO[bytes] = open_own(path, "ab")
     if rank == 0:

@@ -17,6 +17,7 @@ from highrank_plugins.common import heartbeat, stop_request
 from highrank_plugins.common.files import open_own
 from highrank_plugins.common.folders import log_folder
 from highrank_plugins.common.processes import end_with_parent
+from highrank_plugins.training.launch import torchrun
 from highrank_plugins.training.launch.plan import (
     Plan,
     check_machine,
@@ -24,15 +25,10 @@ from highrank_plugins.training.launch.plan import (
     rank_words,
     save_dir,
 )
-from highrank_plugins.training.launch.torchrun import (
-    STARTING_SECONDS,
-    check_rendezvous,
-    torchrun_words,
-)
 
 POLL_SECONDS = 0.1
+NEVER = float("inf")
 LAST_WORDS_SECONDS = 5  # lets the others report what they saw before they are killed
-LOOK_SECONDS = 1.0
 ENDING_SECONDS = 30  # seconds for torchrun to end after its processes, or a signal
 AGAIN = "start the same command again: it resumes from the last checkpoint"
 
@@ -40,9 +36,8 @@ AGAIN = "start the same command again: it resumes from the last checkpoint"
 class LocalRanks:
     """Manage all processes of a training run, with the methods of one `Popen`.
 
-    torchrun would do so too, but its processes meet at a port that every user of the machine can
-    reach and write to. These meet in a file of `folder`, which is private to this user. `say`
-    receives a line for each process that fails and for each restart.
+    torchrun's processes meet at a port that every user of the machine can reach and write to. These
+    meet in a file of `folder`, which is private to this user.
     """
 
     def __init__(
@@ -53,44 +48,29 @@ class LocalRanks:
         self._ranks = self._start()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to every process; no restart follows.
-
-        Processes that a script starts in the background ignore SIGINT, and so does this one then.
-        """
+        """Send a signal to every process; no restart follows."""
         self._restarts = self._plan.max_restarts
+        # processes that a script starts in the background ignore SIGINT, and so does this one then
         if number == signal.SIGINT and signal.getsignal(number) == signal.SIG_IGN:
             number = signal.SIGKILL
         for process in self._ranks:
             process.send_signal(number)
 
-    def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code of the first process that failed, or 0."""
-        try:
-            return self._wait(timeout)
-        except KeyboardInterrupt:
-            self._restarts = self._plan.max_restarts
-            raise
-
-    def _wait(self, timeout: float | None) -> int:
-        end = time.monotonic() + (float("inf") if timeout is None else timeout)
-        while True:
-            codes = [process.poll() for process in self._ranks]
-            # a killed process comes first, because the others fail when they lose it
-            failures = sorted((code > 0, rank, code) for rank, code in enumerate(codes) if code)
-            if failures:
-                _, failed, code = failures[0]
-                self._end_others(failed, code)
-                if self._restarts >= self._plan.max_restarts:
-                    return code
-                self._restarts += 1
-                self._say(f"starting again ({self._restarts} of {self._plan.max_restarts})")
-                self._ranks = self._start()
-            elif None not in codes:
-                return 0
-            elif time.monotonic() >= end:
-                raise subprocess.TimeoutExpired("the training", timeout or 0)
-            else:
-                time.sleep(POLL_SECONDS)
+    def poll(self) -> int | None:
+        """Return the exit code of the first process that failed, 0 once all have ended, or None."""
+        codes = [process.poll() for process in self._ranks]
+        # a killed process comes first, because the others fail when they lose it
+        failures = sorted((code > 0, rank, code) for rank, code in enumerate(codes) if code)
+        if not failures:
+            return None if None in codes else 0
+        _, failed, code = failures[0]
+        self._end_others(failed, code)
+        if self._restarts >= self._plan.max_restarts:
+            return code
+        self._restarts += 1
+        self._say(f"starting again ({self._restarts} of {self._plan.max_restarts})")
+        self._ranks = self._start()
+        return None
 
     def _start(self) -> list[subprocess.Popen[bytes]]:
         line = rank_words(self._plan, f"file://{self._folder}/store-{self._restarts}")
@@ -146,10 +126,7 @@ Agent = LocalRanks | subprocess.Popen[bytes]
 
 def launch(plan: Plan, say: Callable[[str], object]) -> int:
     """Train, and return the exit code: 0, a failure's, or `stop_request.REQUEUE` to start again."""
-    with (
-        stop_request.handlers_restored(),
-        TemporaryDirectory(prefix="highrank-launch-") as folder,
-    ):
+    with stop_request.handlers_restored(), TemporaryDirectory(prefix="highrank-launch-") as folder:
         answers = Path(folder)
         supervisor = _Supervisor(answers)  # listens from here on, because nodes may arrive late
         plan.check_meeting()
@@ -158,11 +135,12 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
             for log in plan.log_dir.glob("rank*.log"):
                 open_own(log, "ab").close()  # the processes append to it
             if plan.nodes > 1:
-                check_rendezvous(str(plan.rendezvous), plan.timeout, plan.run_id)
+                torchrun.check_rendezvous(str(plan.rendezvous), plan.timeout, plan.run_id)
             elif plan.rendezvous is not None:
                 say(f"--rendezvous {plan.rendezvous} is not used: one machine needs no port")
             plan.finished.unlink(missing_ok=True)
-            patience = plan.timeout + STARTING_SECONDS if plan.nodes > 1 else float("inf")
+            waiting = plan.timeout + torchrun.STARTING_SECONDS
+            patience = waiting if plan.nodes > 1 else NEVER
             again = ENDING_SECONDS + (plan.timeout if plan.max_restarts else 0)
             code = supervisor.run(partial(_start, plan, answers, say), patience, again)
             if code == 0:
@@ -180,7 +158,7 @@ def _start(plan: Plan, folder: Path, say: Callable[[str], object]) -> Agent:
     if plan.nodes == 1:
         say(f"+ {shlex.join(plan.command)} as {plan.world_size} processes of this machine")
         return LocalRanks(plan, folder, env, say)
-    words = torchrun_words(plan)
+    words = torchrun.torchrun_words(plan)
     say(f"+ {shlex.join(words)}")
     env[stop_request.LAUNCHED] = str(os.getpid())
     return subprocess.Popen(words, env=env, preexec_fn=prepare_child)
@@ -220,14 +198,10 @@ class _Supervisor:
         self.answers = answers
         self.asked_at: float | None = None
         self.agent: Agent | None = None
-        stop_request.handle(self.ask)
-        stop_request.handle_interrupt(lambda: self.asked_at)
+        stop_request.handle(self.ask, lambda: self.asked_at)
 
     def ask(self, _number: int, _frame: FrameType | None) -> None:
-        """Ask all processes to stop; end them if none has begun, or at the second request.
-
-        A request that reaches this process by several ways at once is one request.
-        """
+        """Ask all processes to stop; end them if none has begun, or at the second request."""
         if self.agent is None:
             print("stopped before it began", file=sys.stderr)
             raise SystemExit(stop_request.REQUEUE)
@@ -247,32 +221,29 @@ class _Supervisor:
         If none has begun within `patience` seconds, they are ended. So they are `again` seconds
         after one has ended itself because it made no progress, if they do not start again.
         """
-        self.agent = start()
-        code = self._wait(self.agent, patience, again)
-        if (self.answers / "stopped").exists() or (
-            self.asked_at is not None and not self._started()
-        ):
-            return stop_request.REQUEUE
-        return code if code >= 0 else 128 - code
-
-    def _wait(self, agent: Agent, patience: float, again: float) -> int:
+        agent = self.agent = start()
         # torchrun's own limits cover neither a node that finds a rendezvous full nor a store on a
         # machine that is lost
-        begun, stalled, ends = time.monotonic(), float("inf"), float("inf")
-        while True:
+        code, begun, stalled, ends = None, time.monotonic(), NEVER, NEVER
+        while code is None:
             now = time.monotonic()
+            stalled = min(stalled, now) if heartbeat.stall(self.answers) else NEVER
+            if now > min(ends, stalled + again):
+                agent.send_signal(signal.SIGKILL)
+            elif now > begun + patience and ends == NEVER and not self._started():
+                agent.send_signal(signal.SIGINT)
+                ends = now + ENDING_SECONDS
             try:
-                return agent.wait(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
+                code = agent.poll()
             except KeyboardInterrupt:
                 print("interrupted: ending all processes", file=sys.stderr)
-                ends = now + ENDING_SECONDS  # a terminal has sent it to them, too
-            except subprocess.TimeoutExpired:
-                stalled = min(stalled, now) if heartbeat.stall(self.answers) else float("inf")
-                if now > min(ends, stalled + again):
-                    agent.send_signal(signal.SIGKILL)
-                elif now > begun + patience and ends == float("inf") and not self._started():
-                    agent.send_signal(signal.SIGINT)
-                    ends = now + ENDING_SECONDS
+                agent.send_signal(0)  # no restart; a terminal has sent the signal to them, too
+                ends = now + ENDING_SECONDS
+        asked_early = self.asked_at is not None and not self._started()
+        if asked_early or (self.answers / "stopped").exists():
+            return stop_request.REQUEUE
+        return code if code >= 0 else 128 - code
 
     def _started(self) -> bool:
         return (self.answers / "started").exists()

@@ -19,12 +19,7 @@ from typing import Any
 
 from highrank_plugins.common import stop_request
 from highrank_plugins.common.processes import python
-from highrank_plugins.training.launch.plan import (
-    Plan,
-    environment,
-    rank_words,
-    split_address,
-)
+from highrank_plugins.training.launch.plan import Plan, environment, rank_words, split_address
 from highrank_plugins.training.launch.rank import Place, distributed_flags
 
 MODULE = "highrank_plugins.training.launch.torchrun"
@@ -64,7 +59,8 @@ def torchrun_words(plan: Plan) -> list[str]:
 def describe(plan: Plan) -> str:
     """Return the environment, the line of torchrun if any, and what each process runs."""
     plan.check_meeting()
-    assignments = [f"{name}={shlex.quote(value)}" for name, value in environment(plan).items()]
+    variables = environment(plan)
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     if plan.nodes == 1:
         lines = [
             f"# on this machine, where {STORE} stands for a file in a new private folder:",
@@ -75,15 +71,13 @@ def describe(plan: Plan) -> str:
             f"# on each of {plan.nodes} nodes:",
             " \\\n    ".join([*assignments, shlex.join(torchrun_words(plan))]),
         ]
-    lines += [
-        "",
-        f"# {plan.world_size} processes, whose output goes to {plan.log_dir}/rank<N>.log:",
-    ]
-    threads = f"CPU threads: {environment(plan)['OMP_NUM_THREADS']}"
-    for rank in range(plan.world_size):
+    size = plan.world_size
+    lines += ["", f"# {size} processes, whose output goes to {plan.log_dir}/rank<N>.log:"]
+    for rank in range(size):
         node, local_rank = divmod(rank, plan.per_node)
-        place = Place(rank, plan.world_size, local_rank, "env://" if plan.nodes > 1 else STORE)
+        place = Place(rank, size, local_rank, "env://" if plan.nodes > 1 else STORE)
         flags = distributed_flags(place, plan.per_node if plan.gpus else None, plan.command)
+        threads = f"CPU threads: {variables['OMP_NUM_THREADS']}"
         device = f"GPU {local_rank}" if plan.gpus else threads
         lines += [f"# rank {rank}: node {node}, {device}", shlex.join([*plan.command, *flags])]
     return "\n".join(lines)
@@ -100,14 +94,11 @@ def check_rendezvous(address: str, timeout: float, run: str) -> None:
     except socket.gaierror as error:
         raise ValueError(f"--rendezvous {address}: unknown host ({error.strerror})") from None
     problem = _bind(place)
-    if problem is None:
-        return
     if problem == errno.EADDRNOTAVAIL:
         _wait_for(place, address, timeout)
-    elif problem != errno.EADDRINUSE:
+    elif problem not in (None, errno.EADDRINUSE):
         raise ValueError(f"--rendezvous {address}: {os.strerror(problem)}; choose another port")
-    found = _stranger(host, port, run)
-    if found is not None:
+    if problem is not None and (found := _stranger(host, port, run)):
         raise ValueError(
             f"--rendezvous {address}: another program uses that port ({found}); choose "
             f"another port, the same on all nodes (on {host}, ss -ltnp 'sport = :{port}' "
@@ -135,18 +126,17 @@ def _wait_for(place: tuple[str, int], address: str, timeout: float) -> None:
             return
         except OSError as error:
             if time.monotonic() + RETRY_SECONDS >= end:
-                reason = error.strerror or str(error)
+                reason = (error.strerror or str(error)).lower()
                 raise ValueError(
-                    f"--rendezvous {address}: no answer within {timeout:.0f} s "
-                    f"({reason.lower()}): start the same command on that node too, and check "
-                    "that no firewall blocks the port; --rendezvous-timeout sets a longer "
-                    "wait"
+                    f"--rendezvous {address}: no answer within {timeout:.0f} s ({reason}): start "
+                    "the same command on that node too, and check that no firewall blocks the "
+                    "port; --rendezvous-timeout sets a longer wait"
                 ) from None
         time.sleep(RETRY_SECONDS)
 
 
-def _stranger(host: str, port: int, run: str) -> str | None:
-    """Return None if torch's store of this run answers there, else what answers instead."""
+def _stranger(host: str, port: int, run: str) -> str:
+    """Return nothing if torch's store of this run answers there, else what answers instead."""
     code = (
         "import sys, torch.distributed as d; store = d.TCPStore(sys.argv[1], int(sys.argv[2])); "
         "owner = store.compare_set('highrank', '', sys.argv[3]).decode(); "
@@ -160,7 +150,7 @@ def _stranger(host: str, port: int, run: str) -> str | None:
         return f"nothing that answers as torch's store within {STARTING_SECONDS} s"
     if asked.returncode == STRANGER:
         return "a run of another command"
-    return (asked.stderr.strip().splitlines() or ["no store"])[-1] if asked.returncode else None
+    return (asked.stderr.strip().splitlines() or ["no store"])[-1] if asked.returncode else ""
 
 
 class StatePickle:
@@ -168,11 +158,7 @@ class StatePickle:
 
     PickleError = pickle.PickleError
     dumps = staticmethod(pickle.dumps)
-
-    @staticmethod
-    def loads(data: bytes) -> Any:
-        """Return the state in `data`."""
-        return _StateUnpickler(io.BytesIO(data)).load()
+    loads = staticmethod(lambda data: _StateUnpickler(io.BytesIO(data)).load())
 
 
 class _StateUnpickler(pickle.Unpickler):

@@ -3,12 +3,17 @@
 import random
 from pathlib import Path
 
-from highrank_plugins.data.corpora import one_billion_word
+from highrank_plugins.data.corpora import CorpusOptions, one_billion_word, prepare_corpus
 
 NOUNS = "cat dog house tree bird car road lamp door hill".split()
 VERBS = "sees likes eats finds draws".split()
 LINES = {"train": 120, "valid": 24, "test": 18}
 SHARDS = (1, 2, 99)
+OTHER = CorpusOptions(other_text=True)
+
+
+def prepare(name: str, data: Path, output: Path, options: CorpusOptions = OTHER) -> list[str]:
+    return list(prepare_corpus(name, data, output, options))
 
 
 def sentences(count: int, seed: int) -> list[str]:

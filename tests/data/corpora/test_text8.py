@@ -3,14 +3,9 @@
 import pytest
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus, text8
+from highrank_plugins.data.corpora import CorpusOptions, text8
 from tests.data.corpora import made
-
-OTHER = CorpusOptions(other_text=True)
-
-
-def prepare(data, output, options=OTHER):
-    return list(prepare_corpus("text8", data, output, options))
+from tests.data.corpora.made import OTHER, prepare
 
 
 @pytest.fixture
@@ -35,7 +30,7 @@ def load(tmp_path):
 @pytest.mark.parametrize("block", [1 << 20, 7])
 def test_the_three_parts_make_up_the_text(tmp_path, data, load, monkeypatch, block):
     monkeypatch.setattr(text8, "_BLOCK", block)
-    said = prepare(data, tmp_path / "out")
+    said = prepare("text8", data, tmp_path / "out")
     whole = (data / "text8").read_text()
     parts = {"train": whole[:3600], "valid": whole[3600:3800], "test": whole[3800:]}
     assert {split: load(split) for split in parts} == parts
@@ -43,7 +38,7 @@ def test_the_three_parts_make_up_the_text(tmp_path, data, load, monkeypatch, blo
 
 
 def test_the_dictionary_is_sorted_by_count(tmp_path, data):
-    prepare(data, tmp_path / "out")
+    prepare("text8", data, tmp_path / "out")
     rows = [row.split() for row in (tmp_path / "out" / "dict.txt").read_text().splitlines()]
     train = (data / "text8").read_text()[:3600].replace(" ", "_")
     assert {word: int(count) for word, count in rows} == {c: train.count(c) for c in set(train)}
@@ -66,4 +61,4 @@ def test_invalid_text_and_options_are_refused(tmp_path, text, options, message):
     if text is not None:
         (tmp_path / "text8").write_text(text)
     with pytest.raises(UserError, match=message):
-        prepare(tmp_path, tmp_path / "out", options)
+        prepare("text8", tmp_path, tmp_path / "out", options)

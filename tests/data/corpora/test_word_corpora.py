@@ -9,17 +9,11 @@ import pytest
 
 from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
+from highrank_plugins.data.corpora import CorpusOptions
 from highrank_plugins.data.corpora import word_corpora as module
-from highrank_plugins.data.corpora.word_corpora import read_words
 from tests.data.corpora import made
+from tests.data.corpora.made import prepare
 from tests.fairseq_cli import run
-
-OTHER = CorpusOptions(other_text=True)
-
-
-def prepare(name, data, output, options=OTHER):
-    return list(prepare_corpus(name, data, output, options))
 
 
 def tokens_as_awd_lstm_counts(path):
@@ -43,31 +37,29 @@ def test_words_of_every_layout_are_written_unchanged_and_counted(tmp_path, name)
     share = tokens.count("<unk>") / len(tokens)
     assert prepare("ptb", data, tmp_path / "out")[0] == (
         f"train: 120 lines, {len(tokens)} tokens with </s>, {len(set(tokens))} types, "
-        f"{share:.2%} <unk>"
+        f"{share:.2%} unknown"
     )
     for split, count in made.LINES.items():
         lines = (tmp_path / "out" / f"{split}.txt").read_text().splitlines()
         assert lines == [line.strip() for line in texts[split]] and len(lines) == count
 
 
+def published(corpus, paths, **more):
+    """Return the corpus as if the text of these files were the published one."""
+    tokens = {split: tokens_as_awd_lstm_counts(path) for split, path in paths.items()}
+    counts = {split: len(found) for split, found in tokens.items()}
+    return replace(corpus, tokens=counts, types=len(set(tokens["train"])), **more)
+
+
 def test_the_published_words_and_their_order_are_required(tmp_path, monkeypatch):
     data = made.ptb(tmp_path / "data", "{}.txt")
-    texts = {split: (data / f"{split}.txt").read_text() for split in module.SPLITS}
-    lines = {split: [one.split() for one in text.splitlines()] for split, text in texts.items()}
-    known = replace(
-        module.PTB,
-        tokens={split: sum(map(len, found)) + len(found) for split, found in lines.items()},
-        types=len({word for found in lines["train"] for word in found}) + 1,
-        digests={
-            split: hashlib.md5(
-                "".join(f" {' '.join(one)} \n" for one in found).encode()
-            ).hexdigest()
-            for split, found in lines.items()
-        },
-    )
-    monkeypatch.setattr(module, "PTB", known)
+    paths = {split: data / f"{split}.txt" for split in module.SPLITS}
+    digests = {  # invented text has spaces as the published one
+        split: hashlib.md5(path.read_bytes()).hexdigest() for split, path in paths.items()
+    }
+    monkeypatch.setattr(module, "PTB", published(module.PTB, paths, digests=digests))
     assert len(prepare("ptb", data, tmp_path / "out", CorpusOptions())) == 3
-    first, second, *others = texts["test"].splitlines()
+    first, second, *others = paths["test"].read_text().splitlines()
     for changed in ([second, first, *others], [first.replace("the", "a", 1), second, *others]):
         (data / "test.txt").write_text("\n".join(changed) + "\n")
         with pytest.raises(UserError, match=r"test\.txt: MD5 of the words and their order: exp"):
@@ -85,9 +77,8 @@ def test_the_published_counts_are_required(tmp_path):
 
 def test_the_published_text_passes(tmp_path, monkeypatch):
     data = made.wikitext2(tmp_path / "data")
-    found = {s: tokens_as_awd_lstm_counts(data / f"wikitext-2/wiki.{s}.tokens") for s in made.LINES}
-    counts = {split: len(tokens) for split, tokens in found.items()}
-    known = replace(module.WIKITEXT2, tokens=counts, types=len(set(found["train"])))
+    paths = {split: data / f"wikitext-2/wiki.{split}.tokens" for split in made.LINES}
+    known = published(module.WIKITEXT2, paths)
     monkeypatch.setattr(module, "WIKITEXT2", known)
     assert len(prepare("wikitext2", data, tmp_path / "out", CorpusOptions())) == 3
     monkeypatch.setattr(module, "WIKITEXT2", replace(known, types=known.types + 1))
@@ -135,11 +126,7 @@ def test_missing_corpora_files_and_folders_are_named(tmp_path):
     (tmp_path / "empty").mkdir()
     for name, folder, message in (
         ("ptb", "data", r"neither .*ptb\.valid\.txt nor .*\.gz exists"),
-        (
-            "wikitext2",
-            "empty",
-            r"no training text; put the files there.*wiki\.\{train,valid,test\}",
-        ),
+        ("wikitext2", "empty", r"no training text; put the files .*wiki\.\{train,valid,test\}"),
         ("ptb", "nowhere", "nowhere: no such folder"),
         ("ptp", "data", "no corpus 'ptp'; did you mean 'ptb'"),
         ("own", "data", "no corpus 'own'; of your own: highrank new DIR --language-model"),
@@ -158,12 +145,3 @@ def test_a_word_that_cannot_be_predicted_is_refused(tmp_path):
         prepare("ptb", data, tmp_path / "out")
     prepare("ptb", data, tmp_path / "out", CorpusOptions(other_text=True, vocab_size=5))
     assert (tmp_path / "out" / "valid.txt").read_text().endswith("the <unk>\n")
-
-
-def test_lines_are_split_into_words(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(" the  cat \n\n \nÜber\u00a0uns\t\nlast".encode())
-    assert list(read_words(path)) == [["the", "cat"], [], [], ["Über", "uns"], ["last"]]
-    assert list(read_words(path, lower=True))[3] == ["über", "uns"]
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a b\n"))
-    assert list(read_words(tmp_path / "a.txt.gz")) == [["a", "b"]]

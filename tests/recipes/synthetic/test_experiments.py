@@ -1,10 +1,19 @@
 """The experiments of recipes/synthetic: every layer is fitted, and mistakes are named."""
 
 import json
+import math
 
 import pytest
+import torch
 
+from highrank_plugins.heads import build_head
 from highrank_plugins.reports import plots
+from recipes.synthetic.fitting import (
+    DirichletSettings,
+    dirichlet_targets,
+    fit_contexts,
+    measure_fit,
+)
 from tests.cli.test_analyse_runs import write_record
 from tests.recipes.synthetic import experiment
 
@@ -35,6 +44,39 @@ def test_gss_grid_correlates_records(tmp_path):
 
 
 TINY = "--classes 12 --dim 2 --steps 200 --components 3".split()
+
+
+TINY_TARGETS = DirichletSettings(targets=60, classes=12)
+
+
+def test_targets_are_distributions_drawn_from_their_own_seed():
+    targets = dirichlet_targets(TINY_TARGETS)
+    assert targets.shape == (60, 12)
+    torch.testing.assert_close(targets.sum(1), torch.ones(60))
+    torch.manual_seed(5)
+    assert torch.equal(dirichlet_targets(TINY_TARGETS), targets)
+    assert not torch.equal(
+        dirichlet_targets(DirichletSettings(targets=60, classes=12, seed=1)), targets
+    )
+    # E Σ P² = (α + 1) / (M α + 1): peaked for a small α
+    assert float(targets.square().sum(1).mean()) == pytest.approx(1.1 / 2.2, abs=0.1)
+
+
+def test_a_fit_is_measured_by_its_definition():
+    head = build_head("softmax", num_classes=3, feature_dim=3, bias=False)
+    head.weight.data = torch.eye(3)
+    contexts = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.25, 0.25]]).log()
+    targets = torch.tensor([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]])
+    found = measure_fit(head, contexts, targets)
+    first = 0.5 * math.log(0.5 / 0.7) + 0.5 * math.log(0.5 / 0.2)
+    assert found.mean_kl == pytest.approx((first + math.log(4)) / 2, rel=1e-6)
+    assert found.mode_match == 0.5
+
+
+def test_a_fit_without_end_is_refused():
+    with pytest.raises(ValueError, match=r"step 0: the loss is nan; lower lr"):
+        head = build_head("softmax", num_classes=12, feature_dim=2)
+        fit_contexts(head, torch.full((60, 12), math.nan), TINY_TARGETS, batch=60)
 
 
 def test_dirichlet_fits_every_head(tmp_path):
@@ -86,22 +128,19 @@ def test_with_a_dimension_for_every_word_all_modes_are_on_top(tmp_path):
     assert fit["mean_kl"] < 0.05
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["multimode", "--modes", 100], "--modes 100: must lie in [1, 100)"),
-        (["multimode", "--heads", "mus"], "--heads mus: expected one of"),
-        (["dirichlet", "--heads", "mos+x"], "--heads mos+x: expected one of"),
-        (["dirichlet", "--alpha", 0], "--alpha 0: must be above 0"),
-        (["dirichlet", "--classes", "1"], "--classes 1: must be at least 2"),
-        (["dirichlet", "--dim", "2,4", "--alpha", ".1,1"], "--dim and --alpha: only one of them"),
-        (["dirichlet", "--dim", "2,x"], "--dim 2,x: expected whole numbers separated by commas"),
-        (["dirichlet", "--dim", "0,2"], "--dim 0,2: must be at least 1"),
-        (["dirichlet", "--dim", "2,2"], "--dim 2,2: 2 is given twice; give it once"),
-        (["multimode", "--heads", "mos,"], "--heads 'mos,': expected names separated by commas"),
-        (["spamlang", "--heads", "mos, mos"], "--heads mos, mos: mos is given twice"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["multimode", "--modes", 100], "--modes 100: must lie in [1, 100)"),
+    (["multimode", "--heads", "mus"], "--heads mus: expected one of"),
+    (["dirichlet", "--heads", "mos+x"], "--heads mos+x: expected one of"),
+    (["dirichlet", "--alpha", 0], "--alpha 0: must be above 0"),
+    (["dirichlet", "--classes", "1"], "--classes 1: must be at least 2"),
+    (["dirichlet", "--dim", "2,4", "--alpha", ".1,1"], "--dim and --alpha: only one of them"),
+    (["dirichlet", "--dim", "2,x"], "--dim 2,x: expected whole numbers separated by commas"),
+    (["dirichlet", "--dim", "0,2"], "--dim 0,2: must be at least 1"),
+    (["dirichlet", "--dim", "2,2"], "--dim 2,2: 2 is given twice; give it once"),
+    (["multimode", "--heads", "mos,"], "--heads 'mos,': expected names separated by commas"),
+    (["spamlang", "--heads", "mos, mos"], "--heads mos, mos: mos is given twice"),
+])  # fmt: skip
 def test_bad_options_are_refused(words, message):
     done = experiment(*words)
     assert done.exit_code == 2 and message in done.output

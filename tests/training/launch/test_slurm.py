@@ -12,11 +12,7 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.common.stop_request import REQUEUE
-from highrank_plugins.training.launch.batch_job import (
-    Job,
-    sbatch_script,
-    submit_once,
-)
+from highrank_plugins.training.launch.batch_job import Job, sbatch_script, submit_once
 from highrank_plugins.training.launch.plan import Plan
 from tests.held_lock import held_elsewhere
 from tests.training.launch.slurm import miniature
@@ -24,6 +20,7 @@ from tests.training.launch.trainings import UPDATES, command, one_process
 from tests.trainings import last, parameters, same
 
 PLAN = Plan(("fairseq-train", "a b", "--lr", "1"), Path("logs"), nodes=4, per_node=8)
+JOB = Job()
 
 
 def directives(script: str) -> list[str]:
@@ -61,13 +58,10 @@ def test_sbatch_reads_an_option_as_it_was_given(option, line):
     assert directives(sbatch_script(PLAN, Job(directives=(option,))))[-1] == line
 
 
-def test_only_the_address_is_left_to_the_shell():
+def test_only_the_address_is_left_to_the_shell_and_slurm_replaces_nothing():
     command = ("fairseq-train", "data", "--restore-file", "tcp://$(touch PWNED)")
-    assert "'tcp://$(touch PWNED)'" in sbatch_script(replace(PLAN, command=command), Job())
-
-
-def test_slurm_replaces_nothing_in_the_path_of_the_log():
-    script = sbatch_script(replace(PLAN, log_dir=Path("a %j")), Job())
+    script = sbatch_script(replace(PLAN, command=command, log_dir=Path("a %j")), JOB)
+    assert "'tcp://$(touch PWNED)'" in script
     assert "--output='a %%j/slurm-%j.log'" in directives(script)
 
 
@@ -102,6 +96,14 @@ def test_a_script_starts_one_job(option):
         sbatch_script(PLAN, Job(directives=(option,)))
 
 
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """Return a folder for a job, and the environment that SLURM gives it."""
+    env = miniature(tmp_path)
+    monkeypatch.setenv("PATH", env["PATH"])
+    return tmp_path, env
+
+
 @pytest.mark.parametrize(
     ("option", "place"),
     [
@@ -112,8 +114,7 @@ def test_a_script_starts_one_job(option):
     ],
 )
 def test_the_message_names_the_log_of_a_job(option, place, slurm, monkeypatch):
-    folder, env = slurm
-    monkeypatch.setenv("PATH", env["PATH"])
+    folder, _ = slurm
     monkeypatch.chdir(folder)
     said = submit_once(PLAN, Job(directives=(option,)), Path("job.sh"), "")
     assert said == f"sbatch job.sh: job 4242; its log is {place}"
@@ -130,10 +131,14 @@ def test_the_script_passes_shellcheck(one_gpu_each, tmp_path):
     assert checked.returncode == 0
 
 
-@pytest.fixture
-def slurm(tmp_path):
-    """Return a folder for a job, and the environment that SLURM gives it."""
-    return tmp_path, miniature(tmp_path)
+def run_job(slurm, srun: str, job: Job = JOB, **variables: str):
+    """Run the script of a job, whose srun has these lines."""
+    folder, env = slurm
+    (folder / "logs").mkdir()  # `launch` makes it
+    (folder / "bin" / "srun").write_text(f"#!/bin/sh\n{srun}\n")
+    (folder / "job.sh").write_text(sbatch_script(PLAN, job))
+    words, env = ["bash", "job.sh"], env | variables
+    return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
@@ -148,37 +153,29 @@ def slurm(tmp_path):
     ],
 )
 def test_a_job_is_requeued_unless_it_failed_or_was_cancelled(slurm, state, code, requeued):
-    folder, env = slurm
-    (folder / "logs").mkdir()  # `launch` makes it
     answer = "touch $HIGHRANK_STOP_DIRECTORY/stopped" if code == REQUEUE else f"exit {code}"
-    (folder / "bin" / "srun").write_text(f"#!/bin/sh\necho $SRUN_CPUS_PER_TASK\n{answer}\n")
-    (folder / "job.sh").write_text(sbatch_script(PLAN, Job()))
-    env |= {"STATE": state, "SLURM_CPUS_PER_TASK": "7"}
-    job = subprocess.run(["bash", "job.sh"], cwd=folder, env=env, capture_output=True, text=True)
+    srun = f"echo $SRUN_CPUS_PER_TASK\n{answer}"
+    job = run_job(slurm, srun, STATE=state, SLURM_CPUS_PER_TASK="7")
     assert job.returncode == code, job.stderr
     assert "\n7\n" in job.stdout
-    assert (folder / "scontrol.log").exists() == requeued
+    assert (slurm[0] / "scontrol.log").exists() == requeued
 
 
 def test_the_prologue_may_put_each_process_into_a_container(slurm):
-    folder, env = slurm
-    (folder / "logs").mkdir()
-    (folder / "bin" / "srun").write_text('#!/bin/sh\necho "$PLACE: $*"\n')
-    (folder / "modules.sh").write_text("export PLACE=here$UNSET\ncontainer=(enter 'my image')\n")
-    (folder / "job.sh").write_text(sbatch_script(PLAN, Job(prologue=folder / "modules.sh")))
-    job = subprocess.run(["bash", "job.sh"], cwd=folder, env=env, capture_output=True, text=True)
+    prologue = slurm[0] / "modules.sh"
+    prologue.write_text("export PLACE=here$UNSET\ncontainer=(enter 'my image')\n")
+    job = run_job(slurm, 'echo "$PLACE: $*"', Job(prologue=prologue))
     assert job.returncode == 0, job.stderr
     assert "here: --kill-on-bad-exit=1 --gpus-per-task=1 enter my image /" in job.stdout
 
 
-def test_a_job_is_submitted_once(slurm, monkeypatch):
-    folder, env = slurm
-    monkeypatch.setenv("PATH", env["PATH"])
+def test_a_job_is_submitted_once(slurm):
+    folder, _ = slurm
     plan = replace(PLAN, log_dir=folder)
 
     def submit():
         (folder / "job.sh").unlink(missing_ok=True)
-        return submit_once(plan, Job(), folder / "job.sh", "text")
+        return submit_once(plan, JOB, folder / "job.sh", "text")
 
     (folder / "queue").write_text("PENDING")
     assert "job 4242;" in submit() and (folder / "job").read_text() == "4242\n"
@@ -196,41 +193,29 @@ def test_a_job_is_submitted_once(slurm, monkeypatch):
         submit()
 
 
-def test_a_script_that_is_refused_loses_nothing(slurm, monkeypatch):
-    folder, env = slurm
-    monkeypatch.setenv("PATH", env["PATH"])
-    sbatch = folder / "bin" / "sbatch"
+def test_a_script_that_is_refused_loses_nothing_and_two_launches_do_not_submit_at_once(slurm):
+    folder, _ = slurm
+    sbatch, finished = folder / "bin" / "sbatch", folder / "logs" / "finished"
     accepts = sbatch.read_text()
     sbatch.write_text("#!/bin/sh\necho no such partition >&2\nexit 1\n")
-    finished = folder / "logs" / "finished"  # an earlier training run is complete
     finished.parent.mkdir()
-    finished.touch()
+    finished.touch()  # an earlier training run is complete
     words = ["launch", "--processes", "1", "--slurm", f"{folder}/job.sh", "--submit"]
     words += ["--log-dir", str(finished.parent), "--", "fairseq-train", "data"]
-    refused = CliRunner().invoke(app, words)
-    assert refused.exit_code == 2 and "no such partition" in refused.output
-    assert finished.exists()
-    sbatch.write_text(accepts)
-    assert CliRunner().invoke(app, words).exit_code == 0
-    assert not finished.exists()
-
-
-def test_two_launches_do_not_submit_at_once(slurm, monkeypatch):
-    folder, env = slurm
-    monkeypatch.setenv("PATH", env["PATH"])
-    words = ["launch", "--processes", "1", "--slurm", f"{folder}/job.sh", "--submit"]
-    words += ["--log-dir", str(folder), "--", "fairseq-train", "data"]
-    with held_elsewhere(folder / ".submit"):
+    with held_elsewhere(finished.with_name(".submit")):
         refused = CliRunner().invoke(app, words)
     assert refused.exit_code == 2 and "another highrank launch submits a job" in refused.output
     assert not (folder / "job.sh").exists()
-    assert CliRunner().invoke(app, words).exit_code == 0
+    refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 2 and "no such partition" in refused.output and finished.exists()
+    sbatch.write_text(accepts)
+    assert CliRunner().invoke(app, words).exit_code == 0 and not finished.exists()
 
 
 def test_missing_slurm_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match=r"job.sh: sbatch is missing on this machine"):
-        submit_once(replace(PLAN, log_dir=tmp_path), Job(), tmp_path / "job.sh", "text")
+        submit_once(replace(PLAN, log_dir=tmp_path), JOB, tmp_path / "job.sh", "text")
 
 
 @pytest.mark.long
@@ -239,7 +224,7 @@ def test_a_job_that_is_requeued_ends_like_an_uninterrupted_one(slurm, mt_data):
     folder, env = slurm
     words = command(mt_data, folder / "save")
     plan = Plan(tuple(words), folder / "logs", per_node=2, gpus=False)
-    (folder / "job.sh").write_text(sbatch_script(plan, Job()))
+    (folder / "job.sh").write_text(sbatch_script(plan, JOB))
     with (folder / "out").open("w") as out:
         job = subprocess.Popen(["bash", "job.sh"], cwd=folder, env=env, stdout=out, stderr=out)
         log = folder / "logs" / "rank0.log"

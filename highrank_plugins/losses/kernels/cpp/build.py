@@ -277,20 +277,6 @@ def _load(path: Path) -> ctypes.CDLL:
 _logged: set[str] = set()
 
 
-def check_available(device: torch.device) -> None:
-    """Check that the kernels can run on a device."""
-    if device.type != "cpu":
-        raise ValueError(
-            f"impl: 'cpp' needs a CPU, but the features are on {device}; choose impl='fused' or "
-            "'triton' (--head-loss)"
-        )
-    loaded = library()
-    if isinstance(loaded, Unavailable):
-        raise ValueError(
-            f"impl: 'cpp' has no kernels: {loaded}; or choose impl='fused' (--head-loss fused)"
-        )
-
-
 def auto_takes(head: AnyHead, features: Tensor) -> bool:
     """Whether `auto` takes these kernels: on a CPU where they exist and know the function.
 

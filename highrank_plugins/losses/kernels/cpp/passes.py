@@ -63,14 +63,16 @@ class CppKernels(CompiledKernels):
         return Path(getattr(library(), "_name", "")).stem
 
     def run_softmax(
-        self, given: KernelInput, block: SoftmaxBlock, scores: Scores, log_probs: Tensor | None
-    ) -> None:
+        self, given: KernelInput, block: SoftmaxBlock, scores: Scores,
+        log_probs: Tensor | None = None,
+    ) -> None:  # fmt: skip
         columns, table_sums = self.columns, self.table_sums
         softmax(given, block, scores, columns, self.pairs, table_sums, log_probs)
 
     def run_mixture(
-        self, given: KernelInput, block: MixtureBlock, scores: Scores, log_probs: Tensor | None
-    ) -> Tensor:
+        self, given: KernelInput, block: MixtureBlock, scores: Scores,
+        log_probs: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """Fill the scores, write gradients; return the numbers of tokens that underflow."""
         underflow_N = torch.zeros_like(block.target_N, dtype=torch.bool)
         values, plan = given.values, self.plan
@@ -140,20 +142,32 @@ def _function(
 
 def _call(name: str, dtype: torch.dtype, *arguments: Any, sums: Sums = ()) -> None:
     """Call a kernel by torch's number of threads, or fewer where sums have fewer rows for them."""
-    loaded = library()
-    if isinstance(loaded, Unavailable):
-        raise ValueError(str(loaded))
     for argument in arguments:
         if isinstance(argument, Tensor) and not _is_readable(argument, dtype):
             raise TypeError(
                 f"a kernel needs a tensor on the CPU with contiguous rows of {dtype}, got "
                 f"{argument.dtype} with strides {argument.stride()} on {argument.device}"
             )
-    function = getattr(loaded, f"{name}_{SUFFIX[dtype]}")  # the same object every time
+    # the same object every time
+    function = getattr(kernels_on(torch.device("cpu")), f"{name}_{SUFFIX[dtype]}")
     if function.argtypes is None:
         function.argtypes, function.restype = ARGUMENTS[name], None
     given = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
     function(*given, min([torch.get_num_threads(), *(len(s) for s in sums if s is not None)]))
+
+
+def kernels_on(device: torch.device) -> Any:
+    """Return the library of kernels for a device; refuse where there is none."""
+    if device.type != "cpu":
+        raise ValueError(
+            f"impl: 'cpp' needs a CPU, but the features are on {device}; choose impl='fused' or "
+            "'triton' (--head-loss)"
+        )
+    if isinstance(loaded := library(), Unavailable):
+        raise ValueError(
+            f"impl: 'cpp' has no kernels: {loaded}; or choose impl='fused' (--head-loss fused)"
+        )
+    return loaded
 
 
 def _is_readable(tensor: Tensor, dtype: torch.dtype) -> bool:

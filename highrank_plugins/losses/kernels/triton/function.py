@@ -127,7 +127,7 @@ def add_table_sums(sums, wanted, grad, z, inside, f: tl.constexpr, t):
 def add_to_cells(place, grad, z, inside, f: tl.constexpr, t):
     """Add gradients of the slope and the left value of each logit's cell to `place`.
 
-    The sums are integers, so that their order makes no difference; see `learned.CellSums`.
+    The sums are integers, so that their order makes no difference; see `tiles.CellSums`.
     """
     cell, offset = cell_of(z, f)
     scales = t[0] + 2 * f[3]

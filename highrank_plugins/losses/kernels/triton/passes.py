@@ -21,10 +21,11 @@ from highrank_plugins.losses.kernels.compiled import (
 )
 from highrank_plugins.losses.kernels.torch import write_posterior
 from highrank_plugins.losses.kernels.triton import INSTEAD, check_components, tiles
-from highrank_plugins.losses.kernels.triton.learned import CellSums, LearnedNumbers
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
 from highrank_plugins.losses.kernels.triton.softmax import gradient_kernel, softmax_kernel
 from highrank_plugins.losses.kernels.triton.tiles import (
+    CellSums,
+    LearnedNumbers,
     Tile,
     gated_tree_tile,
     mixture_tile,
@@ -93,15 +94,17 @@ class TritonKernels(CompiledKernels):
             self.add_table_gradients(self.tables.totals)
 
     def run_softmax(
-        self, given: KernelInput, block: SoftmaxBlock, scores: Scores, log_probs: Tensor | None
-    ) -> None:
+        self, given: KernelInput, block: SoftmaxBlock, scores: Scores,
+        log_probs: Tensor | None = None,
+    ) -> None:  # fmt: skip
         if log_probs is not None:  # scores alone
             block, scores = block._replace(factor_N=None), Scores(scores.nll_N)
         self._softmax(given, block, scores, None, log_probs)
 
     def run_mixture(
-        self, given: KernelInput, block: MixtureBlock, scores: Scores, log_probs: Tensor | None
-    ) -> None:
+        self, given: KernelInput, block: MixtureBlock, scores: Scores,
+        log_probs: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """Fill the scores, and write gradients: no token underflows.
 
         The steps are: log-sum-exps of all rows; the posterior of the components [N, K], by torch;

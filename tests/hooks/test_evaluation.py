@@ -1,20 +1,23 @@
-"""Test hooks/scored_samples.py."""
+"""Evaluations score all of the data, or say what is left out."""
 
+import json
 import logging
 import math
-from argparse import Namespace
+import re
 from pathlib import Path
 
 import pytest
 import torch
-from fairseq.data import data_utils
-from fairseq_cli import eval_lm, generate, validate
+from fairseq import tasks
+from fairseq.data import Dictionary, data_utils
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq_cli import eval_lm
 from torch.distributed import destroy_process_group, init_process_group
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks import evaluation
 from highrank_plugins.training import generation
-from tests.compat.conftest import SIZES, config, run_training, translation_options
+from tests.compat.conftest import SIZES, config, evaluate, train
 from tests.fairseq_cli import attempt, in_processes, run
 from tests.free_port import free_address
 from tests.stream_corpus import train_streams
@@ -23,17 +26,6 @@ from tests.trainings import last
 SKIP = "--skip-invalid-size-inputs-valid-test"
 SHORT = ["--max-source-positions", 6, "--max-target-positions", 6]
 LIMITS = '{"max_source_positions": 6, "max_target_positions": 6}'
-
-
-def run_generate(data, path, *options):
-    line = [data, "--path", path, "--cpu", "--num-workers", 0, *options]
-    return generate.main(config("generation", *line))
-
-
-def run_validate(data, path, *options, **overrides):
-    line = [data, "--task", "translation", "--path", path, "--cpu", "--num-workers", 0]
-    cfg = config("validation", *line, "--max-tokens", 60, *options)
-    return validate.main(cfg, Namespace(data=str(data), **overrides))
 
 
 @pytest.fixture
@@ -49,22 +41,17 @@ def logged():
     evaluation.logger.setLevel(logging.NOTSET)
 
 
-@pytest.fixture(params=["generate", "validate"])
-def evaluate(request):
-    """Return a function that evaluates; with `short` on sentences of six tokens at most."""
-
-    def evaluate(data, path, *options, short=False):
-        if request.param == "generate":
-            words = ["--gen-subset", "valid", *(SHORT if short else []), *options]
-            return run_generate(data, path, *words)
-        limits = {"max_source_positions": 6, "max_target_positions": 6} if short else {}
-        return run_validate(data, path, *options, **limits)
-
-    return evaluate
+BOTH = pytest.mark.parametrize(
+    ("command", "words", "limits"),
+    [("generate", ["--gen-subset", "valid"], {}), ("validate", [], json.loads(LIMITS))],
+)
 
 
-def test_samples_are_counted_and_those_left_out_named(evaluate, data, translator, logged):
-    evaluate(data, translator)
+@BOTH
+def test_samples_are_counted_and_those_left_out_named(
+    command, words, limits, data, translator, logged
+):
+    evaluate(command, data, translator, *words)
     lines = [line.split() for line in (data.parent / "valid.xx").read_text().splitlines()]
     (line,) = [text for text in logged if text.startswith("valid: scored")]
     assert line.startswith(f"valid: scored {len(lines)} of {len(lines)} samples (")
@@ -72,25 +59,15 @@ def test_samples_are_counted_and_those_left_out_named(evaluate, data, translator
     assert 0 < len(lost) < len(lines)
     start = f"valid: {len(lost)} of {len(lines)} samples were not scored; the first are {lost[:10]}"
     with pytest.raises(UserError) as ended:
-        evaluate(data, translator, SKIP, short=True)
+        short = [] if limits else SHORT
+        evaluate(command, data, translator, *words, *short, SKIP, **limits)
     assert str(ended.value).startswith(start)
     assert f"{SKIP} leaves samples out" in str(ended.value)
 
 
-@pytest.mark.parametrize(
-    ("command", "short", "said"),
-    [
-        ("generate", SHORT, ""),
-        ("validate", ["--model-overrides", LIMITS], ""),
-        ("generate", ["--max-source-positions", 1], "13 of 13 samples were not scored"),
-    ],
-)
-def test_left_out_samples_end_a_command_with_one_line(command, short, said, data, translator):
-    words = [data, "--path", translator, "--cpu", "--num-workers", 0, "--task", "translation", SKIP]
-    done = attempt(command, *words, *short, "--max-tokens", 60)
-    (line,) = done.lines(f"fairseq-{command}: error: ")
-    assert f"{SKIP} leaves samples out" in line and said in line
-    assert done.code == 2 and "Traceback" not in done.output
+def test_an_evaluation_without_any_sample_is_refused(data, translator):
+    with pytest.raises(UserError, match=f"13 of 13 samples were not scored.* {SKIP} leaves"):
+        evaluate("generate", data, translator, SKIP, "--max-source-positions", 1)
 
 
 def test_a_part_without_samples_is_no_failure(data, translator):
@@ -121,13 +98,13 @@ def test_a_part_of_a_text_is_reported_as_such(data, translator, logged):
     options = ["--gen-subset", "valid", "--batch-size", 4]
     for rank in (0, 1):
         part = ["--distributed-world-size", 2, "--distributed-rank", rank]
-        run_generate(data, translator, *options, *part)
+        evaluate("generate", data, translator, *options, *part)
     counts = [int(text.split()[2]) for text in logged if text.startswith("valid: scored")]
     assert sum(counts) == SIZES["valid"]
     assert 0 < counts[0] < SIZES["valid"]
     for part in (0, 1):
         assert any(f"this is part {part + 1} of 2" in text for text in logged)
-    run_generate(data, translator, *options, "--num-shards", 2)
+    evaluate("generate", data, translator, *options, "--num-shards", 2)
     assert logged[-1].endswith("the command ignores --num-shards 2")
 
 
@@ -153,10 +130,11 @@ def test_samples_of_all_processes_are_counted_together(lost, tmp_path):
     assert all(text.startswith(expected) for text in texts)
 
 
-def test_lost_samples_are_refused(evaluate, data, translator, stock):
+@BOTH
+def test_lost_samples_are_refused(command, words, limits, data, translator, stock):
     stock(data_utils, "batch_by_size")  # drops the last batches
     with pytest.raises(ValueError, match=r"valid: \d of 13 samples were not scored; the first are"):
-        evaluate(data, translator)
+        evaluate(command, data, translator, *words)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -165,13 +143,11 @@ def test_a_broken_model_is_not_validated(value, data, translator, tmp_path):
     state["model"]["decoder.output_projection.weight"].fill_(value)
     torch.save(state, tmp_path / "broken.pt")
     with pytest.raises(FloatingPointError, match=r"the loss of the batch with samples \["):
-        run_validate(data, tmp_path / "broken.pt")
+        evaluate("validate", data, tmp_path / "broken.pt")
 
 
 def test_blocks_of_a_text_are_counted(data, language_model, logged):
-    line = [data / "lm", "--path", language_model, "--cpu", "--num-workers", 0]
-    more = ["--tokens-per-sample", 16, "--gen-subset", "valid"]
-    eval_lm.main(config("eval_lm", *line, *more))
+    run_eval_lm(data, language_model, "--tokens-per-sample", 16, "--gen-subset", "valid")
     words = (data.parent / "valid.yy").read_text().split()
     tokens = len(words) + SIZES["valid"]
     blocks = math.ceil(tokens / 16)
@@ -190,7 +166,82 @@ def test_streams_count_tokens(stream_data, tmp_path):
 
 
 def test_a_validation_on_a_part_of_the_batches_is_said_once(data, tmp_path, caplog):
-    chosen = {"--max-valid-steps": 1, "--validate-interval-updates": 1, "--batch-size-valid": 3}
-    run_training(data, tmp_path, *translation_options(**chosen))
+    train(data, tmp_path, max_valid_steps=1, validate_interval_updates=1, batch_size_valid=3)
     part = "--max-valid-steps 1 validates on the first 2 of 5 batches"
     assert caplog.text.count(part) == 1
+
+
+def run_eval_lm(data, path, *options) -> dict:
+    return evaluate("eval-lm", data / "lm", path, *options)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], r"--tokens-per-sample \(now 1024\) to at most 16"),
+        (["--tokens-per-sample", 17], "blocks are longer"),
+        *(
+            (["--tokens-per-sample", 16, "--post-process", name],
+             f"--post-process {name} would join nothing here")
+            for name in ("letter", "subword_nmt", "@@ ")
+        ),
+    ],
+)  # fmt: skip
+def test_options_that_leave_words_out_or_join_none_are_refused(
+    data, language_model, words, message
+):
+    with pytest.raises(UserError, match=message):
+        run_eval_lm(data, language_model, *words)
+
+
+def test_streams_nan_and_an_empty_split_are_refused(data, language_model, tmp_path):
+    state = torch.load(language_model)
+    state["task_state"] = {"carries_state": True}
+    torch.save(state, tmp_path / "streams.pt")
+    with pytest.raises(ValueError, match="add --task bptt_language_modeling"):
+        run_eval_lm(data, tmp_path / "streams.pt", "--tokens-per-sample", 16)
+
+    state["task_state"] = {}
+    state["model"]["decoder.output_projection.weight"].fill_(math.nan)
+    torch.save(state, tmp_path / "broken.pt")
+    with pytest.raises(FloatingPointError, match=r"in the batch of sentences .* NaN"):
+        run_eval_lm(data, tmp_path / "broken.pt", "--tokens-per-sample", 16)
+    task = LanguageModelingTask.__new__(LanguageModelingTask)
+    with pytest.raises(ValueError, match="--gen-subset is empty"):
+        task.eval_lm_dataloader(dataset=[], max_positions=16)
+
+
+@pytest.mark.parametrize(("name", "context"), [("subword_nmt", 0), ("@@ ", 4)])
+def test_means_are_per_word_where_pieces_are_joined(
+    data, language_model, monkeypatch, caplog, name, context
+):
+    options = ["--tokens-per-sample", 16, "--context-window", context]
+    per_piece = run_eval_lm(data, language_model, *options)["loss"]
+    stock = eval_lm.eval_lm
+
+    def with_pieces(source_dictionary, **kwargs):
+        source_dictionary.symbols[::3] = [f"{word}@@" for word in source_dictionary.symbols[::3]]
+        return stock(source_dictionary=source_dictionary, **kwargs)
+
+    monkeypatch.setattr(eval_lm, "eval_lm", with_pieces)
+    caplog.set_level("INFO")
+    per_word = run_eval_lm(data, language_model, *options, "--post-process", name)["loss"]
+    words = int(re.search(r"means over ([\d,]+) words", caplog.text)[1].replace(",", ""))
+    pieces = int(re.search(r"Evaluated ([\d,]+) tokens", caplog.text)[1].replace(",", ""))
+    assert words < pieces
+    assert per_word * words == pytest.approx(per_piece * pieces, rel=1e-5)
+
+
+@pytest.mark.parametrize(("form", "said"), [("{}@@", True), ("▁{}", True), ("@{}", False)])
+def test_it_is_said_that_a_dictionary_holds_pieces(data, monkeypatch, caplog, form, said):
+    stock = Dictionary.add_from_file
+
+    def add(dictionary, file):
+        stock(dictionary, file)
+        vars(dictionary).pop("read_from", None)  # it is compared with the file
+        dictionary.symbols[4:] = [form.format(word) for word in dictionary.symbols[4:]]
+
+    monkeypatch.setattr(Dictionary, "add_from_file", add)
+    caplog.set_level("INFO")
+    tasks.setup_task(config("eval_lm", data / "lm", "--path", "x").task)
+    assert ("the dictionary holds pieces of words" in caplog.text) == said

@@ -1,16 +1,24 @@
-"""`highrank bench train` of language models: a chunk of streams, and batches by memory."""
+"""`highrank bench train`: a chunk of streams, batches by memory, the monitor; presets of papers."""
 
 import io
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from fairseq import options
 
+import highrank_plugins
 from highrank_plugins.benchmarks import measuring, run
 from highrank_plugins.benchmarks.case import LossCase, ModelCase, presets
 from highrank_plugins.benchmarks.measuring import Timing
 from highrank_plugins.benchmarks.models import model_step, parameters
+from highrank_plugins.models import head_monitor
+from highrank_plugins.training import configuration
+from highrank_plugins.training.command_line import words_of
+from tests.recipes.running import RECIPES
+from tests.trainings import NARROW
 
 SIZES = "--decoder-embed-dim 8 --decoder-hidden-size 12 --decoder-last-hidden-size 10"
 SOFTMAX = "awd_lstm_lm_softmax_ptb --decoder-embed-dim 8 --decoder-hidden-size 12"
@@ -40,6 +48,17 @@ def test_a_step_trains_and_carries_the_state(monkeypatch):
     assert any(not torch.equal(a, b) for a, b in zip(weights, after, strict=True))
 
 
+@pytest.mark.parametrize(("option", "measured"), [("--head-monitor 1", 2), ("", 0)])
+def test_the_monitor_measures_at_every_step(option, measured, monkeypatch):
+    seen = []
+    monkeypatch.setattr(head_monitor, "take_snapshot", lambda head, *batch: seen.append(batch))
+    case = ModelCase(classes=30, sentences=2, length=5, shape=" ".join(NARROW))
+    step = model_step("train", f"transformer_mos {option}", case)
+    step()
+    step()
+    assert [features.shape for features, *_ in seen] == [(2, 5, 32)] * measured
+
+
 def test_the_baseline_is_compared_per_token():
     case = {"classes": 60, "sentences": 6, "length": 5, "task": CASE.task, "baseline": SOFTMAX}
     request = {
@@ -49,7 +68,7 @@ def test_the_baseline_is_compared_per_token():
     nine, two = [Timing(9.0, 8.0)], [Timing(2.0, 1.0)]
     taken = iter([[nine, two], [nine, two]])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "alternate", lambda *_: next(taken))
+        patch.setattr(measuring, "alternate", lambda *_: next(taken))
         assert run.measured(request)["baseline_seconds"] == [6.0]
         request["baseline_case"] = case
         assert run.measured(request)["baseline_seconds"] == [2.0]
@@ -67,13 +86,7 @@ def test_a_mistake_in_options_is_shown_without_the_name_of_its_class(monkeypatch
     ("case", "each", "limit", "found", "smallest"),
     [
         (CASE, 100, 1_350, {"sentences": 13}, "one sentence or stream"),
-        (
-            LossCase("mos", tokens=64, dim=16, classes=500),
-            100,
-            70_000,
-            {"tokens": 640},
-            "64 tokens",
-        ),
+        (LOSS, 100, 70_000, {"tokens": 640}, "64 tokens"),
     ],
 )
 def test_the_largest_batch_stays_below_the_limit(monkeypatch, case, each, limit, found, smallest):
@@ -82,13 +95,13 @@ def test_the_largest_batch_stays_below_the_limit(monkeypatch, case, each, limit,
     def measure(kind, case, *_):
         return {"memory": each * getattr(case, field)}
 
-    monkeypatch.setattr(measuring, "measure", measure)
+    monkeypatch.setattr(run, "measure", measure)
     arguments = ("loss" if field == "tokens" else "train", case, SOFTMAX)
-    assert measuring.largest_batch(*arguments, limit, 1, said.append) == replace(case, **found)
+    assert run.largest_batch(*arguments, limit, 1, said.append) == replace(case, **found)
     assert f"{SOFTMAX}: {found[field]:,} {field} fit" in said
     assert any(line.endswith(" do not fit") for line in said)
-    with pytest.raises(measuring.MeasurementFailed, match=f"--within.*little for {smallest}"):
-        measuring.largest_batch(*arguments, limit=99, threads=1)
+    with pytest.raises(run.MeasurementFailed, match=f"--within.*little for {smallest}"):
+        run.largest_batch(*arguments, limit=99, threads=1)
 
 
 # of the resolved configurations, as the papers print them
@@ -111,3 +124,68 @@ def test_presets_have_the_papers_sizes():
         assert unshared == replace(shared, frequent=shared.classes)
     more = [replace(losses["ptb/mos"], components=count) for count in (3, 5, 10)]
     assert more == [losses[f"ptb_more/mos_{count}"] for count in (3, 5, 10)]
+
+
+# preset of `bench train`, also with --generate → each model, in order, and its configuration
+CONFIGURATIONS: dict[str, list[str | None]] = {
+    # None is fairseq's own
+    "wmt_en_de": [None, *(f"wmt14_en_de/yang2019/{of}" for of in ("mixtape", "mixtape", "mos"))],
+    "wmt_en_fr": [None, "wmt14_en_fr/yang2019/mixtape", "wmt14_en_fr/yang2019/mos"],
+    "ptb": [
+        *(f"ptb/yang2018/{of}" for of in ("mos_k3", "mos_k5", "mos_k10", "mos")),
+        *(f"ptb/yang2019/{of}" for of in ("mixtape", "mixtape_no_sharing")),
+    ],
+    "wikitext2": ["wikitext2/yang2018/mos", "wikitext2/yang2019/mixtape"],
+    "one_billion": [
+        "one_billion_word/yang2018/mos",
+        *(f"one_billion_word/yang2019/{of}" for of in ("mixtape", "mixtape_no_sharing")),
+    ],
+}
+# Mixtape with a tenth of the classes frequent, where the paper has half
+CHANGED = {"wmt_en_de": {"head_frequent_ratio": 0.1}}
+RATE = "_lr"  # of a layer's own learning rate, which costs nothing
+
+
+def train_of(name: str) -> dict[str, Any]:
+    recipe, _, conf = name.partition("/")
+    return configuration.load(RECIPES / recipe / "conf" / f"{conf}.yaml").train
+
+
+def layer_of(words: list[str]) -> dict[str, Any]:
+    """Return the options of the layer after the architecture's defaults."""
+    highrank_plugins.register()
+    parser = options.get_training_parser()
+    args = options.parse_args_and_arch(parser, ["nowhere", *words])
+    named = {name: value for name, value in vars(args).items() if name.startswith("head")}
+    return {name: value for name, value in named.items() if not name.endswith(RATE)}
+
+
+@pytest.mark.parametrize("kind", ["train", "generate"])
+@pytest.mark.parametrize("preset", CONFIGURATIONS)
+def test_a_preset_has_the_layers_of_the_configurations(kind, preset):
+    if preset not in presets(kind):
+        assert kind == "generate"
+        return
+    case = presets(kind)[preset]
+    for spec, conf in zip(case.models, CONFIGURATIONS[preset], strict=True):
+        if conf is None:
+            assert spec == case.baseline
+            continue
+        train = train_of(conf)
+        wanted = layer_of(words_of(train))
+        task = ["--task", case.task, "--criterion", train["criterion"]]
+        found = layer_of([*task, "--arch", *spec.split(), *case.shape.split()])
+        other = {name for name in wanted if wanted[name] != found[name]}
+        changed = CHANGED.get(preset, {})
+        assert found.keys() == wanted.keys()
+        if other:
+            assert {name: found[name] for name in other} == changed, (spec, conf)
+
+
+def test_losses_of_translators_have_the_bias_of_the_configurations():
+    cases = presets("loss")
+    for language in ("de", "fr"):
+        for layer in ("softmax", "mos", "mixtape"):
+            case = cases[f"wmt_en_{language}/{layer}"]
+            train = train_of(f"wmt14_en_{language}/yang2019/{layer}")
+            assert case.bias == (train.get("head_bias", "false") == "true"), (language, layer)

@@ -1,0 +1,132 @@
+"""Requests that are refused in one line, with exit code 2, before anything is written."""
+
+import pytest
+
+from highrank_plugins.cli.data import language_pair
+from highrank_plugins.studies.definition import RECIPES
+from tests.cli import refused
+
+CONFIGURE = f"train configure {RECIPES}/multi30k_en_de/conf/softmax.yaml --output resolved.yaml"
+TRAIN = "-- fairseq-train data --arch transformer --save-dir save --max-tokens 100"
+DRY = "launch --processes 1 --dry-run -- fairseq-train data --save-dir save --max-tokens 100"
+SCORE = "evaluate score generated reference --output scores.json --hypotheses test.de"
+GERMAN = "compounds are split for German only (--tokenise de)"
+ONE_TRY = "--numbers, --faults and --kernels: run them one after the other"
+REFUSED = [
+    ("docter", "unknown command 'docter'; did you mean 'doctor'?"),
+    ("measure spectrm text .", "unknown measure 'spectrm'; did you mean 'spectrum'?"),
+    ("list heads --user-dir none", "--user-dir none: no such folder; name the folder of a pack"),
+    ("list heads --user-dir text", "--user-dir text: not a folder; name the folder of a package"),
+    ("list heads --user-dir data", "--user-dir data: the folder has no __init__.py; name the f"),
+    (f"{CONFIGURE} --set user_dir=none", "train.user_dir: 'none' is not a folder in "),
+    (f"{CONFIGURE} --set user_dir=data", "train.user_dir data: the folder has no __init__.py; n"),
+    ("doctor --fault", "--faults"),
+    ("doctor .", "no effect without --faults"),
+    ("doctor --faults --numbers", ONE_TRY),
+    ("doctor --kernels --numbers", ONE_TRY),
+    ("doctor --output numbers.json", "numbers.json has no effect without --numbers"),
+    ("model import empty --output o", "empty/config.json: no such file or directory"),
+    ("model export empty --output o --license MIT", "empty is a folder; a file is needed here"),
+    ("analyse card empty", "empty is a folder; a file is needed here"),
+    ("analyse collect text . --output x --what logits,logits", "logits is given"),
+    ("model average train --output .", "--output . is a directory: name the file to write"),
+    ("model average train --output a --last 2 --best 2", "--last and --best exclude each other"),
+    ("model average train --output train/checkpoint_last.pt",
+     "--output train/checkpoint_last.pt is a file of the training run: name another"),
+    ("data pieces text pieces --languages en,en --vocab-size 100",
+     "--languages en,en: en is given twice"),
+    ("evaluate score missing text", "highrank: missing: no such file or directory\n"),
+    ("evaluate score text missing", "highrank: missing: no such file or directory\n"),
+    ("evaluate score nothing reference", "nothing: "),
+    ("evaluate score text reference", "text: "),
+    ("evaluate score gap reference", "gap: "),
+    ("evaluate score three reference", "three: "),
+    ("evaluate score log text --tokenise de", "--tokenise: changes nothing for perplexities"),
+    (f"{SCORE} --measures nowhere", "--measures nowhere: no such folder"),
+    (f"{SCORE} --output reference", "--output reference would replace another file of this comm"),
+    (f"{SCORE} --hypotheses scores.json", "--hypotheses scores.json would replace another file"),
+    (f"{SCORE} --tokenise fr --compound-split", GERMAN),
+    (f"{SCORE} --compound-split", GERMAN),
+    ("published wmt14_de_en", "wmt14_de_en"),
+    ("compare a=1,2", "a=1,2: give numbers of a baseline, then of other systems"),
+    ("compare a=1,2 b=", "b=: expected NAME="),
+    ("compare a=1,2 b=1,x", "b=1,x: expected numbers separated by commas"),
+    ("compare a=1,2 b=1:2", "b=1:2: expected numbers separated by commas"),
+    ("compare a=1,2 b=3", "b against a: a t-test needs at least two runs"),
+    ("compare a=1,2 a=3,4", "two systems have one name"),
+    ("compare a=1,2 b=nan,3", "b against a: a run is not a finite number"),
+    ("compare a=1,2 b=3,4 --baseline b", "--baseline: changes nothing with numbers"),
+    ("compare a=1,2 text", "a=1,2: give records or numbers, not both"),
+    ("compare text --runs --x a", "--x: changes nothing with --runs; leave it out"),
+    ("compare text --y a --metric b", "--metric: changes nothing with --y"),
+    ("compare text --x parameters", "--x parameters: changes nothing without --plot; add"),
+    ("compare text --task ptb", "--task ptb: changes nothing without --paper; add --paper"),
+    ("compare text --within 1,2", "--within 1,2: changes nothing without --y; add --y"),
+    ("compare list.json --y test_perplexity", "list.json: not a record of a run"),
+    (f"launch --processes 2 --gpus-per-node 2 {TRAIN}", "exclude each other"),
+    (f"launch --nodes 2 --processes 1 --dry-run {TRAIN}", "--rendezvous HOST:PORT"),
+    (f"launch --gpus-per-node 99 {TRAIN}", "--gpus-per-node 99: torch sees"),
+    (f"launch --processes 1 --submit {TRAIN}", "need --slurm FILE"),
+    (f"launch --processes 1 --mem 64G {TRAIN}", "need --slurm FILE"),
+    (f"launch --processes 1 --prologue p {TRAIN}", "need --slurm FILE"),
+    (f"launch --processes 1 --slurm j --prologue wrong.sh {TRAIN}", "wrong.sh: line 2: syntax"),
+    (f"launch --processes 1 --slurm j --submit {TRAIN}", "--submit: sbatch is missing"),
+    (f"{DRY} --arch transformer --max-tokenz 5", "mean '--max-tokens'"),
+    (f"{DRY} --arch transformer_mox", "'transformer_mo"),
+    (f"{DRY} --arch transformer_mos --head-components 0", "--head-components must be at least"),
+    (f"launch --processes 1 --rendezvous here {TRAIN}", "expected HOST:PORT"),
+    (f"launch --processes 2 --effective-streams 8 {TRAIN}", "for --task bptt_language_modeling"),
+    (f"launch --nodes 4 --slurm job.sh {TRAIN}", "--gpus-per-node N (or --processes N on CPUs)"),
+    (f"launch --processes 1 --slurm j --rendezvous a:1 {TRAIN}", "--rendezvous: SLURM tells"),
+    (f"launch --processes 1 --slurm j --max-restarts 1 {TRAIN}", "--max-restarts: a SLURM job"),
+    ("launch fairseq-train data --arch a", "write -- before the command: highrank launch -- fair"),
+    ("launch fairseq-train data -a mos", "write -- before the command: highrank launch -- fairse"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    files = {
+        "text": "one\n", "list.json": "[]", "wrong.sh": "if\n", "reference": "a b\nc\n",
+        "generated": "D-1\t-0.1\tc\nD-0\t-0.1\ta b\n", "nothing": "", "three": "1\n2\n3\n",
+        "gap": "H-0\t-0.1\ta\nH-1\t-0.1\tb\n", "train/checkpoint_last.pt": "kept",
+        "log": "Evaluated 12 tokens in 1s\nLoss (base 2): 2.5, Perplexity: 5.66\n",
+    }  # fmt: skip
+    for name in ("data", "empty", "train"):
+        (tmp_path / name).mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def content(folder):
+    return {path: path.is_dir() or path.read_bytes() for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED, ids=[w[-60:] for w, _ in REFUSED])
+def test_a_refused_command_says_why_and_writes_nothing(words, message, folder):
+    before = content(folder)
+    refused(message, *words.split(), cwd=folder)
+    assert content(folder) == before
+
+
+@pytest.mark.parametrize("character", [*"\n\r\f\v\x1b\x85\u2028\udcff"])
+@pytest.mark.parametrize(
+    "words",
+    [["--slurm", "{}.sh"], ["--slurm", "{}/j.sh"], ["--slurm", "j.sh", "--sbatch=--comment={}"],
+     ["--slurm", "j.sh", "--sbatch=--{}=1"], ["--slurm", "j.sh", "--log-dir", "{}"]],
+)  # fmt: skip
+def test_no_control_character_is_written_into_a_batch_script(words, character, tmp_path):
+    words = [word.format(f"x{character}touch PWNED #") for word in words]
+    words = ["launch", "--processes", "1", *words, *TRAIN.split()]
+    said = refused("a batch script cannot have", *words, cwd=tmp_path)
+    assert said.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
+def test_two_languages_are_split_at_the_comma():
+    assert language_pair("en,de") == ("en", "de")
+    for text in ("", "en", "en,", ",de", "en,de,fr"):
+        with pytest.raises(ValueError, match=f"--languages {text}: expected SOURCE,TARGET"):
+            language_pair(text)
+    with pytest.raises(ValueError, match="--languages de,de: source and target are the same"):
+        language_pair("de,de")
