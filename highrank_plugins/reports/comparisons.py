@@ -11,11 +11,10 @@ from highrank_plugins.analysis import statistics
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.reports.tables import NOTHING, Cell, Table, number
 from highrank_plugins.results import doubts
+from highrank_plugins.results import record as stored
 from highrank_plugins.results.comparison import Compared, ComparedSystem, Comparison, is_wild
 from highrank_plugins.results.metrics import COSTS, Metric, metric_named
 from highrank_plugins.results.published import published_rows
-from highrank_plugins.results.record import RESULTS, load_record
-from highrank_plugins.results.results_table import metrics_of, numbers_of, read_records
 from highrank_plugins.results.verdicts import judge
 
 _TESTS = {"student": "Student's unpaired two-sided t-test", "welch": "Welch's two-sided t-test"}
@@ -242,9 +241,9 @@ def _verdicts(compared: Compared, paper: str, task: str | None) -> Table:
 
 def runs_table(paths: Sequence[Path]) -> Table:
     """Return a row per record, named by its file, or by its folder if that is `results.json`."""
-    records = read_records(paths, ("config", "seeds", "git"))
-    runs = dict(zip(distinct_names(paths, RESULTS), records, strict=True))
-    scores = list(map(metric_named, metrics_of(records)))
+    records = stored.read_records(paths, ("config", "seeds", "git"))
+    runs = dict(zip(distinct_names(paths, stored.RESULTS), records, strict=True))
+    scores = list(map(metric_named, stored.metrics_of(records)))
     costs = [metric_named(name) for name in ("parameters", "seconds_per_epoch")]
     costs = [of for of in costs if any(of.name in record["train"] for record in records)]
     costs += map(metric_named, ("updates", "words_per_second"))
@@ -278,10 +277,12 @@ def correlation_table(
     records: Sequence[Path], x: str, y: str, within: tuple[float, float] | None
 ) -> Table:
     """Return the means of a model's seeds, which are no independent points, and a correlation."""
-    names = distinct_names(records, RESULTS)
+    names = distinct_names(records, stored.RESULTS)
     models: dict[str, list[tuple[str, float, float]]] = {}
-    for name, path, (a, b) in zip(names, records, numbers_of(records, x, y), strict=True):
-        config = {of: dict(own or {}) for of, own in load_record(path).get("config", {}).items()}
+    for name, path, (a, b) in zip(names, records, stored.numbers_of(records, x, y), strict=True):
+        config = {
+            of: dict(own or {}) for of, own in stored.load_record(path).get("config", {}).items()
+        }
         config.get("train", {}).pop("seed", None)
         model = json.dumps(config, sort_keys=True) if any(config.values()) else str(path)
         models.setdefault(model, []).append((name, a, b))

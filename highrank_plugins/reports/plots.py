@@ -19,8 +19,7 @@ from highrank_plugins.common.formatting import Bars, Figure, Scatter
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.results.comparison import Compared, RecordedRun
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.record import RESULTS
-from highrank_plugins.results.results_table import numbers_of
+from highrank_plugins.results.record import RESULTS, numbers_of
 
 Groups: TypeAlias = dict[str, list[tuple[float, float]]]  # system → (x, y) of each run
 COLOURS = {

@@ -8,20 +8,12 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
 
-from highrank_plugins.analysis.statistics import (
-    PlannedTest,
-    Summary,
-    confidence_interval,
-    hedges_g,
-    holm,
-    paired_bleu,
-    summarise,
-)
+from highrank_plugins.analysis import statistics
+from highrank_plugins.analysis.statistics import PlannedTest, Summary, summarise
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.results import doubts
 from highrank_plugins.results.doubts import Record, is_perplexity
-from highrank_plugins.results.record import RESULTS
-from highrank_plugins.results.results_table import metrics_of, read_records
+from highrank_plugins.results.record import RESULTS, metrics_of, read_records, unknown_metric
 from highrank_plugins.results.scoring import read_lines
 
 BASELINE = "softmax"
@@ -133,10 +125,7 @@ def compare_records(
         raise ValueError(f"--baseline {baseline}: the systems are {', '.join(systems)}{near}")
     control = baseline or (BASELINE if BASELINE in systems else None)
     of_systems = {name: [run.record for run in of] for name, of in systems.items()}
-    differences = [
-        *doubts.provenance_notes(of_systems),
-        *doubts.ways_of_scoring(of_systems, metric),
-    ]
+    differences = doubts.provenance_notes(of_systems, metric)
     unfit = dict.fromkeys(doubts.untrained(of_systems), UNTRAINED)
     unfit.pop(control or "", None)  # what is trained may be compared with what is not
     unfit |= dict.fromkeys(doubts.systems_below_floor(of_systems), "a model is below the floor")
@@ -153,12 +142,8 @@ def compare_records(
 
 def _require_metrics(names: Sequence[str], records: Sequence[Record]) -> None:
     there = dict.fromkeys(name for record in records for name in record["metrics"])
-    for name in names:
-        if name not in there:
-            raise ValueError(
-                f"no record has the metric {name!r}{did_you_mean(name, there)}; there are: "
-                f"{', '.join(there)}"
-            )
+    for unknown in filter(None, (unknown_metric(name, there) for name in names)):
+        raise ValueError(f"no record has the {unknown}")
 
 
 def _all_doubts(systems: Sequence[ComparedSystem], metric: str) -> Iterator[str]:
@@ -267,14 +252,14 @@ def with_tests(compared: Compared, systems: Sequence[ComparedSystem]) -> list[Co
             found[one.name] = compared.test(runs[one.name], runs[baseline.name])
         except ValueError as error:
             raise ValueError(f"{one.name} against {baseline.name}: {error}") from None
-    adjusted = holm([test.p_value for test in found.values()])
+    adjusted = statistics.holm([test.p_value for test in found.values()])
     control = summarise(runs[baseline.name])
     tested = [baseline]
     for one, p in zip(others, adjusted, strict=True):
         own, raw = summarise(runs[one.name]), found[one.name].p_value
         sure = 1 - compared.test.level(0.05)
-        interval = confidence_interval(own, control, compared.test.equal_variances, sure)
-        effect = hedges_g(own, control)
+        interval = statistics.confidence_interval(own, control, compared.test.equal_variances, sure)
+        effect = statistics.hedges_g(own, control)
         test = Comparison(raw, p, own.mean - control.mean, interval, effect)
         tested.append(replace(one, comparison=test))
     return tested
@@ -288,7 +273,7 @@ def _paired(runs: Sequence[RecordedRun], baseline: Sequence[RecordedRun]) -> dic
         own, other = _texts(run), theirs.get(run.seed)
         if own is None or other is None or own[1] != other[1]:
             continue
-        scores = paired_bleu({"baseline": other[0], "system": own[0]}, [own[1]]).scores
+        scores = statistics.paired_bleu({"baseline": other[0], "system": own[0]}, [own[1]]).scores
         found[run.seed] = float(scores[1].p_value or 0.0)
     return found
 

@@ -169,28 +169,28 @@ def vocabulary(record: Record) -> dict[str, str]:
     return {source: str(value) for source, value in said.items() if value}
 
 
-def provenance_notes(systems: Mapping[str, Sequence[Record]]) -> list[str]:
-    """Return a sentence for each difference of revision, text, signature, torch and machine."""
+def provenance_notes(systems: Mapping[str, Sequence[Record]], metric: str) -> list[str]:
+    """Return a sentence for each difference of code, text, scoring, settings and machine."""
 
     def git(record: Record, what: str) -> Any:
-        return (record.get("git") or {}).get(what)
+        return (record.get("git") or {}).get(what) or ""
 
-    def difference(what: str, value: Callable[[Record], object]) -> str:
-        return _difference(what, systems, lambda record: str(value(record)))
+    def torch(record: Record) -> str:
+        return str(record.get("versions", {}).get("torch", ""))
 
+    difference = partial(_difference, systems=systems)
     modified = [name for name, of in systems.items() if any(git(one, "modified") for one in of)]
     processor = "Systems were not run on one kind of processor, where one seed gives other numbers"
     notes = [
-        difference("Revisions of the code differ", lambda one: (git(one, "revision") or "")[:9]),
+        difference("Revisions of the code differ", value=lambda one: str(git(one, "revision"))[:9]),
         f"Files differed from the revision: {', '.join(modified)}." if modified else "",
         texts(systems),
-        difference(
-            "Versions of torch differ", lambda one: one.get("versions", {}).get("torch", "")
-        ),
-        difference("Machines differ, so speeds do not compare", _machine),
-        difference(processor, lambda one: machine_kind(one.get("hardware", {}))),
+        difference("Versions of torch differ", value=torch),
+        difference("Machines differ, so speeds do not compare", value=_machine),
+        difference(processor, value=lambda one: machine_kind(one.get("hardware", {}))),
         *incomparable(systems),
         *_settings(systems),
+        *ways_of_scoring(systems, metric),
     ]
     return list(filter(None, notes))
 

@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from highrank_plugins.analysis.scored_text import Tokens, bleu_tokens, require_joined
 from highrank_plugins.common.names import Score, distinct_names
 from highrank_plugins.common.text_lines import TextRules, read_text
 from highrank_plugins.data.pieces import tokenise
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 _PREFIX = re.compile(r"'prefix_size': [1-9]")  # in the options that fairseq-generate logs

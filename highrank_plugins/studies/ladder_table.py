@@ -7,14 +7,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
-from highrank_plugins.analysis.projection import (
-    MISFIT,
-    Projection,
-    SizeDifference,
-    project,
-    projection_figure,
-    size_difference,
-)
+from highrank_plugins.analysis import projection
+from highrank_plugins.analysis.projection import Projection, SizeDifference, project
 from highrank_plugins.common.formatting import Lines, short
 from highrank_plugins.reports import plots
 from highrank_plugins.reports.tables import NOTHING, Cell, Table
@@ -22,17 +16,11 @@ from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.results.doubts import require_comparable, texts, ways_of_scoring
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import RESULTS, load_record
+from highrank_plugins.studies import table as tables
 from highrank_plugins.studies.ladder import Ladder, LadderSettings, PointSettings
 from highrank_plugins.studies.plan import Standing
 from highrank_plugins.studies.rates import rate_notes
-from highrank_plugins.studies.table import (
-    Tables,
-    changed_settings,
-    keep_look,
-    no_records,
-    other_sizes,
-    untested,
-)
+from highrank_plugins.studies.table import Tables
 
 OTHER_SIZES = "sizes were added, left out or changed after a look"
 
@@ -139,12 +127,9 @@ def judge(ladder: Ladder, measured: Measured) -> tuple[Table, list[Lines]]:
             f"{ladder.study.file}: the computes of {', '.join(rungs)} are "
             f"{', '.join(map(short, computes))}: expected the smallest first, no two alike"
         )
+    step = projection.size_difference
     steps = {
-        arm: {
-            n: size_difference(at, of[arm], of[base], sd)
-            for n, (at, of) in rungs.items()
-            if arm in of
-        }
+        arm: {n: step(at, of[arm], of[base], sd) for n, (at, of) in rungs.items() if arm in of}
         for arm in arms
     }
     lost = {*arms} if base in measured.lost else measured.lost
@@ -165,18 +150,20 @@ def judge(ladder: Ladder, measured: Measured) -> tuple[Table, list[Lines]]:
     headings = ["size", "compute", "seeds", f"{base}, {metric.title}"]
     headings += [f"{arm} − {base}, {unit}" for arm in arms]
     together = f", for the {len(whole)} projected arms together" if len(whole) > 1 else ""
-    sentences = [
-        _sentence(arm, steps[arm], found[arm], (short(target), metric.better, sure))
-        for arm in whole
-    ]
+    said = (short(target), metric.better, sure)
+    sentences = [_sentence(arm, steps[arm], found[arm], said) for arm in whole]
     notes = [*measured.notes, f"Intervals: 95 %{together}.", *sentences]
     axes = ("compute", f"difference from {base}, {unit}")
-    figures = [projection_figure(arm, [*steps[arm].values()], target, sure, axes) for arm in whole]
+    draw = projection.projection_figure
+    figures = [draw(arm, [*steps[arm].values()], target, sure, axes) for arm in whole]
     return Table("", headings, rows, notes), figures
 
 
 def _sentence(
-    arm: str, steps: Mapping[str, SizeDifference], end: Projection, said: tuple[str, int, float]
+    arm: str,
+    steps: Mapping[str, SizeDifference],
+    end: Projection,
+    said: tuple[str, int, float],
 ) -> str:
     """Return what is known at the sizes, and at the target, for (target, better, sure)."""
     target, better, sure = said
@@ -188,7 +175,7 @@ def _sentence(
     bent = f" (no line fits, p {p}, so this is wider)"
     return (
         f"{arm} {words}; at {target} between {end.ends[0]:+.4f} and {end.ends[1]:+.4f}"
-        f"{bent if end.p_misfit < MISFIT else ''}: {_word(end.ends, better)}."
+        f"{bent if end.p_misfit < projection.MISFIT else ''}: {_word(end.ends, better)}."
     )
 
 
@@ -199,7 +186,10 @@ def _word(ends: tuple[float, float], better: int) -> str:
 
 
 def _cell(
-    arm: str, of: SizeDifference | Projection | None, sure: float, is_lost: bool = False
+    arm: str,
+    of: SizeDifference | Projection | None,
+    sure: float,
+    is_lost: bool = False,
 ) -> Cell:
     """Return a difference with its interval, if the arm is projected."""
     if of is None:
@@ -217,13 +207,13 @@ def ladder_tables(ladder: Ladder, of: Standing, records: list[Path], notes: list
     sizes = list(ladder.sizes)
     looked = {name: getattr(ladder.settings, name) for name in ("metric", "baseline", "target")}
     looked |= {"sizes": sizes, "computes": {n: at for n, (at, _) in measured.rungs.items()}}
-    notes += changed_settings(of, looked)
-    held = other_sizes(of, sizes, ladder.systems)
+    notes += tables.changed_settings(of, looked)
+    held = tables.other_sizes(of, sizes, ladder.systems)
     late = {one: OTHER_SIZES for one, arm in ladder.systems.items() if arm in held}
-    reasons = late | untested(of)
-    keep_look(of, reasons, looked)
+    reasons = late | tables.untested(of)
+    tables.keep_look(of, reasons, looked)
     if not measured.rungs:
-        return no_records(of, [*notes, *measured.notes])
+        return tables.no_records(of, [*notes, *measured.notes])
     for why in dict.fromkeys(reasons.values()):
         arms = dict.fromkeys(ladder.systems[one] for one in reasons if reasons[one] == why)
         notes.append(f"Not projected, since {why}: {', '.join(arms)}.")

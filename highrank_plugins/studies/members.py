@@ -20,6 +20,7 @@ from highrank_plugins.common.blocks import ConfigurationError, read_tree
 from highrank_plugins.common.files import checksum, write_text
 from highrank_plugins.common.provenance import PACKAGES, machine_kind
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
+from highrank_plugins.results.doubts import flat_settings
 from highrank_plugins.results.record import DIVERGED, RESULTS, load_record
 from highrank_plugins.studies.definition import (
     RECIPES,
@@ -152,13 +153,7 @@ def study_folder(study: Study, exp_dir: Path) -> Path:
 def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[PreparedMember]:
     """Return all members; sizes of matched controls are solved for once, and kept."""
     trees = (read_tree(path).values for path in (study.recipe / "conf").rglob("*.yaml"))
-    known = {
-        f"{block}.{option}"
-        for tree in trees
-        for block, options in tree.items()
-        if isinstance(options, dict)
-        for option in options
-    }
+    known = {name for tree in trees for name in flat_settings({"config": tree})}
     members: list[PreparedMember] = []
     names: dict[str, str] = {}
     checked = set[str]()

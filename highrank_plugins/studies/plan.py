@@ -14,16 +14,10 @@ from highrank_plugins.analysis.statistics import PlannedTest, seeds_needed, smal
 from highrank_plugins.common.files import require_space, write_json
 from highrank_plugins.common.formatting import size
 from highrank_plugins.reports.tables import Cell, Table
-from highrank_plugins.results.comparison import (
-    Compared,
-    compare_records,
-    is_wild,
-    pooled_deviation,
-)
+from highrank_plugins.results import comparison
 from highrank_plugins.results.doubts import is_perplexity
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.record import RESULTS, load_record
-from highrank_plugins.results.results_table import DAMAGED, read_mapping
+from highrank_plugins.results.record import DAMAGED, RESULTS, load_record, read_mapping
 from highrank_plugins.studies.definition import MOST_MEMBERS, Member, Study
 from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.studies.runner import bytes_in, bytes_needed
@@ -100,9 +94,9 @@ def forecast(
     if not 0 < effect < math.inf:
         raise ValueError(f"--effect {effect:g}: must be above 0")
     compared, where = _records_like(study, members, folder, like)
-    systems = [one for one in compared.systems if not is_wild(one, compared.metric)]
+    systems = [one for one in compared.systems if not comparison.is_wild(one, compared.metric)]
     wild = [one.name for one in compared.systems if one not in systems]
-    if not (deviation := pooled_deviation(systems, compared.metric)):
+    if not (deviation := comparison.pooled_deviation(systems, compared.metric)):
         few = f"no system has two records in {where}, so nobody knows how much seeds differ"
         if wild:
             few = f"the seeds of all systems in {where} deviate as where some failed to train"
@@ -136,7 +130,7 @@ def forecast(
 
 def _records_like(
     study: Study, members: Sequence[PreparedMember], folder: Path, like: Path | None
-) -> tuple[Compared, str]:
+) -> tuple[comparison.Compared, str]:
     """Return the records that tell how much seeds deviate, and whose they are."""
     if like is None:
         where = "the finished members of this study"
@@ -149,7 +143,7 @@ def _records_like(
         raise ValueError(f"--like {like}: no such folder; give one with the records of a study")
     if not paths:
         raise ValueError(f"--effect: there are no records in {where}; {LIKE}")
-    return compare_records(paths, study.settings.metric, columns=[]), where
+    return comparison.compare_records(paths, study.settings.metric, columns=[]), where
 
 
 def register(

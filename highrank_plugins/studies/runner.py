@@ -15,20 +15,14 @@ from pathlib import Path
 from highrank_plugins.common import stop_request
 from highrank_plugins.common.files import require_space, write_text
 from highrank_plugins.common.folders import held_alone
-from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.common.provenance import hardware, machine_kind
+from highrank_plugins.results.record import unknown_metric
 from highrank_plugins.studies import watch as watching
 from highrank_plugins.studies.definition import Study, as_word
 from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.studies.watch import GPU, Environment, Running
-from highrank_plugins.training.launch.batch_job import (
-    batch_script,
-    check_time_limit,
-    log_pattern,
-    parsed,
-    quoted,
-)
+from highrank_plugins.training.launch import batch_job
 
 GRACE = 180  # seconds before its time limit at which a task is warned
 # SLURM warns the script alone, and later ends every process of the task
@@ -190,10 +184,7 @@ def _check_metric(members: Sequence[PreparedMember], metric: str | None) -> None
     if metric is None or not records or any(metric in record for record in records):
         return
     there = dict.fromkeys(name for record in records for name in record)
-    raise ValueError(
-        f"metric: no finished member has {metric!r}{did_you_mean(metric, there)}; there are: "
-        f"{', '.join(there)}"
-    )
+    raise ValueError(f"no finished member has the {unknown_metric(metric, there)}")
 
 
 def _stop(number: int, _frame: object) -> None:
@@ -217,17 +208,17 @@ def array_script(
     name = ""
     try:
         for name in given:
-            parsed(f"--{name}" if re.fullmatch("[a-z-]+", name) else "")
+            batch_job.parsed(f"--{name}" if re.fullmatch("[a-z-]+", name) else "")
         if "time" in given and "signal" not in given:
             name = "time"
-            check_time_limit(as_word(given[name]), GRACE)
+            batch_job.check_time_limit(as_word(given[name]), GRACE)
     except ValueError as error:
         raise ValueError(f"{study.file}: slurm: {name}: {error}") from None
     options = {
         "job-name": study.name,
         "array": f"0-{len(names) - 1}" + (f"%{jobs}" if jobs else ""),
         "cpus-per-task": study.settings.threads,
-        "output": f"{log_pattern(folder)}/logs/slurm-%A_%a.log",
+        "output": f"{batch_job.log_pattern(folder)}/logs/slurm-%A_%a.log",
         "open-mode": "append",
         "requeue": True,
         "signal": f"B:USR1@{GRACE}",
@@ -235,7 +226,7 @@ def array_script(
     words = {n: None if v is True else as_word(v) for n, v in options.items() if v is not False}
     listed = f"members=({shlex.join(names)})"
     run = f'TERM {shlex.join(command)} --only "${{members[SLURM_ARRAY_TASK_ID]}}"'
-    text = batch_script("study --slurm", quoted(words), listed, run, _REQUEUE)
+    text = batch_job.batch_script("study --slurm", batch_job.quoted(words), listed, run, _REQUEUE)
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     write_text(folder / "array.sh", text)
     return folder / "array.sh"

@@ -15,18 +15,11 @@ from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.reports.comparisons import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
-from highrank_plugins.results.record import DIVERGED, PROBLEMS, RESULTS, UNFAIR
-from highrank_plugins.results.results_table import read_mapping
+from highrank_plugins.results.record import DIVERGED, PROBLEMS, RESULTS, UNFAIR, read_mapping
+from highrank_plugins.studies import plan as plans
 from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.members import MEMBERS, NOT_RUN, PreparedMember
-from highrank_plugins.studies.plan import (
-    Standing,
-    StudyPlan,
-    most_seeds,
-    plan_notes,
-    seeds_of,
-    test_of,
-)
+from highrank_plugins.studies.plan import Standing, StudyPlan
 from highrank_plugins.studies.rates import rate_notes
 
 LOOKS = "looks.json"  # digest of a system → its seeds and the settings of its first whole table
@@ -54,7 +47,7 @@ def write_tables(
     of = Standing(study, members, folder, plan)
     failed = [one for one in members if one.name in of.problems]
     notes = [f"{one.name}: {of.problems[one.name]}{_log(one, folder)}." for one in failed]
-    notes += plan_notes(of)
+    notes += plans.plan_notes(of)
     records = _link([one for one in members if one.name not in of.problems], folder)
     short, whole = (compared or _compare)(of, records, notes) if records else no_records(of, notes)
     tables = whole if all_tests else short
@@ -70,7 +63,7 @@ def _compare(of: Standing, records: list[Path], notes: list[str]) -> Tables:
     baseline, why = settings.baseline, "no baseline is named"
     if baseline is not None and all(m.name in of.problems for m in of.systems.get(baseline, ())):
         baseline, why = None, f"the baseline {baseline} has no result"
-    reasons, test = untested(of), test_of(of.study, of.plan)
+    reasons, test = untested(of), plans.test_of(of.study, of.plan)
     compared = compare_records(records, settings.metric, baseline, test, untested=reasons)
     looked = {"metric": compared.metric, "baseline": compared.baseline, "test": settings.test}
     keep_look(of, reasons, looked)
@@ -118,8 +111,8 @@ def untested(of: Standing) -> dict[str, str]:
     if why := _waiting(of) or _mixed_machines(of):
         return dict.fromkeys(of.systems, why)
     plan, problems = of.plan, of.problems
-    then = {} if plan is None else seeds_of(plan["keys"])
-    is_beyond = plan is not None and most_seeds(of.members) > plan["most"]
+    then = {} if plan is None else plans.seeds_of(plan["keys"])
+    is_beyond = plan is not None and plans.most_seeds(of.members) > plan["most"]
     before, now, found = _looks(of.folder), _groups(of), {}
     for system, own in of.systems.items():
         seeds = [str(one.member.seed) for one in own]
@@ -208,10 +201,10 @@ def _waiting(of: Standing) -> str | None:
     plan, problems = of.plan, of.problems.values()
     if plan is None:
         return "not all seeds are done" if NOT_RUN in problems else None
-    then, first = seeds_of(plan["keys"]), plan["seeds"]
+    then, first = plans.seeds_of(plan["keys"]), plan["seeds"]
     few = any(len(own) < min(len(then.get(name, ())), first) for name, own in of.systems.items())
     lost = any(problem != DIVERGED for problem in problems)
-    if lost or few or most_seeds(of.members) < first:
+    if lost or few or plans.most_seeds(of.members) < first:
         return f"not all of the planned seeds ({first} of each system or more) are done"
     return None
 

@@ -47,9 +47,8 @@ def dump(trunk: Trunk, settings: RaceSettings) -> None:
     folder = settings.exp_dir / FEATURES
     before = read_trunk(settings) if (folder / TRUNK).exists() else {}
     begun, asked = folder / BEGUN, {"tokens": str(settings.tokens)} | trunk.identity
-    if begun.exists():
-        refuse_other(settings.exp_dir, folder, read_json(begun), asked)
-    refuse_other(settings.exp_dir, folder, before.get("identity", {}), asked)
+    known = read_json(begun) if begun.exists() else {}
+    refuse_other(settings.exp_dir, folder, known | before.get("identity", {}), asked)
     write_json(begun, asked)
     for split in SPLITS:
         trunk.write(split, folder / split)

@@ -61,11 +61,11 @@ def share_trained(run_dir: Path) -> float | None:
     return min(1.0, last["epoch"] / train["max_epoch"]) if "max_epoch" in train else None
 
 
-def _tail(path: Path) -> str:
+def _tail(path: Path, begin: int = 0) -> str:
     if not path.is_file():
         return ""
     with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, 2) - _TAIL))
+        file.seek(max(begin, file.seek(0, os.SEEK_END) - _TAIL))
         return file.read().decode(errors="replace")
 
 
@@ -98,9 +98,7 @@ class Watch:
 
     def _member(self, member: PreparedMember, log: Path) -> str:
         stages = _STAGE.findall(_tail(log))
-        said = (
-            f"{member.name}: stage {' '.join(stages[-1])}" if stages else f"{member.name}: starts"
-        )
+        said = f"{member.name}: {'stage ' + ' '.join(stages[-1]) if stages else 'starts'}"
         share = share_trained(member.run_dir)
         if share is None or not stages or stages[-1][0] not in "34":
             return said
@@ -143,9 +141,7 @@ def start(
 def ended(one: Running) -> str:
     """Record how a recipe ended, and return it."""
     member, code = one.member, one.process.returncode
-    with one.log.open("rb") as file:
-        file.seek(max(one.begin, file.seek(0, os.SEEK_END) - _TAIL))
-        tail = file.read().decode(errors="replace")
+    tail = _tail(one.log, one.begin)
     what = f"failed with exit code {code}" if code else f"has written no {RESULTS}"
     if code == 0 and member.record.is_file():
         try:

@@ -14,8 +14,10 @@ from highrank_plugins.results.ledger import (
     add_scored,
     describe,
     read_ledger,
-)
+)  # fmt: skip
 from highrank_plugins.results.scoring import ScoreError
+
+WHOLE = {"sentences": 2, "tokens": 4}  # the translator's test text
 
 
 def write_index(path, sizes):
@@ -37,11 +39,8 @@ def translator(tmp_path):
             (tmp_path / stage / f"test.{language}").write_text("a\n" * 2)
             write_index(tmp_path / "data-bin" / f"train.en-de.{language}.idx", lengths)
             write_index(tmp_path / "data-bin" / f"test.en-de.{language}.idx", [2] * 2)
-    report = {
-        "all": {"kept": 4, "empty": 1},
-        "words of de": {"kept": 8, "empty": 0},
-        "words of en": {"kept": 8, "empty": 7},
-    }
+    report = {"all": {"kept": 4, "empty": 1}, "words of de": {"kept": 8, "empty": 0}}
+    report["words of en"] = {"kept": 8, "empty": 7}
     (tmp_path / "text" / "cleaning.json").write_text(json.dumps(report))
     (tmp_path / "train").mkdir()
     skipped = "1 samples have invalid sizes and will be skipped, max_positions=(9, 4), first\n"
@@ -69,15 +68,16 @@ def test_every_stage_of_a_translator_is_counted(translator):
     assert trained["out"] == {"sentences": 3, "tokens": 9}
     (translator / "test.de").write_text("b\n" * 2)
     add_scored(ledger, {}, "de", translator / "test.de")
-    lines = describe(ledger)
-    assert "text, train.en: 4 of 5 sentences; left out: empty 1" in lines
-    assert "text, train.en: 8 of 15 words; left out: empty 7" in lines
     reason = "longer than the model's positions"
-    assert f"train, train.de: 3 of 4 sentences; left out: {reason} 1" in lines
-    assert f"train, train.de: 9 of 14 tokens; left out: {reason} 5" in lines
-    assert ledger["evaluate"]["test.de"]["out"] == {"sentences": 2, "words": 2, "tokens": 4}
-    assert "evaluate, test.de: 2 of 2 sentences" in lines
-    assert "evaluate, test.de: 2 of 2 words" in lines
+    assert {
+        "text, train.en: 4 of 5 sentences; left out: empty 1",
+        "text, train.en: 8 of 15 words; left out: empty 7",
+        f"train, train.de: 3 of 4 sentences; left out: {reason} 1",
+        f"train, train.de: 9 of 14 tokens; left out: {reason} 5",
+        "evaluate, test.de: 2 of 2 sentences",
+        "evaluate, test.de: 2 of 2 words",
+    } <= {*describe(ledger)}
+    assert ledger["evaluate"]["test.de"]["out"] == WHOLE | {"words": 2}
 
 
 def write_hypotheses(folder, sentences, tokens=3, count=1):
@@ -97,14 +97,10 @@ def write_hypotheses(folder, sentences, tokens=3, count=1):
 def test_generated_sentences_and_tokens_are_counted(translator):
     ledger = read(translator)
     add_generated(ledger, [write_hypotheses(translator, [1, 0], count=2)], "de")
-    source = {"sentences": 2, "tokens": 4}
+    made = {"sentences": 2, "tokens": 12}
     assert ledger["generate"] == {
-        "test.en": {"in": source, "out": source, "left out": {}},
-        "test.de": {
-            "in": {"sentences": 2},
-            "out": {"sentences": 2, "tokens": 12},
-            "left out": {},
-        },
+        "test.en": {"in": WHOLE, "out": WHOLE, "left out": {}},
+        "test.de": {"in": {"sentences": 2}, "out": made, "left out": {}},
     }
     assert not any(line.startswith("generate") for line in describe(ledger))
 
@@ -120,28 +116,32 @@ def test_hypotheses_of_other_sentences_are_refused(translator, sentences):
 def test_the_tokens_that_a_measure_used_are_counted(translator):
     ledger, folder = read(translator), translator / "score"
     found = {
-        "spectrum": {"contexts": 3},
-        "kld": {"contexts": 4},
-        "retention": {"tokens": 1},
+        "spectrum": {"contexts": 3}, "kld": {"contexts": 4}, "retention": {"tokens": 1},
         "saturation": {"press_rank": 3},
         "dynamic_eval": {"tokens": 4, "metrics": {"perplexity": 9}},
-    }
+    }  # fmt: skip
     folder.mkdir()
     for name, result in found.items():
         (folder / f"{name}.json").write_text(json.dumps(result))
     add_measured(ledger, folder, "de")
-    assert ledger["spectrum"]["test.de"] == {
-        "in": {"tokens": 4},
-        "out": {"tokens": 3},
-        "left out": {"after --tokens": {"tokens": 1}},
-    }
-    whole = {"sentences": 2, "tokens": 4}
+    left_out = {"after --tokens": {"tokens": 1}}
+    part = {"in": {"tokens": 4}, "out": {"tokens": 3}, "left out": left_out}
+    assert ledger["spectrum"]["test.de"] == part
     for name in ("kld", "dynamic_eval"):
-        assert ledger[name] == {"test.de": {"in": whole, "out": whole, "left out": {}}}
+        assert ledger[name] == {"test.de": {"in": WHOLE, "out": WHOLE, "left out": {}}}
     assert "saturation" not in ledger
     lines = describe(ledger)
     assert "retention, test.de: 1 of 4 tokens; left out: after --tokens 3" in lines
     assert not any(line.startswith("kld") for line in lines)
+
+
+def test_what_does_not_belong_to_the_text_is_refused(translator):
+    (translator / "kld.json").write_text(json.dumps({"contexts": 5}))
+    with pytest.raises(ScoreError, match=r"kld\.json: 5 tokens, but test\.de has 4"):
+        add_measured(read(translator), translator, "de")
+    (translator / "test.de").write_text("b\n")
+    with pytest.raises(ScoreError, match="1 translations of 2 sentences"):
+        add_scored(read(translator), {}, "de", translator / "test.de")
 
 
 def test_measures_of_the_validation_text_are_counted(tmp_path):
@@ -154,12 +154,6 @@ def test_measures_of_the_validation_text_are_counted(tmp_path):
     add_measured(ledger, tmp_path / "evaluate")
     assert list(ledger["predictions"]) == ["test", "valid"]
     assert ledger["predictions"]["valid"]["left out"] == {"after --tokens": {"tokens": 3}}
-
-
-def test_a_measure_of_another_text_is_refused(translator):
-    (translator / "kld.json").write_text(json.dumps({"contexts": 5}))
-    with pytest.raises(ScoreError, match=r"kld\.json: 5 tokens, but test\.de has 4"):
-        add_measured(read(translator), translator, "de")
 
 
 @pytest.mark.parametrize(
@@ -228,20 +222,13 @@ def test_names_of_languages_may_have_hyphens(translator):
     assert ledger["train"]["train.pt-br"]["out"] == {"sentences": 3, "tokens": 9}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda text: "a b\n" * 3, r"pieces: train\.en has 3 sentences, expected 4"),
-        (
-            lambda text: text.replace("a a\n", "a a a\n", 1),
-            r"data-bin: train\.en has 17 tokens, expected 18 \(18 in",
-        ),
-    ],
-)
-def test_a_stage_that_lost_a_sentence_or_token_is_refused(translator, change, message):
+def test_a_stage_that_lost_a_sentence_or_token_is_refused(translator):
     pieces = translator / "pieces" / "train.en"
-    pieces.write_text(change(pieces.read_text()))
-    with pytest.raises(ScoreError, match=message):
+    pieces.write_text(pieces.read_text().replace("a a\n", "a a a\n", 1))
+    with pytest.raises(ScoreError, match=r"data-bin: train\.en has 17 tokens, expected 18 \(18 in"):
+        read(translator)
+    pieces.write_text("a b\n" * 3)
+    with pytest.raises(ScoreError, match=r"pieces: train\.en has 3 sentences, expected 4"):
         read(translator)
 
 
@@ -252,12 +239,6 @@ def test_the_words_of_a_text_are_those_that_fairseq_reads(translator):
     (translator / "text" / "test.de").write_text(f"{line}\n\n", encoding="utf-8")
     found = read_ledger(translator / "data-bin", translator / "train")["text"]["test.de"]["out"]
     assert found["words"] == len(tokenize_line(line)) == len(blanks) + 3
-
-
-def test_translations_of_part_of_the_text_are_refused(translator):
-    (translator / "test.de").write_text("b\n")
-    with pytest.raises(ScoreError, match="1 translations of 2 sentences"):
-        add_scored(read(translator), {}, "de", translator / "test.de")
 
 
 def perplexity(tokens):

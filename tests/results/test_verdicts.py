@@ -16,6 +16,7 @@ from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.results.doubts import flat_settings
 from highrank_plugins.results.verdicts import _SETTINGS, _layer, judge, paper_keys
 from highrank_plugins.training import configuration
+from tests.results.entries import record_of
 
 CONF = Path(__file__).parents[2] / "recipes" / "ptb" / "conf"
 
@@ -28,17 +29,12 @@ def write(
     paths = []
     for seed, value in enumerate(values, start=1):
         settings = configuration.load(CONF / f"{conf}.yaml", [*sets, f"seed={seed}"])
-        record = {
-            "metrics": {metric: value},
-            "signatures": {"test_perplexity": f"tokens:{tokens}|eval:static"},
-            "config": settings.blocks(),
-            "seeds": [seed],
-            "command": "fairseq-train exp/ptb/a/data-bin",
-            "train": {"updates": 1, "words_per_second": 1, "parameters": parameters},
-            "hardware": {"cores": 1},
-            "versions": {"torch": "2"},
-            "git": None,
-        }
+        record = record_of(
+            {metric: value}, seed, config=settings.blocks(),
+            signatures={"test_perplexity": f"tokens:{tokens}|eval:static"},
+            command="fairseq-train exp/ptb/a/data-bin",
+            train={"updates": 1, "words_per_second": 1, "parameters": parameters},
+        )  # fmt: skip
         paths.append(folder / f"{system}-{seed}.json")
         paths[-1].write_text(json.dumps(record))
     return paths
@@ -132,19 +128,19 @@ def test_a_size_does_not_choose_an_entry_without_one(tmp_path):
     assert found.theirs.endswith("(n = 11)") and "99.00 M (paper: 24" in found.details[0]
 
 
-def test_sentences_per_batch_do_not_change_a_translation(tmp_path):
-    conf = "../../wmt14_en_de/conf/ott2018/softmax"
-    batch = {"generate__batch_size": 8}
-    paths = write(tmp_path, "big", [29.2, 29.4], conf, metric="bleu_compound_split", **batch)
-    found = verdict_of(paths, "ott2018", "wmt14_en_de")
+@pytest.mark.parametrize(
+    ("task", "conf", "values", "changes"),
+    [  # sentences in a batch change no translation, and a paper's number of parameters is wrong
+        ("wmt14_en_de", "ott2018/softmax", [29.2, 29.4],
+         {"metric": "bleu_compound_split", "generate__batch_size": 8}),
+        ("wikitext2", "ganea2019/softmax", [65.2, 65.3],
+         {"tokens": 245569, "parameters": 33556878}),
+    ],
+)  # fmt: skip
+def test_what_changes_no_number_is_not_held_against_a_run(tmp_path, task, conf, values, changes):
+    paths = write(tmp_path, "softmax", values, f"../../{task}/conf/{conf}", **changes)
+    found = verdict_of(paths, conf.partition("/")[0], task)
     assert found.verdict == "agrees" and "batch_size" not in " ".join(found.details)
-
-
-def test_a_wrong_number_of_parameters_in_a_paper_is_not_held_against_a_run(tmp_path):
-    conf = "../../wikitext2/conf/ganea2019/softmax"
-    paths = write(tmp_path, "softmax", [65.2, 65.3], conf, tokens=245569, parameters=33556878)
-    found = verdict_of(paths, "ganea2019", "wikitext2")
-    assert (found.theirs, found.verdict) == ("65.22", "agrees")
 
 
 @pytest.mark.parametrize(
@@ -205,17 +201,17 @@ def test_a_finetuned_run_is_compared_with_a_finetuned_one(tmp_path):
     assert verdict_of(paths, "yang2018").published == "MoS, K = 15"
 
 
-def test_scores_before_finetuning_are_compared_with_the_papers(tmp_path):
-    metric = "test_perplexity_before_finetuning"
-    paths = write(tmp_path, "moc", [57.4, 57.6], "yang2018/moc", metric=metric)
+@pytest.mark.parametrize(
+    ("metric", "conf", "values", "expected"),
+    [
+        ("test_perplexity_before_finetuning", "yang2018/moc", [57.4, 57.6], ("MoC", "57.55")),
+        ("test_kld", "merity2018/softmax", [4.7, 4.8], ("softmax", "4.763")),
+    ],
+)
+def test_every_published_kind_of_score_is_judged(tmp_path, metric, conf, values, expected):
+    paths = write(tmp_path, "own", values, conf, metric=metric)
     found = verdict_of(paths, "yang2018", metric=metric)
-    assert (found.published, found.theirs, found.verdict) == ("MoC", "57.55", "agrees")
-
-
-def test_every_published_kind_of_score_is_judged(tmp_path):
-    paths = write(tmp_path, "softmax", [4.7, 4.8], "merity2018/softmax", metric="test_kld")
-    found = verdict_of(paths, "yang2018", metric="test_kld")
-    assert (found.published, found.theirs, found.verdict) == ("softmax", "4.763", "agrees")
+    assert (found.published, found.theirs, found.verdict) == (*expected, "agrees")
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,10 @@ from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.members import prepare, study_folder
 from highrank_plugins.studies.plan import most_seeds
 from highrank_plugins.studies.table import write_tables
+from tests.results.entries import record_of
 from tests.studies.stub import write_stub
 
 LOOKS = (3, 4)  # all that the plan allows
-RECORD = {
-    "signatures": {"test_perplexity": "a"}, "hardware": {"cores": 1}, "versions": {"torch": "2"},
-    "git": None,
-}  # fmt: skip
 
 
 def claims(text):
@@ -34,7 +31,7 @@ def looked(study, members, folder, seeds, plan):
     return claims(text), any(row[1].text != "1–3" for row in tables[0].rows)
 
 
-def errors(tmp_path, studies, seed):
+def errors(tmp_path, studies, drawn):
     """Return the shares of studies that err: in one look, in its places, and in any of LOOKS."""
     seeds = [*range(1, LOOKS[-1] + 1)]
     study = read_study(write_stub(tmp_path, seeds=seeds, baseline="softmax"))
@@ -44,14 +41,14 @@ def errors(tmp_path, studies, seed):
     for one in members:
         one.run_dir.mkdir(parents=True)
         one.note("done").touch()
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(drawn)
     plan = {"seeds": LOOKS[0], "most": most_seeds(members), "keys": {}}
     found = np.zeros(3)
     for _ in range(studies):
         for one, value in zip(members, rng.normal(80, 0.2, len(members)), strict=True):
-            record = RECORD | {"metrics": {"test_perplexity": value}, "seeds": [one.member.seed]}
-            record["config"] = {"train": {"arch": one.member.conf, "seed": one.member.seed}}
-            record["train"] = {"updates": 1, "words_per_second": 1}
+            seed, signed = one.member.seed, {"test_perplexity": "a"}
+            record = record_of({"test_perplexity": value}, seed, signatures=signed)
+            record["config"] = {"train": {"arch": one.member.conf, "seed": seed}}
             one.record.write_text(json.dumps(record))
         look = partial(looked, study, members, folder)
         fixed = look(LOOKS[0], plan | {"most": LOOKS[0]})
@@ -67,4 +64,4 @@ def test_a_study_without_a_difference_claims_one_in_a_twentieth(
     tmp_path, monkeypatch, studies, margin
 ):
     monkeypatch.setattr("os.fsync", lambda file: None)  # a disk would take most of the time
-    assert errors(tmp_path, studies, seed=3) == pytest.approx([0.05] * 3, abs=margin)
+    assert errors(tmp_path, studies, drawn=3) == pytest.approx([0.05] * 3, abs=margin)

@@ -13,6 +13,7 @@ from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.provenance import hardware
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.table import LATE
+from tests.results.entries import record_of
 from tests.studies.stub import (
     changed,
     folder_of,
@@ -160,12 +161,9 @@ def test_an_effect_needs_seeds_and_hours(tmp_path):
 
     def write(name, values):
         for seed, value in enumerate(values, 1):
-            record = {
-                "metrics": {"test_perplexity": value}, "signature": "a", "seeds": [seed],
-                "train": {"updates": 9, "wall_seconds": 1800, "words_per_second": 9},
-                "config": {"train": {"arch": name}}, "hardware": {"cores": 1},
-                "versions": {"torch": "2"}, "git": None,
-            }  # fmt: skip
+            record = record_of({"test_perplexity": value}, seed, signature="a")
+            record["config"] = {"train": {"arch": name}}
+            record["train"] |= {"wall_seconds": 1800}
             (records / f"{name}-{seed}.json").write_text(json.dumps(record))
 
     runs = {"softmax": (80.0, 80.4, 79.8), "mos": (78.0, 78.1, 78.5)}
