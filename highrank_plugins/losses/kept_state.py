@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections import deque
+from argparse import Namespace
+from collections import UserDict, UserList, deque
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 
 # whose objects hold no state of a layer
 FOREIGN = sys.stdlib_module_names | {"torch", "numpy", "fairseq", "omegaconf", "hydra"}
+HOLDERS = (SimpleNamespace, Namespace, UserDict, UserList)  # but these may hold anything
 MOST_CONTAINERS = 1000
 PLAIN = (bool, int, float, str)  # types of an option's value, and of a layer's numbers
 PARAMETRISED = "parametrizations."  # in names; spectral norm takes a step in each loss
@@ -39,10 +42,10 @@ def _container(value: object) -> Any:
     """Return a container, the attributes of an object that is no module or tensor, or None."""
     if isinstance(value, dict | list | set | deque):
         return value
-    is_other = isinstance(value, nn.Module | Tensor | type) or not hasattr(value, "__dict__")
-    if is_other or callable(value) or type(value).__module__.partition(".")[0] in FOREIGN:
+    if isinstance(value, nn.Module | Tensor | type) or not hasattr(value, "__dict__"):
         return None
-    return vars(value)
+    foreign = callable(value) or type(value).__module__.partition(".")[0] in FOREIGN
+    return None if foreign and not isinstance(value, HOLDERS) else vars(value)
 
 
 def moved_numbers(values: Tensor) -> Tensor:

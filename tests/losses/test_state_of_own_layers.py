@@ -2,6 +2,8 @@
 
 import functools
 import math
+from collections import UserDict
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -55,13 +57,16 @@ def in_cache(self):
     return self.weight.detach().norm()
 
 
-KEPT = {in_dict: dict, in_list: list, in_object: Holder, in_cache: dict}
+KEPT = [
+    (in_dict, dict), (in_dict, UserDict), (in_list, list), (in_cache, dict),
+    (in_object, Holder), (in_object, lambda: SimpleNamespace(norm=None)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("norm", KEPT)
+@pytest.mark.parametrize(("norm", "kept"), KEPT)
 @pytest.mark.parametrize("impl", ["auto", "reference"])
-def test_the_check_leaves_no_numbers_behind(norm, impl):
-    parts = {"kept": KEPT[norm], "best": lambda: math.nan}
+def test_the_check_leaves_no_numbers_behind(norm, kept, impl):
+    parts = {"kept": kept, "best": lambda: math.nan}
     cls = structure(lambda self, x: x / self.norm(), parts=parts, norm=norm)
     head, x = cls().double(), features()
     found = by_loss(head, x, impl)
