@@ -129,11 +129,7 @@ def run(
     training run, the others take one. More in docs/howto/measure.md.
     """
     chosen = names("MEASURES", measures)
-    for name in chosen:
-        if name not in kinds:
-            near = did_you_mean(name, kinds) or f"; there are: {', '.join(kinds)}"
-            raise ValueError(f"unknown measure {name!r}{near}")
-    made = {name: _made(name, kinds[name], given) for name in chosen}
+    made = {name: _made(name, kinds, given) for name in chosen}
     texts = {name: one for name, one in made.items() if isinstance(one, TextMeasure)}
     for name, value in given.items():
         if value is not None and own[name].keys().isdisjoint(chosen):
@@ -155,9 +151,12 @@ def run(
     _report(made, found | _of_weights(weights, checkpoints, data), output, plot)
 
 
-def _made(name: str, kind: type[Measure], given: Mapping[str, Any]) -> Measure:
+def _made(name: str, kinds: Kinds, given: Mapping[str, Any]) -> Measure:
     """Return a measure with the given options that are its own."""
-    found = {}
+    if name not in kinds:
+        near = did_you_mean(name, kinds) or f"; there are: {', '.join(kinds)}"
+        raise ValueError(f"unknown measure {name!r}{near}")
+    kind, found = kinds[name], {}
     for own, told in options_of(kind).items():
         if given.get(own) is not None:
             found[own] = told.value(own, given[own])
@@ -256,7 +255,7 @@ def check_block(block: str, options: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}: {kind.command(block)} has no {flag(name)}{did_you_mean(name, known)}"
     try:
         name = block.replace("_", "-")
-        _check_checkpoints({name: _made(name, kind, options)}, [], options.get("other"))
+        _check_checkpoints({name: _made(name, {name: kind}, options)}, [], options.get("other"))
     except ValueError as error:
         yield str(error)
 
