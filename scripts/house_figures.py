@@ -9,6 +9,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -187,6 +189,40 @@ def trace_of_loss(impl: str) -> tuple[int, int, int]:
     return len({s[0] for s in spans}), len(spans), sum(last - first + 1 for _, first, last in spans)
 
 
+def longest_chain() -> int:
+    """Count the classes of this package in the longest line of inheritance of a head."""
+    from highrank_plugins.heads.base import Head
+
+    def longest(cls: type) -> int:
+        own = [c for c in cls.__mro__ if c.__module__.startswith(f"{PACKAGE.name}.")]
+        return max(len(own), *map(longest, cls.__subclasses__()), 0)
+
+    return longest(Head)
+
+
+def unannotated_hooks() -> list[str]:
+    """Name functions of hooks and compat of which a parameter or the result has no type."""
+    found = []
+    for path, node in nodes(*FUNCTIONS):
+        given = [
+            a for a in (*node.args.args, *node.args.kwonlyargs) if a.arg not in ("self", "cls")
+        ]
+        typed = node.returns and all(a.annotation for a in given)
+        if room_of(path) in ("hooks", "compat") and not typed:
+            found.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
+    return found
+
+
+def seconds_of_help() -> float:
+    """Return the processor time of `highrank --help`, the least of five."""
+    command, took = [sys.executable, "-m", "highrank_plugins.cli", "--help"], []
+    for _ in range(5):
+        before = os.times()
+        subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+        took.append(sum(os.times()[2:4]) - sum(before[2:4]))
+    return min(took)
+
+
 def main() -> None:
     if "--refusals" in sys.argv:
         for row in refusals():
@@ -199,6 +235,7 @@ def main() -> None:
         print(f"  {room:12} {count:6,}  {count / total:5.1%}")
     tests = lines_of(sorted((ROOT / "tests").rglob("*.py")))
     print(f"lines of the product; files: {total:,}; {len(modules())}")
+    print(f"share of the largest room: {max(rooms.values()) / total:.1%}")
     print(f"lines of the tests: {tests:,}")
     print(f"files under {SMALL} lines that are no registered thing or repair: {len(crumbs())}")
     print(f"wrappers; functions; most on one: {sum(found.values())}; {len(found)}; "
@@ -207,7 +244,10 @@ def main() -> None:
         print(f"files, functions, lines of one MoS loss, {impl}: {trace_of_loss(impl)}")
     print(f"functions above {LONG} lines: {len(long_functions())}")
     print(f"functions with more than {MANY} arguments: {len(many_arguments())}")
+    print(f"classes in the longest chain of inheritance of a head: {longest_chain()}")
+    print(f"hooks without annotations: {len(unannotated_hooks())}")
     print(f"visible commands: {len(commands())}")
+    print(f"processor time of `highrank --help`: {seconds_of_help():.2f} s")
     print(f"refusals: {len(refusals())}")
 
 
