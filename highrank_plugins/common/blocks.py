@@ -107,13 +107,16 @@ def _block_with(schema: Mapping[str, Any], key: str) -> str:
     return ""
 
 
-def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = True) -> Tree:
+def read_tree(
+    path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = True,
+    kind: str = "configuration",
+) -> Tree:  # fmt: skip
     """Read a file over the file that its key `base` names; `null` removes an inherited key."""
     path = path.resolve()
     if path in below:
         raise ConfigurationError(f"{path}: inherits from itself through `base`")
     if not path.is_file():
-        raise ConfigurationError(f"{path}: no such configuration{_hint(path, bool(below))}")
+        raise ConfigurationError(f"{path}: no such {kind}{_hint(path, bool(below))}")
     tree = _parse(path)
     tree.places[()] = str(path)  # the place to report for missing blocks
     base = tree.values.pop("base", None)

@@ -66,6 +66,7 @@ class Adaptation:
             raise ValueError(f"eps must be above 0, got {self.eps}")
         if not 0 <= self.lamb <= 1:
             raise ValueError(f"lamb must lie in [0, 1], got {self.lamb}")
+        _check_known("normalise", self.normalise, ("mean", "sum"))
 
 
 class GradientStatistics:

@@ -94,10 +94,10 @@ def _load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         check_archive(path)
         stored = torch.load(path, "cpu", weights_only=True)
-        return stored["identity"], stored["progress"]
-    except (
-        DamagedArchiveError, EOFError, LookupError, pickle.UnpicklingError, RuntimeError, TypeError,
-    ) as error:  # fmt: skip
+        if isinstance(stored, dict) and {*map(type, stored.values())} == {dict}:
+            return stored["identity"], stored["progress"]
+        reason = "other contents"
+    except (DamagedArchiveError, EOFError, KeyError, pickle.UnpicklingError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
     raise ValueError(
         f"{path}: damaged, or not the progress of an evaluation ({reason}); delete it to begin "

@@ -141,10 +141,11 @@ def check_arguments(plan: LossPlan, leading: torch.Size) -> None:
         if not isinstance(tensor, Tensor):
             raise ValueError(f"{name}: expected a tensor, got {type(tensor).__name__}")
         if (tensor.shape, tensor.device) != (leading, plan.features.device):
+            per_class = name == "weight" and tensor.shape == (plan.num_classes,)
             raise ValueError(
                 f"{name}: expected shape {tuple(leading)} on {plan.features.device}, as features "
                 f"without the last dimension, got {tuple(tensor.shape)} on {tensor.device}"
-                + ("; a weight per class is weight[target]" if name == "weight" else "")
+                + ("; a weight per class is weight[target]" if per_class else "")
             )
     if plan.target.dtype != torch.int64:
         raise ValueError(f"target: expected dtype torch.int64, got {plan.target.dtype}")

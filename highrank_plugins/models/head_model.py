@@ -89,7 +89,8 @@ class HeadModel(TrainingListener):
 
         DDP and FSDP synchronise only what runs here. The loss is a sum unless told otherwise.
         """
-        names = losses.LossOptions.__annotations__.keys() & kwargs.keys()
+        names = losses.LossOptions.__annotations__.keys() - self.loss_options.keys()
+        names &= kwargs.keys()
         options = {"reduction": "sum"} | {name: kwargs.pop(name) for name in names}
         if target is None:
             return super().forward(*args, **kwargs)

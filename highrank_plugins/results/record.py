@@ -30,6 +30,7 @@ METRICS = "metrics.jsonl"  # of a training run, see hooks/metrics_file.py
 RESULTS = "results.json"  # file name of a recipe's record
 PROBLEMS = "problems.json"  # in a study's folder: why members have no record
 DAMAGED = "damaged; restore it, or run the study in another --exp-dir"
+DERIVED = "damaged; run the study with --table to write it"
 _LABELS = {"seeds": None, "config": None, "command": None}  # what a copy may call itself
 DIVERGED = "diverged (NaN)"  # one of these reasons
 UNFAIR = "a seed diverged, and the seeds that are left are no fair sample"
@@ -295,11 +296,11 @@ def read_records(
     return records
 
 
-def read_mapping(file: Path, kind: type = object) -> dict[str, Any]:
+def read_mapping(file: Path, kind: type = object, damaged: str = DERIVED) -> dict[str, Any]:
     """Return the mapping in a file of a study's folder; its values are of one kind."""
     found = read_json(file)
     if not (isinstance(found, dict) and all(isinstance(one, kind) for one in found.values())):
-        raise ValueError(f"{file}: {DAMAGED}")
+        raise ValueError(f"{file}: {damaged}")
     return found
 
 

@@ -54,7 +54,7 @@ def _two(seeds: Any) -> Any:
         raise ValueError(f"expected two seeds or more, their number or a list, got {seeds!r}")
     if isinstance(seeds, int) and seeds > MOST_MEMBERS:
         raise ValueError(f"{seeds:,} seeds, and a study has {MOST_MEMBERS:,} members at most")
-    return seeds
+    return [*range(1, seeds + 1)] if isinstance(seeds, int) else seeds
 
 
 def _near(factor: float) -> float:
@@ -84,7 +84,7 @@ class ArmSettings(BlockOptions):
 class SizeSettings(BlockOptions):
     """Hold a size: its seeds or their number, and a run's compute if records do not tell it."""
 
-    seeds: Annotated[int | Seeds, BeforeValidator(_two)]
+    seeds: Annotated[Seeds, BeforeValidator(_two)]
     set: Changes = Field({})
     compute: Annotated[float | None, Field(gt=0), BeforeValidator(_number)] = None
 
@@ -175,7 +175,7 @@ def _check_points(settings: PointSettings, tree: Tree) -> None:
             raise wrong(f"{has} has {apart[0]}, and {lacks} has not: {same}", *place)
         if not (isinstance(at, float) and 0 < at < math.inf and computes.count(at) == 1):
             raise wrong("expected the compute of a run, which no other size has", *place)
-        if settings.in_nats and not min(row.values()) > 0:
+        if settings.in_nats and not min(row.values(), default=1) > 0:
             raise wrong("a perplexity is above 0", *place)
 
 
@@ -221,9 +221,8 @@ def _members(settings: LadderSettings, tree: Tree) -> Iterator[tuple[str, dict[s
                 changes |= {name: _scaled(changes[name], of.set[width], start[width], power)}
                 if changes[name] is None:
                     raise wrong(f"no finite multiple at {size}", tree, "rules", name)
-            seeds = of.seeds if isinstance(of.seeds, list) else list(range(1, of.seeds + 1))
             tree.places["members", f"{arm}_{size}"] = tree.place(("sizes", size))
-            yield f"{arm}_{size}", {"conf": one.conf, "set": changes | of.set, "seeds": seeds}
+            yield f"{arm}_{size}", {"conf": one.conf, "set": changes | of.set, "seeds": of.seeds}
 
 
 def _scaled(value: Any, width: Any, start: Any, power: float) -> float | None:

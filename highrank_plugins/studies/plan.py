@@ -60,7 +60,7 @@ def planned(
         if at_most is None or new is None:
             return None
         write_json(file, new(at_most))
-    plan = read_mapping(file)
+    plan = read_mapping(file, damaged=DAMAGED)
     keys, seeds, most = (plan.get(name) for name in ("keys", "seeds", "most"))
     whole = type(seeds) is type(most) is int and 2 <= seeds <= most <= MOST_MEMBERS
     if not whole or not isinstance(keys, dict) or {*map(type, keys.values())} - {str}:

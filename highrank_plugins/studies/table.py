@@ -15,7 +15,14 @@ from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.reports.comparisons import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
-from highrank_plugins.results.record import DIVERGED, PROBLEMS, RESULTS, UNFAIR, read_mapping
+from highrank_plugins.results.record import (
+    DAMAGED,
+    DIVERGED,
+    PROBLEMS,
+    RESULTS,
+    UNFAIR,
+    read_mapping,
+)
 from highrank_plugins.studies import plan as plans
 from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.members import MEMBERS, NOT_RUN, PreparedMember
@@ -218,4 +225,4 @@ def _mixed_machines(of: Standing) -> str | None:
 
 
 def _looks(folder: Path) -> dict[str, Any]:
-    return read_mapping(folder / LOOKS, dict) if (folder / LOOKS).exists() else {}
+    return read_mapping(folder / LOOKS, dict, DAMAGED) if (folder / LOOKS).exists() else {}

@@ -134,6 +134,12 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         tokens = torch.cat([torch.empty(0).long(), *(lines[i] for i in range(len(lines)))])
         if len(tokens) == 0:
             raise UserError(f"{path}.bin is empty: its text has no tokens")
+        if int(tokens.max()) >= len(self.dictionary):  # formats that data_checks does not read
+            raise UserError(
+                f"{path}.bin has word number {int(tokens.max())}, but dict.txt has "
+                f"{len(self.dictionary)} words: they belong to different corpora; run "
+                "fairseq-preprocess again"
+            )
         self.datasets[split] = SplitTokens(tokens, split)
         self._refuse_unknown_words()
 

@@ -156,8 +156,6 @@ launch -- fairseq-train . --finetune-from-model=zz
 launch fairseq-train . --zz
 bench --zz
 bench estimate zz.yaml
-bench loss --impl zz
-bench loss --preset zz
 bench train --dtype zz
 bench train --device zz
 """

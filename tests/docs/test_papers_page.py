@@ -229,7 +229,7 @@ def test_systems_that_a_paper_finds_equal_are_compared(monkeypatch, mos, verdict
 
 def test_rows_name_studies_with_their_runs():
     assert papers_page.study("ptb/layers") == "`recipes/ptb/studies/layers.yaml` (21 runs)"
-    with pytest.raises(ConfigurationError, match=r"layer\.yaml: no such configuration.*layers"):
+    with pytest.raises(ConfigurationError, match=r"layer\.yaml: no such study.*layers"):
         papers_page.study("ptb/layer")
 
 

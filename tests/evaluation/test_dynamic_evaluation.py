@@ -146,6 +146,7 @@ def test_unused_parameters_have_gradient_0():
         (lambda: Adaptation(float("nan"), 1, 0), "lr must be at least 0, got nan"),
         (lambda: Adaptation(1, 0, 0), "eps must be above 0, got 0"),
         (lambda: Adaptation(1, 1, 1.5), r"lamb must lie in \[0, 1\], got 1.5"),
+        (lambda: Adaptation(1, 1, 0, "max"), "normalise must be mean or sum, got 'max'"),
         (lambda: GradientStatistics([]).finish(), "no gradient statistics"),
         (lambda: GradientStatistics([]).finish("mean"), "statistic must be rms or sum"),
         (lambda: decay_rates([torch.zeros(2)], 0.1), "all 0"),

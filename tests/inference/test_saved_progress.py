@@ -45,7 +45,11 @@ def test_the_progress_of_another_evaluation_is_refused_with_the_differences(tmp_
         saved(tmp_path / "state", identity=other)
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "text", "empty", "foreign"])
+FOREIGN = {"model": {"model": {}}, "list": [1], "half": {"identity": {}}, "odd": {"identity": 1},
+           "tensor": torch.ones(2)}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "text", "empty", *FOREIGN])
 def test_damaged_progress_is_refused(tmp_path, damage):
     path = tmp_path / "state"
     progress = saved(path)
@@ -57,8 +61,8 @@ def test_damaged_progress_is_refused(tmp_path, damage):
     elif damage == "flip":
         raw[len(raw) // 2] ^= 1
         path.write_bytes(raw)
-    elif damage == "foreign":
-        torch.save({"model": {}}, path)
+    elif damage in FOREIGN:
+        torch.save(FOREIGN[damage], path)
     else:
         path.write_text("hello" if damage == "text" else "")
     with pytest.raises(ValueError, match=r"state: damaged, .* delete it to begin again"):

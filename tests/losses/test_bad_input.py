@@ -32,6 +32,7 @@ CALLS = [
     ({"target": torch.zeros(3, dtype=LONG, device="meta")}, ["target", "on cpu", "meta"]),
     ({"weight": torch.ones(3, device="meta")}, ["weight", "on cpu", "meta"]),
     ({"weight": torch.ones(())}, ["weight", "(3,)", "()"]),
+    ({"weight": torch.ones(CLASSES)}, ["weight", "(3,)", "a weight per class is weight[target]"]),
     ({"memory": 8}, ["memory", "8 bytes", "one token"]),
     ({"memory": 0}, ["memory", "above 0", "None", "0"]),
     ({"memory": 0, "impl": "reference"}, ["memory", "above 0", "0"]),

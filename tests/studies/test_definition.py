@@ -152,7 +152,7 @@ def test_invalid_studies_are_refused(folder, tree, message):
 def test_a_missing_study_is_refused(folder):
     write_study(folder, of())
     with pytest.raises(
-        ConfigurationError, match=r"layer.yaml: no such configuration; did you mean 'layers'\?"
+        ConfigurationError, match=r"layer.yaml: no such study; did you mean 'layers'\?"
     ):
         read_study(folder / "layer.yaml")
 

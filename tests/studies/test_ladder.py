@@ -104,6 +104,8 @@ def test_arms_and_sizes_become_members_whose_rates_follow_the_rule(folder):
         ({"rules": {"lr": 1.0}}, "  lr", "rules.lr: give lr in `set` of the file"),
         ({"arms": {"softmax": {"conf": "softmax"}}}, "arms", "at least 2"),
         ({"sizes": SIZES | {"large": {"seeds": 1}}}, "    seeds: 1", "two seeds or more, .* got 1"),
+        ({"sizes": SIZES | {"large": {"seeds": [7, 7]}}}, "    - 7",
+         r"^[^\n]*sizes.large.seeds: \[7, 7\]: a seed is listed twice$"),
         ({"sizes": {n: {"seeds": 2, "set": {"lr": 1}} for n in SIZES},
           "arms": ARMS | {"mos": {"conf": "mos", "set": {"lr": 3}}}}, "  mos",
          "arms.mos: sets lr, which sizes.small sets for every arm; remove one"),

@@ -93,7 +93,7 @@ def test_compare_tests_what_the_study_tests(file):
     assert "since their study has 4 seeds of each: " in found and "p (Holm)" not in found
     for name in ("untested.json", "looks.json"):
         (folder_of(file) / name).write_text("[1]")
-    assert "untested.json: damaged; restore it" in compared([file])
+    assert "untested.json: damaged; run the study with --table" in compared([file])
     assert "looks.json: damaged; restore it" in refusal(file, "--table")
 
 

@@ -192,6 +192,15 @@ def test_a_split_without_tokens_is_refused(tmp_path):
         build(data).task.load_dataset("valid")
 
 
+def test_a_dictionary_of_another_text_is_refused(tmp_path):
+    write_text(tmp_path)
+    data = binarise(tmp_path, "--dataset-impl", "lazy")
+    words = (data / "dict.txt").read_text().splitlines(keepends=True)
+    (data / "dict.txt").write_text("".join(words[:4]))
+    with pytest.raises(ValueError, match=r"valid.bin has word number \d+, but dict.txt has"):
+        build(data, "--dataset-impl", "lazy").task.load_dataset("valid")
+
+
 def test_another_number_of_streams_is_refused_on_resume(stream_data):
     built = build(stream_data)
     first, *_ = built.batches()
