@@ -67,7 +67,6 @@ class Head(Stated):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("chunk_logits", "chunk_log_probs")  # one at least
-    option_help: ClassVar[dict[str, str]] = {}  # what each option does, for fairseq's commands
     constants: tuple[str, ...] | None = None  # options of the function; see `Registry.constants`
     no_options: tuple[str, ...] = ()  # arguments that models and programs set, not users
     language_model_defaults: ClassVar[dict[str, Any]] = {}  # where they differ in language models

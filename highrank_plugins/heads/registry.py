@@ -53,7 +53,6 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
 class Part(nn.Module):
     """Say what every registered part of a head has: a pointwise function, a vocabulary matrix."""
 
-    option_help: ClassVar[dict[str, str]] = {}  # what each option does, for fairseq's commands
     # options that change the function but no parameter; see `Registry.constants`
     constants: tuple[str, ...] | None = None
     # the parameter for which a model has a learning rate of its own, --head-<name>-lr

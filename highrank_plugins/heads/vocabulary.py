@@ -107,10 +107,9 @@ class Unit(Vocabulary):
     fairseq's of the padding symbol, stays.
 
     Args:
-        by_class: whether each class has a scale of its own, as in nGPT.
+        by_class: a scale for each class, as in nGPT, instead of one.
     """
 
-    option_help: ClassVar = {"by_class": "a scale for each class, as in nGPT, instead of one"}
     constants = ()
 
     def __init__(self, by_class: bool = False) -> None:
@@ -147,10 +146,9 @@ class LowRank(Vocabulary):
     """Compute A B with A [M, r] and B [r, D]; at the start it is the nearest to the matrix.
 
     Args:
-        rank: r, at most D.
+        rank: rank r of the matrix, at most its width.
     """
 
-    option_help: ClassVar = {"rank": "rank r of the matrix, at most its width"}
     constants = ()
     may_be_tied = False
     maps = range(1, 2)  # B
@@ -188,14 +186,10 @@ class Tiers(Vocabulary):
     Classes must be sorted by falling count.
 
     Args:
-        shares: share of the classes in each tier, the most frequent first, separated by commas.
-        factor: from the width of a tier to that of the next one.
+        shares: shares of the classes in each tier, most frequent first; they add up to 1.
+        factor: each tier's rows are narrower than the last one's by this factor.
     """
 
-    option_help: ClassVar = {
-        "shares": "shares of the classes in each tier, most frequent first; they add up to 1",
-        "factor": "each tier's rows are narrower than the last one's by this factor",
-    }
     constants = ()
     may_be_tied = False
     maps = range(2, 1000, 2)  # each B_t, after its A_t
@@ -242,10 +236,9 @@ class Codebook(Vocabulary):
     them, once and for all. Classes of one code differ by their biases alone.
 
     Args:
-        ratio: K / M, in (0, 1].
+        ratio: rows of the codebook, as a share of the classes in (0, 1].
     """
 
-    option_help: ClassVar = {"ratio": "rows of the codebook, as a share of the classes"}
     constants = ()
     may_be_tied = False
     codes: Tensor

@@ -80,6 +80,9 @@ class Pointwise(Part):
         known = self.kernel_function
         if known is not None and known.family in VJPS:
             return VJPS[known.family](*known.numbers)
+        return self._vjp_by_autograd(tensors, sums)
+
+    def _vjp_by_autograd(self, tensors: Named, sums: Named) -> VJP:
         leaves = {name: t.detach().requires_grad_(name in sums) for name, t in tensors.items()}
         ours = is_ours(self)
 

@@ -22,17 +22,12 @@ class SigmoidCap(Pointwise):
     earlier records had a = 30, b = 0, s = 7.5.
 
     Args:
-        height: a > 0.
-        shift: b.
-        scale: s > 0.
+        height: a > 0; logits stay between 0 and a.
+        shift: b, added to each logit.
+        scale: s > 0, width of the sigmoid.
     """
 
     is_increasing: ClassVar[bool] = True
-    option_help: ClassVar = {
-        "height": "a: logits stay between 0 and a",
-        "shift": "b: added to each logit",
-        "scale": "s: width of the sigmoid",
-    }
     constants = ("height", "shift", "scale")
 
     def __init__(self, height: float = 23.0, shift: float = 5.0, scale: float = 7.5) -> None:
@@ -54,11 +49,10 @@ class Softcap(Pointwise):
     """Apply f(z) = c tanh(z / c), between −c and c   (Gemma 2, 2024, whose c is 30).
 
     Args:
-        cap: c in (0, 1000], the largest absolute value of a logit.
+        cap: c in (0, 1000]; logits stay between -c and c.
     """
 
     is_increasing: ClassVar[bool] = True
-    option_help: ClassVar = {"cap": "c: logits stay between -c and c"}
     constants = ("cap",)
 
     def __init__(self, cap: float = 30.0) -> None:

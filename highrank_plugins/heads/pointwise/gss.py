@@ -29,17 +29,12 @@ class GeneralizedSigSoftmax(Pointwise):
     identity.
 
     Args:
-        c: where the slope changes.
-        k: slope on the far left, > 0, since f must increase.
-        learn: make both parameters, `c` and `log_k` (k = e^log_k stays positive).
+        c: where the slope changes from k (below) to 1 (above).
+        k: slope far below c, greater than 0.
+        learn: train c and k, as the parameters `c` and `log_k`.
     """
 
     is_increasing: ClassVar[bool] = True
-    option_help: ClassVar = {
-        "c": "c: where the slope changes from k (below) to 1 (above)",
-        "k": "k: slope far below c, greater than 0",
-        "learn": "train c and k",
-    }
 
     def __init__(self, c: float = -1.5, k: float = 2.5, learn: bool = False) -> None:
         super().__init__()

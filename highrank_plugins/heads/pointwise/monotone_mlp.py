@@ -22,15 +22,11 @@ class MonotoneMLP(Pointwise):
     starts as a staircase of sigmoids with mean slope 1 on [−bound, bound].
 
     Args:
-        units: number of sigmoids, ≥ 1.
-        bound: half-width of the interval that the initial sigmoids cover, > 0.
+        units: number of sigmoids.
+        bound: the sigmoids are spread over [-bound, bound] at the start.
     """
 
     is_increasing: ClassVar[bool] = True
-    option_help: ClassVar = {
-        "bound": "the sigmoids are spread over [-bound, bound] at the start",
-        "units": "number of sigmoids",
-    }
     constants = ()  # the bound only sets initial values
 
     def __init__(self, units: int = 16, bound: float = 20.0) -> None:

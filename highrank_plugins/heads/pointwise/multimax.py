@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 
@@ -22,10 +20,9 @@ class MultiMax(Pointwise):
     the t in the same order.
 
     Args:
-        init_sd: standard deviation of all eight numbers at the start, ≥ 0; 0.02 in their code.
+        init_sd: standard deviation of all eight numbers at the start; 0.02 in their code.
     """
 
-    option_help: ClassVar = {"init_sd": "sd of thresholds and strengths at the start"}
     constants = ()
     kernel_function = KernelFunction("multimax", (), ("thresholds", "strengths"))
 

@@ -27,19 +27,13 @@ class PLIF(Pointwise):
     slope in cell i; f(−T) = 0 and the end slopes continue outside. `slope_logits` [Q] holds v.
 
     Args:
-        bound: T > 0.
-        knots: Q ≥ 1, the paper's K.
-        init_sd: standard deviation of v around log(e − 1), which is slope 1.
-        freeze: keep the initial slopes (Parthiban et al. 2021 call this frozen PLIF).
+        bound: T > 0; knots are spread evenly over [-T, T].
+        knots: number of knots Q, the paper's K.
+        init_sd: standard deviation of the slope logits v at the start, around slope 1.
+        freeze: do not train the slopes (Parthiban et al. 2021 call this frozen PLIF).
     """
 
     is_increasing: ClassVar[bool] = True
-    option_help: ClassVar = {
-        "bound": "T: knots are spread evenly over [-T, T]",
-        "freeze": "do not train the slopes",
-        "init_sd": "sd of the slope logits at the start",
-        "knots": "number of knots",
-    }
     constants = ("bound",)
     own_rate = "slope_logits"
 
