@@ -21,9 +21,6 @@ from highrank_plugins.heads.registry import Part, Registry
 
 BLOCK = 1024  # rows whose distances to the rows of a codebook exist at once
 
-VOCABULARY: Registry[type[Vocabulary]] = Registry("vocabulary matrix", base=lambda: Vocabulary)
-register_vocabulary = VOCABULARY.register
-
 
 class Vocabulary(Part):
     """Compute a vocabulary matrix [M, D] from one tensor or several.
@@ -32,7 +29,7 @@ class Vocabulary(Part):
     returns the tensors of a given matrix; by default the tensor is the matrix itself.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("forward",)
+    needs: ClassVar = {"forward": ()}
     may_be_tied: ClassVar[bool] = True  # whether the tensor can be the embedding, too
     needs_sorted_classes: ClassVar[str | None] = None  # why, if class ids must follow their counts
     maps: ClassVar[range] = range(0)  # numbers of the tensors that map rows to others
@@ -40,6 +37,10 @@ class Vocabulary(Part):
     def right_inverse(self, matrix: Tensor) -> Any:
         """Return the tensor, or the tuple of tensors, whose matrix is the given one or near it."""
         return matrix
+
+
+VOCABULARY: Registry[type[Vocabulary]] = Registry("vocabulary matrix", base=Vocabulary)
+register_vocabulary = VOCABULARY.register
 
 
 @register_vocabulary("plain")

@@ -95,7 +95,7 @@ def head_from_options(
         "weight": weight, "bias": true_or_false("head_bias", cfg.head_bias),
     }  # fmt: skip
     structure, *others = _layers_of(vars(cfg))
-    if "locked_dropout" in structure.no_options:
+    if "locked_dropout" in structure.cls.no_options:
         common["locked_dropout"] = locked_dropout
     function, matrix = (layer.build(cfg) for layer in others)
     head = structure.build(cfg, **common, pointwise=function)
@@ -147,7 +147,7 @@ def _set_rate(layer: Choice, part: nn.Module, cfg: Namespace) -> None:
 def function_options(head: Head) -> dict:
     """Return the options by which two heads with the same parameters may differ."""
     parts = [axis.of(head) for axis in AXES]
-    names = {a.option: a.registry.name_of(part) for a, part in zip(AXES, parts, strict=True)}
+    names = {a.option: layer_name(part) for a, part in zip(AXES, parts, strict=True)}
     return names | {
         layer.prefix + name: value
         for layer, part in zip(_layers_of(names), parts, strict=True)

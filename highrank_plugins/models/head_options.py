@@ -108,16 +108,13 @@ class Choice:
     def __init__(self, axis: Axis, name: str) -> None:
         self.axis, self.name, self.cls = axis, name, axis.registry.find(name)
         self.prefix = "head_" if axis.registry is HEADS else f"head_{name}_"
-        self.no_options = set(getattr(self.cls, "no_options", ()))
         own = axis.registry.options(name)
-        self.arguments = {name: own[name] for name in own if name not in self.no_options}
-        self.in_texts = getattr(self.cls, "language_model_defaults", {})
-        trained = getattr(self.cls, "own_rate", None)
-        self.rate = f"{self.prefix}lr" if trained else None
+        self.arguments = {name: own[name] for name in own if name not in self.cls.no_options}
+        self.rate = f"{self.prefix}lr" if self.cls.own_rate else None
 
     def defaults(self, language_model: bool = False) -> dict[str, Any]:
         """Return ``{"head_…": default}``; text if true, since a flag can only switch on."""
-        own = self.arguments | (self.in_texts if language_model else {})
+        own = self.arguments | (self.cls.language_model_defaults if language_model else {})
         for name, default in own.items():
             if default is inspect.Parameter.empty:
                 found = "no default"
@@ -141,7 +138,7 @@ class Choice:
         registry, title = self.axis.registry, self.axis.registry.title(self.name)
         parameters = inspect.signature(self.cls).parameters
         passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-        taken = self.no_options if passes_on else self.no_options | registry.common
+        taken = {*self.cls.no_options, *(() if passes_on else registry.common)}
         if missing := sorted(taken - parameters.keys()):
             raise UserError(
                 f"{title}: its constructor lacks {', '.join(missing)}, which layers of its kind "
@@ -254,7 +251,7 @@ def help_of(name: str) -> str:
         if name in (own := layer.defaults()):
             text = text or _documented(layer.cls, argument)
             found.setdefault(str(own[name]), []).append(layer.name)
-        in_texts.add(layer.in_texts.get(argument))
+        in_texts.add(layer.cls.language_model_defaults.get(argument))
     (first, _), *others = sorted(found.items(), key=lambda item: -len(item[1]))
     parts = [first, *(f"{', '.join(names)} {value}" for value, names in others)]
     parts += [f"language models {value}" for value in sorted(in_texts - {None})]
