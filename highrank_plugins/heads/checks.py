@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from highrank_plugins.common.options import Range
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.registry import Part
 from highrank_plugins.losses.plan import Named
@@ -21,6 +22,8 @@ ROLES = {
     **dict.fromkeys(("latent.weight", "gate_hidden.weight"), "hidden"),
 }
 FACTOR = "weight.original"  # begins torch's names of the factors of a parametrised matrix
+ANY, POSITIVE, NOT_NEGATIVE = Range(-math.inf), Range(0, above_low=True), Range(0)
+RATE = Range(0, 1, below_high=True)
 PLAIN_SOFTMAX = {"name": "softmax", "pointwise.name": "identity"}  # a `function`
 
 
@@ -144,30 +147,18 @@ def number_of_frequent(ratio: float, multiple: int, num_classes: int) -> int:
     `multiple` stays, since rounding would change the share of classes too much; so does one that
     would exceed M, and M itself.
     """
-    if not 0 <= ratio <= 1:
-        raise ValueError(f"frequent_ratio must lie in [0, 1], got {ratio}")
-    if multiple < 1:
-        raise ValueError(f"frequent_multiple must be at least 1, got {multiple}")
-    exact = int(ratio * num_classes)
+    exact = int(number("frequent_ratio", ratio, Range(0, 1)) * num_classes)
+    multiple = integer("frequent_multiple", multiple)
     rounded = (exact + multiple // 2) // multiple * multiple
     keeps = exact < multiple or exact == num_classes or rounded > num_classes
     return exact if keeps else rounded
 
 
-def probability(name: str, value: float) -> float:
-    """Return `value` as a rate in [0, 1)."""
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} must lie in [0, 1), got {value}")
-    return float(value)
-
-
-def number(name: str, value: float, *, least: float = -math.inf, above: float = -math.inf) -> float:
-    """Return `value` as a finite number of at least `least`, and above `above`."""
-    is_real = not isinstance(value, str | bool | None)
-    if not (is_real and math.isfinite(value) and value >= least and value > above):
-        bound = f" above {above:g}" if above > -math.inf else f" of at least {least:g}"
-        given = bound if max(above, least) > -math.inf else ""
-        raise ValueError(f"{name} must be a finite number{given}, got {value!r}")
+def number(name: str, value: float, bounds: Range = ANY) -> float:
+    """Return `value` as a finite number within the bounds."""
+    is_real = not isinstance(value, str | bool | None) and math.isfinite(value)
+    if problem := bounds.problem(value) if is_real else f"must be a finite number, got {value!r}":
+        raise ValueError(f"{name} {problem}")
     return float(value)
 
 

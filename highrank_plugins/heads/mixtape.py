@@ -17,11 +17,12 @@ from torch.nn.functional import linear, pad
 
 from highrank_plugins.heads.base import register_head
 from highrank_plugins.heads.checks import (
+    NOT_NEGATIVE,
+    RATE,
     class_order,
     integer,
     number,
     number_of_frequent,
-    probability,
 )
 from highrank_plugins.heads.log_probs import widen
 from highrank_plugins.heads.mixtures import Mixture
@@ -102,9 +103,9 @@ class Mixtape(Mixture):
             frequent = by_ratio if frequent_classes is None else len(frequent_classes)
         self._choose_frequent(frequent, frequent_classes, class_counts)
         self.gate_dim = integer("gate_dim", gate_dim)
-        self.gate_dropout = probability("gate_dropout", gate_dropout)
-        self.gate_noise = number("gate_noise", gate_noise, least=0)
-        self.gate_weight_norm = number("gate_weight_norm", gate_weight_norm, least=0)
+        self.gate_dropout = number("gate_dropout", gate_dropout, RATE)
+        self.gate_noise = number("gate_noise", gate_noise, NOT_NEGATIVE)
+        self.gate_weight_norm = number("gate_weight_norm", gate_weight_norm, NOT_NEGATIVE)
         self._add_gates()
 
     def _choose_frequent(self, count: int, classes: Any, counts: Any) -> None:

@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import Head, register_head
-from highrank_plugins.heads.checks import integer, number, probability
+from highrank_plugins.heads.checks import POSITIVE, RATE, integer, number
 from highrank_plugins.heads.log_probs import widen
 from highrank_plugins.heads.pointwise import Pointwise
 from highrank_plugins.heads.random_state import RandomState, sample_mask
@@ -54,8 +54,8 @@ class Mixture(Head):
     ) -> None:  # fmt: skip
         super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
         self.components = integer("components", components)
-        self.context_scale = number("context_scale", context_scale, above=0)
-        self.dropout = probability("dropout", dropout)
+        self.context_scale = number("context_scale", context_scale, POSITIVE)
+        self.dropout = number("dropout", dropout, RATE)
         self.locked_dropout = bool(locked_dropout)
         self.latent = nn.Linear(self.feature_dim, components * self.embed_dim)
         if self.has_prior:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from highrank_plugins.common.names import class_of, layer_name
-from highrank_plugins.heads.checks import integer, number
+from highrank_plugins.common.options import Range
+from highrank_plugins.heads.checks import POSITIVE, integer, number
 from highrank_plugins.heads.log_probs import widen
 from highrank_plugins.heads.registry import Part, Registry
 
@@ -200,7 +201,7 @@ class Tiers(Vocabulary):
         super().__init__()
         self.shares, self.factor = str(shares), integer("tiers: factor", factor)
         try:
-            self.parts = [number("shares", float(word), above=0) for word in shares.split(",")]
+            self.parts = [number("shares", float(word), POSITIVE) for word in shares.split(",")]
         except (AttributeError, ValueError):
             raise ValueError(
                 f"tiers: shares: expected numbers above 0 such as 0.1,0.3,0.6, got {shares!r}"
@@ -246,9 +247,7 @@ class Codebook(Vocabulary):
 
     def __init__(self, ratio: float = 0.1) -> None:
         super().__init__()
-        self.ratio = number("codebook: ratio", ratio, above=0)
-        if self.ratio > 1:
-            raise ValueError(f"codebook: ratio must be at most 1, got {ratio}")
+        self.ratio = number("codebook: ratio", ratio, Range(0, 1, above_low=True))
         self.register_buffer("codes", torch.empty(0, dtype=torch.int64))
 
     def forward(self, rows: Tensor) -> Tensor:

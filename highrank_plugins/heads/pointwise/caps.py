@@ -7,11 +7,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from highrank_plugins.heads.checks import number
+from highrank_plugins.common.options import Range
+from highrank_plugins.heads.checks import POSITIVE, number
 from highrank_plugins.heads.pointwise.base import VJP, VJPS, Pointwise, Pullback, register_pointwise
 from highrank_plugins.losses.plan import KernelFunction, Named
 
-MOST_CAP = 1000  # the kernels' 2c σ(2z / c) − c loses digits of z in float32 as c grows
+# the kernels' 2c σ(2z / c) − c loses digits of z in float32 as c grows
+CAP = Range(0, 1000, above_low=True)
 
 
 @register_pointwise("sigmoid_cap")
@@ -32,9 +34,9 @@ class SigmoidCap(Pointwise):
 
     def __init__(self, height: float = 23.0, shift: float = 5.0, scale: float = 7.5) -> None:
         super().__init__()
-        self.height = number("sigmoid_cap: height", height, above=0)
+        self.height = number("sigmoid_cap: height", height, POSITIVE)
         self.shift = number("sigmoid_cap: shift", shift)
-        self.scale = number("sigmoid_cap: scale", scale, above=0)
+        self.scale = number("sigmoid_cap: scale", scale, POSITIVE)
 
     @property
     def kernel_function(self) -> KernelFunction | None:
@@ -57,12 +59,7 @@ class Softcap(Pointwise):
 
     def __init__(self, cap: float = 30.0) -> None:
         super().__init__()
-        self.cap = number("softcap: cap", cap, above=0)
-        if self.cap > MOST_CAP:
-            raise ValueError(
-                f"softcap: cap must be at most {MOST_CAP:,}, got {cap:g}; logits without a cap "
-                "need no function"
-            )
+        self.cap = number("softcap: cap", cap, CAP)
 
     @property
     def kernel_function(self) -> KernelFunction | None:

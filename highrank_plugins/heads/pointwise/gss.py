@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from highrank_plugins.heads.checks import number
+from highrank_plugins.heads.checks import POSITIVE, number
 from highrank_plugins.heads.pointwise.base import (
     VJP,
     VJPS,
@@ -38,7 +38,7 @@ class GeneralizedSigSoftmax(Pointwise):
 
     def __init__(self, c: float = -1.5, k: float = 2.5, learn: bool = False) -> None:
         super().__init__()
-        c, k = number("gss: c", c), number("gss: k", k, above=0)
+        c, k = number("gss: c", c), number("gss: k", k, POSITIVE)
         self.c: nn.Parameter | float
         self._start = c, math.log(k)
         if learn:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.heads.checks import integer, number
+from highrank_plugins.heads.checks import POSITIVE, integer, number
 from highrank_plugins.heads.pointwise.base import Pointwise, register_pointwise, softplus
 from highrank_plugins.losses.plan import Named
 
@@ -32,7 +32,7 @@ class MonotoneMLP(Pointwise):
     def __init__(self, units: int = 16, bound: float = 20.0) -> None:
         super().__init__()
         units = integer("monotone_mlp: units", units)
-        self.units, self.bound = units, number("monotone_mlp: bound", bound, above=0)
+        self.units, self.bound = units, number("monotone_mlp: bound", bound, POSITIVE)
         self.in_logits = nn.Parameter(torch.empty(units))
         self.in_bias = nn.Parameter(torch.empty(units))
         self.out_logits = nn.Parameter(torch.empty(units))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.heads.checks import number
+from highrank_plugins.heads.checks import NOT_NEGATIVE, number
 from highrank_plugins.heads.pointwise.base import VJP, Pointwise, Pullback, register_pointwise
 from highrank_plugins.losses.plan import KernelFunction, Named
 
@@ -28,7 +28,7 @@ class MultiMax(Pointwise):
 
     def __init__(self, init_sd: float = 0.02) -> None:
         super().__init__()
-        self.init_sd = number("multimax: init_sd", init_sd, least=0)
+        self.init_sd = number("multimax: init_sd", init_sd, NOT_NEGATIVE)
         self.thresholds = nn.Parameter(torch.empty(4))
         self.strengths = nn.Parameter(torch.empty(4))
         self.reset_parameters()

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.heads.checks import integer, number
+from highrank_plugins.heads.checks import NOT_NEGATIVE, POSITIVE, integer, number
 from highrank_plugins.heads.pointwise.base import (
     VJP,
     Pointwise,
@@ -41,9 +41,9 @@ class PLIF(Pointwise):
         self, bound: float = 20.0, knots: int = 100_000, init_sd: float = 1.0, freeze: bool = False
     ) -> None:
         super().__init__()
-        self.bound = number("plif: bound", bound, above=0)
+        self.bound = number("plif: bound", bound, POSITIVE)
         self.knots = knots = integer("plif: knots", knots)
-        self.init_sd = number("plif: init_sd", init_sd, least=0)
+        self.init_sd = number("plif: init_sd", init_sd, NOT_NEGATIVE)
         self.slope_logits = nn.Parameter(torch.empty(knots), requires_grad=not freeze)
         self.reset_parameters()
 
