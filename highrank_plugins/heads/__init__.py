@@ -86,7 +86,7 @@ def build_head(name: str, *sizes: int, **options: Any) -> Head:
     head: Head = HEADS.build(structure, **options)
     make_matrix(head, made, tied=options.get("weight") is not None)
     chosen = options.keys() & {"frequent", "frequent_ratio"}
-    if isinstance(head, Mixtape) and head.needs_sorted_classes() and not chosen:
+    if isinstance(head, Mixtape) and head.needs_sorted_classes and not chosen:
         warnings.warn(
             f"mixtape: classes 0 to {head.frequent - 1} have gates of their own and must be the "
             "most frequent ones; frequent= chooses how many (0: none), class_counts= others",

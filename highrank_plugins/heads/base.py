@@ -160,10 +160,6 @@ class Head(Stated):
         """Return how many numbers a chunk holds per token at its widest; it sizes the chunks."""
         return 4 * self.num_classes
 
-    def needs_sorted_classes(self) -> str | None:
-        """Return why class ids must be sorted by falling count, and how to do without, or None."""
-        return None
-
     def token_inputs(self, features: Tensor, tensors: Named, random_state: RandomState) -> Named:
         """Return the inputs of `fused` per token, e.g. contexts [n, ...], of features [n, F]."""
         raise NotImplementedError

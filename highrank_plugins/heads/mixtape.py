@@ -116,7 +116,11 @@ class Mixtape(Mixture):
         self.frequent = integer("frequent", count, least=0)
         if self.frequent > self.num_classes:
             raise ValueError(f"mixtape: frequent must be at most {self.num_classes}, got {count}")
-        self.is_sorted = classes is None and counts is None
+        if classes is None and counts is None and 0 < self.frequent < self.num_classes:
+            self.needs_sorted_classes = (
+                "mixtape gives gates of their own to the most frequent classes "
+                "(--head-frequent-ratio 0 gives them to none)"
+            )
         self._order = class_order(self.num_classes, self.frequent, classes, counts)
         found = None if self._order is None else torch.tensor(self._order)
         self.register_buffer("class_order", found)  # ids; None: as they are
@@ -148,14 +152,6 @@ class Mixtape(Mixture):
                 nn.init.zeros_(parameter)
         if self.class_order is not None:  # after to_empty
             self.class_order.copy_(torch.tensor(self._order))
-
-    def needs_sorted_classes(self) -> str | None:
-        if not (self.is_sorted and 0 < self.frequent < self.num_classes):
-            return None
-        return (
-            "mixtape gives gates of their own to the most frequent classes "
-            "(--head-frequent-ratio 0 gives them to none)"
-        )
 
     def sample_masks(self, leading: torch.Size, like: Tensor) -> RandomState:
         random_state = super().sample_masks(leading, like)

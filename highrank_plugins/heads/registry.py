@@ -64,6 +64,7 @@ class Part(nn.Module):
     language_model_defaults: ClassVar[dict[str, Any]] = {}  # where they differ in language models
     # the parameter for which a model has a learning rate of its own, --head-<name>-lr
     own_rate: ClassVar[str | None] = None
+    needs_sorted_classes: str | None = None  # why, if class ids must be sorted by falling count
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Give attributes their versions of the base where a class replaces the base's function.

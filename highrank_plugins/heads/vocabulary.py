@@ -32,7 +32,6 @@ class Vocabulary(Part):
 
     needs: ClassVar = {"forward": ()}
     may_be_tied: ClassVar[bool] = True  # whether the tensor can be the embedding, too
-    needs_sorted_classes: ClassVar[str | None] = None  # why, if class ids must follow their counts
     maps: ClassVar[range] = range(0)  # numbers of the tensors that map rows to others
 
     def right_inverse(self, matrix: Tensor) -> Any:
