@@ -16,12 +16,12 @@ from highrank_plugins.benchmarks.measuring import Step, alternate
 from highrank_plugins.heads import (
     Head,
     Mixtape,
+    Mixture,
     MixtureOfContexts,
     MixtureOfSoftmaxes,
     Softmax,
 )
 from highrank_plugins.heads.mixtape import by_class
-from highrank_plugins.heads.mixtures import Mixture
 from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.losses import IMPLEMENTATIONS as OURS
 from highrank_plugins.losses.nll import FUSED
