@@ -226,6 +226,7 @@ CLASSES = {HEADS.find(name).__name__ for name in HEADS.names()}
 NAMES = CLASSES | {*HEADS.names()}
 # where a structure's name decides something outside of heads/ and losses/, and why
 ALLOWED = {
+    "benchmarks/implementations.py": "plain autograd, as each mixture's paper states it",
     "reports/plots.py": "the same colour for a published layer in every figure; others are grey",
     "reports/fsmt_folder.py": "FSMT of transformers computes a plain softmax alone",
     "models/awd_lstm_lm.py": "the papers' sizes of LSTMs, which differ by structure",

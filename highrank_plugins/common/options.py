@@ -54,8 +54,8 @@ _GROUPS: dict[Range, str] = {
         max_update max_epoch warmup_updates clip_norm weight_decay stop_time_hours
         save_interval_updates validate_interval_updates validate_after_updates data_buffer_size
         ema_start_update encoder_layers decoder_layers min_len max_len_b no_repeat_ngram_size
-        adam_eps adafactor_eps end_learning_rate curriculum head_monitor lr head_z_loss ar_alpha
-        tar_beta bptt_max_delta nonmono asgd_at_epoch
+        adam_eps adafactor_eps end_learning_rate curriculum head_monitor lr head_z_loss rel_pos_clip
+        ar_alpha tar_beta bptt_max_delta nonmono asgd_at_epoch
         """,
     Range(0, 2**32 - 1): "seed",
     # one process each, and one column each

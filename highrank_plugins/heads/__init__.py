@@ -14,7 +14,7 @@ from typing import Any
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import HEADS, Head, register_head
 from highrank_plugins.heads.mixtape import Mixtape
-from highrank_plugins.heads.mixtures import MixtureOfContexts, MixtureOfSoftmaxes
+from highrank_plugins.heads.mixtures import Mixture, MixtureOfContexts, MixtureOfSoftmaxes
 from highrank_plugins.heads.pointwise import (
     POINTWISE,
     Pointwise,
@@ -30,11 +30,11 @@ from highrank_plugins.heads.vocabulary import (
     register_vocabulary,
 )
 
-__all__ = ["Head", "Mixtape", "MixtureOfContexts", "MixtureOfSoftmaxes", "Pointwise", "Softmax",
-           "Vocabulary", "build_head", "build_pointwise", "build_vocabulary", "head_names",
-           "head_options", "make_matrix", "pointwise_names", "pointwise_options", "register_head",
-           "register_pointwise", "register_vocabulary", "tokens", "vocabulary_names",
-           "vocabulary_options", "with_layer_of_arch"]  # fmt: skip
+__all__ = ["Head", "Mixtape", "Mixture", "MixtureOfContexts", "MixtureOfSoftmaxes", "Pointwise",
+           "Softmax", "Vocabulary", "build_head", "build_pointwise", "build_vocabulary",
+           "head_names", "head_options", "make_matrix", "pointwise_names", "pointwise_options",
+           "register_head", "register_pointwise", "register_vocabulary", "tokens",
+           "vocabulary_names", "vocabulary_options", "with_layer_of_arch"]  # fmt: skip
 
 # pairs of structure and pointwise function with a name of their own in architectures
 PAIRS = [("mos", "plif"), ("mos", "sigsoftmax")]
@@ -86,7 +86,7 @@ def build_head(name: str, *sizes: int, **options: Any) -> Head:
     head: Head = HEADS.build(structure, **options)
     make_matrix(head, made, tied=options.get("weight") is not None)
     chosen = options.keys() & {"frequent", "frequent_ratio"}
-    if isinstance(head, Mixtape) and head.needs_sorted_classes() and not chosen:
+    if isinstance(head, Mixtape) and head.needs_sorted_classes and not chosen:
         warnings.warn(
             f"mixtape: classes 0 to {head.frequent - 1} have gates of their own and must be the "
             "most frequent ones; frequent= chooses how many (0: none), class_counts= others",

@@ -28,21 +28,13 @@ from highrank_plugins.heads.log_probs import (
 )
 from highrank_plugins.heads.pointwise import POINTWISE, Pointwise, build_pointwise
 from highrank_plugins.heads.random_state import RandomState
-from highrank_plugins.heads.registry import Registry, follow_function, named_tensors
+from highrank_plugins.heads.registry import Registry, named_tensors
 from highrank_plugins.heads.vocabulary import function_of_matrix
 from highrank_plugins.losses import LossOptions, LossOutput, LossPlan, Target, compute_nll
 from highrank_plugins.losses.chunking import join_chunks
 from highrank_plugins.losses.fused import FusedLoss
 from highrank_plugins.losses.own_layers import same_form
 from highrank_plugins.losses.plan import Named, check_names
-
-HEADS: Registry[type[Head]] = Registry(
-    "head",
-    ("num_classes", "feature_dim", "embed_dim", "weight", "bias", "pointwise"),
-    base=lambda: Head,
-)
-register_head = HEADS.register
-
 
 # attributes that follow from the logits, or from the log-probabilities, in a way for every layer
 OF_LOGITS = ("fused", "linear_logits", "logit_vectors", "nll_of_logits", "log_weights",
@@ -66,11 +58,7 @@ class Head(Stated):
         pointwise: a pointwise function, or its name.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("chunk_logits", "chunk_log_probs")  # one at least
-    option_help: ClassVar[dict[str, str]] = {}  # what each option does, for fairseq's commands
-    constants: tuple[str, ...] | None = None  # options of the function; see `Registry.constants`
-    no_options: tuple[str, ...] = ()  # arguments that models and programs set, not users
-    language_model_defaults: ClassVar[dict[str, Any]] = {}  # where they differ in language models
+    needs: ClassVar = {"chunk_logits": OF_LOGITS, "chunk_log_probs": OF_LOG_PROBS}
     fused: type[FusedLoss] | None = None  # loss with its gradient written out, of `token_inputs`
     mixes: ClassVar[bool] = False  # whether K softmaxes are mixed, by the weights of `log_prior`
     linear_logits: ClassVar[bool] = False  # whether logits are W g + b, which ranks the classes
@@ -78,12 +66,6 @@ class Head(Stated):
     retain_dropout = False  # apply dropout in evaluation, too, to sample from all masks
     weight: nn.Parameter
     bias: nn.Parameter | None
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        first = next(c for c in cls.__mro__ if not vars(c).keys().isdisjoint(Head.needs))
-        names = OF_LOG_PROBS if "chunk_log_probs" in vars(first) else OF_LOGITS
-        follow_function(cls, Head, names, Head.needs)
 
     def __init__(
         self, num_classes: int, feature_dim: int, embed_dim: int | None = None,
@@ -177,10 +159,6 @@ class Head(Stated):
     def floats_per_token(self) -> int:
         """Return how many numbers a chunk holds per token at its widest; it sizes the chunks."""
         return 4 * self.num_classes
-
-    def needs_sorted_classes(self) -> str | None:
-        """Return why class ids must be sorted by falling count, and how to do without, or None."""
-        return None
 
     def token_inputs(self, features: Tensor, tensors: Named, random_state: RandomState) -> Named:
         """Return the inputs of `fused` per token, e.g. contexts [n, ...], of features [n, F]."""
@@ -348,3 +326,9 @@ class Head(Stated):
     def extra_repr(self) -> str:
         names = "num_classes", "feature_dim", "embed_dim"
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
+
+
+HEADS: Registry[type[Head]] = Registry(
+    "head", ("num_classes", "feature_dim", "embed_dim", "weight", "bias", "pointwise"), Head
+)
+register_head = HEADS.register

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from highrank_plugins.common.options import Range
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads.libraries import evaluating
-from highrank_plugins.losses.own_layers import is_ours, kept_random_numbers
+from highrank_plugins.heads.registry import Part
 from highrank_plugins.losses.plan import Named
-from highrank_plugins.losses.trial import OF_LAYER
 
 ROLES = {
     **dict.fromkeys(("weight", "gate_embed", "gate_bias"), "vocabulary"),
@@ -23,10 +22,12 @@ ROLES = {
     **dict.fromkeys(("latent.weight", "gate_hidden.weight"), "hidden"),
 }
 FACTOR = "weight.original"  # begins torch's names of the factors of a parametrised matrix
+ANY, POSITIVE, NOT_NEGATIVE = Range(-math.inf), Range(0, above_low=True), Range(0)
+RATE = Range(0, 1, below_high=True)
 PLAIN_SOFTMAX = {"name": "softmax", "pointwise.name": "identity"}  # a `function`
 
 
-class Stated(nn.Module):
+class Stated(Part):
     """Name the roles of parameters, and the function of a layer in its state dictionary.
 
     Parameters of one name and shape may belong to two functions: a cap of 15 and one of 30. An
@@ -146,30 +147,18 @@ def number_of_frequent(ratio: float, multiple: int, num_classes: int) -> int:
     `multiple` stays, since rounding would change the share of classes too much; so does one that
     would exceed M, and M itself.
     """
-    if not 0 <= ratio <= 1:
-        raise ValueError(f"frequent_ratio must lie in [0, 1], got {ratio}")
-    if multiple < 1:
-        raise ValueError(f"frequent_multiple must be at least 1, got {multiple}")
-    exact = int(ratio * num_classes)
+    exact = int(number("frequent_ratio", ratio, Range(0, 1)) * num_classes)
+    multiple = integer("frequent_multiple", multiple)
     rounded = (exact + multiple // 2) // multiple * multiple
     keeps = exact < multiple or exact == num_classes or rounded > num_classes
     return exact if keeps else rounded
 
 
-def probability(name: str, value: float) -> float:
-    """Return `value` as a rate in [0, 1)."""
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} must lie in [0, 1), got {value}")
-    return float(value)
-
-
-def number(name: str, value: float, *, least: float = -math.inf, above: float = -math.inf) -> float:
-    """Return `value` as a finite number of at least `least`, and above `above`."""
-    is_real = not isinstance(value, str | bool | None)
-    if not (is_real and math.isfinite(value) and value >= least and value > above):
-        bound = f" above {above:g}" if above > -math.inf else f" of at least {least:g}"
-        given = bound if max(above, least) > -math.inf else ""
-        raise ValueError(f"{name} must be a finite number{given}, got {value!r}")
+def number(name: str, value: float, bounds: Range = ANY) -> float:
+    """Return `value` as a finite number within the bounds."""
+    is_real = not isinstance(value, str | bool | None) and math.isfinite(value)
+    if problem := bounds.problem(value) if is_real else f"must be a finite number, got {value!r}":
+        raise ValueError(f"{name} {problem}")
     return float(value)
 
 
@@ -196,38 +185,3 @@ def fill_matrix(head: nn.Module, fill: Callable[[Tensor], object]) -> None:
         with torch.no_grad():
             fill(matrix := torch.empty_like(weight))
             head.weight = matrix  # the parametrisation's right_inverse
-
-
-def built_with_whole_state(build: Callable[[], Any]) -> Any:
-    """Return a new layer; one of a user's must have its whole function in its state dictionary.
-
-    Random numbers that a constructor keeps elsewhere would be others in each program.
-    """
-    layer = build()
-    tensors = [torch.empty(0), *layer.state_dict().values()]
-    if is_ours(layer) or any(t.is_meta for t in tensors):  # device meta has no numbers
-        return layer
-    state = {name: value.clone() for name, value in layer.state_dict().items()}
-    with kept_random_numbers(tensors[0]), torch.no_grad():
-        other = build()
-        other.load_state_dict(state)
-        x = torch.randn(4, getattr(layer, "feature_dim", 8))
-        try:
-            values = [_in_use(one, x) for one in (layer, other)]
-        except OF_LAYER:  # the first loss says what is wrong
-            values = []
-    if values and not torch.allclose(values[0], values[1], equal_nan=True):
-        raise UserError(
-            f"{type(layer).__name__}: built twice, with one state dictionary, it computes two "
-            "functions, so a checkpoint would not hold the layer; keep what its constructor draws "
-            "in an nn.Parameter or a buffer (self.register_buffer)"
-        )
-    return layer
-
-
-def _in_use(layer: Any, x: Tensor) -> Tensor:
-    """Return what a layer computes when it is not training, from one seed."""
-    with evaluating(layer):
-        torch.manual_seed(0)
-        parameters = [p.dtype for p in layer.parameters() if p.is_floating_point()]
-        return layer(x.to(parameters[0] if parameters else x.dtype))

@@ -17,11 +17,12 @@ from torch.nn.functional import linear, pad
 
 from highrank_plugins.heads.base import register_head
 from highrank_plugins.heads.checks import (
+    NOT_NEGATIVE,
+    RATE,
     class_order,
     integer,
     number,
     number_of_frequent,
-    probability,
 )
 from highrank_plugins.heads.log_probs import widen
 from highrank_plugins.heads.mixtures import Mixture
@@ -49,22 +50,22 @@ class Mixtape(Mixture):
     (u), `gate_embed` [S, G] (V), `gate_bias` [S, K−1] (b_{x,k}); G = gate_dim.
 
     Args:
-        components: K, a power of two for a tree.
-        gates: "tree", or "softmax".
-        context_scale: s, see `Mixture`.
+        gates: "tree" of sigmoids, or "softmax" as its control, with any K.
         frequent: S in [0, M]; class ids must be sorted by frequency, or one of the last two
             arguments be given. Default: from the next two.
-        frequent_ratio: r in [0, 1]; S = r M, see `number_of_frequent`.
-        frequent_multiple: S is rounded to the nearest multiple of this number; 1: not rounded.
-        gate_dim: G, the paper's d2.
-        dropout: rate on the contexts h; locked_dropout: one mask for all time steps.
-        gate_dropout: rate on tanh(U g).
-        gate_noise: standard deviation of noise on the frequent gates' logits in training.
+        frequent_ratio: share r in [0, 1] of the most frequent classes, with gates of their own.
+        frequent_multiple: round the number S of these classes to the nearest multiple of N, which
+            GPUs compute faster, unless it is below N; 1: do not round. A checkpoint keeps its S.
+        gate_dim: width G of the gates' hidden layer, the paper's d2.
+        gate_dropout: dropout on the gates' hidden layer tanh(U g).
+        gate_noise: standard deviation of Gaussian noise on the frequent gates' logits in training;
+            slow on a CPU.
         gate_weight_norm: constant norm of every row of U; 0 leaves U free.
-        gate_biases: "paper" (b_{x,k} alone), "full" (U g and u·g have biases, too) or "none".
+        gate_biases: biases of the gates: "paper" (those of frequent classes), "full" (of U g and
+            of the shared gates, too) or "none".
         frequent_classes: S ids of the frequent classes, in the order of `gate_embed`'s rows.
         class_counts: M numbers, of which the S largest are those of the frequent classes.
-        num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
+        components, context_scale, dropout, locked_dropout: as `Mixture`; the others as `Head`.
     """
 
     fused: type[FusedLoss] | None = FusedMixtape
@@ -74,19 +75,6 @@ class Mixtape(Mixture):
     constants = ("context_scale", "gates", "gate_weight_norm")
     no_options = ("locked_dropout", "frequent", "frequent_classes", "class_counts")
     language_model_defaults: ClassVar = {"frequent_ratio": 0.1}
-    option_help: ClassVar = Mixture.option_help | {
-        "frequent_ratio": "r: the r*V most frequent classes have gates of their own (0 to 1)",
-        "frequent_multiple": "round the number of these classes to the nearest multiple of N, "
-        "which GPUs compute faster, unless it is below N; 1: do not round. A checkpoint keeps its "
-        "number",
-        "gates": "tree of sigmoids, or a softmax as its control (any K)",
-        "gate_biases": "biases of the gates: paper (of frequent classes), full (all) or none",
-        "gate_dim": "width d2 of the gates' hidden layer",
-        "gate_dropout": "dropout on the gates' hidden layer tanh(U g)",
-        "gate_noise": "sd of Gaussian noise on the frequent gates in training (slow on CPU if not "
-        "0)",
-        "gate_weight_norm": "normalise the rows of U to this constant length; 0: off",
-    }
 
     def __init__(
         self, num_classes: int, feature_dim: int, embed_dim: int | None = None,
@@ -115,9 +103,9 @@ class Mixtape(Mixture):
             frequent = by_ratio if frequent_classes is None else len(frequent_classes)
         self._choose_frequent(frequent, frequent_classes, class_counts)
         self.gate_dim = integer("gate_dim", gate_dim)
-        self.gate_dropout = probability("gate_dropout", gate_dropout)
-        self.gate_noise = number("gate_noise", gate_noise, least=0)
-        self.gate_weight_norm = number("gate_weight_norm", gate_weight_norm, least=0)
+        self.gate_dropout = number("gate_dropout", gate_dropout, RATE)
+        self.gate_noise = number("gate_noise", gate_noise, NOT_NEGATIVE)
+        self.gate_weight_norm = number("gate_weight_norm", gate_weight_norm, NOT_NEGATIVE)
         self._add_gates()
 
     def _choose_frequent(self, count: int, classes: Any, counts: Any) -> None:
@@ -128,7 +116,11 @@ class Mixtape(Mixture):
         self.frequent = integer("frequent", count, least=0)
         if self.frequent > self.num_classes:
             raise ValueError(f"mixtape: frequent must be at most {self.num_classes}, got {count}")
-        self.is_sorted = classes is None and counts is None
+        if classes is None and counts is None and 0 < self.frequent < self.num_classes:
+            self.needs_sorted_classes = (
+                "mixtape gives gates of their own to the most frequent classes "
+                "(--head-frequent-ratio 0 gives them to none)"
+            )
         self._order = class_order(self.num_classes, self.frequent, classes, counts)
         found = None if self._order is None else torch.tensor(self._order)
         self.register_buffer("class_order", found)  # ids; None: as they are
@@ -160,14 +152,6 @@ class Mixtape(Mixture):
                 nn.init.zeros_(parameter)
         if self.class_order is not None:  # after to_empty
             self.class_order.copy_(torch.tensor(self._order))
-
-    def needs_sorted_classes(self) -> str | None:
-        if not (self.is_sorted and 0 < self.frequent < self.num_classes):
-            return None
-        return (
-            "mixtape gives gates of their own to the most frequent classes "
-            "(--head-frequent-ratio 0 gives them to none)"
-        )
 
     def sample_masks(self, leading: torch.Size, like: Tensor) -> RandomState:
         random_state = super().sample_masks(leading, like)

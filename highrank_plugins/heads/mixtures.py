@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import Head, register_head
-from highrank_plugins.heads.checks import integer, number, probability
+from highrank_plugins.heads.checks import POSITIVE, RATE, integer, number
 from highrank_plugins.heads.log_probs import widen
 from highrank_plugins.heads.pointwise import Pointwise
 from highrank_plugins.heads.random_state import RandomState, sample_mask
@@ -34,21 +34,15 @@ class Mixture(Head):
     the features of a softmax do not, so W would first have to grow by the factor s.
 
     Args:
-        components: K ≥ 1.
-        context_scale: s > 0.
-        dropout: rate on the contexts h.
+        components: number of components K; for a Mixtape's tree a power of two.
+        context_scale: s > 0 of the contexts; with shared embeddings the papers' 1 learns slowly.
+        dropout: dropout on the contexts h_k.
         locked_dropout: one mask for all time steps of time-major features [T, B, F].
         num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
     """
 
     constants: tuple[str, ...] | None = ("context_scale",)
     no_options: tuple[str, ...] = ("locked_dropout",)
-    option_help: ClassVar = {
-        "components": "number of mixture components K; mixtape: a power of two",
-        "context_scale": "s of the contexts h_k = s*tanh(A_k g + a_k); with shared embeddings the "
-        "papers' 1 learns slowly",
-        "dropout": "dropout on the context vectors h_k",
-    }
     has_prior: ClassVar[bool] = True  # whether π is the same for all classes
 
     def __init__(
@@ -60,8 +54,8 @@ class Mixture(Head):
     ) -> None:  # fmt: skip
         super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
         self.components = integer("components", components)
-        self.context_scale = number("context_scale", context_scale, above=0)
-        self.dropout = probability("dropout", dropout)
+        self.context_scale = number("context_scale", context_scale, POSITIVE)
+        self.dropout = number("dropout", dropout, RATE)
         self.locked_dropout = bool(locked_dropout)
         self.latent = nn.Linear(self.feature_dim, components * self.embed_dim)
         if self.has_prior:

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable, Set
 from operator import attrgetter
 from typing import Any, ClassVar, Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from highrank_plugins.common.names import class_of, did_you_mean, layer_name
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads.checks import built_with_whole_state
+from highrank_plugins.heads.libraries import evaluating
 from highrank_plugins.losses.kept_state import PLAIN
+from highrank_plugins.losses.own_layers import is_ours, kept_random_numbers
+from highrank_plugins.losses.trial import OF_LAYER
 
 T = TypeVar("T", bound=type)
 
@@ -51,13 +54,36 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 class Part(nn.Module):
-    """Say what every registered part of a head has: a pointwise function, a vocabulary matrix."""
+    """Say what every registered part of a head has: structure, function, vocabulary matrix."""
 
-    option_help: ClassVar[dict[str, str]] = {}  # what each option does, for fairseq's commands
+    # methods from which all follows, one at least → attributes that hold for this method alone
+    needs: ClassVar[dict[str, tuple[str, ...]]] = {}
     # options that change the function but no parameter; see `Registry.constants`
     constants: tuple[str, ...] | None = None
+    no_options: tuple[str, ...] = ()  # arguments that models and programs set, not users
+    language_model_defaults: ClassVar[dict[str, Any]] = {}  # where they differ in language models
     # the parameter for which a model has a learning rate of its own, --head-<name>-lr
     own_rate: ClassVar[str | None] = None
+    needs_sorted_classes: str | None = None  # why, if class ids must be sorted by falling count
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Give attributes their versions of the base where a class replaces the base's function.
+
+        A fused loss or a kernel has the gradient of one function written out, and measures rely on
+        methods such as `nll_of_logits`. A class keeps them if it implements the function first, and
+        what it defines itself. The method resolution order decides, so that mixins count, too.
+        """
+        super().__init_subclass__(**options)
+        order = cls.__mro__
+        origin: Any = next(c for c in order if "needs" in vars(c))
+        functions = [c for c in order if not vars(c).keys().isdisjoint(origin.needs)]
+        if not {*functions[1:]} - {origin}:
+            return
+        for name in {n for f in origin.needs if f in vars(functions[0]) for n in origin.needs[f]}:
+            owner = next(c for c in order if name in vars(c))
+            is_older = order.index(owner) > order.index(functions[0])
+            if is_older and owner not in origin.__mro__:
+                setattr(cls, name, vars(origin)[name])
 
     def extra_repr(self) -> str:
         options = {n: v for n, v in vars(self).items() if n != "training" and isinstance(v, PLAIN)}
@@ -67,12 +93,10 @@ class Part(nn.Module):
 class Registry(Generic[T]):
     """Register classes of one kind by name; their options are arguments of their constructors.
 
-    Arguments in `common`, which every class of the kind has, are none. `base` returns their base.
+    Arguments in `common`, which every class of the kind has, are none. `base` is their base.
     """
 
-    def __init__(
-        self, kind: str, common: Iterable[str] = (), base: Callable[[], type] = lambda: object
-    ) -> None:
+    def __init__(self, kind: str, common: Iterable[str] = (), base: type = object) -> None:
         self.kind = kind
         self.common = frozenset(common)
         self.base = base
@@ -104,8 +128,8 @@ class Registry(Generic[T]):
 
     def _problem(self, name: str, cls: Any) -> str | None:
         """Return why a class cannot be registered under a name; None if it can."""
-        base, constants = self.base(), getattr(cls, "constants", None)
-        needs = getattr(base, "needs", ())
+        base, constants = self.base, getattr(cls, "constants", None)
+        needs = [*getattr(base, "needs", ())]
         if not (isinstance(cls, type) and issubclass(cls, base)):
             kind = base.__name__
             return f"it is not a {kind}; register a class that inherits from {kind}"
@@ -145,20 +169,13 @@ class Registry(Generic[T]):
         """Return a registered name with its class, for messages: `head 'mos' of class …`."""
         return f"{self.kind} {name!r} of class {self.find(name).__name__}"
 
-    def name_of(self, instance: object) -> str:
-        """Return the name under which the class of `instance` is registered."""
-        for name, cls in self._classes.items():
-            if class_of(instance) is cls:
-                return name
-        raise ValueError(f"{class_of(instance).__name__} is not registered as a {self.kind}")
-
     def build(self, name: Any, **options: Any) -> Any:
         """Build an instance of the class called `name`, or return `name` if it is one already.
 
         Raises:
             ValueError: unknown name or option (with the nearest match), or a value out of range.
         """
-        if isinstance(name, base := self.base()):
+        if isinstance(name, self.base):
             if options:
                 raise ValueError(
                     f"options {sorted(options)} given with a {self.kind} that is built already; "
@@ -167,8 +184,8 @@ class Registry(Generic[T]):
             return name
         if not isinstance(name, str):
             raise ValueError(
-                f"{self.kind}: expected a name or an instance of {base.__name__}, got {name!r}; "
-                f"write a class with {base.needs[0]}, and pass an instance"  # type: ignore[attr-defined]  # T is any class
+                f"{self.kind}: expected a name or an instance of {self.base.__name__}, got "
+                f"{name!r}; write a class with {next(iter(self.base.needs))}, and pass an instance"  # type: ignore[attr-defined]  # T is any class
             )
         cls, title = self.find(name), f"{self.kind} {name!r}"
         check_options(title, options, {*self.options(name), *self.common})
@@ -234,18 +251,36 @@ class Registry(Generic[T]):
         return {name: default for name, default in options.items() if name not in covered}
 
 
-def follow_function(cls: type, origin: type, names: Iterable[str], function: Iterable[str]) -> None:
-    """Give attributes their versions of `origin` where a class replaces its base's function.
+def built_with_whole_state(build: Callable[[], Any]) -> Any:
+    """Return a new layer; one of a user's must have its whole function in its state dictionary.
 
-    A fused loss or a kernel has the gradient of one function written out, and measures rely on
-    methods such as `nll_of_logits`. A class keeps them if it implements the function first, and
-    what it defines itself. The method resolution order decides, so that mixins count, too.
+    Random numbers that a constructor keeps elsewhere would be others in each program.
     """
-    order = cls.__mro__
-    first, *others = [c for c in order if not vars(c).keys().isdisjoint(function)]
-    if not set(others) - {origin}:
-        return
-    for name in names:
-        owner = next(c for c in order if name in vars(c))
-        if order.index(owner) > order.index(first) and owner not in origin.__mro__:
-            setattr(cls, name, vars(origin)[name])
+    layer = build()
+    tensors = [torch.empty(0), *layer.state_dict().values()]
+    if is_ours(layer) or any(t.is_meta for t in tensors):  # device meta has no numbers
+        return layer
+    state = {name: value.clone() for name, value in layer.state_dict().items()}
+    with kept_random_numbers(tensors[0]), torch.no_grad():
+        other = build()
+        other.load_state_dict(state)
+        x = torch.randn(4, getattr(layer, "feature_dim", 8))
+        try:
+            values = [_in_use(one, x) for one in (layer, other)]
+        except OF_LAYER:  # the first loss says what is wrong
+            values = []
+    if values and not torch.allclose(values[0], values[1], equal_nan=True):
+        raise UserError(
+            f"{type(layer).__name__}: built twice, with one state dictionary, it computes two "
+            "functions, so a checkpoint would not hold the layer; keep what its constructor draws "
+            "in an nn.Parameter or a buffer (self.register_buffer)"
+        )
+    return layer
+
+
+def _in_use(layer: Any, x: Tensor) -> Tensor:
+    """Return what a layer computes when it is not training, from one seed."""
+    with evaluating(layer):
+        torch.manual_seed(0)
+        parameters = [p.dtype for p in layer.parameters() if p.is_floating_point()]
+        return layer(x.to(parameters[0] if parameters else x.dtype))

@@ -15,14 +15,12 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from highrank_plugins.common.names import class_of, layer_name
-from highrank_plugins.heads.checks import integer, number
+from highrank_plugins.common.options import Range
+from highrank_plugins.heads.checks import POSITIVE, integer, number
 from highrank_plugins.heads.log_probs import widen
 from highrank_plugins.heads.registry import Part, Registry
 
 BLOCK = 1024  # rows whose distances to the rows of a codebook exist at once
-
-VOCABULARY: Registry[type[Vocabulary]] = Registry("vocabulary matrix", base=lambda: Vocabulary)
-register_vocabulary = VOCABULARY.register
 
 
 class Vocabulary(Part):
@@ -32,14 +30,17 @@ class Vocabulary(Part):
     returns the tensors of a given matrix; by default the tensor is the matrix itself.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("forward",)
+    needs: ClassVar = {"forward": ()}
     may_be_tied: ClassVar[bool] = True  # whether the tensor can be the embedding, too
-    needs_sorted_classes: ClassVar[str | None] = None  # why, if class ids must follow their counts
     maps: ClassVar[range] = range(0)  # numbers of the tensors that map rows to others
 
     def right_inverse(self, matrix: Tensor) -> Any:
         """Return the tensor, or the tuple of tensors, whose matrix is the given one or near it."""
         return matrix
+
+
+VOCABULARY: Registry[type[Vocabulary]] = Registry("vocabulary matrix", base=Vocabulary)
+register_vocabulary = VOCABULARY.register
 
 
 @register_vocabulary("plain")
@@ -107,10 +108,9 @@ class Unit(Vocabulary):
     fairseq's of the padding symbol, stays.
 
     Args:
-        by_class: whether each class has a scale of its own, as in nGPT.
+        by_class: a scale for each class, as in nGPT, instead of one.
     """
 
-    option_help: ClassVar = {"by_class": "a scale for each class, as in nGPT, instead of one"}
     constants = ()
 
     def __init__(self, by_class: bool = False) -> None:
@@ -147,10 +147,9 @@ class LowRank(Vocabulary):
     """Compute A B with A [M, r] and B [r, D]; at the start it is the nearest to the matrix.
 
     Args:
-        rank: r, at most D.
+        rank: rank r of the matrix, at most its width.
     """
 
-    option_help: ClassVar = {"rank": "rank r of the matrix, at most its width"}
     constants = ()
     may_be_tied = False
     maps = range(1, 2)  # B
@@ -188,14 +187,10 @@ class Tiers(Vocabulary):
     Classes must be sorted by falling count.
 
     Args:
-        shares: share of the classes in each tier, the most frequent first, separated by commas.
-        factor: from the width of a tier to that of the next one.
+        shares: shares of the classes in each tier, most frequent first; they add up to 1.
+        factor: each tier's rows are narrower than the last one's by this factor.
     """
 
-    option_help: ClassVar = {
-        "shares": "shares of the classes in each tier, most frequent first; they add up to 1",
-        "factor": "each tier's rows are narrower than the last one's by this factor",
-    }
     constants = ()
     may_be_tied = False
     maps = range(2, 1000, 2)  # each B_t, after its A_t
@@ -205,7 +200,7 @@ class Tiers(Vocabulary):
         super().__init__()
         self.shares, self.factor = str(shares), integer("tiers: factor", factor)
         try:
-            self.parts = [number("shares", float(word), above=0) for word in shares.split(",")]
+            self.parts = [number("shares", float(word), POSITIVE) for word in shares.split(",")]
         except (AttributeError, ValueError):
             raise ValueError(
                 f"tiers: shares: expected numbers above 0 such as 0.1,0.3,0.6, got {shares!r}"
@@ -242,19 +237,16 @@ class Codebook(Vocabulary):
     them, once and for all. Classes of one code differ by their biases alone.
 
     Args:
-        ratio: K / M, in (0, 1].
+        ratio: rows of the codebook, as a share of the classes in (0, 1].
     """
 
-    option_help: ClassVar = {"ratio": "rows of the codebook, as a share of the classes"}
     constants = ()
     may_be_tied = False
     codes: Tensor
 
     def __init__(self, ratio: float = 0.1) -> None:
         super().__init__()
-        self.ratio = number("codebook: ratio", ratio, above=0)
-        if self.ratio > 1:
-            raise ValueError(f"codebook: ratio must be at most 1, got {ratio}")
+        self.ratio = number("codebook: ratio", ratio, Range(0, 1, above_low=True))
         self.register_buffer("codes", torch.empty(0, dtype=torch.int64))
 
     def forward(self, rows: Tensor) -> Tensor:

@@ -179,12 +179,7 @@ class VocabularyParallel(nn.Module):
         label_smoothing: float = 0.0, ignore_index: int | None = None, reduction: str = "none",
         memory: int | None = None,
     ) -> Tensor:  # fmt: skip
-        """Return the loss of `Head.nll` with the whole head, the same in every process.
-
-        Args:
-            features: [..., F]; target: int64 [...], in [0, M) or `ignore_index`.
-            weight, label_smoothing, ignore_index, reduction, memory: as `Head.nll`.
-        """
+        """Return the loss of `Head.nll` with the whole head, the same in every process."""
         plan = LossPlan(
             self.head, self.head.flatten_features(features), target, self._random_state(features),
             weight, label_smoothing, ignore_index, reduction, "fused", memory, split=self,

@@ -110,7 +110,7 @@ class HighrankConfig(PreTrainedConfig):
         sizes = {"num_classes": text.vocab_size, "feature_dim": features}
         head = build_head(self.head, weight=weight, **sizes, **self.head_options)
         chosen = self.head_options.keys() & {"frequent", "frequent_ratio"}
-        if chosen and head.needs_sorted_classes():  # without a choice build_head warns
+        if chosen and head.needs_sorted_classes:  # without a choice build_head warns
             warnings.warn(f"{self.head}: the first ids of a tokenizer are not its most frequent "
                           "ones, which shall have gates of their own: class_counts= or "
                           "frequent_classes= names them", stacklevel=2)  # fmt: skip

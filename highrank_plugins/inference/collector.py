@@ -30,7 +30,7 @@ from highrank_plugins.inference.streaming_model import (
     digest_of_file,
 )
 from highrank_plugins.losses.own_layers import stored_matrix
-from highrank_plugins.measures.base import MEASURES, Block, TextMeasure
+from highrank_plugins.measures.base import Block, TextMeasure
 
 QUANTITIES = ("log_probs", "logits", "features", "targets")
 DESCRIPTION = "collection.json"
@@ -158,7 +158,7 @@ class Collector:
         """Show the text to several measures; return the parts of all processes, by measure."""
         for measure in measures:
             measure.start(self.loaded.words, self.dtype)
-        for block in self.blocks(", ".join(MEASURES.name_of(measure) for measure in measures)):
+        for block in self.blocks(", ".join(map(layer_name, measures))):
             for measure in measures:
                 measure.observe(block)
         parts = self.processes.gather([measure.part() for measure in measures])

@@ -23,7 +23,7 @@ from highrank_plugins.analysis.components import (
 )
 from highrank_plugins.common.formatting import Bars, Figure, Lines
 from highrank_plugins.common.names import layer_name
-from highrank_plugins.heads.pointwise import PLIF, POINTWISE
+from highrank_plugins.heads.pointwise import PLIF
 from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.measures import base
 from highrank_plugins.measures.spectrum import gates_of_nothing
@@ -208,7 +208,7 @@ class ComponentMeasure(base.TextMeasure):
         if result.curve is not None:
             z, _ = result.curve
             ends = (z[0], z[-1])
-            name = POINTWISE.name_of(self.words.head.pointwise)
+            name = layer_name(self.words.head.pointwise)
             series: dict[str, Any] = {name: result.curve, "identity": (ends, ends)}
             axes = "z", "f(z) − f(0)"
             found.append(Lines(series, "Pointwise function", axes, dashed=("identity",)))
@@ -246,7 +246,7 @@ class ComponentMeasure(base.TextMeasure):
             if found.moved is not None:
                 rows.append(("slopes moved from their start by", f"{found.moved:.3f} (rms)"))
         if result.curve is not None and not rows:
-            rows.append(("function", POINTWISE.name_of(self.words.head.pointwise)))
+            rows.append(("function", layer_name(self.words.head.pointwise)))
         return rows
 
     @classmethod

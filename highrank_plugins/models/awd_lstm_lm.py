@@ -38,11 +38,7 @@ RATES = ["dropout", "dropouti", "dropouth", "dropoute", "wdrop", "embed_noise"]
 
 
 def _preset(layers: int, sizes: tuple[int, ...], rates: tuple[float, ...] = (), **head) -> dict:
-    """Return options of a published model.
-
-    Sizes are those of embeddings, LSTMs and the last LSTM (default: as wide as the embeddings),
-    rates are dropouti, dropouth and head_dropout (default: no dropout anywhere).
-    """
+    """Return options: sizes of embeddings, LSTMs, the last LSTM; dropouti, dropouth, the head's."""
     names = ("decoder_embed_dim", "decoder_hidden_size", "decoder_last_hidden_size")
     found = {"decoder_layers": layers, **dict(zip(names, sizes, strict=False))}
     found |= dict.fromkeys([*RATES, "head_dropout"], 0.0)
@@ -110,10 +106,7 @@ class AWDLSTMLanguageModelConfig(HeadOptions):
 
 
 def fill(config: Namespace | DictConfig, preset: str, head: dict) -> None:
-    """Give every unset option its value: the preset's for the chosen structure, else the head's.
-
-    Filling twice changes nothing. Explicit values stay. The arguments are those of ``fill_config``.
-    """
+    """Give unset options the preset's values for the structure, or the head's: ``fill_config``."""
     given = given_options(config)
     structure = given.get("head", head.get("head", "softmax"))
     if structure not in PRESETS[preset]:
@@ -189,12 +182,7 @@ class AWDLSTMDecoder(FairseqIncrementalDecoder):
 
 @register_model("awd_lstm_lm", dataclass=AWDLSTMLanguageModelConfig)
 class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
-    """Define an AWD-LSTM (Merity et al. 2018) with a head.
-
-    Its embedding is the head's vocabulary matrix, too, unless ``--separate-embeddings`` is given.
-    The recurrent state is an argument and a result; the model itself holds none. Dropout on the
-    head's contexts (``--head-dropout``, the papers' dropoutl) is locked over time.
-    """
+    """Define an AWD-LSTM (Merity et al. 2018) with a head, whose contexts' dropout is locked."""
 
     @classmethod
     def build_model(cls, cfg: DictConfig, task):

@@ -30,11 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def choose_head(options: dict, arch: dict, trunk: dict, language_model: bool = False) -> dict:
-    """Return the ``head…`` options: the explicit ones, else the architecture's, else the layers'.
-
-    An explicit ``head`` of another structure drops all options of the architecture. ``trunk`` has
-    the trunk's own defaults, of ``head_bias`` and of options that some heads have.
-    """
+    """Return the ``head…`` options: explicit ones, else the arch's, the trunk's, the layers'."""
     given = {k: v for k, v in options.items() if k.startswith("head") and v is not None}
     given = with_layer_of_arch(given, arch)
     layers = _layers_of(given)
@@ -95,13 +91,13 @@ def head_from_options(
         "weight": weight, "bias": true_or_false("head_bias", cfg.head_bias),
     }  # fmt: skip
     structure, *others = _layers_of(vars(cfg))
-    if "locked_dropout" in structure.no_options:
+    if "locked_dropout" in structure.cls.no_options:
         common["locked_dropout"] = locked_dropout
     function, matrix = (layer.build(cfg) for layer in others)
     head = structure.build(cfg, **common, pointwise=function)
     with others[1].names_options():
         make_matrix(head, matrix, tied)
-    if reason := head.needs_sorted_classes() or matrix.needs_sorted_classes:
+    if reason := head.needs_sorted_classes or matrix.needs_sorted_classes:
         require_sorted_by_count(dictionary, reason)
     for layer, part in zip((structure, *others), (head, function, matrix), strict=True):
         _set_rate(layer, part, cfg)
@@ -147,7 +143,7 @@ def _set_rate(layer: Choice, part: nn.Module, cfg: Namespace) -> None:
 def function_options(head: Head) -> dict:
     """Return the options by which two heads with the same parameters may differ."""
     parts = [axis.of(head) for axis in AXES]
-    names = {a.option: a.registry.name_of(part) for a, part in zip(AXES, parts, strict=True)}
+    names = {a.option: layer_name(part) for a, part in zip(AXES, parts, strict=True)}
     return names | {
         layer.prefix + name: value
         for layer, part in zip(_layers_of(names), parts, strict=True)

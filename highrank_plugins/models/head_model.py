@@ -24,12 +24,7 @@ from highrank_plugins.models.relative_positions import SIDES
 
 
 class HeadModel(TrainingListener):
-    """Put a head into fairseq models with a ``decoder``; a mixin in front of the stock model class.
-
-    ``decoder.output_projection`` is the head, so that the decoder returns log-probabilities
-    [B, T, V] in float32. fairseq's second log_softmax does not change these. It is needed after
-    ``--temperature``, and skipped in a beam search without one.
-    """
+    """Put a head, as ``decoder.output_projection``, into the fairseq model whose class follows."""
 
     computes_loss = True
     as_returned = False  # hooks/generation.py sets it where output needs no second softmax

@@ -22,11 +22,7 @@ WINDOW = 10  # number of batches in a window
 
 
 class HeadMonitor(TrainingListener):
-    """Measure a head at every update whose number is a multiple of ``interval``.
-
-    It measures the first batch of the update that the criterion passes to the model with its
-    targets, before the backward pass. In other updates it only counts.
-    """
+    """Measure a head on the first batch of each update that ``interval`` divides."""
 
     def __init__(self, head: Head, interval: int) -> None:
         self.head, self.interval = head, interval

@@ -23,7 +23,7 @@ from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import HEADS, POINTWISE, VOCABULARY, Head
-from highrank_plugins.heads.registry import Registry, unknown_name_message
+from highrank_plugins.heads.registry import Registry
 from highrank_plugins.heads.vocabulary import vocabulary_of
 from highrank_plugins.losses import IMPLEMENTATIONS
 from highrank_plugins.losses.kept_state import PLAIN
@@ -108,16 +108,13 @@ class Choice:
     def __init__(self, axis: Axis, name: str) -> None:
         self.axis, self.name, self.cls = axis, name, axis.registry.find(name)
         self.prefix = "head_" if axis.registry is HEADS else f"head_{name}_"
-        self.no_options = set(getattr(self.cls, "no_options", ()))
         own = axis.registry.options(name)
-        self.arguments = {name: own[name] for name in own if name not in self.no_options}
-        self.in_texts = getattr(self.cls, "language_model_defaults", {})
-        trained = getattr(self.cls, "own_rate", None)
-        self.rate = f"{self.prefix}lr" if trained else None
+        self.arguments = {name: own[name] for name in own if name not in self.cls.no_options}
+        self.rate = f"{self.prefix}lr" if self.cls.own_rate else None
 
     def defaults(self, language_model: bool = False) -> dict[str, Any]:
         """Return ``{"head_…": default}``; text if true, since a flag can only switch on."""
-        own = self.arguments | (self.in_texts if language_model else {})
+        own = self.arguments | (self.cls.language_model_defaults if language_model else {})
         for name, default in own.items():
             if default is inspect.Parameter.empty:
                 found = "no default"
@@ -137,22 +134,16 @@ class Choice:
         }
 
     def check(self) -> None:
-        """Refuse a class whose constructor or texts do not fit the options that it declares."""
+        """Refuse a class whose constructor does not fit the options that it declares."""
         registry, title = self.axis.registry, self.axis.registry.title(self.name)
         parameters = inspect.signature(self.cls).parameters
         passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-        taken = self.no_options if passes_on else self.no_options | registry.common
+        taken = {*self.cls.no_options, *(() if passes_on else registry.common)}
         if missing := sorted(taken - parameters.keys()):
             raise UserError(
                 f"{title}: its constructor lacks {', '.join(missing)}, which layers of its kind "
                 "take; add each argument, and pass it to super().__init__"
             )
-        of_bases = getattr(super(self.cls, self.cls), "option_help", {})
-        known = {*self.arguments, *of_bases}
-        for option in vars(self.cls).get("option_help", {}):
-            if option not in known:
-                message = unknown_name_message("option", option, known)
-                raise UserError(f"{title}: `option_help`: {message}")
 
     def build(self, cfg: Namespace, **common: Any) -> Any:
         """Build the layer; an error names the user's option in place of the argument."""
@@ -258,14 +249,23 @@ def help_of(name: str) -> str:
     for layer in layers():
         argument = name.removeprefix(layer.prefix)
         if name in (own := layer.defaults()):
-            text = text or layer.cls.option_help.get(argument)
+            text = text or _documented(layer.cls, argument)
             found.setdefault(str(own[name]), []).append(layer.name)
-        in_texts.add(layer.in_texts.get(argument))
+        in_texts.add(layer.cls.language_model_defaults.get(argument))
     (first, _), *others = sorted(found.items(), key=lambda item: -len(item[1]))
     parts = [first, *(f"{', '.join(names)} {value}" for value, names in others)]
     parts += [f"language models {value}" for value in sorted(in_texts - {None})]
     text = text or f"of {', '.join(layers_with(name))}"
     return f"{text} (default: {'; '.join(parts)})"
+
+
+def _documented(cls: type, argument: str) -> str | None:
+    """Return what `Args:` in the docstring of a class, or of a base, say of an argument."""
+    for base in cls.__mro__:
+        section = inspect.cleandoc(base.__doc__ or "").partition("\nArgs:\n")[2]
+        if found := re.search(rf"^    {argument}: (.+(\n {{5,}}.+)*)", section, re.MULTILINE):
+            return " ".join(found[1].split()).removesuffix(".").replace("%", "%%")  # argparse's %
+    return None
 
 
 def _rate_field(layer: Choice) -> Any:

@@ -97,8 +97,6 @@ def attach_relative_positions(model: BaseFairseqModel, cfg: Namespace) -> None:
         if len(sides) == 1:
             raise UserError(f"--rel-pos-in {sides[0]} needs --rel-pos-clip, for example 16")
         return
-    if cfg.rel_pos_clip < 0:
-        raise UserError(f"--rel-pos-clip must be at least 0 (off), got {cfg.rel_pos_clip}")
     for name in FOREIGN:
         if getattr(cfg, name, None):
             raise UserError(f"--rel-pos-clip does not work with {flag(name)}; leave one out")

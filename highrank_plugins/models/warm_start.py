@@ -71,10 +71,7 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
 
 
 def fill_new_tables(state_dict: dict[str, Tensor], model: nn.Module) -> list[str]:
-    """Put zeros where a checkpoint has no tables of relative positions; return the new keys.
-
-    The training run then starts from the function that the checkpoint computes.
-    """
+    """Put zeros where a checkpoint has no tables of relative positions; return the new keys."""
     own, saved = _tables(dict(model.named_parameters())), _tables(state_dict)
     sides = {key.split(".")[0] for key in own}
     # by side only: a checkpoint with more layers is pruned later

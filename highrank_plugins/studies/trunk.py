@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from highrank_plugins.common.files import checksum, read_json, write_json, write_whole
-from highrank_plugins.heads import HEADS, Head
+from highrank_plugins.common.names import layer_name
+from highrank_plugins.heads import Head
 from highrank_plugins.results.comparison import BASELINE
 from highrank_plugins.results.perplexity import dictionary
 from highrank_plugins.studies.definition import RaceSettings
@@ -92,7 +93,7 @@ def of_fairseq(checkpoint: Path, data: str, settings: RaceSettings) -> Trunk:
 
     def own() -> dict[str, Any]:
         score = loss_of(head.cpu(), *read_texts(settings)["test"])
-        layer = {"weight": head.weight.detach(), "bias": head.bias, "layer": HEADS.name_of(head)}
+        layer = {"weight": head.weight.detach(), "bias": head.bias, "layer": layer_name(head)}
         return layer | {"loss": score}
 
     identity = {

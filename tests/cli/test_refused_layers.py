@@ -28,11 +28,6 @@ BROKEN = {
     "an infinite default": ("c: float = 30.0", "c=float('inf')", f"{ARCSINH} .* the default inf; "),
     "a list as default": ("c: float = 30.0", "c=[30.0]", f"{ARCSINH} .* a default of type list; "),
     "text as constants": ("asinh(z / c).", '"""; constants = "c"; """', rf"{ARCSINH} .*\('c',\)"),
-    "help for no option": (
-        "asinh(z / c).",
-        '"""; option_help = {"k": "a"}; """',
-        f"{ARCSINH} `option_help`: unknown option 'k'; known: c",
-    ),
     "a missing argument of all layers": (
         " embed_dim=None, weight=None,", "", f"{COOLED} its constructor lacks embed_dim, weight, w"
     ),

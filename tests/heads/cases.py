@@ -89,6 +89,7 @@ def _mixtape(pointwise: str = "identity", bias: bool = True, **options: Any) -> 
     return Case("mixtape", pointwise, bias, {"frequent": 3, "gate_dim": 2, **options})
 
 
+SOFTMAX_GATES = Case("mixtape", options={"components": 3, "frequent": 3, "gates": "softmax"})
 CHOSEN = _mixtape("gss", frequent=None, frequent_classes=[5, 0, 3])
 VARIANTS = [
     Case("softmax", "gss", bias=False),

@@ -153,7 +153,7 @@ def test_two_layers_cannot_have_one_name_in_architectures(registry, name, monkey
     monkeypatch.setattr(registry, "_listeners", [tokens_of_archs])
     with pytest.raises(ValueError, match=f"'{name}' would name two layers, .* and .*; choose"):
         method = "apply_to" if registry is POINTWISE else "chunk_log_probs"
-        registry.register(name)(type("Own", (registry.base(),), {method: lambda *inputs: None}))
+        registry.register(name)(type("Own", (registry.base,), {method: lambda *inputs: None}))
     assert name not in registry.names()
 
 

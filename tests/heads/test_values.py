@@ -8,7 +8,6 @@ import torch
 
 from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.heads.mixtape import number_of_frequent
-from highrank_plugins.heads.naive import naive_nll
 from highrank_plugins.losses import chunking
 from tests.heads import oracle
 from tests.heads.cases import (
@@ -17,9 +16,8 @@ from tests.heads.cases import (
     CLASSES,
     MIXTAPE,
     POINTWISE,
-    PRODUCT,
+    SOFTMAX_GATES,
     STRUCTURES,
-    Case,
     arrays_of,
     make_features,
 )
@@ -107,9 +105,6 @@ def test_the_number_of_frequent_classes_is_rounded(ratio, classes, multiple, fre
     assert number_of_frequent(ratio, multiple, classes) == frequent
 
 
-SOFTMAX_GATES = Case("mixtape", options={"components": 3, "frequent": 3, "gates": "softmax"})
-
-
 def test_gates_are_probabilities():
     head, features, target = SOFTMAX_GATES.build(), make_features(5), torch.tensor([4, 1, 4, 0, 6])
     gates_NKS = head.class_gates(features, head.tensors())
@@ -149,18 +144,6 @@ def test_chosen_classes_are_those_of_a_sorted_head(components):
     measured[1][0] = measured[1][0][..., place]
     for ours, theirs in zip(*measured, strict=True):
         assert (ours is theirs) if ours is None else torch.allclose(ours, theirs, rtol=1e-12)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize(
-    "case", [*PRODUCT, MIXTAPE.with_options(components=8), SOFTMAX_GATES, CHOSEN], ids=str
-)
-def test_naive_code_computes_the_same_loss(case, smoothing):
-    head, features, target = case.build(), make_features(5), torch.tensor([4, 1, 4, 0, 6])
-    want = head.nll(features, target, label_smoothing=smoothing, reduction="sum").loss
-    got = naive_nll(head, features, target, smoothing)
-    # MoS as its authors wrote it adds 1e-8 to each probability
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
 TARGET = torch.tensor([2, 0, 6, 4])  # class 4 is ignored

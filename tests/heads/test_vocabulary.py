@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.profiler import ProfilerActivity, profile
 
+from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import build_head, build_vocabulary, vocabulary_names
 from highrank_plugins.heads.base import HEADS
@@ -136,7 +137,7 @@ def test_the_matrix_is_checked_once():
 
 def test_a_parametrised_head_keeps_its_names_copies_and_state():
     head = parametrised(MIXTAPE, Scaled())
-    assert HEADS.name_of(head) == "mixtape"
+    assert layer_name(head) == "mixtape"
     assert HEADS.constants(head) == HEADS.constants(MIXTAPE.build(classes=CLASSES))
     right = results(head, "reference")
     same(results(copy.deepcopy(head), "fused"), right)

@@ -1,7 +1,6 @@
 """Explicit options win over the architecture's, these over the head's, and reach the head."""
 
 from argparse import Namespace
-from typing import ClassVar
 
 import pytest
 import torch
@@ -39,9 +38,12 @@ def test_unset_options_take_the_defaults_of_arch_and_head(language_model, ratio)
 
 
 class Own(Head):
-    """Stand for a structure that shares names of arguments with Mixtape."""
+    """Stand for a structure that shares names of arguments with Mixtape.
 
-    option_help: ClassVar = {"frequent": "the number of something else"}
+    Args:
+        frequent: the number
+            of something else (100 %).
+    """
 
     def __init__(self, *args, frequent: int = 3, locked_dropout: bool = False, **options):
         super().__init__(*args, **options)
@@ -61,7 +63,7 @@ def test_arguments_of_a_custom_layer_keep_their_names(own_layer):
 
 
 def test_the_help_of_a_custom_option_comes_from_its_layer(own_layer):
-    assert help_of("head_frequent") == "the number of something else (default: 3)"
+    assert help_of("head_frequent") == "the number of something else (100 %%) (default: 3)"
     assert help_of("head_locked_dropout") == "of own (default: False)"
 
 
@@ -117,9 +119,11 @@ def test_every_option_has_help():
 
 
 class Shifted(Vocabulary):
-    """Stand for a matrix of a user's, with an option that no parameter shows."""
+    """Stand for a matrix of a user's, with an option that no parameter shows.
 
-    option_help: ClassVar = {"by": "what is added"}
+    Args:
+        by: what is added.
+    """
 
     def __init__(self, by: float = 0.5):
         super().__init__()
@@ -136,6 +140,7 @@ class Shifted(Vocabulary):
 def shifted(monkeypatch):
     """Know the matrix without its architectures, which cannot be removed again."""
     monkeypatch.setitem(VOCABULARY._classes, "shifted", Shifted)
+    monkeypatch.setattr(Shifted, "registered_name", "shifted", raising=False)
 
 
 def test_a_matrix_has_options_checks_construction_and_identity(shifted):
@@ -173,7 +178,7 @@ def made(tied=False, width=4, **options):
     [
         ({"head_vocabulary": "low_rank"}, "low_rank: --head-low-rank-rank 64 is above 4, the"),
         ({"head_vocabulary": "low_rank", "head_low_rank_rank": 0}, "--head-low-rank-rank must be"),
-        ({"head_vocabulary": "codebook", "head_codebook_ratio": 1.5}, "-ratio must be at most 1"),
+        ({"head_vocabulary": "codebook", "head_codebook_ratio": 1.5}, r"ratio must lie in \(0, 1]"),
         ({"head_vocabulary": "tiers", "head_tiers_shares": "0.1,0.2"},
          "tiers: --head-tiers-shares 0.1,0.2 add up to 0.3; they must cover the vocabulary"),
         ({"head_vocabulary": "tiers", "head_tiers_shares": "a"}, "shares: expected numbers above"),

@@ -13,7 +13,7 @@ CLIP = ["--rel-pos-clip", 3]
 @pytest.mark.parametrize(
     ("trunk", "token", "words", "message"),
     [
-        (MT, "mixtape", ["--head-context-scale", "0"], r"--head-context-scale must be .* above 0"),
+        (MT, "mixtape", ["--head-context-scale", "0"], r"--head-context-scale must be .* than 0"),
         (LM, "mixtape", ["--head-components", "3"], r"--head mixtape: --head-components .*got 3"),
         (MT, "mixtape", ["--head-frequent-ratio", "1.5"], r"--head-frequent-ratio.*\[0, 1\]"),
         (LM, "mixtape", ["--head-frequent-multiple", "0"], "--head-frequent-multiple .*least 1"),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from highrank_plugins.heads.log_probs import widen
-from highrank_plugins.heads.registry import Part, Registry, follow_function, named_tensors
+from highrank_plugins.heads.registry import Part, Registry, named_tensors
 from highrank_plugins.losses.own_layers import bound, is_ours, same_form
 from highrank_plugins.losses.plan import KernelFunction, Named
 
@@ -23,9 +23,6 @@ VJPS: dict[str, Callable[..., VJP]] = {}
 # attributes that hold for one f; a subclass with another f has the versions of `Pointwise`
 OF_FUNCTION = ("kernel_function", "prepare_vjp", "is_identity", "is_increasing", "slopes")
 
-POINTWISE: Registry[type[Pointwise]] = Registry("pointwise function", base=lambda: Pointwise)
-register_pointwise = POINTWISE.register
-
 
 class Pointwise(Part):
     """Apply a scalar function f to every logit before its softmax.
@@ -35,14 +32,10 @@ class Pointwise(Part):
     `prepare_vjp` serves the fused losses, which write gradients out; its default uses autograd.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("apply_to",)
+    needs: ClassVar = {"apply_to": OF_FUNCTION}
     is_identity: ClassVar[bool] = False
     # whether f(z) increases with z, whatever the parameters
     is_increasing: ClassVar[bool] = False
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        follow_function(cls, Pointwise, OF_FUNCTION, Pointwise.needs)
 
     @property
     def kernel_function(self) -> KernelFunction | None:
@@ -80,6 +73,9 @@ class Pointwise(Part):
         known = self.kernel_function
         if known is not None and known.family in VJPS:
             return VJPS[known.family](*known.numbers)
+        return self._vjp_by_autograd(tensors, sums)
+
+    def _vjp_by_autograd(self, tensors: Named, sums: Named) -> VJP:
         leaves = {name: t.detach().requires_grad_(name in sums) for name, t in tensors.items()}
         ours = is_ours(self)
 
@@ -107,6 +103,10 @@ class Pointwise(Part):
     def forward(self, z: Tensor) -> Tensor:
         """Return f(z)."""
         return self.apply_to(z, self.tensors())
+
+
+POINTWISE: Registry[type[Pointwise]] = Registry("pointwise function", base=Pointwise)
+register_pointwise = POINTWISE.register
 
 
 def softplus(x: Tensor) -> Tensor:

@@ -7,11 +7,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from highrank_plugins.heads.checks import number
+from highrank_plugins.common.options import Range
+from highrank_plugins.heads.checks import POSITIVE, number
 from highrank_plugins.heads.pointwise.base import VJP, VJPS, Pointwise, Pullback, register_pointwise
 from highrank_plugins.losses.plan import KernelFunction, Named
 
-MOST_CAP = 1000  # the kernels' 2c σ(2z / c) − c loses digits of z in float32 as c grows
+# the kernels' 2c σ(2z / c) − c loses digits of z in float32 as c grows
+CAP = Range(0, 1000, above_low=True)
 
 
 @register_pointwise("sigmoid_cap")
@@ -22,24 +24,19 @@ class SigmoidCap(Pointwise):
     earlier records had a = 30, b = 0, s = 7.5.
 
     Args:
-        height: a > 0.
-        shift: b.
-        scale: s > 0.
+        height: a > 0; logits stay between 0 and a.
+        shift: b, added to each logit.
+        scale: s > 0, width of the sigmoid.
     """
 
     is_increasing: ClassVar[bool] = True
-    option_help: ClassVar = {
-        "height": "a: logits stay between 0 and a",
-        "shift": "b: added to each logit",
-        "scale": "s: width of the sigmoid",
-    }
     constants = ("height", "shift", "scale")
 
     def __init__(self, height: float = 23.0, shift: float = 5.0, scale: float = 7.5) -> None:
         super().__init__()
-        self.height = number("sigmoid_cap: height", height, above=0)
+        self.height = number("sigmoid_cap: height", height, POSITIVE)
         self.shift = number("sigmoid_cap: shift", shift)
-        self.scale = number("sigmoid_cap: scale", scale, above=0)
+        self.scale = number("sigmoid_cap: scale", scale, POSITIVE)
 
     @property
     def kernel_function(self) -> KernelFunction | None:
@@ -54,21 +51,15 @@ class Softcap(Pointwise):
     """Apply f(z) = c tanh(z / c), between −c and c   (Gemma 2, 2024, whose c is 30).
 
     Args:
-        cap: c in (0, 1000], the largest absolute value of a logit.
+        cap: c in (0, 1000]; logits stay between -c and c.
     """
 
     is_increasing: ClassVar[bool] = True
-    option_help: ClassVar = {"cap": "c: logits stay between -c and c"}
     constants = ("cap",)
 
     def __init__(self, cap: float = 30.0) -> None:
         super().__init__()
-        self.cap = number("softcap: cap", cap, above=0)
-        if self.cap > MOST_CAP:
-            raise ValueError(
-                f"softcap: cap must be at most {MOST_CAP:,}, got {cap:g}; logits without a cap "
-                "need no function"
-            )
+        self.cap = number("softcap: cap", cap, CAP)
 
     @property
     def kernel_function(self) -> KernelFunction | None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from highrank_plugins.heads.checks import number
+from highrank_plugins.heads.checks import POSITIVE, number
 from highrank_plugins.heads.pointwise.base import (
     VJP,
     VJPS,
@@ -29,21 +29,16 @@ class GeneralizedSigSoftmax(Pointwise):
     identity.
 
     Args:
-        c: where the slope changes.
-        k: slope on the far left, > 0, since f must increase.
-        learn: make both parameters, `c` and `log_k` (k = e^log_k stays positive).
+        c: where the slope changes from k (below) to 1 (above).
+        k: slope far below c, greater than 0.
+        learn: train c and k, as the parameters `c` and `log_k`.
     """
 
     is_increasing: ClassVar[bool] = True
-    option_help: ClassVar = {
-        "c": "c: where the slope changes from k (below) to 1 (above)",
-        "k": "k: slope far below c, greater than 0",
-        "learn": "train c and k",
-    }
 
     def __init__(self, c: float = -1.5, k: float = 2.5, learn: bool = False) -> None:
         super().__init__()
-        c, k = number("gss: c", c), number("gss: k", k, above=0)
+        c, k = number("gss: c", c), number("gss: k", k, POSITIVE)
         self.c: nn.Parameter | float
         self._start = c, math.log(k)
         if learn:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.heads.checks import integer, number
+from highrank_plugins.heads.checks import POSITIVE, integer, number
 from highrank_plugins.heads.pointwise.base import Pointwise, register_pointwise, softplus
 from highrank_plugins.losses.plan import Named
 
@@ -22,21 +22,17 @@ class MonotoneMLP(Pointwise):
     starts as a staircase of sigmoids with mean slope 1 on [−bound, bound].
 
     Args:
-        units: number of sigmoids, ≥ 1.
-        bound: half-width of the interval that the initial sigmoids cover, > 0.
+        units: number of sigmoids.
+        bound: the sigmoids are spread over [-bound, bound] at the start.
     """
 
     is_increasing: ClassVar[bool] = True
-    option_help: ClassVar = {
-        "bound": "the sigmoids are spread over [-bound, bound] at the start",
-        "units": "number of sigmoids",
-    }
     constants = ()  # the bound only sets initial values
 
     def __init__(self, units: int = 16, bound: float = 20.0) -> None:
         super().__init__()
         units = integer("monotone_mlp: units", units)
-        self.units, self.bound = units, number("monotone_mlp: bound", bound, above=0)
+        self.units, self.bound = units, number("monotone_mlp: bound", bound, POSITIVE)
         self.in_logits = nn.Parameter(torch.empty(units))
         self.in_bias = nn.Parameter(torch.empty(units))
         self.out_logits = nn.Parameter(torch.empty(units))

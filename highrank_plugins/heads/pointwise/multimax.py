@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.heads.checks import number
+from highrank_plugins.heads.checks import NOT_NEGATIVE, number
 from highrank_plugins.heads.pointwise.base import VJP, Pointwise, Pullback, register_pointwise
 from highrank_plugins.losses.plan import KernelFunction, Named
 
@@ -22,16 +20,15 @@ class MultiMax(Pointwise):
     the t in the same order.
 
     Args:
-        init_sd: standard deviation of all eight numbers at the start, ≥ 0; 0.02 in their code.
+        init_sd: standard deviation of all eight numbers at the start; 0.02 in their code.
     """
 
-    option_help: ClassVar = {"init_sd": "sd of thresholds and strengths at the start"}
     constants = ()
     kernel_function = KernelFunction("multimax", (), ("thresholds", "strengths"))
 
     def __init__(self, init_sd: float = 0.02) -> None:
         super().__init__()
-        self.init_sd = number("multimax: init_sd", init_sd, least=0)
+        self.init_sd = number("multimax: init_sd", init_sd, NOT_NEGATIVE)
         self.thresholds = nn.Parameter(torch.empty(4))
         self.strengths = nn.Parameter(torch.empty(4))
         self.reset_parameters()

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.heads.checks import integer, number
+from highrank_plugins.heads.checks import NOT_NEGATIVE, POSITIVE, integer, number
 from highrank_plugins.heads.pointwise.base import (
     VJP,
     Pointwise,
@@ -27,19 +27,13 @@ class PLIF(Pointwise):
     slope in cell i; f(−T) = 0 and the end slopes continue outside. `slope_logits` [Q] holds v.
 
     Args:
-        bound: T > 0.
-        knots: Q ≥ 1, the paper's K.
-        init_sd: standard deviation of v around log(e − 1), which is slope 1.
-        freeze: keep the initial slopes (Parthiban et al. 2021 call this frozen PLIF).
+        bound: T > 0; knots are spread evenly over [-T, T].
+        knots: number of knots Q, the paper's K.
+        init_sd: standard deviation of the slope logits v at the start, around slope 1.
+        freeze: do not train the slopes (Parthiban et al. 2021 call this frozen PLIF).
     """
 
     is_increasing: ClassVar[bool] = True
-    option_help: ClassVar = {
-        "bound": "T: knots are spread evenly over [-T, T]",
-        "freeze": "do not train the slopes",
-        "init_sd": "sd of the slope logits at the start",
-        "knots": "number of knots",
-    }
     constants = ("bound",)
     own_rate = "slope_logits"
 
@@ -47,9 +41,9 @@ class PLIF(Pointwise):
         self, bound: float = 20.0, knots: int = 100_000, init_sd: float = 1.0, freeze: bool = False
     ) -> None:
         super().__init__()
-        self.bound = number("plif: bound", bound, above=0)
+        self.bound = number("plif: bound", bound, POSITIVE)
         self.knots = knots = integer("plif: knots", knots)
-        self.init_sd = number("plif: init_sd", init_sd, least=0)
+        self.init_sd = number("plif: init_sd", init_sd, NOT_NEGATIVE)
         self.slope_logits = nn.Parameter(torch.empty(knots), requires_grad=not freeze)
         self.reset_parameters()
 

@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from highrank_plugins.common.formatting import percent
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads import Head, head_options, pointwise_options, vocabulary_options
-from highrank_plugins.heads.base import HEADS
-from highrank_plugins.heads.pointwise.base import POINTWISE
-from highrank_plugins.heads.vocabulary import UNCHANGED, VOCABULARY, vocabulary_of
+from highrank_plugins.heads.vocabulary import UNCHANGED, vocabulary_of
 from highrank_plugins.reports import plots
 
 if TYPE_CHECKING:
@@ -67,7 +65,7 @@ def describe(loaded: LoadedModel) -> dict[str, Any]:
 
 def describe_head(head: Head) -> dict[str, Any]:
     """Return structure, pointwise function, sizes, and the options of both."""
-    structure, function = HEADS.name_of(head), POINTWISE.name_of(head.pointwise)
+    structure, function = layer_name(head), layer_name(head.pointwise)
     matrix = vocabulary_of(head)
     named: dict[str, Any] = {
         "structure": structure,
@@ -82,7 +80,7 @@ def describe_head(head: Head) -> dict[str, Any]:
     for name in pointwise_options(function):
         value = getattr(head.pointwise, name, None)
         named[f"{function} {name}"] = value.item() if isinstance(value, Tensor) else value
-    for name in vocabulary_options(VOCABULARY.name_of(matrix)):
+    for name in vocabulary_options(layer_name(matrix)):
         named[f"{layer_name(matrix)} {name}"] = getattr(matrix, name, None)
     return {name: value for name, value in named.items() if _is_said(value)}
 
