@@ -25,7 +25,7 @@ BUDGETS: dict[str, int] = {
     "criterions": 270,
     "data": 2143,
     "evaluation": 269,
-    "heads": 2927,
+    "heads": 2925,
     "hooks": 2784,
     "huggingface": 696,
     "inference": 1087,
@@ -67,8 +67,8 @@ def test_no_room_grows(figures):
 
 
 def test_no_module_is_too_small(figures):
-    """A module has 100 lines, or is one repair or registered thing; exceptions may only fall."""
-    assert len(figures.crumbs()) <= 3, figures.crumbs()
+    """A module has 100 lines, or is one repair or registered thing."""
+    assert figures.crumbs() == []
 
 
 def test_refusals_are_listed(figures):

@@ -35,9 +35,7 @@ class Stated(Part):
     its state into another layer torch asks for strict=False.
     """
 
-    states_function: bool = (
-        True  # False: the model's own configuration has the options, and is compared
-    )
+    states_function = True  # False: a model's configuration has the options, and is compared
 
     def function(self) -> dict[str, Any]:
         """Return the names of the function's parts, and options that no parameter shows."""
