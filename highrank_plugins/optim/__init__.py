@@ -10,7 +10,7 @@ from torch import nn
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
-from highrank_plugins.heads.checks import number
+from highrank_plugins.heads.checks import NOT_NEGATIVE, number
 
 Group = dict[str, Any]
 
@@ -50,8 +50,8 @@ def groups(
         known = ", ".join(sorted({*roles.values()}))
         raise UserError(f"rates: no parameter has the role {unknown[0]!r}; this model has {known}")
     for role, rate in rates.items():
-        number(f"rates: {role}", rate, least=0)
-    number("weight_decay", weight_decay, least=0)
+        number(f"rates: {role}", rate, NOT_NEGATIVE)
+    number("weight_decay", weight_decay, NOT_NEGATIVE)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             role = roles[name]

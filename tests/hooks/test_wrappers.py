@@ -98,9 +98,9 @@ def test_a_second_import_does_not_wrap_again(name, monkeypatch):
     if name.endswith(".trainer"):
         return  # a class: it wraps nothing
     module = importlib.import_module(name)
-    if hasattr(module, "excepthook"):  # around which torch puts its own for a process group
-        monkeypatch.setattr(sys, "excepthook", module.excepthook)
     before = [v for v in vars(module).values() if getattr(v, "highrank_patch", False)]
+    for hook in (v for v in before if v.__name__ == "excepthook"):
+        monkeypatch.setattr(sys, "excepthook", hook)  # torch has its own for a process group
     importlib.reload(module)
     after = [v for v in vars(module).values() if getattr(v, "highrank_patch", False)]
     assert before == after
