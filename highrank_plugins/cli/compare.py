@@ -26,8 +26,8 @@ from highrank_plugins.results.record import (
     load_record,
     make_record,
     read_training,
-    study_problems,
 )
+from highrank_plugins.results.results_table import study_problems
 from highrank_plugins.studies.definition import RaceSettings
 from highrank_plugins.studies.table import held_by_study
 from highrank_plugins.training.configuration import load

@@ -10,7 +10,7 @@ from statistics import mean
 from highrank_plugins.analysis import statistics
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.reports.tables import NOTHING, Cell, Table, number
-from highrank_plugins.results import doubts
+from highrank_plugins.results import doubts, results_table
 from highrank_plugins.results import record as stored
 from highrank_plugins.results.comparison import Compared, ComparedSystem, Comparison, is_wild
 from highrank_plugins.results.metrics import COSTS, Metric, metric_named
@@ -241,9 +241,9 @@ def _verdicts(compared: Compared, paper: str, task: str | None) -> Table:
 
 def runs_table(paths: Sequence[Path]) -> Table:
     """Return a row per record, named by its file, or by its folder if that is `results.json`."""
-    records = stored.read_records(paths, ("config", "seeds", "git"))
+    records = results_table.read_records(paths, ("config", "seeds", "git"))
     runs = dict(zip(distinct_names(paths, stored.RESULTS), records, strict=True))
-    scores = list(map(metric_named, stored.metrics_of(records)))
+    scores = list(map(metric_named, results_table.metrics_of(records)))
     costs = [metric_named(name) for name in ("parameters", "seconds_per_epoch")]
     costs = [of for of in costs if any(of.name in record["train"] for record in records)]
     costs += map(metric_named, ("updates", "words_per_second"))
@@ -279,7 +279,9 @@ def correlation_table(
     """Return the means of a model's seeds, which are no independent points, and a correlation."""
     names = distinct_names(records, stored.RESULTS)
     models: dict[str, list[tuple[str, float, float]]] = {}
-    for name, path, (a, b) in zip(names, records, stored.numbers_of(records, x, y), strict=True):
+    for name, path, (a, b) in zip(
+        names, records, results_table.numbers_of(records, x, y), strict=True
+    ):
         config = {
             of: dict(own or {}) for of, own in stored.load_record(path).get("config", {}).items()
         }

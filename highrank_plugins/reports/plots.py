@@ -17,9 +17,10 @@ from typing import Any, TypeAlias
 
 from highrank_plugins.common.formatting import Bars, Figure, Scatter
 from highrank_plugins.common.names import distinct_names
-from highrank_plugins.results.comparison import Compared, RecordedRun
+from highrank_plugins.results.comparison import Compared
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.record import RESULTS, numbers_of
+from highrank_plugins.results.record import RESULTS
+from highrank_plugins.results.results_table import RecordedRun, numbers_of
 
 Groups: TypeAlias = dict[str, list[tuple[float, float]]]  # system → (x, y) of each run
 COLOURS = {

@@ -1,7 +1,6 @@
 """Compare systems by the records of their runs: means, tests, effects, costs, differences."""
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +12,15 @@ from highrank_plugins.analysis.statistics import PlannedTest, Summary, summarise
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.results import doubts
 from highrank_plugins.results.doubts import Record, is_perplexity
-from highrank_plugins.results.record import RESULTS, metrics_of, read_records, unknown_metric
+from highrank_plugins.results.record import RESULTS
+from highrank_plugins.results.results_table import (
+    RecordedRun,
+    metrics_of,
+    read_records,
+    require_scores,
+    systems_of,
+    unknown_metric,
+)
 from highrank_plugins.results.scoring import read_lines
 
 BASELINE = "softmax"
@@ -21,21 +28,6 @@ BLEU = "sacrebleu"
 _PREFERRED = (BLEU, "test_perplexity")  # metrics that a table tests by default
 WILD = 0.05  # nats: deviation between seeds of which some hardly train
 UNTRAINED = "a run was best before its first update"
-
-
-@dataclass(frozen=True)
-class RecordedRun:
-    path: Path
-    record: Record
-
-    @property
-    def seed(self) -> int:
-        """Return the seed, or 1, which is fairseq's default."""
-        return int((self.record.get("seeds") or [1])[0])
-
-    def cost(self, name: str) -> float | None:
-        value = self.record["train"].get(name)
-        return None if value is None else float(value)
 
 
 class Comparison(NamedTuple):
@@ -104,14 +96,14 @@ def compare_records(
     columns: Sequence[str] | None = None,
     untested: Mapping[str, str] | None = None,
 ) -> Compared:
-    """Compare systems with a baseline; records are named after systems, see `_systems`.
+    """Compare systems with a baseline; records are named after systems, see `systems_of`.
 
     By default the metric is sacreBLEU, or else the test perplexity, the baseline is softmax, the
     test Student's, and all known metrics are `columns`. `untested` says why a system has no test.
     Models below the floor, or best before any update, have none, either.
     """
     records = read_records(paths)
-    systems = _systems(paths, records)
+    systems = systems_of(paths, records)
     known = metrics_of(records)
     if metric is None:
         own = known or list(records[0]["metrics"])  # a recipe may have its own
@@ -119,7 +111,7 @@ def compare_records(
     shown = list(dict.fromkeys([metric, *(known if columns is None else columns)]))
     _require_metrics(shown, records)
     doubts.require_comparable(metric, list(zip(paths, records, strict=True)))
-    _require_scores(metric, systems)
+    require_scores(metric, systems)
     if baseline is not None and baseline not in systems:
         near = did_you_mean(baseline, systems)
         raise ValueError(f"--baseline {baseline}: the systems are {', '.join(systems)}{near}")
@@ -170,41 +162,6 @@ def pooled_deviation(systems: Sequence[ComparedSystem], metric: str) -> float | 
     found = [(len(of) - 1, stdev(of)) for of in runs if len(of) > 1]
     freedom = sum(n for n, _ in found)
     return math.sqrt(sum(n * sd**2 for n, sd in found) / freedom) if found else None
-
-
-def _systems(paths: Sequence[Path], records: Sequence[Record]) -> dict[str, list[RecordedRun]]:
-    """Return the runs of each system, after which a record's file or folder is named."""
-    systems: dict[str, list[RecordedRun]] = {}
-    stems = [path.stem for path in paths]
-    for path, record in zip(paths, records, strict=True):
-        in_folder = path.name == RESULTS
-        name = path.absolute().parent.name if in_folder else path.stem
-        match = re.fullmatch(r"(.+)-\d+", name)
-        if not match and not in_folder:
-            raise ValueError(
-                f"{path}: expected a file named SYSTEM-SEED.json or {RESULTS}; rename it"
-            )
-        if not in_folder and stems.count(name) > 1:
-            raise ValueError(f"{path}: another file is also called {name}; each seed counts once")
-        run, system = RecordedRun(path, record), match[1] if match else name
-        for other in systems.setdefault(system, []):
-            if other.seed == run.seed and other.record.get("seeds") and record.get("seeds"):
-                raise ValueError(
-                    f"{path} and {other.path} are runs of {system} with seed {run.seed}; "
-                    "each seed counts once: leave one out, or name one after another system"
-                )
-        systems[system].append(run)
-    return systems
-
-
-def _require_scores(metric: str, systems: Mapping[str, Sequence[RecordedRun]]) -> None:
-    for name, runs in systems.items():
-        without = [run.path for run in runs if run.record["metrics"].get(metric) is None]
-        if 0 < len(without) < len(runs):
-            raise ValueError(
-                f"{without[0]}: no {metric}, which other runs of {name} have; evaluate it, or "
-                "leave it out and say so: a seed that has no score has none by chance"
-            )
 
 
 def _tested(compared: Compared, untested: Mapping[str, str]) -> Compared:

@@ -3,9 +3,9 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -16,11 +16,9 @@ from typing_extensions import TypedDict
 
 from highrank_plugins.common.files import read_json
 from highrank_plugins.common.formatting import CONTROL
-from highrank_plugins.common.names import did_you_mean, direction
+from highrank_plugins.common.names import direction
 from highrank_plugins.common.provenance import conditions
 from highrank_plugins.results import doubts
-from highrank_plugins.results.doubts import Record
-from highrank_plugins.results.metrics import SCORES
 
 if TYPE_CHECKING:
     from highrank_plugins.common.names import Score
@@ -31,7 +29,6 @@ RESULTS = "results.json"  # file name of a recipe's record
 PROBLEMS = "problems.json"  # in a study's folder: why members have no record
 DAMAGED = "damaged; restore it, or run the study in another --exp-dir"
 DERIVED = "damaged; run the study with --table to write it"
-_LABELS = {"seeds": None, "config": None, "command": None}  # what a copy may call itself
 DIVERGED = "diverged (NaN)"  # one of these reasons
 UNFAIR = "a seed diverged, and the seeds that are left are no fair sample"
 
@@ -247,78 +244,3 @@ def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> d
     for wrong in filter(None, map(doubts.impossible, found, found.values())):
         raise ValueError(f"{path}: {wrong}; correct it or repeat the run")
     return dict(record)
-
-
-def unknown_metric(name: str, known: Iterable[str]) -> str:
-    """Return a metric that is not known, with the near ones and all that are; "" if it is."""
-    there = list(known)
-    near = did_you_mean(name, there)
-    return "" if name in there else f"metric {name!r}{near}; there are: {', '.join(there)}"
-
-
-def metrics_of(records: Sequence[Record]) -> list[str]:
-    """Return the metrics with a column that any of the records has, in their order."""
-    return [one.name for one in SCORES if any(one.name in record["metrics"] for record in records)]
-
-
-def numbers_of(paths: Sequence[Path], *metrics: str) -> list[tuple[float, ...]]:
-    """Return numbers of records; refuse those that do not compare, as `highrank compare` does."""
-    records = {path: load_record(path) for path in paths}
-    for metric in metrics:
-        doubts.require_comparable(metric, list(records.items()))
-    for name, why in doubts.systems_below_floor(
-        {str(path): [of] for path, of in records.items()}
-    ).items():
-        raise ValueError(f"{name}: {why}: the model is below the floor; leave it out")
-    for path, record in records.items():
-        for metric in metrics:
-            if unknown := unknown_metric(metric, record["metrics"]):
-                raise ValueError(f"{path} has no {unknown}")
-    return [tuple(float(records[path]["metrics"][of]) for of in metrics) for path in paths]
-
-
-def read_records(
-    paths: Sequence[Path], run: Sequence[str] = ("config", "seeds")
-) -> list[dict[str, Any]]:
-    """Return the complete records of different runs: no two agree in all keys of `run`."""
-    records = [load_record(path, complete=True) for path in paths]
-    for (first, other), (path, record) in combinations(zip(paths, records, strict=True), 2):
-        both = f"{path} and {first}"
-        if "wall_seconds" in record["train"] and record | _LABELS == other | _LABELS:
-            raise ValueError(
-                f"{both} have the same numbers, even of time: one is a copy; leave it out"
-            )
-        same = "config" in record and all(record.get(key) == other.get(key) for key in run)
-        if same or path == first:
-            raise ValueError(
-                f"{both} are of one configuration and seed; a run counts once: leave one out"
-            )
-    return records
-
-
-def read_mapping(file: Path, kind: type = object, damaged: str = DERIVED) -> dict[str, Any]:
-    """Return the mapping in a file of a study's folder; its values are of one kind."""
-    found = read_json(file)
-    if not (isinstance(found, dict) and all(isinstance(one, kind) for one in found.values())):
-        raise ValueError(f"{file}: {damaged}")
-    return found
-
-
-def study_problems(paths: Sequence[Path]) -> dict[str, str]:
-    """Return why other runs of the systems in these records' studies have no record."""
-    found: dict[str, str] = {}
-    for folder in dict.fromkeys(path.parent.parent for path in paths if path.name == RESULTS):
-        file = folder / PROBLEMS
-        if file.is_file():
-            problems = read_mapping(file)
-            given = [path for path in paths if path.parent.parent == folder]
-            known, own = (
-                {path.parent.name.rpartition("-")[0] for path in of}  # SYSTEM-SEED/results.json
-                for of in (folder.glob(f"*/{RESULTS}"), given)
-            )
-            found |= {
-                str(name): str(reason)
-                for name, reason in problems.items()
-                if name.rpartition("-")[0] not in known - own
-            }
-    return found

@@ -17,7 +17,8 @@ from highrank_plugins.reports.tables import Cell, Table
 from highrank_plugins.results import comparison
 from highrank_plugins.results.doubts import is_perplexity
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.record import DAMAGED, RESULTS, load_record, read_mapping
+from highrank_plugins.results.record import DAMAGED, RESULTS, load_record
+from highrank_plugins.results.results_table import read_mapping
 from highrank_plugins.studies.definition import MOST_MEMBERS, Member, Study
 from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.studies.runner import bytes_in, bytes_needed

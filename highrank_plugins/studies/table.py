@@ -21,8 +21,8 @@ from highrank_plugins.results.record import (
     PROBLEMS,
     RESULTS,
     UNFAIR,
-    read_mapping,
 )
+from highrank_plugins.results.results_table import read_mapping
 from highrank_plugins.studies import plan as plans
 from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.members import MEMBERS, NOT_RUN, PreparedMember
