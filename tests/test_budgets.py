@@ -19,14 +19,14 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1596,
     "benchmarks": 1324,
-    "cli": 3238,
+    "cli": 3251,
     "common": 2657,
     "compat": 481,
     "criterions": 270,
     "data": 2143,
     "evaluation": 269,
     "heads": 2930,
-    "hooks": 2784,
+    "hooks": 2790,
     "huggingface": 696,
     "inference": 1087,
     "losses": 5930,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2361,
     "trunks": 347,
 }
-LINES_OF_TESTS = 42495
+LINES_OF_TESTS = 42497
 
 
 @pytest.fixture(scope="module")

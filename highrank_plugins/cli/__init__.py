@@ -49,8 +49,9 @@ COMMANDS = {
     # for recipes and studies
     "train": ("Check a configuration, and write its commands.", "train:train"),
     "match": ("Change widths until two models are equally large.", "train:match"),
+    "results": ("Show records alone, for scripts.", "compare:results"),
 }
-HIDDEN = ("train", "match")
+HIDDEN = ("train", "match", "results")
 
 Commands = Mapping[str, Callable[..., None]]
 

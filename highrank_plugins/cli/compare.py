@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from highrank_plugins.analysis.statistics import PlannedTest, Summary, summarise
+from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import (
     Data,
     UserDir,
@@ -281,3 +282,14 @@ def _record_of(options: RecordOptions) -> dict[str, Any]:
         ledger=counts,
         paired=None if options.paired is None else summary.read_paired(options.paired),
     )
+
+
+def table(records: Annotated[list[Path], "Records of runs."]) -> None:
+    """Print a row for each record, as `highrank compare --runs`.
+
+    Example: highrank results table exp/*/results.json
+    """
+    compare(records, CompareOptions(runs=True))
+
+
+results = make_group({}, {"table": table, "published": published})  # records alone, for scripts

@@ -161,6 +161,12 @@ def get_valid_stats(stock: Callable, cfg: Any, trainer: Any, stats: Any, *rest: 
     return stock(cfg, trainer, stats, *rest)
 
 
+@replaces(training, "get_training_stats")
+def get_training_stats(stock: Callable, stats: dict[str, Any]) -> dict[str, Any]:
+    found = stock(stats)
+    return {"wall": found["wall"], **found}  # `train_wall` is of one update, and rounds to 0
+
+
 def log_time_left(cfg: Any, trainer: HighrankTrainer, epoch_itr: Any, per_epoch: int) -> None:
     """Log the time left after an epoch; early stopping may end the run sooner."""
     updates, bounds = trainer.get_num_updates(), cfg.optimization

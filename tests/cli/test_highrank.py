@@ -36,7 +36,7 @@ def test_the_commands_are_those_of_the_list_each_with_a_user():
     """A new command needs a recipe, a script or a page; hidden commands are for recipes."""
     kinds = {name: "hidden" if hidden else "visible" for name, (_, hidden) in ALL.items()}
     assert kinds == {name: kind for name, kind, _ in LISTED}
-    for name, _, user in LISTED:
+    for name, _, user in (row for row in LISTED if row[2] != "-"):  # one-liners for scripts
         assert f"highrank {name}" in (ROOT / user).read_text(encoding="utf-8"), user
 
 

@@ -51,6 +51,8 @@ def test_a_resumed_run_has_each_line_once(data, tmp_path):
     one, other = ([(line["num_updates"], line["loss"]) for line in lines(run)
                    if line["tag"] == "train_inner"] for run in (whole, resumed))  # fmt: skip
     assert one == other and [update for update, _ in one] == [1, 2, 3, 4]
+    names = [*next(line for line in lines(whole) if line["tag"] == "train_inner")]
+    assert names.index("wall") < names.index("train_wall")  # which is of one update
 
 
 def test_the_time_of_a_run_adds_up_over_its_sittings(data, tmp_path):
