@@ -25,7 +25,7 @@ BUDGETS: dict[str, int] = {
     "criterions": 270,
     "data": 2143,
     "evaluation": 269,
-    "heads": 2930,
+    "heads": 2931,
     "hooks": 2790,
     "huggingface": 696,
     "inference": 1087,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2361,
     "trunks": 347,
 }
-LINES_OF_TESTS = 42497
+LINES_OF_TESTS = 42499
 
 
 @pytest.fixture(scope="module")

@@ -153,6 +153,7 @@ class Registry(Generic[T]):
 
     def unregister(self, name: str) -> None:
         """Remove a class, so that a test or a notebook can register a new version."""
+        self.find(name)  # says which names there are
         del self._classes[name]
 
     def names(self) -> list[str]:

@@ -100,6 +100,8 @@ def test_options_that_a_subclass_adds_are_constants_too():
         assert HEADS.hidden_options(head) == ["b"]
     finally:
         HEADS.unregister("sharp")
+    with pytest.raises(ValueError, match="unknown head 'sharp'"):
+        HEADS.unregister("sharp")
 
 
 def test_a_subclass_may_keep_the_fused_loss_of_its_base():
