@@ -33,14 +33,7 @@ from highrank_plugins.losses.own_layers import (
 )
 from highrank_plugins.losses.plan import LossPlan
 from highrank_plugins.losses.runner import autocast
-from highrank_plugins.losses.trial import (
-    OF_LAYER,
-    REMEDY,
-    Compute,
-    NoLogProbs,
-    Trial,
-    said,
-)
+from highrank_plugins.losses.trial import OF_LAYER, REMEDY, Compute, NoLogProbs, Trial, said
 
 MOST_VERDICTS = 16  # of a layer, after which changes of its plain attributes are not followed
 
@@ -101,11 +94,7 @@ def _verdict(plan: LossPlan, chosen: str, compute: Compute) -> str:
                 break  # no other implementation filters
         return impl, difference
 
-    with (
-        _kept(plan),
-        inner_graph(torch.is_grad_enabled()),
-        autocast(plan.features),
-    ):
+    with _kept(plan), inner_graph(torch.is_grad_enabled()), autocast(plan.features):
         try:
             try:
                 impl, difference = call_with(plan.head, _copies(plan.head, moved=True), found)

@@ -188,7 +188,7 @@ def spectrum_figure(
         places = sorted({round(count ** (i / (POINTS - 1))) for i in range(POINTS)})
     level = spectra.press_tolerance(largest, shape, getattr(torch, dtype)) / largest
     series: dict[str, Any] = {
-        "singular values": (places, [values[i - 1] / largest for i in places]),
+        "singular values": (places, [values[i - 1] / largest for i in places])
     }
     if level * 100 > values[-1] / largest:  # far below, it would flatten the curve
         series["Press tolerance"] = ((1, len(values)), (level, level))

@@ -9,12 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from highrank_plugins.common.blocks import (
-    BlockOptions,
-    Tree,
-    read_tree,
-    validated,
-)
+from highrank_plugins.common.blocks import BlockOptions, Tree, read_tree, validated
 from highrank_plugins.results.doubts import flat_settings
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import load_record

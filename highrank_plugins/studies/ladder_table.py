@@ -160,10 +160,7 @@ def judge(ladder: Ladder, measured: Measured) -> tuple[Table, list[Lines]]:
 
 
 def _sentence(
-    arm: str,
-    steps: Mapping[str, SizeDifference],
-    end: Projection,
-    said: tuple[str, int, float],
+    arm: str, steps: Mapping[str, SizeDifference], end: Projection, said: tuple[str, int, float]
 ) -> str:
     """Return what is known at the sizes, and at the target, for (target, better, sure)."""
     target, better, sure = said
@@ -186,10 +183,7 @@ def _word(ends: tuple[float, float], better: int) -> str:
 
 
 def _cell(
-    arm: str,
-    of: SizeDifference | Projection | None,
-    sure: float,
-    is_lost: bool = False,
+    arm: str, of: SizeDifference | Projection | None, sure: float, is_lost: bool = False
 ) -> Cell:
     """Return a difference with its interval, if the arm is projected."""
     if of is None:

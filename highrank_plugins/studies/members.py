@@ -22,13 +22,7 @@ from highrank_plugins.common.provenance import PACKAGES, machine_kind
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.results.doubts import flat_settings
 from highrank_plugins.results.record import DIVERGED, RESULTS, load_record
-from highrank_plugins.studies.definition import (
-    RECIPES,
-    Member,
-    Study,
-    as_word,
-    script_options,
-)
+from highrank_plugins.studies.definition import RECIPES, Member, Study, as_word, script_options
 from highrank_plugins.training import configuration
 from highrank_plugins.training.configuration import Configuration
 from highrank_plugins.training.model_size import By, Match, invented_data, solve

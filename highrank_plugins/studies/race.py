@@ -256,9 +256,7 @@ def train(head: Head, texts: FrozenTexts, run: RaceRun) -> tuple[Head, list[floa
 
 
 def tables_of(
-    settings: RaceSettings,
-    losses: Mapping[RaceRun, float],
-    rates: TriedRates,
+    settings: RaceSettings, losses: Mapping[RaceRun, float], rates: TriedRates
 ) -> list[Table]:
     untested = {run.layer: UNFAIR for run, loss in losses.items() if not math.isfinite(loss)}
     records = [run.file for run, loss in losses.items() if math.isfinite(loss)]

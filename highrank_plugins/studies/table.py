@@ -15,13 +15,7 @@ from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.reports.comparisons import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
-from highrank_plugins.results.record import (
-    DAMAGED,
-    DIVERGED,
-    PROBLEMS,
-    RESULTS,
-    UNFAIR,
-)
+from highrank_plugins.results.record import DAMAGED, DIVERGED, PROBLEMS, RESULTS, UNFAIR
 from highrank_plugins.results.results_table import read_mapping
 from highrank_plugins.studies import plan as plans
 from highrank_plugins.studies.definition import Study

@@ -111,10 +111,7 @@ class Watch:
 
 
 def start(
-    member: PreparedMember,
-    free: list[Environment],
-    elsewhere: Sequence[PreparedMember],
-    logs: Path,
+    member: PreparedMember, free: list[Environment], elsewhere: Sequence[PreparedMember], logs: Path
 ) -> Running:
     """Start a member in one of the free environments, whose GPU no other process has."""
     notes = [other.note("gpu") for other in elsewhere]

@@ -119,10 +119,7 @@ class Streams(FairseqDataset):
             "id": self.rows.start + torch.arange(len(source)),
             "nsentences": len(self.rows),
             "ntokens": int(target.ne(self.pad).sum()),
-            "net_input": {
-                "src_tokens": source,
-                "src_lengths": torch.full((len(source),), length),
-            },
+            "net_input": {"src_tokens": source, "src_lengths": torch.full((len(source),), length)},
             "target": target,
             "position": start,
             "lr_scale": drawn / self.bptt,

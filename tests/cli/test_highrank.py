@@ -168,8 +168,7 @@ bench train --device zz
 
 
 @pytest.mark.parametrize(
-    ("words", "completed"),
-    [("highrank ana", "analyse"), ("highrank data clean", "clean-texts")],
+    ("words", "completed"), [("highrank ana", "analyse"), ("highrank data clean", "clean-texts")]
 )
 def test_the_shell_completes_names(words, completed):
     typed = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}

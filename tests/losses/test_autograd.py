@@ -12,15 +12,7 @@ from highrank_plugins import register
 from highrank_plugins.heads import Pointwise
 from highrank_plugins.losses.own_layers import is_ours
 from tests.heads.cases import MIXTAPE, MOS, STRUCTURES, make_features
-from tests.losses.implementations import (
-    CLASSES,
-    FULL,
-    TARGET,
-    TOKENS,
-    WEIGHT,
-    inputs,
-    memory_for,
-)
+from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, WEIGHT, inputs, memory_for
 
 without_triton = pytest.mark.parametrize("impl", ["chunked", "fused", "cpp"])
 

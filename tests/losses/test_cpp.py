@@ -13,15 +13,7 @@ from highrank_plugins.losses.kernels.compiled import KernelInput
 from highrank_plugins.losses.kernels.cpp.passes import softmax
 from highrank_plugins.losses.plan import ClassWeights, KernelFunction, Scores, SoftmaxBlock
 from tests.heads.cases import MOS, SOFTMAX, STRUCTURES, make_features
-from tests.losses.implementations import (
-    CLASSES,
-    FULL,
-    TARGET,
-    TOKENS,
-    compare,
-    inputs,
-    run,
-)
+from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, compare, inputs, run
 
 pytestmark = pytest.mark.cpp
 

@@ -10,16 +10,7 @@ from torch.nn import functional as F
 from highrank_plugins.losses import IMPLEMENTATIONS
 from tests.heads import oracle
 from tests.heads.cases import SOFTMAX, STRUCTURES, make_features
-from tests.losses.implementations import (
-    CLASSES,
-    FULL,
-    IGNORED,
-    TARGET,
-    TOKENS,
-    WEIGHT,
-    inputs,
-    run,
-)
+from tests.losses.implementations import CLASSES, FULL, IGNORED, TARGET, TOKENS, WEIGHT, inputs, run
 
 every_choice = pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
 

@@ -21,10 +21,7 @@ import highrank_plugins
 from highrank_plugins.heads import tokens
 from highrank_plugins.models import archs
 from highrank_plugins.models.archs import ADAPTIVE_OFF, options_of
-from highrank_plugins.models.awd_lstm_lm import (
-    AWDLSTMLanguageModel,
-    AWDLSTMLanguageModelConfig,
-)
+from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel, AWDLSTMLanguageModelConfig
 from highrank_plugins.models.head_options import HeadOptions
 from highrank_plugins.models.lstm import LSTMHeadConfig
 from highrank_plugins.models.relative_positions import RelativePositionOptions

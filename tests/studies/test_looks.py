@@ -5,15 +5,7 @@ import json
 import pytest
 
 from highrank_plugins.studies.table import LATE
-from tests.studies.stub import (
-    compared,
-    folder_of,
-    refusal,
-    study,
-    tables,
-    write_stub,
-    write_study,
-)
+from tests.studies.stub import compared, folder_of, refusal, study, tables, write_stub, write_study
 
 TWO = {name: {"conf": name} for name in ("softmax", "mos")}
 OF = {"members": TWO, "baseline": "softmax", "metric": "test_perplexity"}

@@ -12,11 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.kernels.compiled import (
-    FAMILIES,
-    CompiledKernels,
-    KernelInput,
-)
+from highrank_plugins.losses.kernels.compiled import FAMILIES, CompiledKernels, KernelInput
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
 from highrank_plugins.losses.plan import (
     LossPlan,

@@ -14,11 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.errors import TritonError
 
-from highrank_plugins.losses.kernels.compiled import (
-    CompiledKernels,
-    KernelInput,
-    Untrusted,
-)
+from highrank_plugins.losses.kernels.compiled import CompiledKernels, KernelInput, Untrusted
 from highrank_plugins.losses.kernels.torch import write_posterior
 from highrank_plugins.losses.kernels.triton import INSTEAD, check_components, tiles
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
