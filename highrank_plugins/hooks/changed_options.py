@@ -63,7 +63,7 @@ _TEXT = "continue the training run in --save-dir although its options have chang
 _ADDED = make_dataclass("AddedOption", [("allow_changed_options", bool, described(_TEXT, False))])
 CheckpointConfig.__annotations__ |= _ADDED.__annotations__
 vars(CheckpointConfig)["__dataclass_fields__"].update(_ADDED.__dataclass_fields__)
-setattr(CheckpointConfig, "allow_changed_options", False)  # noqa: B010  (mypy does not know it)
+CheckpointConfig.allow_changed_options = False
 hydra_init()  # hydra keeps a copy of all options
 
 

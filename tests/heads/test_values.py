@@ -160,7 +160,7 @@ def oracle_loss(case, arrays):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradients_equal_complex_steps(case):
-    """With smoothing, weights, an ignored token and a random upstream gradient."""
+    """Compare with smoothing, weights, an ignored token and a random upstream gradient."""
     head, features = case.build(), make_features(4).requires_grad_()
     out = head.nll(features, TARGET, weight=WEIGHT, label_smoothing=0.1, ignore_index=4,
                    impl="reference")  # fmt: skip

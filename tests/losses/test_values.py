@@ -58,7 +58,7 @@ NOTHING["weights of 0"] = (TOKENS, torch.zeros(TOKENS))
 @every_choice
 @pytest.mark.parametrize("nothing", NOTHING)
 def test_a_mean_of_nothing_is_nan_with_gradients_of_zero(case, nothing, impl):
-    """As in torch, whose gradients are 0. NaN would spoil the sums of other batches."""
+    """Have gradients of 0, as in torch: NaN would spoil the sums of other batches."""
     tokens, weight = NOTHING[nothing]
     head, features = inputs(case, tokens)
     target = TARGET[:tokens] if weight is not None else torch.full((tokens,), -100)
