@@ -187,6 +187,7 @@ def test_no_option_of_fairseq_takes_a_number_that_is_not_finite(number):
         ("--update-freq 2,0", "--update-freq must be at least 1, got 0"),
         ("--seed -1", "--seed must lie in [0, 4.29497e+09], got -1"),
         ("--num-workers -2", "--num-workers must lie in [0, 1024], got -2"),
+        ("--ema-decay 1.5", "--ema-decay must lie in [0, 1], got 1.5"),
         ("--distributed-rank 1", "--distributed-rank must lie in [0, 1), got 1"),
         ("--optimizer-overrides -1",
          "--optimizer-overrides takes a dictionary, such as {'dropout': 0.1}, got -1"),
