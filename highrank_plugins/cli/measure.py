@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -243,21 +243,20 @@ def _report(
     draw(plot, figures[0])
 
 
-def check_block(block: str, options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a measure's block in a configuration has too much or too little, or wrong."""
-    kind = all_measures()[block]
+def check_block(block: str, options: Mapping[str, Any]) -> str:
+    """Return what is wrong with the options of a measure's block in a configuration, or ""."""
+    kind, name = all_measures()[block], block.replace("_", "-")
     if issubclass(kind, AdaptiveEvaluation):
-        return
+        return ""
     known = {*options_of(kind), "output", "plot", "user_dir"}
     known |= {*TextSettings.model_fields} if issubclass(kind, TextMeasure) else set()
-    known |= {"other"} if getattr(kind, "compares", False) else set()
-    for name in options.keys() - known:
-        yield f"{name}: {kind.command(block)} has no {flag(name)}{did_you_mean(name, known)}"
+    for one in options.keys() - known - {"other"}:
+        return f"{kind.command(block)} has no {flag(one)}{did_you_mean(one, known)}"
     try:
-        name = block.replace("_", "-")
         _check_checkpoints({name: _made(name, {name: kind}, options)}, [], options.get("other"))
     except ValueError as error:
-        yield str(error)
+        return str(error)
+    return ""
 
 
 measure = command(

@@ -18,7 +18,6 @@ import functools
 import logging
 import os
 import re
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,10 +50,6 @@ _OTHERS = (b"TNTIDX\x00\x00", b"HUFFIDX")
 _TYPES = indexed_dataset._code_to_dtype
 _VERSION = (1).to_bytes(8, "little")
 _HEADER = len(_MAGIC) + len(_VERSION) + 1 + 8
-_UNREADABLE = (
-    AssertionError, EOFError, LookupError, MemoryError, OSError, OverflowError, RuntimeError,
-    TypeError, ValueError, struct.error,
-)  # fmt: skip
 _LANGUAGE_MODELS = ("language_modeling", "bptt_language_modeling")
 _AGAIN = "copy it again, or binarise the text again"
 
@@ -137,22 +132,11 @@ def dataset_exists(stock: Callable, path: str, impl: str) -> bool:
 def make_dataset(
     stock: Callable, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None
 ) -> Any:
-    there = _has_both(path)
-    if there and _is_first_here():
+    if _has_both(path) and _is_first_here():
         _require_same_words(Path(path).parent, dictionary)
         versions = (_version(f"{path}.{suffix}") for suffix in ("idx", "bin"))
         _check_split(path, None if dictionary is None else len(dictionary), *versions)
-    if not there or impl == "mmap":
-        return stock(path, impl, fix_lua_indexing, dictionary)
-    # formats unknown to `_check_split`
-    try:
-        found = stock(path, impl, fix_lua_indexing, dictionary)
-    except _UNREADABLE as error:
-        reason = f"fairseq cannot read it ({type(error).__name__} {error})"
-        raise _damaged(Path(f"{path}.idx"), reason) from error
-    if found is None and impl == "huffman":
-        raise _damaged(Path(f"{path}.idx"), f"{path}.vocab, which its format needs, is missing")
-    return found
+    return stock(path, impl, fix_lua_indexing, dictionary)
 
 
 @replaces(Dictionary, "add_from_file")
