@@ -91,7 +91,7 @@ def head_from_options(
         "weight": weight, "bias": true_or_false("head_bias", cfg.head_bias),
     }  # fmt: skip
     structure, *others = _layers_of(vars(cfg))
-    if "locked_dropout" in structure.cls.no_options:
+    if "locked_dropout" in structure.no_options:
         common["locked_dropout"] = locked_dropout
     function, matrix = (layer.build(cfg) for layer in others)
     head = structure.build(cfg, **common, pointwise=function)
@@ -125,7 +125,7 @@ def _set_rate(layer: Choice, part: nn.Module, cfg: Namespace) -> None:
     """Apply the ``--head-…-lr`` of a layer, for any trunk and optimizer."""
     if (lr := _rate(cfg, layer.rate)) is None:
         return
-    option, trained = flag(layer.rate), layer.cls.own_rate
+    option, trained = flag(layer.rate), layer.trained
     parameter = getattr(part, trained, None)
     if not isinstance(parameter, nn.Parameter):
         raise UserError(
