@@ -34,14 +34,14 @@ BUDGETS: dict[str, int] = {
     "models": 1698,
     "optim": 352,
     "reports": 2052,
-    "results": 2286,
+    "results": 2290,
     "studies": 2597,
     "tasks": 538,
     "top": 70,
     "training": 2361,
     "trunks": 347,
 }
-LINES_OF_TESTS = 42455
+LINES_OF_TESTS = 42467
 
 
 @pytest.fixture(scope="module")

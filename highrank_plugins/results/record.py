@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
@@ -16,7 +17,7 @@ from typing_extensions import TypedDict
 
 from highrank_plugins.common.files import read_json
 from highrank_plugins.common.formatting import CONTROL
-from highrank_plugins.common.names import direction
+from highrank_plugins.common.names import direction, flag
 from highrank_plugins.common.provenance import conditions
 from highrank_plugins.results import doubts
 
@@ -29,6 +30,7 @@ RESULTS = "results.json"  # file name of a recipe's record
 PROBLEMS = "problems.json"  # in a study's folder: why members have no record
 DAMAGED = "damaged; restore it, or run the study in another --exp-dir"
 DERIVED = "damaged; run the study with --table to write it"
+OF_LAUNCH = ("batch_size", "update_freq", "distributed_world_size")  # it may replace them
 DIVERGED = "diverged (NaN)"  # one of these reasons
 UNFAIR = "a seed diverged, and the seeds that are left are no fair sample"
 
@@ -128,12 +130,14 @@ def make_record(
     **more: Any,
 ) -> dict[str, Any]:
     """Return all that is needed to judge and repeat a result; the first score is to be reported."""
-    for name in ("arch", "seed"):
-        word = re.search(rf"--{name}[ =]'?([^\s']+)", training.command)
-        own = configuration.train.get(name)
-        if word and own is not None and word[1] != str(own):
+    words = shlex.split(re.sub(r"(?<!\S)(--[\w-]+)=", r"\1 ", training.command))
+    given = dict(pairwise(words))
+    for name, own in configuration.train.items():
+        value = given.get(flag(name), "--")  # the next option, if it has none
+        compared = name not in OF_LAUNCH and not isinstance(own, bool)
+        if compared and not value.startswith("--") and value != str(own):
             raise ValueError(
-                f"--training: its command has --{name} {word[1]}, and the configuration {name} "
+                f"--training: its command has {flag(name)} {value}, and the configuration {name} "
                 f"{own}; give the files of one run"
             )
     if finetuning is not None:

@@ -44,11 +44,23 @@ def test_a_record_is_complete(result):
     assert {"python", "torch", "ve-fairseq", "sacrebleu"} <= result["versions"].keys()
 
 
-@pytest.mark.parametrize("words", ["--arch y", "--arch='y'", "--arch x --seed 8"])
+@pytest.mark.parametrize("words", ["--arch y", "--arch='y'", "--arch x --seed 8", "--lr 0.5"])
 def test_files_of_two_runs_are_refused(words):
-    configuration = Configuration(train={"arch": "x", "seed": 7}, corpus={})
+    train = {
+        "arch": "x",
+        "seed": 7,
+        "lr": 0.25,
+        "update_freq": 2,
+        "no_progress_bar": True,
+        "tag": "a=b",
+    }
+    configuration = Configuration(train=train, corpus={})
+    same = "--no-progress-bar data --update-freq 1 \\\n    --lr 0.25 --tag 'a=b' --arch=x"
+    make_record({"a": Score(1.0, "b")}, configuration, record.RecordedTraining(same, {}))
     training = record.RecordedTraining(f"fairseq-train data {words}", {"updates": 3.0})
-    with pytest.raises(ValueError, match=r"--training: its command has --(arch y|seed 8), and the"):
+    with pytest.raises(
+        ValueError, match=r"--training: its command has --(arch y|seed 8|lr 0.5), and"
+    ):
         make_record({"a": Score(1.0, "b")}, configuration, training)
 
 
