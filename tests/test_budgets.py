@@ -29,7 +29,7 @@ BUDGETS: dict[str, int] = {
     "hooks": 2790,
     "huggingface": 696,
     "inference": 1087,
-    "losses": 5911,
+    "losses": 6042,
     "measures": 1883,
     "models": 1698,
     "optim": 352,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2361,
     "trunks": 347,
 }
-LINES_OF_TESTS = 42467
+LINES_OF_TESTS = 42528
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from highrank_plugins.common.names import class_of, did_you_mean, layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.libraries import evaluating
-from highrank_plugins.losses.kept_state import PLAIN
+from highrank_plugins.losses.kept_state import PLAIN, KeptState
 from highrank_plugins.losses.own_layers import is_ours, kept_random_numbers
 from highrank_plugins.losses.trial import OF_LAYER
 
@@ -252,7 +252,7 @@ def built_with_whole_state(build: Callable[[], Any]) -> Any:
     if is_ours(layer) or any(t.is_meta for t in tensors):  # device meta has no numbers
         return layer
     state = {name: value.clone() for name, value in layer.state_dict().items()}
-    with kept_random_numbers(tensors[0]), torch.no_grad():
+    with KeptState(layer), kept_random_numbers(tensors[0]), torch.no_grad():
         other = build()
         other.load_state_dict(state)
         x = torch.randn(4, getattr(layer, "feature_dim", 8))
