@@ -37,7 +37,7 @@ MOST_CONTAINERS, MOST_VALUES = 1000, 2**20  # that are followed; of one outside 
 PLAIN = (bool, int, float, str)  # types of an option's value, and of a layer's numbers
 PARAMETRISED = "parametrizations."  # in names; spectral norm takes a step in each loss
 PACKAGE = __name__.partition(".")[0]
-OUTSIDE = ":"  # begins the name of what stands in no attribute
+OUTSIDE = ":"  # begins names that stand in no attribute
 
 
 class _Fields(MutableMapping[str, Any]):
@@ -105,7 +105,7 @@ def containers(head: nn.Module, outside: bool = False) -> Iterator[tuple[str, An
 
 
 def _container(value: Any, own: set[str] | None) -> Any:
-    """Return a container of what a value holds, or None; `own` names packages with layers."""
+    """Return a container with the content of a value, or None; `own` names packages with layers."""
     if isinstance(value, (*CONTAINERS, _Fields)):
         return value
     if isinstance(value, partial):
