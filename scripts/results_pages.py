@@ -26,14 +26,10 @@ from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.reports.comparisons import claim, comparison_tables, runs_table
 from highrank_plugins.reports.plots import colour_of
 from highrank_plugins.reports.tables import Table, to_markdown
-from highrank_plugins.results.comparison import (
-    Compared,
-    ComparedSystem,
-    RecordedRun,
-    compare_records,
-)
+from highrank_plugins.results.comparison import Compared, ComparedSystem, compare_records
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.metrics import metric_named
+from highrank_plugins.results.runs import Run
 from recipes.synthetic.spamlang_grid import grid_table
 from scripts.ladder_page import ladder_page
 
@@ -202,7 +198,7 @@ def first_page(texts: Mapping[str, Any], pages: dict[str, str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def is_improving(run: RecordedRun) -> bool:
+def is_improving(run: Run) -> bool:
     """Whether a longer training might have ended with another score."""
     return any("still improving" in doubt for doubt in doubts(run.record))
 

@@ -21,16 +21,9 @@ from highrank_plugins.common.names import flag
 from highrank_plugins.reports import comparisons, plots
 from highrank_plugins.reports.tables import to_markdown
 from highrank_plugins.results import comparison, doubts, perplexity, summary
-from highrank_plugins.results.record import (
-    DIVERGED,
-    UNFAIR,
-    load_record,
-    make_record,
-    read_training,
-)
-from highrank_plugins.results.results_table import study_problems
+from highrank_plugins.results.record import load_record, make_record, read_training
 from highrank_plugins.studies.definition import RaceSettings
-from highrank_plugins.studies.table import held_by_study
+from highrank_plugins.studies.table import held_by_studies
 from highrank_plugins.training.configuration import load
 
 Format = Literal["terminal", "markdown", "latex", "csv"]
@@ -128,13 +121,11 @@ def _compared(records: list[Path], options: CompareOptions) -> comparison.Compar
     """Compare records, and name the other runs of their studies that have none."""
     given = options.columns
     columns = names("--columns", given) if given else None if given is None else []
-    problems = study_problems(records)
-    diverged = [run.rpartition("-")[0] for run, why in problems.items() if why == DIVERGED]
+    untested, missing = held_by_studies(records)
     compared = comparison.compare_records(
         records, options.metric, options.baseline, PlannedTest(options.test), options.alpha,
-        columns, dict.fromkeys(diverged, UNFAIR) | held_by_study(records),
+        columns, untested,
     )  # fmt: skip
-    missing = [f"{run} has no record: {why}." for run, why in problems.items()]
     return replace(compared, notes=[*compared.notes, *missing])
 
 
@@ -142,33 +133,35 @@ def _values(texts: list[str], options: CompareOptions) -> comparison.Compared:
     """Compare systems, given as NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS, with the first."""
     if len(texts) < 2:
         raise ValueError(f"{', '.join(texts)}: give numbers of a baseline, then of other systems")
-    metric, systems = options.metric or "value", list(map(_given, texts))
-    for one in systems:
-        for value in one.given[:1] if isinstance(one.given, Summary) else one.given:
-            if wrong := doubts.impossible(metric, value):
-                raise ValueError(f"{one.name}: {wrong}")
+    metric = options.metric or "value"
+    systems = [_given(text, metric) for text in texts]
     if len({system.name for system in systems}) < len(systems):
         raise ValueError("two systems have one name; give each its own")
     test = PlannedTest(options.test)
     compared = comparison.Compared(systems, [metric], systems[0].name, test, options.alpha)
-    return replace(compared, systems=comparison.with_tests(compared, systems))
+    return comparison.with_tests(compared)
 
 
-def _given(text: str) -> comparison.ComparedSystem:
+def _given(text: str, metric: str) -> comparison.ComparedSystem:
     name, equals, values = text.partition("=")
     if not (name and equals and values):
         raise ValueError(f"{text}: expected NAME=NUMBER,NUMBER,… or NAME=MEAN:SD:RUNS")
     try:
         if ":" in values:
             middle, sd, runs = values.split(":")
-            found = summarise(Summary(float(middle), float(sd), int(runs)))
-            return comparison.ComparedSystem(name, given=found)
-        return comparison.ComparedSystem(name, given=[float(word) for word in values.split(",")])
-    except ValueError:
+            numbers, found = [float(middle)], Summary(float(middle), float(sd), int(runs))
+        else:
+            numbers = [float(word) for word in values.split(",")]
+            found = summarise(numbers)
+        summarise(found)
+    except ValueError as error:
         raise ValueError(
             f"{text}: expected numbers separated by commas, or MEAN:SD:RUNS with an SD of 0 or "
-            "more and two runs or more"
+            f"more and two runs or more ({error})"
         ) from None
+    for wrong in filter(None, (doubts.impossible(metric, value) for value in numbers)):
+        raise ValueError(f"{name}: {wrong}")
+    return comparison.ComparedSystem(name, given=found)
 
 
 def _range(text: str | None) -> tuple[float, float] | None:

@@ -10,11 +10,11 @@ from statistics import mean
 from highrank_plugins.analysis import statistics
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.reports.tables import NOTHING, Cell, Table, number
-from highrank_plugins.results import doubts, results_table
-from highrank_plugins.results import record as stored
+from highrank_plugins.results import runs as recorded
 from highrank_plugins.results.comparison import Compared, ComparedSystem, Comparison, is_wild
 from highrank_plugins.results.metrics import COSTS, Metric, metric_named
 from highrank_plugins.results.published import published_rows
+from highrank_plugins.results.record import RESULTS, load_record
 from highrank_plugins.results.verdicts import judge
 
 _TESTS = {"student": "Student's unpaired two-sided t-test", "welch": "Welch's two-sided t-test"}
@@ -92,13 +92,12 @@ def _by_score(compared: Compared) -> tuple[Compared, statistics.Ranking | None]:
 
     def place(one: ComparedSystem) -> float:
         found = one.summary(metric.name)
-        score = found.mean if isinstance(found, statistics.Summary) else found
-        return math.inf if score is None else -metric.better * score
+        return math.inf if found is None else -metric.better * found.mean
 
     tested = [one for one in systems if one.comparison or one.name == compared.baseline]
     if len(tested) < 2:
         return replace(compared, systems=sorted(systems, key=place)), None
-    runs = [one.given or one.values(metric.name) for one in tested]
+    runs = [of for one in tested if (of := one.summary(metric.name))]
     found = statistics.ranking(runs, metric.better, compared.alpha, compared.test)
     others = sorted((one for one in systems if one not in tested), key=place)
     return replace(compared, systems=[*(tested[i] for i in found.order), *others]), found
@@ -110,9 +109,10 @@ def _tested(
     metric, systems = metric_named(compared.metric), compared.systems
     tests = [one.comparison for one in systems]
     tested = sum(test is not None for test in tests)
+    counts = [of.n if (of := one.summary(metric.name)) else 0 for one in systems]
     columns = [
         ("system", [_name(one, compared.baseline) for one in systems]),
-        ("seeds", [number(one.count(metric.name), "d", "seeds") for one in systems]),
+        ("seeds", [number(count, "d", "seeds") for count in counts]),
         (metric.title, [_summary(metric, one, compared.alpha) for one in systems]),
     ]
     if ranked:
@@ -187,7 +187,7 @@ def _least_difference(metric: Metric, compared: Compared, tested: int) -> str:
     every = [one for one in compared.systems if one.comparison or one.name == compared.baseline]
     wild = [one for one in every if is_wild(one, metric.name)]
     seen = [one for one in every if one not in wild] or every
-    runs = [statistics.summarise(one.given or one.values(metric.name)) for one in seen]
+    runs = [of for one in seen if (of := one.summary(metric.name))]
     squares = sum((of.n - 1) * of.sd**2 for of in runs)
     deviation = math.sqrt(squares / sum(of.n - 1 for of in runs))
     seeds = min(of.n for of in runs)
@@ -202,12 +202,10 @@ def _summary(metric: Metric, system: ComparedSystem, alpha: float = 0.0) -> Cell
     found, test = system.summary(metric.name), system.comparison
     if found is None:
         return NOTHING
-    names = f"{metric.name} mean", f"{metric.name} sd"
-    if not isinstance(found, statistics.Summary):
-        return Cell(format(found, metric.format), values={names[0]: found, names[1]: ""})
     bold = test is not None and test.holm < alpha and test.difference * metric.better > 0
-    text = f"{metric.shown(found.mean)} ± {metric.shown(found.sd)}"
-    return Cell(text, bold, {names[0]: found.mean, names[1]: found.sd})
+    text, sd = metric.shown(found.mean), found.sd if found.n > 1 else ""
+    text += f" ± {metric.shown(found.sd)}" if found.n > 1 else ""
+    return Cell(text, bold, {f"{metric.name} mean": found.mean, f"{metric.name} sd": sd})
 
 
 def _difference(metric: Metric, test: Comparison) -> Cell:
@@ -229,10 +227,7 @@ def _paired(system: ComparedSystem) -> Cell:
 
 def _verdicts(compared: Compared, paper: str, task: str | None) -> Table:
     verdicts = judge(compared, paper, task)
-    rows = [
-        list(map(Cell, (one.system, one.ours, one.published, one.theirs, one.verdict, one.why)))
-        for one in verdicts
-    ]
+    rows = [list(map(Cell, cells)) for *cells, _ in verdicts]
     details = [line for verdict in verdicts for line in verdict.details]
     ours = f"ours, {metric_named(compared.metric).title}"
     headings = ["system", ours, paper, "published", "verdict", "why"]
@@ -241,27 +236,25 @@ def _verdicts(compared: Compared, paper: str, task: str | None) -> Table:
 
 def runs_table(paths: Sequence[Path]) -> Table:
     """Return a row per record, named by its file, or by its folder if that is `results.json`."""
-    records = results_table.read_records(paths, ("config", "seeds", "git"))
-    runs = dict(zip(distinct_names(paths, stored.RESULTS), records, strict=True))
-    scores = list(map(metric_named, results_table.metrics_of(records)))
+    runs = recorded.read_runs(paths, distinct_names(paths, RESULTS), ("config", "seeds", "git"))
+    scores = list(map(metric_named, recorded.metrics_of(runs)))
     costs = [metric_named(name) for name in ("parameters", "seconds_per_epoch")]
-    costs = [of for of in costs if any(of.name in record["train"] for record in records)]
+    costs = [of for of in costs if any(of.name in run.record["train"] for run in runs)]
     costs += map(metric_named, ("updates", "words_per_second"))
     rows = [
         [
-            Cell(run),
-            *(number(record["metrics"].get(of.name), of.format, of.name) for of in scores),
-            *(number(record["train"].get(of.name), of.format, of.name) for of in costs),
-            Cell(str(record["hardware"]["cores"])),
-            Cell(record["versions"]["torch"]),
-            Cell(str((record["git"] or {}).get("revision") or "-")[:9]),
+            Cell(run.system),
+            *(number(run.record["metrics"].get(of.name), of.format, of.name) for of in scores),
+            *(number(run.cost(of.name), of.format, of.name) for of in costs),
+            Cell(str(run.record["hardware"].get("cores", "–"))),
+            Cell(run.record["versions"].get("torch", "–")),
+            Cell(str((run.record["git"] or {}).get("revision") or "-")[:9]),
         ]
-        for run, record in runs.items()
+        for run in runs
     ]
-    systems: dict[str, list[doubts.Record]] = {run: [record] for run, record in runs.items()}
-    apart = list(filter(None, [*doubts.incomparable(systems), doubts.texts(systems)]))
-    last = NO_CLAIM if apart or doubts.systems_below_floor(systems) else CLAIM
-    notes = [*doubts.doubt_notes(systems), *apart, *[last][: len(rows) - 1]]
+    apart = list(filter(None, [*recorded.incomparable(runs), recorded.texts(runs)]))
+    last = NO_CLAIM if apart or recorded.below_the_floor(runs) else CLAIM
+    notes = [*recorded.doubt_notes(runs), *apart, *[last][: len(rows) - 1]]
     headings = ["run", *(of.title for of in (*scores, *costs)), "cores", "torch", "revision"]
     # each note is a paragraph
     return Table("", headings, rows, ["\n\n".join(notes)] if notes else [])
@@ -277,14 +270,10 @@ def correlation_table(
     records: Sequence[Path], x: str, y: str, within: tuple[float, float] | None
 ) -> Table:
     """Return the means of a model's seeds, which are no independent points, and a correlation."""
-    names = distinct_names(records, stored.RESULTS)
+    names = distinct_names(records, RESULTS)
     models: dict[str, list[tuple[str, float, float]]] = {}
-    for name, path, (a, b) in zip(
-        names, records, results_table.numbers_of(records, x, y), strict=True
-    ):
-        config = {
-            of: dict(own or {}) for of, own in stored.load_record(path).get("config", {}).items()
-        }
+    for name, path, (a, b) in zip(names, records, recorded.numbers_of(records, x, y), strict=True):
+        config = {of: dict(own or {}) for of, own in load_record(path).get("config", {}).items()}
         config.get("train", {}).pop("seed", None)
         model = json.dumps(config, sort_keys=True) if any(config.values()) else str(path)
         models.setdefault(model, []).append((name, a, b))

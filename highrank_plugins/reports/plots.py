@@ -20,7 +20,7 @@ from highrank_plugins.common.names import distinct_names
 from highrank_plugins.results.comparison import Compared
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import RESULTS
-from highrank_plugins.results.results_table import RecordedRun, numbers_of
+from highrank_plugins.results.runs import Run, numbers_of
 
 Groups: TypeAlias = dict[str, list[tuple[float, float]]]  # system → (x, y) of each run
 COLOURS = {
@@ -243,7 +243,7 @@ def study_figures(compared: Compared, x: str | None) -> list[Scatter]:
     is_cost = metric_named(x).more != 0
     is_metric = any(system.values(x) for system in compared.systems)
 
-    def number(run: RecordedRun) -> float | None:
+    def number(run: Run) -> float | None:
         option = run.record.get("config", {}).get("train", {}).get(x)
         if is_cost or is_metric:
             return run.cost(x) if is_cost else run.record["metrics"].get(x)

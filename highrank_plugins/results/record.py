@@ -26,11 +26,6 @@ if TYPE_CHECKING:
 
 METRICS = "metrics.jsonl"  # of a training run, see hooks/metrics_file.py
 RESULTS = "results.json"  # file name of a recipe's record
-PROBLEMS = "problems.json"  # in a study's folder: why members have no record
-DAMAGED = "damaged; restore it, or run the study in another --exp-dir"
-DERIVED = "damaged; run the study with --table to write it"
-DIVERGED = "diverged (NaN)"  # one of these reasons
-UNFAIR = "a seed diverged, and the seeds that are left are no fair sample"
 
 
 def _bounded(value: float) -> float:
@@ -103,11 +98,6 @@ class _Record(TypedDict, total=False):
     paired: _Paired
 
 
-# what tables need of a record of `highrank record`, besides the metrics
-_COMPLETE = (
-    ("train", "updates"), ("train", "words_per_second"), ("hardware", "cores"),
-    ("versions", "torch"),
-)  # fmt: skip
 # control characters in JSON, but for line feeds and tabs, and halves of characters
 _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\(?:u00|[bfr])|[\x7f-\x9f\ud800-\udfff]")
 
@@ -215,15 +205,11 @@ def _adapter() -> TypeAdapter[Any]:
     return TypeAdapter(_Record)
 
 
-def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> dict[str, Any]:
-    """Load a record; refuse it if it lacks what tables need, or has a metric that is not finite."""
-    record = read_json(path)
+def load_record(path: Path, finite: bool = True) -> dict[str, Any]:
+    """Load a record; refuse it if it is damaged, or has a metric that is not finite."""
+    record, problem = read_json(path), ""
     try:
         found = _adapter().validate_python(record, strict=True)["metrics"]
-        needed = _COMPLETE if complete else ()
-        missing = [f"{b}.{n}" for b, n in needed if (record.get(b) or {}).get(n) is None]
-        missing += ["git"] if complete and "git" not in record else []
-        problem = f"{missing[0]} is missing" if missing else ""
         seeds, own = record.get("seeds"), (record.get("config") or {}).get("train") or {}
         if seeds and [str(seed) for seed in seeds] != [str(own.get("seed", *seeds[:1]))]:
             problem = f"seeds are {seeds}, and train.seed is {own.get('seed')}"
@@ -243,4 +229,4 @@ def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> d
         raise ValueError(f"{path}: {bad[0]} is not a number; leave it out or repeat the run")
     for wrong in filter(None, map(doubts.impossible, found, found.values())):
         raise ValueError(f"{path}: {wrong}; correct it or repeat the run")
-    return dict(record)
+    return {"train": {}, "hardware": {}, "versions": {}, "git": None} | record

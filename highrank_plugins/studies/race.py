@@ -30,10 +30,9 @@ from highrank_plugins.reports.tables import Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import BASELINE, compare_records
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.perplexity import UNIGRAM
-from highrank_plugins.results.record import UNFAIR
 from highrank_plugins.studies import trunk as frozen
 from highrank_plugins.studies.definition import RaceSettings, TriedRates
-from highrank_plugins.studies.members import files_digest
+from highrank_plugins.studies.members import UNFAIR, files_digest
 from highrank_plugins.studies.rates import best_rate, rate_notes
 from highrank_plugins.studies.trunk import ROWS, FrozenTexts, loss_of, read_trunk
 

@@ -15,14 +15,14 @@ from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.reports.comparisons import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
-from highrank_plugins.results.record import DAMAGED, DIVERGED, PROBLEMS, RESULTS, UNFAIR
-from highrank_plugins.results.results_table import read_mapping
+from highrank_plugins.results.record import RESULTS
 from highrank_plugins.studies import plan as plans
 from highrank_plugins.studies.definition import Study
-from highrank_plugins.studies.members import MEMBERS, NOT_RUN, PreparedMember
-from highrank_plugins.studies.plan import Standing, StudyPlan
+from highrank_plugins.studies.members import DIVERGED, MEMBERS, NOT_RUN, UNFAIR, PreparedMember
+from highrank_plugins.studies.plan import Standing, StudyPlan, read_mapping
 from highrank_plugins.studies.rates import rate_notes
 
+PROBLEMS = "problems.json"  # member → why it has no record
 LOOKS = "looks.json"  # digest of a system → its seeds and the settings of its first whole table
 UNTESTED = "untested.json"  # system → why the last table has no test of it
 LATE = "seeds were added, left out or changed, which was not planned before a look"
@@ -177,24 +177,37 @@ def other_sizes(of: Standing, sizes: Sequence[str], arms: Mapping[str, str]) -> 
     return {arm for arm, found in known.items() if found not in ({None}, {tuple(sizes)})}
 
 
-def held_by_study(records: Sequence[Path]) -> dict[str, str]:
-    """Return why systems have no test outside of their study: it tests none, or has more seeds."""
-    found: dict[str, str] = {}
+def held_by_studies(records: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
+    """Return why systems have no test outside of their studies, and notes on runs without a record.
+
+    A study tests none of them, has more seeds, or one that diverged.
+    """
+    reasons, notes = dict[str, str](), list[str]()
     runs = [path.absolute().parent for path in records if path.name == RESULTS]
     own = [(run.parent, run.name.rpartition("-")[0]) for run in runs]
+    for folder in dict.fromkeys(folder for folder, _ in own):
+        others = {path.parent.name.rpartition("-")[0] for path in folder.glob(f"*/{RESULTS}")}
+        others -= {system for at, system in own if at == folder}
+        for run, why in _derived(folder / PROBLEMS).items():
+            if (system := run.rpartition("-")[0]) not in others:
+                notes.append(f"{run} has no record: {why}.")
+                reasons |= {system: UNFAIR} if why == DIVERGED else {}
     studies = {one for one in own if (one[0] / UNTESTED).exists()}
-    for folder, system in dict.fromkeys(own):
-        if (folder, system) not in studies:
-            continue
+    for folder, system in dict.fromkeys(one for one in own if one in studies):
         if sum(other == system for _, other in studies) > 1:
-            found[system] = "its runs are of several studies"
+            reasons[system] = "its runs are of several studies"
         links = [one for one in folder.glob(f"{system}-*") if one.is_symlink()]
         there = [one for one in links if one.name.rpartition("-")[0] == system]
         if own.count((folder, system)) < len(there):
-            found[system] = f"their study has {len(there)} seeds of each"
-        if (why := read_mapping(folder / UNTESTED).get(system)) is not None:
-            found[system] = str(why)
-    return found
+            reasons[system] = f"their study has {len(there)} seeds of each"
+        if system in (held := _derived(folder / UNTESTED)):
+            reasons[system] = held[system]
+    return reasons, notes
+
+
+def _derived(file: Path) -> dict[str, str]:
+    damaged = "damaged; run the study with --table to write it"
+    return read_mapping(file, str, damaged) if file.exists() else {}
 
 
 def _waiting(of: Standing) -> str | None:
@@ -219,4 +232,4 @@ def _mixed_machines(of: Standing) -> str | None:
 
 
 def _looks(folder: Path) -> dict[str, Any]:
-    return read_mapping(folder / LOOKS, dict, DAMAGED) if (folder / LOOKS).exists() else {}
+    return read_mapping(folder / LOOKS, dict) if (folder / LOOKS).exists() else {}

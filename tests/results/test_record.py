@@ -236,7 +236,7 @@ def test_a_run_given_twice_is_refused(tmp_path):
     for path, seed in zip(paths, (1, 2, 1), strict=True):
         path.write_text(json.dumps(json.loads(path.read_text()) | run | {"seeds": [seed]}))
     assert len(results_table(paths[:2]).splitlines()) == 6
-    with pytest.raises(ValueError, match=r"c\.json and .*a\.json are of one configuration and "):
+    with pytest.raises(ValueError, match=r"c\.json and .*a\.json are one run"):
         results_table(paths)
 
 
