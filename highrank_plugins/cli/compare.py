@@ -21,6 +21,7 @@ from highrank_plugins.common.names import flag
 from highrank_plugins.reports import comparisons, plots
 from highrank_plugins.reports.tables import to_markdown
 from highrank_plugins.results import comparison, doubts, perplexity, summary
+from highrank_plugins.results.ledger import read_ledger
 from highrank_plugins.results.record import load_record, make_record, read_training
 from highrank_plugins.studies.definition import RaceSettings
 from highrank_plugins.studies.table import held_by_studies
@@ -265,7 +266,10 @@ def _record_of(options: RecordOptions) -> dict[str, Any]:
             key = inputs.read_text(encoding="utf-8").strip()
         words = perplexity.dictionary(data) if scores.is_dir() else None
         generated, target = options.generated or [], settings.train.get("target_lang")
-        counts = summary.run_ledger(data, folders, found, scores, generated, target)
+        if generated and target is None:
+            raise ValueError("--generated needs a configuration with train.target_lang")
+        folder = scores if scores.is_dir() else scores.parent
+        counts = read_ledger(data, folders, target, generated, folder, found)
     return make_record(
         found,
         settings,
