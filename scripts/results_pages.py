@@ -29,7 +29,7 @@ from highrank_plugins.reports.tables import Table, to_markdown
 from highrank_plugins.results.comparison import Compared, ComparedSystem, compare_records
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.runs import Run
+from highrank_plugins.results.results_table import Run
 from recipes.synthetic.spamlang_grid import grid_table
 from scripts.ladder_page import ladder_page
 

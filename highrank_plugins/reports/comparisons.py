@@ -10,7 +10,7 @@ from statistics import mean
 from highrank_plugins.analysis import statistics
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.reports.tables import NOTHING, Cell, Table, number
-from highrank_plugins.results import runs as recorded
+from highrank_plugins.results import results_table as recorded
 from highrank_plugins.results.comparison import Compared, ComparedSystem, Comparison, is_wild
 from highrank_plugins.results.metrics import COSTS, Metric, metric_named
 from highrank_plugins.results.published import published_rows

@@ -20,7 +20,7 @@ from highrank_plugins.common.names import distinct_names
 from highrank_plugins.results.comparison import Compared
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import RESULTS
-from highrank_plugins.results.runs import Run, numbers_of
+from highrank_plugins.results.results_table import Run, numbers_of
 
 Groups: TypeAlias = dict[str, list[tuple[float, float]]]  # system → (x, y) of each run
 COLOURS = {

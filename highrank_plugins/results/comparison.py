@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from highrank_plugins.analysis import statistics
 from highrank_plugins.analysis.statistics import PlannedTest, Summary, summarise
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.results import runs as recorded
+from highrank_plugins.results import results_table as recorded
 from highrank_plugins.results.doubts import is_perplexity
 from highrank_plugins.results.record import RESULTS
-from highrank_plugins.results.runs import Run, read_runs
+from highrank_plugins.results.results_table import Run, read_runs
 from highrank_plugins.results.scoring import read_lines
 
 BASELINE = "softmax"

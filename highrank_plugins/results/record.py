@@ -47,8 +47,6 @@ def _positive(numbers: dict[str, float | None]) -> dict[str, float | None]:
 
 
 _Training = Annotated[dict[str, BoundedFloat | None], AfterValidator(_positive)]
-_Tally = dict[str, Count]
-_Counts = TypedDict("_Counts", {"in": _Tally, "out": _Tally, "left out": dict[str, Count | _Tally]})
 
 
 class _Finetuning(TypedDict, total=False):
@@ -63,17 +61,6 @@ class _Hardware(TypedDict, total=False):
     flags: list[str]
 
 
-class _Score(TypedDict):
-    system: str
-    score: BoundedFloat
-    p_value: BoundedFloat | None
-
-
-class _Paired(TypedDict):
-    scores: Annotated[list[_Score], Field(min_length=2)]
-    signature: str
-
-
 class _Record(TypedDict, total=False):
     """Describe what our commands read in a record; anything else may be there, too."""
 
@@ -83,7 +70,6 @@ class _Record(TypedDict, total=False):
     signature: str
     signatures: dict[str, str]
     certificates: dict[str, str]
-    implementations: dict[str, str]
     config: dict[str, dict[str, bool | Whole | BoundedFloat | str | None] | None]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)]
     command: str
@@ -94,8 +80,6 @@ class _Record(TypedDict, total=False):
     versions: dict[str, str]
     git: dict[str, str | bool | None] | None
     hardware: _Hardware
-    ledger: dict[str, dict[str, _Counts]]
-    paired: _Paired
 
 
 # control characters in JSON, but for line feeds and tabs, and halves of characters

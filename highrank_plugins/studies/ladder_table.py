@@ -15,7 +15,7 @@ from highrank_plugins.reports import plots
 from highrank_plugins.reports.tables import NOTHING, Cell, Table
 from highrank_plugins.results.comparison import compare_runs
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.runs import (
+from highrank_plugins.results.results_table import (
     Run,
     read_runs,
     require_comparable,

@@ -17,7 +17,7 @@ from highrank_plugins.common.files import require_space, write_text
 from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.common.provenance import hardware, machine_kind
-from highrank_plugins.results.runs import unknown_metric
+from highrank_plugins.results.results_table import unknown_metric
 from highrank_plugins.studies import watch as watching
 from highrank_plugins.studies.definition import Study, as_word
 from highrank_plugins.studies.members import PreparedMember

@@ -7,7 +7,7 @@ from highrank_plugins.analysis.statistics import pearson
 from highrank_plugins.cli.options import report
 from highrank_plugins.reports import plots
 from highrank_plugins.results.record import load_record
-from highrank_plugins.results.runs import numbers_of
+from highrank_plugins.results.results_table import numbers_of
 
 
 def gss_grid(
