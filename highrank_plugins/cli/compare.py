@@ -19,10 +19,11 @@ from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.files import write_json
 from highrank_plugins.common.names import flag
 from highrank_plugins.reports import comparisons, plots
-from highrank_plugins.reports.tables import to_markdown
+from highrank_plugins.reports.tables import brief, to_markdown
 from highrank_plugins.results import comparison, doubts, perplexity, summary
 from highrank_plugins.results.ledger import read_ledger
 from highrank_plugins.results.record import load_record, make_record, read_training
+from highrank_plugins.results.results_table import numbers_by_system
 from highrank_plugins.studies.definition import RaceSettings
 from highrank_plugins.studies.table import held_by_studies
 from highrank_plugins.training.configuration import load
@@ -69,10 +70,9 @@ def compare(records: _Records, options: CompareOptions) -> None:
     Systems are sorted, with the places that each may have, and a line between groups that differ.
     Notes below the table name what else differs between the runs: training length, batches,
     scoring, text, code, machine. With --runs two records of one configuration and seed need
-    different revisions of the code. With --y the seeds of a configuration are one point, since they
-    are not independent of each other.
+    different revisions of the code. With --y the seeds of a system are one point, since they are not
+    independent of each other.
     """
-    all_tests = options.all_tests or options.format == "csv"
     plots.check_plot(options.plot)
     given = [str(path) for path in records if "=" in str(path) and not path.exists()]
     kind = "--runs" if options.runs else "--y" if options.y else "numbers" if given else ""
@@ -82,19 +82,21 @@ def compare(records: _Records, options: CompareOptions) -> None:
     if options.runs:
         tables = [comparisons.runs_table(records)]
     elif options.y:
-        x = options.x or "test_rank"
-        tables = [comparisons.correlation_table(records, x, options.y, _range(options.within))]
+        of = options.x or "test_rank", options.y
+        systems = numbers_by_system(records, *of)
+        tables = [comparisons.correlation_table(systems, *of, _range(options.within))]
         if options.plot is not None:
-            plots.draw(options.plot, plots.correlation_figure(records, x, options.y))
+            plots.draw(options.plot, plots.scatter(systems, *of))
     elif given:
-        tables = comparisons.comparison_tables(_values(given, options), all_tests=all_tests)
+        tables = comparisons.comparison_tables(_values(given, options))
     else:
         compared = _compared(records, options)
         if options.plot is not None:
             plots.draw(options.plot, *plots.study_figures(compared, options.x))
         judged = None if options.paper is None else (options.paper, options.task)
-        tables = comparisons.comparison_tables(compared, paper=judged, all_tests=all_tests)
-    print_tables(tables, options.output, options.format)
+        tables = comparisons.comparison_tables(compared, paper=judged)
+    whole = options.all_tests or options.format == "csv"
+    print_tables(tables if whole else brief(tables), options.output, options.format)
 
 
 _TABLE = {"format", "output"}
@@ -190,7 +192,7 @@ def race(
     from highrank_plugins.studies.race import race as run
 
     layers, rates = names("--layers", settings.layers), numbers("--rates", settings.rates, float)
-    print_tables(run(trunk, data, settings, layers, rates, user_dir))
+    print_tables(brief(run(trunk, data, settings, layers, rates, user_dir)))
 
 
 def published(

@@ -1,6 +1,5 @@
 """Show records as tables: systems with their places, tests and costs, runs, correlations."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from highrank_plugins.results import results_table as recorded
 from highrank_plugins.results.comparison import Compared, ComparedSystem, Comparison, is_wild
 from highrank_plugins.results.metrics import COSTS, Metric, metric_named
 from highrank_plugins.results.published import published_rows
-from highrank_plugins.results.record import RESULTS, load_record
+from highrank_plugins.results.record import RESULTS
 from highrank_plugins.results.verdicts import judge
 
 _TESTS = {"student": "Student's unpaired two-sided t-test", "welch": "Welch's two-sided t-test"}
@@ -34,18 +33,15 @@ NO_CLAIM = "What can be claimed: nothing, since the notes above name scores that
 
 
 def comparison_tables(
-    compared: Compared,
-    timed: bool = True,
-    paper: tuple[str, str | None] | None = None,
-    all_tests: bool = False,
+    compared: Compared, timed: bool = True, paper: tuple[str, str | None] | None = None
 ) -> list[Table]:
     """Return the tables of the tested metric with costs, of other metrics and of verdicts.
 
-    `timed` costs are what a repeated run would change: speed and memory. `all_tests` shows effects
-    and p-values, which places and the last note sum up.
+    `timed` costs are what a repeated run would change: speed and memory. Effects and p-values,
+    which places and the last note sum up, are details.
     """
     compared, ranked = _by_score(compared)
-    tables = [_tested(compared, ranked, timed, all_tests)]
+    tables = [_tested(compared, ranked, timed)]
     if len(compared.metrics) > 1:
         others = list(map(metric_named, compared.metrics[1:]))
         headings = ["system", *(one.title for one in others)]
@@ -103,9 +99,7 @@ def _by_score(compared: Compared) -> tuple[Compared, statistics.Ranking | None]:
     return replace(compared, systems=[*(tested[i] for i in found.order), *others]), found
 
 
-def _tested(
-    compared: Compared, ranked: statistics.Ranking | None, timed: bool, all_tests: bool
-) -> Table:
+def _tested(compared: Compared, ranked: statistics.Ranking | None, timed: bool) -> Table:
     metric, systems = metric_named(compared.metric), compared.systems
     tests = [one.comparison for one in systems]
     tested = sum(test is not None for test in tests)
@@ -120,27 +114,28 @@ def _tested(
     if tested:
         found = [NOTHING if test is None else _difference(metric, test) for test in tests]
         columns.append(("difference [95 %]", found))
-    shows_p = all_tests or not ranked
-    for heading, name, field, form in _TESTED if tested and shows_p else ():
+    shown = len(columns)
+    for heading, name, field, form in _TESTED if tested else ():
         columns.append((heading, [number(getattr(t, field, None), form, name) for t in tests]))
-    if shows_p and any(system.paired for system in systems):
+    if any(system.paired for system in systems):
         columns.append(("paired bootstrap, p", list(map(_paired, systems))))
+    details = [heading for heading, _ in columns[shown:]] if ranked else []
     for cost in filter(lambda cost: timed or cost.group != "timed", COSTS):
         costs = [number(system.cost(cost.name), cost.format, cost.name) for system in systems]
         if any(cell is not NOTHING for cell in costs):
             columns.append((cost.title, costs))
     notes = ["± is the sample standard deviation over seeds (n − 1 below)."]
     if tested:
-        notes += [*_test_notes(compared, ranked, tested, shows_p)]
+        notes += [*_test_notes(compared, ranked, tested)]
         notes.append(_least_difference(metric, compared, tested))
     headings, cells = zip(*columns, strict=True)
     title = f"{metric.title} against {compared.baseline}"
     rows, lines = list(zip(*cells, strict=True)), ranked.lines if ranked else ()
-    return Table(title, headings, rows, [*notes, *compared.notes], lines)
+    return Table(title, headings, rows, [*notes, *compared.notes], lines, details)
 
 
 def _test_notes(
-    compared: Compared, ranked: statistics.Ranking | None, tested: int, shows_p: bool
+    compared: Compared, ranked: statistics.Ranking | None, tested: int
 ) -> Iterator[str]:
     """Yield which tests are behind places and lines, and which behind bold and p."""
     test, base = _TESTS[compared.test.name], compared.baseline
@@ -161,8 +156,7 @@ def _test_notes(
     )
     if ranked.lines:
         yield "All systems above a line are told from all below."
-    p = " (p)" if shows_p else ""
-    yield f"Bold: better than {base} by the same test{p}, {adjusted}."
+    yield f"Bold: better than {base} by the same test, {adjusted}."
 
 
 def _name(one: ComparedSystem, baseline: str | None) -> Cell:
@@ -267,27 +261,18 @@ def published_table(task: str, ours: Mapping[str, Mapping[str, float]]) -> Table
 
 
 def correlation_table(
-    records: Sequence[Path], x: str, y: str, within: tuple[float, float] | None
+    systems: Mapping[str, Sequence[Sequence[float]]],
+    x: str,
+    y: str,
+    within: tuple[float, float] | None,
 ) -> Table:
-    """Return the means of a model's seeds, which are no independent points, and a correlation."""
-    names = distinct_names(records, RESULTS)
-    models: dict[str, list[tuple[str, float, float]]] = {}
-    for name, path, (a, b) in zip(names, records, recorded.numbers_of(records, x, y), strict=True):
-        config = {of: dict(own or {}) for of, own in load_record(path).get("config", {}).items()}
-        config.get("train", {}).pop("seed", None)
-        model = json.dumps(config, sort_keys=True) if any(config.values()) else str(path)
-        models.setdefault(model, []).append((name, a, b))
-    points = {}
-    for seeds in models.values():
-        runs, xs, ys = zip(*seeds, strict=True)
-        points[", ".join(runs)] = mean(xs), mean(ys)
-    low, high = within or (float("-inf"), float("inf"))
+    """Return the means of a system's seeds, which are no independent points, and a correlation."""
+    points = {name: list(map(mean, zip(*runs, strict=True))) for name, runs in systems.items()}
+    low, high = within or (-math.inf, math.inf)
     points = {name: at for name, at in points.items() if low <= at[1] <= high}
     if len(points) < 3:
         where = "" if within is None else f" have {y} within {low:g},{high:g}"
-        raise ValueError(
-            f"{len(points)} models with their own configuration{where}: a correlation needs three"
-        )
+        raise ValueError(f"{len(points)} systems{where}: a correlation needs three")
     found = statistics.pearson(*zip(*points.values(), strict=True))
     of = metric_named(x), metric_named(y)
     rows = [
@@ -295,7 +280,7 @@ def correlation_table(
         for name, at in points.items()
     ]
     note = (
-        f"Pearson's correlation of {of[0].title} and {of[1].title} over {found.n} models: "
-        f"r = {found.r:.3g}, p = {found.p_value:.2g}. A model is the mean of its seeds."
+        f"Pearson's correlation of {of[0].title} and {of[1].title} over {found.n} systems: "
+        f"r = {found.r:.3g}, p = {found.p_value:.2g}. A system is the mean of its seeds."
     )
-    return Table("", ["runs", *(one.title for one in of)], rows, [note])
+    return Table("", ["system", *(one.title for one in of)], rows, [note])

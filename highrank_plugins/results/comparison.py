@@ -13,7 +13,7 @@ from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.results import results_table as recorded
 from highrank_plugins.results.doubts import is_perplexity
 from highrank_plugins.results.record import RESULTS
-from highrank_plugins.results.results_table import Run, read_runs
+from highrank_plugins.results.results_table import RecordedRun, read_runs
 from highrank_plugins.results.scoring import read_lines
 
 BASELINE = "softmax"
@@ -38,7 +38,7 @@ class ComparedSystem:
     """Hold a system: its runs, or a summary `given` in place of them, and its tests, if any."""
 
     name: str
-    runs: Sequence[Run] = ()
+    runs: Sequence[RecordedRun] = ()
     comparison: Comparison | None = None
     paired: Mapping[int, float] = field(default_factory=dict)  # seed → p of a bootstrap
     given: Summary | None = None
@@ -82,7 +82,7 @@ def compare_records(paths: Sequence[Path], *of: Any, **more: Any) -> Compared:
 
 
 def compare_runs(
-    runs: Sequence[Run],
+    runs: Sequence[RecordedRun],
     metric: str | None = None,
     baseline: str | None = None,
     test: PlannedTest | None = None,
@@ -96,7 +96,7 @@ def compare_runs(
     test Student's, and all known metrics are `columns`. `untested` says why a system has no test.
     Models below the floor, or best before any update, have none, either.
     """
-    known, systems = recorded.metrics_of(runs), dict[str, list[Run]]()
+    known, systems = recorded.metrics_of(runs), dict[str, list[RecordedRun]]()
     for run in runs:
         systems.setdefault(run.system, []).append(run)
     there = dict.fromkeys(name for run in runs for name in run.record["metrics"])
@@ -127,7 +127,7 @@ def compare_runs(
 
 
 def _all_doubts(
-    systems: Sequence[ComparedSystem], runs: Sequence[Run], metric: str
+    systems: Sequence[ComparedSystem], runs: Sequence[RecordedRun], metric: str
 ) -> Iterator[str]:
     alike = [one.name for one in systems if len(one.runs) > len({*one.values(metric)}) == 1]
     if alike:
@@ -202,7 +202,7 @@ def _tests(
     return found
 
 
-def _paired(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[int, float]:
+def _paired(runs: Sequence[RecordedRun], baseline: Sequence[RecordedRun]) -> dict[int, float]:
     """Return by seed the p-value of sacreBLEU's paired bootstrap, where translations are kept."""
     theirs = {run.seed: texts for run in baseline if (texts := _texts(run)) is not None}
     found = {}
@@ -215,7 +215,7 @@ def _paired(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[int, float]:
     return found
 
 
-def _texts(run: Run) -> tuple[list[str], list[str]] | None:
+def _texts(run: RecordedRun) -> tuple[list[str], list[str]] | None:
     """Return translations and references of the test set in the folder of a recipe's run."""
     language = run.record.get("config", {}).get("train", {}).get("target_lang")
     folder = run.path.parent

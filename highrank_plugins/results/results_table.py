@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.common.names import did_you_mean, distinct_names
 from highrank_plugins.common.provenance import machine_kind
 from highrank_plugins.results.doubts import (
     SCORING,
@@ -32,7 +32,7 @@ _TEXT = re.compile(r"unit:[^|]*|text:[^|]*|n:\d+")  # of certificates; neither m
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """Hold a record, and the system after which its file or folder is named."""
 
     path: Path
@@ -48,6 +48,12 @@ class Run:
         value = self.record["train"].get(name)
         return None if value is None else float(value)
 
+    def number(self, name: str) -> float | None:
+        """Return a metric, a number of the training run, or an option of it."""
+        options = self.record.get("config", {}).get("train") or {}
+        found = (of.get(name) for of in (self.record["metrics"], self.record["train"], options))
+        return next((float(value) for value in found if isinstance(value, int | float)), None)
+
 
 def run_name(path: Path) -> str:
     """Return SYSTEM-SEED, the name of a record's file, or of its folder."""
@@ -58,14 +64,14 @@ def read_runs(
     paths: Sequence[Path],
     names: Sequence[str] | None = None,
     same: Sequence[str] = ("config", "seeds"),
-) -> list[Run]:
+) -> list[RecordedRun]:
     """Return different runs, those of a system together: no two agree in all keys of `same`.
 
     Systems are those of files SYSTEM-SEED.json or folders, or have `names`.
     """
-    systems: dict[str, list[Run]] = {}
+    systems: dict[str, list[RecordedRun]] = {}
     for path, name in zip(paths, names or map(system_of, paths), strict=True):
-        systems.setdefault(name, []).append(Run(path, load_record(path), name))
+        systems.setdefault(name, []).append(RecordedRun(path, load_record(path), name))
     runs = [run for own in systems.values() for run in own]
     for first, run in combinations(sorted(runs, key=lambda run: paths.index(run.path)), 2):
         one, other = run.record, first.record
@@ -89,7 +95,7 @@ def system_of(path: Path) -> str:
 
 def numbers_of(paths: Sequence[Path], *metrics: str) -> list[tuple[float, ...]]:
     """Return numbers of records; refuse those that do not compare, as `highrank compare` does."""
-    runs = [Run(path, load_record(path), str(path)) for path in paths]
+    runs = [RecordedRun(path, load_record(path), str(path)) for path in paths]
     for metric in metrics:
         require_comparable(metric, runs)
     for name, why in below_the_floor(runs).items():
@@ -101,6 +107,16 @@ def numbers_of(paths: Sequence[Path], *metrics: str) -> list[tuple[float, ...]]:
     return [tuple(float(run.record["metrics"][of]) for of in metrics) for run in runs]
 
 
+def numbers_by_system(paths: Sequence[Path], *metrics: str) -> dict[str, list[tuple[float, ...]]]:
+    """Return numbers of the runs of each system, by names without their seeds."""
+    found: dict[str, list[tuple[float, ...]]] = {}
+    for name, numbers in zip(
+        distinct_names(paths, RESULTS), numbers_of(paths, *metrics), strict=True
+    ):
+        found.setdefault(re.sub(r"-\d+$", "", name), []).append(numbers)
+    return found
+
+
 def unknown_metric(name: str, known: Iterable[str]) -> str:
     """Return a metric that is not known, with the near ones and all that are; "" if it is."""
     there = list(known)
@@ -108,12 +124,12 @@ def unknown_metric(name: str, known: Iterable[str]) -> str:
     return "" if name in there else f"metric {name!r}{near}; there are: {', '.join(there)}"
 
 
-def metrics_of(runs: Sequence[Run]) -> list[str]:
+def metrics_of(runs: Sequence[RecordedRun]) -> list[str]:
     """Return the metrics with a column that any of the runs has, in their order."""
     return [one.name for one in SCORES if any(one.name in run.record["metrics"] for run in runs)]
 
 
-def require_comparable(metric: str, runs: Sequence[Run]) -> None:
+def require_comparable(metric: str, runs: Sequence[RecordedRun]) -> None:
     """Refuse scores computed differently or unsigned, over other words, or of a mass not 1."""
     having = [run for run in runs if metric in run.record["metrics"]]
     first: dict[str, tuple[Path, str]] = {}
@@ -143,11 +159,11 @@ def require_comparable(metric: str, runs: Sequence[Run]) -> None:
         )
 
 
-def _certificate(run: Run, metric: str) -> str:
+def _certificate(run: RecordedRun, metric: str) -> str:
     return str(run.record.get("certificates", {}).get(metric, ""))
 
 
-def _require_mass(run: Run) -> None:
+def _require_mass(run: RecordedRun) -> None:
     train = run.record.get("config", {}).get("train", {})
     words = max(map(int, vocabulary(run.record).get("words", "0").split(", ")))
     # `common.certificate.mass_bound`, ten times, since it grows for very improbable words
@@ -163,7 +179,7 @@ def _require_mass(run: Run) -> None:
             )
 
 
-def _with_unigrams(runs: Sequence[Run]) -> list[Run]:
+def _with_unigrams(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     """Return the runs; a record without a unigram has that of another of its text."""
 
     def text(record: Record) -> str:  # one that is silent is alone
@@ -178,12 +194,12 @@ def _with_unigrams(runs: Sequence[Run]) -> list[Run]:
     ]
 
 
-def below_the_floor(runs: Sequence[Run]) -> dict[str, str]:
+def below_the_floor(runs: Sequence[RecordedRun]) -> dict[str, str]:
     """Return why a model of a system is `below_floor`, by system."""
     return {run.system: why for run in _with_unigrams(runs) for why in below_floor(run.record)}
 
 
-def untrained(runs: Sequence[Run]) -> list[str]:
+def untrained(runs: Sequence[RecordedRun]) -> list[str]:
     """Return the systems of which a run was best before its first update: it learnt nothing."""
     return [
         run.system
@@ -192,7 +208,7 @@ def untrained(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def doubt_notes(runs: Sequence[Run], metric: str = "") -> Iterator[str]:
+def doubt_notes(runs: Sequence[RecordedRun], metric: str = "") -> Iterator[str]:
     """Yield each doubt with its systems; a tested perplexity without a unigram is one, too."""
     found: dict[str, dict[str, None]] = {}
     every = _with_unigrams(runs)
@@ -206,7 +222,7 @@ def doubt_notes(runs: Sequence[Run], metric: str = "") -> Iterator[str]:
         yield f"No record{by} says whether its model is better than a unigram model."
 
 
-def differences(runs: Sequence[Run], metric: str) -> list[str]:
+def differences(runs: Sequence[RecordedRun], metric: str) -> list[str]:
     """Return a sentence for each difference of code, text, scoring, settings and machine."""
     records = [run.record for run in runs]
     git, hardware = [of.get("git") or {} for of in records], [of["hardware"] for of in records]
@@ -232,7 +248,7 @@ def differences(runs: Sequence[Run], metric: str) -> list[str]:
     return list(filter(None, notes))
 
 
-def incomparable(runs: Sequence[Run]) -> Iterator[str]:
+def incomparable(runs: Sequence[RecordedRun]) -> Iterator[str]:
     """Yield why perplexities and other scores of one table cannot be compared."""
     words = [vocabulary(run.record) for run in runs]
     having = [any(map(is_perplexity, run.record["metrics"])) for run in runs]
@@ -248,7 +264,9 @@ def incomparable(runs: Sequence[Run]) -> Iterator[str]:
             yield f"Signatures of {metric} differ: {'; '.join(sorted(signatures))}."
 
 
-def _difference(what: str, runs: Sequence[Run], values: Sequence[str], short: bool = False) -> str:
+def _difference(
+    what: str, runs: Sequence[RecordedRun], values: Sequence[str], short: bool = False
+) -> str:
     """Return which systems have which value; empty if all records have the same."""
     having: dict[str, dict[str, None]] = {}
     for run, value in zip(runs, values, strict=True):
@@ -267,7 +285,7 @@ def _machine(hardware: dict[str, Any]) -> str:
     return f"{hardware.get('cores', '?')} × {gpus or hardware.get('processor', 'unknown')}"
 
 
-def texts(runs: Sequence[Run]) -> str:
+def texts(runs: Sequence[RecordedRun]) -> str:
     """Return which systems have which text; older records lack the digest of theirs."""
     what = "Texts or their preparation differ"
     configs = [run.record.get("config", {}) for run in runs]
@@ -280,7 +298,7 @@ def texts(runs: Sequence[Run]) -> str:
     return _difference(what, runs, said, short=True)
 
 
-def masses(runs: Sequence[Run], metric: str) -> str:
+def masses(runs: Sequence[RecordedRun], metric: str) -> str:
     """Return how far Σ P(x) is from 1, and which systems do not state it; empty if none does."""
     stated = [run.record.get("certificates", {}) for run in runs]
     gaps = re.findall(r"\|mass:1([^|]+)", str(stated))
@@ -291,7 +309,7 @@ def masses(runs: Sequence[Run], metric: str) -> str:
     return f"Σ P(x) is 1 within {worst:.0e} at 64 positions of each text{rest}." if gaps else ""
 
 
-def ways_of_scoring(runs: Sequence[Run], metric: str) -> Iterator[str]:
+def ways_of_scoring(runs: Sequence[RecordedRun], metric: str) -> Iterator[str]:
     """Yield how the certificates of a perplexity differ in context, words or version."""
     for part, what in (
         ("ctx", "context of each word"), ("eos", "ends of lines"), ("unk", "unknown words"),
@@ -303,7 +321,7 @@ def ways_of_scoring(runs: Sequence[Run], metric: str) -> Iterator[str]:
             yield _difference(f"Signatures differ in {part}, the {what}", runs, values)
 
 
-def _settings(runs: Sequence[Run]) -> Iterator[str]:
+def _settings(runs: Sequence[RecordedRun]) -> Iterator[str]:
     """Yield what makes systems differ before any layer does, and runs that are not one system."""
     settings = [flat_settings(run.record) for run in runs]
     keys = sorted({key for of in settings for key in of})

@@ -16,7 +16,7 @@ from highrank_plugins.reports.tables import NOTHING, Cell, Table
 from highrank_plugins.results.comparison import compare_runs
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.results_table import (
-    Run,
+    RecordedRun,
     read_runs,
     require_comparable,
     run_name,
@@ -27,7 +27,6 @@ from highrank_plugins.studies import table as tables
 from highrank_plugins.studies.ladder import Ladder, LadderSettings, PointSettings
 from highrank_plugins.studies.plan import Standing
 from highrank_plugins.studies.rates import rate_notes
-from highrank_plugins.studies.table import Tables
 
 OTHER_SIZES = "sizes were added, left out or changed after a look"
 
@@ -65,7 +64,7 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
     if more := sorted(there.keys() - {*listed}):
         notes[f"Left out, since the file does not list them: {', '.join(more)}"] = []
     require_comparable(settings.metric, [run for own in runs.values() for run in own])
-    causes, controls = dict[str, None](), list[Run]()
+    causes, controls = dict[str, None](), list[RecordedRun]()
     base, log = settings.baseline, math.log if settings.in_nats else float
     for size, of in settings.sizes.items():
         control = [run for run in runs[size] if ladder.systems[run.system] == base]
@@ -189,7 +188,9 @@ def _cell(
     return Cell(f"{of.difference:+.4f} [{low:+.4f}, {high:+.4f}]", low * high > 0, values)
 
 
-def ladder_tables(ladder: Ladder, of: Standing, records: list[Path], notes: list[str]) -> Tables:
+def ladder_tables(
+    ladder: Ladder, of: Standing, records: list[Path], notes: list[str]
+) -> list[Table]:
     notes = [*notes, *rate_notes(of.study.rates, "lr", ladder.systems.__getitem__)]
     measured = of_records(ladder, records)
     sizes = list(ladder.sizes)
@@ -209,4 +210,4 @@ def ladder_tables(ladder: Ladder, of: Standing, records: list[Path], notes: list
     table, figures = judge(ladder, Measured(measured.rungs, [*notes, *measured.notes], lost))
     if figures and plots.is_available():
         plots.draw(of.folder / "ladder.svg", *figures)
-    return [table], [table]
+    return [table]

@@ -13,7 +13,7 @@ from typing import Any
 
 from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.reports.comparisons import comparison_tables
-from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
+from highrank_plugins.reports.tables import Cell, Table, brief, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.results.record import RESULTS
 from highrank_plugins.studies import plan as plans
@@ -27,7 +27,6 @@ LOOKS = "looks.json"  # digest of a system → its seeds and the settings of its
 UNTESTED = "untested.json"  # system → why the last table has no test of it
 LATE = "seeds were added, left out or changed, which was not planned before a look"
 ELSEWHERE = "seeds may be added to their study, whose own table (`highrank study`) has tests"
-Tables = tuple[list[Table], list[Table]]  # without effects and p-values, and with them
 
 
 def write_tables(
@@ -36,7 +35,7 @@ def write_tables(
     folder: Path,
     plan: StudyPlan | None = None,
     all_tests: bool = False,
-    compared: Callable[[Standing, list[Path], list[str]], Tables] | None = None,
+    compared: Callable[[Standing, list[Path], list[str]], list[Table]] | None = None,
 ) -> list[Table]:
     """Write table.md and table.csv into the folder of a study, and links to its members.
 
@@ -50,15 +49,15 @@ def write_tables(
     notes = [f"{one.name}: {of.problems[one.name]}{_log(one, folder)}." for one in failed]
     notes += plans.plan_notes(of)
     records = _link([one for one in members if one.name not in of.problems], folder)
-    short, whole = (compared or _compare)(of, records, notes) if records else no_records(of, notes)
-    tables = whole if all_tests else short
+    whole = (compared or _compare)(of, records, notes) if records else no_records(of, notes)
+    tables = whole if all_tests else brief(whole)
     write_text(folder / "table.md", to_markdown(tables))
     write_text(folder / "table.csv", to_csv(whole))
     write_json(folder / PROBLEMS, of.problems)
     return tables
 
 
-def _compare(of: Standing, records: list[Path], notes: list[str]) -> Tables:
+def _compare(of: Standing, records: list[Path], notes: list[str]) -> list[Table]:
     """Compare all members that are done; the others are named with their problems."""
     settings = of.study.settings
     baseline, why = settings.baseline, "no baseline is named"
@@ -73,15 +72,13 @@ def _compare(of: Standing, records: list[Path], notes: list[str]) -> Tables:
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
         own = [note for note in own if not note.startswith("Nothing is tested")]
         own = [f"Nothing is tested, because {why}.", *own]
-    compared = replace(compared, notes=[*own, *notes])
-    short, whole = (comparison_tables(compared, False, all_tests=every) for every in (False, True))
-    return short, whole
+    return comparison_tables(replace(compared, notes=[*own, *notes]), timed=False)
 
 
-def no_records(of: Standing, notes: Sequence[str]) -> Tables:
+def no_records(of: Standing, notes: Sequence[str]) -> list[Table]:
     """Return the table of a study of which too few members are done."""
     rows = [[Cell(one.name), Cell("no record" if one.problem() else "done")] for one in of.members]
-    return (empty := [Table(of.study.name, ["member", "result"], rows, notes)]), empty
+    return [Table(of.study.name, ["member", "result"], rows, notes)]
 
 
 def _log(member: PreparedMember, folder: Path) -> str:

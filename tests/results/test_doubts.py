@@ -107,6 +107,7 @@ def test_a_mass_that_is_not_1_is_refused(records, mass):
 def test_whatever_reads_several_records_refuses_what_does_not_compare(
     records, changes, metrics, message
 ):
+    records = [path.rename(path.with_name(f"a{n}.json")) for n, path in enumerate(records)]
     for n, path in enumerate(records):
         gss = {"head_gss_c": n, "head_gss_k": n}
         config = {"corpus": {"vocab_size": 9}, "train": {"arch": path.stem, **gss}}
