@@ -70,8 +70,8 @@ def compare(records: _Records, options: CompareOptions) -> None:
     Systems are sorted, with the places that each may have, and a line between groups that differ.
     Notes below the table name what else differs between the runs: training length, batches,
     scoring, text, code, machine. With --runs two records of one configuration and seed need
-    different revisions of the code. With --y the seeds of a system are one point, since they are not
-    independent of each other.
+    different revisions of the code. With --y the seeds of a system are one point, since they are
+    not independent of each other.
     """
     plots.check_plot(options.plot)
     given = [str(path) for path in records if "=" in str(path) and not path.exists()]

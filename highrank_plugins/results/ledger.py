@@ -32,8 +32,8 @@ from highrank_plugins.results.counts import (
 from highrank_plugins.results.perplexity import BEFORE, tokens_read
 from highrank_plugins.results.scoring import ScoreError
 
-Entry = dict[str, dict[str, Any]]  # "in" and "out", each a tally; "left out", one for each reason
-Ledger = dict[str, dict[str, Entry]]  # stage → text, as `train.en` → entry
+Counted = dict[str, dict[str, Any]]  # "in" and "out", each a tally; "left out", one for each reason
+Ledger = dict[str, dict[str, Counted]]  # stage → text, as `train.en` → entry
 
 _SKIPPED = re.compile(r"([\d,]+) samples have invalid sizes and will be skipped, [^(]*\((.*?)\)")
 _SCORED = re.compile(r"tokens:(\d+)")
@@ -85,7 +85,7 @@ def read_ledger(
     return ledger
 
 
-def _require_whole(name: str, counts: Entry) -> None:
+def _require_whole(name: str, counts: Counted) -> None:
     for unit in counts["in"].keys() & counts["out"].keys():
         took, gave = counts["in"][unit], counts["out"][unit]
         left_out = sum(_by_reason(counts, unit).values())
@@ -98,9 +98,9 @@ def _require_whole(name: str, counts: Entry) -> None:
 
 def _generated(
     binarised: Mapping[str, Tally], outputs: Sequence[Path], target: str
-) -> dict[str, Entry]:
+) -> dict[str, Counted]:
     """Return source sentences, and sentences and tokens of all hypotheses."""
-    found: dict[str, Entry] = {}
+    found: dict[str, Counted] = {}
     for output in outputs:
         numbers, tokens = count_hypotheses(output)
         for part, source in binarised.items():
@@ -114,7 +114,7 @@ def _generated(
     return found
 
 
-def _measured(whole: Tally, used: int) -> Entry:
+def _measured(whole: Tally, used: int) -> Counted:
     """Return the tokens that a measure of a text used, one per context."""
     unused = whole["tokens"] - used
     if unused == 0:
@@ -125,7 +125,7 @@ def _measured(whole: Tally, used: int) -> Entry:
 
 def _scored(
     binarised: Mapping[str, Tally], scores: Mapping[str, Score], suffix: str
-) -> Iterator[tuple[str, Entry]]:
+) -> Iterator[tuple[str, Counted]]:
     """Yield the scored sentences and tokens; those of a part of the text come last."""
     found = []
     for metric, score in scores.items():
@@ -156,7 +156,7 @@ def describe(ledger: Ledger) -> list[str]:
     return lines
 
 
-def _entry(before: Tally, after: Tally, left_out: Mapping[str, Tally] | None = None) -> Entry:
+def _entry(before: Tally, after: Tally, left_out: Mapping[str, Tally] | None = None) -> Counted:
     return {"in": dict(before), "out": dict(after), "left out": dict(left_out or {})}
 
 
@@ -165,7 +165,7 @@ def _by_reason(counts: Mapping[str, Any], unit: str) -> Tally:
     return {reason: tally[unit] for reason, tally in left_out if unit in tally}
 
 
-def _text(text: dict[str, Tally], folder: Path) -> dict[str, Entry]:
+def _text(text: dict[str, Tally], folder: Path) -> dict[str, Counted]:
     """Return the entries of cleaned text with the reasons of cleaning.json or counts.json."""
     found = {part: _entry(out, out) for part, out in text.items()}
     cleaning, counts = folder / REPORT, folder / "counts.json"
@@ -190,7 +190,7 @@ def _text(text: dict[str, Tally], folder: Path) -> dict[str, Entry]:
     return found
 
 
-def _trained(text: Tally, data: Path, target: str | None, training: Path) -> Entry:
+def _trained(text: Tally, data: Path, target: str | None, training: Path) -> Counted:
     """Return what an epoch trains on: all but the samples that fairseq skips."""
     match, left_out, kept = None, dict[str, Tally](), dict(text)
     for log in filter(Path.is_file, (training / "train.log", training / "logs" / "rank0.log")):
