@@ -67,7 +67,6 @@ def test_files_of_two_runs_are_refused(words):
 @pytest.mark.parametrize("changes", [{"seeds": [8]}, {"seeds": [7, 8]}])
 def test_a_record_whose_seeds_disagree_is_refused(result, changes, tmp_path):
     path = tmp_path / "x-7.json"
-    del result["paired"]
     path.write_text(json.dumps(result))
     record.load_record(path)
     path.write_text(json.dumps(result | changes))
@@ -248,7 +247,7 @@ def test_a_run_given_twice_is_refused(tmp_path):
     for path, seed in zip(paths, (1, 2, 1), strict=True):
         path.write_text(json.dumps(json.loads(path.read_text()) | run | {"seeds": [seed]}))
     assert len(results_table(paths[:2]).splitlines()) == 6
-    with pytest.raises(ValueError, match=r"c\.json and .*a\.json are of one configuration and "):
+    with pytest.raises(ValueError, match=r"c\.json and .*a\.json are one run"):
         results_table(paths)
 
 
