@@ -1,6 +1,5 @@
 """Write numbers of words as fairseq-preprocess does: line by line, or text in several processes."""
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
@@ -8,11 +7,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from highrank_plugins.common.files import SUMS, read_ledger, require_regular, write_sums, write_text
+from highrank_plugins.common.files import require_regular, write_sums, write_text
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.processes import ordered_map
 from highrank_plugins.common.text_lines import MAX_PIECES, UNKNOWN, TextRules, check_texts
-from highrank_plugins.common.user_error import UserError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,15 +28,13 @@ LineRange = tuple[Path, int, int]
 
 
 def binarise(
-    pieces: Path, folder: Path, output: Path, languages: tuple[str, ...], processes: int
+    pieces: Path, folder: Path, languages: tuple[str, ...], processes: int
 ) -> Iterator[str]:
     """Write one dictionary and the numbers of all text as fairseq-preprocess does; yield counts.
 
     The bytes are those of `--joined-dictionary`, of one language those of `--only-source
-    --padding-factor 1`: a language model would give words of padding probability. The files will
-    take the place of an earlier result in `output`.
+    --padding-factor 1`: a language model would give words of padding probability.
     """
-    others = _require_ours(output, languages)
     texts = {part: [pieces / f"{part}.{name}" for name in languages] for part in PARTS}
     check_texts(texts["train"], TextRules(max_words=MAX_PIECES))
     from fairseq.data import Dictionary  # seconds, of which a missing file needs none
@@ -67,7 +63,7 @@ def binarise(
             shown = tqdm(blocks, text.name, size, unit="MiB", **bar_options())
             found = _write(folder / prefixes[part, language], shown, len(_words(dictionary)))
             yield report(text.name, *found)
-    write_sums(folder, others)
+    write_sums(folder)
 
 
 def report(name: str, lines: int, tokens: int, unknown: int, *, more: str = "") -> str:
@@ -83,22 +79,6 @@ def _names(languages: tuple[str, ...]) -> tuple[dict[tuple[str, str], str], list
     pair = "-".join(languages)
     prefixes = {(p, name): f"{p}.{pair}.{name}" for p in PARTS for name in languages}
     return prefixes, [f"dict.{language}.txt" for language in languages]
-
-
-def _require_ours(output: Path, languages: tuple[str, ...]) -> dict[str, str]:
-    """Return the checksums of other files in `output`."""
-    prefixes, dictionaries = _names(languages)
-    names = [f"{p}.{kind}" for p in prefixes.values() for kind in ("bin", "idx")] + dictionaries
-    for name in names:
-        require_regular(output / name)
-    sums = read_ledger(output / SUMS)
-    for path in (output / name for name in (*dictionaries, SUMS)):
-        if os.path.lexists(path) and not sums.keys() >= set(names):
-            raise UserError(
-                f"{path} is in the way: this command has not written it for {','.join(languages)}; "
-                "move it away, or name another directory"
-            )
-    return {name: value for name, value in sums.items() if name not in names}
 
 
 def _blocks(path: Path) -> Iterator[LineRange]:

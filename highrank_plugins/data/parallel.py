@@ -8,7 +8,7 @@ import re
 import unicodedata
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import chain, repeat, zip_longest
 from pathlib import Path
@@ -25,7 +25,6 @@ from highrank_plugins.common.text_lines import (
 )
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.archives import extract
-from highrank_plugins.data.binarising import PARTS
 from highrank_plugins.data.corpus_files import CorpusFiles, Texts
 
 Pair = tuple[bytes, ...]  # a sentence and its translation
@@ -38,16 +37,6 @@ _NO_TEXT = frozenset({"Cc", "Cs", "Co", "Cn"})
 REPORT = "cleaning.json"
 # Empty pairs are 0.26 % of WMT14 En-De, and some copies lack them; WMT16 has 0.92 % more pairs.
 _SIZES_DIFFER = 0.005
-
-
-def refuse_other_languages(folder: Path, languages: Collection[str]) -> None:
-    """Refuse a folder with text of other languages, whose lines and pieces are of another call."""
-    for path in sorted(folder.glob("*.*")):
-        if path.stem in PARTS and path.suffix[1:] not in languages:
-            raise UserError(
-                f"{path} is of an earlier call with other languages, and would not belong to "
-                "the new files: move it away, or name another folder"
-            )
 
 
 def paired(paths: Sequence[Path], readers: Iterable[Iterable[Line]]) -> Iterator[tuple[Line, ...]]:

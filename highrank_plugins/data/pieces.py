@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from highrank_plugins.common import text_lines
 from highrank_plugins.common.blocks import BlockOptions, option
-from highrank_plugins.common.folders import refuse_mixture
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.processes import batches, ordered_map
 from highrank_plugins.common.text_lines import byte_lines, decode_line, fold
@@ -258,7 +257,6 @@ def _bpe(codes: str) -> Any:
 
 def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
     """Return fairseq-interactive's options for a file of `data pieces` that will be at `place`."""
-    refuse_mixture(file.parent)
     with file.open("rb") as opened:
         start = opened.read(8)
     if start == b"#version":  # the first line of codes
