@@ -90,7 +90,7 @@ def test_a_folder_with_files_is_refused_and_one_with_hidden_files_is_filled(tmp_
     assert found == {".key", "a", "b"}
     (tmp_path / "link").symlink_to(stage)
     for folder in (stage, tmp_path / "link", stage / "a"):
-        with pytest.raises(UserError, match="exists already; delete it"), new_folder(folder):
+        with pytest.raises(UserError, match="exists already: name another"), new_folder(folder):
             raise AssertionError
 
 

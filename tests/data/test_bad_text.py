@@ -132,7 +132,7 @@ def test_an_earlier_result_is_neither_replaced_nor_mixed(folder, command):
     (folder / "out").mkdir()
     (folder / "out" / "valid.fr").write_bytes(GOOD)
     done = attempt(command, *COMMANDS[command](folder))
-    assert done.exit_code == 2 and "out exists already; delete it first" in done.output
+    assert done.exit_code == 2 and "out exists already: name another" in done.output
     assert [path.name for path in (folder / "out").iterdir()] == ["valid.fr"]
 
 
