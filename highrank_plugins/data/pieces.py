@@ -17,7 +17,7 @@ from highrank_plugins.common import text_lines
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.processes import batches, ordered_map
-from highrank_plugins.common.text_lines import byte_lines, decode_line, fold
+from highrank_plugins.common.text_lines import byte_lines, decoded, fold
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.binarising import PARTS
 
@@ -163,7 +163,7 @@ def write_pieces(encode: Encoder, text: Path, output: Path, processes: int = 1) 
 
 def folded_lines(text: Path) -> Iterator[str]:
     """Yield lines with white space folded to one space: fairseq splits pieces at any kind of it."""
-    return (fold(decode_line(text, number, line)) for number, line in byte_lines(text))
+    return (fold(decoded(f"{text}:{number}", line)) for number, line in byte_lines(text))
 
 
 def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
