@@ -1,11 +1,11 @@
-"""Write numbers of words as fairseq-preprocess does: line by line, or text in several processes."""
+"""Write and count numbers of words as fairseq-preprocess does, text in several processes."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from highrank_plugins.common.files import require_regular, write_sums, write_text
 from highrank_plugins.common.formatting import bar_options
@@ -25,6 +25,9 @@ SPECIAL = 4
 END_NUMBER = 2
 UNKNOWN_NUMBER = 3
 LineRange = tuple[Path, int, int]
+_MAGIC = b"MMIDIDX\x00\x00"
+_LENGTH_AT, _SIZES_AT = len(_MAGIC) + 9, len(_MAGIC) + 17
+_DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # of fairseq's mmap files
 
 
 def binarise(
@@ -170,3 +173,28 @@ def _write(
         # Python's integers: fairseq sums them, and 32 bits may overflow
         index.write(lengths.tolist())
     return len(lengths), int(lengths.sum()), unknown
+
+
+def sizes_of(path: Path) -> Any:
+    """Return the lengths of all lines, with their ends; None for fairseq's other formats."""
+    import numpy as np
+
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            return None
+        file.seek(_LENGTH_AT)
+        count = int.from_bytes(file.read(_SIZES_AT - _LENGTH_AT), "little")
+        return np.fromfile(file, dtype="<i4", count=count).astype(np.int64)
+
+
+def count_words(index: Path) -> Any:
+    """Return how often each number of the dictionary occurs in a binarised text."""
+    import numpy as np
+
+    with index.open("rb") as file:
+        dtype = _DTYPES[file.read(_LENGTH_AT)[-1]]
+    tokens = np.memmap(index.with_suffix(".bin"), dtype=dtype, mode="r")
+    found = np.zeros(int(tokens.max(initial=0)) + 1, dtype=np.int64)
+    for begin in range(0, len(tokens), _BLOCK):
+        found += np.bincount(tokens[begin : begin + _BLOCK], minlength=len(found))
+    return found
