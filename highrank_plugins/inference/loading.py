@@ -78,11 +78,8 @@ def load_model(
     dtype: torch.dtype = torch.float32,
 ) -> LoadedModel:
     """Read a checkpoint of any model of fairseq or ours; without `data`, words are unknown."""
-    try:
-        state = checkpoint_utils.load_checkpoint_to_cpu(str(path), {"data": data or ""})
-        parameters = state["model"]
-    except KeyError as error:  # fairseq upgrades old formats
-        raise ValueError(f"{path} is not a training checkpoint: it lacks {error}") from None
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(path), {"data": data or ""})
+    parameters = state["model"]
     config = configuration_of(state)
     try:
         if data is None:

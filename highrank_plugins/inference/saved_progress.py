@@ -1,18 +1,16 @@
 """Save the progress of a long evaluation, segment by segment, so that it resumes after a kill."""
 
-import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from fairseq import checkpoint_utils
 from tqdm import tqdm
 
 from highrank_plugins.analysis.predictions import perplexity_of
-from highrank_plugins.common.checkpoint_file import DamagedArchiveError, check_archive
+from highrank_plugins.common.checkpoint_file import read_checkpoint
 from highrank_plugins.inference.streaming_model import FairseqBatch, Segments
 
 START: dict[str, Any] = {"position": 0, "nll": [], "tokens": 0, "state": None, "extra_state": None}
@@ -41,7 +39,9 @@ class SavedProgress:
         self._saved_at = time.monotonic()
         if not path.exists():
             return
-        before, self.progress = _load(path)
+        before, self.progress = (
+            read_checkpoint(path, name, whole=True) for name in ("identity", "progress")
+        )
         if changes := "; ".join(
             f"{name}: {before.get(name)} there, {identity.get(name)} now"
             for name in dict.fromkeys([*before, *identity])
@@ -87,22 +87,6 @@ class SavedProgress:
                 bar.set_postfix(ppl=f"{perplexity(progress):.2f}", refresh=False)
                 bar.update()
         return progress
-
-
-def _load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the contents; check the checksums inside, which torch does not."""
-    try:
-        check_archive(path)
-        stored = torch.load(path, "cpu", weights_only=True)
-        if isinstance(stored, dict) and {*map(type, stored.values())} == {dict}:
-            return stored["identity"], stored["progress"]
-        reason = "other contents"
-    except (DamagedArchiveError, EOFError, KeyError, pickle.UnpicklingError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0]
-    raise ValueError(
-        f"{path}: damaged, or not the progress of an evaluation ({reason}); delete it to begin "
-        f"again, or name another file by --state"
-    )
 
 
 def perplexity(progress: dict[str, Any]) -> float:

@@ -19,23 +19,20 @@ from typing import Any
 
 from highrank_plugins.common.files import read_json
 from highrank_plugins.common.names import Score
+from highrank_plugins.data.binarising import sizes_of
 from highrank_plugins.data.parallel import KEPT, REPORT, words_of
-from highrank_plugins.results.counts import (
-    FIRST_SHARD,
-    Tally,
-    count_binarised,
-    count_hypotheses,
-    count_lines,
-    count_texts,
-    sizes_of,
-)
 from highrank_plugins.results.perplexity import BEFORE, tokens_read
 from highrank_plugins.results.scoring import ScoreError
 
+Tally = dict[str, int]
 Counted = dict[str, dict[str, Any]]  # "in" and "out", each a tally; "left out", one for each reason
 Ledger = dict[str, dict[str, Counted]]  # stage → text, as `train.en` → entry
 
 _SKIPPED = re.compile(r"([\d,]+) samples have invalid sizes and will be skipped, [^(]*\((.*?)\)")
+FIRST_SHARD = "shard01"  # the shard that measures a corpus's training perplexity
+_TEXT = re.compile(r"(?:train|valid|test\d*)\.[\w-]+")
+_INDEX = re.compile(r"(train|valid|test\d*)(?:\.[^.]+\.([\w-]+))?\.idx")
+_HYPOTHESIS = re.compile(rb"([HP])-(\d+)\t(.*)", re.DOTALL)
 _SCORED = re.compile(r"tokens:(\d+)")
 
 
@@ -72,7 +69,7 @@ def read_ledger(
         test, translations = f"test{suffix}", folder / f"test{suffix}"
         if target is not None and translations.is_file() and test in binarised:
             references = {**text.get(test, {}), **binarised[test]}
-            scored = references | {"sentences": count_lines(translations)}
+            scored = references | {"sentences": count_text(translations)[0]}
             ledger["evaluate"][test] = _entry(references, scored)
         for split, results in (("test", folder), ("valid", folder / "valid")):
             if (whole := binarised.get(part := f"{split}{suffix}")) is not None:
@@ -223,3 +220,54 @@ def _tokens_beyond(data: Path, target: str, limits: str, skipped: int) -> int | 
         return None
     is_long = (sizes[0] > numbers[0]) | (sizes[1] > numbers[1])
     return int(sizes[1][is_long].sum()) if is_long.sum() == skipped else None
+
+
+def count_texts(folder: Path, in_pieces: bool = True) -> dict[str, Tally]:
+    """Return the sentences of each text, with its tokens or, of text without pieces, its words."""
+    paths = sorted(path for path in folder.glob("*.*") if _TEXT.fullmatch(path.name))
+    found: dict[str, Tally] = {}
+    for path in paths:
+        lines, words = count_text(path)
+        number = {"tokens": words + lines} if in_pieces else {"words": words}
+        found[path.name] = {"sentences": lines, **number}
+    return found
+
+
+def count_text(path: Path) -> tuple[int, int]:
+    """Return the lines of a text, and its words between blanks, of which fairseq makes tokens."""
+    lines, words = 0, 0
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        for line in file:
+            lines, words = lines + 1, words + len(line.split())
+    return lines, words
+
+
+def count_binarised(data: Path) -> dict[str, Tally]:
+    """Return sentences and tokens of each split; those of all shards together."""
+    found: dict[str, Tally] = {}
+    whole = sorted(data.glob("*.idx"))
+    for path in [*whole, *sorted(data.glob("shard*/train.idx"))]:
+        match = _INDEX.fullmatch(path.name)
+        sizes = sizes_of(path) if match else None
+        if match is None or sizes is None:
+            continue
+        part = ".".join(filter(None, match.groups()))
+        shard = [f"{FIRST_SHARD}/{part}"] if path.parent.name == FIRST_SHARD else []
+        for name in [part, *shard]:
+            so_far = found.setdefault(name, {"sentences": 0, "tokens": 0})
+            so_far["sentences"] += len(sizes)
+            so_far["tokens"] += int(sizes.sum())
+    return found
+
+
+def count_hypotheses(output: Path) -> tuple[set[int], int]:
+    """Return the numbers of the sentences with hypotheses, and the tokens of all hypotheses."""
+    numbers: set[int] = set()
+    tokens = 0
+    with output.open("rb") as lines:
+        for match in filter(None, map(_HYPOTHESIS.match, lines)):
+            if match[1] == b"H":
+                numbers.add(int(match[2]))
+            else:
+                tokens += len(match[3].split())
+    return numbers, tokens
