@@ -61,8 +61,8 @@ def card(
     from highrank_plugins.reports.card.gather import make_card
     from highrank_plugins.reports.card.page import render
 
-    output = checkpoint.with_suffix(".html") if output is None else output
     made = make_card(checkpoint, data, split, tokens, typed_command())
+    output = checkpoint.with_suffix(".html") if output is None else output
     write_text(output, render(made))
     if json is not None:
         write_json(json, plain(made.plain()))

@@ -56,7 +56,8 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
     except _Rejected as rejection:
         return _explain(parser, str(rejection), options)
     except WrongNumbers as wrong:
-        return dict(wrong.problems)
+        own = {name: text for name, text in wrong.problems.items() if name in options}
+        return own or dict(wrong.problems)
     except UserError as error:
         # the first option in the message, apart from the layer's name before the message
         text = re.sub(r"^--head(-pointwise|-vocabulary)? \S+: ", "", str(error))
