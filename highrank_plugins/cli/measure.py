@@ -14,7 +14,7 @@ from highrank_plugins.cli.options import Data, UserDir, names, numbers, refuse_i
 from highrank_plugins.common.blocks import option
 from highrank_plugins.common.files import plain, write_json
 from highrank_plugins.common.names import did_you_mean, flag
-from highrank_plugins.inference.collector import started
+from highrank_plugins.inference.collector import Collector, started
 from highrank_plugins.inference.loading import load_model
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import AdaptiveEvaluation, Measure, TextMeasure, WeightMeasure
@@ -116,8 +116,8 @@ def run(
         raise ValueError(f"--plot {plot}: draws one measure; name one")
     with started() as processes:
         models = [checkpoints[0], *([] if other is None else [other])] if texts else []
-        collectors = [settings.collector(path, data, processes) for path in models]
-        found = _along_a_text(texts, *collectors)
+        text = {**dict(settings), "processes": processes}
+        found = _along_a_text(texts, *(Collector.open(path, data, **text) for path in models))
         if processes.rank:
             return
     weights = {name: one for name, one in made.items() if isinstance(one, WeightMeasure)}
