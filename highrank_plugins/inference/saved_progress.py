@@ -54,9 +54,9 @@ class SavedProgress:
 class Walk:
     """Yield the segments that an earlier process has not evaluated, and keep the results.
 
-    `done` holds `nll` (sums in nats, by each of the models) and `tokens` of the text so far, the
-    worst `mass` of each, the recurrent `state`, any other tensors that the next segment needs as
-    `extra_state`, both None at the start, and `position` (number of segments).
+    `done` holds `nll` (sums in nats) and the worst `mass`, by each of the models; `tokens` and
+    `position`, the number of segments, so far. The next segment needs the recurrent `state` and the
+    tensors of `extra_state`, which are None at the start.
     """
 
     def __init__(self, saved: SavedProgress, name: str, segments: Segments) -> None:
