@@ -95,7 +95,7 @@ def load_model(
         if not Path(name).name.startswith("dict."):
             raise
         raise FileNotFoundError(
-            f"{name}: no such file. A checkpoint holds no words: DATA must be the directory of "
+            f"{name}: no such file. A checkpoint holds no words: give the directory of "
             "fairseq-preprocess that it was trained on, or one with the same dictionaries"
         ) from None
     model.prepare_for_inference_(config)  # refuses heads that the checkpoint lacks
