@@ -20,7 +20,7 @@ from highrank_plugins.models.head_from_options import (
     require_same_function,
 )
 from highrank_plugins.models.head_options import HeadOptions, derived_defaults, help_of
-from tests.models.small import build, configure
+from tests.models.small import build
 
 TRUNK = {"head_bias": "false"}
 MOS_PLIF = {"head": "mos", "head_pointwise": "plif"}
@@ -268,29 +268,6 @@ def test_shared_embeddings_are_one_parameter(trunk, joined_data):
     assert model.head.weight is model.decoder.embed_tokens.weight
     model = build(joined_data, "transformer_mixtape_tiny", "--share-all-embeddings").model
     assert model.head.weight is model.encoder.embed_tokens.weight
-
-
-SIZES = ["--encoder-embed-dim", "16", "--decoder-embed-dim", "16"]
-SHARED = ["--share-decoder-input-output-embed"]
-
-
-@pytest.mark.parametrize(
-    ("arch", "words"),
-    [
-        ("transformer_mos_tiny", [*SHARED, "--decoder-output-dim", "24"]),
-        ("transformer_lm_mos", ["--decoder-output-dim", "24"]),
-        ("lstm_mos", [*SIZES, "--decoder-out-embed-dim", "24"]),
-        ("awd_lstm_lm_mos", [*SIZES[2:], "--decoder-last-hidden-size", "24"]),
-        ("awd_lstm_lm_mos", [*SIZES[2:], "--separate-embeddings"]),
-    ],
-    ids=str,
-)
-def test_head_sizes_equal_those_of_the_built_model(arch, words, mt_data, lm_data):
-    data = lm_data if "_lm_" in arch else mt_data
-    model = build(data, arch, *words).model
-    features, width, tied = model.head_sizes(configure(data, arch, *words).model)
-    assert (features, width) == (model.head.feature_dim, model.head.weight.size(1))
-    assert tied == model.decoder.share_input_output_embed
 
 
 def test_a_target_out_of_range_is_refused(trunk):
