@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -25,7 +24,7 @@ from highrank_plugins.results.record import RESULTS, load_record
 from highrank_plugins.studies.definition import RECIPES, Member, Study, as_word, script_options
 from highrank_plugins.training import configuration
 from highrank_plugins.training.configuration import Configuration
-from highrank_plugins.training.model_size import By, Match, invented_data, solve
+from highrank_plugins.training.model_size import By, Match, solve
 
 # Raise this number when a change of the package or of a recipe gives any run other numbers: an
 # initialisation, a loss, an order of sums, a default, a score, a stage. Every member then has
@@ -288,8 +287,7 @@ def match_configurations(
 ) -> Match:
     """Return the sizes at which `system` costs as much as `reference`."""
     options, target = system.options("train"), reference.options("train")
-    with nullcontext(data) if data else invented_data(options, words) as folder:
-        return solve(options, target, by, folder, free, step)
+    return solve(options, target, by, data or words, free, step)
 
 
 def matched_yaml(base: Path, match: Match, by: By, title: str, folder: Path) -> str:
