@@ -25,23 +25,23 @@ BUDGETS: dict[str, int] = {
     "criterions": 270,
     "data": 2143,
     "evaluation": 269,
-    "heads": 2931,
+    "heads": 2957,
     "hooks": 2790,
     "huggingface": 696,
     "inference": 1087,
-    "losses": 5911,
+    "losses": 6042,
     "measures": 1883,
-    "models": 1695,
+    "models": 1698,
     "optim": 352,
     "reports": 2052,
-    "results": 2286,
+    "results": 2290,
     "studies": 2597,
     "tasks": 538,
     "top": 70,
     "training": 2361,
     "trunks": 347,
 }
-LINES_OF_TESTS = 42455
+LINES_OF_TESTS = 42528
 
 
 @pytest.fixture(scope="module")

@@ -73,11 +73,10 @@ def check_measures(settings: configuration.Configuration, tree: Tree) -> None:
         command: Any = typer.main.get_command(app)
         for word in program_of(measure).split()[1:]:
             command = command.get_command(None, word) if hasattr(command, "commands") else command
-        found = dict(option_problems(command, options)) or {"": check_block(measure, options)}
+        found = [*option_problems(command, options)]
         problems += [
             f"{tree.place((measure, name))}: {measure}{name and '.'}{name}: {problem}"
-            for name, problem in found.items()
-            if problem
+            for name, problem in found or [("", why) for why in check_block(measure, options)]
         ]
     if problems:
         raise ConfigurationError("\n".join(problems))

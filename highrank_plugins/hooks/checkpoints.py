@@ -20,7 +20,6 @@ values of unset options. What we do: store hashes of the words, the languages, a
 gives a warning. Delete when: fairseq stores the dictionary.
 """
 
-import pickle
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
@@ -34,13 +33,12 @@ from fairseq.data import Dictionary
 from fairseq.file_io import PathManager
 from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
-from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from highrank_plugins.common.certificate import compare_where_certified
 from highrank_plugins.common.checkpoint_file import (
     ReasonsOf,
-    check_archive,
     check_sizes_and_paths,
+    read_checkpoint,
     warn_without_hash,
 )
 from highrank_plugins.common.files import digest_of_words, link_whole, write_whole
@@ -101,11 +99,14 @@ def add_function_options(state: dict[str, Any], model: Any) -> None:
 def load_checkpoint_to_cpu(stock: Callable, path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Load a safe, whole checkpoint that whoever asked (`shown_to`) accepts; run nothing in it."""
     if not PathManager.path_requires_pathmanager(path):
-        check_archive(path)
-        state = _load_safely(path)
+        state = read_checkpoint(path, whole=True)
         _check_config(path, state)
         check_sizes_and_paths(path, state)
-    state = stock(path, *args, **kwargs)
+    try:
+        state = stock(path, *args, **kwargs)
+        state["model"]
+    except KeyError as error:  # fairseq upgrades old formats
+        raise UserError(f"{path} is not a training checkpoint: it lacks {error}") from None
     warn_without_hash(str(path), state)
     for observe in _observers:
         observe(path, state)
@@ -120,24 +121,6 @@ def shown_to(observe: Callable[[str, dict[str, Any]], None]) -> Iterator[None]:
         yield
     finally:
         _observers.pop()
-
-
-def _load_safely(path: str) -> dict[str, Any]:
-    try:
-        forbidden = sorted(get_unsafe_globals_in_checkpoint(path))
-        # mmap: the weights are not read
-        state = None if forbidden else torch.load(path, "cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{path} is refused: not a valid checkpoint ({reason})") from None
-    if forbidden:
-        raise UserError(
-            f"{path} is refused: it names {', '.join(forbidden)}, which could run code when "
-            "loaded. Use a checkpoint from a source you trust, saved with plain values only"
-        )
-    if not isinstance(state, dict):
-        raise UserError(f"{path} is not a checkpoint of fairseq: it holds a {type(state).__name__}")
-    return state
 
 
 def _check_config(path: str, state: dict[str, Any]) -> None:

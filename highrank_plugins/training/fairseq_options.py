@@ -14,6 +14,7 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.training.blocks import PROGRAMS
 from highrank_plugins.training.command_line import user_dir, words_of
 from highrank_plugins.training.configuration import Configuration
+from highrank_plugins.training.model_size import on_meta, task_of
 
 
 def check_options(configuration: Configuration, tree: Tree) -> None:
@@ -39,7 +40,7 @@ def check_command(words: Sequence[str]) -> None:
 
     parser = options.get_training_parser()
     parser.prog = words[0]
-    _check_head(options.parse_args_and_arch(parser, list(words[1:])))
+    _check_model(options.parse_args_and_arch(parser, list(words[1:])))
 
 
 def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
@@ -51,7 +52,7 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
     parser.prog, parser.exit = PROGRAMS[tool].words, _refuse
     try:
         words = ["data", *user_dir(options), *words_of(options)]
-        _check_head(fairseq.parse_args_and_arch(parser, words))
+        _check_model(fairseq.parse_args_and_arch(parser, words))
         return {}
     except WrongNumbers as wrong:
         own = {name: text for name, text in wrong.problems.items() if name in options}
@@ -73,13 +74,12 @@ def _refuse(_code: int, message: str) -> NoReturn:
     raise UserError(message.partition(": error: ")[2].strip())
 
 
-def _check_head(args: Namespace) -> None:
-    """Check the options of an arch with one of our output layers."""
+def _check_model(args: Namespace) -> None:
+    """Check the options of an arch with one of our output layers: build it for 1,000 words."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
-    model = ARCH_MODEL_REGISTRY.get(getattr(args, "arch", ""))
-    if hasattr(model, "check_head"):
-        model.check_head(args)
+    if hasattr(ARCH_MODEL_REGISTRY.get(getattr(args, "arch", "")), "attach_head"):
+        on_meta(args, task_of(1000))
 
 
 # name of the function of fairseq.options that makes the parser

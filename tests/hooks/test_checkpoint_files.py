@@ -142,7 +142,7 @@ def single_tensor(_source: Path) -> bytes:
     [
         (flipped, r"damaged \(.*data/.*\): copy it again"),
         (compressed, "compressed"),
-        (single_tensor, "not a checkpoint of fairseq"),
+        (single_tensor, "refused: it holds a Tensor"),
         (lambda _: b"PK\x05\x06" + bytes(18), ""),
         (lambda _: b"\x80\x02}.", ""),
         *((lambda source, part=part: source.read_bytes()[: int(part(source.stat().st_size))],
