@@ -1,10 +1,10 @@
 """Refuse binarised data that is missing, damaged, or of another dictionary, before it is used.
 
 Missing data. What breaks: a mistyped DATA directory ends in a traceback with `FileNotFoundError`,
-an empty one with `Could not infer language pair`, a wrong split with `Dataset not found`. Why:
-fairseq opens files without asking whether they are there. What we do: look for the directory, the
-language pair and the dictionaries before a task is made, and name the splits that are there. Other
-tasks, and checkpoints that bring their own task, are left alone. Delete when: fairseq checks.
+an empty one with `Could not infer language pair`. Why: fairseq opens files without asking whether
+they are there. What we do: look for the directory, the language pair and the dictionaries before a
+task is made. Other tasks, and checkpoints that bring their own task, are left alone. Delete when:
+fairseq checks.
 
 Damage. What breaks: a flipped bit in `.bin`, or in sizes and pointers of `.idx`, changes the text,
 with exit code 0; a truncated file ends in errors that name none. Why: fairseq maps the files and
@@ -26,8 +26,6 @@ import numpy as np
 import torch
 from fairseq import tasks, utils
 from fairseq.data import Dictionary, data_utils, indexed_dataset
-from fairseq.tasks.language_modeling import LanguageModelingTask
-from fairseq.tasks.translation import TranslationTask
 
 from highrank_plugins.common.files import (
     SUMS,
@@ -72,25 +70,6 @@ def setup_task(stock: Callable, cfg: Any, **kwargs: Any) -> Any:
             if isinstance(dictionary, Dictionary):
                 _require_same_words(Path(folder), dictionary)
     return task
-
-
-class MissingSplit(UserError, FileNotFoundError):
-    """Report a split that the data does not have; fairseq's callers expect FileNotFoundError."""
-
-
-for _task in (TranslationTask, LanguageModelingTask):
-
-    @replaces(_task, "load_dataset")
-    def load_dataset(stock: Callable, task: Any, split: str, *args: Any, **kwargs: Any) -> None:
-        try:
-            stock(task, split, *args, **kwargs)
-        except FileNotFoundError as error:
-            if not str(error).startswith("Dataset not found"):
-                raise
-            folders = utils.split_paths((getattr(task, "cfg", None) or task.args).data)
-            there = _named(folders[0], r"([^.]+)(?:\.[^.]+\.[^.]+)?\.idx")  # or NAME.en-de.en.idx
-            found = f"It has {', '.join(there)}." if there else _WANTED
-            raise MissingSplit(f"split {split} is missing in {folders[0]}. {found}") from error
 
 
 def _named(folder: str, pattern: str) -> list[str]:

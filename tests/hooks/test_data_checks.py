@@ -160,11 +160,3 @@ def test_missing_data_are_named(folder, chosen, place, message):
         check_data(complete, str(folder))
     with pytest.raises(UserError, match=message):
         check_data(chosen, place.format(folder))
-
-
-def test_a_missing_split_names_the_others(folder):
-    task = tasks.setup_task(config("training", folder, "--arch", "transformer").task)
-    for name in ("test.idx", "valid1.en-de.de.idx", "dict.txt", "preprocess.log"):
-        (folder / name).touch()
-    with pytest.raises(UserError, match=r"split dev .* It has test, train, valid, valid1\."):
-        task.load_dataset("dev")
