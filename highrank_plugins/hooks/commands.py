@@ -233,13 +233,12 @@ def _message_of(error: Exception, place: str) -> str | None:
 
 
 def _blamed(error: BaseException, words: Sequence[str]) -> list[str]:
-    """Return the options whose values an error has in its message, else those above 32 bits."""
+    """Return the options whose values an error has in its message."""
     pairs = zip(words, [*words[1:], "-"], strict=True)
     given = [word if "=" in word else f"{word}={after}" for word, after in pairs if word[:1] == "-"]
     values = {one.replace("=", " ", 1): _plain(one.partition("=")[2]) for one in given}
     message = _plain(str(error))
-    said = [option for option, value in values.items() if len(value) > 2 and value in message]
-    return said or [o for o, value in values.items() if value.isdigit() and int(value) >= 2**31]
+    return [option for option, value in values.items() if len(value) > 2 and value in message]
 
 
 def _plain(text: str) -> str:
