@@ -169,17 +169,10 @@ class _Config(BaseModel):
     sha256: dict[Annotated[str, Field(pattern="^[^/]+$")], str]
 
 
-def _finite(constant: str) -> float:
-    """Return an infinity, and refuse NaN, which no option can have."""
-    if constant == "NaN":
-        raise ValueError("it holds NaN, which no option can have")
-    return float(constant)
-
-
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
-        config: dict[str, Any] = json.loads(text, parse_constant=_finite)
+        config: dict[str, Any] = json.loads(text)
         if (found := config["format"]) == model_parts.FORMAT:
             _Config.model_validate(config)
     except ValidationError as error:
