@@ -10,7 +10,6 @@ from highrank_plugins.common.names import Score
 from highrank_plugins.common.text_lines import byte_lines
 from highrank_plugins.data.binarising import SPECIAL
 from highrank_plugins.measures import find_measure, measure_names
-from highrank_plugins.results.counts import count_words, sizes_of
 from highrank_plugins.results.scoring import ScoreError, read_lines
 
 if TYPE_CHECKING:
@@ -24,6 +23,9 @@ _WORDS = re.compile(r"are means over ([\d,]+) words")  # the log of hooks/evalua
 _PART = re.compile(r"this is part \d+ of \d+")  # the log of hooks/evaluation.py
 _CERTIFICATE = re.compile(r"ppl\|\S+")  # the log of hooks/evaluation.py
 _LOSS = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity")
+_MAGIC = b"MMIDIDX\x00\x00"  # of fairseq's mmap files
+_LENGTH_AT, _SIZES_AT = len(_MAGIC) + 9, len(_MAGIC) + 17
+_BLOCK = 1 << 24  # bytes or words read at once
 
 
 def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
@@ -75,6 +77,34 @@ def dictionary(data: Path) -> str | None:
     """Return the checksum of a binarised text's dictionary, None without one."""
     found = sorted(data.glob("**/dict.txt"))
     return checksum(found[0]) if found else None
+
+
+def sizes_of(path: Path) -> Any:
+    """Return the lengths of all lines, with their ends; None for fairseq's other formats."""
+    import numpy as np
+
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            return None
+        file.seek(_LENGTH_AT)
+        count = int.from_bytes(file.read(_SIZES_AT - _LENGTH_AT), "little")
+        return np.fromfile(file, dtype="<i4", count=count).astype(np.int64)
+
+
+_DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # of fairseq's mmap files
+
+
+def count_words(index: Path) -> Any:
+    """Return how often each number of the dictionary occurs in a binarised text."""
+    import numpy as np
+
+    with index.open("rb") as file:
+        dtype = _DTYPES[file.read(_LENGTH_AT)[-1]]
+    tokens = np.memmap(index.with_suffix(".bin"), dtype=dtype, mode="r")
+    found = np.zeros(int(tokens.max(initial=0)) + 1, dtype=np.int64)
+    for begin in range(0, len(tokens), _BLOCK):
+        found += np.bincount(tokens[begin : begin + _BLOCK], minlength=len(found))
+    return found
 
 
 UNIGRAM = "test_unigram_perplexity"

@@ -177,13 +177,6 @@ def test_tokens_are_unknown_where_other_samples_are_that_long(translator, limits
     assert list(trained["left out"].values()) == [{"sentences": 1}]
 
 
-@pytest.mark.parametrize("block", [1, 2, 3, 1 << 24])
-def test_words_are_counted_across_the_ends_of_blocks(translator, monkeypatch, block):
-    monkeypatch.setattr("highrank_plugins.results.counts._BLOCK", block)
-    (translator / "text" / "test.de").write_text(" ab  c\u3000d\r\n\nü e", encoding="utf-8")
-    assert read(translator, None)["text"]["test.de"]["out"] == {"sentences": 2, "words": 5}
-
-
 def test_a_finetuning_run_is_a_stage_of_its_own(translator):
     (translator / "finetune").mkdir()
     (translator / "finetune" / "train.log").write_text("nothing is skipped here\n")
