@@ -312,4 +312,4 @@ def test_a_file_in_the_place_of_a_link_is_kept(tmp_path):
 def test_compare_names_systems_without_any_record(tmp_path):
     file = write_stub(tmp_path, seeds=[1], options={"failing": "mos-1-code"})
     study(file)
-    assert "mos-1 has no record: failed with exit" in compared([file])
+    assert "mos-1 has no record: failed with exit" in compared(file)
