@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from highrank_plugins.common.blocks import ConfigurationError, read_tree, validated
-from highrank_plugins.common.folders import held_alone
+from highrank_plugins.common.folders import held
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.fetch import fetch
 
@@ -102,8 +102,8 @@ def fetch_corpus(
     for name, file in files.items():
         if offline and not (folder / name).is_file():
             raise UserError(f"{folder / name}: no such file; get it from {file.url}")
-    waiting = f"waiting for another process that downloads into {folder}"
-    with nullcontext() if offline else held_alone(folder / ".lock", waiting=waiting):
+    lock = held(folder / ".lock", f"folder {folder}", "download", waits=True)
+    with nullcontext() if offline else lock:
         return [
             fetch(
                 file.url,

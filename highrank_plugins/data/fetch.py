@@ -16,7 +16,6 @@ from urllib.parse import unquote, urlsplit
 
 from highrank_plugins.common import files
 from highrank_plugins.common.files import ChecksumError
-from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.user_error import UserError
 
@@ -151,8 +150,8 @@ def _damage(path: Path, kind: str) -> str | None:
 
 def _download(url: str, part: Path, size: int | None, resumes: bool) -> bool:
     """Download a file into `part`, or what follows there; return whether its length is known."""
-    busy, failures = f"{part}: another process is downloading it; wait until it ends", 0
-    with held_alone(part, busy, mode="ab") as file:
+    failures = 0
+    with files.open_own(part, "ab") as file:
         url = _with_scheme(url)
         while True:
             if not resumes:
