@@ -84,10 +84,10 @@ def write_text(path: Path, text: str) -> None:
     """Write text in UTF-8, see `write_whole`; into a new folder if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = text.encode()
-    write_whole(path, lambda file: file.write(content), len(content))
+    write_whole(path, lambda file: file.write(content))
 
 
-def write_whole(path: str | Path, write: Callable[[Any], object], expected_bytes: int = 0) -> None:
+def write_whole(path: str | Path, write: Callable[[Any], object]) -> None:
     """Call `write(file)`; `path` holds all of it afterwards, or what it held before."""
     target = os.path.abspath(path)
     if os.path.exists(target) and not os.path.isfile(target):  # /dev/null, for example
@@ -96,8 +96,6 @@ def write_whole(path: str | Path, write: Callable[[Any], object], expected_bytes
         return
     part, found = f"{target}.tmp", 0
     try:
-        if expected_bytes > free_space(target)[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if os.path.islink(part):
             os.unlink(part)  # it leads elsewhere
         with open_own(part, "wb") as file:
@@ -109,7 +107,7 @@ def write_whole(path: str | Path, write: Callable[[Any], object], expected_bytes
             raise OSError(errno.EIO, "the disk does not hold the written data")
         os.replace(part, target)
     except OSError as error:
-        raise cannot_be_written(error, target, expected_bytes) from None
+        raise cannot_be_written(error, target) from None
     finally:
         with suppress(OSError):
             os.unlink(part)  # a .part file is always incomplete
@@ -131,8 +129,7 @@ def link_whole(source: str | Path, target: str | Path) -> None:
         if error.errno not in _NO_LINKS:
             raise cannot_be_written(error, target) from None
         with open(source, "rb") as file:
-            own = os.path.getsize(source)
-            return write_whole(target, lambda copy: shutil.copyfileobj(file, copy, _BLOCK), own)
+            return write_whole(target, lambda copy: shutil.copyfileobj(file, copy, _BLOCK))
     finally:
         with suppress(OSError):
             os.unlink(part)
