@@ -7,10 +7,11 @@ What we do: write each attempt into a new file, which is flushed, read back, com
 (`common/files.py`). Other names are hard links. Delete when: fairseq does the same.
 
 Reading. What breaks: 988 of 1000 single flipped bits load silently; for a forbidden class, torch
-advises to switch weights_only off; omegaconf resolves `${…}`. Why: `load_checkpoint_to_cpu` hands
-any file to torch.load, which compares no checksum, and its `cfg` to omegaconf. What we do: refuse
-what is no zip with right checksums (0.4 s per gigabyte), names a class outside of
-`compat/safe_globals.py`, or has options that are not plain. Delete when: never.
+advises to switch weights_only off; omegaconf resolves `${…}`; options such as `decoder_layers` are
+run as code. Why: `load_checkpoint_to_cpu` hands any file to torch.load, which compares no checksum,
+its `cfg` to omegaconf, and 30 modules hand strings of it to Python's eval. What we do: refuse what
+is no zip with right checksums (0.4 s per gigabyte), names a class outside of
+`compat/safe_globals.py`, or has options that are not plain or hold code. Delete when: never.
 
 Words and options. What breaks: with two words of a dictionary swapped, every command computes with
 the wrong embeddings; `-s de -t en` lets a model from English to German translate German;
@@ -20,6 +21,8 @@ values of unset options. What we do: store hashes of the words, the languages, a
 gives a warning. Delete when: fairseq stores the dictionary.
 """
 
+import ast
+import math
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
@@ -49,6 +52,10 @@ from highrank_plugins.common.user_error import UserError
 _ATTEMPTS = 3
 _PLAIN = (str, int, float, bool, type(None))
 _MAX_CONFIG_VALUES = 100_000  # real configurations have about 1,000
+# what eval must not meet in lists such as "[(512, 3)] * 20", and the most copies of a list
+_CODE = (ast.Call, ast.JoinedStr, ast.Lambda, ast.comprehension, ast.Pow, ast.LShift)
+_MAX_COPIES = 10_000
+_PATHS = ("data", "dir", "path", "file", "model")  # last words of options that fairseq never runs
 _observers: list[Callable[[str, dict[str, Any]], None]] = []
 
 
@@ -113,29 +120,44 @@ def shown_to(observe: Callable[[str, dict[str, Any]], None]) -> Iterator[None]:
 
 
 def _check_config(path: str, state: dict[str, Any]) -> None:
-    waiting, count = [state.get("cfg"), state.get("args")], 0
+    waiting: list[tuple[Any, Any]] = [("", state.get("cfg")), ("", state.get("args"))]
+    count, refused = 0, f"{path} is refused: its configuration"
     while waiting:
-        value, count = waiting.pop(), count + 1
+        (name, value), count = waiting.pop(), count + 1
         if count > _MAX_CONFIG_VALUES:
-            raise UserError(
-                f"{path} is refused: its configuration is too large, or contains itself"
-            )
+            raise UserError(f"{refused} is too large, or contains itself")
         if isinstance(value, Namespace):
             value = vars(value)
         if type(value) is dict:
-            waiting += [*value.keys(), *value.values()]
+            waiting += [*value.items(), *(("", key) for key in value)]
         elif type(value) in (list, tuple):
-            waiting += value
+            waiting += [(name, own) for own in value]
         elif type(value) not in _PLAIN:
             raise UserError(
-                f"{path} is refused: its configuration holds a {type(value).__name__}, "
-                "but only plain values are safe"
+                f"{refused} holds a {type(value).__name__}, but only plain values are safe"
             )
         elif isinstance(value, str) and "${" in value:
             raise UserError(
-                f"{path} is refused: its configuration holds {value!r}, which omegaconf would "
-                "resolve. fairseq stores resolved values: save the checkpoint again with those"
+                f"{refused} holds {value!r}, which omegaconf would resolve. fairseq stores "
+                "resolved values: save the checkpoint again with those"
             )
+        elif isinstance(value, str) and not str(name).endswith(_PATHS) and _is_code(value):
+            raise UserError(
+                f"{refused} has {name} {value[:60]!r}, which fairseq could run as code. Use a "
+                "checkpoint from a source you trust"
+            )
+
+
+def _is_code(text: str) -> bool:
+    """Whether Python's eval would run functions, or take long, if it was given this text."""
+    try:
+        nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # so would eval
+        return False
+    products = [n for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult)]
+    sides = [getattr(side, "value", 1) for n in products for side in (n.left, n.right)]
+    copies = math.prod(side for side in sides if type(side) is int)
+    return copies > _MAX_COPIES or any(isinstance(node, _CODE) for node in nodes)
 
 
 @replaces(checkpoint_utils, "load_model_ensemble_and_task")

@@ -220,16 +220,11 @@ def every_option() -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_options_exist(page):
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    spans = re.findall(r"`([^`]+)`", text)
+def test_options_and_commands_exist(page):
+    text = page.read_text(encoding="utf-8")
+    spans = re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
     named = {name for span in spans for name in re.findall(r"(?<![\w-])--[a-z][\w-]*", span)}
     assert named - every_option() - {"--head-"} == set()
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_exist(page):
-    text = page.read_text(encoding="utf-8")
     assert [problem for words in commands_of(text) for problem in problems(words)] == []
 
 

@@ -63,59 +63,36 @@ def words(sentence: str) -> int:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_no_sentence_is_too_long(page):
-    long = [text for text in sentences(page) if words(text) > LONGEST]
+def test_sentences_are_short_and_plain_and_titles_are_names(page):
+    found = sentences(page)
+    long = [text for text in found if words(text) > LONGEST]
     assert [text for text in long if not text.startswith(tuple(EXCEPTIONS))] == []
+    assert re.findall(rf"\b(?:{PRIVATE})\b", "\n".join(found), re.IGNORECASE) == []
+    assert [text for text in found if HANGS.search(text)] == []
+    titles = re.findall(r"^#+ (.*)$", without_code(page), re.M)
+    assert titles and [title for title in titles if title.endswith(("?", "."))] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_pages_have_no_private_terms(page):
-    text = "\n".join(sentences(page))
-    assert re.findall(rf"\b(?:{PRIVATE})\b", text, re.IGNORECASE) == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_sentences_name_what_they_speak_of(page):
-    assert [text for text in sentences(page) if HANGS.search(text)] == []
-
-
-def test_a_sentence_that_hangs_on_another_is_found():
-    texts = ["Those of MoS.", "It is the former of two.", "The slowest EPYC that we met."]
-    assert all(map(HANGS.search, texts)) and not HANGS.search("The gates of MoS.")
-
-
-def test_most_sentences_are_short():
+def test_the_readme_and_most_sentences_are_short():
     """Check the median of whole sentences, which end with a full stop."""
     whole = [
         words(s) for page in PAGES for s in sentences(page) if s.endswith(".") and words(s) > 3
     ]
     assert len(whole) > 500 and statistics.median(whole) <= MEDIAN
-
-
-def test_the_readme_is_short():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 120
     assert lines.index("```bash") < 12
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_titles_are_names(page):
-    titles = re.findall(
-        r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.M
-    )
-    assert titles and [title for title in titles if title.endswith(("?", "."))] == []
-
-
-def test_a_long_sentence_is_found(tmp_path):
+def test_sentences_that_are_long_or_hang_on_another_are_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# Title\n\nShort one. Long " + "word " * 39 + "end.\n\n- item\n- other item\n")
     assert max(map(words, sentences(page))) == 41
     assert "item" in sentences(page) and "Title" in sentences(page)
-
-
-def sources() -> list[Path]:
-    rooms = ("highrank_plugins", "recipes", "scripts")
-    return sorted(path for room in rooms for path in (ROOT / room).rglob("*.py"))
+    source = 'def f():\n    """Do it.\n\n    Args:\n        a: ' + "word " * 36 + '.\n    """\n'
+    assert max(map(words, docstring_sentences(source))) == 36
+    texts = ["Those of MoS.", "It is the former of two.", "The slowest EPYC that we met."]
+    assert all(map(HANGS.search, texts)) and not HANGS.search("The gates of MoS.")
 
 
 def docstring_sentences(source: str) -> Iterator[str]:
@@ -129,36 +106,19 @@ def docstring_sentences(source: str) -> Iterator[str]:
                 yield " ".join(sentence.split())
 
 
-def test_no_sentence_of_a_docstring_is_too_long():
-    found = [
-        (path.name, sentence)
-        for path in sources()
-        for sentence in docstring_sentences(path.read_text(encoding="utf-8"))
-        if words(sentence) > LONGEST
-    ]
-    assert found == []
-
-
-def test_code_has_no_private_terms():
+def test_docstrings_are_short_and_code_has_no_private_terms():
     """Check names, docstrings, comments and messages."""
     term = re.compile(rf"\b(?:{PRIVATE_IN_CODE})\b")
-    found = [
-        f"{path.name}:{number}: {line.strip()}"
-        for path in sources()
-        for number, line in enumerate(path.read_text(encoding="utf-8").lower().splitlines(), 1)
-        if term.search(line)
-    ]
+    rooms, found = ("highrank_plugins", "recipes", "scripts"), []
+    for path in sorted(path for room in rooms for path in (ROOT / room).rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        long = [one for one in docstring_sentences(text) if words(one) > LONGEST]
+        private = [line.strip() for line in text.lower().splitlines() if term.search(line)]
+        found += [f"{path.name}: {line}" for line in [*long, *private]]
     assert found == []
-
-
-def test_a_long_sentence_of_a_docstring_is_found():
-    source = 'def f():\n    """Do it.\n\n    Args:\n        a: ' + "word " * 36 + '.\n    """\n'
-    assert max(map(words, docstring_sentences(source))) == 36
 
 
 # -- links that work where the repository is read as plain files, and their anchors ----------------
-
-MORE = [ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
 
 
 def without_code(page: Path) -> str:
@@ -192,12 +152,9 @@ def broken(page: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", [*PAGES, *MORE], ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
-    assert broken(page) == []
-
-
-def test_a_broken_link_is_found(tmp_path):
+def test_links_lead_somewhere(tmp_path):
+    for page in (*PAGES, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"):
+        assert broken(page) == []
     (tmp_path / "other.md").write_text("# A title: two words\n")
     page = tmp_path / "page.md"
     links = "[a](other.md#a-title-two-words) [b](other.md#b) [c](no.md) [d](#page) [e](#a)"

@@ -1,6 +1,6 @@
 /* Kill the process, or let a call fail, at the n-th call that changes files below a folder.
  *
- * Preloaded (LD_PRELOAD) by test_crash_points.py, which arms it by `faults_arm`. Unlike faults that
+ * Preloaded (LD_PRELOAD) by test_save_crash.py, which arms it by `faults_arm`. Unlike faults that
  * Python injects into its own functions, these meet what the process really asks of the system:
  * buffers have been joined or split by then, and libraries in C are seen as well.
  */

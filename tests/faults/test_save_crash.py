@@ -1,18 +1,27 @@
 """A save that is killed, or whose disk is full or fails, at any point leaves a whole checkpoint.
 
-A child process saves a checkpoint as fairseq does, under a name of its own and two further ones. At
-each call that changes the disk it is killed (before the call, or within it), or gets an error; or a
-limit on file sizes or a small disk is real. A training run that starts then must find the old
-checkpoint or the new one, with its exact contents.
+    pytest --run-long -s tests/faults/test_save_crash.py
+
+A process saves a checkpoint as fairseq does, under a name of its own and two further ones, again
+and again. A library that is loaded before all others (`crash.c`) counts the calls of the C library
+that change files below the folder, and gives each save a fault at the next call: SIGKILL before it
+or within it, or an error, once or from then on. Or a limit on file sizes or a small disk is real. A
+training run that starts then must find the old checkpoint or the new one, with its exact contents.
 """
 
 import ctypes
 import errno
+import functools
+import json
 import os
 import resource
+import shutil
 import signal
+import subprocess
+import sys
 from argparse import Namespace
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy
@@ -21,13 +30,20 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
-from highrank_plugins.common import files
 from highrank_plugins.common.checkpoint_file import check_archive
 from highrank_plugins.common.folders import locked
 from highrank_plugins.hooks import training_loop
 
-FAULTS = ("kill before", "kill within", errno.ENOSPC, errno.EIO)
-CALLS = ("fsync", "replace", "link", "unlink")
+SOURCE = Path(__file__).with_name("crash.c")
+COMPILER = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+KINDS = {
+    "SIGKILL before": (0, 0),
+    "SIGKILL within": (1, 0),
+    "ENOSPC once": (2, errno.ENOSPC),
+    "ENOSPC from then on": (3, errno.ENOSPC),
+    "EIO once": (2, errno.EIO),
+    "EIO from then on": (3, errno.EIO),
+}
 SAVED, FAILED, UNTRIED = 0, 3, 4
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 
@@ -42,132 +58,126 @@ def state(updates: int, size: int) -> dict:
     return {"model": tensors, "updates": updates}
 
 
-def updates_of(path: str, size: int) -> int:
-    """Return after how many updates a checkpoint was saved, if it has the contents of `state`."""
-    found = torch.load(path, weights_only=True)
-    for name, value in state(found["updates"], size)["model"].items():
-        assert numpy.array_equal(found["model"][name].numpy(), value.numpy()), path
-    return found["updates"]
-
-
-class Faults:
-    """Count calls that change the disk; make the call of one number fail."""
-
-    def __init__(self, number: int = -1, fault: object = None) -> None:
-        self.number, self.fault, self.names = number, fault, []
-
-    def around(self, name, call, within=None):
-        self.names.append(name)
-        if len(self.names) - 1 != self.number:
-            return call()
-        if isinstance(self.fault, int):
-            raise OSError(self.fault, os.strerror(self.fault))
-        if self.fault == "kill within":
-            with suppress(OSError):
-                (within or call)()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def install(self, monkeypatch) -> None:
-        for name in CALLS:
-            real = getattr(os, name)
-            monkeypatch.setattr(os, name, lambda *a, n=name, f=real: self.around(n, lambda: f(*a)))
-        monkeypatch.setattr(files, "open", self.open, raising=False)
-        monkeypatch.setattr("time.sleep", lambda seconds: None)
-
-    def open(self, path, mode, *more, **options):
-        return _Written(path, self) if mode == "wb" else open(path, mode, *more, **options)
-
-
-class _Written:
-    """Count the writes of a file."""
-
-    def __init__(self, path: str, faults: Faults) -> None:
-        self.faults = faults
-        self.file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), "wb")
-        self.flush, self.fileno = self.file.flush, self.file.fileno
-
-    def write(self, data) -> int:
-        return self.faults.around("write", lambda: self.file.write(data), lambda: self.half(data))
-
-    def half(self, data) -> None:
-        self.file.write(bytes(data)[: len(data) // 2])
-        self.file.flush()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error) -> None:
-        self.file.close()
-
-
-def save(folder, updates: int, size: int) -> None:
-    """Write a checkpoint and its two other names."""
+def save(folder: Path, updates: int, size: int) -> None:
+    """Write a checkpoint and its two other names, in a folder of a training run."""
+    (folder / "training.lock").touch()
     own = str(folder / f"checkpoint_1_{updates}.pt")
     checkpoint_utils.torch_persistent_save(state(updates, size), own)
     for name in ("best", "last"):
         PathManager.copy(own, str(folder / f"checkpoint_{name}.pt"), overwrite=True)
 
 
-def save_in_child(folder, size: int, faults: Faults) -> int:
-    child = os.fork()
-    if child == 0:
-        code = 9
-        try:
-            faults.install(pytest.MonkeyPatch())
-            save(folder, 2, size)
-            code = SAVED
-        except OSError:
-            code = FAILED
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def names_of_calls(folder, size: int) -> list[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        faults = Faults()
-        faults.install(patch)
-        save(folder, 2, size)
-    return faults.names
-
-
-def check_found(folder, size: int, code: int) -> None:
+def check_found(folder: Path, size: int, code: int) -> None:
     """Assert that a training run would find the old or the new checkpoint, and no other."""
     for path in folder.glob("checkpoint*.pt"):
         check_archive(path)
     cfg = Namespace(
         save_dir=str(folder), reset_dataloader=False, reset_optimizer=False, continue_once=None
     )
-    found = updates_of(training_loop.choose(cfg, ""), size)
-    assert found in ((2,) if code == SAVED else (1, 2))
+    found = torch.load(training_loop.choose(cfg, ""), weights_only=True)
+    for name, value in state(found["updates"], size)["model"].items():
+        assert numpy.array_equal(found["model"][name].numpy(), value.numpy())
+    assert found["updates"] in ((2,) if code == SAVED else (1, 2))
     if code == FAILED:
         assert not list(folder.glob("*.tmp"))
     with locked(str(folder)):
         assert not list(folder.glob("*.tmp"))
 
 
-@pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.long)])
-@pytest.mark.parametrize("fault", FAULTS)
-def test_every_crash_leaves_an_undamaged_checkpoint(tmp_path, fault, every):
-    size = 100
-    (tmp_path / "count").mkdir()
-    names = names_of_calls(tmp_path / "count", size)
-    assert {"write", "fsync", "replace", "link"} <= set(names)
-    tried = 0
-    for number, name in enumerate(names):
-        if name == "write" and number % every:
-            continue
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        (folder / "training.lock").touch()  # as in each folder of a training run
-        save(folder, 1, size)
-        code = save_in_child(folder, size, Faults(number, fault))
-        assert code in ([-signal.SIGKILL] if isinstance(fault, str) else [SAVED, FAILED])
-        check_found(folder, size, code)
-        for path in folder.iterdir():
-            path.unlink()
-        tried += 1
-    print(f"{fault}: {tried} of {len(names)} calls of one save")
+def in_child(action: Callable[[], None], after: Callable[[], None] = lambda: None) -> int:
+    """Return SAVED, FAILED after an OSError, or minus the signal that ended the child."""
+    child = os.fork()
+    if child == 0:
+        code = 9
+        try:
+            action()
+            code = SAVED
+        except OSError:
+            code = FAILED
+        finally:
+            after()
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def sweep(folder: Path, size: int) -> dict[str, dict[str, int]]:
+    """Save with each fault at each call; return how many calls of each name were tried."""
+    faults = ctypes.CDLL(None)
+    faults.faults_name.restype = ctypes.c_char_p
+    tried = {}
+    for kind in KINDS:
+        names: list[str] = []
+        for number in range(10_000):
+            inner = folder / f"{len(tried)}-{number}"
+            inner.mkdir()
+            save(inner, 1, size)
+            code, name = save_with_fault(faults, inner, size, number, kind)
+            if name is None:
+                assert code == SAVED and number > 0
+                break
+            names.append(name)
+            expected = [-signal.SIGKILL] if "SIGKILL" in kind else [SAVED, FAILED]
+            assert code in expected, f"{kind} at call {number} ({name}): exit code {code}"
+            # what could not be removed is removed by the next training run
+            left = name == "unlink" or "from then on" in kind
+            check_found(inner, size, -signal.SIGKILL if left else code)
+            shutil.rmtree(inner)
+        tried[kind] = dict(Counter(names))
+    return tried
+
+
+def save_with_fault(
+    faults: ctypes.CDLL, folder: Path, size: int, number: int, kind: str
+) -> tuple[int, str | None]:
+    """Save update 2 in a child; return its exit code, and the call that failed, if one did."""
+    note = folder.with_suffix(".call")
+
+    def act() -> None:
+        faults.faults_arm(os.fsencode(folder), number, *KINDS[kind])
+        save(folder, 2, size)
+
+    def write_name() -> None:
+        count = faults.faults_count()
+        faults.faults_arm(b"", -1, 0, 0)
+        note.write_text(faults.faults_name(number).decode() if count > number else "")
+
+    code = in_child(act, write_name)
+    if code == -signal.SIGKILL:
+        return code, names_without_fault(faults, folder.parent, size)[number]
+    return code, note.read_text() or None
+
+
+@functools.cache
+def names_without_fault(faults: ctypes.CDLL, parent: Path, size: int) -> list[str]:
+    folder = parent / "whole"
+    folder.mkdir()
+    save(folder, 1, size)
+    faults.faults_arm(os.fsencode(folder), -1, 0, 0)
+    save(folder, 2, size)
+    count = faults.faults_count()
+    faults.faults_arm(b"", -1, 0, 0)
+    return [faults.faults_name(number).decode() for number in range(count)]
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler")
+@pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD and /proc are Linux's")
+@pytest.mark.parametrize("size", [100, pytest.param(3_000_000, marks=pytest.mark.long)])
+def test_every_crash_leaves_an_undamaged_checkpoint(tmp_path, size):
+    library = tmp_path / "crash.so"
+    line = [str(COMPILER), "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library)]
+    subprocess.run([*line, str(SOURCE), "-ldl"], check=True)
+    (tmp_path / "saves").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults.test_save_crash", tmp_path / "saves", str(size)],
+        env=os.environ | {"LD_PRELOAD": str(library)},
+        capture_output=True, text=True, check=False, cwd=SOURCE.parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    tried = json.loads(done.stdout.splitlines()[-1])
+    print(f"\n{4 * size} bytes, {sum(sum(t.values()) for t in tried.values())} faults: {tried}")
+    assert set(tried) == set(KINDS)
+    for names in tried.values():
+        assert {"write", "fsync", "link"} <= set(names) and names.keys() & {"rename", "renameat"}
 
 
 def limit_files(_folder: Path, most: int) -> None:
@@ -189,21 +199,21 @@ def small_disk(folder: Path, most: int) -> None:
 
 @pytest.mark.parametrize("limit", [limit_files, small_disk])
 def test_a_disk_that_is_full_leaves_the_checkpoint_before(tmp_path, limit):
-    child = os.fork()
-    if child == 0:
-        code = 9
-        try:
-            limit(tmp_path, 400_000)
-            (tmp_path / "training.lock").touch()
-            save(tmp_path, 1, 50_000)
-            try:
-                save(tmp_path, 2, 200_000)
-            except OSError:
-                check_found(tmp_path, 50_000, FAILED)
-                code = FAILED
-        finally:
-            os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    def fill() -> None:
+        limit(tmp_path, 400_000)
+        save(tmp_path, 1, 50_000)
+        with pytest.raises(OSError):
+            save(tmp_path, 2, 200_000)
+        check_found(tmp_path, 50_000, FAILED)
+
+    code = in_child(fill)
     if code == UNTRIED:
         pytest.skip("the system lets its users mount no disk")
-    assert code == FAILED
+    assert code == SAVED
+
+
+if __name__ == "__main__":
+    import time
+
+    time.sleep = lambda seconds: None  # between attempts to save
+    print(json.dumps(sweep(Path(sys.argv[1]), int(sys.argv[2]))))

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from highrank_plugins.training.configuration import load
 REPOSITORY = Path(__file__).parents[2]
 RECIPES = REPOSITORY / "recipes"
 TEXT = REPOSITORY / "tests" / "text" / "tiny"
+SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 # a model so small that starting fairseq is all that takes time
 SMALL = dict(
     word.split("=")
@@ -35,35 +35,68 @@ def recipe(name: str, *arguments: object, settings: list[str] | None = None) -> 
     return ["bash", str(RECIPES / name / "run.sh"), *map(str, arguments), *flags]
 
 
-def run(command: list[str], code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a recipe, which must end with an exit code."""
-    environment = os.environ | environment
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == code, done.stderr[-3000:]
+def run(
+    command: list, code: int = 0, folder: Path | None = None, stdin: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a recipe or another program, which must end with an exit code."""
+    done = subprocess.run(
+        [*map(str, command)], cwd=folder, input=stdin, env=os.environ | environment,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout[-1000:] + done.stderr[-3000:]
     return done
 
 
-def refused(command: list[str], *messages: str, **environment: str) -> str:
+def refused(command: list, *messages: str, **options) -> str:
     """Run a recipe that is refused with some messages; return its output."""
-    said = run(command, 2, **environment).stderr
-    for message in messages:
-        assert message in said
+    said = run(command, 2, **options).stderr
+    assert [message for message in messages if message not in said] == [], said
     return said
 
 
-def kill_when(command: list[str], written: Callable[[], Path], seconds: float = 0) -> None:
-    """Send SIGKILL to a recipe and its children `seconds` after a file or folder exists."""
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        while process.poll() is None and not written().exists():
-            time.sleep(0.01)
-        time.sleep(seconds)
-        log.seek(0)
-        assert process.poll() is None, log.read()[-3000:]
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def write_program(path: Path, text: str) -> str:
+    """Write an executable script; return a PATH on which it comes first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return f"{path.parent}:{os.environ['PATH']}"
+
+
+def begin(command: list, folder: Path | None = None, **environment: str) -> subprocess.Popen[str]:
+    """Start a recipe in a group of its own, with the signals of a terminal."""
+
+    def listen() -> None:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+
+    return subprocess.Popen(
+        command, cwd=folder, env=os.environ | environment, start_new_session=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=listen,
+    )  # fmt: skip
+
+
+def wait_for(holds: Callable[[], bool], process: subprocess.Popen[str], seconds=300) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        if process.poll() is not None or time.monotonic() > end:
+            process.kill()
+            raise AssertionError(process.communicate()[1][-3000:])
+        time.sleep(0.01)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Send SIGKILL to a recipe and its children."""
+    assert process.poll() is None, process.communicate()[1][-3000:]
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def kill_when(command: list, holds: Callable[[], bool], seconds: float = 0) -> None:
+    """Kill a recipe `seconds` after something holds."""
+    process = begin(command)
+    wait_for(holds, process)
+    time.sleep(seconds)
+    kill(process)
 
 
 def stages_done(result: subprocess.CompletedProcess[str]) -> list[int]:

@@ -33,7 +33,7 @@ def small(tmp_path):
     return tmp_path
 
 
-def test_every_utterance_but_the_first_is_a_response(small):
+def test_every_utterance_but_the_first_is_a_response_and_its_only_reference(small):
     counts = write_parallel(small, small, context=2)
     assert counts == dict.fromkeys(("train", "valid", "test", "test1"), Counts(3, 3))
     assert lines(small / "train.response") == ["who is it", "it ' s me", "oh"]
@@ -42,6 +42,11 @@ def test_every_utterance_but_the_first_is_a_response(small):
         "<other> hello ! <other> who is it",
         "<self> who is it <other> it ' s me",
     ]
+    write_parallel(small, small, context=9)
+    for kind in ("context", "response"):
+        assert lines(small / f"test1.{kind}") == lines(small / f"test.{kind}")
+    assert lines(small / "test1.references") == lines(small / "test.response")
+    assert lines(small / "test.context")[2] == "<self> hello ! <self> who is it <other> it ' s me"
 
 
 def ledger_of(folder, name):
@@ -62,14 +67,6 @@ def test_utterances_that_are_left_out_are_counted(tmp_path):
     left_out = {"without words": 2, "first of its dialogue": 2}
     for name in ("train", "test1"):
         assert ledger_of(tmp_path, name) == (10, 6, left_out)
-
-
-def test_without_references_the_response_is_the_only_reference(small):
-    write_parallel(small, small, context=9)
-    for kind in ("context", "response"):
-        assert lines(small / f"test1.{kind}") == lines(small / f"test.{kind}")
-    assert lines(small / "test1.references") == lines(small / "test.response")
-    assert lines(small / "test.context")[2] == ("<self> hello ! <self> who is it <other> it ' s me")
 
 
 def test_references_become_a_test_set(small):
@@ -104,13 +101,6 @@ def test_the_invented_corpus_has_the_expected_counts(tmp_path):
     ]
 
 
-def test_a_split_without_responses_is_refused(tmp_path):
-    dialogues = corpus() | {"valid": [{"utts": [("A", "hello", [])]}]}
-    write_json_lines(tmp_path, dialogues)
-    with pytest.raises(ValueError, match="valid has no utterance that responds"):
-        write_parallel(tmp_path, tmp_path, context=3)
-
-
 @pytest.mark.parametrize(("change", "message"), [
     ({"context": "A: x"}, r"\[1\]: must have a list 'context'"),
     ({"speaker": "C"}, r"\[1\]: must have a list 'context', 'speaker' A or B"),
@@ -119,19 +109,14 @@ def test_a_split_without_responses_is_refused(tmp_path):
     ({"responses": [3]}, r"\[1\]: responses: 3 must be text"),
     ({"context": ["hello"]}, r"\[1\]: context: 'hello' must be text with its speaker"),
     ({"context": [7]}, r"\[1\]: context: 7 must be text with its speaker"),
+    *((text, "") for text in ("", "{", "{}", "[]")),
 ], ids=str)  # fmt: skip
 def test_malformed_references_are_named(change, message, tmp_path):
     first, second, *_ = references()
-    path = write_references(tmp_path, [first, second | change])
+    path = write_references(tmp_path, [first, second | change] if message else [])
+    if not message:
+        path.write_text(change)
     with pytest.raises(UserError, match=f"{path}: {message}"):
-        read_references(path)
-
-
-@pytest.mark.parametrize("content", ["", "{", "{}", "[]"])
-def test_references_must_be_a_list(content, tmp_path):
-    path = tmp_path / "test_multi_ref.json"
-    path.write_text(content)
-    with pytest.raises(UserError, match=str(path)):
         read_references(path)
 
 
@@ -161,7 +146,13 @@ def test_malformed_dialogues_are_named(utterances, message, tmp_path):
         read_corpus(tmp_path)
 
 
-def test_bad_json_lines_are_named_by_their_number(tmp_path):
+def test_missing_files_and_bad_lines_are_named(tmp_path):
+    message = f"{tmp_path} has no corpus: put train.jsonl, valid.jsonl"
+    with pytest.raises(UserError, match=message):
+        read_corpus(tmp_path)
+    write_json_lines(tmp_path, corpus() | {"valid": [{"utts": [("A", "hello", [])]}]})
+    with pytest.raises(ValueError, match="valid has no utterance that responds"):
+        write_parallel(tmp_path, tmp_path, context=3)
     write_json_lines(tmp_path)
     path = tmp_path / "valid.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
@@ -175,15 +166,8 @@ def test_bad_json_lines_are_named_by_their_number(tmp_path):
     path.write_bytes(b"")
     with pytest.raises(UserError, match=f"{path}: the file is empty"):
         read_corpus(tmp_path)
-
-
-def test_missing_files_are_named(tmp_path):
-    message = f"{tmp_path} has no corpus: put train.jsonl, valid.jsonl"
-    with pytest.raises(UserError, match=message):
-        read_corpus(tmp_path)
-    write_json_lines(tmp_path)
-    (tmp_path / "valid.jsonl").unlink()
-    with pytest.raises(UserError, match=f"{tmp_path / 'valid.jsonl'} is missing"):
+    path.unlink()
+    with pytest.raises(UserError, match=f"{path} is missing"):
         read_corpus(tmp_path)
 
 

@@ -32,9 +32,6 @@ NLTK = {
 def test_sentence_bleu_equals_nltks_numbers(sentences):
     hypothesis, reference = (text.split() for text in sentences.split(" | "))
     assert sentence_bleu(hypothesis, reference) == pytest.approx(NLTK[sentences], abs=1e-11)
-
-
-def test_an_empty_response_scores_zero():
     assert sentence_bleu([], ["yes"]) == [0.0] * 4
 
 
@@ -61,31 +58,23 @@ def test_contexts_weigh_equally_whatever_their_number_of_references():
     assert scores["bleu2_recall"].signature == (
         "order:2|smooth:nltk-method7|contexts:2|hypotheses:5|references:4"
     )
-
-
-def test_scoring_needs_a_context():
     with pytest.raises(ScoreError, match="no contexts"):
         dialogue_scores([])
 
 
-RESPONSES = "oh yeah\nno\n"
 LINES_SCORED = ["T-1\tno", "P-1\t-1.0000 -3.0000", "H-0\t-2\toh yeah", "P-0\t-4.5 -0.5 -1.0"]
 
 
-@pytest.fixture
-def perplexity(tmp_path):
-    def perplexity(scored):
-        (tmp_path / "scored").write_text("\n".join(scored) + "\n")
-        (tmp_path / "responses").write_text(RESPONSES)
-        return response_perplexity(tmp_path / "scored", tmp_path / "responses")
-
-    return perplexity
+def perplexity(folder, scored):
+    (folder / "scored").write_text("\n".join(scored) + "\n")
+    (folder / "responses").write_text("oh yeah\nno\n")
+    return response_perplexity(folder / "scored", folder / "responses")
 
 
-def test_the_perplexity_is_two_to_the_power_of_the_mean_loss(perplexity):
-    found = perplexity(LINES_SCORED)
+def test_the_perplexity_is_two_to_the_power_of_the_mean_loss(tmp_path):
+    found = perplexity(tmp_path, LINES_SCORED)
     assert (found.value, found.signature, found.certificate) == (4.0, "tokens:5", "")
-    found = perplexity([*LINES_SCORED, "signature: ppl|unit:word|mass:1-2e-7"])
+    found = perplexity(tmp_path, [*LINES_SCORED, "signature: ppl|unit:word|mass:1-2e-7"])
     assert (found.value, found.certificate) == (4.0, "ppl|unit:word|mass:1-2e-7")
 
 
@@ -96,14 +85,13 @@ def test_the_perplexity_is_two_to_the_power_of_the_mean_loss(perplexity):
     (["P-1\t-1.0 nan", LINES_SCORED[3]], "a score is not finite"),
     (["P-1\t-1.0 -inf", LINES_SCORED[3]], "a score is not finite"),
 ])  # fmt: skip
-def test_lost_and_broken_scores_are_errors(scored, message, perplexity):
+def test_lost_and_broken_scores_are_errors(scored, message, tmp_path):
     with pytest.raises(ScoreError, match=message):
-        perplexity(scored)
+        perplexity(tmp_path, scored)
 
 
-@pytest.fixture
-def score(tmp_path):
-    """Return a function that scores two contexts, of which the second comes first."""
+def test_the_command_writes_or_prints_scores_and_refuses_bad_hypotheses(tmp_path):
+    """Two contexts are scored, of which the second comes first."""
     generated = ["S-1\t<other> x", "D-1\t-0.1\tno", "D-1\t-0.2\toh no"]
     generated += ["D-0\t-1\tyeah", "D-0\t-1\toh"]
     texts = {"generated": "\n".join(generated), "references": "yeah\tright\nno"}
@@ -111,14 +99,10 @@ def score(tmp_path):
     for name, text in texts.items():
         (tmp_path / name).write_text(f"{text}\n")
 
-    def called(*words):
+    def score(*words):
         given = [str(tmp_path / name) for name in ("generated", "references")]
         return CliRunner().invoke(as_command(dialogue_score), [*given, *map(str, words)])
 
-    return called
-
-
-def test_the_command_writes_or_prints_scores(score, tmp_path):
     words = ["--scored", tmp_path / "scored", "--responses", tmp_path / "responses"]
     done = score(*words, "--output", tmp_path / "scores.json")
     assert done.exit_code == 0, done.output
@@ -128,9 +112,6 @@ def test_the_command_writes_or_prints_scores(score, tmp_path):
     assert scores["bleu1_recall"]["value"] == 0.75  # "right" is nobody's response
     printed = score().stdout
     assert "bleu1_recall 0.75 " in printed and "perplexity" not in printed
-
-
-def test_bad_hypotheses_are_refused(score, tmp_path):
     done = score("--scored", tmp_path / "scored")
     assert done.exit_code == 2 and "--scored and --responses belong together" in done.output
     with (tmp_path / "references").open("a") as file:

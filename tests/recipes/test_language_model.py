@@ -3,6 +3,7 @@ evaluated in every way, and repeated."""
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,59 +23,39 @@ METRICS = """test_perplexity valid_perplexity train_perplexity valid_perplexity_
     valid_dynamic_perplexity valid_cache_perplexity valid_rank valid_kld""".split()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("language model")  # a space in every path
+STARTS = """
+import os, sys
+with open(os.environ['STARTS'], 'a') as file:
+    print(*sys.orig_argv[1:4], file=file)
+"""  # what Python was started for, one line each
 
 
 @pytest.fixture(scope="module")
-def start(folder):
-    data = folder / "data"
-    data.mkdir()
-    write_text(data)
-    pairs = folder / "pairs"
-    pairs.mkdir()
-    (pairs / "animals.txt").write_text("cat dog 9\ntree house 2\nDog house 4\ncat horse 7\n")
-    words = ["--data", data, "--scale", "small", "--conf", "mos", "--exp-dir", folder / "exp"]
-    words += ["--word-pairs", pairs, "--splits", "train,valid,test"]
-    words += ["--measured", "valid,test"]
-    return recipe("ptb", *words, settings=SMALL)
-
-
-@pytest.fixture(scope="module")
-def run_dir(folder):
-    return folder / "exp" / "ptb" / "small" / "mos"
-
-
-@pytest.fixture(scope="module")
-def killed(start, run_dir):
-    kill_when(start, lambda: run_dir / "train" / "checkpoint_last.pt")
-
-
-@pytest.fixture(scope="module")
-def starts(folder):
-    """Return the purpose of each start of Python, one line each."""
-    (folder / "sitecustomize.py").write_text(
-        "import os, sys\n"
-        "with open(os.environ['STARTS'], 'a') as file:\n"
-        "    print(*sys.orig_argv[1:4], file=file)\n"
-    )
-    return folder / "starts"
-
-
-@pytest.fixture(scope="module")
-def finished(killed, start, starts):
+def whole(tmp_path_factory):
+    """Kill a training run, and run it to its end."""
+    folder = tmp_path_factory.mktemp("language model")  # a space in every path
+    for name in ("data", "pairs", "starts"):
+        (folder / name).mkdir()
+    write_text(folder / "data")
+    pairs = "cat dog 9\ntree house 2\nDog house 4\ncat horse 7\n"
+    (folder / "pairs" / "animals.txt").write_text(pairs)
+    (folder / "starts" / "sitecustomize.py").write_text(STARTS)
+    words = ["--data", folder / "data", "--scale", "small", "--conf", "mos"]
+    words += ["--exp-dir", folder / "exp", "--word-pairs", folder / "pairs"]
+    words += ["--splits", "train,valid,test", "--measured", "valid,test"]
+    start, run_dir = recipe("ptb", *words, settings=SMALL), folder / "exp" / "ptb" / "small" / "mos"
+    kill_when(start, (run_dir / "train" / "checkpoint_last.pt").exists)
+    starts = folder / "starts" / "log"
     result = run(start, PYTHONPATH=str(starts.parent), STARTS=str(starts))
-    return result
+    record = json.loads((run_dir / "results.json").read_text())
+    return SimpleNamespace(
+        start=start, run_dir=run_dir, starts=starts, result=result, record=record
+    )
 
 
-@pytest.fixture(scope="module")
-def record(finished, run_dir):
-    return json.loads((run_dir / "results.json").read_text())
-
-
-def test_training_resumes_after_the_kill_and_finetuning_averages_at_once(finished, run_dir, record):
-    assert stages_done(finished) == [3, 4, 5, 6]
+def test_training_resumes_after_the_kill_and_finetuning_averages_at_once(whole):
+    run_dir, record = whole.run_dir, whole.record
+    assert stages_done(whole.result) == [3, 4, 5, 6]
     assert "Loaded checkpoint" in (run_dir / "train" / "train.log").read_text()
     assert record["train"]["epochs"] == 3
     words = (run_dir / "text" / "train.txt").read_text().split()
@@ -82,22 +63,22 @@ def test_training_resumes_after_the_kill_and_finetuning_averages_at_once(finishe
     command = (run_dir / "finetune" / "command.sh").read_text()
     assert "--finetune-from-model" in command and "--nonmono-stop" in command
     assert "averaging the weights from epoch 1 on" in (run_dir / "finetune/train.log").read_text()
-    last = finished.stdout.splitlines()[-1]
+    last = whole.result.stdout.splitlines()[-1]
     assert last == f"test perplexity {record['metrics']['test_perplexity']} {record['signature']}"
 
 
-def test_python_is_started_for_work_and_five_times_for_plumbing(finished, starts):
-    commands = re.findall(r"/highrank (\w+ \S+)", starts.read_text())
+def test_python_is_started_for_work_and_five_times_for_plumbing(whole):
+    commands = re.findall(r"/highrank (\w+ \S+)", whole.starts.read_text())
     work = [command for command in commands if command.split()[0] in ("measure", "evaluate")]
     assert len(work) == 2 * 6 + 1  # measures of two texts, and similarities of words
-    assert sorted(set(commands) - set(work)) == [
-        *("model best-checkpoint", "record --scores", "train configure", "train space")
-    ]
+    plumbing = ["model best-checkpoint", "record --scores", "train configure", "train space"]
+    assert sorted(set(commands) - set(work)) == plumbing
     assert len(commands) - len(work) == 5  # trained and finetuned
 
 
-def test_every_perplexity_and_measure_is_in_the_record(run_dir, record):
-    first = (run_dir / "evaluate" / "before_finetuning_test.sh").read_text()
+def test_every_perplexity_and_measure_is_in_the_record_with_its_lines_and_tokens(whole):
+    record = whole.record
+    first = (whole.run_dir / "evaluate" / "before_finetuning_test.sh").read_text()
     assert "/train/checkpoint_best.pt" in first
     assert record["train"]["parameters"] > 0 and record["train"]["seconds_per_epoch"] > 0
     metrics = record["metrics"]
@@ -112,36 +93,32 @@ def test_every_perplexity_and_measure_is_in_the_record(run_dir, record):
     used, missing = map(int, re.findall(r"\d+", record["signatures"]["similarity_animals"]))
     assert used >= 2 and missing >= 1 and used + missing == 4  # some words are rare, one unheard of
     assert record["signature"].startswith("tokens:")
-
-
-def test_the_ledger_counts_lines_and_tokens_of_scores_and_measures(record):
     ledger = record["ledger"]
     for split in ("valid", "test"):
-        whole = ledger["data-bin"][split]["out"]
-        assert ledger["evaluate"][split]["out"] == whole
-        unused = {"after --tokens": {"tokens": whole["tokens"] - 40}}
+        counted = ledger["data-bin"][split]["out"]
+        unused = {"after --tokens": {"tokens": counted["tokens"] - 40}}
         for name in ("spectrum", "kld", "retention"):
             assert ledger[name][split]["left out"] == unused
-        for name in ("dynamic_eval", "cache_eval"):
-            assert ledger[name][split]["out"] == whole
+        for name in ("evaluate", "dynamic_eval", "cache_eval"):
+            assert ledger[name][split]["out"] == counted
 
 
-def test_a_finetuned_run_without_its_first_checkpoint_is_refused(finished, start, run_dir):
-    first = run_dir / "train" / "checkpoint_best.pt"
+def test_a_finetuned_run_without_its_first_checkpoint_is_refused(whole):
+    first = whole.run_dir / "train" / "checkpoint_best.pt"
     kept = first.rename(first.with_suffix(".kept"))
     try:
         for words in ([], ["--stage", "5"], ["--stage", "7"]):
-            refused([*start, *words], f"{first} is missing: finetuning starts from it")
+            refused([*whole.start, *words], f"{first} is missing: finetuning starts from it")
     finally:
         kept.rename(first)
 
 
-def test_a_finished_recipe_repeats_only_changed_perplexities(finished, start, run_dir):
+def test_a_finished_recipe_repeats_only_changed_perplexities(whole):
     """Perplexities are in logs, which the digests of stages leave out."""
-    assert stages_done(run(start)) == []
-    with (run_dir / "evaluate" / "test.log").open("a") as log:
+    assert stages_done(run(whole.start)) == []
+    with (whole.run_dir / "evaluate" / "test.log").open("a") as log:
         log.write("another line\n")
-    assert stages_done(run(start)) == [6]
+    assert stages_done(run(whole.start)) == [6]
 
 
 SPLITS = ("valid", "valid,test,tset", "", "train, valid,test")

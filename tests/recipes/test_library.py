@@ -1,79 +1,62 @@
 """recipes/lib/recipe.sh with a toy recipe: options, stages, changes, failures and kills."""
 
-import os
 import re
 import shutil
-import signal
-import subprocess
-import time
 
 import pytest
 
-from tests.recipes.toy import LIBRARY, TOY, done_stages
+from tests.recipes.conftest import LIBRARY, TOY
+from tests.recipes.running import begin, kill, refused, run, stages_done, wait_for
 
 
-@pytest.mark.parametrize(
-    ("environment", "turns"),
-    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "")],
-)
-def test_waiting_threads_leave_the_core_to_others(toy, environment, turns):
-    assert f"turns: {turns}\n" in toy(**environment).stderr
-
-
-def test_stages_run_once(toy):
+def test_stages_run_once_and_waiting_threads_leave_the_core_to_others(toy, tmp_path):
     first = toy()
-    assert done_stages(first) == [0, 1, 2]
+    assert stages_done(first) == [0, 1, 2] and "turns: 1000\n" in first.stderr
     assert (toy.run / "third" / "file").read_text() == "first 1\n"
-    again = toy()
-    assert done_stages(again) == []
+    (toy.run / "second").rename(tmp_path / "another disk")
+    (toy.run / "second").symlink_to(tmp_path / "another disk")
+    again = toy(GOMP_SPINCOUNT="7")
+    assert stages_done(again) == [] and "turns: 7\n" in again.stderr
     assert again.stderr.count("already done, and nothing has changed") == 3
-    assert again.stdout == first.stdout == "set: \n"
+    assert again.stdout == first.stdout == "set: \n" and "options: " not in first.stderr
+    assert "turns: \n" in toy(OMP_WAIT_POLICY="active").stderr
 
 
 def test_a_changed_option_repeats_the_stages_that_depend_on_it(toy):
     toy()
     result = toy("--value", "2")
-    assert done_stages(result) == [0, 1, 2]
+    assert stages_done(result) == [0, 1, 2]
     assert (toy.run / "third" / "file").read_text() == "first 2\n"
     (kept,) = toy.run.glob("second.before-*")
     assert (kept / "file").read_text() == "first 1\n"
     assert str(kept.name) in result.stderr
 
 
-def edit(folder, changes: dict[str, str | None]) -> None:
-    for name, text in changes.items():
-        (folder / name).unlink() if text is None else (folder / name).write_text(text)
-
-
-@pytest.mark.parametrize(("changes", "words", "stages"), [
-    ({"../../notes.log": "new"}, [], [2]),
-    ({"second/file": "other\n"}, [], [2]),
-    ({"first/file": None, "first/.done": None}, [], [0]),
-    ({"second/file": None, "second/.done": None}, [], [1]),
-    ({}, ["--stop-stage", "0", "--value", "3"], [0]),
-    ({"second/.done": None}, ["--stage=1", "--stop-stage=1"], [1]),
-], ids=str)  # fmt: skip
-def test_what_has_changed_is_repeated(toy, changes, words, stages):
-    toy()
-    edit(toy.run, changes)
-    assert done_stages(toy(*words)) == stages
-
-
 OTHER = "was run with other options or inputs than this command's"
 
 
-@pytest.mark.parametrize(("changes", "words", "message"), [
-    ({"second/file": None}, [], "needs {}/second/file, which was removed: remove {}/second/"),
-    ({"first/file": "other\n"}, ["--stage", "2"], f"stage 1 (second) {OTHER[:-10]}"),
-    ({}, ["--stage", "2", "--value", "7"], f"stage 0 (first) {OTHER}"),
-    ({}, ["--stage", "2", "--value", "7"], "give those of {}/first, or run it again with --st"),
-    ({}, ["--name", "new", "--stage", "1"], "new/first: start with an earlier --stage"),
+@pytest.mark.parametrize(("changes", "words", "found"), [
+    ({"../../notes.log": "new"}, "", [2]),
+    ({"second/file": "other\n"}, "", [2]),
+    ({"first/file": None, "first/.done": None}, "", [0]),
+    ({"second/file": None, "second/.done": None}, "", [1]),
+    ({}, "--stop-stage 0 --value 3", [0]),
+    ({"second/.done": None}, "--stage=1 --stop-stage=1", [1]),
+    ({"second/file": None}, "", "needs {}/second/file, which was removed: remove {}/second/"),
+    ({"first/file": "other\n"}, "--stage 2", f"stage 1 (second) {OTHER[:-10]}"),
+    ({}, "--stage 2 --value 7", f"stage 0 (first) {OTHER}"),
+    ({}, "--stage 2 --value 7", "give those of {}/first, or run it again with --st"),
+    ({}, "--name new --stage 1", "new/first: start with an earlier --stage"),
 ], ids=str)  # fmt: skip
-def test_work_of_other_inputs_is_refused(toy, changes, words, message):
+def test_what_has_changed_is_repeated_or_refused(toy, changes, words, found):
     toy()
-    edit(toy.run, changes)
-    said = toy.refused(message.replace("{}", str(toy.run)), *words)
-    assert "done in" not in said
+    for name, text in changes.items():
+        file = toy.run / name
+        file.unlink() if text is None else file.write_text(text)
+    if isinstance(found, list):
+        assert stages_done(toy(*words.split())) == found
+    else:
+        assert "done in" not in toy.refused(found.replace("{}", str(toy.run)), *words.split())
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -114,18 +97,11 @@ NEEDS = "recipes need Linux with bash 4.4 or later, flock (of util-linux) and GN
 def test_an_old_bash_and_missing_programs_are_refused_with_the_requirements(toy, tmp_path):
     old = LIBRARY.read_text().replace("BASH_VERSINFO", "old_version")
     (tmp_path / "recipe.sh").write_text(f"old_version=(4 3)\n{old}")
-    result = subprocess.run(["bash", tmp_path / "recipe.sh"], capture_output=True, text=True)
-    assert result.returncode == 2 and NEEDS in result.stderr
+    refused(["bash", tmp_path / "recipe.sh"], NEEDS)
     (tmp_path / "bin").mkdir()
     for name in ("bash", "dirname", "date", "sort"):
         (tmp_path / "bin" / name).symlink_to(shutil.which(name))
     assert "flock is missing" in toy.refused(NEEDS, PATH=str(tmp_path / "bin"))
-
-
-def test_incomplete_work_is_not_taken_as_complete(toy):
-    kill(hold(toy))
-    toy.refused("stage 1 (second) is incomplete; run --stage 1 to resume it", "--stage", "2")
-    assert not (toy.run / "third").exists()
 
 
 def test_a_later_stage_refuses_the_output_of_an_input_that_has_changed_since(toy):
@@ -133,7 +109,7 @@ def test_a_later_stage_refuses_the_output_of_an_input_that_has_changed_since(toy
     corpus.write_text("one\n")
     toy.script.write_text(TOY.replace('first "$value"', 'first "$value" "$OLDPWD/corpus.txt"'))
     toy()
-    assert done_stages(toy("--stage", "2")) == []
+    assert stages_done(toy("--stage", "2")) == []
     corpus.write_text("two\n")
     toy.refused(f"(its inputs: {corpus}), or run it again with --stage 0", "--stage", "2")
     corpus.unlink()  # it cannot be compared, and nothing needs it
@@ -143,85 +119,50 @@ def test_a_later_stage_refuses_the_output_of_an_input_that_has_changed_since(toy
 def test_damaged_binarised_data_is_refused_before_the_work_is_moved_away(toy):
     sums = '(cd "$out" && sha256sum file >sha256sums)'
     toy.script.write_text(TOY.replace("; echo end;", f"; {sums};"))
-    assert done_stages(toy()) == [0, 1, 2]
+    assert stages_done(toy()) == [0, 1, 2]
     with (toy.run / "first" / "file").open("a") as file:
         file.write("damage")
     first = toy.run / "first"
     toy.refused(f"{first} was changed or damaged since it was written (file: FAILED)")
     assert list(toy.run.glob("second.before-*")) == []
     (first / ".done").unlink()
-    assert done_stages(toy()) == [0]
-
-
-def test_an_unknown_size_ends_the_stage(toy):
-    toy.script.write_text(TOY.replace('{ echo "first', '{ need_space "$(false)"; echo "first'))
-    result = toy(code=1)
-    assert "stage 0 (first) failed with exit code 1" in result.stderr
-    assert "are needed on the disk" not in result.stderr
+    assert stages_done(toy()) == [0]
 
 
 def test_a_failed_stage_is_named_with_its_log_and_leaves_no_output(toy):
-    result = toy("--value", "bad", code=1)
-    log = toy.run / "log" / "0-first.log"
-    assert f"stage 0 (first) failed with exit code 1; its output is in {log}" in result.stderr
+    said, log = toy("--value", "bad", code=1).stderr, toy.run / "log" / "0-first.log"
+    assert f"stage 0 (first) failed with exit code 1; its output is in {log}" in said
     assert log.read_text() == "first bad\n"  # nothing ran after it
     assert not (toy.run / "first").exists()
+    # an unknown size ends the stage, too
+    toy.script.write_text(TOY.replace('{ echo "first', '{ need_space "$(false)"; echo "first'))
+    said = toy(code=1).stderr
+    assert "stage 0 (first) failed with exit code 1" in said
+    assert "are needed on the disk" not in said
 
 
-def test_help_lists_every_option_with_its_default(toy):
-    said = toy("--help").stdout
-    assert said.startswith("A toy.\n\n")
-    assert "  --stop-stage        last stage [2]\n" in said
-    assert "  --set               several\n" in said
-
-
-def test_help_needs_no_environment(tmp_path):
-    (tmp_path / "recipes" / "lib").mkdir(parents=True)
-    library = shutil.copy(LIBRARY, tmp_path / "recipes" / "lib")
-    for name in ("stopping.sh", "options.sh"):
-        shutil.copy(LIBRARY.with_name(name), tmp_path / "recipes" / "lib")
+def test_help_lists_every_option_with_its_default_and_needs_no_environment(tmp_path):
+    library = tmp_path / "recipes" / "lib"
+    library.mkdir(parents=True)
+    for name in ("recipe.sh", "stopping.sh", "options.sh"):
+        shutil.copy(LIBRARY.with_name(name), library)
     script = tmp_path / "run.sh"
-    script.write_text(TOY.replace(str(LIBRARY), str(library)))
-    result = subprocess.run(["bash", script, "--help"], capture_output=True, text=True)
-    assert result.stdout.startswith("A toy.\n\n")
-    refused = subprocess.run(["bash", script], capture_output=True, text=True)
-    assert refused.returncode == 2
-    assert "run: bash" in refused.stderr
+    script.write_text(TOY.replace(str(LIBRARY), str(library / "recipe.sh")))
+    said = run(["bash", script, "--help"]).stdout
+    assert said.startswith("A toy.\n\n") and "  --set               several\n" in said
+    assert "  --stop-stage        last stage [2]\n" in said
+    refused(["bash", script], "run: bash")
 
 
-def hold(toy) -> subprocess.Popen[bytes]:
-    """Start a recipe that waits in stage 1, in a process group of its own."""
-    process = subprocess.Popen(
-        ["bash", "run.sh"],
-        cwd=toy.script.parent,
-        env=os.environ | {"hold": "1"},
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 60
-    while not (toy.run / "holding").exists():
-        assert time.monotonic() < deadline, "the recipe never came to stage 1"
-        time.sleep(0.05)
-    return process
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(toy):
-    process = hold(toy)
-    said = toy(code=2).stderr
-    kill(process)
-    assert f"another process is working in {toy.run}" in said
+def test_a_second_process_is_refused_and_a_killed_ones_work_is_continued(toy):
+    process = begin(["bash", "run.sh"], toy.script.parent, hold="1")
+    wait_for((toy.run / "holding").exists, process)
+    said = toy.refused(f"another process is working in {toy.run}")
     assert f"process {process.pid}" in said
-    toy()
-
-
-def test_after_a_kill_a_resumable_stage_continues_its_work(toy):
-    kill(hold(toy))
-    assert done_stages(toy()) == [1, 2]
+    kill(process)
+    toy.refused("stage 1 (second) is incomplete; run --stage 1 to resume it", "--stage", "2")
+    assert not (toy.run / "third").exists()
+    assert stages_done(toy()) == [1, 2]
     assert (toy.run / "third" / "file").read_text() == "first 1\n" * 2
 
 
@@ -243,18 +184,12 @@ FUNCTIONS = "\n".join(
 )
 
 
-def test_options_are_shown_as_they_are_typed(toy):
+def test_options_and_commands_are_shown_as_they_are_typed(toy):
     said = toy("--value", "it's 7", "--stop-stage=0", "--set", "a=1", "--set", "b=(1, 2)").stderr
-    line = next(line for line in said.splitlines() if "options: " in line)
-    shown = line.partition("options: ")[2]
+    (shown,) = re.findall("options: (.*)", said)
     assert shown == "--stop-stage 0 --value 'it'\\''s 7' --set a=1 --set 'b=(1, 2)'"
-    assert "options: " not in toy().stderr
-
-
-def test_commands_are_shown_without_needless_quotes(tmp_path):
     code = f'log() {{ printf "%s\\n" "$*"; }}; {FUNCTIONS}; run echo en,de "a b" \'\' é'
-    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True)
-    assert done.stdout == "+ echo en,de 'a b' '' 'é'\nen,de a b  é\n"
+    assert run(["bash", "-c", code]).stdout == "+ echo en,de 'a b' '' 'é'\nen,de a b  é\n"
 
 
 def test_progress_is_shown_in_words_and_the_other_messages_are_left_out():
@@ -269,10 +204,7 @@ def test_progress_is_shown_in_words_and_the_other_messages_are_left_out():
         "2026-11-24 09:56:12 | INFO | hooks.time_left | epoch 1 is done; about 0:01:00 left",
         "2026-11-24 09:56:12 | WARNING | fairseq | 6 / 23 wps=1 is slow",
     ]
-    done = subprocess.run(
-        ["bash", "-c", f"{FUNCTIONS}; without_chatter"],
-        input="\n".join(lines) + "\n", capture_output=True, text=True,
-    )  # fmt: skip
+    done = run(["bash", "-c", f"{FUNCTIONS}; without_chatter"], stdin="\n".join(lines) + "\n")
     assert done.stdout.splitlines() == [
         "6 of 23 batches, 808 tokens/s", "11 of 23 batches, 1224 tokens/s",
         "epoch 1, update 5: loss 3.21, 913 words/s", "epoch 1, update 6: validation loss 2.9",

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import subprocess
 
 import pytest
 
@@ -29,67 +28,44 @@ def start(folder, name: str, conf: str, data, *words: object, **changes: object)
     return run(recipe(name, *given, *words, settings=settings(**changes))), run_dir
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("language models")  # a space in every path
-
-
-@pytest.fixture(scope="module")
-def wikitext2(folder):
-    data = made.wikitext2(folder / "wt2")
-    return start(folder, "wikitext2", "parthiban2021/mos_et", data, asgd_at_epoch=1)
-
-
-@pytest.fixture(scope="module")
-def one_billion(folder):
-    data = made.one_billion(folder / "1b")
-    changes = {"corpus.vocab_size": 12, "max_epoch": len(made.SHARDS) + 1, "head_components": 2}
-    return start(folder, "one_billion_word", "yang2018/mos", data, **changes)
-
-
-@pytest.fixture(scope="module")
-def text8(folder):
-    data = made.text8(folder / "text8", length=2_000)
-    return start(folder, "text8", "yang2018/mos7", data, head_components=2)
-
-
-def results(started) -> dict:
-    _, run_dir = started
+def results(run_dir) -> dict:
     return json.loads((run_dir / "results.json").read_text())
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.xdist_group("wikitext2")
-def test_wikitext2_counts_empty_lines(wikitext2):
-    record = results(wikitext2)
-    lines = (wikitext2[1] / "text" / "test.txt").read_text().split("\n")[:-1]
+def test_wikitext2_counts_empty_lines(tmp_path):
+    folder, conf = tmp_path / "a folder", "parthiban2021/mos_et"  # a space in every path
+    data = made.wikitext2(folder / "wt2")
+    result, run_dir = start(folder, "wikitext2", conf, data, asgd_at_epoch=1)
+    lines = (run_dir / "text" / "test.txt").read_text().split("\n")[:-1]
     assert lines[0] == ""
     tokens = sum(len(line.split()) + 1 for line in lines)
-    assert record["signature"].startswith(f"tokens:{tokens}|")
-    assert stages_done(wikitext2[0]) == [1, 2, 3, 5, 6]
+    assert results(run_dir)["signature"].startswith(f"tokens:{tokens}|")
+    assert stages_done(result) == [1, 2, 3, 5, 6]
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.xdist_group("one_billion_word")
-def test_one_billion_word_trains_on_one_shard_per_epoch(one_billion):
-    record = results(one_billion)
-    log = (one_billion[1] / "train" / "train.log").read_text()
+def test_one_billion_word_trains_on_one_shard_per_epoch(tmp_path):
+    data = made.one_billion(tmp_path / "1b")
+    changes = {"corpus.vocab_size": 12, "max_epoch": len(made.SHARDS) + 1, "head_components": 2}
+    result, run_dir = start(tmp_path, "one_billion_word", "yang2018/mos", data, **changes)
+    log = (run_dir / "train" / "train.log").read_text()
     sizes = [int(size) for size in re.findall(r"train: (\d+) tokens in 4 streams", log)]
     assert len(set(sizes)) == len(made.SHARDS)
     assert sizes[len(made.SHARDS)] == sizes[0]  # and round again
     # 30 lines of the held-out files 20, 30 and 40
-    said = one_billion[0].stderr
-    tokens = re.search(r"test: 30 lines, ([\d,]+) tokens", said)[1].replace(",", "")
-    assert record["signature"].startswith(f"tokens:{tokens}|")
+    tokens = re.search(r"test: 30 lines, ([\d,]+) tokens", result.stderr)[1].replace(",", "")
+    assert results(run_dir)["signature"].startswith(f"tokens:{tokens}|")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.xdist_group("text8")
-def test_bits_of_text8_are_per_character(text8):
-    record = results(text8)
+def test_bits_of_text8_are_per_character(tmp_path):
+    data = made.text8(tmp_path / "text8", length=2_000)
+    _, run_dir = start(tmp_path, "text8", "yang2018/mos7", data, head_components=2)
+    record = results(run_dir)
     assert record["signature"].startswith("tokens:100|")  # a twentieth of 2,000 characters
     metrics = record["metrics"]
     assert 2 ** metrics["test_bits"] == pytest.approx(metrics["test_perplexity"], abs=0.01)
@@ -112,8 +88,7 @@ def test_an_archive_that_was_placed_by_hand_is_recorded_and_unpacked(tmp_path):
 def in_library(folder, code: str) -> str:
     """Return what code prints that uses functions of the language models' library."""
     (folder / "run.sh").write_text(f"source {RECIPES}/lib/language_modeling.sh\n{code}\n")
-    command = ["bash", folder / "run.sh"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return run(["bash", folder / "run.sh"]).stdout
 
 
 def test_only_measures_of_a_text_are_repeated_on_the_validation_text(tmp_path):
@@ -131,22 +106,18 @@ def test_only_measures_of_a_text_are_repeated_on_the_validation_text(tmp_path):
 EVALUATE = "highrank() { echo best.pt; }; evaluate_split() { :; }; trainings=(train); data_bin=data"
 
 
-@pytest.mark.parametrize(("measured", "asked"), [("test", "test"), ("valid,test", "test valid")])
-def test_the_evaluation_stage_measures_the_requested_texts(tmp_path, measured, asked):
-    code = f"{EVALUATE}; measure() {{ echo test; }}; measure_valid() {{ echo valid; }}\n"
-    code += f"splits=valid,test; measured={measured}; evaluate"
-    assert in_library(tmp_path, code).split() == asked.split()
-
-
-@pytest.mark.parametrize(
-    ("options", "given"), [("", ""), ("[train.user_dir]=my_layers", " --user-dir=my_layers")]
-)
-def test_word_similarity_gets_the_user_dir_of_the_run(tmp_path, options, given):
+def test_the_evaluation_stage_measures_the_requested_texts_and_similarity(tmp_path):
+    for measured, asked in (("test", ["test"]), ("valid,test", ["test", "valid"])):
+        code = f"{EVALUATE}; measure() {{ echo test; }}; measure_valid() {{ echo valid; }}\n"
+        code += f"splits=valid,test; measured={measured}; evaluate"
+        assert in_library(tmp_path, code).split() == asked
     (tmp_path / "pairs").mkdir()
     (tmp_path / "pairs" / "wordsim.txt").touch()
-    code = f'{EVALUATE}; run() {{ echo "$@"; }}; measure() {{ :; }}; settings=({options})\n'
-    code += f"splits=test; measured=test; word_pairs={tmp_path}/pairs; out=out; evaluate"
-    assert in_library(tmp_path, code) == (
-        "highrank measure word-similarity best.pt data "
-        f"--benchmark={tmp_path}/pairs/wordsim.txt{given} --output out/word_similarity.json\n"
-    )
+    options = "[train.user_dir]=my_layers"
+    for own, given in (("", ""), (options, " --user-dir=my_layers")):
+        code = f'{EVALUATE}; run() {{ echo "$@"; }}; measure() {{ :; }}; settings=({own})\n'
+        code += f"splits=test; measured=test; word_pairs={tmp_path}/pairs; out=out; evaluate"
+        assert in_library(tmp_path, code) == (
+            "highrank measure word-similarity best.pt data "
+            f"--benchmark={tmp_path}/pairs/wordsim.txt{given} --output out/word_similarity.json\n"
+        )

@@ -6,7 +6,7 @@ import pytest
 
 from highrank_plugins.training.configuration import load
 from tests.dialogue_corpus import corpus, write_json_lines, write_references
-from tests.recipes.running import RECIPES, accept, recipe, run, stages_done
+from tests.recipes.running import RECIPES, accept, recipe, refused, run, stages_done
 
 NAME = "switchboard"
 SMALL = """corpus.vocab_size=64 encoder_embed_dim=16 encoder_hidden_size=16 decoder_embed_dim=16
@@ -14,96 +14,63 @@ SMALL = """corpus.vocab_size=64 encoder_embed_dim=16 encoder_hidden_size=16 deco
     generate.max_len_b=5""".split()
 
 
-@pytest.fixture
-def start(tmp_path):
-    run_dir = tmp_path / "exp" / NAME / "mos"
-    accept(NAME, "mos", run_dir, SMALL)
-
-    def start(*arguments: object, code: int = 0):
-        words = ["--exp-dir", tmp_path / "exp", "--stop-stage", 1]
-        return run(recipe(NAME, *words, *arguments, settings=SMALL), code)
-
-    start.data, start.text = tmp_path / "data", run_dir / "text"
-    return start
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole run")  # a space in every path
-    write_json_lines(folder / "data")
-    write_references(folder / "data")
-
-    def whole(*changes: str):
-        words = ["--data", folder / "data", "--exp-dir", folder / "exp", "--conf", "mos"]
-        words += ["--context", 2]
-        return run(recipe(NAME, *words, settings=[*SMALL, *changes]))
-
-    whole.first, whole.run_dir = whole(), folder / "exp" / NAME / "mos"
-    return whole
-
-
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.xdist_group("switchboard")
-class TestWholeRun:
-    def test_the_recipe_scores_responses(self, whole):
-        assert stages_done(whole.first) == [0, 1, 2, 3, 4, 5, 6]
-        record = json.loads((whole.run_dir / "results.json").read_text())
-        names = [f"bleu{n}_{kind}" for n in (1, 2, 3, 4) for kind in ("precision", "recall")]
-        assert list(record["metrics"]) == ["test_perplexity", *names]
-        texts = (whole.run_dir / "text" / "test.context").read_text().splitlines()
-        speakers = {line.count("<self>") + line.count("<other>") for line in texts}
-        assert speakers == {1, 2}
-        assert record["config"]["train"]["arch"] == "lstm_mos"
-        perplexity = record["metrics"]["test_perplexity"]
-        assert 1 < perplexity < 64
-        assert whole.first.stdout.splitlines()[-1].startswith(f"test perplexity {perplexity} ")
-        # every word and every context counts
-        responses = (whole.run_dir / "text" / "test.response").read_text().splitlines()
-        tokens = sum(len(line.split()) + 1 for line in responses)
-        assert record["signature"] == f"tokens:{tokens}"
-        assert f"|n:{tokens}|mass:1" in record["certificates"]["test_perplexity"]
-        contexts = len(responses)
-        assert record["signatures"]["bleu4_recall"] == (
-            f"order:4|smooth:nltk-method7|contexts:{contexts}|hypotheses:{5 * contexts}"
-            f"|references:{3 * contexts}"
-        )
-        ledger = record["ledger"]
-        counted = {"sentences": contexts, "tokens": tokens}
-        assert ledger["generate"]["test.response"]["out"] == counted  # the references, scored
-        assert ledger["generate"]["test1.response"]["out"]["sentences"] == contexts
-        assert ledger["evaluate"]["test.response"]["out"] == counted
-
-    def test_only_changed_hypotheses_are_scored_again(self, whole):
-        again = whole()
-        assert stages_done(again) == []
-        assert again.stdout == whole.first.stdout
-        changed = whole("generate.nbest=2")
-        assert stages_done(changed) == [5, 6]
-
-
-def test_a_corpus_with_and_without_references_is_accepted(start):
-    write_json_lines(start.data)
-    result = start("--data", start.data)
-    assert stages_done(result) == [0, 1]
-    assert (start.text / "test1.references").read_text() == (
-        (start.text / "test.response").read_text()
+def test_the_recipe_scores_responses_and_scores_only_changed_ones_again(tmp_path):
+    folder = tmp_path / "whole run"  # a space in every path
+    write_json_lines(folder / "data")
+    write_references(folder / "data")
+    words = ["--data", folder / "data", "--exp-dir", folder / "exp", "--conf", "mos"]
+    command = recipe(NAME, *words, "--context", 2, settings=SMALL)
+    result, run_dir = run(command), folder / "exp" / NAME / "mos"
+    assert stages_done(result) == [0, 1, 2, 3, 4, 5, 6]
+    record = json.loads((run_dir / "results.json").read_text())
+    names = [f"bleu{n}_{kind}" for n in (1, 2, 3, 4) for kind in ("precision", "recall")]
+    assert list(record["metrics"]) == ["test_perplexity", *names]
+    texts = (run_dir / "text" / "test.context").read_text().splitlines()
+    assert {line.count("<self>") + line.count("<other>") for line in texts} == {1, 2}
+    assert record["config"]["train"]["arch"] == "lstm_mos"
+    perplexity = record["metrics"]["test_perplexity"]
+    assert 1 < perplexity < 64
+    assert result.stdout.splitlines()[-1].startswith(f"test perplexity {perplexity} ")
+    # every word and every context counts
+    responses = (run_dir / "text" / "test.response").read_text().splitlines()
+    tokens = sum(len(line.split()) + 1 for line in responses)
+    assert record["signature"] == f"tokens:{tokens}"
+    assert f"|n:{tokens}|mass:1" in record["certificates"]["test_perplexity"]
+    contexts = len(responses)
+    assert record["signatures"]["bleu4_recall"] == (
+        f"order:4|smooth:nltk-method7|contexts:{contexts}|hypotheses:{5 * contexts}"
+        f"|references:{3 * contexts}"
     )
-    write_references(start.data)
-    assert stages_done(start("--data", start.data)) == [0, 1]
-    assert "\t" in (start.text / "test1.references").read_text()
+    ledger, counted = record["ledger"], {"sentences": contexts, "tokens": tokens}
+    assert ledger["generate"]["test.response"]["out"] == counted  # the references, scored
+    assert ledger["generate"]["test1.response"]["out"]["sentences"] == contexts
+    assert ledger["evaluate"]["test.response"]["out"] == counted
+    again = run(command)
+    assert stages_done(again) == [] and again.stdout == result.stdout
+    assert stages_done(run([*command, "--set", "generate.nbest=2"])) == [5, 6]
 
 
-def test_a_corpus_is_required_and_a_bad_one_is_named(start):
-    assert "--data DIR is required" in start(code=2).stderr
-    start.data.mkdir()
-    said = start("--data", start.data, code=2).stderr
-    assert f"highrank: {start.data} has no corpus: put train.jsonl, valid.jsonl" in said
+def test_a_corpus_is_required_and_read_with_and_without_references(tmp_path):
+    run_dir, data = tmp_path / "exp" / NAME / "mos", tmp_path / "data"
+    accept(NAME, "mos", run_dir, SMALL)
+    command = recipe(NAME, "--exp-dir", tmp_path / "exp", "--stop-stage", 1, settings=SMALL)
+    refused(command, "--data DIR is required")
+    data.mkdir()
+    command += ["--data", str(data)]
+    said = refused(command, f"highrank: {data} has no corpus: put train.jsonl, valid.jsonl")
     assert "configuration mos" not in said  # before its slow check
-    write_json_lines(start.data, corpus() | {"valid": [{"utts": []}]})
-    said = start("--data", start.data, code=2).stderr
-    assert f"{start.data / 'valid.jsonl'}:1: a dialogue without utterances" in said
-    assert not start.text.exists()
+    write_json_lines(data, corpus() | {"valid": [{"utts": []}]})
+    refused(command, f"{data / 'valid.jsonl'}:1: a dialogue without utterances")
+    text = run_dir / "text"
+    assert not text.exists()
+    write_json_lines(data)
+    assert stages_done(run(command)) == [0, 1]
+    assert (text / "test1.references").read_text() == (text / "test.response").read_text()
+    write_references(data)
+    assert stages_done(run(command)) == [0, 1]
+    assert "\t" in (text / "test1.references").read_text()
 
 
 @pytest.mark.parametrize("conf", ["softmax", "moc", "mos"])

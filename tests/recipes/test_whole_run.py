@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,39 +18,22 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("whole_run")]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("whole run")  # a space in every path
-
-
-@pytest.fixture(scope="module")
-def start(folder):
-    data = raw_text(folder / "data")
+def whole(tmp_path_factory):
+    """Kill a training run, and run it to its end; return how to repeat it, and what it printed."""
+    folder = tmp_path_factory.mktemp("whole run")  # a space in every path
+    data, run_dir = raw_text(folder / "data"), folder / "exp" / NAME / "a"
 
     def start(**changes: object) -> list[str]:
         words = ["--data", data, "--text", "any", "--exp-dir", folder / "exp"]
         words += ["--conf", "mixtape", "--name", "a"]
         return recipe(NAME, *words, settings=overrides(**changes))
 
-    return start
+    kill_when(start(), (run_dir / "train" / "checkpoint_last.pt").exists)
+    return SimpleNamespace(start=start, data=data, run_dir=run_dir, result=run(start()))
 
 
-@pytest.fixture(scope="module")
-def run_dir(folder):
-    return folder / "exp" / NAME / "a"
-
-
-@pytest.fixture(scope="module")
-def killed(start, run_dir):
-    kill_when(start(), lambda: run_dir / "train" / "checkpoint_last.pt")
-
-
-@pytest.fixture(scope="module")
-def finished(killed, start):
-    result = run(start())
-    return result
-
-
-def test_training_resumes_after_the_kill_and_ends_in_a_score(finished, run_dir):
+def test_training_resumes_after_the_kill_and_ends_in_a_score(whole):
+    finished, run_dir = whole.result, whole.run_dir
     assert stages_done(finished) == [3, 4, 5, 6]
     log = (run_dir / "train" / "train.log").read_text()
     assert "Loaded checkpoint" in log
@@ -67,9 +51,12 @@ def test_training_resumes_after_the_kill_and_ends_in_a_score(finished, run_dir):
     assert re.search(r"^epoch 3, update \d+: loss [\d.]+, \d+ words/s$", finished.stderr, re.M)
     assert re.search(r"^epoch 3, update \d+: validation loss [\d.]+$", finished.stderr, re.M)
     assert list((run_dir / "train" / "tensorboard").rglob("events.out.tfevents.*"))
+    again = run(whole.start())
+    assert stages_done(again) == [] and again.stdout == finished.stdout
 
 
-def test_the_average_of_the_last_checkpoints_translates(finished, run_dir):
+def test_the_average_of_the_last_checkpoints_translates(whole):
+    run_dir = whole.run_dir
     assert "average/checkpoint.pt" in (run_dir / "generate" / "command.sh").read_text()
     averaged = parameters(run_dir / "average" / "checkpoint.pt")
     third, second = (parameters(run_dir / "train" / f"checkpoint{n}.pt") for n in (3, 2))
@@ -79,15 +66,8 @@ def test_the_average_of_the_last_checkpoints_translates(finished, run_dir):
         torch.testing.assert_close(value, (second[name] + third[name]) / 2)
 
 
-def test_a_second_run_does_nothing_and_prints_the_same(finished, start):
-    again = run(start())
-    assert stages_done(again) == []
-    assert again.stdout == finished.stdout
-
-
-def test_a_later_stage_refuses_the_data_of_another_corpus(finished, start, run_dir):
-    words = [*start(), "--stage", "6"]
-    file = run_dir.parents[2] / "data" / "train.en"
+def test_a_later_stage_refuses_the_data_of_another_corpus(whole):
+    words, file = [*whole.start(), "--stage", "6"], whole.data / "train.en"
     text = file.read_bytes()
     file.write_bytes(text.replace(b"a", b"b", 1))
     refused(words, "stage 0 (text) was run with other options or inputs")
@@ -96,12 +76,11 @@ def test_a_later_stage_refuses_the_data_of_another_corpus(finished, start, run_d
     file.write_bytes(text)
 
 
-def test_changed_options_repeat_the_stages_that_depend_on_them(finished, start, run_dir):
+def test_changed_options_repeat_the_stages_that_depend_on_them(whole):
     """The beam changes the translations; measures that are asked for are in the record."""
-    asked = {"spectrum__tokens": 200}
-    changed = run(start(generate__beam=2, **asked))
+    changed = run(whole.start(generate__beam=2, spectrum__tokens=200))
     assert stages_done(changed) == [5, 6]
-    record = json.loads((run_dir / "results.json").read_text())
+    record = json.loads((whole.run_dir / "results.json").read_text())
     assert record["config"]["generate"]["beam"] == 2
     metrics = record["metrics"]
     assert 1 <= metrics["test_rank"] <= 200

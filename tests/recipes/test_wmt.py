@@ -1,10 +1,8 @@
 """The WMT recipes from archives to scores: whole, killed, on archives that have changed."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
 
 import pytest
 
@@ -12,6 +10,7 @@ from tests.recipes.running import (
     RECIPES,
     SMALL,
     accept,
+    begin,
     kill_when,
     overrides,
     raw_text,
@@ -19,6 +18,7 @@ from tests.recipes.running import (
     refused,
     run,
     stages_done,
+    write_program,
 )
 from tests.recipes.wmt_corpus import publish
 
@@ -56,14 +56,13 @@ def content(folder):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, corpus):
     folder = tmp_path_factory.mktemp("wmt whole")
-    result = run(start(folder, corpus))
-    return folder, result
+    return folder, run(start(folder, corpus))
 
 
 class TestWholeRun:
     pytestmark = whole
 
-    def test_all_stages_run_once_and_end_with_the_score(self, finished, corpus):
+    def test_all_stages_run_once_and_another_run_shares_the_data(self, finished, corpus):
         folder, result = finished
         assert stages_done(result) == [0, 1, 1, 2, 3, 4, 5, 6]
         record = json.loads((folder / "exp" / NAME / "run" / "results.json").read_text())
@@ -77,9 +76,6 @@ class TestWholeRun:
         assert report["all"]["not UTF-8"] == 1
         again = run(start(folder, corpus))
         assert stages_done(again) == [] and again.stdout == result.stdout
-
-    def test_another_run_shares_the_data(self, finished, corpus):
-        folder, _ = finished
         words = start(folder, corpus, "--stop-stage", 2)
         words[words.index("run")] = "other"
         accept(NAME, CONF, folder / "exp" / NAME / "other", SETTINGS)
@@ -110,9 +106,9 @@ class TestWholeRun:
 def test_precision_follows_the_gpu_unless_the_run_or_its_user_has_chosen(
     tmp_path, launch, given, gpu, kept, half
 ):
-    path = tmp_path / "nvidia-smi"
-    path.write_text(f"#!/bin/sh\n{'echo GPU 0: x' if gpu else 'exit 9'}\n")
-    path.chmod(0o755)
+    path = write_program(
+        tmp_path / "nvidia-smi", f"#!/bin/sh\n{'echo GPU 0: x' if gpu else 'exit 9'}\n"
+    )
     if kept:
         (tmp_path / "wmt" / "mos").mkdir(parents=True)
         (tmp_path / "wmt" / "mos" / "config.yaml").write_text(f"train:\n  {kept}\n")
@@ -121,7 +117,7 @@ def test_precision_follows_the_gpu_unless_the_run_or_its_user_has_chosen(
         f"name= conf=mos launch='{launch}' set=({given}); choose_precision; "
         'echo "${configure_flags[*]}"'
     )
-    done = run(["bash", "-euc", code], PATH=f"{tmp_path}:{os.environ['PATH']}")
+    done = run(["bash", "-euc", code], PATH=path)
     assert done.stdout == ("--set=fp16=true\n" if half else "\n")
 
 
@@ -143,16 +139,9 @@ def test_moses_tokens_and_subword_nmt_pieces_become_text_again(tmp_path, corpus)
 
 def kill_at_the_end(command: list[str], name: str, folder) -> None:
     """Send SIGKILL to the recipe and its children when a stage's NAME.part is complete."""
-    folder.mkdir(exist_ok=True)
-    shim = folder / "mv"
     kill = f'case "$*" in */{name}.part\\ */{name}) kill -KILL 0;; esac'
-    shim.write_text(f'#!/bin/sh\n{kill}\nexec {shutil.which("mv")} "$@"\n')
-    shim.chmod(0o755)
-    path = {"PATH": f"{folder}:{os.environ['PATH']}"}
-    result = subprocess.run(
-        command, stderr=subprocess.DEVNULL, start_new_session=True, env=os.environ | path
-    )
-    assert result.returncode == -signal.SIGKILL
+    path = write_program(folder / "mv", f'#!/bin/sh\n{kill}\nexec {shutil.which("mv")} "$@"')
+    assert begin(command, PATH=path).wait() == -signal.SIGKILL
 
 
 class TestKilled:
@@ -160,15 +149,11 @@ class TestKilled:
 
     def test_a_kill_in_any_stage_of_the_data_changes_nothing(self, finished, corpus, tmp_path):
         for name in ("corpus", "text", "pieces", "data-bin"):
-            kill_when(
-                start(tmp_path, corpus, "--stop-stage", 2),
-                lambda name=name: next(
-                    (tmp_path / "exp" / NAME).glob(f"prepared-*/{name}.part"), tmp_path / "no"
-                ),
-                seconds=0.3,
-            )
+            command = start(tmp_path, corpus, "--stop-stage", 2)
+            part = f"prepared-*/{name}.part"
+            kill_when(command, lambda part=part: any((tmp_path / "exp" / NAME).glob(part)), 0.3)
             assert not (prepared(tmp_path) / name).exists()
-            kill_at_the_end(start(tmp_path, corpus, "--stop-stage", 2), name, tmp_path / "bin")
+            kill_at_the_end(command, name, tmp_path / "bin")
             assert (prepared(tmp_path) / f"{name}.part" / ".done").exists()
             assert not (prepared(tmp_path) / name).exists()
         run(start(tmp_path, corpus, "--stop-stage", 2))
@@ -187,7 +172,7 @@ class TestKilled:
             shutil.rmtree(run_dir / name)
         (run_dir / "results.json").unlink()
         for name in stages:
-            kill_when(start(folder, corpus), lambda name=name: run_dir / f"{name}.part", 0.3)
+            kill_when(start(folder, corpus), (run_dir / f"{name}.part").exists, 0.3)
             assert not (run_dir / name).exists()
             kill_at_the_end(start(folder, corpus), name, tmp_path / "bin")
             assert not (run_dir / name).exists()
@@ -202,35 +187,32 @@ def refuse(folder, corpus, message: str, *words: object, **environment: str) -> 
     refused(start(folder, corpus, "--stop-stage", 1, *words), message, **environment)
 
 
+def change(archive) -> None:
+    archive.write_bytes(archive.read_bytes()[:-1] + b"x")
+
+
 def test_an_archive_that_has_changed_is_named_with_its_checksums(tmp_path):
-    archives = tmp_path / "archives"
-    corpus = publish(archives)
+    corpus = publish(tmp_path / "archives")
     run(start(tmp_path, corpus, "--stop-stage", 0))
     download = tmp_path / "exp" / NAME / "download" / "web.tgz"
-    download.write_bytes(download.read_bytes()[:-1] + b"x")
+    change(download)
     with corpus.open("a") as file:
         file.write("# another key\n")
     refuse(tmp_path, corpus, f"{download}: its sha256 is ")
     refuse(tmp_path, corpus, "checksums.txt was written")
 
 
-def test_archives_in_data_are_used_and_none_is_fetched(tmp_path, corpus):
+def test_archives_in_data_are_used_and_compared_and_none_is_fetched(tmp_path):
     archives = tmp_path / "archives"
-    publish(archives)
+    corpus = publish(archives)
     giga = (archives / "giga.tar").rename(tmp_path / "giga.tar")
     refuse(tmp_path, corpus, "giga.tar: no such file; get it from", "--data", archives)
     giga.rename(archives / "giga.tar")
     result = run(start(tmp_path, corpus, "--data", archives, "--stop-stage", 0))
     assert stages_done(result) == [0]
     assert not (tmp_path / "exp" / NAME / "download").exists()
-
-
-def test_an_archive_in_data_that_has_changed_is_named(tmp_path):
-    archives = tmp_path / "archives"
-    corpus = publish(archives)
-    run(start(tmp_path, corpus, "--data", archives, "--stop-stage", 0))
     archive = archives / "web.tgz"
-    archive.write_bytes(archive.read_bytes()[:-1] + b"x")
+    change(archive)
     refuse(tmp_path, corpus, f"{archive}: its sha256 is ", "--data", archives)
     changed = "stage 0 (corpus) was run with other options or inputs"
     refuse(tmp_path, corpus, changed, "--data", archives, "--stage", 1)
@@ -262,11 +244,7 @@ def test_the_corpus_cannot_be_reversed(tmp_path, corpus):
 
 
 def test_a_full_disk_is_refused_before_anything_is_written(tmp_path, corpus):
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "df").write_text("#!/bin/sh\necho Avail\necho 999999999\n")
-    (tools / "df").chmod(0o755)
-    path = f"{tools}:{os.environ['PATH']}"
+    path = write_program(tmp_path / "tools" / "df", "#!/bin/sh\necho Avail\necho 999999999")
     refuse(tmp_path, corpus, "954M are needed on the disk of", PATH=path)
     assert not (tmp_path / "exp" / NAME / "download").exists()
 

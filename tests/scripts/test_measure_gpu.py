@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,9 @@ import pytest
 from highrank_plugins.benchmarks.case import named
 from highrank_plugins.benchmarks.implementations import IMPLEMENTATIONS
 from highrank_plugins.benchmarks.rows import read_csv
+from tests.recipes.running import REPOSITORY as ROOT
+from tests.recipes.running import run, write_program
 
-ROOT = Path(__file__).parents[2]
 SCRIPT, RECIPE = ROOT / "scripts" / "measure_gpu.sh", ROOT / "recipes" / "ptb"
 PARTS = "machine kernels wmt ptb train train_ptb curves tests wmt_128k chunks tables".split()
 CURVES = ["softmax_mos_settings", "mos", "mixtape", "mixtape"]
@@ -24,14 +24,13 @@ esac
 """
 
 
-def measure_gpu(*words, script=SCRIPT):
-    command = ["bash", script, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def measure_gpu(*words, script=SCRIPT, code=0):
+    return run(["bash", script, *words], code)
 
 
-def test_the_commands_exist(tmp_path):
+def test_the_commands_exist_and_their_packages_are_pinned(tmp_path):
     done = measure_gpu("--dry-run", "--output", tmp_path / "new")
-    assert done.returncode == 0 and not (tmp_path / "new").exists()
+    assert not (tmp_path / "new").exists()
     said = [line.removeprefix("== ").split(": ", 1) for line in done.stdout.splitlines()]
     lines = dict(said)
     assert list(lines) == PARTS
@@ -44,6 +43,11 @@ def test_the_commands_exist(tmp_path):
         assert named(kind, given["--preset"])
         assert {*given.get("--impl", "auto").split(",")} <= {*IMPLEMENTATIONS}
         assert given["--device"] == "cuda" and given["--csv"].endswith(f"gpu_{name}.csv")
+    # what a machine without a network lacks is pinned
+    text = SCRIPT.read_text(encoding="utf-8")
+    (lacking,) = re.findall(r'^lacking="(.*?)"', text, re.DOTALL | re.MULTILINE)
+    pinned = (ROOT / "requirements" / "pinned.txt").read_text(encoding="utf-8").lower()
+    assert all(f"\n{name.lower()}==" in f"\n{pinned}" for name in lacking.split())
 
 
 def with_stubs(tmp_path, *replaced):
@@ -52,26 +56,22 @@ def with_stubs(tmp_path, *replaced):
     text = SCRIPT.read_text(encoding="utf-8")
     assert replaced[0] in text
     script.write_text(text.replace(*replaced))
-    programs = tmp_path / ".venv" / "bin"
-    programs.mkdir(parents=True)
     for name in ("highrank", "python"):
-        (programs / name).write_text(STUB)
-        (programs / name).chmod(0o755)
+        write_program(tmp_path / ".venv" / "bin" / name, STUB)
     return script
 
 
 def test_tables_are_printed_where_the_parts_took_all_the_time(tmp_path):
     script = with_stubs(tmp_path, "60 * minutes - reserve", "1")
     parts = ["--part", "ptb", "--part", "tables"]
-    done = measure_gpu("--output", tmp_path / "new", *parts, script=script)
+    done = measure_gpu("--output", tmp_path / "new", *parts, script=script, code=1)
     assert done.stderr.count("failed:") == 1 and "failed: ptb (" in done.stderr
     assert (tmp_path / "new" / "tables.log").read_text().startswith("ran bench table")
 
 
 def test_a_part_that_fails_or_takes_too_long_does_not_stop_the_others(tmp_path):
     script = with_stubs(tmp_path, "part ptb 300", "part ptb 1")
-    done = measure_gpu("--output", tmp_path / "new", script=script)
-    assert done.returncode == 1
+    done = measure_gpu("--output", tmp_path / "new", script=script, code=1)
     assert "failed: machine (exit code 3)\n" in done.stderr
     assert "failed: ptb (stopped after 1 s)\n" in done.stderr and done.stderr.count("failed:") == 3
     assert "failed: curves (give --data)\n" in done.stderr
@@ -92,29 +92,20 @@ def test_a_part_that_fails_or_takes_too_long_does_not_stop_the_others(tmp_path):
     (["--install", "/no"], "--install '/no': no wheels there; run --fetch first"),
 ])  # fmt: skip
 def test_bad_input_is_refused(words, message):
-    done = measure_gpu(*words)
-    assert done.returncode == 2 and message in done.stderr and not done.stdout
+    done = measure_gpu(*words, code=2)
+    assert message in done.stderr and not done.stdout
 
 
 def test_parts_go_into_one_folder_one_after_the_other(tmp_path):
     script = with_stubs(tmp_path, "reserve=45", "reserve=45")
     for name in ("wmt", "tables"):
-        done = measure_gpu("--output", tmp_path / "new", "--part", name, script=script)
-        assert done.returncode == 0, done.stderr
+        measure_gpu("--output", tmp_path / "new", "--part", name, script=script)
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"wmt.log", "tables.log"}
-
-
-def test_what_an_offline_machine_lacks_is_pinned():
-    text = SCRIPT.read_text(encoding="utf-8")
-    (lacking,) = re.findall(r'^lacking="(.*?)"', text, re.DOTALL | re.MULTILINE)
-    pinned = (ROOT / "requirements" / "pinned.txt").read_text(encoding="utf-8").lower()
-    assert all(f"\n{name.lower()}==" in f"\n{pinned}" for name in lacking.split())
 
 
 @pytest.mark.long
 def test_a_rehearsal_runs_the_chosen_parts(tmp_path):
     parts = ["--part", "ptb", "--part", "tables"]
-    done = measure_gpu("--rehearse", *parts, "--output", tmp_path / "new")
-    assert done.returncode == 0, done.stderr
+    measure_gpu("--rehearse", *parts, "--output", tmp_path / "new")
     assert [row.tokens for row in read_csv(tmp_path / "new" / "gpu_ptb.csv")] == [8, 8, 8]
     assert "| ptb/mos tokens=8 | fused |" in (tmp_path / "new/tables.log").read_text()

@@ -1,14 +1,13 @@
 """scripts/setup.sh on copies whose interpreters are fakes, and the image's install; no docker."""
 
-import os
 import re
 import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.recipes.running import REPOSITORY as ROOT
+from tests.recipes.running import run, write_program
+
 # Plays Python 3.11 with venv, pip and `highrank doctor`, and writes down what it is asked to do.
 FAKE_PYTHON = r"""#!/usr/bin/env bash
 root="$FAKE_ROOT"
@@ -28,35 +27,21 @@ esac
 """
 
 
-class Clone:
-    """Hold a copy of the files that setup.sh reads, with a fake interpreter."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        for name in ("scripts/setup.sh", "requirements/pinned.txt", "setup.py", "pyproject.toml"):
-            (root / name).parent.mkdir(exist_ok=True)
-            shutil.copy(ROOT / name, root / name)
-        self.python = root / "python"
-        self.python.write_text(FAKE_PYTHON)
-        self.python.chmod(0o755)
-
-    def setup(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        known = {"FAKE_ROOT": str(self.root), "PYTHON": str(self.python)}
-        return subprocess.run(
-            ["bash", "scripts/setup.sh", *arguments],
-            cwd=self.root,
-            env={**os.environ, **known, **environment},
-            capture_output=True,
-            text=True,
-        )
-
-    def installs(self) -> int:
-        return (self.root / "calls").read_text().count("--editable .")
-
-
 @pytest.fixture
 def clone(tmp_path):
-    return Clone(tmp_path.resolve())
+    """Return a function that runs setup.sh on a copy of the files that it reads."""
+    root = tmp_path.resolve()
+    for name in ("scripts/setup.sh", "requirements/pinned.txt", "setup.py", "pyproject.toml"):
+        (root / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
+    write_program(root / "python", FAKE_PYTHON)
+
+    def setup(*arguments: str, code: int = 0, **environment: str):
+        known = {"FAKE_ROOT": str(root), "PYTHON": str(root / "python")} | environment
+        return run(["bash", "scripts/setup.sh", *arguments], code, root, **known)
+
+    setup.root = root
+    return setup
 
 
 @pytest.mark.parametrize(
@@ -65,25 +50,25 @@ def clone(tmp_path):
     + [({"PYTHON": "/no/such/python"}, ["/no/such/python"])],
 )
 def test_setup_refuses_an_unsupported_python(clone, environment, messages):
-    result = clone.setup(**environment)
-    assert result.returncode == 1 and all(words in result.stderr for words in messages)
+    said = clone(**environment, code=1).stderr
+    assert all(words in said for words in messages)
     assert not (clone.root / ".venv").exists()
 
 
 @pytest.mark.parametrize("changed", ["", "requirements/pinned.txt", "setup.py", "packages"])
 def test_setup_installs_again_when_an_input_or_a_package_changes(clone, changed):
-    clone.setup()
+    clone()
     if changed:
         with (clone.root / changed).open("a") as file:
             file.write("# changed\n")
-    result = clone.setup()
-    assert result.returncode == 0 and ("up to date" in result.stderr) == (not changed)
-    assert clone.installs() == (2 if changed else 1)
+    assert ("up to date" in clone().stderr) == (not changed)
+    calls = (clone.root / "calls").read_text()
+    assert calls.count("--editable .") == (2 if changed else 1)
 
 
 @pytest.mark.parametrize("version", ["3.11", "3.12"])
 def test_setup_installs_torch_then_the_pins_then_the_project(clone, version):
-    assert clone.setup(FAKE_VERSION=version).returncode == 0
+    clone(FAKE_VERSION=version)
     calls = [line for line in (clone.root / "calls").read_text().splitlines() if "pip" in line]
     assert "torch==" in calls[0] and "--no-deps" not in calls[0]
     assert "--requirement" in calls[1]
@@ -92,33 +77,29 @@ def test_setup_installs_torch_then_the_pins_then_the_project(clone, version):
 
 
 def test_setup_repairs_an_interrupted_installation(clone):
-    assert clone.setup(FAKE_PIP="1").returncode != 0
+    clone(FAKE_PIP="1", code=1)
     half = clone.root / ".venv" / "half"
     half.touch()
-    result = clone.setup()
-    assert result.returncode == 0 and "incomplete" in result.stderr and not half.exists()
-    assert "up to date" in clone.setup().stderr
+    assert "incomplete" in clone().stderr and not half.exists()
+    assert "up to date" in clone().stderr
     for lost in "bin/python", "bin/activate":
         (clone.root / ".venv" / lost).unlink()
-        assert clone.setup().returncode == 0
+        clone()
         assert (clone.root / ".venv" / lost).exists()
 
 
 def test_setup_makes_a_new_environment_for_another_python(clone):
-    clone.setup()
+    clone()
     other = clone.root / "python3.12"
-    other.write_text(FAKE_PYTHON.replace("FAKE_VERSION:-3.11", "FAKE_VERSION:-3.12"))
-    other.chmod(0o755)
-    result = clone.setup(PYTHON=str(other))
-    assert result.returncode == 0 and "it is of Python 3.11" in result.stderr
-    assert clone.setup(FAKE_DOCTOR="1").returncode != 0
-    assert "up to date" not in clone.setup().stderr
+    write_program(other, FAKE_PYTHON.replace("FAKE_VERSION:-3.11", "FAKE_VERSION:-3.12"))
+    assert "it is of Python 3.11" in clone(PYTHON=str(other)).stderr
+    clone(FAKE_DOCTOR="1", code=1)
+    assert "up to date" not in clone().stderr
 
 
 def test_help_is_printed_and_an_unknown_option_is_refused(clone):
-    assert "usage" in clone.setup("--help").stdout
-    result = clone.setup("--hlep")
-    assert result.returncode == 2 and "--hlep" in result.stderr
+    assert "usage" in clone("--help").stdout
+    assert "--hlep" in clone("--hlep", code=2).stderr
     assert not (clone.root / ".venv").exists()
 
 

@@ -1,13 +1,12 @@
 """scripts/test.sh with fake tools: what it runs, how it counts, and when it fails."""
 
-import os
 import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.recipes.running import REPOSITORY as ROOT
+from tests.recipes.running import run, write_program
+
 LAST_LINE = "3 passed, 1 skipped in 9.0s"
 FAKE_PYTEST = """#!/bin/sh
 echo "pytest $*" >>calls
@@ -26,41 +25,33 @@ exit ${FAKE_PIP:-0}
 
 
 @pytest.fixture
-def run(tmp_path):
-    for script in ("scripts/test.sh", ".ci/run"):
-        (tmp_path / script).parent.mkdir()
-        shutil.copy(ROOT / script, tmp_path / script)
+def script(tmp_path):
+    """Return a function that runs the script on a copy with fake tools."""
+    for name in ("scripts/test.sh", ".ci/run"):
+        (tmp_path / name).parent.mkdir()
+        shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "scripts" / "setup.sh").write_text("echo setup >>calls\n")
-    tools = tmp_path / ".venv" / "bin"
-    tools.mkdir(parents=True)
-    (tmp_path / ".venv" / "triton_oldest").mkdir()
+    fakes = {"pytest": FAKE_PYTEST, "python": FAKE_PYTHON}
     for tool in ("ruff", "mypy", "shellcheck"):
-        (tools / tool).write_text(
-            f'#!/bin/sh\necho "{tool} $*" >>calls\nexit ${{FAKE_{tool}:-0}}\n'
-        )
-    (tools / "pytest").write_text(FAKE_PYTEST)
-    (tools / "python").write_text(FAKE_PYTHON)
-    for path in tools.iterdir():
-        path.chmod(0o755)
+        fakes[tool] = f'#!/bin/sh\necho "{tool} $*" >>calls\nexit ${{FAKE_{tool}:-0}}\n'
+    for tool, text in fakes.items():
+        write_program(tmp_path / ".venv" / "bin" / tool, text)
+    (tmp_path / ".venv" / "triton_oldest").mkdir()
 
-    def run(*words, last_line=LAST_LINE, status=0, script="scripts/test.sh", **fakes):
+    def script(*words, last_line=LAST_LINE, status=0, name="scripts/test.sh", code=0, **fakes):
         environment = {"FAKE_LAST_LINE": last_line, "FAKE_STATUS": str(status), **fakes}
-        return subprocess.run(
-            ["bash", script, *words], cwd=tmp_path, env={**os.environ, **environment},
-            capture_output=True, text=True,
-        )  # fmt: skip
+        return run(["bash", name, *words], code, tmp_path, **environment)
 
-    run.calls = lambda: (tmp_path / "calls").read_text().splitlines()
-    return run
+    script.calls = lambda: (tmp_path / "calls").read_text().splitlines()
+    return script
 
 
-@pytest.mark.parametrize("script", ["scripts/test.sh", ".ci/run"])
-def test_the_script_runs_every_check_and_all_tests(run, script):
-    result = run(script=script)
-    assert result.returncode == 0
+@pytest.mark.parametrize("name", ["scripts/test.sh", ".ci/run"])
+def test_the_script_runs_every_check_and_all_tests(script, name):
+    result = script(name=name)
     # 4 checks, 3 tests
     assert result.stdout.splitlines()[-1] == "7 passed, 0 failed, 1 skipped"
-    calls = run.calls()
+    calls = script.calls()
     assert calls[0] == "setup"
     names = ["ruff", "ruff", "mypy", "shellcheck", "pytest"]
     assert [call.split()[0] for call in calls[1:]] == names
@@ -75,35 +66,33 @@ def test_the_script_runs_every_check_and_all_tests(run, script):
     (LAST_LINE, 0, {"FAKE_mypy": "1"}, "6 passed, 1 failed, 1 skipped"),
     (LAST_LINE, 0, {"FAKE_shellcheck": "1"}, "6 passed, 1 failed, 1 skipped"),
 ])  # fmt: skip
-def test_failures_of_checks_and_tests_are_summed(run, last, status, fakes, sums):
-    result = run(last_line=last, status=status, **fakes)
-    assert result.returncode == 1 and result.stdout.splitlines()[-1] == sums
+def test_failures_of_checks_and_tests_are_summed(script, last, status, fakes, sums):
+    result = script(last_line=last, status=status, code=1, **fakes)
+    assert result.stdout.splitlines()[-1] == sums
 
 
 @pytest.mark.parametrize(
     ("option", "words"), [("--fast", "--fast"), ("--all", "--run-long --write-durations")]
 )
-def test_options_select_fewer_or_more_tests_and_others_are_refused(run, option, words):
-    assert run(option).returncode == 0
-    assert words in run.calls()[-1]
-    refused = run(f"{option}s")
-    assert refused.returncode == 2 and "known are --fast, --all" in refused.stderr
+def test_options_select_fewer_or_more_tests_and_others_are_refused(script, option, words):
+    script(option)
+    assert words in script.calls()[-1]
+    assert "known are --fast, --all" in script(f"{option}s", code=2).stderr
 
 
 @pytest.mark.parametrize("pip", ["0", "1"])
 @pytest.mark.parametrize("missing", ["triton", "docs"])
-def test_a_missing_set_of_requirements_is_installed_if_possible(run, missing, pip):
-    result = run(**{f"FAKE_{missing.upper()}": "0"}, FAKE_PIP=pip)  # 0: python finds none
-    assert result.returncode == 0
+def test_a_missing_set_of_requirements_is_installed_if_possible(script, missing, pip):
+    result = script(**{f"FAKE_{missing.upper()}": "0"}, FAKE_PIP=pip)  # 0: python finds none
     assert f"== installing requirements/{missing}.txt" in result.stdout
     assert (f"cannot install requirements/{missing}.txt" in result.stderr) == (pip == "1")
-    install = run.calls()[1].split()
+    install = script.calls()[1].split()
     assert install[:4] == ["python", "-m", "pip", "install"] and "--no-deps" in install
     assert install[-2:] == ["--requirement", f"requirements/{missing}.txt"]
 
 
-def test_the_oldest_triton_is_installed_apart_from_the_others(run, tmp_path):
+def test_the_oldest_triton_is_installed_apart_from_the_others(script, tmp_path):
     (tmp_path / ".venv" / "triton_oldest").rmdir()
-    assert run().returncode == 0
+    script()
     words = "requirements/triton_oldest.txt --target .venv/triton_oldest"
-    assert run.calls()[1].endswith(f"--no-deps --requirement {words}")
+    assert script.calls()[1].endswith(f"--no-deps --requirement {words}")

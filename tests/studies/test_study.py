@@ -13,9 +13,8 @@ import yaml
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
-from highrank_plugins.results.record import UNFAIR
 from highrank_plugins.studies.definition import read_study
-from highrank_plugins.studies.members import prepare
+from highrank_plugins.studies.members import UNFAIR, prepare
 from highrank_plugins.studies.runner import claim, run_members, slots
 from highrank_plugins.studies.watch import end
 from tests.studies.stub import (

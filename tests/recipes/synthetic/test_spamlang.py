@@ -100,9 +100,7 @@ def test_an_evaluation_ends_where_the_goal_is_out_of_reach(monkeypatch):
     assert _evaluate(trunk, head, text, 0) == pytest.approx((right.double().mean(), loss))
     first = right[:64].double().mean()
     assert _evaluate(trunk, head, text, 0.99)[0] == pytest.approx(first) and first < 0.5
-
-
-def test_the_last_evaluation_reads_all_texts(monkeypatch):
+    # the last evaluation reads all texts
     sought = []
     monkeypatch.setattr(
         f"{spamlang.__module__}._evaluate", lambda *given: sought.append(given[3]) or (0, 0)
@@ -111,20 +109,16 @@ def test_the_last_evaluation_reads_all_texts(monkeypatch):
     assert sought == [0.5, 0]
 
 
-def test_a_layer_learns_and_its_run_is_reproducible():
+def test_a_layer_learns_reproducibly_and_a_control_of_full_rank_equals_the_softmax():
     found = spamlang({"name": "softmax"}, TINY)
     assert found.steps is not None and found.steps % TINY.every == 0 and found.accuracy >= 0.99
     assert found == spamlang({"name": "softmax"}, TINY)
     short = SpamLangSettings(classes=20, dim=8, steps=3)
     assert spamlang({"name": "mos"}, short).steps is None
-
-
-def test_a_control_of_full_rank_equals_the_softmax():
-    plain = spamlang({"name": "softmax"}, TINY)
-    full = spamlang({"name": "softmax"}, SpamLangSettings(**vars(TINY) | {"backward_rank": 8}))
-    assert full.steps == plain.steps and full.contexts == pytest.approx(plain.contexts)
-    low = spamlang({"name": "softmax"}, SpamLangSettings(**vars(TINY) | {"backward_rank": 2}))
-    assert low.contexts < plain.contexts and (low.steps or 10**6) > plain.steps
+    full = spamlang({"name": "softmax"}, replace(TINY, backward_rank=8))
+    assert full.steps == found.steps and full.contexts == pytest.approx(found.contexts)
+    low = spamlang({"name": "softmax"}, replace(TINY, backward_rank=2))
+    assert low.contexts < found.contexts and (low.steps or 10**6) > found.steps
 
 
 def command(*words):
@@ -235,32 +229,23 @@ def test_a_second_process_that_adds_to_a_file_is_refused(tmp_path, untrained):
 
 
 def test_only_runs_that_have_not_learnt_are_repeated_with_more_steps(tmp_path, untrained):
-    words = ["--heads", "softmax", "--seeds", "1", "--output", tmp_path / "runs.json"]
+    """Runs with other settings are not mixed, and the table alone trains nothing."""
+    words = ["--heads", "mos", "--seeds", "1", "--output", tmp_path / "runs.json"]
+    done = command(*words[:2], "--output", words[-1], "--table-only")
+    assert done.exit_code == 2 and "--table-only needs --output FILE" in done.output
     for steps, count in (("20", 2), ("30", 4), ("40", 4), ("10", 4)):
         done = command(*words, "--steps", steps)
         assert done.exit_code == 0 and len(untrained) == count, (steps, done.output)
     assert len(json.loads((tmp_path / "runs.json").read_text())["runs"]) == 2
-
-
-def test_runs_with_other_settings_are_not_mixed(tmp_path, untrained):
-    words = ["--heads", "mos", "--seeds", "1", "--output", tmp_path / "runs.json"]
-    assert command(*words).exit_code == 0
+    done = command(*words, "--seeds", "1,2", "--table-only")
+    assert done.exit_code == 0 and "| 20 | 8 | mos |" in done.stdout
     for option, value, said in (
         ("--lr", "0.1", "lr 0.01, not 0.1"),
         ("--components", "2", "components None, not 2"),
     ):
         done = command(*words, option, value)
         assert done.exit_code == 2 and said in done.output
-    assert len(untrained) == 2
-
-
-def test_the_table_alone_trains_nothing(tmp_path, untrained):
-    words = ["--heads", "softmax", "--output", tmp_path / "runs.json"]
-    done = command(*words, "--table-only")
-    assert done.exit_code == 2 and "--table-only needs --output FILE" in done.output
-    assert command(*words, "--seeds", "1").exit_code == 0
-    done = command(*words, "--seeds", "1,2", "--table-only")
-    assert done.exit_code == 0 and len(untrained) == 2 and "| 20 | 8 | softmax |" in done.stdout
+    assert len(untrained) == 4
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"runs": 3}', '{"runs": [{"layer": "mos"}]}'])
