@@ -12,7 +12,6 @@ from highrank_plugins.common.folders import held
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.fetch import fetch
 
-LEDGER = "checksums.txt"
 UNKNOWN = "unknown"
 
 
@@ -111,7 +110,7 @@ def fetch_corpus(
                 sha256=None if file.sha256 == UNKNOWN else file.sha256,
                 md5=file.md5,
                 size=file.size,
-                ledger=ledger or folder / LEDGER,
+                ledger=ledger,
             )
             for name, file in files.items()
         ]
