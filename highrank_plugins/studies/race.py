@@ -19,7 +19,7 @@ from torch import Tensor
 import highrank_plugins
 from highrank_plugins.common.certificate import Mass
 from highrank_plugins.common.files import read_json, write_json, write_text
-from highrank_plugins.common.folders import held_alone
+from highrank_plugins.common.folders import held
 from highrank_plugins.common.names import Score
 from highrank_plugins.common.processes import ordered_map, usable_cores
 from highrank_plugins.common.provenance import typed_command
@@ -90,9 +90,8 @@ def race(
     folder, jobs = settings.exp_dir, settings.jobs or usable_cores()
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--exp-dir {folder}: a file; name a folder")
-    busy = f"another process runs the race in {folder}; wait, stop it, or name another --exp-dir"
     trunk = frozen.open_trunk(checkpoint, data, settings)
-    with held_alone(folder / ".lock", busy):
+    with held(folder / ".lock", f"--exp-dir {folder}", "race"):
         frozen.dump(trunk, settings)
         last = typed_command(), user_dir
         seeds = range(1, settings.seeds + 1)

@@ -234,7 +234,7 @@ def test_a_second_process_is_refused(tmp_path):
     process = subprocess.Popen(study_command(file, "--option", "pause=3"), stderr=subprocess.PIPE)
     try:
         assert process.stderr is not None and b"started" in process.stderr.readline()
-        assert "another process is running this study" in refusal(file, "--option", "pause=3")
+        assert "is in use by another run of this study" in refusal(file, "--option", "pause=3")
         so_far = study(file, "--option", "pause=3", "--table")
         assert so_far.exit_code == 0 and "no record" in so_far.output
     finally:
