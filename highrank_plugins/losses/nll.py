@@ -16,8 +16,8 @@ from highrank_plugins.common import provenance
 from highrank_plugins.common.names import did_you_mean, layer_name
 from highrank_plugins.losses.contract import checked_implementation
 from highrank_plugins.losses.kernels import triton
-from highrank_plugins.losses.kernels.cpp import build as cpp
-from highrank_plugins.losses.kernels.cpp.passes import CppKernels, kernels_on
+from highrank_plugins.losses.kernels.compiled import FAMILIES
+from highrank_plugins.losses.kernels.cpp.passes import CppKernels, check_available
 from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.own_layers import check_matrix, is_ours
 from highrank_plugins.losses.plan import AnyHead, LossOutput, LossPlan
@@ -100,7 +100,7 @@ def compute(impl: str, plan: LossPlan) -> LossOutput:
         return reference_nll(plan)
     if plan.split is not None:
         return run(plan, SplitKernels)
-    return run(plan, kernels_of(impl, plan.features.device))
+    return run(plan, kernels_of(impl, plan.features.device, plan.head))
 
 
 def _mean(plan: LossPlan, total: LossOutput) -> LossOutput:
@@ -206,9 +206,7 @@ def check_implementation(
 ) -> None:
     """Check that an implementation can compute a head's loss, filtered or not, on a device."""
     _check_fused("chunked" if impl == "auto" and head.fused is None else impl, head, filtered)
-    kernels_of(impl, device)
-    if impl == "triton":
-        triton.check_components(head)
+    kernels_of(impl, device, head)
 
 
 def implementation_here(impl: str, device: torch.device) -> str:
@@ -222,16 +220,14 @@ def implementation_here(impl: str, device: torch.device) -> str:
     return "auto" if (impl, device.type) == ("triton", "cuda") else impl  # may fall back
 
 
-def kernels_of(impl: str, device: torch.device) -> type[Kernels] | None:
-    """Return the kernels of an implementation; None for those without fused loss."""
+def kernels_of(impl: str, device: torch.device, head: AnyHead = None) -> type[Kernels] | None:
+    """Return the kernels of an implementation, or None; refuse a device, or a head if given."""
     if impl == "cpp":
-        kernels_on(device)
+        check_available(device)
         return CppKernels
     if impl == "triton":
         triton.check_available(device)
-        from highrank_plugins.losses.kernels.triton.passes import TritonKernels  # needs triton
-
-        return TritonKernels
+        return triton.kernels(head)
     return Kernels if impl == "fused" else None
 
 
@@ -255,11 +251,20 @@ def _check_fused(impl: str, head: AnyHead, filtered: bool) -> None:
 
 
 def _auto(head: AnyHead, features: Tensor) -> str:
+    """Return compiled kernels where they are faster and run; float64's are slow on a CPU."""
     if head.fused is None:
         return "chunked"
-    if cpp.auto_takes(head, features):
-        return "cpp"
-    return "triton" if triton.auto_takes(head, features) else "fused"
+    device, function = features.device, head.pointwise.kernel_function
+    known = function is not None and function.family in FAMILIES
+    for_cpu = "cpp" if known and features.dtype != torch.float64 else "fused"
+    impl = {"cpu": for_cpu, "cuda": "triton"}.get(device.type, "fused")
+    try:
+        kernels_of(impl, device, head)
+    except ValueError as error:
+        message = "no compiled loss kernels on %s; losses take longer: %s"
+        _log_once(logging.WARNING, device.type, str(error), message)
+        return "fused"
+    return impl
 
 
 def _log_once(level: int, subject: str, detail: str, message: str) -> None:

@@ -220,14 +220,14 @@ class SoftmaxBlock(NamedTuple):
 
     logits_NM: Tensor  # becomes its gradient
     target_N: Tensor
-    factor_N: Tensor | None  # the tokens' scale; None: scores only, and the logits are lost
+    scale_N: Tensor | None  # factor of each token's loss; None: scores only, logits are lost
     weights: ClassWeights
     weight_NM: Tensor | None = None  # that of each class, of a `targets.Target`
 
     def rows(self, a: int, b: int) -> SoftmaxBlock:
         """Return the tokens a..b−1, before they have weights."""
-        factor_N = None if self.factor_N is None else self.factor_N[a:b]
-        return SoftmaxBlock(self.logits_NM[a:b], self.target_N[a:b], factor_N, self.weights)
+        scale_N = None if self.scale_N is None else self.scale_N[a:b]
+        return SoftmaxBlock(self.logits_NM[a:b], self.target_N[a:b], scale_N, self.weights)
 
 
 class MixtureBlock(NamedTuple):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from highrank_plugins.losses import nll
 from highrank_plugins.losses.kernels.cpp import build
 from tests.heads.cases import SOFTMAX, make_features
 
@@ -46,7 +47,7 @@ def compiled(quick_compiler):
 @pytest.fixture(autouse=True)
 def new_process(tmp_path, monkeypatch):
     monkeypatch.setenv("HIGHRANK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "_logged", set())
+    monkeypatch.setattr(nll, "_logged", set())
     build.library.cache_clear()
     yield
     build.library.cache_clear()

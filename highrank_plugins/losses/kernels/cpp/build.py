@@ -26,11 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-import torch
-from torch import Tensor
-
-from highrank_plugins.losses.kernels.compiled import FAMILIES
-from highrank_plugins.losses.plan import AnyHead
+import torch  # noqa: F401  (its OpenMP is loaded first: one pool of threads)
 
 logger = logging.getLogger(__name__)
 
@@ -256,8 +252,6 @@ def _output(command: list[str]) -> str:
 
 
 def _load(path: Path) -> ctypes.CDLL:
-    import torch  # noqa: F401  (its OpenMP comes first, so that there is one pool of threads)
-
     try:
         loaded = ctypes.CDLL(str(path))
         _ = (
@@ -272,23 +266,3 @@ def _load(path: Path) -> ctypes.CDLL:
             "folder in HIGHRANK_CACHE"
         ) from error
     return loaded
-
-
-_logged: set[str] = set()
-
-
-def auto_takes(head: AnyHead, features: Tensor) -> bool:
-    """Whether `auto` takes these kernels: on a CPU where they exist and know the function.
-
-    float64 is left to torch, since the kernels compute its elementary functions one at a time.
-    """
-    if features.device.type != "cpu" or features.dtype == torch.float64:
-        return False
-    function = head.pointwise.kernel_function
-    if function is None or function.family not in FAMILIES:
-        return False
-    loaded = library()
-    if isinstance(loaded, Unavailable) and str(loaded) not in _logged:
-        _logged.add(str(loaded))
-        logger.warning("no compiled loss kernels; losses take up to 2.3 times as long: %s", loaded)
-    return not isinstance(loaded, Unavailable)
