@@ -52,11 +52,12 @@ def compute_nll(plan: LossPlan, leading: torch.Size) -> LossOutput:
     plan.weight = None if plan.weight is None else plan.weight.detach().reshape(-1)
     if soft is not None:
         plan.take(soft)
-    ignores = plan.ignored is not None and chosen != "reference"
-    if (index := kept_rows(plan) if ignores else None) is not None:
-        plan.keep(index)
+    index = kept_rows(plan) if plan.ignored is not None and chosen != "reference" else None
     if plan.soft is not None and plan.ignored is not None and len(plan.ignored):
-        plan.soft = plan.soft.without(plan.ignored)
+        rows = other_rows(plan.ignored)
+        plan.soft = plan.soft.of_rows(rows if index is None else rows[index])
+    if index is not None:
+        plan.keep(index)
     if plan.own and plan.split is None:
         chosen = checked_implementation(plan.hard(), chosen, compute)
     if plan.head.training:
@@ -92,6 +93,12 @@ def kept_rows(plan: LossPlan) -> Tensor | None:
     if ignored.device.type != "cpu":
         torch._assert_async(kept <= most, "kept_tokens: more tokens are not ignored")
     return ignored.argsort(stable=True)[:most]
+
+
+def other_rows(ignored: Tensor) -> Tensor:
+    """Return the numbers of rows, with another one in the place of each that is ignored."""
+    numbers = torch.arange(len(ignored), device=ignored.device)
+    return torch.where(ignored, ignored.int().argmin(), numbers)
 
 
 def compute(impl: str, plan: LossPlan) -> LossOutput:
