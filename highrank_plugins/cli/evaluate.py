@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.checkpoint_file import read_checkpoint
 from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.common.names import Score
-from highrank_plugins.common.processes import end_with_parent
+from highrank_plugins.common.processes import console_script, end_with_parent
 from highrank_plugins.common.text_lines import decode_line, fold, require_unreserved
 from highrank_plugins.data.pieces import piece_options
 from highrank_plugins.results import perplexity, scoring
@@ -256,10 +255,9 @@ def _model(model: Path, data: Path | None, pieces: Path | None, scratch: Path) -
 
 def _run(words: list[str], lines: list[str]) -> Iterator[str]:
     """Return the translations of lines, in their order, from fairseq-interactive."""
-    beside = Path(sys.executable).with_name("fairseq-interactive")
-    program = str(beside) if beside.exists() else shutil.which(beside.name) or beside.name
+    sizes = ["--buffer-size", "1000", "--batch-size", "32"]
     done = subprocess.run(
-        [program, *words, "--buffer-size", "1000", "--batch-size", "32"],
+        [console_script("fairseq-interactive"), *words, *sizes],
         input="".join(f"{line}\n" for line in lines).encode(),
         capture_output=True,
         preexec_fn=end_with_parent,

@@ -91,12 +91,7 @@ class _Split:
         scored, total = self.tokens if self.in_tokens else len(self.ids), len(self.dataset)
         unit = "tokens" if self.in_tokens else f"samples ({self.tokens:,} tokens)"
         logger.info(f"{name}: scored {scored:,} of {total:,} {unit}")
-        if parts > 1 and scored == total:
-            logger.warning(
-                f"{name}: everything was scored. Either this part has the only batch, or the "
-                f"command ignores --num-shards {parts}"
-            )
-        elif parts > 1:
+        if parts > 1:
             which = f"this is part {part + 1} of {parts}"
             logger.info(f"{name}: {which}. All parts together must score {total:,}")
         if parts > 1 or scored == total:

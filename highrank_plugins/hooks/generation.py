@@ -59,12 +59,8 @@ def _describe(sample: Any) -> str:
         return "not in a batch"
     sizes = [f"{int(sample[f'n{name}']):,} {name}" for name in _SIZES if f"n{name}" in sample]
     source = (sample.get("net_input") or {}).get("src_tokens")
-    longest = [
-        f"{value.size(1):,} in the {name}"
-        for name, value in (("source", source), ("target", sample.get("target")))
-        if isinstance(value, torch.Tensor) and value.dim() > 1
-    ]
-    return f"a batch of {', '.join(sizes)}; the longest sentence has {', '.join(longest)}"
+    longest = "" if source is None else f"; the longest sentence has {source.size(1):,} tokens"
+    return f"a batch of {', '.join(sizes)}{longest}"
 
 
 def training_remedy(cfg: Any) -> str:

@@ -2,15 +2,14 @@
 
 import os
 import re
-import shutil
 import subprocess
-import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from highrank_plugins.common.processes import end_with_parent, usable_cores
+from highrank_plugins.common.processes import console_script, end_with_parent, usable_cores
 from highrank_plugins.training.launch.plan import check_program, refuse_missing
 
 PROGRAM = "fairseq-generate"
@@ -57,9 +56,8 @@ def generate(command: Sequence[str], processes: int) -> list[bytes]:
 
 def _run(command: Sequence[str], shares: list[Path]) -> None:
     """Write a share of the output into each file, and a log beside it."""
-    beside = Path(sys.executable).with_name(PROGRAM)
-    program = str(beside) if beside.exists() else shutil.which(PROGRAM) or PROGRAM
     environments, count, running = _environments(len(shares)), str(len(shares)), []
+    program = console_script(PROGRAM)
     for index, share in enumerate(shares):
         place = ["--distributed-world-size", count, "--distributed-rank", str(index)]
         with share.open("wb") as out, share.with_suffix(".log").open("wb") as log:
@@ -111,20 +109,11 @@ def _read(share: Path) -> tuple[list[tuple[int, bytes]], int]:
 
 
 def _check_complete(numbered: Sequence[list[tuple[int, bytes]]], total: int, skips: bool) -> None:
-    found: set[int] = set()
-    for share in numbered:
-        numbers = {number for number, _ in share}
-        if numbers & found:
-            raise ValueError(
-                f"sentence {min(numbers & found)} was translated by two processes: this build "
-                "of fairseq-generate does not divide the batches among processes"
-            )
-        found |= numbers
-    total = max(total, max(found, default=-1) + 1)
-    missing = sorted(set(range(total)) - found)
-    if missing or not found:
-        lost = f"{len(missing):,} of {total:,} sentences have no translation; the first are "
-        lost += f"{missing[:10]}, counted from 0"
+    counts = Counter(n for share in numbered for n in {number for number, _ in share})
+    total = max(total, max(counts, default=-1) + 1)
+    if not total or (wrong := [number for number in range(total) if counts[number] != 1]):
+        lost = f"{len(wrong):,} of {total:,} sentences have no translation, or two; the first are "
+        lost += f"{wrong[:10]}, counted from 0"
         hint = f". {SKIPS} leaves sentences out: shorten or remove them" if skips else ""
-        what = lost + hint if missing else "nothing was printed"
+        what = lost + hint if total else "nothing was printed"
         raise ValueError(f"the output of {PROGRAM} is incomplete: {what}")

@@ -104,8 +104,6 @@ def test_a_part_of_a_text_is_reported_as_such(data, translator, logged):
     assert 0 < counts[0] < SIZES["valid"]
     for part in (0, 1):
         assert any(f"this is part {part + 1} of 2" in text for text in logged)
-    evaluate("generate", data, translator, *options, "--num-shards", 2)
-    assert logged[-1].endswith("the command ignores --num-shards 2")
 
 
 def count_together(rank: int, address: str, lost: bool, log: str) -> None:
