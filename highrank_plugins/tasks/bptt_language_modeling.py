@@ -200,8 +200,8 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
             raise UserError("--num-shards: streams cannot be divided; run a single fairseq-eval-lm")
         if batch_size not in (None, self.args.eval_streams):
             raise UserError(f"--batch-size {batch_size}: give --eval-streams {batch_size} instead")
-        streams = Streams(dataset, self.dictionary, self.args.eval_streams, 0, 1, self.args.bptt)
-        return ScoredStreams(self._iterate(streams, options).next_epoch_itr(shuffle=False))
+        options["max_tokens"] = None  # fairseq-eval-lm always gives it
+        return ScoredStreams(self.get_batch_iterator(dataset, **options).next_epoch_itr(False))
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """Score or continue sentences, each from the start."""

@@ -17,7 +17,7 @@ SKIPS = "--skip-invalid-size-inputs-valid-test"
 # S-0, T-0, H-0, D-0, P-0, A-0, I-0 and E-0_1 of sentence 0, each before a tab
 _LINE = re.compile(rb"[A-Z]-(\d+)(?:_\d+)?\t")
 # the log of hooks/evaluation.py
-_TOTAL = re.compile(rb" \| .*: scored [\d,]+ of ([\d,]+) samples")
+_TOTAL = re.compile(rb" \| .*: scores [\d,]+ of ([\d,]+) samples")
 _REFUSED = {
     "--distributed-world-size": "the launcher sets it",
     "--distributed-rank": "the launcher sets it",
