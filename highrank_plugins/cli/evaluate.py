@@ -24,8 +24,8 @@ from highrank_plugins.common.processes import console_script, end_with_parent
 from highrank_plugins.common.text_lines import decode_line, fold, require_unreserved
 from highrank_plugins.data.pieces import piece_options
 from highrank_plugins.results import perplexity, scoring
-from highrank_plugins.training import generation
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
+from highrank_plugins.training.launch import supervise
 
 
 def generate(
@@ -39,7 +39,7 @@ def generate(
 
     The lines are those of fairseq-generate, sorted by sentence.
     """
-    lines = generation.generate(command, processes)
+    lines = supervise.generated(command, processes)
     if processes > 1:
         count = len({line.partition(b"\t")[0] for line in lines if line.startswith(b"H-")})
         typer.echo(f"all {processes} parts together: {count:,} sentences", err=True)

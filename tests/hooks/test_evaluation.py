@@ -13,7 +13,6 @@ from fairseq_cli import eval_lm
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks import evaluation
-from highrank_plugins.training import generation
 from tests.compat.conftest import SIZES, config, evaluate, train
 from tests.fairseq_cli import attempt, run
 from tests.stream_corpus import train_streams
@@ -68,8 +67,6 @@ def test_an_evaluation_without_any_sample_is_refused(data, translator):
 def test_a_part_without_samples_is_no_failure(data, translator):
     part = ["--distributed-world-size", SIZES["test"] + 1, "--distributed-rank", SIZES["test"]]
     done = attempt("generate", data, "--path", translator, "--cpu", "--batch-size", 1, *part)
-    (line,) = [line for line in done.output.splitlines() if ": scores" in line]
-    assert generation._TOTAL.search(line.encode())[1] == b"%d" % SIZES["test"]
     assert done.code == 0 and not done.lines("H-")
 
 
