@@ -20,7 +20,7 @@ from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.checkpoint_file import read_checkpoint
 from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.common.names import Score
-from highrank_plugins.common.processes import console_script, end_with_parent
+from highrank_plugins.common.processes import end_with_parent
 from highrank_plugins.common.text_lines import decode_line, fold, require_unreserved
 from highrank_plugins.data.pieces import piece_options
 from highrank_plugins.results import perplexity, scoring
@@ -257,7 +257,7 @@ def _run(words: list[str], lines: list[str]) -> Iterator[str]:
     """Return the translations of lines, in their order, from fairseq-interactive."""
     sizes = ["--buffer-size", "1000", "--batch-size", "32"]
     done = subprocess.run(
-        [console_script("fairseq-interactive"), *words, *sizes],
+        [supervise.console_script("fairseq-interactive"), *words, *sizes],
         input="".join(f"{line}\n" for line in lines).encode(),
         capture_output=True,
         preexec_fn=end_with_parent,

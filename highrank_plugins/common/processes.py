@@ -4,7 +4,6 @@ import ctypes
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import sys
 import threading
@@ -40,12 +39,6 @@ def python(*words: str) -> list[str]:
     # files of the working directory take no module's place, unless this package comes from there
     trusted = sys.path[0] == os.getcwd() == _CHECKOUT
     return [sys.executable, *([] if trusted else ["-P"]), *words]
-
-
-def console_script(name: str) -> str:
-    """Return the path of a program of this environment, or of another on the PATH."""
-    folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return shutil.which(name, path=folders) or name
 
 
 def end_with_parent(launcher: int = 0) -> None:

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from types import FrameType
 from highrank_plugins.common import heartbeat, stop_request
 from highrank_plugins.common.files import open_own
 from highrank_plugins.common.folders import log_folder
-from highrank_plugins.common.processes import console_script, end_with_parent, usable_cores
+from highrank_plugins.common.processes import end_with_parent, usable_cores
 from highrank_plugins.training.launch import torchrun
 from highrank_plugins.training.launch.plan import (
     Plan,
@@ -265,6 +266,12 @@ _REFUSED = {
     "--results-path": "redirect the output, or use --output",
     "--quiet": "there is nothing to merge",
 }
+
+
+def console_script(name: str) -> str:
+    """Return the path of a program of this environment, or of another on the PATH."""
+    folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return shutil.which(name, path=folders) or name
 
 
 def generated(command: Sequence[str], processes: int) -> list[bytes]:
