@@ -7,20 +7,17 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from highrank_plugins.common.certificate import Served, of_transformers
 from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.common.folders import new_folder
 from highrank_plugins.common.names import flag, layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import Head
-from highrank_plugins.reports import model_parts
+from highrank_plugins.reports import model_folder
 
 _FUNCTIONS = ("relu", "gelu", "tanh", "linear")
 _MODELS = ("TransformerModel", "TransformerModelBase", "TransformerHeadModel")
@@ -74,7 +71,7 @@ print(model.generate(numbers))"""
 
 
 def export_fsmt(
-    parts: model_parts.ModelParts, folder: Path, licence: str, pieces: Path | None
+    parts: model_folder.ModelParts, folder: Path, licence: str, pieces: Path | None
 ) -> None:
     """Write a translator into a new folder, with a tokenizer if `pieces` are SentencePiece's."""
     refuse_others(parts)
@@ -88,28 +85,18 @@ def export_fsmt(
     with new_folder(folder) as part:
         if pieces is not None:
             _write_tokenizer(part, languages, parts, pieces)
-        parts.write_certificate(part, model_parts.sums(part))
-        model_parts.save_tensors(_tensors(parts), part / model_parts.WEIGHTS, {"format": "pt"})
-        write_json(part / model_parts.CONFIG, _config(parts, languages))
+        parts.write_certificate(part, model_folder.sums(part))
+        model_folder.save_tensors(_tensors(parts), part / model_folder.WEIGHTS, {"format": "pt"})
+        write_json(part / model_folder.CONFIG, _config(parts, languages))
         write_json(part / "generation_config.json", _generation(parts))
         code = (_IDS if pieces is None else _TEXT).format(name=folder.name)
         shown = {"name": folder.name, "source": languages[0], "target": languages[1]}
         write_text(
-            part / model_parts.CARD, _CARD.format(licence=json.dumps(licence), code=code, **shown)
+            part / model_folder.CARD, _CARD.format(licence=json.dumps(licence), code=code, **shown)
         )
 
 
-def served_by_transformers(folder: Path, exact: bool = False) -> Served:
-    """Return what transformers computes of a folder's translator or language model."""
-    import_module("highrank_plugins.huggingface")  # its errors say what is missing
-    transformers = import_module("transformers")
-    is_fsmt = transformers.AutoConfig.from_pretrained(folder).model_type == "fsmt"
-    kind = "FSMTForConditionalGeneration" if is_fsmt else "AutoModelForCausalLM"
-    dtype = torch.float64 if exact else "auto"
-    return of_transformers(getattr(transformers, kind).from_pretrained(folder, dtype=dtype))
-
-
-def refuse_others(parts: model_parts.ModelParts) -> None:
+def refuse_others(parts: model_folder.ModelParts) -> None:
     """Refuse a model that FSMT cannot be, and name what it lacks."""
     for lack in _lacks(parts):
         raise UserError(
@@ -118,7 +105,7 @@ def refuse_others(parts: model_parts.ModelParts) -> None:
         )
 
 
-def _lacks(parts: model_parts.ModelParts) -> Iterator[str]:
+def _lacks(parts: model_folder.ModelParts) -> Iterator[str]:
     model, config = parts.model, parts.config["fairseq"]
     if type(model).__name__ not in _MODELS:
         yield f"model like {config['model'].get('_name')} ({type(model).__name__})"
@@ -141,14 +128,14 @@ def _lacks(parts: model_parts.ModelParts) -> Iterator[str]:
         yield f"--max-len-a {config['generation']['max_len_a']}"
 
 
-def _tensors(parts: model_parts.ModelParts) -> dict[str, Tensor]:
+def _tensors(parts: model_folder.ModelParts) -> dict[str, Tensor]:
     """Return the parameters by the names of transformers, and the two tables of positions."""
     model, state = parts.model, parts.model.state_dict()
     copies = _MATRICES if _is_tied(state) else []
     tensors = {
         f"model.{name}": value.float().contiguous().clone()
         for name, value in state.items()
-        if not name.endswith(model_parts.MARKS) and name not in copies
+        if not name.endswith(model_folder.MARKS) and name not in copies
     }
     for side in ("encoder", "decoder"):
         table = getattr(model, side).embed_positions
@@ -166,7 +153,7 @@ def _positions(model: Any) -> int:
     return max(model.cfg.max_source_positions, model.cfg.max_target_positions)
 
 
-def _config(parts: model_parts.ModelParts, languages: list[str]) -> dict[str, Any]:
+def _config(parts: model_folder.ModelParts, languages: list[str]) -> dict[str, Any]:
     model, cfg = parts.model, parts.model.cfg
     sides = {
         f"{side}_{theirs}": getattr(getattr(cfg, side), ours)
@@ -193,7 +180,7 @@ def _config(parts: model_parts.ModelParts, languages: list[str]) -> dict[str, An
     }
 
 
-def _generation(parts: model_parts.ModelParts) -> dict[str, Any]:
+def _generation(parts: model_folder.ModelParts) -> dict[str, Any]:
     """Return the settings with which transformers finds the translations of fairseq-generate."""
     found = parts.config["fairseq"]["generation"]
     longest = min(found["max_len_b"], parts.model.cfg.max_target_positions - 1)
@@ -209,7 +196,7 @@ def _generation(parts: model_parts.ModelParts) -> dict[str, Any]:
 
 
 def _write_tokenizer(
-    folder: Path, languages: list[str], parts: model_parts.ModelParts, pieces: Path
+    folder: Path, languages: list[str], parts: model_folder.ModelParts, pieces: Path
 ) -> None:
     """Write the tokenizer of Marian: SentencePiece's pieces, then the numbers of dictionaries."""
     model = parts.model

@@ -13,9 +13,8 @@ import torch
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.pieces import PieceSettings, encoder, learn_pieces
 from highrank_plugins.inference.loading import load_model
-from highrank_plugins.reports.fsmt_folder import export_fsmt, refuse_others, served_by_transformers
-from highrank_plugins.reports.model_folder import certify
-from highrank_plugins.reports.model_parts import read_parts
+from highrank_plugins.reports.fsmt_folder import export_fsmt, refuse_others
+from highrank_plugins.reports.model_folder import certify, read_parts, served_by_transformers
 from tests.fairseq_cli import run
 from tests.models.small import build
 from tests.tiny_corpus import TEXT
