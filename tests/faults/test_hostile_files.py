@@ -134,10 +134,8 @@ class Table:
         if self.canary.exists():
             yield "ran code"
             self.canary.unlink()
-        if seen.code is None:
-            yield "did not end"
-        elif seen.code < 0:
-            yield f"was killed by signal {-seen.code}"
+        if seen.code < 0:
+            yield f"was killed by signal {-seen.code}, or did not end"
         if "Traceback (most recent call last)" in seen.output:
             yield f"ended in a traceback: {seen.output.splitlines()[-1][:300]}"
         if seen.peak > most:
