@@ -9,11 +9,10 @@ import pytest
 import torch
 from click import testing
 from fairseq.data import Dictionary
-from typer.testing import CliRunner
 
 import highrank_plugins.measures
 from highrank_plugins.analysis.predictions import Band
-from highrank_plugins.cli import app, as_command
+from highrank_plugins.cli import as_command
 from highrank_plugins.cli.measure import command
 from highrank_plugins.common.files import plain
 from highrank_plugins.common.formatting import Bars, Lines
@@ -21,6 +20,7 @@ from highrank_plugins.measures import all_measures, find_measure
 from highrank_plugins.measures.base import Block, TextMeasure, Words
 from highrank_plugins.measures.predictions import Predictions
 from highrank_plugins.models.head_monitor import take_snapshot
+from tests.cli import highrank
 from tests.heads.cases import MIXTAPE, MOC, MOS, SOFTMAX, Case, make_features
 from tests.heads.toys import toys  # noqa: F401  (a fixture)
 
@@ -178,7 +178,7 @@ def test_a_module_that_registers_another_name_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(highrank_plugins.measures, "__path__", folders)
     monkeypatch.setattr(highrank_plugins.measures, "measure_names", lambda: ["odd"])
     monkeypatch.delitem(sys.modules, "highrank_plugins.cli.measure", raising=False)
-    done = CliRunner().invoke(app, ["measure", "--help"])
+    done = highrank("measure", "--help")
     assert done.exit_code == 2 and len(done.output.splitlines()) == 1
     assert f"{tmp_path / 'odd.py'}: registers no measure 'odd'; write @register" in done.output
 
