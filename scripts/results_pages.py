@@ -25,15 +25,11 @@ from highrank_plugins.common import formatting
 from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.reports.comparisons import claim, comparison_tables, runs_table
 from highrank_plugins.reports.plots import colour_of
-from highrank_plugins.reports.tables import Table, to_markdown
-from highrank_plugins.results.comparison import (
-    Compared,
-    ComparedSystem,
-    RecordedRun,
-    compare_records,
-)
+from highrank_plugins.reports.tables import Table, brief, to_markdown
+from highrank_plugins.results.comparison import Compared, ComparedSystem, compare_records
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.metrics import metric_named
+from highrank_plugins.results.results_table import RecordedRun
 from recipes.synthetic.spamlang_grid import grid_table
 from scripts.ladder_page import ladder_page
 
@@ -268,7 +264,7 @@ def study_page(name: str, of: Mapping[str, Any], pages: dict[str, str]) -> str:
 
 def one_table(compared: Compared) -> Table:
     """Return the tested metric and the others in one table, without what its sentences say."""
-    first, *others = comparison_tables(compared, timed=False)
+    first, *others = brief(comparison_tables(compared, timed=False))
     names = [one.name for one in compared.systems]
     counts = {str(len(one.runs)) for one in compared.systems}
     left_out = "seeds" if len(counts) == 1 else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 _HOLD = """
 import sys
 from pathlib import Path
-from highrank_plugins.common.folders import held_alone, locked, log_folder, whole_folder
+from highrank_plugins.common.folders import held_alone, locked, log_folder, new_folder
 path = Path(sys.argv[1])
 with {context} as held:
     {block}

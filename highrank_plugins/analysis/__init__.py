@@ -1,4 +1,5 @@
 """Measure models as the papers do, by functions on tensors that load scipy only when called.
 
-Wrong input is a ValueError that names the argument and, in a matrix, the block and the row.
+What would give a wrong number, such as NaN, is a ValueError that names the argument, the block and
+the row. Shapes are left to torch.
 """

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.analysis.predictions import check_log_probs
-from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.pointwise import Pointwise
 
@@ -68,15 +67,9 @@ def gate_sharpness(
         a side without classes (S = 0, S = M) has no entry.
     """
     flat = head.flatten_features(features)
-    if not len(flat):
-        raise ValueError("gate_sharpness: features is empty; pass at least one row")
     tensors = head.tensors()
     first = head.class_gates(flat[:1], tensors)
-    if first is None:
-        raise ValueError(
-            "gate_sharpness needs gates per class, as a Mixtape with K > 1 has; "
-            f"{layer_name(head)} has none"
-        )
+    assert first is not None, "gate_sharpness needs gates per class"
     frequent = first.size(-1) - 1
     edges = [0, *ends, frequent] if frequent else [0]
     if any(low >= high for low, high in pairwise(edges)):
@@ -112,11 +105,7 @@ class SlopeStatistics(NamedTuple):
 def slope_statistics(pointwise: Pointwise) -> SlopeStatistics:
     """Return mean, deviation and range of a PLIF's slopes, which Ganea et al. 2019 print."""
     slopes = pointwise.slopes()
-    if slopes is None:
-        raise ValueError(
-            "slope_statistics needs a piecewise linear function, such as plif; "
-            f"{layer_name(pointwise)} has no slopes"
-        )
+    assert slopes is not None, "slope_statistics needs a piecewise linear function"
     found = (slopes.mean(), slopes.std(correction=0), slopes.min(), slopes.max())
     return SlopeStatistics(*map(float, found))
 
@@ -129,10 +118,6 @@ def pointwise_curve(
 
     A constant added to f changes no probability. The shift makes functions comparable in a plot.
     """
-    if not low < high or points < 2:
-        raise ValueError(
-            f"expected low < high and at least two points, got {low}, {high}, {points}"
-        )
     z = torch.linspace(low, high, points, dtype=torch.float64)
     f = pointwise(z)
     return z, f - f[z.abs().argmin()]

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from highrank_plugins.analysis.predictions import check_log_probs
-from highrank_plugins.analysis.spectrum import checked_blocks, chunks
+from highrank_plugins.analysis.predictions import check_log_probs, checked_blocks, chunks
 
 
 class Estimate(NamedTuple):
@@ -45,8 +44,7 @@ def mean_pairwise_kld(blocks: Iterable[Tensor]) -> float:
     for index, block in enumerate(checked_blocks(blocks, finite=False)):
         check_log_probs(block, f"block {index}")
         sums = PredictionSums.of_rows(block, sums)
-    if sums is None:
-        raise ValueError("no rows: all blocks are empty")
+    assert sums is not None
     return mean_kld_of_sums(sums, sums)
 
 

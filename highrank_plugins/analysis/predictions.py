@@ -4,24 +4,50 @@ Log-probabilities are floats [n, M] whose rows sum to 1; −∞ is allowed, and 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from highrank_plugins.analysis.spectrum import chunks, described, is_matrix, refuse_rows
-
 SUM_TOLERANCE = 0.05  # rows stored in bfloat16 sum to 1 within 0.02
 
 
+def checked_blocks(blocks: Iterable[Tensor], finite: bool = True) -> Iterator[Tensor]:
+    """Yield the blocks [n_i, M] that have a row, and check each when its turn comes.
+
+    −∞ is a valid log-probability, but a spectrum cannot use it: `finite` refuses infinities, too.
+    """
+    rows = 0
+    for index, block in enumerate(blocks):
+        refuse_rows(block.isfinite() if finite else ~block.isnan(), f"block {index}", block)
+        rows += len(block)
+        if len(block):
+            yield block
+    if not rows:
+        raise ValueError("no rows: all blocks are empty; an iterator can be used only once")
+
+
+def refuse_rows(good: Tensor, name: str, values: Tensor) -> None:
+    """Refuse values [n, M] unless all of `good` [n, M] is true; name the first bad entry."""
+    if good.all():
+        return
+    row = int((~good.all(1)).nonzero()[0])
+    column = int((~good[row]).nonzero()[0])
+    raise ValueError(
+        f"{name}, row {row}: entry {column} is {float(values[row, column])}; find its cause "
+        "(a diverged checkpoint, half precision) and collect again"
+    )
+
+
+def chunks(x: Tensor, budget: int = 2**22) -> Iterator[Tensor]:
+    """Yield runs of rows of x [n, M] with at most `budget` numbers each, or one row."""
+    return iter(x.split(max(1, budget // max(1, x[0].numel()))))
+
+
 def check_log_probs(log_probs: Tensor, name: str) -> None:
-    """Refuse log-probabilities [n, M] that are no floats, hold NaN or do not sum to 1."""
-    if not is_matrix(log_probs) or not len(log_probs):
-        raise ValueError(
-            f"{name}: expected log-probabilities [n, M] with n ≥ 1, got {described(log_probs)}"
-        )
+    """Refuse log-probabilities [n, M] that hold NaN or do not sum to 1."""
     refuse_rows(~log_probs.isnan(), name, log_probs)
     log_sums = torch.cat([part.float().logsumexp(-1) for part in chunks(log_probs)])
     wrong = log_sums.abs() > SUM_TOLERANCE
@@ -39,18 +65,7 @@ def target_ranks(log_probs: Tensor, target: Tensor) -> Tensor:
     Equally probable classes are taken in the order of their ids. Targets are int64 [n] in [0, M).
     """
     check_log_probs(log_probs, "log_probs")
-    classes = log_probs.size(1)
-    if target.shape != log_probs.shape[:1] or target.is_floating_point():
-        raise ValueError(
-            f"target: expected class ids [{len(log_probs)}], got {target.dtype} of shape "
-            f"{tuple(target.shape)}"
-        )
-    if target.min() < 0 or target.max() >= classes:
-        raise ValueError(
-            f"target: ids must lie in [0, {classes}), got {int(target.min())} to "
-            f"{int(target.max())}; leave ignored tokens out"
-        )
-    ids = torch.arange(classes, device=target.device)
+    ids = torch.arange(log_probs.size(1), device=target.device)
     ranks, start = [], 0
     for part in chunks(log_probs):
         own_id = target[start : start + len(part)].unsqueeze(-1)
@@ -84,15 +99,8 @@ def perplexity_by_band(nll: Tensor, counts: Tensor, bands: Sequence[int]) -> lis
         nll: in nats [n]. counts: how often the word of each token was seen in training [n].
         bands: where bands end, increasing, above 0: (10, 100) is [0, 10), [10, 100), [100, ∞).
     """
-    if nll.dim() != 1 or nll.shape != counts.shape:
-        raise ValueError(
-            f"nll and counts: expected two vectors of one length, got {tuple(nll.shape)} and "
-            f"{tuple(counts.shape)}"
-        )
-    if nll.isnan().any():
-        raise ValueError(f"nll: token {int(nll.isnan().nonzero()[0])} is NaN")
-    if (counts < 0).any():
-        raise ValueError(f"counts: token {int((counts < 0).nonzero()[0])} has a negative count")
+    if nll.isnan().any() or (counts < 0).any():
+        raise ValueError("nll or counts: a token is NaN, or has a negative count")
     edges = [0, *bands]
     if any(low >= high for low, high in pairwise(edges)):
         raise ValueError(f"bands: ends must increase and lie above 0, got {list(bands)}")

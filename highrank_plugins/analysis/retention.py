@@ -40,11 +40,6 @@ def gradient_retention(weight: Tensor, logit_gradient: Tensor, per_token: bool =
     loses. The result is float64 in [0, 1]: of the whole (Frobenius norms), or per token [n], NaN
     where a row is zero.
     """
-    if weight.dim() != 2 or logit_gradient.dim() != 2 or logit_gradient.size(1) != weight.size(0):
-        raise ValueError(
-            f"expected weight [M, d] and logit_gradient [n, M], got {tuple(weight.shape)} and "
-            f"{tuple(logit_gradient.shape)}"
-        )
     if not (weight.isfinite().all() and logit_gradient.isfinite().all()):
         raise ValueError("weight or logit_gradient has entries that are not finite")
     norms = row_norms(weight, column_space(weight).to_basis, logit_gradient.detach())

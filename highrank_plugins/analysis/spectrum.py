@@ -4,11 +4,13 @@ Singular values may be given in any order; an empty tensor, NaN and negative one
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from highrank_plugins.analysis.predictions import checked_blocks, chunks
 
 METHODS = ("auto", "tsqr", "gram")
 # σ² has an error of a few eps σ_max². At 1e-7 σ_max the eigenvalue is 50 eps; below, it is noise
@@ -111,8 +113,6 @@ class SpectrumRows:
     """Collect rows that arrive in blocks, in one of several processes; arguments: `spectrum`."""
 
     def __init__(self, dtype: torch.dtype, method: str, merge_rows: int | None = None) -> None:
-        if dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
         if method not in METHODS:
             raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
         if method == "auto":
@@ -139,8 +139,7 @@ class SpectrumRows:
 
     def part(self) -> SpectrumPart:
         """Return the contribution of these rows to the spectrum of the whole matrix."""
-        if self._sum is None:
-            raise ValueError("no rows: all blocks are empty")
+        assert self._sum is not None
         matrix = self._sum if isinstance(self._sum, Tensor) else self._sum.matrix()
         return SpectrumPart(matrix, self._rows, self._dtype, self._method, self._narrowest)
 
@@ -226,10 +225,6 @@ def press_rank(singular_values: Tensor, shape: tuple[int, int], dtype: torch.dty
     State dtype, the precision of the matrix and of its decomposition, with the rank.
     """
     s = _checked(singular_values)
-    if not dtype.is_floating_point:
-        raise ValueError(f"dtype: expected a floating-point dtype, got {dtype}")
-    if s.numel() > min(shape):
-        raise ValueError(f"a matrix {tuple(shape)} has {min(shape)} singular values, got {len(s)}")
     return int((s > press_tolerance(float(s.max()), shape, dtype)).sum())
 
 
@@ -280,56 +275,6 @@ def spectral_decay(singular_values: Tensor, first: int = 1, last: int | None = N
 
 def _checked(singular_values: Tensor) -> Tensor:
     s = torch.as_tensor(singular_values).detach().double().cpu()
-    if s.dim() != 1 or not s.numel():
-        raise ValueError(f"singular_values: expected [n], n ≥ 1, got shape {tuple(s.shape)}")
-    if not (s.isfinite() & (s >= 0)).all():
-        raise ValueError("singular_values: an entry is NaN, infinite or negative")
+    if not s.numel() or not (s.isfinite() & (s >= 0)).all():
+        raise ValueError("singular_values: none, or an entry is NaN, infinite or negative")
     return s
-
-
-def checked_blocks(blocks: Iterable[Tensor], finite: bool = True) -> Iterator[Tensor]:
-    """Yield the blocks [n_i, M] that have a row, and check each when its turn comes.
-
-    −∞ is a valid log-probability, but a spectrum cannot use it: `finite` refuses infinities, too.
-    """
-    width = None
-    for index, block in enumerate(blocks):
-        if not is_matrix(block):
-            raise ValueError(f"block {index}: expected floats [n, M], got {described(block)}")
-        width = block.size(1) if width is None else width
-        if block.size(1) != width:
-            raise ValueError(
-                f"block {index} has {block.size(1)} columns, but earlier blocks have {width}"
-            )
-        refuse_rows(block.isfinite() if finite else ~block.isnan(), f"block {index}", block)
-        if len(block):
-            yield block
-    if width is None:
-        raise ValueError("no blocks: the iterable is empty; an iterator can be used only once")
-
-
-def refuse_rows(good: Tensor, name: str, values: Tensor) -> None:
-    """Refuse values [n, M] unless all of `good` [n, M] is true; name the first bad entry."""
-    if good.all():
-        return
-    row = int((~good.all(1)).nonzero()[0])
-    column = int((~good[row]).nonzero()[0])
-    raise ValueError(
-        f"{name}, row {row}: entry {column} is {float(values[row, column])}; find its cause "
-        "(a diverged checkpoint, half precision) and collect again"
-    )
-
-
-def chunks(x: Tensor, budget: int = 2**22) -> Iterator[Tensor]:
-    """Yield runs of rows of x [n, M] with at most `budget` numbers each, or one row."""
-    return iter(x.split(max(1, budget // max(1, x[0].numel()))))
-
-
-def is_matrix(x: object) -> bool:
-    """Whether x is a floating-point tensor with two dimensions."""
-    return isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point()
-
-
-def described(x: object) -> str:
-    """Return dtype and shape of a tensor, else its type, for messages."""
-    return f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__

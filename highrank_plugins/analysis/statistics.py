@@ -165,9 +165,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     The i-th smallest becomes max_{j≤i} min(1, (m − j + 1) p_(j)). Rejecting the hypotheses below α
     makes an error with probability α at most.
     """
-    for p in p_values:
-        if not 0 <= p <= 1:
-            raise ValueError(f"p-values must lie in [0, 1], got {p}")
     adjusted = [0.0] * len(p_values)
     largest = 0.0
     for before, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
@@ -253,8 +250,8 @@ def pearson(x: Sequence[float], y: Sequence[float]) -> Correlation:
     """
     from scipy.stats import pearsonr
 
-    if len(x) != len(y) or len(x) < 3:
-        raise ValueError(f"pearson: expected three pairs or more, got {len(x)} and {len(y)} values")
+    if len(x) < 3:
+        raise ValueError(f"pearson: expected three pairs or more, got {len(x)}")
     if len(set(x)) == 1 or len(set(y)) == 1:
         raise ValueError("pearson: a measure is constant, so it has no correlation")
     result = pearsonr(list(map(float, x)), list(map(float, y)))
@@ -305,10 +302,6 @@ def paired_bleu(
     from sacrebleu.metrics import BLEU
     from sacrebleu.significance import PairedTest
 
-    if test not in TESTS:
-        raise ValueError(f"test: expected one of {', '.join(TESTS)}, got {test!r}")
-    if len(systems) < 2:
-        raise ValueError(f"a paired test needs a baseline and a system, got {list(systems)}")
     lengths = {f"system {name}": len(lines) for name, lines in systems.items()}
     lengths |= {f"reference {i}": len(lines) for i, lines in enumerate(references)}
     if len(set(lengths.values())) != 1 or not references:

@@ -68,10 +68,6 @@ def ranks_linearly(head: Head) -> bool:
 
 
 def _checked(weight: Tensor, bias: Tensor | None, bound: float | None) -> tuple[Tensor, Tensor]:
-    if weight.dim() != 2 or len(weight) < 2:
-        raise ValueError(f"weight: expected [M, d] with M ≥ 2, got {tuple(weight.shape)}")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"bias: expected [{len(weight)}], got {tuple(bias.shape)}")
     if bound is not None and not 0 < bound < math.inf:
         raise ValueError(f"bound must be a number above 0, got {bound}")
     wide = weight.detach().double().cpu()

@@ -26,10 +26,26 @@ LANGUAGE_MODEL = "bptt_language_modeling"  # the name of a task
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
-class BenchSettings(BlockOptions):
-    """Say how losses and models are timed: `highrank bench loss` and `train`."""
+class TimingSettings(BlockOptions):
+    """Say on what steps are timed."""
 
     model_config = ConfigDict(strict=False)
+
+    dtype: str = option("float32", "float64, float32, bfloat16 or float16.")
+    device: str = option("cpu", "cpu, cuda or cuda:N.")
+    repeats: int = option(
+        7, "Number of timed repetitions, which alternate with the baseline's.", ge=1
+    )
+    threads: int = option(0, "Number of CPU threads of torch; 0: its default.", ge=0)
+
+    def changes(self, **given: Path | str | None) -> dict[str, str]:
+        """Return values that replace those of a preset, as text."""
+        chosen = {"dtype": self.dtype, "device": self.device, **given}
+        return {name: str(value) for name, value in chosen.items() if value is not None}
+
+
+class BenchSettings(TimingSettings):
+    """Say how losses and models are timed: `highrank bench loss` and `train`."""
 
     within: int | None = option(
         None,
@@ -37,18 +53,7 @@ class BenchSettings(BlockOptions):
         "the optimizer's state), and compare by token.",
         ge=1,
     )
-    dtype: str = option("float32", "float64, float32, bfloat16 or float16.")
-    device: str = option("cpu", "cpu, cuda or cuda:N.")
-    repeats: int = option(
-        7, "Number of timed repetitions, which alternate with the baseline's.", ge=1
-    )
-    threads: int = option(0, "Number of CPU threads of torch; 0: its default.", ge=0)
     csv: Path | None = option(None, "Also write a CSV file.")
-
-    def changes(self, **given: Path | str | None) -> dict[str, str]:
-        """Return values that replace those of a preset, as text."""
-        chosen = {"dtype": self.dtype, "device": self.device, **given}
-        return {name: str(value) for name, value in chosen.items() if value is not None}
 
 
 class CaseError(ValueError):

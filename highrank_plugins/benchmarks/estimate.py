@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from highrank_plugins.benchmarks.case import CaseError, ModelCase, changed
+from highrank_plugins.benchmarks.case import (
+    CaseError,
+    ModelCase,
+    TimingSettings,
+    changed,
+    check_device,
+)
 from highrank_plugins.benchmarks.measuring import MeasurementFailed
 from highrank_plugins.benchmarks.run import measure
 from highrank_plugins.common import formatting
+from highrank_plugins.common.blocks import option
 from highrank_plugins.training.command_line import words_of
 from highrank_plugins.training.configuration import Configuration
 from highrank_plugins.training.launch.plan import fit_batch
@@ -19,24 +26,31 @@ from highrank_plugins.training.launch.plan import fit_batch
 SENTENCE = 26  # pieces in a sentence of WMT
 
 
+class EstimateSettings(TimingSettings):
+    """Say how whole training runs are measured and priced: `highrank bench estimate`."""
+
+    devices: int = option(1, "Number of devices to train on.", ge=1)
+    efficiency: float = option(1.0, "Share of speed that each of several keeps.", ge=0.01, le=1)
+    price: float | None = option(None, "Price of a device per hour, in any currency.", ge=0)
+    batch: int | None = option(None, "Tokens of the measured step (default: max_tokens).", ge=1)
+
+
 @dataclass(frozen=True)
 class Training:
-    """Describe the training run of a translator; `tokens` counts an update on all devices.
+    """Describe the training run of a translator.
 
-    `max_tokens` is the batch of one device, as `highrank launch` sets it.
+    `case` is a step of one device, `has_own_batch` whether with the batch of the run, as
+    `highrank launch` sets it; `tokens` counts an update on all devices.
     """
 
-    name: str
     arch: str
-    options: str  # further options of fairseq-train, quoted for a shell
-    classes: int
-    max_tokens: int
+    case: ModelCase
+    has_own_batch: bool
     updates: int
     tokens: int
-    user_dir: str | None = None
 
     @classmethod
-    def of(cls, name: str, configuration: Configuration, devices: int) -> Training:
+    def of(cls, name: str, configuration: Configuration, settings: EstimateSettings) -> Training:
         """Read a training run from a configuration."""
         if configuration.data is None:
             raise CaseError(
@@ -50,101 +64,71 @@ class Training:
         max_tokens = _count(name, options, "max_tokens")
         freq = _count(name, options, "update_freq")
         if (wanted := configuration.launch.get("effective_tokens")) is not None:
-            max_tokens, freq = fit_batch(int(wanted), max_tokens, devices)
-        return cls(
-            name=name,
-            arch=arch,
-            options=shlex.join(words_of(options)),
+            max_tokens, freq = fit_batch(int(wanted), max_tokens, settings.devices)
+        batch = settings.batch or max_tokens
+        case = ModelCase(
             classes=configuration.data.vocab_size,
-            max_tokens=max_tokens,
-            updates=_count(name, options, "max_update"),
-            tokens=devices * max_tokens * freq,
+            sentences=max(1, batch // SENTENCE),
+            length=SENTENCE,
+            shape=shlex.join(words_of(options)),
             user_dir=None if user_dir is None else str(user_dir),
         )
+        updates, tokens = _count(name, options, "max_update"), max_tokens * freq * settings.devices
+        return cls(arch, case, batch == max_tokens, updates, tokens)
 
-    def case(self, batch: int | None) -> ModelCase:
-        """Return one batch of it, of `batch` tokens if given."""
-        sentences = max(1, (batch or self.max_tokens) // SENTENCE)
-        return ModelCase(
-            classes=self.classes,
-            sentences=sentences,
-            length=SENTENCE,
-            shape=self.options,
-            user_dir=self.user_dir,
-        )
+    def row(
+        self, name: str, parameters: int, speed: float, memory: int | None,
+        settings: EstimateSettings,
+    ) -> list[str]:  # fmt: skip
+        """Return a line of the table; `speed` is that of one device in tokens a second.
 
-
-@dataclass(frozen=True)
-class CostEstimate:
-    """Estimate a training run with the speed of one device."""
-
-    training: Training
-    parameters: int
-    tokens_per_second: float
-    # bytes of weights, gradients, Adam's moments and activations; None where it cannot be read, or
-    # where a batch of another size was measured
-    memory: int | None
-    machine: str
+        `memory` are the bytes of weights, gradients, Adam's moments and activations, if known.
+        """
+        # of all devices together
+        hours = self.updates * self.tokens / (speed * settings.efficiency) / 3600
+        cost = [] if settings.price is None else [f"{hours * settings.price:,.0f}"]
+        return [
+            name, f"{parameters / 1e6:,.1f} M", formatting.short(speed),
+            "-" if memory is None else f"{memory / 2**30:,.1f}",
+            f"{self.updates:,}", f"{self.tokens:,}", f"{hours:,.1f}",
+            f"{hours / settings.devices:,.1f}", *cost,
+        ]  # fmt: skip
 
 
 def run_estimates(
-    trainings: list[Training],
-    batch: int | None,
-    changes: Mapping[str, Any],
-    repeats: int,
-    threads: int,
-    *,
+    configurations: Mapping[str, Configuration], settings: EstimateSettings,
     echo: Callable[[str], None],
-) -> list[CostEstimate]:
-    """Measure a step of each training run, of `batch` tokens if given; print and skip failures."""
+) -> int:  # fmt: skip
+    """Measure a step of each training run, and print a table; return how many failed."""
     import torch
 
+    check_device(settings.device)
     from highrank_plugins.benchmarks.models import parameters
 
-    cases = {training: changed(training.case(batch), dict(changes)) for training in trainings}
-    estimates = []
-    for training, case in cases.items():
+    changes, rows, machine = settings.changes(), [], ""
+    trainings = {name: Training.of(name, of, settings) for name, of in configurations.items()}
+    for name, training in trainings.items():
+        case = changed(training.case, changes)
         assert isinstance(case, ModelCase)
         try:
-            found = measure("train", case, training.arch, repeats, threads)
+            found = measure("train", case, training.arch, settings.repeats, settings.threads)
         except MeasurementFailed as error:
-            echo(f"{training.name}: failed: {error}")
+            echo(f"{name}: failed: {error}")
             continue
-        count, memory = parameters(training.arch, case), found["memory"]
+        count, memory, machine = parameters(training.arch, case), found["memory"], found["machine"]
         if memory is not None:
             weights = count * getattr(torch, case.dtype).itemsize
-            memory = memory + weights if batch in (None, training.max_tokens) else None
+            memory = memory + weights if training.has_own_batch else None
         speed = case.work() / median(found["seconds"])
-        estimates.append(CostEstimate(training, count, speed, memory, found["machine"]))
-        echo(f"{training.name}: {formatting.short(speed)} tokens/s")
-    if not estimates:
+        rows.append(training.row(name, count, speed, memory, settings))
+        echo(f"{name}: {formatting.short(speed)} tokens/s")
+    if not rows:
         raise CaseError("nothing could be measured; see the reasons above")
-    return estimates
-
-
-def estimates_table(
-    estimates: list[CostEstimate], devices: int, efficiency: float, price: float | None
-) -> str:
-    """Return Markdown, one line per training; without a price of an hour, it has no costs."""
     heading = ["configuration", "parameters", "tokens/s", "GiB", "updates", "tokens per update"]
-    heading += ["device hours", f"hours on {devices}", *(["cost"] if price is not None else [])]
-    rows = []
-    for each in estimates:
-        tokens = each.training.updates * each.training.tokens
-        hours = tokens / (each.tokens_per_second * efficiency) / 3600  # of all devices together
-        cells = [
-            each.training.name,
-            f"{each.parameters / 1e6:,.1f} M",
-            formatting.short(each.tokens_per_second),
-            "-" if each.memory is None else f"{each.memory / 2**30:,.1f}",
-            f"{each.training.updates:,}",
-            f"{each.training.tokens:,}",
-            f"{hours:,.1f}",
-            f"{hours / devices:,.1f}",
-            *([f"{hours * price:,.0f}"] if price is not None else []),
-        ]
-        rows.append(cells)
-    return formatting.table(heading, rows)
+    heading += ["device hours", f"hours on {settings.devices}"]
+    heading += [] if settings.price is None else ["cost"]
+    echo(f"\n{machine}\n\n{formatting.table(heading, rows)}".rstrip())
+    return len(trainings) - len(rows)
 
 
 def _count(name: str, options: dict[str, Any], key: str) -> int:

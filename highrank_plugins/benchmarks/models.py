@@ -6,15 +6,18 @@ import shlex
 from typing import Any
 
 import torch
-from fairseq import options, tasks
+from fairseq import options
+from fairseq.criterions import build_criterion
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import build_model
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 import highrank_plugins
 from highrank_plugins.benchmarks.case import ModelCase, import_user_dir
 from highrank_plugins.benchmarks.measuring import Step
+from highrank_plugins.training.model_size import task_of
 
 OURS = "highrank_cross_entropy"
 STOCK = "label_smoothed_cross_entropy"
@@ -32,8 +35,9 @@ def model_step(kind: str, spec: str, case: ModelCase) -> Step:
     "train" or "generate"; `spec` an arch, and options of it after the first space.
     """
     torch.manual_seed(1)
-    dictionary = _dictionary(case.classes)
-    model, criterion = _build(spec, case, dictionary)
+    task = task_of(case.classes)
+    model, criterion = _build(spec, case, task)
+    dictionary = task.dictionary
     model = model.to(case.device, getattr(torch, case.dtype))
     if kind == "generate":
         return _generate_step(model, dictionary, case)
@@ -45,11 +49,11 @@ def model_step(kind: str, spec: str, case: ModelCase) -> Step:
 def parameters(spec: str, case: ModelCase) -> int:
     """Return the number of parameters, without allocating them."""
     with torch.device("meta"):
-        model, _ = _build(spec, case, _dictionary(case.classes))
+        model, _ = _build(spec, case, task_of(case.classes))
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _build(spec: str, case: ModelCase, dictionary: Dictionary) -> tuple[Any, Any]:
+def _build(spec: str, case: ModelCase, task: Any) -> tuple[Any, Any]:
     """Build model and criterion."""
     highrank_plugins.register()
     if case.user_dir is not None:
@@ -64,17 +68,7 @@ def _build(spec: str, case: ModelCase, dictionary: Dictionary) -> tuple[Any, Any
     cfg = convert_namespace_to_omegaconf(
         options.parse_args_and_arch(options.get_training_parser(), words)
     )
-    dictionaries = [dictionary] if case.is_language_model else [dictionary, dictionary]
-    task = tasks.TASK_REGISTRY[case.task](cfg.task, *dictionaries)
-    return task.build_model(cfg.model), task.build_criterion(cfg.criterion)
-
-
-def _dictionary(size: int) -> Dictionary:
-    """Return a dictionary of `size` symbols, sorted by count."""
-    dictionary = Dictionary()
-    for i in range(size - len(dictionary)):
-        dictionary.add_symbol(f"w{i}", n=size - i)
-    return dictionary
+    return build_model(cfg.model, task), build_criterion(cfg.criterion, task)
 
 
 def _words(case: ModelCase, dictionary: Dictionary) -> Tensor:

@@ -7,13 +7,10 @@ import torch and fairseq inside the functions.
 
 import functools
 import inspect
-import itertools
 import logging
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from errno import ENOENT
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -103,8 +100,6 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
     def checked(**given: Any) -> None:
         logging.disable(logging.INFO)  # hides fairseq's log
         with user_errors():
-            for name in _INPUTS:
-                _refuse_missing(_listed(given.get(name)), is_file=name in _FILES)
             _refuse_replacing(given)
             for name, model in models.items():
                 given[name] = _model(model, {of: given.pop(of) for of in model.model_fields})
@@ -153,30 +148,6 @@ def _told(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, keyword, default=default, annotation=Annotated[kind, info])
 
 
-# parameters that name what a command reads with torch or fairseq, whose imports take seconds
-_INPUTS = (
-    "checkpoint", "checkpoints", "data", "directories", "exported", "first", "generated", "other",
-    "records", "reference", "references", "scores", "second", "training", "trunk",
-)  # fmt: skip
-_FILES = ("checkpoint", "checkpoints", "first", "other", "records", "reference", "second")
-
-
-def _refuse_missing(paths: Iterable[str | Path], is_file: bool = False) -> None:
-    """Check paths before a command imports anything.
-
-    Lists of directories have a colon, and numbers of a system an equals sign.
-    """
-    for path in paths:
-        if not {":", "="} & {*str(path)} and not os.path.exists(path):
-            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(path))
-        if is_file and os.path.isdir(path):
-            raise ValueError(f"{path} is a folder; a file is needed here")
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
-
-
 # parameters that name a file to write
 _OUTPUTS = ("output", "hypotheses", "plot", "csv", "json", "summary")
 
@@ -185,7 +156,7 @@ def _refuse_replacing(given: Mapping[str, Any]) -> None:
     """Compare the files that a command writes with those that it reads, and with each other."""
     files: dict[Path, str] = {}
     for name, value in sorted(given.items(), key=lambda item: item[0] in _OUTPUTS):
-        for path in _listed(value):
+        for path in value if isinstance(value, list) else [value]:
             if not isinstance(path, Path) or (path.exists() and not path.is_file()):
                 continue  # folders have checks of their own, and devices keep nothing
             if files.setdefault(path.resolve(), name) != name and name in _OUTPUTS:
@@ -222,13 +193,6 @@ class LazyCommands(TyperGroup):
             ctx.fail(f"unknown command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         if args[0] == "launch" and "fairseq-train" in args and "--" not in args:
             ctx.fail("write -- before the command: highrank launch -- fairseq-train …")
-        if args[0] == "measure":  # its measures import torch
-            with user_errors():
-                for before, word in itertools.pairwise(args[1:]):
-                    is_path = before[:1] != "-" or before in map(flag, _INPUTS)
-                    paths = [word] if is_path and word[:1] != "-" else []
-                    is_first = before == args[1]  # a checkpoint or record
-                    _refuse_missing(paths, is_first or before in map(flag, _FILES))
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -1,7 +1,7 @@
 """Provide `highrank analyse …`: pages, files and plots of the predictions of checkpoints."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -14,8 +14,7 @@ from highrank_plugins.common.names import distinct_names
 from highrank_plugins.common.provenance import typed_command
 from highrank_plugins.reports import plots
 
-if TYPE_CHECKING:
-    from highrank_plugins.inference.collector import Collector, Processes
+_SEGMENT = {"words": "--segment", "metavar": "N"}
 
 
 class TextSettings(BlockOptions):
@@ -23,20 +22,9 @@ class TextSettings(BlockOptions):
 
     split: str = option("test", "Split whose contexts are used.")
     tokens: int | None = option(None, "Use only the first N tokens.", ge=2)
-    segment: int = option(500, "Number of tokens held in memory at a time.", ge=1)
+    rows: int = option(500, "Number of tokens held in memory at a time.", _SEGMENT, ge=1)
     dtype: Literal["float32", "float64"] = option("float32", "Precision of the model.")
     device: str | None = option(None, "cpu, cuda or cuda:N (default: a GPU if there is one).")
-
-    def collector(
-        self, checkpoint: Path, data: str, processes: "Processes | None" = None
-    ) -> "Collector":
-        """Read a checkpoint, and return what observes it along the text."""
-        from highrank_plugins.inference.collector import Collector
-
-        return Collector.open(
-            checkpoint, data, self.split, tokens=self.tokens, rows=self.segment, dtype=self.dtype,
-            device=self.device, processes=processes,
-        )  # fmt: skip
 
 
 def card(
@@ -61,8 +49,8 @@ def card(
     from highrank_plugins.reports.card.gather import make_card
     from highrank_plugins.reports.card.page import render
 
-    output = checkpoint.with_suffix(".html") if output is None else output
     made = make_card(checkpoint, data, split, tokens, typed_command())
+    output = checkpoint.with_suffix(".html") if output is None else output
     write_text(output, render(made))
     if json is not None:
         write_json(json, plain(made.plain()))
@@ -85,11 +73,11 @@ def collect(
     The files have one row per token and can be memory-mapped. Under torchrun each process takes a
     part of the text.
     """
-    from highrank_plugins.inference.collector import started, write_collection
+    from highrank_plugins.inference.collector import Collector, started, write_collection
 
     with started() as processes:
         quantities = names("--what", what)
-        collector = settings.collector(checkpoint, data, processes)
+        collector = Collector.open(checkpoint, data, **dict(settings), processes=processes)
         done = write_collection(collector, output, quantities)
     if processes.rank == 0:
         report(done)

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from highrank_plugins.benchmarks import rows
-from highrank_plugins.benchmarks.case import BenchSettings, check_device
-from highrank_plugins.benchmarks.estimate import Training, estimates_table, run_estimates
+from highrank_plugins.benchmarks.case import BenchSettings
+from highrank_plugins.benchmarks.estimate import EstimateSettings, run_estimates
 from highrank_plugins.benchmarks.run import Benchmark, run_losses, run_models
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Changes, UserDir, echo_markdown, names, numbers
@@ -76,15 +76,8 @@ def train(
 
 def estimate(
     file: Annotated[list[Path], "Configurations, conf/NAME.yaml."],
+    settings: EstimateSettings,
     change: Changes = None,
-    devices: int = option(1, "Number of devices to train on.", ge=1),
-    efficiency: float = option(1.0, "Share of speed that each of several keeps.", ge=0.01, le=1),
-    price: float | None = option(None, "Price of a device per hour, in any currency.", ge=0),
-    batch: int | None = option(None, "Tokens of the measured step (default: max_tokens).", ge=1),
-    dtype: str = option("float32", "float64, float32, bfloat16 or float16."),
-    device: str = option("cpu", "cpu, cuda or cuda:N."),
-    repeats: int = option(7, "Timed repetitions.", ge=1),
-    threads: int = option(0, "Number of CPU threads of torch; 0: its default.", ge=0),
 ) -> None:
     """Estimate hours, memory and cost of whole training runs.
 
@@ -92,14 +85,7 @@ def estimate(
 
     Measures one step on this machine and extrapolates.
     """
-    loaded = {str(path): load(path, change) for path in file}
-    check_device(device)
-    trainings = [Training.of(name, settings, devices) for name, settings in loaded.items()]
-    changes = {"dtype": dtype, "device": device}
-    estimates = run_estimates(trainings, batch, changes, repeats, threads, echo=echo_markdown)
-    typer.echo(f"\n{estimates[0].machine}\n")
-    echo_markdown(estimates_table(estimates, devices, efficiency, price), nl=False)
-    if len(estimates) < len(trainings):
+    if run_estimates({str(path): load(path, change) for path in file}, settings, echo_markdown):
         raise typer.Exit(1)
 
 

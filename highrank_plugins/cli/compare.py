@@ -19,18 +19,13 @@ from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.files import write_json
 from highrank_plugins.common.names import flag
 from highrank_plugins.reports import comparisons, plots
-from highrank_plugins.reports.tables import to_markdown
+from highrank_plugins.reports.tables import brief, to_markdown
 from highrank_plugins.results import comparison, doubts, perplexity, summary
-from highrank_plugins.results.record import (
-    DIVERGED,
-    UNFAIR,
-    load_record,
-    make_record,
-    read_training,
-)
-from highrank_plugins.results.results_table import study_problems
+from highrank_plugins.results.ledger import read_ledger
+from highrank_plugins.results.record import load_record, make_record, read_training
+from highrank_plugins.results.results_table import numbers_by_system
 from highrank_plugins.studies.definition import RaceSettings
-from highrank_plugins.studies.table import held_by_study
+from highrank_plugins.studies.table import held_by_studies
 from highrank_plugins.training.configuration import load
 
 Format = Literal["terminal", "markdown", "latex", "csv"]
@@ -75,10 +70,9 @@ def compare(records: _Records, options: CompareOptions) -> None:
     Systems are sorted, with the places that each may have, and a line between groups that differ.
     Notes below the table name what else differs between the runs: training length, batches,
     scoring, text, code, machine. With --runs two records of one configuration and seed need
-    different revisions of the code. With --y the seeds of a configuration are one point, since they
-    are not independent of each other.
+    different revisions of the code. With --y the seeds of a system are one point, since they are
+    not independent of each other.
     """
-    all_tests = options.all_tests or options.format == "csv"
     plots.check_plot(options.plot)
     given = [str(path) for path in records if "=" in str(path) and not path.exists()]
     kind = "--runs" if options.runs else "--y" if options.y else "numbers" if given else ""
@@ -88,19 +82,21 @@ def compare(records: _Records, options: CompareOptions) -> None:
     if options.runs:
         tables = [comparisons.runs_table(records)]
     elif options.y:
-        x = options.x or "test_rank"
-        tables = [comparisons.correlation_table(records, x, options.y, _range(options.within))]
+        of = options.x or "test_rank", options.y
+        systems = numbers_by_system(records, *of)
+        tables = [comparisons.correlation_table(systems, *of, _range(options.within))]
         if options.plot is not None:
-            plots.draw(options.plot, plots.correlation_figure(records, x, options.y))
+            plots.draw(options.plot, plots.scatter(systems, *of))
     elif given:
-        tables = comparisons.comparison_tables(_values(given, options), all_tests=all_tests)
+        tables = comparisons.comparison_tables(_values(given, options))
     else:
         compared = _compared(records, options)
         if options.plot is not None:
             plots.draw(options.plot, *plots.study_figures(compared, options.x))
         judged = None if options.paper is None else (options.paper, options.task)
-        tables = comparisons.comparison_tables(compared, paper=judged, all_tests=all_tests)
-    print_tables(tables, options.output, options.format)
+        tables = comparisons.comparison_tables(compared, paper=judged)
+    whole = options.all_tests or options.format == "csv"
+    print_tables(tables if whole else brief(tables), options.output, options.format)
 
 
 _TABLE = {"format", "output"}
@@ -128,13 +124,11 @@ def _compared(records: list[Path], options: CompareOptions) -> comparison.Compar
     """Compare records, and name the other runs of their studies that have none."""
     given = options.columns
     columns = names("--columns", given) if given else None if given is None else []
-    problems = study_problems(records)
-    diverged = [run.rpartition("-")[0] for run, why in problems.items() if why == DIVERGED]
+    untested, missing = held_by_studies(records)
     compared = comparison.compare_records(
         records, options.metric, options.baseline, PlannedTest(options.test), options.alpha,
-        columns, dict.fromkeys(diverged, UNFAIR) | held_by_study(records),
+        columns, untested,
     )  # fmt: skip
-    missing = [f"{run} has no record: {why}." for run, why in problems.items()]
     return replace(compared, notes=[*compared.notes, *missing])
 
 
@@ -142,33 +136,35 @@ def _values(texts: list[str], options: CompareOptions) -> comparison.Compared:
     """Compare systems, given as NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS, with the first."""
     if len(texts) < 2:
         raise ValueError(f"{', '.join(texts)}: give numbers of a baseline, then of other systems")
-    metric, systems = options.metric or "value", list(map(_given, texts))
-    for one in systems:
-        for value in one.given[:1] if isinstance(one.given, Summary) else one.given:
-            if wrong := doubts.impossible(metric, value):
-                raise ValueError(f"{one.name}: {wrong}")
+    metric = options.metric or "value"
+    systems = [_given(text, metric) for text in texts]
     if len({system.name for system in systems}) < len(systems):
         raise ValueError("two systems have one name; give each its own")
     test = PlannedTest(options.test)
     compared = comparison.Compared(systems, [metric], systems[0].name, test, options.alpha)
-    return replace(compared, systems=comparison.with_tests(compared, systems))
+    return comparison.with_tests(compared)
 
 
-def _given(text: str) -> comparison.ComparedSystem:
+def _given(text: str, metric: str) -> comparison.ComparedSystem:
     name, equals, values = text.partition("=")
     if not (name and equals and values):
         raise ValueError(f"{text}: expected NAME=NUMBER,NUMBER,… or NAME=MEAN:SD:RUNS")
     try:
         if ":" in values:
             middle, sd, runs = values.split(":")
-            found = summarise(Summary(float(middle), float(sd), int(runs)))
-            return comparison.ComparedSystem(name, given=found)
-        return comparison.ComparedSystem(name, given=[float(word) for word in values.split(",")])
-    except ValueError:
+            numbers, found = [float(middle)], Summary(float(middle), float(sd), int(runs))
+        else:
+            numbers = [float(word) for word in values.split(",")]
+            found = summarise(numbers)
+        summarise(found)
+    except ValueError as error:
         raise ValueError(
             f"{text}: expected numbers separated by commas, or MEAN:SD:RUNS with an SD of 0 or "
-            "more and two runs or more"
+            f"more and two runs or more ({error})"
         ) from None
+    for wrong in filter(None, (doubts.impossible(metric, value) for value in numbers)):
+        raise ValueError(f"{name}: {wrong}")
+    return comparison.ComparedSystem(name, given=found)
 
 
 def _range(text: str | None) -> tuple[float, float] | None:
@@ -196,7 +192,7 @@ def race(
     from highrank_plugins.studies.race import race as run
 
     layers, rates = names("--layers", settings.layers), numbers("--rates", settings.rates, float)
-    print_tables(run(trunk, data, settings, layers, rates, user_dir))
+    print_tables(brief(run(trunk, data, settings, layers, rates, user_dir)))
 
 
 def published(
@@ -272,7 +268,10 @@ def _record_of(options: RecordOptions) -> dict[str, Any]:
             key = inputs.read_text(encoding="utf-8").strip()
         words = perplexity.dictionary(data) if scores.is_dir() else None
         generated, target = options.generated or [], settings.train.get("target_lang")
-        counts = summary.run_ledger(data, folders, found, scores, generated, target)
+        if generated and target is None:
+            raise ValueError("--generated needs a configuration with train.target_lang")
+        folder = scores if scores.is_dir() else scores.parent
+        counts = read_ledger(data, folders, target, generated, folder, found)
     return make_record(
         found,
         settings,

@@ -10,8 +10,8 @@ from highrank_plugins.analysis.scored_text import Tokens
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import names
 from highrank_plugins.common.blocks import option
-from highrank_plugins.common.files import SUMS, read_ledger, write_sums
-from highrank_plugins.common.folders import refuse_mixture, whole_folder
+from highrank_plugins.common.files import write_sums
+from highrank_plugins.common.folders import new_folder
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.common.text_lines import NO_EMPTY_LINES, byte_lines, check_texts, counts_of
 from highrank_plugins.data import binarising, corpus_files, parallel
@@ -71,8 +71,7 @@ def clean_texts(
     Prints how many sentence pairs were dropped and why, and writes it to cleaning.json.
     """
     pair = language_pair(languages)
-    with whole_folder(output, folder) as new:
-        parallel.refuse_other_languages(output, pair)
+    with new_folder(output) as new:
         texts = parallel.texts_of(corpus_files.read_corpus(file), file)
         for line in parallel.prepare_texts(texts, folder, new, pair, rules):
             typer.echo(line)
@@ -98,8 +97,6 @@ def check_text(
     Takes any number of files. Also refuses lines of more than 1,000 words, NUL, CR, byte order
     marks and words that fairseq reserves.
     """
-    for file in files:
-        refuse_mixture(file.parent)
     check_texts(files, NO_EMPTY_LINES)
     for file in files:
         typer.echo(f"{file}: {counts_of(file)}")
@@ -124,8 +121,7 @@ def pieces(
     Learns from the training text alone.
     """
     named = names("--languages", languages)
-    with whole_folder(output, text) as new:  # created before the work
-        parallel.refuse_other_languages(output, named)
+    with new_folder(output) as new:  # created before the work
         for line in split_texts(text, new, named, settings, processes or usable_cores()):
             typer.echo(line)
 
@@ -144,9 +140,8 @@ def binarise(
     dictionary. One language: data for a language model, as of --only-source --padding-factor 1.
     """
     named = language_pair(languages) if "," in languages else (languages,)
-    with whole_folder(output, pieces) as new:
-        workers = processes or usable_cores()
-        for line in binarising.binarise(pieces, new, output, named, workers):
+    with new_folder(output) as new:
+        for line in binarising.binarise(pieces, new, named, processes or usable_cores()):
             typer.echo(line)
 
 
@@ -206,11 +201,11 @@ def lm_corpus(
 
     Compares the counts of lines and words with the published ones.
     """
-    with whole_folder(output, data) as new:
+    with new_folder(output) as new:
         for line in prepare_corpus(name, data, new, options):
             typer.echo(line)
         for folder in {index.parent for index in new.rglob("*.idx")}:
-            write_sums(folder, read_ledger(output / folder.relative_to(new) / SUMS))
+            write_sums(folder)
 
 
 data = make_group(

@@ -22,7 +22,7 @@ from highrank_plugins.common.checkpoint_file import read_checkpoint
 from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.common.names import Score
 from highrank_plugins.common.processes import end_with_parent
-from highrank_plugins.common.text_lines import decode_line, fold, require_unreserved
+from highrank_plugins.common.text_lines import decoded, fold, require_unreserved
 from highrank_plugins.data.pieces import piece_options
 from highrank_plugins.results import perplexity, scoring
 from highrank_plugins.training import generation
@@ -216,7 +216,7 @@ def translate(
         words += ["--beam", str(beam), "--user-dir"]
         words += [str(user_dir or Path(highrank_plugins.__file__).parent)]
         rows = enumerate(sys.stdin.buffer, 1)
-        text = (decode_line("standard input", n, row.removesuffix(b"\n")) for n, row in rows)
+        text = (decoded(f"standard input:{n}", row.removesuffix(b"\n")) for n, row in rows)
         lines = [require_unreserved(fold(line)) for line in text]
         found = _run(words, [line for line in lines if line])
     for line in lines:

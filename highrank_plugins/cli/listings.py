@@ -147,8 +147,6 @@ def new(
 def _check_name(folder: Path) -> None:
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", folder.name):
         raise ValueError(f"{folder}: runs are named after it; use letters, digits and ._-")
-    if folder.exists():
-        raise ValueError(f"{folder} exists: name a new folder")
 
 
 def _script(recipe: Path, source: str | None, target: str | None) -> str:

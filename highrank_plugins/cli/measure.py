@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
@@ -14,101 +14,79 @@ from highrank_plugins.cli.options import Data, UserDir, names, numbers, refuse_i
 from highrank_plugins.common.blocks import option
 from highrank_plugins.common.files import plain, write_json
 from highrank_plugins.common.names import did_you_mean, flag
-from highrank_plugins.inference.collector import started
+from highrank_plugins.inference.collector import Collector, started
 from highrank_plugins.inference.loading import load_model
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import AdaptiveEvaluation, Measure, TextMeasure, WeightMeasure
 from highrank_plugins.reports.plots import check_plot, draw
 
 Kinds = Mapping[str, type[Measure]]
-_SHARED = ("measures", "checkpoints", "data", "other", "output", "plot", "user_dir")
 
 
-class _Option(NamedTuple):
-    """Describe an argument of a measure's constructor."""
+def options_of(measure: type[Measure]) -> Mapping[str, inspect.Parameter]:
+    """Return the options of a measure: its constructor's arguments, `Annotated[type, "help"]`."""
+    return inspect.signature(measure, eval_str=True).parameters
 
-    kind: Any
-    text: str
-    default: Any
 
-    def shown(self) -> Any:
-        """Return the type of the option, which is None if it is not given; lists are text."""
-        is_text = get_origin(self.kind) is tuple or self.kind == int | Literal["all"]
-        return str | None if is_text else self.kind | None
+def _kind(option: inspect.Parameter) -> tuple[Any, bool]:
+    """Return the type of an option, and whether a command line has it as text."""
+    kind = get_args(option.annotation)[0]
+    return kind, get_origin(kind) is tuple or kind == int | Literal["all"]
 
-    def value(self, name: str, given: Any) -> Any:
-        """Return what the constructor takes: lists of numbers, and numbers or `all`, from text."""
-        if get_origin(self.kind) is tuple:
-            return tuple(numbers(flag(name), str(given), get_args(self.kind)[0]))
-        if isinstance(given, str) and given != "all" and self.kind == int | Literal["all"]:
-            found = numbers(flag(name), given, int)
-            if len(found) > 1:
-                raise ValueError(f"{flag(name)} {given}: give one number, or all")
-            return found[0]
+
+def _value(option: inspect.Parameter, given: Any) -> Any:
+    """Return what the constructor takes: lists of numbers, and numbers or `all`, from text."""
+    kind, is_text = _kind(option)
+    is_list, name = get_origin(kind) is tuple, flag(option.name)
+    if not is_text or (given == "all" and not is_list):
         return given
-
-
-def options_of(measure: type[Measure]) -> dict[str, _Option]:
-    """Return the options of a measure: the arguments of its constructor."""
-    hints = get_type_hints(measure.__init__, include_extras=True)
-    found = {}
-    for name, parameter in inspect.signature(measure).parameters.items():
-        if name not in hints:
-            raise _unfit(measure, name, f'has no type; write {name}: Annotated[TYPE, "help"]')
-        if name in (*_SHARED, *TextSettings.model_fields):
-            reason = f"{flag(name)} is an option of `highrank measure` already; choose another name"
-            raise _unfit(measure, name, reason)
-        hint = hints[name]
-        kind, text = get_args(hint) if get_origin(hint) is Annotated else (hint, "")
-        found[name] = _Option(kind, text, parameter.default)
-    return found
-
-
-def _unfit(measure: type[Measure], argument: str, reason: str) -> ValueError:
-    where = f"{inspect.getfile(measure)}: {measure.__name__}"
-    return ValueError(f"{where}: argument {argument} of the constructor: {reason}")
+    found = numbers(name, str(given), get_args(kind)[0])
+    if len(found) > 1 and not is_list:
+        raise ValueError(f"{name} {given}: give one number, or all")
+    return tuple(found) if is_list else found[0]
 
 
 def command(kinds: Kinds) -> Callable[..., None]:
     """Return the function of `highrank measure`, which has the options of all measures."""
-    own: dict[str, dict[str, _Option]] = {}  # option → measure → what it is there
-    for measure, kind in kinds.items():
-        for name, found in options_of(kind).items():
-            others = own.setdefault(name, {})
-            if any(other.shown() != found.shown() for other in others.values()):
-                reason = f"has another type in {next(iter(others))}; choose another name"
-                raise _unfit(kind, name, reason)
-            others[measure] = found
 
     def measure_them(**given: Any) -> None:
-        run(kinds, own, **given)
+        run(kinds, **given)
 
     about = {name: (inspect.getdoc(kind) or "").partition("\n")[0] for name, kind in kinds.items()}
     lines = "\n".join(f"{name}: {sentence}" for name, sentence in about.items())
     measure_them.__doc__ = f"{inspect.getdoc(run)}\n\n\b\n{lines}"
-    told = [*inspect.signature(run).parameters.values()][2:-1]
-    for name, of in own.items():
-        shown: Any = Annotated[next(iter(of.values())).shown(), _help(of)]
+    told = [*inspect.signature(run).parameters.values()][1:-1]
+    for name, of in _by_option(kinds).items():
+        kind, is_text = _kind(next(iter(of.values())))
+        shown: Any = Annotated[str | None if is_text else kind | None, _help(of)]
         told.append(told[-1].replace(name=name, default=None, annotation=shown))
     vars(measure_them)["__signature__"] = inspect.Signature(told)
     return measure_them
 
 
-def _help(of: Mapping[str, _Option]) -> str:
+def _by_option(kinds: Kinds) -> dict[str, dict[str, inspect.Parameter]]:
+    """Return the options by name, each with the measures that have it."""
+    found: dict[str, dict[str, inspect.Parameter]] = {}
+    for measure, kind in kinds.items():
+        for name, parameter in options_of(kind).items():
+            found.setdefault(name, {})[measure] = parameter
+    return found
+
+
+def _help(of: Mapping[str, inspect.Parameter]) -> str:
     """Return what an option means to each measure; those of one meaning share it."""
     meanings: dict[str, list[str]] = {}
-    for name, found in of.items():
-        default = found.default
+    for name, parameter in of.items():
+        default, text = parameter.default, get_args(parameter.annotation)[1]
         shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
         known = shown not in (None, "", inspect.Parameter.empty)
-        text = f"{found.text} [default: {shown}]" if known else found.text
+        text += f" [default: {shown}]" if known else ""
         meanings.setdefault(text, []).append(name)
     return " ".join(f"{', '.join(names)}: {text}" for text, names in meanings.items())
 
 
 def run(
     kinds: Kinds,
-    own: Mapping[str, Mapping[str, _Option]],
     measures: Annotated[str, "Names of measures, separated by commas."],
     checkpoints: Annotated[list[Path], "Language or translation model, fairseq's or ours."],
     data: Data,
@@ -128,53 +106,52 @@ def run(
     All chosen measures of a text share one pass along it. saturation takes the checkpoints of one
     training run, the others take one. More in docs/howto/measure.md.
     """
-    chosen = names("MEASURES", measures)
-    made = {name: _made(name, kinds, given) for name in chosen}
+    made = _made(names("MEASURES", measures), kinds, settings, other, given)
     texts = {name: one for name, one in made.items() if isinstance(one, TextMeasure)}
-    for name, value in given.items():
-        if value is not None and own[name].keys().isdisjoint(chosen):
-            has = f"it is an option of {', '.join(own[name])}"
-            raise ValueError(f"{flag(name)} {value}: changes nothing for {','.join(chosen)}; {has}")
-    if not texts:
-        refuse_idle(settings, (), f"for {','.join(chosen)}")
-    _check_checkpoints(made, checkpoints, other)
+    for name, measure in made.items():
+        if len(checkpoints) > 1 and not measure.of_many:
+            raise ValueError(f"{checkpoints[1]}: {name} takes one checkpoint")
     check_plot(plot)
     if plot is not None and len(made) > 1:
         raise ValueError(f"--plot {plot}: draws one measure; name one")
     with started() as processes:
         models = [checkpoints[0], *([] if other is None else [other])] if texts else []
-        collectors = [settings.collector(path, data, processes) for path in models]
-        found = _along_a_text(texts, *collectors)
+        text = {**dict(settings), "processes": processes}
+        found = _along_a_text(texts, *(Collector.open(path, data, **text) for path in models))
         if processes.rank:
             return
     weights = {name: one for name, one in made.items() if isinstance(one, WeightMeasure)}
     _report(made, found | _of_weights(weights, checkpoints, data), output, plot)
 
 
-def _made(name: str, kinds: Kinds, given: Mapping[str, Any]) -> Measure:
-    """Return a measure with the given options that are its own."""
-    if name not in kinds:
-        near = did_you_mean(name, kinds) or f"; there are: {', '.join(kinds)}"
-        raise ValueError(f"unknown measure {name!r}{near}")
-    kind, found = kinds[name], {}
-    for own, told in options_of(kind).items():
-        if given.get(own) is not None:
-            found[own] = told.value(own, given[own])
-        elif told.default is inspect.Parameter.empty:
-            raise ValueError(f"{name} needs {flag(own)}")
-    return kind(**found)
-
-
-def _check_checkpoints(
-    made: Mapping[str, Measure], checkpoints: Sequence[Path], other: Path | None
-) -> None:
-    for name, measure in made.items():
-        if other is None and getattr(measure, "needs_other", False):
+def _made(
+    chosen: Sequence[str], kinds: Kinds, settings: TextSettings, other: object,
+    given: Mapping[str, Any],
+) -> dict[str, Measure]:  # fmt: skip
+    """Return measures with the options that are their own; refuse what changes nothing."""
+    made = {}
+    for name in chosen:
+        if name not in kinds:
+            near = did_you_mean(name, kinds) or f"; there are: {', '.join(kinds)}"
+            raise ValueError(f"unknown measure {name!r}{near}")
+        kind, found = kinds[name], {}
+        for own, parameter in options_of(kind).items():
+            if given.get(own) is not None:
+                found[own] = _value(parameter, given[own])
+            elif parameter.default is inspect.Parameter.empty:
+                raise ValueError(f"{name} needs {flag(own)}")
+        made[name] = kind(**found)
+        if other is None and kind.needs_other:
             raise ValueError(f"{name} needs --other")
-        if other is not None and not getattr(measure, "compares", False):
+        if other is not None and not kind.compares:
             raise ValueError(f"--other {other}: {name} takes one model; leave it out")
-        if len(checkpoints) > 1 and not getattr(measure, "of_many", False):
-            raise ValueError(f"{checkpoints[1]}: {name} takes one checkpoint")
+    for own, of in _by_option(kinds).items():
+        if given.get(own) is not None and of.keys().isdisjoint(chosen):
+            why = f"changes nothing for {','.join(chosen)}; it is an option of {', '.join(of)}"
+            raise ValueError(f"{flag(own)} {given[own]}: {why}")
+    if not any(isinstance(measure, TextMeasure) for measure in made.values()):
+        refuse_idle(settings, (), f"for {','.join(chosen)}")
+    return made
 
 
 def _along_a_text(
@@ -243,27 +220,21 @@ def _report(
     draw(plot, figures[0])
 
 
+_KINDS = {
+    name.replace("_", "-"): kind
+    for name, kind in all_measures().items()
+    if not issubclass(kind, AdaptiveEvaluation)
+}
+
+
 def check_block(block: str, options: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a measure's block in a configuration has too much or too little, or wrong."""
-    kind = all_measures()[block]
-    if issubclass(kind, AdaptiveEvaluation):
-        return
-    known = {*options_of(kind), "output", "plot", "user_dir"}
-    known |= {*TextSettings.model_fields} if issubclass(kind, TextMeasure) else set()
-    known |= {"other"} if getattr(kind, "compares", False) else set()
-    for name in options.keys() - known:
-        yield f"{name}: {kind.command(block)} has no {flag(name)}{did_you_mean(name, known)}"
-    try:
-        name = block.replace("_", "-")
-        _check_checkpoints({name: _made(name, {name: kind}, options)}, [], options.get("other"))
-    except ValueError as error:
-        yield str(error)
+    if (name := block.replace("_", "-")) in _KINDS:
+        try:
+            settings = TextSettings.model_construct(**options)
+            _made([name], _KINDS, settings, options.get("other"), options)
+        except ValueError as error:
+            yield str(error)
 
 
-measure = command(
-    {
-        name.replace("_", "-"): kind
-        for name, kind in all_measures().items()
-        if not issubclass(kind, AdaptiveEvaluation)
-    }
-)
+measure = command(_KINDS)

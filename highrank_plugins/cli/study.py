@@ -118,7 +118,7 @@ def study(file: Annotated[Path, "STUDY.yaml."], options: StudyOptions) -> None:
 def _start(
     read: Study,
     options: StudyOptions,
-    compared: Callable[..., tuple[list[Table], list[Table]]] | None = None,
+    compared: Callable[..., list[Table]] | None = None,
     check: Callable[[list[PreparedMember]], None] | None = None,
 ) -> None:
     """Do what the options ask for: plan, print, submit or run the members of a study.

@@ -72,39 +72,13 @@ def explained_places(
 ) -> Iterator[str]:
     """Yield a line with file and line number for each problem that a model has with a block."""
     schema = model.model_json_schema()
-    unknown = [one["loc"] for one in error.errors() if one["type"] == "extra_forbidden"]
+    keys = {key for of in (schema, *schema.get("$defs", {}).values()) for key in of["properties"]}
     for problem in error.errors():
-        *above, name = map(str, problem["loc"] or ("",))
-        if problem["type"] == "missing" and any(
-            [*map(str, loc[:-1])] == above and did_you_mean(str(loc[-1]), [name]) for loc in unknown
-        ):
-            continue  # the line of the misspelt key says it
-        path = block + tuple(str(part) for part in problem["loc"])
+        path = (*block, *map(str, problem["loc"]))
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
-            where = _block_with(schema, path[-1]) if len(problem["loc"]) == 1 else ""
-            of_models = [schema, *schema.get("$defs", {}).values()]
-            keys = [key for of in of_models for key in of.get("properties", ())]
-            near = did_you_mean(path[-1], keys)
-            message = f"unknown key{f'; give it inside {where}' if where else near}"
-        elif problem["type"] == "dict_type":
-            message = "expected lines `KEY: VALUE`"
-            if problem["input"] is None:
-                message += f"; write `{path[-1]}: {{}}` for a block without options"
-        elif problem["type"] == "model_type":
-            message = "expected options, such as `KEY: VALUE`"
-        elif problem["input"] is None:
-            message += '; write "null", with the quotes, to remove an option'
+            message = f"unknown key{did_you_mean(path[-1], keys - {path[-1]})}"
         yield f"{tree.place(path)}: {'.'.join(path)}{': ' if path else ''}{message}"
-
-
-def _block_with(schema: Mapping[str, Any], key: str) -> str:
-    """Return the block of a model that has a key, "" if none has it."""
-    for block, of in schema["properties"].items():
-        models = re.findall(r"#/\$defs/(\w+)", str(of))
-        if any(key in schema["$defs"][one].get("properties", ()) for one in models):
-            return str(block)
-    return ""
 
 
 def read_tree(
@@ -145,9 +119,8 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
         raise ConfigurationError(f"--set {assignment}: write --set key=value or block.key=value")
     try:
         value = yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        raise ConfigurationError(f"--set {assignment}: not a YAML value ({problem})") from None
+    except _INVALID as error:
+        raise ConfigurationError(f"--set {assignment}: {_problem(error)[0]}") from None
     if value is None and not _has(tree.values, path):  # of a key, or of the block `name`
         if name not in tree.values:
             block = tree.values.get(path[0])
@@ -215,32 +188,32 @@ for _tag, _pattern, _firsts in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _whole, list(_firsts))
 
 
+_INVALID = (yaml.YAMLError, ValueError, RecursionError)
+
+
+def _problem(error: Exception) -> tuple[str, str]:
+    """Return what is wrong with YAML, and `:LINE` if the error knows it."""
+    mark = getattr(error, "problem_mark", None)
+    text = getattr(error, "problem", None) or " ".join(str(error).split())
+    return f"invalid YAML: {text}", f":{mark.line + 1}" if mark else ""
+
+
 def _parse(path: Path) -> Tree:
     if (found := path.stat().st_size) > MOST_YAML:
         raise ConfigurationError(f"{path}: {size(found)}, and {size(MOST_YAML)} are read at most")
     tree = Tree()
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path}: not UTF-8 at byte {error.start:,}; convert it") from None
-    except yaml.reader.ReaderError as error:
-        raise ConfigurationError(
-            f"{path}: the character {error.character:#04x} at {error.position:,} is invalid in "
-            "YAML; remove it"
-        ) from None
-    try:
         node = loader.get_single_node()
-        if not isinstance(node, yaml.MappingNode):
-            raise ConfigurationError(f"{path}: must hold `key: value` lines")
-        tree.values = _plain(loader, node, path, (), tree.places)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigurationError(f"{path}:{line}: invalid YAML: {error.problem}") from None
-    except RecursionError:
-        raise ConfigurationError(f"{path}: blocks are nested too deeply") from None
-    finally:
-        loader.dispose()
-    return tree
+        if isinstance(node, yaml.MappingNode):
+            tree.values = _plain(loader, node, path, (), tree.places)
+            return tree
+    except ConfigurationError:
+        raise
+    except _INVALID as error:
+        text, line = _problem(error)
+        raise ConfigurationError(f"{path}{line}: {text}") from None
+    raise ConfigurationError(f"{path}: must hold `key: value` lines")
 
 
 def _plain(

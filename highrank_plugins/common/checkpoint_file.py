@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from argparse import Namespace
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -58,22 +58,34 @@ def check_archive(path: str | Path, whole: bool = True) -> None:
     _check(str(path), whole, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns))
 
 
-def read_checkpoint(path: str | Path, *keys: str | int) -> Any:
-    """Return what a file of torch.save holds, or the value at `keys`; tensors stay on the disk."""
+def read_checkpoint(path: str | Path, *keys: str | int, whole: bool = False) -> Any:
+    """Return what a file of torch.save holds, or the value at `keys`; nothing in it runs.
+
+    Tensors stay on the disk, and their checksums are compared if `whole`.
+    """
     import torch
+    from torch.serialization import get_unsafe_globals_in_checkpoint
 
     highrank_plugins.register()  # allows the plain classes that fairseq stores
-    check_archive(path, whole=False)  # its messages are those to show
+    check_archive(path, whole)  # its messages are those to show
     try:
         value = torch.load(path, "cpu", weights_only=True, mmap=True)
+        if not isinstance(value, dict):
+            raise TypeError(f"it holds a {type(value).__name__}")
         for key in keys:
             value = value[key]
         return value
     except _UNREADABLE as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(
-            f"{path}: damaged, or not a training checkpoint ({reason}); move it elsewhere"
-        ) from None
+        lacks = "it lacks " * isinstance(error, KeyError)
+        reason = lacks + str(error).partition("\n")[0]
+        is_refused = isinstance(error, pickle.UnpicklingError)
+    with suppress(*_UNREADABLE):
+        if is_refused and (named := sorted(get_unsafe_globals_in_checkpoint(path))):
+            reason = f"it names {', '.join(named)}, which could run code when loaded"
+    raise UserError(
+        f"{path} is refused: {reason}. It is damaged, or no checkpoint of plain values: move it "
+        "elsewhere, and use one from a source you trust"
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -242,11 +242,10 @@ def read_ledger(ledger: Path) -> dict[str, str]:
     return sums
 
 
-def write_sums(folder: Path, others: Mapping[str, str] | None = None) -> None:
-    """Write the checksums of a folder of binarised data, as `sha256sum` would, and `others`."""
+def write_sums(folder: Path) -> None:
+    """Write the checksums of a folder of binarised data, as `sha256sum` would."""
     files = (f for pattern in ("*.bin", "*.idx", "dict*.txt") for f in folder.glob(pattern))
-    sums = {**(others or {}), **{path.name: checksum(path) for path in files}}
-    write_text(folder / SUMS, "".join(f"{sums[name]}  {name}\n" for name in sorted(sums)))
+    write_text(folder / SUMS, "".join(f"{checksum(f)}  {f.name}\n" for f in sorted(files)))
 
 
 def digest_of_words(words: Iterable[str]) -> str:

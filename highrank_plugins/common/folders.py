@@ -14,66 +14,51 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from highrank_plugins.common.files import flush, open_own, require_regular
+from highrank_plugins.common.files import flush, open_own
 from highrank_plugins.common.user_error import UserError, names_full_disk
 
 logger = logging.getLogger(__name__)
-_STAMP = ".highrank-incomplete"
-# the folder within an output where new files wait until all are complete
-NEW = ".highrank-new"
+_STAMP = ".highrank-incomplete"  # the lock file of a folder that is being written
+_NEW = ".highrank-new"
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Write a folder as NAME.part; flush and rename it when it is complete, or remove it."""
-    part = folder.with_name(f"{folder.name}.part")
-    stamp = part / _STAMP
-    if os.path.lexists(part) and not stamp.is_file():
+    """Write a new folder as NAME.part; flush and rename it when it is complete, or remove it.
+
+    If it is there with hidden files alone, as that of a recipe's stage, it is filled instead.
+    """
+    is_there = folder.is_dir()
+    if any(folder.glob("[!.]*")) if is_there else os.path.lexists(folder):
+        raise UserError(f"{folder} exists already: name another folder, or delete it first")
+    part = folder / _NEW if is_there else folder.with_name(f"{folder.name}.part")
+    if os.path.lexists(part) and (part.is_symlink() or not (part / _STAMP).is_file()):
         raise FileExistsError(
             errno.EEXIST,
             "it is in the way, and was not written by this command: move it away, or name another "
             "folder",
             str(part),
         )
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    stamp.touch()
-    try:
-        with names_full_disk(folder.parent):
-            yield part
-            for path in (part, *part.rglob("*")):
-                if not path.is_symlink():
-                    flush(path)
-            stamp.unlink()
-            os.replace(part, folder)
-            flush(folder.parent)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _files(folder: Path) -> list[Path]:
-    return [path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir()]
-
-
-def _take_places(folder: Path) -> None:
-    """Move complete new files, if any, to their places."""
-    new = folder / NEW
-    if new.is_symlink():
-        raise UserError(f"{new} is a symbolic link in place of a folder of ours: remove it")
-    if new.is_dir():
-        for path in _files(new):
-            os.replace(new / path, folder / path)
-        shutil.rmtree(new)  # comes last, since readers refuse the folder until then
-        flush(folder)
-
-
-def refuse_mixture(folder: Path) -> None:
-    """Refuse a folder whose files `whole_folder` has begun to replace."""
-    if (folder / NEW).exists() or (folder.parent / NEW / folder.name).exists():
-        raise UserError(
-            f"{folder} may hold files of two texts: a `highrank data` command is replacing them, "
-            "or was killed before it had finished; run the same command again to complete it"
-        )
+    with _held(part, _OUTPUT):
+        try:
+            for left in part.iterdir():  # by a killed process
+                if left.is_dir() and not left.is_symlink():
+                    shutil.rmtree(left)
+                elif left.name != _STAMP:
+                    left.unlink()
+            with names_full_disk(folder.parent):
+                yield part
+                for path in (part, *part.rglob("*")):
+                    if not path.is_symlink():
+                        flush(path)
+                (part / _STAMP).unlink()
+                for path in part.iterdir() if is_there else ():
+                    os.replace(path, folder / path.name)
+                if not is_there:
+                    os.replace(part, folder)
+                flush(part.parent)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def _try_lock(file: IO[Any], kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
@@ -114,7 +99,7 @@ class _Use(NamedTuple):
 
 
 _TRAINING = _Use("training.lock", "--save-dir", "training run")
-_OUTPUT = _Use(".highrank-lock", "folder", "data command")
+_OUTPUT = _Use(_STAMP, "folder", "command")
 _LOGS = _Use("launch.lock", "--log-dir", "highrank launch")
 
 
@@ -134,35 +119,6 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
                 )
             os.unlink(left)
         yield is_locked
-
-
-@contextmanager
-def whole_folder(folder: Path, *inputs: Path) -> Iterator[Path]:
-    """Create the folder of a data command, and yield another for its files.
-
-    When all are complete, they replace those of their names; others are kept. `refuse_mixture`
-    refuses a folder that was killed meanwhile, and the next call replaces the rest before it
-    begins. The block reads the folders `inputs`. Other commands are refused until it ends.
-    """
-    for source in inputs:
-        refuse_mixture(source)
-        if source.resolve() == folder.resolve():
-            raise ValueError(
-                f"{folder} holds the input, which the output would overwrite: name another folder"
-            )
-    if folder.is_dir() and any(path.is_file() for path in folder.glob("[!.]*")):
-        print(f"{folder}: replacing an earlier result; make again what follows", file=sys.stderr)
-    with _held(folder, _OUTPUT):
-        try:
-            _take_places(folder)
-            with new_folder(folder / NEW) as part:
-                yield part
-                for path in _files(part):
-                    require_regular(folder / path)
-                    (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            _take_places(folder)
-        finally:
-            (folder / _OUTPUT.lock).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import ast
 import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, NamedTuple
@@ -82,19 +83,6 @@ _MAY_BE_INFINITE = {"clip_norm", "stop_time_hours"}
 # options that take two numbers → an example
 _PAIRS = {"adam_betas": "'(0.9, 0.98)'", "adafactor_eps": "'(1e-30, 1e-3)'"}
 _PAIR = re.compile(r"[(\[]?[^,]+,[^,]+,?\s*[)\]]?|\$\{.*", re.DOTALL)
-# fairseq gives these the value of another option unless they are set
-_COPIES = {
-    "batch_size_valid": "batch_size",
-    "max_tokens_valid": "max_tokens",
-    "encoder_hidden_size": "encoder_embed_dim",
-    "decoder_hidden_size": "decoder_embed_dim",
-    "decoder_last_hidden_size": "decoder_embed_dim",
-    "decoder_out_embed_dim": "decoder_embed_dim",
-    "decoder_input_dim": "decoder_embed_dim",
-    "decoder_output_dim": "decoder_embed_dim",
-    "decoder_embed_dim": "encoder_embed_dim",
-    "decoder_ffn_embed_dim": "encoder_ffn_embed_dim",
-}
 RANGES = {name: bounds for bounds, names in _GROUPS.items() for name in names.split()}
 
 
@@ -102,8 +90,10 @@ class WrongNumbers(UserError):
     """Report options that contradict their range or each other: name → what is wrong."""
 
     def __init__(self, problems: Mapping[str, str]) -> None:
-        self.problems = problems
-        super().__init__("; ".join(f"{flag(name)} {text}" for name, text in problems.items()))
+        self.problems, names = problems, dict[str, list[str]]()
+        for name, text in problems.items():  # fairseq copies some options into others
+            names.setdefault(text, []).append(flag(name))
+        super().__init__("; ".join(f"{' and '.join(of)} {text}" for text, of in names.items()))
 
 
 def check_ranges(options: Mapping[str, Any]) -> None:
@@ -113,6 +103,8 @@ def check_ranges(options: Mapping[str, Any]) -> None:
         for number in _numbers(name, value):
             if not abs(number) < 3.4e38 and (math.isnan(number) or name not in _MAY_BE_INFINITE):
                 problems[name] = f"{number:g}: expected a finite number"
+            elif isinstance(number, int) and 2**32 < abs(number) < sys.maxsize:  # no limit
+                problems[name] = f"must be at most {2**32}, got {number}"
             elif name in RANGES and (problem := RANGES[name].problem(number)):
                 problems[name] = problem
     beam, nbest = options.get("beam"), options.get("nbest")
@@ -124,15 +116,11 @@ def check_ranges(options: Mapping[str, Any]) -> None:
         problems["distributed_rank"] = f"must lie in [0, {processes}), got {rank}"
     if (size := options.get("output_dictionary_size", -1)) in range(4):
         problems["output_dictionary_size"] = f"must be at least 4, or -1 for all words, got {size}"
-    for name in ("model_overrides", "optimizer_overrides"):
-        if not str(options.get(name) or "{").startswith("{"):
-            problems[name] = f"takes a dictionary, such as {{'dropout': 0.1}}, got {options[name]}"
     for name, example in _PAIRS.items():
         text = str(options.get(name, example)).strip(" '")
         is_pair = len(_numbers(name, text)) == 2 or text.startswith("${")
         if not (_PAIR.fullmatch(text) and is_pair):
             problems.setdefault(name, f"takes two numbers, such as {example}")
-    problems |= _schedule_problems(options)
     if (metric := options.get("best_checkpoint_metric")) in NO_QUALITY:
         problems["best_checkpoint_metric"] = f"{metric}: says nothing of quality; take loss"
     if options.get("disable_validation") and options.get("patience", -1) > 0:
@@ -141,31 +129,8 @@ def check_ranges(options: Mapping[str, Any]) -> None:
         problems["lm_weight"] = "has no effect without --lm-path"
     if found := reversed_flag(options):
         problems.setdefault(*found)
-    for copy, original in _COPIES.items():
-        if copy in problems and problems[copy] == problems.get(original):
-            del problems[copy]
     if problems:
         raise WrongNumbers(problems)
-
-
-def _schedule_problems(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return which options would make a schedule of the learning rate divide by zero."""
-    schedule = options.get("lr_scheduler", options.get("_name"))
-    with_it = f"with --lr-scheduler {schedule}, got"
-    warmup, period = options.get("warmup_updates"), options.get("lr_period_updates")
-    updates = options.get("max_update")
-    if schedule == "inverse_sqrt" and warmup == 0:
-        return {"warmup_updates": f"must be at least 1 {with_it} 0"}
-    if schedule == "triangular" and isinstance(period, int | float) and period < 2:
-        return {"lr_period_updates": f"must be at least 2 {with_it} {period:g}"}
-    if schedule == "cosine" and period == 0:
-        return {"lr_period_updates": f"must be greater than 0, or -1 for one period, {with_it} 0"}
-    if schedule == "cosine" and period == -1 and updates and updates == warmup:
-        return {"warmup_updates": f"must be less than --max-update {with_it} {warmup}"}
-    has_no_decay = not options.get("phase_ratio") and options.get("decay_steps") == 0
-    if schedule == "tri_stage" and has_no_decay:
-        return {"decay_steps": f"must be at least 1 {with_it} 0"}
-    return {}
 
 
 def _numbers(name: str, value: Any) -> list[float]:

@@ -4,14 +4,15 @@ import gzip
 import re
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
+from typing import TypeVar
 
 from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.user_error import UserError
 
-MAX_PROBLEMS = 20
 MAX_WORDS = 1000  # fairseq's models have 1,024 positions
 MAX_PIECES = 10 * MAX_WORDS
 MOST_TYPES = 1_000_000  # different words that are counted, which bounds the memory
@@ -26,11 +27,11 @@ PIECES = (
     r"(?<!\S)@[-,.:/]@(?!\S)",  # below: Maltese has the letters Ġ and Ċ, too
     r"(?<!\S)Ġ\S+\s+(?:\S+\s+)?Ġ|(?<!\S)Ċ(?!\S)|[a-z]Ġ\w",
 )  # fmt: skip
-Problem = tuple[int, str]  # column, in characters from 1, and description
+Line = TypeVar("Line")
 
 
 class TextError(UserError):
-    """Report unusable text; one line per problem: `file:line:column: what and what to do`."""
+    """Report unusable text: `file:line:column: what and what to do`."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class TextRules:
     """Hold what a line may be, beyond UTF-8 without NUL."""
 
     lower: bool = False  # convert to lower case first
+    folded: bool = False  # fold white space first
     empty_lines: bool = True
     max_words: int | None = None
     unknown: bool = True  # accept <unk>, which training text must have if other text has it
@@ -45,18 +47,19 @@ class TextRules:
     # and carriage returns at starts and ends of lines
     foreign: bool = False
 
-    def text_of(self, line: bytes) -> str | Problem:
-        """Return the text of a line, or its first problem."""
+    def text_of(self, place: str, line: bytes) -> str:
+        """Return the text of a line, or raise TextError with its place."""
         if self.foreign:
-            line = line.removeprefix(BOM_UTF8).removesuffix(b"\r")
-        text = decoded(line)
-        if not isinstance(text, str):
-            return text
-        if self.lower:
-            text = text.lower()
-        return text if self.foreign else self._problem(text) or text
+            return decoded(place, line.removeprefix(BOM_UTF8).removesuffix(b"\r"))
+        text = decoded(place, line)
+        text = text.lower() if self.lower else text
+        text = fold(text) if self.folded else text
+        if problem := self._problem(text):
+            raise TextError(f"{place}:{problem[0]}: {problem[1]}")
+        return text
 
-    def _problem(self, text: str) -> Problem | None:
+    def _problem(self, text: str) -> tuple[int, str] | None:
+        """Return the column, in characters from 1, and the description of the first problem."""
         if "\r" in text:
             column = text.index("\r") + 1
             return column, "carriage return, which would split the line; remove it: tr -d '\\r'"
@@ -101,29 +104,19 @@ def require_unreserved(sentence: str) -> str:
     return sentence
 
 
-def decode_line(file: Path | str, number: int, line: bytes) -> str:
-    return _text(file, number, decoded(line))
-
-
-def _text(file: Path | str, number: int, found: str | Problem) -> str:
-    if isinstance(found, str):
-        return found
-    column, problem = found
-    raise TextError(f"{file}:{number}:{column}: {problem}")
-
-
-def decoded(line: bytes) -> str | Problem:
-    """Return the text of a line, or column and description of the first invalid bytes."""
+def decoded(place: str, line: bytes) -> str:
+    """Return the text of a line, or raise TextError with place and column of the first bad byte."""
     if line.startswith(BOM_UTF8):  # files that are put together have it in any line
-        return 1, "byte order mark in the text; remove it: sed 's/^\\xef\\xbb\\xbf//'"
+        what = "byte order mark in the text; remove it: sed 's/^\\xef\\xbb\\xbf//'"
+        raise TextError(f"{place}:1: {what}")
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         column = len(line[: error.start].decode("utf-8")) + 1
-        byte = line[error.start]
-        return column, f"byte 0x{byte:02x} is not UTF-8; convert the file with iconv"
+        what = f"byte 0x{line[error.start]:02x} is not UTF-8; convert the file with iconv"
+        raise TextError(f"{place}:{column}: {what}") from None
     if "\0" in text:
-        return text.index("\0") + 1, "NUL; remove it: tr -d '\\000'"
+        raise TextError(f"{place}:{text.index(chr(0)) + 1}: NUL; remove it: tr -d '\\000'")
     return text
 
 
@@ -149,44 +142,33 @@ def byte_lines(path: Path, may_be_empty: bool = True) -> Iterator[tuple[int, byt
 
 def read_text(path: Path, rules: TextRules = TextRules()) -> Iterator[str]:
     """Yield the lines of a file, plain or NAME.gz; only line feeds end them."""
-    for number, found in _checked(path, rules):
-        yield _text(path, number, found)
-
-
-def _checked(path: Path, rules: TextRules) -> Iterator[tuple[int, str | Problem]]:
     number, has_words = 0, False
     for number, line in byte_lines(path):
         has_words = has_words or bool(line.strip())
-        yield number, rules.text_of(line)
+        yield rules.text_of(f"{path}:{number}", line)
     if not (has_words or rules.foreign) and (rules.empty_lines or not number):
         raise TextError(f"{path}: {'no line has a word' if number else 'the file is empty'}")
 
 
+def paired(paths: Sequence[Path], readers: Iterable[Iterable[Line]]) -> Iterator[tuple[Line, ...]]:
+    """Yield line n of each file, as its reader has it; refuse empty files, and unequal ones."""
+    number = 0
+    for number, rows in enumerate(zip_longest(*readers), 1):
+        if None in rows:
+            shorter = paths[rows.index(None)]
+            longer = next(p for p, row in zip(paths, rows, strict=True) if row is not None)
+            raise TextError(
+                f"{longer}:{number}: this line has no partner: {shorter} ends after line "
+                f"{number - 1}; line n of one file must translate line n of the other"
+            )
+        yield rows
+    if number == 0:
+        raise TextError(f"{paths[0]}: the file is empty")
+
+
 def check_texts(paths: Sequence[Path], rules: TextRules = TextRules()) -> int:
     """Read all bytes once and return the number of lines, the same in each file."""
-    problems: list[str] = []
-    counts: list[int] = []
-    for path in paths:
-        number = 0
-        try:
-            for number, found in _checked(path, rules):
-                if not isinstance(found, str):
-                    problems.append(f"{path}:{number}:{found[0]}: {found[1]}")
-        except UserError as error:
-            problems.append(str(error))
-        counts.append(number)
-    if not problems and len(set(counts)) > 1:
-        have = ", ".join(f"{path} has {n} lines" for path, n in zip(paths, counts, strict=True))
-        longest = paths[counts.index(max(counts))]
-        problems.append(
-            f"{longest}:{min(counts) + 1}: this line has no partner: {have}; "
-            "line n of one file must translate line n of the other"
-        )
-    if len(problems) > MAX_PROBLEMS:
-        problems[MAX_PROBLEMS:] = [f"… and {len(problems) - MAX_PROBLEMS} more"]
-    if problems:
-        raise TextError("\n".join(problems))
-    return counts[0]
+    return sum(1 for _ in paired(paths, [read_text(path, rules) for path in paths]))
 
 
 def counts_of(path: Path) -> str:

@@ -142,10 +142,6 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             (teacher,), _, _ = load([path], task=self.task, state=state)
         except (OSError, UserError) as error:  # another process may have removed it
             raise UserError(f"--teacher {path}: {error}") from None
-        except KeyError as error:  # fairseq upgrades old formats
-            raise UserError(
-                f"--teacher {path}: it is not a training checkpoint, since it lacks {error}"
-            ) from None
         if not getattr(teacher, "computes_loss", False):
             raise UserError(f"--teacher {path}: expected a model with a head of this package")
         if not all(p.isfinite().all() for p in teacher.parameters()):

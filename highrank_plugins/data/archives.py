@@ -1,6 +1,5 @@
 """Extract an archive into a new directory, rejecting entries that would escape it."""
 
-import errno
 import gzip
 import lzma
 import stat
@@ -33,8 +32,6 @@ _HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.
 
 def extract(archive: Path, folder: Path, wanted: frozenset[str] | None = None) -> None:
     """Write the files of an archive, or those of `wanted` names, into a new folder, all or none."""
-    if folder.exists():
-        raise FileExistsError(errno.EEXIST, "exists already; delete it first", str(folder))
     require_regular(archive)
     entries = next((kind for end, kind in _KINDS.items() if archive.name.endswith(end)), None)
     if entries is None:

@@ -1,18 +1,16 @@
-"""Write numbers of words as fairseq-preprocess does: line by line, or text in several processes."""
+"""Write and count numbers of words as fairseq-preprocess does, text in several processes."""
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from highrank_plugins.common.files import SUMS, read_ledger, require_regular, write_sums, write_text
+from highrank_plugins.common.files import require_regular, write_sums, write_text
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.processes import ordered_map
 from highrank_plugins.common.text_lines import MAX_PIECES, UNKNOWN, TextRules, check_texts
-from highrank_plugins.common.user_error import UserError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,18 +25,19 @@ SPECIAL = 4
 END_NUMBER = 2
 UNKNOWN_NUMBER = 3
 LineRange = tuple[Path, int, int]
+_MAGIC = b"MMIDIDX\x00\x00"
+_LENGTH_AT, _SIZES_AT = len(_MAGIC) + 9, len(_MAGIC) + 17
+_DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # of fairseq's mmap files
 
 
 def binarise(
-    pieces: Path, folder: Path, output: Path, languages: tuple[str, ...], processes: int
+    pieces: Path, folder: Path, languages: tuple[str, ...], processes: int
 ) -> Iterator[str]:
     """Write one dictionary and the numbers of all text as fairseq-preprocess does; yield counts.
 
     The bytes are those of `--joined-dictionary`, of one language those of `--only-source
-    --padding-factor 1`: a language model would give words of padding probability. The files will
-    take the place of an earlier result in `output`.
+    --padding-factor 1`: a language model would give words of padding probability.
     """
-    others = _require_ours(output, languages)
     texts = {part: [pieces / f"{part}.{name}" for name in languages] for part in PARTS}
     check_texts(texts["train"], TextRules(max_words=MAX_PIECES))
     from fairseq.data import Dictionary  # seconds, of which a missing file needs none
@@ -67,7 +66,7 @@ def binarise(
             shown = tqdm(blocks, text.name, size, unit="MiB", **bar_options())
             found = _write(folder / prefixes[part, language], shown, len(_words(dictionary)))
             yield report(text.name, *found)
-    write_sums(folder, others)
+    write_sums(folder)
 
 
 def report(name: str, lines: int, tokens: int, unknown: int, *, more: str = "") -> str:
@@ -83,22 +82,6 @@ def _names(languages: tuple[str, ...]) -> tuple[dict[tuple[str, str], str], list
     pair = "-".join(languages)
     prefixes = {(p, name): f"{p}.{pair}.{name}" for p in PARTS for name in languages}
     return prefixes, [f"dict.{language}.txt" for language in languages]
-
-
-def _require_ours(output: Path, languages: tuple[str, ...]) -> dict[str, str]:
-    """Return the checksums of other files in `output`."""
-    prefixes, dictionaries = _names(languages)
-    names = [f"{p}.{kind}" for p in prefixes.values() for kind in ("bin", "idx")] + dictionaries
-    for name in names:
-        require_regular(output / name)
-    sums = read_ledger(output / SUMS)
-    for path in (output / name for name in (*dictionaries, SUMS)):
-        if os.path.lexists(path) and not sums.keys() >= set(names):
-            raise UserError(
-                f"{path} is in the way: this command has not written it for {','.join(languages)}; "
-                "move it away, or name another directory"
-            )
-    return {name: value for name, value in sums.items() if name not in names}
 
 
 def _blocks(path: Path) -> Iterator[LineRange]:
@@ -190,3 +173,28 @@ def _write(
         # Python's integers: fairseq sums them, and 32 bits may overflow
         index.write(lengths.tolist())
     return len(lengths), int(lengths.sum()), unknown
+
+
+def sizes_of(path: Path) -> Any:
+    """Return the lengths of all lines, with their ends; None for fairseq's other formats."""
+    import numpy as np
+
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            return None
+        file.seek(_LENGTH_AT)
+        count = int.from_bytes(file.read(_SIZES_AT - _LENGTH_AT), "little")
+        return np.fromfile(file, dtype="<i4", count=count).astype(np.int64)
+
+
+def count_words(index: Path) -> Any:
+    """Return how often each number of the dictionary occurs in a binarised text."""
+    import numpy as np
+
+    with index.open("rb") as file:
+        dtype = _DTYPES[file.read(_LENGTH_AT)[-1]]
+    tokens = np.memmap(index.with_suffix(".bin"), dtype=dtype, mode="r")
+    found = np.zeros(int(tokens.max(initial=0)) + 1, dtype=np.int64)
+    for begin in range(0, len(tokens), _BLOCK):
+        found += np.bincount(tokens[begin : begin + _BLOCK], minlength=len(found))
+    return found

@@ -11,10 +11,8 @@ import yaml
 
 from highrank_plugins.analysis.scored_text import separates_words
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.common.text_lines import TextError, reserved_word
+from highrank_plugins.common.text_lines import TextRules, paired, read_text
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.parallel import paired
-from highrank_plugins.data.pieces import folded_lines
 
 ALL = "all"  # a text that is still to be split
 _CODE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]+)*")
@@ -84,11 +82,7 @@ def _files(folder: Path, stem: str, endings: Sequence[str]) -> list[Path | None]
 
 def read_own(paths: Sequence[Path]) -> Iterator[OwnLines]:
     """Yield lines that belong together, with white space folded; name the place of bad text."""
-    for number, lines in enumerate(paired(paths, map(folded_lines, paths)), 1):
-        for path, line in zip(paths, lines, strict=True):
-            if found := reserved_word(line):
-                raise TextError(f"{path}:{number}: fairseq reserves the word {found[0]}; remove it")
-        yield lines
+    return paired(paths, [read_text(path, TextRules(folded=True)) for path in paths])
 
 
 @dataclass

@@ -8,28 +8,26 @@ import re
 import unicodedata
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import chain, repeat, zip_longest
+from itertools import chain, repeat
 from pathlib import Path
-from typing import TypeVar
 
 from highrank_plugins.common.blocks import BlockOptions, ConfigurationError, option
 from highrank_plugins.common.files import write_json
 from highrank_plugins.common.text_lines import (
     TextError,
     byte_lines,
-    decode_line,
+    decoded,
     fold,
+    paired,
     reserved_word,
 )
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.archives import extract
-from highrank_plugins.data.binarising import PARTS
 from highrank_plugins.data.corpus_files import CorpusFiles, Texts
 
 Pair = tuple[bytes, ...]  # a sentence and its translation
-Line = TypeVar("Line")
 _SEGMENT = re.compile(rb"<seg.*?>(.*)</seg>")
 _SET = re.compile(rb"<(?:src|ref)set\b[^>]*\bsetid=\"([^\"]*)\"", re.IGNORECASE)
 _YEAR = re.compile(r"(?:19|20)\d\d")
@@ -38,32 +36,6 @@ _NO_TEXT = frozenset({"Cc", "Cs", "Co", "Cn"})
 REPORT = "cleaning.json"
 # Empty pairs are 0.26 % of WMT14 En-De, and some copies lack them; WMT16 has 0.92 % more pairs.
 _SIZES_DIFFER = 0.005
-
-
-def refuse_other_languages(folder: Path, languages: Collection[str]) -> None:
-    """Refuse a folder with text of other languages, whose lines and pieces are of another call."""
-    for path in sorted(folder.glob("*.*")):
-        if path.stem in PARTS and path.suffix[1:] not in languages:
-            raise UserError(
-                f"{path} is of an earlier call with other languages, and would not belong to "
-                "the new files: move it away, or name another folder"
-            )
-
-
-def paired(paths: Sequence[Path], readers: Iterable[Iterable[Line]]) -> Iterator[tuple[Line, ...]]:
-    """Yield line n of each file, as its reader has it; refuse empty files, and unequal ones."""
-    number = 0
-    for number, rows in enumerate(zip_longest(*readers), 1):
-        if None in rows:
-            shorter = paths[rows.index(None)]
-            longer = next(p for p, row in zip(paths, rows, strict=True) if row is not None)
-            raise TextError(
-                f"{longer}:{number}: this line has no partner: {shorter} ends after line "
-                f"{number - 1}; line n of one file must translate line n of the other"
-            )
-        yield rows
-    if number == 0:
-        raise TextError(f"{paths[0]}: the file is empty")
 
 
 def read_pairs(paths: Sequence[Path]) -> Iterator[Pair]:
@@ -257,7 +229,7 @@ def _write(
 def _copied(folder: Path, names: list[str]) -> Iterator[tuple[str, str]]:
     paths = [find_text(folder, name) for name in names]
     for number, pair in enumerate(read_pairs(paths), 1):  # in a .sgm file, it counts segments
-        lines = [fold(decode_line(p, number, line)) for p, line in zip(paths, pair, strict=True)]
+        lines = [fold(decoded(f"{p}:{number}", line)) for p, line in zip(paths, pair, strict=True)]
         if not all(lines):
             path = paths[lines.index("")]
             raise TextError(f"{path}:{number}: the sentence is empty; it would have no translation")

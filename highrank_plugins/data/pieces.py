@@ -15,10 +15,9 @@ from typing import Any, Literal
 
 from highrank_plugins.common import text_lines
 from highrank_plugins.common.blocks import BlockOptions, option
-from highrank_plugins.common.folders import refuse_mixture
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.processes import batches, ordered_map
-from highrank_plugins.common.text_lines import byte_lines, decode_line, fold
+from highrank_plugins.common.text_lines import byte_lines, decoded, fold
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.binarising import PARTS
 
@@ -164,7 +163,7 @@ def write_pieces(encode: Encoder, text: Path, output: Path, processes: int = 1) 
 
 def folded_lines(text: Path) -> Iterator[str]:
     """Yield lines with white space folded to one space: fairseq splits pieces at any kind of it."""
-    return (fold(decode_line(text, number, line)) for number, line in byte_lines(text))
+    return (fold(decoded(f"{text}:{number}", line)) for number, line in byte_lines(text))
 
 
 def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
@@ -258,7 +257,6 @@ def _bpe(codes: str) -> Any:
 
 def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
     """Return fairseq-interactive's options for a file of `data pieces` that will be at `place`."""
-    refuse_mixture(file.parent)
     with file.open("rb") as opened:
         start = opened.read(8)
     if start == b"#version":  # the first line of codes

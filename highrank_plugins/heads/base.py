@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from highrank_plugins.common.names import layer_name
-from highrank_plugins.heads.checks import Stated, check_shared_weight, fill_matrix, integer
+from highrank_plugins.heads import checks
+from highrank_plugins.heads.checks import integer
 from highrank_plugins.heads.log_probs import (
     at_target,
     below_largest,
@@ -28,7 +29,7 @@ from highrank_plugins.heads.log_probs import (
 )
 from highrank_plugins.heads.pointwise import POINTWISE, Pointwise, build_pointwise
 from highrank_plugins.heads.random_state import RandomState
-from highrank_plugins.heads.registry import Registry, named_tensors
+from highrank_plugins.heads.registry import Registry, keep_what_holds, named_tensors
 from highrank_plugins.heads.vocabulary import function_of_matrix
 from highrank_plugins.losses import LossOptions, LossOutput, LossPlan, Target, compute_nll
 from highrank_plugins.losses.chunking import join_chunks
@@ -42,7 +43,7 @@ OF_LOGITS = ("fused", "linear_logits", "logit_vectors", "nll_of_logits", "log_we
 OF_LOG_PROBS = ("chunk_nll", "chunk_log_norms", "logits", "has_logits", *OF_LOGITS)
 
 
-class Head(Stated):
+class Head(nn.Module):
     """Map features [..., F] to log-probabilities [..., M]: an output layer.
 
     A subclass implements `chunk_logits`, or else `chunk_log_probs`. Both take a run of n tokens and
@@ -59,6 +60,10 @@ class Head(Stated):
     """
 
     needs: ClassVar = {"chunk_logits": OF_LOGITS, "chunk_log_probs": OF_LOG_PROBS}
+    constants: tuple[str, ...] | None = None  # see `Registry.constants`
+    no_options: tuple[str, ...] = ()  # arguments that models and programs set, not users
+    needs_sorted_classes: str | None = None  # why, if class ids must be sorted by falling count
+    states_function = True  # False: a model's configuration has the options, and is compared
     fused: type[FusedLoss] | None = None  # loss with its gradient written out, of `token_inputs`
     mixes: ClassVar[bool] = False  # whether K softmaxes are mixed, by the weights of `log_prior`
     linear_logits: ClassVar[bool] = False  # whether logits are W g + b, which ranks the classes
@@ -66,6 +71,8 @@ class Head(Stated):
     retain_dropout = False  # apply dropout in evaluation, too, to sample from all masks
     weight: nn.Parameter
     bias: nn.Parameter | None
+    parameter_roles = checks.parameter_roles
+    get_extra_state, set_extra_state = checks.function_as_bytes, checks.check_function
 
     def __init__(
         self, num_classes: int, feature_dim: int, embed_dim: int | None = None,
@@ -81,12 +88,14 @@ class Head(Stated):
             raise ValueError(f"bias: expected True or False, got {bias!r}")
         self.pointwise = build_pointwise(pointwise)
         self.shares_weight = weight is not None
-        own = nn.Parameter(torch.empty(num_classes, self.embed_dim)) if weight is None else weight
-        check_shared_weight(own, (num_classes, self.embed_dim))
-        self.weight = own
+        self.weight = checks.vocabulary_matrix(weight, (num_classes, self.embed_dim))
         self.register_parameter("bias", nn.Parameter(torch.empty(num_classes)) if bias else None)
         Head.reset_parameters(self, submodules=False)
         self._prepared: tuple[list[object], Named] | None = None  # of which state of parameters
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        keep_what_holds(cls)
 
     # -- what a structure defines ------------------------------------------------------------
 
@@ -101,7 +110,7 @@ class Head(Stated):
         if submodules:
             self.pointwise.reset_parameters()
         if not self.shares_weight:
-            fill_matrix(self, lambda matrix: nn.init.uniform_(matrix, -0.1, 0.1))
+            checks.fill_matrix(self, lambda matrix: nn.init.uniform_(matrix, -0.1, 0.1))
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -181,8 +190,19 @@ class Head(Stated):
         return own | {f"pointwise.{name}": t for name, t in self.pointwise.tensors().items()}
 
     def function(self) -> dict[str, Any]:
+        """Return the names of the function's parts, and options that no parameter shows."""
         own = {f"pointwise.{n}": v for n, v in POINTWISE.function(self.pointwise).items()}
         return HEADS.function(self) | own | dict(function_of_matrix(self))
+
+    def _save_to_state_dict(self, destination: Named, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if checks.omits_function(self):
+            del destination[f"{prefix}_extra_state"]
+
+    def _load_from_state_dict(self, state: Named, prefix: str, *others: Any) -> None:
+        checks.check_kind_of_matrix(self, state, prefix, *others)
+        super()._load_from_state_dict(state, prefix, *others)
+        checks.forgive_function(self, prefix, *others)
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_prepared": None}  # copies and pickles prepare their own
@@ -212,10 +232,7 @@ class Head(Stated):
         return values.view(*features.shape[:-1], self.num_classes)
 
     def logit_vectors(self, features: Tensor, tensors: Named) -> Tensor:
-        """Return the K logit vectors of each token [n, K, M], at least float32, before f.
-
-        Without `chunk_logits` they are the log-probabilities, as one vector.
-        """
+        """Return z [n, K, M], at least float32, before f: log P, K = 1, without `chunk_logits`."""
         own = self._has_own_log_probs
         compute = self.chunk_log_probs if own else self.chunk_logits
         z = widen(compute(features, tensors, RandomState()))
@@ -259,8 +276,7 @@ class Head(Stated):
     def log_probs(self, features: Tensor) -> Tensor:
         """Return log P [..., M] of features [..., F]: float64 for float64 features, else float32.
 
-        Without gradients the batch runs in chunks, so that a mixture's K softmaxes exist for one
-        chunk at a time.
+        Without gradients it runs in chunks: a mixture's K softmaxes exist for one at a time.
         """
         parts = list(log_probs_of_chunks(self, features))
         out = torch.cat(parts) if len(parts) != 1 else parts[0]
@@ -278,7 +294,7 @@ class Head(Stated):
     def nll(
         self, features: Tensor, target: Tensor | Target, **options: Unpack[LossOptions]
     ) -> LossOutput:
-        """Return the negative log-likelihood of `target`, without holding N × M log-probabilities.
+        """Return the negative log-likelihood of `target` without N × M log-probabilities.
 
         loss = w [(1 − ε − ε_i) nll + ε_i Σ_x −log P_x + ζ Σ_k lse_k²] with ε_i = ε/(M − 1).
 

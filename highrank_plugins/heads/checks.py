@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from highrank_plugins.common.options import Range
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads.registry import Part
 from highrank_plugins.losses.plan import Named
 
 ROLES = {
@@ -27,81 +26,80 @@ RATE = Range(0, 1, below_high=True)
 PLAIN_SOFTMAX = {"name": "softmax", "pointwise.name": "identity"}  # a `function`
 
 
-class Stated(Part):
-    """Name the roles of parameters, and the function of a layer in its state dictionary.
+# -- for `Head`: roles of parameters, and the function of a layer in its state dictionary.
+# Parameters of one name and shape may belong to two functions: a cap of 15 and one of 30. An extra
+# state of bytes, JSON, holds what `function` returns. A plain softmax has none, and to load its
+# state into another layer torch asks for strict=False.
 
-    Parameters of one name and shape may belong to two functions: a cap of 15 and one of 30. An
-    extra state of bytes, JSON, holds what `function` returns. A plain softmax has none, and to load
-    its state into another layer torch asks for strict=False.
+
+def parameter_roles(head: Any) -> dict[str, str]:
+    """Return the role of each parameter by name, from which optimisers can choose.
+
+    "vocabulary" has a row for each class or many of them, "components" one for each component;
+    "hidden" matrices map features to others. The rest are "vector" and "scalar".
     """
+    return {name: _role(head, name, p) for name, p in head.named_parameters()}
 
-    states_function = True  # False: a model's configuration has the options, and is compared
 
-    def function(self) -> dict[str, Any]:
-        """Return the names of the function's parts, and options that no parameter shows."""
-        raise NotImplementedError
+def _role(head: Any, name: str, parameter: Tensor) -> str:
+    if parameter.dim() < 2:
+        return "scalar" if parameter.numel() == 1 else "vector"
+    name, rows = name.removeprefix("parametrizations."), len(parameter)
+    if name.startswith("weight."):  # a factor of a parametrised vocabulary matrix
+        maps = getattr(head.parametrizations["weight"][0], "maps", None)
+        factor = name.removeprefix(FACTOR)
+        if maps is not None and (factor or "0").isdigit():
+            return "hidden" if int(factor or 0) in maps else "vocabulary"
+        return "vocabulary" if rows >= parameter.size(1) else "hidden"
+    return ROLES.get(name, "vocabulary" if rows == head.num_classes else "hidden")
 
-    def parameter_roles(self) -> dict[str, str]:
-        """Return the role of each parameter by name, from which optimisers can choose.
 
-        "vocabulary" has a row for each class or many of them, "components" one for each component;
-        "hidden" matrices map features to others. The rest are "vector" and "scalar".
-        """
-        return {name: self._role(name, p) for name, p in self.named_parameters()}
+def function_as_bytes(head: Any) -> Tensor:
+    """Return the function as bytes."""
+    return torch.tensor([*json.dumps(head.function(), default=repr).encode()]).byte()
 
-    def _role(self, name: str, parameter: Tensor) -> str:
-        if parameter.dim() < 2:
-            return "scalar" if parameter.numel() == 1 else "vector"
-        name, rows = name.removeprefix("parametrizations."), len(parameter)
-        if name.startswith("weight."):  # a factor of a parametrised vocabulary matrix
-            parts: Any = self.parametrizations
-            maps, number = getattr(parts["weight"][0], "maps", None), name.removeprefix(FACTOR)
-            if maps is not None and (number or "0").isdigit():
-                return "hidden" if int(number or 0) in maps else "vocabulary"
-            return "vocabulary" if rows >= parameter.size(1) else "hidden"
-        by_rows = "vocabulary" if rows == getattr(self, "num_classes", None) else "hidden"
-        return ROLES.get(name, by_rows)
 
-    def get_extra_state(self) -> Tensor:
-        """Return the function as bytes."""
-        return torch.tensor([*json.dumps(self.function(), default=repr).encode()]).byte()
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Raise UserError if a state dictionary belongs to another function."""
-        there = json.loads(bytes(state.tolist()))
-        for name, value in self.function().items():
-            if (before := there.get(name, value)) != value:
-                raise UserError(
-                    f"the state dictionary is of another function: {name} {before} there, {value} "
-                    "in this head; build the head with the options of its training"
-                )
-
-    @property
-    def _omits_state(self) -> bool:
-        if type(self).get_extra_state is not Stated.get_extra_state:
-            return False  # a subclass keeps something else
-        return not self.states_function or self.function() == PLAIN_SOFTMAX
-
-    def _save_to_state_dict(self, destination: Named, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self._omits_state:
-            del destination[f"{prefix}_extra_state"]
-
-    def _load_from_state_dict(
-        self, state: Named, prefix: str, metadata: object, strict: bool, missing: list[str],
-        *others: list[str],
-    ) -> None:  # fmt: skip
-        own, factors = f"{prefix}weight", f"{prefix}parametrizations.weight."
-        is_function = "weight" in getattr(self, "parametrizations", ())
-        if strict and (own in state if is_function else any(n.startswith(factors) for n in state)):
-            kinds = ("plain", "computed")
+def check_function(head: Any, state: Tensor) -> None:
+    """Raise UserError if a state dictionary belongs to another function."""
+    there = json.loads(bytes(state.tolist()))
+    for name, value in head.function().items():
+        if (before := there.get(name, value)) != value:
             raise UserError(
-                f"the state dictionary has a {kinds[not is_function]} vocabulary matrix, this head "
-                f"a {kinds[is_function]} one; build the head with the vocabulary= of its training"
+                f"the state dictionary is of another function: {name} {before} there, {value} "
+                "in this head; build the head with the options of its training"
             )
-        super()._load_from_state_dict(state, prefix, metadata, strict, missing, *others)
-        if self._omits_state and (name := f"{prefix}_extra_state") in missing:
-            missing.remove(name)
+
+
+def omits_function(head: Any) -> bool:
+    """Return whether the state dictionary holds no function; that of a plain softmax has none."""
+    if type(head).get_extra_state is not function_as_bytes:
+        return False  # a subclass keeps something else
+    return not head.states_function or head.function() == PLAIN_SOFTMAX
+
+
+def check_kind_of_matrix(
+    head: Any, state: Named, prefix: str, metadata: object, strict: bool, *others: object
+) -> None:
+    """Refuse a state dictionary with a plain vocabulary matrix for a computed one, or reversed."""
+    own, factors = f"{prefix}weight", f"{prefix}parametrizations.weight."
+    is_function = "weight" in getattr(head, "parametrizations", ())
+    if strict and (own in state if is_function else any(n.startswith(factors) for n in state)):
+        kinds = ("plain", "computed")
+        raise UserError(
+            f"the state dictionary has a {kinds[not is_function]} vocabulary matrix, this head "
+            f"a {kinds[is_function]} one; build the head with the vocabulary= of its training"
+        )
+
+
+def forgive_function(
+    head: Any, prefix: str, metadata: object, strict: bool, missing: list[str], *others: object
+) -> None:
+    """Remove the function from the names that are missing, where a state dictionary has none."""
+    if omits_function(head) and (name := f"{prefix}_extra_state") in missing:
+        missing.remove(name)
+
+
+# -- constructor arguments -----------------------------------------------------------------------
 
 
 def integer(name: str, value: int, least: int = 1) -> int:
@@ -160,8 +158,10 @@ def number(name: str, value: float, bounds: Range = ANY) -> float:
     return float(value)
 
 
-def check_shared_weight(weight: object, shape: tuple[int, int]) -> None:
-    """Check that a vocabulary matrix can be shared."""
+def vocabulary_matrix(weight: object, shape: tuple[int, int]) -> nn.Parameter:
+    """Return a vocabulary matrix to share, after checks, or a new one."""
+    if weight is None:
+        return nn.Parameter(torch.empty(shape))
     if not isinstance(weight, nn.Parameter):
         of = "; share its .weight" if isinstance(weight, nn.Module) else ""
         raise ValueError(
@@ -173,6 +173,7 @@ def check_shared_weight(weight: object, shape: tuple[int, int]) -> None:
             f"weight: expected shape {shape} (num_classes, embed_dim), got {tuple(weight.shape)}"
             + (f"; give embed_dim={weight.size(1)}" if fits else "")
         )
+    return weight
 
 
 def fill_matrix(head: nn.Module, fill: Callable[[Tensor], object]) -> None:

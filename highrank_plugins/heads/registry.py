@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Set
 from operator import attrgetter
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from highrank_plugins.common.names import class_of, did_you_mean, layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.libraries import evaluating
-from highrank_plugins.losses.kept_state import PLAIN
+from highrank_plugins.losses.kept_state import PLAIN, KeptState
 from highrank_plugins.losses.own_layers import is_ours, kept_random_numbers
 from highrank_plugins.losses.trial import OF_LAYER
 
@@ -53,41 +53,31 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-class Part(nn.Module):
-    """Say what every registered part of a head has: structure, function, vocabulary matrix."""
+def keep_what_holds(cls: type) -> None:
+    """Give attributes their versions of the base where a class replaces the base's function.
 
-    # methods from which all follows, one at least → attributes that hold for this method alone
-    needs: ClassVar[dict[str, tuple[str, ...]]] = {}
-    # options that change the function but no parameter; see `Registry.constants`
-    constants: tuple[str, ...] | None = None
-    no_options: tuple[str, ...] = ()  # arguments that models and programs set, not users
-    language_model_defaults: ClassVar[dict[str, Any]] = {}  # where they differ in language models
-    # the parameter for which a model has a learning rate of its own, --head-<name>-lr
-    own_rate: ClassVar[str | None] = None
-    needs_sorted_classes: str | None = None  # why, if class ids must be sorted by falling count
+    The base's `needs` name methods from which all follows, and the attributes that hold for this
+    method alone: a fused loss or a kernel has the gradient of one function written out, and
+    measures rely on methods such as `nll_of_logits`. A class keeps them if it implements the
+    function first, and what it defines itself. The method resolution order decides, so that mixins
+    count, too.
+    """
+    order = cls.__mro__
+    origin: Any = next(c for c in order if "needs" in vars(c))
+    functions = [c for c in order if not vars(c).keys().isdisjoint(origin.needs)]
+    if not {*functions[1:]} - {origin}:
+        return
+    for name in {n for f in origin.needs if f in vars(functions[0]) for n in origin.needs[f]}:
+        owner = next(c for c in order if name in vars(c))
+        is_older = order.index(owner) > order.index(functions[0])
+        if is_older and owner not in origin.__mro__:
+            setattr(cls, name, vars(origin)[name])
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Give attributes their versions of the base where a class replaces the base's function.
 
-        A fused loss or a kernel has the gradient of one function written out, and measures rely on
-        methods such as `nll_of_logits`. A class keeps them if it implements the function first, and
-        what it defines itself. The method resolution order decides, so that mixins count, too.
-        """
-        super().__init_subclass__(**options)
-        order = cls.__mro__
-        origin: Any = next(c for c in order if "needs" in vars(c))
-        functions = [c for c in order if not vars(c).keys().isdisjoint(origin.needs)]
-        if not {*functions[1:]} - {origin}:
-            return
-        for name in {n for f in origin.needs if f in vars(functions[0]) for n in origin.needs[f]}:
-            owner = next(c for c in order if name in vars(c))
-            is_older = order.index(owner) > order.index(functions[0])
-            if is_older and owner not in origin.__mro__:
-                setattr(cls, name, vars(origin)[name])
-
-    def extra_repr(self) -> str:
-        options = {n: v for n, v in vars(self).items() if n != "training" and isinstance(v, PLAIN)}
-        return ", ".join(f"{name}={value}" for name, value in options.items())
+def options_as_text(layer: nn.Module) -> str:
+    """Return the attributes of a layer that have plain values, as `nn.Module` prints them."""
+    options = {n: v for n, v in vars(layer).items() if n != "training" and isinstance(v, PLAIN)}
+    return ", ".join(f"{name}={value}" for name, value in options.items())
 
 
 class Registry(Generic[T]):
@@ -262,7 +252,7 @@ def built_with_whole_state(build: Callable[[], Any]) -> Any:
     if is_ours(layer) or any(t.is_meta for t in tensors):  # device meta has no numbers
         return layer
     state = {name: value.clone() for name, value in layer.state_dict().items()}
-    with kept_random_numbers(tensors[0]), torch.no_grad():
+    with KeptState(layer), kept_random_numbers(tensors[0]), torch.no_grad():
         other = build()
         other.load_state_dict(state)
         x = torch.randn(4, getattr(layer, "feature_dim", 8))

@@ -18,21 +18,25 @@ from highrank_plugins.common.names import class_of, layer_name
 from highrank_plugins.common.options import Range
 from highrank_plugins.heads.checks import POSITIVE, integer, number
 from highrank_plugins.heads.log_probs import widen
-from highrank_plugins.heads.registry import Part, Registry
+from highrank_plugins.heads.registry import Registry, options_as_text
 
 BLOCK = 1024  # rows whose distances to the rows of a codebook exist at once
 
 
-class Vocabulary(Part):
+class Vocabulary(nn.Module):
     """Compute a vocabulary matrix [M, D] from one tensor or several.
 
     A subclass implements `forward(*tensors)`. It may implement `right_inverse(matrix)`, which
     returns the tensors of a given matrix; by default the tensor is the matrix itself.
     """
 
-    needs: ClassVar = {"forward": ()}
+    needs: ClassVar[dict[str, tuple[str, ...]]] = {"forward": ()}
+    # options that change the function but no parameter; see `Registry.constants`
+    constants: tuple[str, ...] | None = None
+    needs_sorted_classes: str | None = None  # why, if class ids must be sorted by falling count
     may_be_tied: ClassVar[bool] = True  # whether the tensor can be the embedding, too
     maps: ClassVar[range] = range(0)  # numbers of the tensors that map rows to others
+    extra_repr = options_as_text
 
     def right_inverse(self, matrix: Tensor) -> Any:
         """Return the tensor, or the tuple of tensors, whose matrix is the given one or near it."""

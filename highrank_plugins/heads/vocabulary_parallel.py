@@ -118,36 +118,21 @@ class VocabularyParallel(nn.Module):
                 "none; take fewer processes"
             )
         parts = set(head.modules()) - set(head.pointwise.modules())
-        if head.fused is None or not all(map(is_unchanged, parts)):
-            return f"{kind} is none of softmax, mos, moc and mixtape, which alone can be split"
-        if head.shares_weight:
+        is_one = head.fused is not None and all(map(is_unchanged, parts))
+        is_plain = not head.shares_weight and "weight" in head._parameters
+        if not is_one or not is_plain or getattr(head, "class_order", None) is not None:
             return (
-                "weight= shares the matrix with another module, which would keep it whole and "
-                "learn apart; build the head with its own"
+                f"{kind} cannot be split: it must be a softmax, mos, moc or mixtape with a plain "
+                "matrix of its own (no weight= and vocabulary=) in the order of class ids (no "
+                "class_counts= and frequent_classes=)"
             )
-        if getattr(head, "class_order", None) is not None:
-            return (
-                "class_counts= and frequent_classes= permute the rows of the matrix; sort the ids "
-                "by falling count, and give frequent="
-            )
-        if "weight" in getattr(head, "parametrizations", ()):
-            return (
-                f"{kind}: a vocabulary matrix that is a function of other parameters has no rows "
-                "to split; build the head with vocabulary='plain'"
-            )
-        return self._problem_of_shards(head)
-
-    def _problem_of_shards(self, head: Head) -> str | None:
-        """Return why DTensors do not hold the rows of this process, or None."""
         named: dict[str, Any] = dict(head.named_parameters())
         for name, own in ((n, p) for n, p in named.items() if hasattr(p, "to_local")):
-            if name not in ("weight", "bias"):
-                return f"{name} is a DTensor, where the matrix and its bias alone may be"
-            rows = self.stop - self.first
-            if not own.placements[0].is_shard(0) or len(own.to_local()) != rows:
+            is_split = name in ("weight", "bias") and own.placements[0].is_shard(0)
+            if not is_split or len(own.to_local()) != self.stop - self.first:
                 return (
-                    f"{name} is a DTensor with {own.placements}, which does not hold rows "
-                    f"{self.first} to {self.stop - 1}; distribute it with Shard(0) over this group"
+                    f"{name} is a DTensor with {own.placements}; only matrix and bias may be "
+                    f"one, with Shard(0) over this group, here rows {self.first} to {self.stop - 1}"
                 )
         return None
 

@@ -7,10 +7,11 @@ What we do: write each attempt into a new file, which is flushed, read back, com
 (`common/files.py`). Other names are hard links. Delete when: fairseq does the same.
 
 Reading. What breaks: 988 of 1000 single flipped bits load silently; for a forbidden class, torch
-advises to switch weights_only off; omegaconf resolves `${…}`. Why: `load_checkpoint_to_cpu` hands
-any file to torch.load, which compares no checksum, and its `cfg` to omegaconf. What we do: refuse
-what is no zip with right checksums (0.4 s per gigabyte), names a class outside of
-`compat/safe_globals.py`, or has options that are not plain. Delete when: never.
+advises to switch weights_only off; omegaconf resolves `${…}`; options such as `decoder_layers` are
+run as code. Why: `load_checkpoint_to_cpu` hands any file to torch.load, which compares no checksum,
+its `cfg` to omegaconf, and 30 modules hand strings of it to Python's eval. What we do: refuse what
+is no zip with right checksums (0.4 s per gigabyte), names a class outside of
+`compat/safe_globals.py`, or has options that are not plain or hold code. Delete when: never.
 
 Words and options. What breaks: with two words of a dictionary swapped, every command computes with
 the wrong embeddings; `-s de -t en` lets a model from English to German translate German;
@@ -20,7 +21,8 @@ values of unset options. What we do: store hashes of the words, the languages, a
 gives a warning. Delete when: fairseq stores the dictionary.
 """
 
-import pickle
+import ast
+import math
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
@@ -34,13 +36,12 @@ from fairseq.data import Dictionary
 from fairseq.file_io import PathManager
 from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
-from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from highrank_plugins.common.certificate import compare_where_certified
 from highrank_plugins.common.checkpoint_file import (
     ReasonsOf,
-    check_archive,
     check_sizes_and_paths,
+    read_checkpoint,
     warn_without_hash,
 )
 from highrank_plugins.common.files import digest_of_words, link_whole, write_whole
@@ -51,6 +52,10 @@ from highrank_plugins.common.user_error import UserError
 _ATTEMPTS = 3
 _PLAIN = (str, int, float, bool, type(None))
 _MAX_CONFIG_VALUES = 100_000  # real configurations have about 1,000
+# what eval must not meet in lists such as "[(512, 3)] * 20", and the most copies of a list
+_CODE = (ast.Call, ast.JoinedStr, ast.Lambda, ast.comprehension, ast.Pow, ast.LShift)
+_MAX_COPIES = 10_000
+_PATHS = ("data", "dir", "path", "file", "model")  # last words of options that fairseq never runs
 _observers: list[Callable[[str, dict[str, Any]], None]] = []
 
 
@@ -101,11 +106,14 @@ def add_function_options(state: dict[str, Any], model: Any) -> None:
 def load_checkpoint_to_cpu(stock: Callable, path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Load a safe, whole checkpoint that whoever asked (`shown_to`) accepts; run nothing in it."""
     if not PathManager.path_requires_pathmanager(path):
-        check_archive(path)
-        state = _load_safely(path)
+        state = read_checkpoint(path, whole=True)
         _check_config(path, state)
         check_sizes_and_paths(path, state)
-    state = stock(path, *args, **kwargs)
+    try:
+        state = stock(path, *args, **kwargs)
+        state["model"]
+    except KeyError as error:  # fairseq upgrades old formats
+        raise UserError(f"{path} is not a training checkpoint: it lacks {error}") from None
     warn_without_hash(str(path), state)
     for observe in _observers:
         observe(path, state)
@@ -122,48 +130,45 @@ def shown_to(observe: Callable[[str, dict[str, Any]], None]) -> Iterator[None]:
         _observers.pop()
 
 
-def _load_safely(path: str) -> dict[str, Any]:
-    try:
-        forbidden = sorted(get_unsafe_globals_in_checkpoint(path))
-        # mmap: the weights are not read
-        state = None if forbidden else torch.load(path, "cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{path} is refused: not a valid checkpoint ({reason})") from None
-    if forbidden:
-        raise UserError(
-            f"{path} is refused: it names {', '.join(forbidden)}, which could run code when "
-            "loaded. Use a checkpoint from a source you trust, saved with plain values only"
-        )
-    if not isinstance(state, dict):
-        raise UserError(f"{path} is not a checkpoint of fairseq: it holds a {type(state).__name__}")
-    return state
-
-
 def _check_config(path: str, state: dict[str, Any]) -> None:
-    waiting, count = [state.get("cfg"), state.get("args")], 0
+    waiting: list[tuple[Any, Any]] = [("", state.get("cfg")), ("", state.get("args"))]
+    count, refused = 0, f"{path} is refused: its configuration"
     while waiting:
-        value, count = waiting.pop(), count + 1
+        (name, value), count = waiting.pop(), count + 1
         if count > _MAX_CONFIG_VALUES:
-            raise UserError(
-                f"{path} is refused: its configuration is too large, or contains itself"
-            )
+            raise UserError(f"{refused} is too large, or contains itself")
         if isinstance(value, Namespace):
             value = vars(value)
         if type(value) is dict:
-            waiting += [*value.keys(), *value.values()]
+            waiting += [*value.items(), *(("", key) for key in value)]
         elif type(value) in (list, tuple):
-            waiting += value
+            waiting += [(name, own) for own in value]
         elif type(value) not in _PLAIN:
             raise UserError(
-                f"{path} is refused: its configuration holds a {type(value).__name__}, "
-                "but only plain values are safe"
+                f"{refused} holds a {type(value).__name__}, but only plain values are safe"
             )
         elif isinstance(value, str) and "${" in value:
             raise UserError(
-                f"{path} is refused: its configuration holds {value!r}, which omegaconf would "
-                "resolve. fairseq stores resolved values: save the checkpoint again with those"
+                f"{refused} holds {value!r}, which omegaconf would resolve. fairseq stores "
+                "resolved values: save the checkpoint again with those"
             )
+        elif isinstance(value, str) and not str(name).endswith(_PATHS) and _is_code(value):
+            raise UserError(
+                f"{refused} has {name} {value[:60]!r}, which fairseq could run as code. Use a "
+                "checkpoint from a source you trust"
+            )
+
+
+def _is_code(text: str) -> bool:
+    """Whether Python's eval would run functions, or take long, if it was given this text."""
+    try:
+        nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # so would eval
+        return False
+    products = [n for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult)]
+    sides = [getattr(side, "value", 1) for n in products for side in (n.left, n.right)]
+    copies = math.prod(side for side in sides if type(side) is int)
+    return copies > _MAX_COPIES or any(isinstance(node, _CODE) for node in nodes)
 
 
 @replaces(checkpoint_utils, "load_model_ensemble_and_task")

@@ -3,8 +3,9 @@
 Mistakes. What breaks: `--head mos --head-components 0` ends with a traceback of 20 functions. Why:
 fairseq prints every error so; hydra prints errors itself. What we do: Python's hook for errors
 prints the message alone, with exit code 2: of a `UserError`, and of an error of files, disks or
-numbers. So it does where fairseq speaks of options, or an option has led to an error. Other errors,
-and those of an update, may be defects and keep the traceback. Delete when: fairseq does so.
+numbers. So it does with any error of fairseq before the first update, and names the option whose
+value the message has, or the module. Other errors may be defects and keep the traceback. Delete
+when: fairseq does so.
 
 Closed output. What breaks: `fairseq-eval-lm … | head -1` prints 20 lines of `BrokenPipeError` for
 each line that it cannot write. Why: Python's logging never ends the command. What we do: end it, as
@@ -19,17 +20,14 @@ locale. Delete when: fairseq does so.
 """
 
 import argparse
-import ast
 import io
-import linecache
 import logging
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -215,19 +213,19 @@ def _message_of(error: Exception) -> str | None:
     if one_line or (isinstance(error, UserError) and not of_worker):
         return text.replace("Model file not found", "--path: no such file")
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    place = frames[-1].f_globals["__name__"] if frames else ""
+    names = [frame.f_globals["__name__"] for frame in frames]
+    libraries = {"torch", "numpy", *sys.stdlib_module_names}
+    place = next((n for n in reversed(names) if n.partition(".")[0] not in libraries), "")
     is_fairseqs = place.startswith(("fairseq.", "fairseq_cli."))
     if is_fairseqs and ((isinstance(error, AssertionError) and text) or re.search(r"\s--\w", text)):
         return _reason_of(error)
     # the options of a run that trains have worked
     is_training = any(frame.f_code.co_name == "train_step" for frame in frames)
-    wrong = [] if is_training else _blamed(error, _options_of(sys.argv))
-    if not wrong:
+    option = " or ".join(_blamed(error, sys.argv)) or f"an option that {place} reads"
+    if is_training or not (is_fairseqs or option.startswith("-")):
         return None
     logger.debug("%s", error, exc_info=error)
-    if wrong[1:]:
-        return f"{_reason_of(error)}; correct one of the options {', '.join(wrong)}"
-    return f"{wrong[0]}: {_reason_of(error)}; correct the option, or leave it out"
+    return f"{option}: {_reason_of(error)}; correct the option, or leave it out"
 
 
 def _missing_package(error: Exception) -> str | None:
@@ -243,48 +241,14 @@ def _missing_package(error: Exception) -> str | None:
     return f"the Python package {name}" if name else None
 
 
-_SHORT = {"-a": "--arch", "-s": "--source-lang", "-t": "--target-lang"}
-# names of parts of fairseq's configuration, which its code mentions for other reasons, too
-_PARTS = {"arch", "bpe", "criterion", "lr_scheduler", "optimizer", "scoring", "task", "tokenizer"}
-
-
-def _options_of(words: Sequence[str]) -> dict[str, str]:
-    """Return the options of a command line: name in code → option and value, as given."""
-    given = {}
-    for word, following in zip(words, [*words[1:], "-"], strict=True):
-        name, sign, value = word.partition("=")
-        name = _SHORT.get(name, name)
-        if name.startswith("--"):
-            value = value if sign or following.startswith("-") else following
-            given[name[2:].replace("-", "_")] = f"{name} {value}".strip()
-    return given
-
-
-def _blamed(error: BaseException, given: Mapping[str, str]) -> list[str]:
-    """Return the options that an error comes from: the innermost that its traceback mentions.
-
-    A frame mentions the options whose names are in the statement that it runs, in the conditions
-    around it, or in a variable of these. Of several, those count whose value is in the message.
-    Without a mention, those count as well, or the numbers that are too large for 32 bits.
-    A long number in the message speaks for itself.
-    """
+def _blamed(error: BaseException, words: Sequence[str]) -> list[str]:
+    """Return the options whose values an error has in its message, else those above 32 bits."""
+    pairs = zip(words, [*words[1:], "-"], strict=True)
+    given = [word if "=" in word else f"{word}={after}" for word, after in pairs if word[:1] == "-"]
+    values = {one.replace("=", " ", 1): _plain(one.partition("=")[2]) for one in given}
     message = _plain(str(error))
-    values = {name: _plain(option.partition(" ")[2]) for name, option in given.items()}
-    said = {name for name, value in values.items() if len(value) > 2 and value in message}
-    if long := [given[name] for name in said if values[name].isdigit() and len(values[name]) > 4]:
-        return long
-    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        names, variables = _words(frame.f_code.co_filename, line)
-        known = [(n, frame.f_locals.get(n)) for n in variables]
-        local = {n: _plain(str(v)) for n, v in known if isinstance(v, str | int)}
-        # `embed_dim` may stand for `encoder_embed_dim`, and `num_base_layers` for `base_layers`
-        same = {name for name in given for part in local if values[name] == local[part]
-                and (f"_{name}".endswith(f"_{part}") or part.endswith(f"_{name}"))}  # fmt: skip
-        texts = {name for name in given if _plain(name) in local.values()}
-        if found := (names & given.keys() | same | texts) - (_PARTS - said):
-            return [given[name] for name in given if name in (found & said or found)]
-    huge = {name for name, value in values.items() if value.isdigit() and int(value) >= 2**31}
-    return [given[name] for name in given if name in (said or huge)]
+    said = [option for option, value in values.items() if len(value) > 2 and value in message]
+    return said or [o for o, value in values.items() if value.isdigit() and int(value) >= 2**31]
 
 
 def _plain(text: str) -> str:
@@ -300,26 +264,3 @@ def _reason_of(error: BaseException) -> str:
     text = f"{text[:300]}…" if len(text) > 300 else text.rstrip(".")
     is_sentence = " " in text and not isinstance(error, LookupError | AttributeError | TypeError)
     return text if is_sentence else f"{type(error).__name__}: {text}"
-
-
-@cache
-def _words(file: str, line: int) -> tuple[set[str], set[str]]:
-    """Return attributes and texts of a statement and its conditions, and its variables."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:  # of Cython
-        return set(), set()
-    nodes: list[ast.AST] = []
-    for each in ast.walk(tree):
-        if isinstance(each, ast.stmt) and each.lineno <= line <= (each.end_lineno or 0):
-            heads = [getattr(each, name) for name in ("test", "target") if hasattr(each, name)]
-            nodes += [
-                n for part in (heads if hasattr(each, "body") else [each]) for n in ast.walk(part)
-            ]
-    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
-    # `cfg.encoder.layers` is `encoder_layers`
-    names = {f"{getattr(node.value, 'attr', '')}_{node.attr}" for node in attributes}
-    names |= {node.attr for node in attributes}
-    names |= {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
-    names |= {str(node.value) for node in nodes if isinstance(node, ast.Constant)}
-    return names, {node.id for node in nodes if isinstance(node, ast.Name)}

@@ -9,9 +9,9 @@ tasks, and checkpoints that bring their own task, are left alone. Delete when: f
 Damage. What breaks: a flipped bit in `.bin`, or in sizes and pointers of `.idx`, changes the text,
 with exit code 0; a truncated file ends in errors that name none. Why: fairseq maps the files and
 checks nothing in them. What we do: check that `.idx` agrees with itself, `.bin` and dictionary, and
-compare `sha256sums`, in the first process of each machine; refuse a folder that was being replaced.
-The folders of `bin1:bin2` must have the words of one dictionary: fairseq reads that of the first
-alone. Raw text and remote paths are left alone. Delete when: fairseq compares checksums.
+compare `sha256sums`, in the first process of each machine. The folders of `bin1:bin2` must have the
+words of one dictionary: fairseq reads that of the first alone. Raw text and remote paths are left
+alone. Delete when: fairseq compares checksums.
 """
 
 import functools
@@ -37,7 +37,6 @@ from highrank_plugins.common.files import (
     read_ledger,
     require_regular,
 )
-from highrank_plugins.common.folders import refuse_mixture
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.text_lines import is_piece
 from highrank_plugins.common.user_error import UserError
@@ -157,8 +156,6 @@ def make_dataset(
 
 @replaces(Dictionary, "add_from_file")
 def add_from_file(stock: Callable, dictionary: Dictionary, f: Any) -> None:
-    if isinstance(f, str):
-        refuse_mixture(Path(f).parent)
     if not isinstance(f, str) or not os.path.exists(f):
         return stock(dictionary, f)
     require_regular(f)
@@ -200,7 +197,6 @@ def _digest_of_file(path: str, *_version: int) -> str:
 def _has_both(path: str) -> bool:
     """Whether a split is there; raise FileNotFoundError if only a part of it is."""
     index, *_ = files = [Path(f"{path}.idx"), Path(f"{path}.bin")]
-    refuse_mixture(index.parent)
     for file in files:
         require_regular(file)
     is_pair = re.fullmatch(r"((?:train|valid)\.(.*?))\.(.*)\.idx", index.name)

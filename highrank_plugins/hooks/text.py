@@ -37,13 +37,7 @@ from omegaconf import OmegaConf
 from highrank_plugins.common import text_lines
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.text_lines import (
-    MAX_PIECES,
-    TextRules,
-    check_texts,
-    decode_line,
-    is_piece,
-)
+from highrank_plugins.common.text_lines import MAX_PIECES, TextRules, check_texts, decoded, is_piece
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.commands import write_output
 from highrank_plugins.hooks.evaluation import SKIPS
@@ -111,7 +105,7 @@ def make_hub(stock: Callable, hub: Any, cfg: Any, task: FairseqTask, models: Any
 
 @replaces(GeneratorHubInterface, "encode")
 def encode_sentence(stock: Callable, hub: Any, sentence: str) -> torch.Tensor:
-    decode_line("the sentence", 1, sentence.encode("utf-8", "surrogatepass"))
+    decoded("the sentence:1", sentence.encode("utf-8", "surrogatepass"))
     return stock(hub, sentence)
 
 
@@ -161,7 +155,7 @@ def buffered_read(_stock: Callable, input: str, buffer_size: int) -> Iterator[li
     name = "standard input" if input == "-" else input
     with nullcontext(sys.stdin.buffer) if input == "-" else Path(input).open("rb") as file:
         # a tab at the start of a line is of --constraints
-        lines = (decode_line(name, number, line).rstrip() for number, line in enumerate(file, 1))
+        lines = (decoded(f"{name}:{number}", line).rstrip() for number, line in enumerate(file, 1))
         while group := list(islice(lines, buffer_size)):
             yield group
 

@@ -24,15 +24,6 @@ TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 OWN = ("text_config", "head", "head_options", "feature_scale")
 
 
-class NoFolder(str):
-    """Be the empty name of a model that was not loaded, and say so where a trainer loads it."""
-
-    def __format__(self, spec: str = "") -> str:
-        return "this model is in no folder yet: save it, load it, then train"
-
-    __str__ = __format__
-
-
 # what the base class has is not the trunk's, apart from what the trunk itself is to return
 BASE = {*dir(PreTrainedConfig), *vars(PreTrainedConfig()), *OWN, *TOKENS, TIED}
 BASE -= {"output_hidden_states", "output_attentions", "chunk_size_feed_forward"}
@@ -93,7 +84,6 @@ class HighrankConfig(PreTrainedConfig):
                 there = name if name in TOKENS else f"_{name}"
                 kwargs.setdefault(name, getattr(text_config, there, None))
         super().__init__(**kwargs)
-        self._name_or_path = self.name_or_path or NoFolder()
 
     def decoder(self) -> Any:
         """Return the trunk's configuration; refuse one that is not a decoder's."""

@@ -91,25 +91,20 @@ def first_layer(config: HighrankConfig, own: Any, copied: bool) -> Head:
 
 def own_layer(model: Any) -> tuple[Any, Any]:
     """Return a model's output layer and the configuration of its decoder."""
-    kind = type(model).__name__
-    if not isinstance(model, PreTrainedModel) or isinstance(model, HighrankForCausalLM):
-        raise UserError(f"replace_head: expected an original model of transformers, got {kind}")
-    trunk = model.base_model
-    if trunk is not model and not isinstance(trunk, MODEL_MAPPING.get(type(model.config), ())):
-        raise UserError(f"replace_head: {kind} has a trunk, {type(trunk).__name__}, which AutoModel"
-                        " does not build of its configuration; it is not supported")  # fmt: skip
-    own = model.get_output_embeddings()
-    if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
-        raise UserError("replace_head: the model is split over devices; load it on one")
-    if not isinstance(own, nn.Linear):
-        raise UserError(f"replace_head: {kind} has no nn.Linear as output layer")
+    own = text = None
+    if isinstance(model, PreTrainedModel) and not isinstance(model, HighrankForCausalLM):
+        trunk, own = model.base_model, model.get_output_embeddings()
+        text = model.config.get_text_config(decoder=True)
+        devices = set((getattr(model, "hf_device_map", None) or {}).values())
+        is_built = isinstance(trunk, MODEL_MAPPING.get(type(model.config), ()))  # by AutoModel
+        if trunk is model or text is not model.config or not is_built or len(devices) > 1:
+            own = None
     if type(own) is not nn.Linear or not own.weight.is_floating_point():
-        kind = type(own).__name__
-        raise UserError(f"replace_head: the output layer is a {kind}; load it unquantised")
-    text = model.config.get_text_config(decoder=True)
-    if text is not model.config or trunk is model:
-        raise UserError(f"replace_head: {kind} is more than a text decoder; pass its text model "
-                        "(AutoModelForCausalLM of its text_config)")  # fmt: skip
+        raise UserError(
+            f"replace_head: {type(model).__name__} is not supported here; give an original causal "
+            "language model of transformers, a text decoder alone (of a larger one its text "
+            "model), on one device, with an unquantised nn.Linear as output layer"
+        )
     return own, text
 
 

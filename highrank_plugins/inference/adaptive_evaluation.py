@@ -4,7 +4,7 @@ Settings may be chosen among several points on one text, for the use on another.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,13 +26,13 @@ from highrank_plugins.evaluation.adaptation import (
     dynamic_evaluation,
     gather_statistics,
 )
-from highrank_plugins.inference.saved_progress import SavedProgress, SegmentResult, perplexity
+from highrank_plugins.inference.saved_progress import SavedProgress, Walk
 from highrank_plugins.inference.streaming_model import StreamingModel, digest_of_file
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
 
 Grid = Mapping[str, Sequence[float]]  # option, without --, → the values to try
 Point = dict[str, float]  # option, without --, → its value
-CHUNK = 256  # tokens per forward pass of the cache; does not change the result
+CHUNK = 256  # tokens per forward pass of the cache, which do not change the result
 
 
 class Outcome(NamedTuple):
@@ -67,6 +67,8 @@ class Evaluation:
     """
 
     kind = ""
+    together = True  # whether all points of a search share a pass
+    length = CHUNK
     options: BlockOptions
 
     def __init__(
@@ -125,22 +127,41 @@ class Evaluation:
         """Return what adapts at a point."""
         raise NotImplementedError
 
-    def outcomes(self, split: str, tokens: int | None, points: Sequence[Point]) -> list[Outcome]:
-        """Score a split, or the first `tokens` of it, at each point."""
+    def prepare(self) -> None:
+        """Compute what every point needs."""
+
+    def follow(self, walk: Walk, points: Sequence[Point], masses: Sequence[Mass]) -> None:
+        """Score a text at points."""
         raise NotImplementedError
 
-    def masses(self, name: str, split: str, tokens: int | None, count: int = 1) -> list[Mass]:
-        """Return the masses of a text at `count` points, as the progress `name` left them."""
+    def outcomes(self, split: str, tokens: int | None, points: Sequence[Point]) -> list[Outcome]:
+        """Score a split, or the first `tokens` of it, at points that share a pass."""
         text, dtype = self.model.text(split, tokens), self.model.parameters()[0].dtype
-        left = self.saved.progress.get(name, {}).get("mass", [0.0] * count)
-        return [Mass(text, split, dtype, worst) for worst in left]
+        chosen = describe(points[0]) if len(points) == 1 else f"{len(points)} {self.kind}s"
+        name = f"{split}{'' if tokens is None else f' to {tokens}'}, {chosen}"
+        walk = Walk(self.saved, name, self.model.segments(split, self.length, tokens=tokens))
+        left = walk.done["mass"] or [0.0] * len(points)
+        masses = [Mass(text, split, dtype, worst) for worst in left]
+        try:
+            self.follow(walk, points, masses)
+            if math.isinf(walk.perplexity):
+                raise FloatingPointError("the perplexity exceeds the range of numbers: lower --lr")
+        except FloatingPointError as error:
+            self.saved.progress.pop(name, None)
+            pairs = zip(points, masses, strict=True)
+            return [Outcome(point, 0, None, mass, str(error)) for point, mass in pairs]
+        walk.end()
+        found = zip(points, walk.done["nll"], masses, strict=True)
+        return [Outcome(point, walk.done["tokens"], nll, mass) for point, nll, mass in found]
 
     def run(self, echo: Callable[[str], object]) -> None:
         """Score the split at the best point of the search, and write the record."""
         split, tried, best = self.settings.split, list[Outcome](), self.points[0]
+        self.prepare()
         try:
             if self.search is not None:
-                tried = self.outcomes(*self.search, self.points)
+                passes = [self.points] if self.together else [[point] for point in self.points]
+                tried = [one for points in passes for one in self.outcomes(*self.search, points)]
                 for outcome in tried:
                     echo(f"{self.search[0]}, {outcome}")
                 scored = [(outcome.nll, outcome) for outcome in tried if outcome.nll is not None]
@@ -185,79 +206,44 @@ class Evaluation:
             **self.more,
         }
 
-    def _keep(self, name: str, done: dict[str, Any]) -> None:
-        self.saved.progress[name] = done | {"state": None, "extra_state": None}
-        self.saved.save()
-
-
-def _name(split: str, tokens: int | None, points: str) -> str:
-    return f"{split}{'' if tokens is None else f' to {tokens}'}, {points}"
-
 
 class DynamicEvaluator(Evaluation):
     """Evaluate one checkpoint at many points; each starts from the trained weights."""
 
-    kind = "dynamic"
-
+    kind, together = "dynamic", False
     options: DynamicSettings
 
     def made(self, point: Point) -> Adaptation:
         return Adaptation(point["lr"], point["eps"], point["lambda"], self.options.normalise)
 
-    def run(self, echo: Callable[[str], object]) -> None:
-        """Gather MS of the training text, which every point needs; then as for each evaluation."""
-        options, score, self.parameters = self.options, self.model.score, self.model.parameters()
+    def prepare(self) -> None:
+        """Gather MS of the training text."""
+        options, self.parameters = self.options, self.model.parameters()
+        self.length = options.bptt
         self.start = [p.detach().clone() for p in self.parameters]
-        split, streams = options.train_split, options.train_batch_size
-        segments = self.model.segments(split, options.bptt, count=streams)
+        streams = options.train_batch_size
+        segments = self.model.segments(options.train_split, options.bptt, count=streams)
         statistics = GradientStatistics(self.parameters)
-        sums = statistics.sums
-
-        def begin(left: Iterator[Any], state: Any, extra_state: Any) -> Iterator[SegmentResult]:
-            _copy(sums, extra_state or sums)
-            for nll, tokens, after in gather_statistics(
-                score, self.parameters, left, statistics, state
-            ):
-                yield SegmentResult([nll], tokens, after, sums)
-
-        progress = self.saved.evaluate("gradient statistics", segments, begin)
-        statistics.segments = progress["position"]
+        walk = Walk(self.saved, "gradient statistics", segments)
+        _copy(statistics.sums, walk.done["extra_state"] or statistics.sums)
+        given = self.model.score, self.parameters, walk, statistics, walk.done["state"]
+        for scored in gather_statistics(*given):
+            after = {"state": scored.state, "extra_state": statistics.sums}
+            walk.add([scored.nll], scored.tokens, **after)
+        statistics.segments = walk.done["position"]
         self.mean_squares = statistics.finish(options.statistic)
         tensors = {"tensors": len(self.mean_squares), "segments": statistics.segments}
         self.more["statistics"] = tensors
-        super().run(echo)
 
-    def outcomes(self, split: str, tokens: int | None, points: Sequence[Point]) -> list[Outcome]:
-        outcomes, progress = [], self.saved.progress
-        for point in points:
-            name = _name(split, tokens, describe(point))
-            (mass,) = [self.model.mass] = self.masses(name, split, tokens)
-            if "problem" not in progress.get(name, {}):
-                try:
-                    self._keep(name, self._evaluate(name, split, tokens, point))
-                except FloatingPointError as error:
-                    self._keep(name, {"problem": str(error), "nll": [None], "tokens": 0})
-            found = progress[name]
-            problem = found.get("problem", "")
-            outcomes.append(Outcome(point, found["tokens"], found["nll"][0], mass, problem))
-        return outcomes
-
-    def _evaluate(self, name: str, split: str, tokens: int | None, point: Point) -> dict[str, Any]:
-        weights, mass = [p.detach() for p in self.parameters], self.model.mass
-
-        def begin(left: Iterator[Any], state: Any, extra_state: Any) -> Iterator[SegmentResult]:
-            _copy(weights, extra_state or self.start)
-            for nll, counted, after in dynamic_evaluation(
-                self.model.score, self.parameters, left, self.start, self.mean_squares,
-                self.made(point), state,
-            ):  # fmt: skip
-                yield SegmentResult([nll], counted, after, weights, [mass.worst] if mass else [])
-
-        segments = self.model.segments(split, self.options.bptt, tokens=tokens)
-        done = self.saved.evaluate(name, segments, begin)
-        if math.isinf(perplexity(done)):
-            raise FloatingPointError("the perplexity exceeds the range of numbers: lower --lr")
-        return done
+    def follow(self, walk: Walk, points: Sequence[Point], masses: Sequence[Mass]) -> None:
+        (self.model.mass,), weights = masses, [p.detach() for p in self.parameters]
+        _copy(weights, walk.done["extra_state"] or self.start)
+        for scored in dynamic_evaluation(
+            self.model.score, self.parameters, walk, self.start, self.mean_squares,
+            self.made(points[0]), walk.done["state"],
+        ):  # fmt: skip
+            after = {"state": scored.state, "extra_state": weights}
+            walk.add([scored.nll], scored.tokens, **after, mass=[masses[0].worst])
 
 
 @torch.no_grad()
@@ -274,31 +260,21 @@ class CacheEvaluator(Evaluation):
     def made(self, point: Point) -> NeuralCache:
         return NeuralCache(point["theta"], point["lambda"], int(point["window"]))
 
-    def outcomes(self, split: str, tokens: int | None, points: Sequence[Point]) -> list[Outcome]:
-        chosen = describe(points[0]) if len(points) == 1 else f"{len(points)} caches"
-        name = _name(split, tokens, chosen)
-        caches = list(map(self.made, points))
-        masses = self.masses(name, split, tokens, len(caches))
-
-        def begin(left: Iterator[Any], state: Any, extra_state: Any) -> Iterator[SegmentResult]:
-            for cache, (hidden, words) in zip(caches, extra_state or [], strict=bool(extra_state)):
-                cache.hidden, cache.words = (t.to(self.model.device) for t in (hidden, words))
-            for batch in left:
-                hidden, target, log_probs, state = self.model.observe(batch, state)
-                rows = self.model.distributions(batch, hidden, masses[0])
-                whole = [dict(rows) for _ in caches]  # by each cache
-                mixed = zip(caches, whole, strict=True)
-                scores = [cache.log_probs(hidden, target, log_probs, of) for cache, of in mixed]
-                nll = [-float(score.double().sum()) for score in scores]
-                if not all(map(math.isfinite, nll)):
-                    raise FloatingPointError(f"the loss of a segment is {nll}: the model is broken")
-                for mass, score, of in zip(masses, scores, whole, strict=True) if rows else ():
-                    mass.add(score[[*of]], target[[*of]], torch.stack([*of.values()]))
-                pairs = [[cache.hidden, cache.words] for cache in caches]
-                yield SegmentResult(nll, len(target), state, pairs, [m.worst for m in masses])
-
-        segments = self.model.segments(split, CHUNK, tokens=tokens)
-        done = self.saved.evaluate(name, segments, begin)
-        self._keep(name, done)
-        found = zip(points, done["nll"], masses, strict=True)
-        return [Outcome(point, done["tokens"], nll, mass) for point, nll, mass in found]
+    def follow(self, walk: Walk, points: Sequence[Point], masses: Sequence[Mass]) -> None:
+        caches, state = list(map(self.made, points)), walk.done["state"]
+        for cache, pair in zip(caches, walk.done["extra_state"] or (), strict=False):
+            cache.hidden, cache.words = (tensor.to(self.model.device) for tensor in pair)
+        for batch in walk:
+            hidden, target, log_probs, state = self.model.observe(batch, state)
+            rows = self.model.distributions(batch, hidden, masses[0])
+            whole = [dict(rows) for _ in caches]  # by each cache
+            mixed = zip(caches, whole, strict=True)
+            scores = [cache.log_probs(hidden, target, log_probs, of) for cache, of in mixed]
+            nll = [-float(score.double().sum()) for score in scores]
+            if not all(map(math.isfinite, nll)):
+                raise FloatingPointError(f"the loss of a segment is {nll}: the model is broken")
+            for mass, score, of in zip(masses, scores, whole, strict=True) if rows else ():
+                mass.add(score[[*of]], target[[*of]], torch.stack([*of.values()]))
+            pairs = [[cache.hidden, cache.words] for cache in caches]
+            after = {"state": state, "extra_state": pairs}
+            walk.add(nll, len(target), **after, mass=[mass.worst for mass in masses])

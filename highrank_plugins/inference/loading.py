@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
-from fairseq.data import Dictionary
 from fairseq.models import build_model
 from fairseq.utils import set_torch_seed
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from highrank_plugins.common.checkpoint_file import ReasonsOf
 from highrank_plugins.heads import Head, build_head
 from highrank_plugins.measures.base import Words
 from highrank_plugins.training.checkpoints import configuration_of
+from highrank_plugins.training.model_size import task_of
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 # parameters whose first dimension is the number of words, the most reliable first
@@ -58,7 +58,7 @@ class LoadedModel:
 
     def first_head(self) -> Head:
         """Return the output layer as fairseq-train drew it, by the seed of the run."""
-        task = self.task or _NoTask(self.path, self.model.state_dict())
+        task = self.task or _task_of(self.path, self.model.state_dict())
         with torch.random.fork_rng():
             set_torch_seed(self.config.common.seed)
             return head_of(build_model(self.config.model, task), str(self.path))
@@ -78,11 +78,8 @@ def load_model(
     dtype: torch.dtype = torch.float32,
 ) -> LoadedModel:
     """Read a checkpoint of any model of fairseq or ours; without `data`, words are unknown."""
-    try:
-        state = checkpoint_utils.load_checkpoint_to_cpu(str(path), {"data": data or ""})
-        parameters = state["model"]
-    except KeyError as error:  # fairseq upgrades old formats
-        raise ValueError(f"{path} is not a training checkpoint: it lacks {error}") from None
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(path), {"data": data or ""})
+    parameters = state["model"]
     config = configuration_of(state)
     try:
         if data is None:
@@ -95,7 +92,7 @@ def load_model(
         if not Path(name).name.startswith("dict."):
             raise
         raise FileNotFoundError(
-            f"{name}: no such file. A checkpoint holds no words: DATA must be the directory of "
+            f"{name}: no such file. A checkpoint holds no words: give the directory of "
             "fairseq-preprocess that it was trained on, or one with the same dictionaries"
         ) from None
     model.prepare_for_inference_(config)  # refuses heads that the checkpoint lacks
@@ -110,27 +107,23 @@ def load_model(
 def model_without_words(path: Path, config: Any, parameters: dict[str, Tensor]) -> Any:
     """Return a checkpoint's model, built on dictionaries with a word for each row of parameters."""
     with ReasonsOf(str(path)):
-        model = build_model(config.model, _NoTask(path, parameters), from_checkpoint=True)
+        model = build_model(config.model, _task_of(path, parameters), from_checkpoint=True)
         model.load_state_dict(parameters, strict=True, model_cfg=config.model)
     compare_where_certified(path, model)
     return model
 
 
-class _NoTask:
-    """Replace the task of a checkpoint without data; words are numbers, whose counts fall."""
-
-    def __init__(self, path: Path, parameters: Mapping[str, Tensor]) -> None:
-        self.target_dictionary, self.source_dictionary = Dictionary(), Dictionary()
-        self.dictionary = self.target_dictionary
-        for words, names in ((self.dictionary, _TARGET), (self.source_dictionary, _SOURCE)):
-            size = next((len(parameters[name]) for name in names if name in parameters), None)
-            if size is None:
-                raise ValueError(
-                    f"{path}: its parameters do not show the size of the vocabulary; give the "
-                    "directory of fairseq-preprocess by --data"
-                )
-            for index in range(len(words), size):
-                words.add_symbol(f"#{index}", n=size - index + 1)
+def _task_of(path: Path, parameters: Mapping[str, Tensor]) -> Any:
+    """Return a task of as many words as the parameters have."""
+    sizes = []
+    for names in (_TARGET, _SOURCE):
+        sizes += [len(parameters[name]) for name in names if name in parameters][:1]
+    if len(sizes) < 2:
+        raise ValueError(
+            f"{path}: its parameters do not show the size of the vocabulary; give the "
+            "directory of fairseq-preprocess by --data"
+        )
+    return task_of(*sizes)
 
 
 def head_of(model: Any, path: str) -> Head:

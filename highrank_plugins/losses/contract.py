@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -57,7 +57,7 @@ def checked_implementation(plan: LossPlan, chosen: str, compute: Compute) -> str
     functions: list[object] = []  # kept with the verdict, so that no other takes the place of one
     key = (asked, *_state(plan.head, functions, numbers=len(verdicts) < MOST_VERDICTS))
     if key not in verdicts:
-        verdicts[key] = _verdict(plan, chosen, compute), functions
+        verdicts[key] = copy_context().run(_verdict, plan, chosen, compute), functions
     return verdicts[key][0]
 
 
@@ -119,14 +119,12 @@ def _verdict(plan: LossPlan, chosen: str, compute: Compute) -> str:
 def _kept(plan: LossPlan) -> Iterator[None]:
     """Restore random numbers and what the layer holds; refuse other random numbers than torch's."""
     head: Any = plan.head
-    state, trying = KeptState(head), _trying.set(True)
+    trying = _trying.set(True)
     try:
-        with kept_random_numbers(plan.features) as drawn:
+        with KeptState(head), kept_random_numbers(plan.features) as drawn:
             yield
     finally:
         _trying.reset(trying)
-        state.restore()
-        state.forget_caches()
     if drawn:
         raise UserError(f"{title(head)}: a loss draws {drawn[-1]} random numbers; {REMEDY}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -79,7 +80,7 @@ class Trial:
         """Return a function's result, as if it were the first call."""
         self.state.restore()
         set_generators(start or self.start)
-        return function()
+        return copy_context().run(function)
 
     def reference(self, **changes: Any) -> LossOutput:
         return self.run(lambda: self.compute("reference", replace(self.plan, **changes)))

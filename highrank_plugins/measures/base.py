@@ -50,6 +50,10 @@ class Measure:
     hidden: ClassVar[tuple[str, ...]] = ()  # fields of the result that are too long for a terminal
     on_card: ClassVar[bool] = True
     of_a_split: ClassVar[bool] = False  # whether the command has --split
+    compares: ClassVar[bool] = False  # whether `compare` merges what two checkpoints observe
+    needs_other: ClassVar[bool] = False  # whether one checkpoint alone says nothing
+    # whether the command takes checkpoints of one training run, which `figures_of_many` draws
+    of_many: ClassVar[bool] = False
 
     @classmethod
     def command(cls, name: str) -> str:
@@ -104,8 +108,6 @@ class TextMeasure(Measure):
 
     of_a_split = True
     card_tokens: ClassVar[int | None] = None  # the largest number of tokens that a card measures
-    compares: ClassVar[bool] = False  # whether `compare` merges what two checkpoints observe
-    needs_other: ClassVar[bool] = False  # whether one checkpoint alone says nothing
 
     def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
         """Prepare for a text; `dtype` is the precision in which the model computes.
@@ -189,9 +191,6 @@ def in_float64(head: Head) -> Head:
 
 class WeightMeasure(Measure):
     """Measure the output layer alone, without a text."""
-
-    # whether the command takes checkpoints of one training run, which `figures_of_many` draws
-    of_many: ClassVar[bool] = False
 
     def measure(self, words: Words) -> Any:
         """Return the result, a dataclass; a ValueError says why the layer has none."""

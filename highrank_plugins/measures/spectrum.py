@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.analysis import spectrum as spectra
+from highrank_plugins.analysis.predictions import refuse_rows
 from highrank_plugins.common.formatting import Figure, Lines, short
 from highrank_plugins.common.names import Score
 from highrank_plugins.heads import Head
@@ -84,7 +85,7 @@ class SpectrumMeasure(base.TextMeasure):
 
     def observe(self, block: base.Block) -> None:
         log_probs = block.log_probs
-        spectra.refuse_rows(log_probs.isfinite(), f"token {block.first}", log_probs)
+        refuse_rows(log_probs.isfinite(), f"token {block.first}", log_probs)
         impossible = log_probs[:, self._impossible].double().exp().sum(1)
         self._nats -= float(torch.log1p(-impossible).sum())
         self._rows.add(log_probs)

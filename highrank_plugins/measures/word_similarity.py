@@ -75,11 +75,12 @@ def word_similarity(
 
 
 def _rows(vectors: Tensor, rows_of: Mapping[str, int], words: Sequence[str]) -> Tensor:
-    ids = [rows_of[word] for word in words]
-    for word, row in zip(words, ids, strict=True):
-        if not 0 <= row < len(vectors):
-            raise ValueError(f"{word!r} is row {row}, but there are {len(vectors)} vectors")
-    rows = vectors[torch.tensor(ids, device=vectors.device)].detach().double().cpu()
+    rows = (
+        vectors[torch.tensor([rows_of[word] for word in words], device=vectors.device)]
+        .detach()
+        .double()
+        .cpu()
+    )
     for word, norm in zip(words, rows.norm(dim=-1).tolist(), strict=True):
         if not norm > 0:
             raise ValueError(f"the vector of {word!r} has norm {norm}, so it has no direction")

@@ -194,17 +194,11 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
         except ValueError as error:  # the message begins with the constructor's argument
             name, _, rest = str(error).partition(" ")
             raise UserError(f"{flag(named.get(name, name))} {rest}") from None
-        _, width, tied = cls.head_sizes(flat)
-        model = cls(AWDLSTMDecoder(dictionary, trunk, None if tied else width))
+        width = flat.head_embed_dim or flat.decoder_embed_dim
+        own = width if flat.separate_embeddings else None
+        model = cls(AWDLSTMDecoder(dictionary, trunk, own))
         model.attach_head(flat, dictionary, locked_dropout=True)
         return model
-
-    @classmethod
-    def head_sizes(cls, cfg: Namespace) -> tuple[int, int, bool]:
-        tied, width = not cfg.separate_embeddings, cfg.decoder_embed_dim
-        if not tied and cfg.head_embed_dim is not None:
-            width = cfg.head_embed_dim
-        return cfg.decoder_last_hidden_size, width, tied
 
     def prepare_for_inference_(self, cfg) -> None:
         if getattr(cfg.generation, "retain_dropout", False):

@@ -91,7 +91,7 @@ def head_from_options(
         "weight": weight, "bias": true_or_false("head_bias", cfg.head_bias),
     }  # fmt: skip
     structure, *others = _layers_of(vars(cfg))
-    if "locked_dropout" in structure.cls.no_options:
+    if "locked_dropout" in structure.no_options:
         common["locked_dropout"] = locked_dropout
     function, matrix = (layer.build(cfg) for layer in others)
     head = structure.build(cfg, **common, pointwise=function)
@@ -125,18 +125,13 @@ def _set_rate(layer: Choice, part: nn.Module, cfg: Namespace) -> None:
     """Apply the ``--head-…-lr`` of a layer, for any trunk and optimizer."""
     if (lr := _rate(cfg, layer.rate)) is None:
         return
-    option, trained = flag(layer.rate), layer.cls.own_rate
+    option, trained = flag(layer.rate), layer.trained
     parameter = getattr(part, trained, None)
-    if not isinstance(parameter, nn.Parameter):
+    if not isinstance(parameter, nn.Parameter) or not parameter.requires_grad:
         raise UserError(
-            f"{option}: `own_rate` of class {type(part).__name__} names {trained!r}, "
-            "but the layer has no such parameter; correct the name, or leave the option out"
+            f"{option}: {layer.name} here has no parameter {trained} that trains; leave the "
+            f"option out, or what freezes it, or correct `own_rate` of {type(part).__name__}"
         )
-    if not parameter.requires_grad:
-        flags = (n for n, default in layer.arguments.items() if isinstance(default, bool))
-        frozen_by = [flag(layer.prefix + n) for n in flags if getattr(part, n, False)]
-        what = f"the {trained.replace('_', ' ')} of {layer.name} do not train"
-        raise UserError(f"{option}: {what}{' with ' * bool(frozen_by)}{', '.join(frozen_by)}")
     set_own_rate(parameter, lr)
 
 
@@ -178,37 +173,24 @@ def other_head(there: str, here: str) -> str:
 
 
 PADDING = re.compile(r"madeupword\d{4}")  # fairseq-preprocess ends a dictionary with them; count 0
-ADDED = 1  # count of a symbol that a task adds after loading
 
 
 def require_sorted_by_count(dictionary: Dictionary, reason: str) -> None:
     """Check the entries that come from a file; special and padding symbols have no count."""
-    counts = _file_counts(dictionary)
-    for line, (previous, count) in enumerate(pairwise(counts), start=2):
+    start = dictionary.nspecial
+    entries = enumerate(zip(dictionary.symbols[start:], dictionary.count[start:], strict=True), 1)
+    counted = [(n, w, c) for n, (w, c) in entries if c or not PADDING.fullmatch(w)]
+    for (_, _, previous), (line, word, count) in pairwise(counted):
         if count > previous:
-            word = dictionary[dictionary.nspecial + line - 1]
             raise UserError(
-                f"dictionary: not sorted by count: line {line} ({word!r}) has {count}, the line "
+                f"dictionary: not sorted by count: line {line} ({word!r}) has {count}, the word "
                 f"before {previous}, but {reason}. Sort it (sort -s -k2,2nr dict.txt) and binarise "
                 "again with it"
             )
+    counts = [count for _, _, count in counted]
     if len(counts) > 1 and counts[0] == counts[-1]:
         raise UserError(
             f"dictionary: all {len(counts)} counts are {counts[0]}, so the most frequent classes "
             f"are unknown, but {reason}. Recount (fairseq-preprocess without --srcdict and "
             "--tgtdict does)"
         )
-
-
-def _file_counts(dictionary: Dictionary) -> list[int]:
-    """Return counts of the lines up to the padding; only a task's symbols may follow."""
-    counts, start = dictionary.count, dictionary.nspecial
-    after = len(counts)
-    while after > start and counts[after - 1] == ADDED:
-        after -= 1
-    end = after
-    while end > start and counts[end - 1] == 0 and PADDING.fullmatch(dictionary[end - 1]):
-        end -= 1
-    # a reversed dictionary begins with its padding
-    is_reversed = end == start and after < len(counts)
-    return counts[start:] if end == after or is_reversed else counts[start:end]

@@ -6,7 +6,7 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
 from omegaconf import DictConfig
-from torch import Tensor, nn
+from torch import Tensor
 
 from highrank_plugins import losses
 from highrank_plugins.common.heartbeat import TrainingListener
@@ -60,20 +60,6 @@ class HeadModel(TrainingListener):
     @classmethod
     def add_args(cls, parser):  # without defaults, which the architecture supplies
         BaseFairseqModel.add_args.__func__(cls, parser)  # not that of the stock model
-
-    @classmethod
-    def check_head(cls, cfg: Namespace) -> None:
-        """Build only the head that complete options describe, for 1,000 words."""
-        feature_dim, embed_dim, tied = cls.head_sizes(cfg)
-        weight = nn.Parameter(torch.ones(1000, embed_dim))
-        head_from_options(cfg, weight, feature_dim, Dictionary(), tied)
-
-    @classmethod
-    def head_sizes(cls, cfg: Namespace) -> tuple[int, int, bool]:
-        """Return the widths of features and vocabulary matrix, and whether the latter is shared."""
-        tied = cfg.share_decoder_input_output_embed or getattr(cfg, "share_all_embeddings", False)
-        features = cfg.decoder_output_dim
-        return features, cfg.decoder_embed_dim if tied else features, tied
 
     @property
     def head(self) -> Head:

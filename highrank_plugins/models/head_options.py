@@ -109,12 +109,15 @@ class Choice:
         self.axis, self.name, self.cls = axis, name, axis.registry.find(name)
         self.prefix = "head_" if axis.registry is HEADS else f"head_{name}_"
         own = axis.registry.options(name)
-        self.arguments = {name: own[name] for name in own if name not in self.cls.no_options}
-        self.rate = f"{self.prefix}lr" if self.cls.own_rate else None
+        self.no_options = getattr(self.cls, "no_options", ())
+        self.arguments = {name: own[name] for name in own if name not in self.no_options}
+        self.of_language_models = getattr(self.cls, "language_model_defaults", {})
+        self.trained = getattr(self.cls, "own_rate", None)
+        self.rate = f"{self.prefix}lr" if self.trained else None
 
     def defaults(self, language_model: bool = False) -> dict[str, Any]:
         """Return ``{"head_…": default}``; text if true, since a flag can only switch on."""
-        own = self.arguments | (self.cls.language_model_defaults if language_model else {})
+        own = self.arguments | (self.of_language_models if language_model else {})
         for name, default in own.items():
             if default is inspect.Parameter.empty:
                 found = "no default"
@@ -138,7 +141,7 @@ class Choice:
         registry, title = self.axis.registry, self.axis.registry.title(self.name)
         parameters = inspect.signature(self.cls).parameters
         passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-        taken = {*self.cls.no_options, *(() if passes_on else registry.common)}
+        taken = {*self.no_options, *(() if passes_on else registry.common)}
         if missing := sorted(taken - parameters.keys()):
             raise UserError(
                 f"{title}: its constructor lacks {', '.join(missing)}, which layers of its kind "
@@ -251,7 +254,7 @@ def help_of(name: str) -> str:
         if name in (own := layer.defaults()):
             text = text or _documented(layer.cls, argument)
             found.setdefault(str(own[name]), []).append(layer.name)
-        in_texts.add(layer.cls.language_model_defaults.get(argument))
+        in_texts.add(layer.of_language_models.get(argument))
     (first, _), *others = sorted(found.items(), key=lambda item: -len(item[1]))
     parts = [first, *(f"{', '.join(names)} {value}" for value, names in others)]
     parts += [f"language models {value}" for value in sorted(in_texts - {None})]
@@ -270,7 +273,7 @@ def _documented(cls: type, argument: str) -> str | None:
 
 def _rate_field(layer: Choice) -> Any:
     return described(
-        f"learning rate of {layer.name}'s {layer.cls.own_rate.replace('_', ' ')} while the other "
+        f"learning rate of {layer.name}'s {layer.trained.replace('_', ' ')} while the other "
         "parameters have the first --lr; a schedule changes both alike (default: theirs)"
     )
 

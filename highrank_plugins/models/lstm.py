@@ -1,6 +1,6 @@
 """Define the LSTM encoder-decoder with attention and a head; archs ``lstm_<layer>[_<preset>]``."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from dataclasses import make_dataclass
 from functools import partial
 from typing import Optional
@@ -59,11 +59,6 @@ class LSTMHeadModel(HeadModel, LSTMModel):
             if model.head.bias is not None:
                 model.head.bias = stock.bias  # the same seed gives the same start
         return model
-
-    @classmethod
-    def head_sizes(cls, cfg: Namespace) -> tuple[int, int, bool]:
-        features = cfg.decoder_out_embed_dim
-        return features, features, cfg.share_decoder_input_output_embed or cfg.share_all_embeddings
 
     def features(self, *args, **kwargs):
         return self.extract_features(*args, **kwargs)

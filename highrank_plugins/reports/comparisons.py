@@ -1,6 +1,5 @@
 """Show records as tables: systems with their places, tests and costs, runs, correlations."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,11 +9,11 @@ from statistics import mean
 from highrank_plugins.analysis import statistics
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.reports.tables import NOTHING, Cell, Table, number
-from highrank_plugins.results import doubts, results_table
-from highrank_plugins.results import record as stored
+from highrank_plugins.results import results_table as recorded
 from highrank_plugins.results.comparison import Compared, ComparedSystem, Comparison, is_wild
 from highrank_plugins.results.metrics import COSTS, Metric, metric_named
 from highrank_plugins.results.published import published_rows
+from highrank_plugins.results.record import RESULTS
 from highrank_plugins.results.verdicts import judge
 
 _TESTS = {"student": "Student's unpaired two-sided t-test", "welch": "Welch's two-sided t-test"}
@@ -34,18 +33,15 @@ NO_CLAIM = "What can be claimed: nothing, since the notes above name scores that
 
 
 def comparison_tables(
-    compared: Compared,
-    timed: bool = True,
-    paper: tuple[str, str | None] | None = None,
-    all_tests: bool = False,
+    compared: Compared, timed: bool = True, paper: tuple[str, str | None] | None = None
 ) -> list[Table]:
     """Return the tables of the tested metric with costs, of other metrics and of verdicts.
 
-    `timed` costs are what a repeated run would change: speed and memory. `all_tests` shows effects
-    and p-values, which places and the last note sum up.
+    `timed` costs are what a repeated run would change: speed and memory. Effects and p-values,
+    which places and the last note sum up, are details.
     """
     compared, ranked = _by_score(compared)
-    tables = [_tested(compared, ranked, timed, all_tests)]
+    tables = [_tested(compared, ranked, timed)]
     if len(compared.metrics) > 1:
         others = list(map(metric_named, compared.metrics[1:]))
         headings = ["system", *(one.title for one in others)]
@@ -92,27 +88,25 @@ def _by_score(compared: Compared) -> tuple[Compared, statistics.Ranking | None]:
 
     def place(one: ComparedSystem) -> float:
         found = one.summary(metric.name)
-        score = found.mean if isinstance(found, statistics.Summary) else found
-        return math.inf if score is None else -metric.better * score
+        return math.inf if found is None else -metric.better * found.mean
 
     tested = [one for one in systems if one.comparison or one.name == compared.baseline]
     if len(tested) < 2:
         return replace(compared, systems=sorted(systems, key=place)), None
-    runs = [one.given or one.values(metric.name) for one in tested]
+    runs = [of for one in tested if (of := one.summary(metric.name))]
     found = statistics.ranking(runs, metric.better, compared.alpha, compared.test)
     others = sorted((one for one in systems if one not in tested), key=place)
     return replace(compared, systems=[*(tested[i] for i in found.order), *others]), found
 
 
-def _tested(
-    compared: Compared, ranked: statistics.Ranking | None, timed: bool, all_tests: bool
-) -> Table:
+def _tested(compared: Compared, ranked: statistics.Ranking | None, timed: bool) -> Table:
     metric, systems = metric_named(compared.metric), compared.systems
     tests = [one.comparison for one in systems]
     tested = sum(test is not None for test in tests)
+    counts = [of.n if (of := one.summary(metric.name)) else 0 for one in systems]
     columns = [
         ("system", [_name(one, compared.baseline) for one in systems]),
-        ("seeds", [number(one.count(metric.name), "d", "seeds") for one in systems]),
+        ("seeds", [number(count, "d", "seeds") for count in counts]),
         (metric.title, [_summary(metric, one, compared.alpha) for one in systems]),
     ]
     if ranked:
@@ -120,27 +114,28 @@ def _tested(
     if tested:
         found = [NOTHING if test is None else _difference(metric, test) for test in tests]
         columns.append(("difference [95 %]", found))
-    shows_p = all_tests or not ranked
-    for heading, name, field, form in _TESTED if tested and shows_p else ():
+    shown = len(columns)
+    for heading, name, field, form in _TESTED if tested else ():
         columns.append((heading, [number(getattr(t, field, None), form, name) for t in tests]))
-    if shows_p and any(system.paired for system in systems):
+    if any(system.paired for system in systems):
         columns.append(("paired bootstrap, p", list(map(_paired, systems))))
+    details = [heading for heading, _ in columns[shown:]] if ranked else []
     for cost in filter(lambda cost: timed or cost.group != "timed", COSTS):
         costs = [number(system.cost(cost.name), cost.format, cost.name) for system in systems]
         if any(cell is not NOTHING for cell in costs):
             columns.append((cost.title, costs))
     notes = ["± is the sample standard deviation over seeds (n − 1 below)."]
     if tested:
-        notes += [*_test_notes(compared, ranked, tested, shows_p)]
+        notes += [*_test_notes(compared, ranked, tested)]
         notes.append(_least_difference(metric, compared, tested))
     headings, cells = zip(*columns, strict=True)
     title = f"{metric.title} against {compared.baseline}"
     rows, lines = list(zip(*cells, strict=True)), ranked.lines if ranked else ()
-    return Table(title, headings, rows, [*notes, *compared.notes], lines)
+    return Table(title, headings, rows, [*notes, *compared.notes], lines, details)
 
 
 def _test_notes(
-    compared: Compared, ranked: statistics.Ranking | None, tested: int, shows_p: bool
+    compared: Compared, ranked: statistics.Ranking | None, tested: int
 ) -> Iterator[str]:
     """Yield which tests are behind places and lines, and which behind bold and p."""
     test, base = _TESTS[compared.test.name], compared.baseline
@@ -161,8 +156,7 @@ def _test_notes(
     )
     if ranked.lines:
         yield "All systems above a line are told from all below."
-    p = " (p)" if shows_p else ""
-    yield f"Bold: better than {base} by the same test{p}, {adjusted}."
+    yield f"Bold: better than {base} by the same test, {adjusted}."
 
 
 def _name(one: ComparedSystem, baseline: str | None) -> Cell:
@@ -187,7 +181,7 @@ def _least_difference(metric: Metric, compared: Compared, tested: int) -> str:
     every = [one for one in compared.systems if one.comparison or one.name == compared.baseline]
     wild = [one for one in every if is_wild(one, metric.name)]
     seen = [one for one in every if one not in wild] or every
-    runs = [statistics.summarise(one.given or one.values(metric.name)) for one in seen]
+    runs = [of for one in seen if (of := one.summary(metric.name))]
     squares = sum((of.n - 1) * of.sd**2 for of in runs)
     deviation = math.sqrt(squares / sum(of.n - 1 for of in runs))
     seeds = min(of.n for of in runs)
@@ -202,12 +196,10 @@ def _summary(metric: Metric, system: ComparedSystem, alpha: float = 0.0) -> Cell
     found, test = system.summary(metric.name), system.comparison
     if found is None:
         return NOTHING
-    names = f"{metric.name} mean", f"{metric.name} sd"
-    if not isinstance(found, statistics.Summary):
-        return Cell(format(found, metric.format), values={names[0]: found, names[1]: ""})
     bold = test is not None and test.holm < alpha and test.difference * metric.better > 0
-    text = f"{metric.shown(found.mean)} ± {metric.shown(found.sd)}"
-    return Cell(text, bold, {names[0]: found.mean, names[1]: found.sd})
+    text, sd = metric.shown(found.mean), found.sd if found.n > 1 else ""
+    text += f" ± {metric.shown(found.sd)}" if found.n > 1 else ""
+    return Cell(text, bold, {f"{metric.name} mean": found.mean, f"{metric.name} sd": sd})
 
 
 def _difference(metric: Metric, test: Comparison) -> Cell:
@@ -229,10 +221,7 @@ def _paired(system: ComparedSystem) -> Cell:
 
 def _verdicts(compared: Compared, paper: str, task: str | None) -> Table:
     verdicts = judge(compared, paper, task)
-    rows = [
-        list(map(Cell, (one.system, one.ours, one.published, one.theirs, one.verdict, one.why)))
-        for one in verdicts
-    ]
+    rows = [list(map(Cell, cells)) for *cells, _ in verdicts]
     details = [line for verdict in verdicts for line in verdict.details]
     ours = f"ours, {metric_named(compared.metric).title}"
     headings = ["system", ours, paper, "published", "verdict", "why"]
@@ -241,27 +230,25 @@ def _verdicts(compared: Compared, paper: str, task: str | None) -> Table:
 
 def runs_table(paths: Sequence[Path]) -> Table:
     """Return a row per record, named by its file, or by its folder if that is `results.json`."""
-    records = results_table.read_records(paths, ("config", "seeds", "git"))
-    runs = dict(zip(distinct_names(paths, stored.RESULTS), records, strict=True))
-    scores = list(map(metric_named, results_table.metrics_of(records)))
+    runs = recorded.read_runs(paths, distinct_names(paths, RESULTS), ("config", "seeds", "git"))
+    scores = list(map(metric_named, recorded.metrics_of(runs)))
     costs = [metric_named(name) for name in ("parameters", "seconds_per_epoch")]
-    costs = [of for of in costs if any(of.name in record["train"] for record in records)]
+    costs = [of for of in costs if any(of.name in run.record["train"] for run in runs)]
     costs += map(metric_named, ("updates", "words_per_second"))
     rows = [
         [
-            Cell(run),
-            *(number(record["metrics"].get(of.name), of.format, of.name) for of in scores),
-            *(number(record["train"].get(of.name), of.format, of.name) for of in costs),
-            Cell(str(record["hardware"]["cores"])),
-            Cell(record["versions"]["torch"]),
-            Cell(str((record["git"] or {}).get("revision") or "-")[:9]),
+            Cell(run.system),
+            *(number(run.record["metrics"].get(of.name), of.format, of.name) for of in scores),
+            *(number(run.cost(of.name), of.format, of.name) for of in costs),
+            Cell(str(run.record["hardware"].get("cores", "–"))),
+            Cell(run.record["versions"].get("torch", "–")),
+            Cell(str((run.record["git"] or {}).get("revision") or "-")[:9]),
         ]
-        for run, record in runs.items()
+        for run in runs
     ]
-    systems: dict[str, list[doubts.Record]] = {run: [record] for run, record in runs.items()}
-    apart = list(filter(None, [*doubts.incomparable(systems), doubts.texts(systems)]))
-    last = NO_CLAIM if apart or doubts.systems_below_floor(systems) else CLAIM
-    notes = [*doubts.doubt_notes(systems), *apart, *[last][: len(rows) - 1]]
+    apart = list(filter(None, [*recorded.incomparable(runs), recorded.texts(runs)]))
+    last = NO_CLAIM if apart or recorded.below_the_floor(runs) else CLAIM
+    notes = [*recorded.doubt_notes(runs), *apart, *[last][: len(rows) - 1]]
     headings = ["run", *(of.title for of in (*scores, *costs)), "cores", "torch", "revision"]
     # each note is a paragraph
     return Table("", headings, rows, ["\n\n".join(notes)] if notes else [])
@@ -274,31 +261,18 @@ def published_table(task: str, ours: Mapping[str, Mapping[str, float]]) -> Table
 
 
 def correlation_table(
-    records: Sequence[Path], x: str, y: str, within: tuple[float, float] | None
+    systems: Mapping[str, Sequence[Sequence[float]]],
+    x: str,
+    y: str,
+    within: tuple[float, float] | None,
 ) -> Table:
-    """Return the means of a model's seeds, which are no independent points, and a correlation."""
-    names = distinct_names(records, stored.RESULTS)
-    models: dict[str, list[tuple[str, float, float]]] = {}
-    for name, path, (a, b) in zip(
-        names, records, results_table.numbers_of(records, x, y), strict=True
-    ):
-        config = {
-            of: dict(own or {}) for of, own in stored.load_record(path).get("config", {}).items()
-        }
-        config.get("train", {}).pop("seed", None)
-        model = json.dumps(config, sort_keys=True) if any(config.values()) else str(path)
-        models.setdefault(model, []).append((name, a, b))
-    points = {}
-    for seeds in models.values():
-        runs, xs, ys = zip(*seeds, strict=True)
-        points[", ".join(runs)] = mean(xs), mean(ys)
-    low, high = within or (float("-inf"), float("inf"))
+    """Return the means of a system's seeds, which are no independent points, and a correlation."""
+    points = {name: list(map(mean, zip(*runs, strict=True))) for name, runs in systems.items()}
+    low, high = within or (-math.inf, math.inf)
     points = {name: at for name, at in points.items() if low <= at[1] <= high}
     if len(points) < 3:
         where = "" if within is None else f" have {y} within {low:g},{high:g}"
-        raise ValueError(
-            f"{len(points)} models with their own configuration{where}: a correlation needs three"
-        )
+        raise ValueError(f"{len(points)} systems{where}: a correlation needs three")
     found = statistics.pearson(*zip(*points.values(), strict=True))
     of = metric_named(x), metric_named(y)
     rows = [
@@ -306,7 +280,7 @@ def correlation_table(
         for name, at in points.items()
     ]
     note = (
-        f"Pearson's correlation of {of[0].title} and {of[1].title} over {found.n} models: "
-        f"r = {found.r:.3g}, p = {found.p_value:.2g}. A model is the mean of its seeds."
+        f"Pearson's correlation of {of[0].title} and {of[1].title} over {found.n} systems: "
+        f"r = {found.r:.3g}, p = {found.p_value:.2g}. A system is the mean of its seeds."
     )
-    return Table("", ["runs", *(one.title for one in of)], rows, [note])
+    return Table("", ["system", *(one.title for one in of)], rows, [note])

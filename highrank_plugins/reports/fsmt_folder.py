@@ -231,14 +231,12 @@ def _write_tokenizer(
     folder: Path, languages: list[str], parts: model_parts.ModelParts, pieces: Path
 ) -> None:
     """Write the tokenizer of Marian: SentencePiece's pieces, then the numbers of dictionaries."""
-    from fairseq.data import Dictionary
-
-    paths = {path.name: path for path in parts.dictionaries}
-    for language, side, name in zip(
-        languages, ("source", "target"), ("vocab", "target_vocab"), strict=True
+    model = parts.model
+    for part, side, name in (
+        (model.encoder, "source", "vocab"),
+        (model.decoder, "target", "target_vocab"),
     ):
-        symbols = Dictionary.load(str(paths[f"dict.{language}.txt"])).symbols
-        write_json(folder / f"{name}.json", {word: number for number, word in enumerate(symbols)})
+        write_json(folder / f"{name}.json", part.dictionary.indices)
         shutil.copyfile(pieces, folder / f"{side}.spm")
     settings = {
         "tokenizer_class": "MarianTokenizer",

@@ -8,13 +8,16 @@ pieces, which an import compares. `README.md` is the model's card.
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from highrank_plugins.common import certificate, files
-from highrank_plugins.common.checkpoint_file import check_sizes_and_paths, warn_without_hash
+from highrank_plugins.common.checkpoint_file import (
+    ReasonsOf,
+    check_sizes_and_paths,
+    warn_without_hash,
+)
 from highrank_plugins.common.folders import new_folder
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.pieces import piece_options
 from highrank_plugins.reports import model_parts
 from highrank_plugins.reports.model_card import model_card
@@ -23,6 +26,11 @@ from highrank_plugins.training.checkpoints import first_names
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_CONTENTS = {  # of config.json
+    "fairseq": dict, "training": dict, "task_state": dict, "valid_loss": float | int | None,
+    "sha256": dict,
+}  # fmt: skip
 
 
 def export_model(
@@ -54,25 +62,13 @@ def import_model(folder: Path, output: Path) -> None:
     """Write the checkpoint that a folder of `export_model` holds, for inference and warm starts."""
     if output.exists():
         raise FileExistsError(f"{output} exists: give another --output, or remove it")
-    config, model = read_folder(folder)
+    state = read_folder(folder)
     from fairseq.checkpoint_utils import torch_persistent_save
 
     output.parent.mkdir(parents=True, exist_ok=True)
-    warn_without_hash(str(folder), config)
-    state = {
-        "args": None,
-        "cfg": config["fairseq"],
-        "model": model,
-        "criterion": None,
-        "optimizer_history": [{**config["training"], "lr_scheduler_state": {}}],
-        "task_state": config["task_state"],
-        "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": config["valid_loss"]},
-    }
     torch_persistent_save(state, str(output))
-    if certificate.CERTIFICATE in config["sha256"]:
-        files.write_text(
-            certificate.certificate_path(output), (folder / certificate.CERTIFICATE).read_text()
-        )
+    if (certified := folder / certificate.CERTIFICATE).exists():
+        files.write_text(certificate.certificate_path(output), certified.read_text())
 
 
 def certify(model: Path) -> str:
@@ -86,7 +82,8 @@ def certify(model: Path) -> str:
     path = certificate.certificate_path(model)
     if model.is_dir() and "model_type" not in files.read_json(model / model_parts.CONFIG):
         read_folder(model)
-        files.require_regular(path)
+        if not path.is_file():
+            raise UserError(f"{model} has no {path.name}; export the model again")
         return f"{model}: computes what was certified"
     is_new = not path.exists()
     if model.is_dir():
@@ -100,21 +97,45 @@ def certify(model: Path) -> str:
     return f"{path}: written; each command that loads the model compares it from now on"
 
 
-def read_folder(folder: Path) -> "tuple[dict[str, Any], dict[str, Tensor]]":
-    """Return configuration and weights of `export_model`, compared with their certificate."""
+def read_folder(folder: Path) -> dict[str, Any]:
+    """Return the checkpoint in a folder of `export_model`, compared with sums and certificate."""
     import highrank_plugins
 
     highrank_plugins.register()
-    for name in (model_parts.CONFIG, model_parts.WEIGHTS):
-        files.require_regular(folder / name)
-    config = _read_config(folder / model_parts.CONFIG)
-    for name, expected in config["sha256"].items():
-        files.check_sum(folder / name, expected)
-    weights = _load_weights(folder / model_parts.WEIGHTS)
-    model_parts.check_weights(folder / model_parts.WEIGHTS, weights)
-    check_sizes_and_paths(str(folder), {"cfg": config["fairseq"], "model": weights})
-    model_parts.built(folder, config["fairseq"], weights)
-    return config, weights
+    from omegaconf import OmegaConf
+
+    from highrank_plugins.inference.loading import model_without_words
+
+    path = folder / model_parts.CONFIG
+    with ReasonsOf(str(folder)):
+        config = files.read_json(path)
+        found = config.get("format") if isinstance(config, dict) else None
+        if isinstance(found, int) and found != model_parts.FORMAT:
+            known = f"this version reads {model_parts.FORMAT}"
+            raise UserError(f"{path} has format {found}, but {known}: update highrank_plugins")
+        if not found or not all(isinstance(config.get(n), kind) for n, kind in _CONTENTS.items()):
+            raise UserError(
+                f"{path} was not written by `highrank model export`, or was changed: copy it again"
+            )
+        for name in (model_parts.WEIGHTS, *config["sha256"]):
+            files.require_regular(place := folder / Path(name).name)
+            files.check_sum(place, config["sha256"].get(name, "in config.json"))
+        weights = _load_weights(folder / model_parts.WEIGHTS)
+        model_parts.check_weights(folder / model_parts.WEIGHTS, weights)
+        state = {
+            "args": None,
+            "cfg": config["fairseq"],
+            "model": weights,
+            "criterion": None,
+            "optimizer_history": [{**config["training"], "lr_scheduler_state": {}}],
+            "task_state": config["task_state"],
+            "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": config["valid_loss"]},
+        }
+        check_sizes_and_paths(str(folder), state)
+        warn_without_hash(str(folder), state)
+        if certificate.CERTIFICATE in config["sha256"]:
+            model_without_words(folder, OmegaConf.create(config["fairseq"]), dict(weights))
+    return state
 
 
 def _save_weights(model: "dict[str, Tensor]", path: Path) -> int:
@@ -132,65 +153,8 @@ def _save_weights(model: "dict[str, Tensor]", path: Path) -> int:
 
 
 def _load_weights(path: Path) -> "dict[str, Tensor]":
-    library = model_parts.safetensors_library()
-    try:
-        with library.safe_open(path, framework="pt") as file:
-            tied = json.loads((file.metadata() or {}).get("tied", "{}"))
-            names = file.keys()  # unlike a dict, a file cannot be iterated over
-            model = {name: file.get_tensor(name) for name in names}
-        return model | {name: model[other] for name, other in tied.items()}
-    except (
-        library.SafetensorError, json.JSONDecodeError, AttributeError, KeyError, RecursionError,
-        TypeError,
-    ) as error:  # fmt: skip
-        raise ValueError(f"{path} is damaged ({error}): copy it again") from None
-
-
-class _Fairseq(BaseModel):
-    """Describe the options of fairseq in a folder, by section."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-    __pydantic_extra__: dict[str, dict[str, Any] | None]
-
-    model: dict[str, Any]
-    task: dict[str, Any]
-    common: dict[str, Any]
-
-
-class _Config(BaseModel):
-    """Describe `config.json`."""
-
-    model_config = ConfigDict(strict=True)
-
-    fairseq: _Fairseq
-    training: dict[str, Any]
-    task_state: dict[str, Any]
-    valid_loss: float | None
-    sha256: dict[Annotated[str, Field(pattern="^[^/]+$")], str]
-
-
-def _finite(constant: str) -> float:
-    """Return an infinity, and refuse NaN, which no option can have."""
-    if constant == "NaN":
-        raise ValueError("it holds NaN, which no option can have")
-    return float(constant)
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        config: dict[str, Any] = json.loads(text, parse_constant=_finite)
-        if (found := config["format"]) == model_parts.FORMAT:
-            _Config.model_validate(config)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{path}: {place}: {first['msg']}; export the model again") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} was not written by `highrank model export` ({error})") from None
-    if found != model_parts.FORMAT:
-        known = f"this version reads {model_parts.FORMAT}"
-        raise ValueError(f"{path} has format {found}, but {known}: update highrank_plugins")
-    if model_parts.WEIGHTS not in config["sha256"]:
-        raise ValueError(f"{path}: sha256 lacks {model_parts.WEIGHTS}; export the model again")
-    return config
+    with model_parts.safetensors_library().safe_open(path, framework="pt") as file:
+        tied = json.loads((file.metadata() or {}).get("tied", "{}"))
+        names = file.keys()  # unlike a dict, a file cannot be iterated over
+        model = {name: file.get_tensor(name) for name in names}
+    return model | {name: model[other] for name, other in tied.items()}

@@ -6,19 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from highrank_plugins.common.files import (
-    checksum,
-    digest_of_words,
-    plain,
-    require_regular,
-    write_text,
-)
+from highrank_plugins.common.files import checksum, plain, require_regular, write_text
 from highrank_plugins.common.provenance import versions
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.pieces import piece_options, require_pieces_of
-from highrank_plugins.heads.base import HEADS
-from highrank_plugins.heads.pointwise import POINTWISE
-from highrank_plugins.heads.vocabulary import VOCABULARY
 from highrank_plugins.training.checkpoints import load_without_weights, mapped_model
 
 if TYPE_CHECKING:
@@ -37,14 +28,17 @@ class ModelParts:
     checkpoint: Path
     config: dict[str, Any]  # of the folder, without checksums
     weights: "dict[str, Tensor]"
-    model: Any  # fairseq's, in evaluation mode; None if only fairseq's task can build it
+    model: Any  # fairseq's, in evaluation mode
     dictionaries: list[Path]
 
     def write_certificate(self, folder: Path, sha256: Mapping[str, str]) -> None:
         """Write what the model computes in float64, and the checksums of a tokenizer's files."""
         from highrank_plugins.common.certificate import CERTIFICATE, certificate_of, of_fairseq
 
-        if self.model is not None:
+        options = self.config["fairseq"]["model"]
+        name = str(options.get("arch") or options.get("_name"))
+        # an import can build these without their task
+        if "head" in options or name.startswith(("transformer", "lstm")):
             found = certificate_of(of_fairseq(self.model.double()))
             write_text(folder / CERTIFICATE, json.dumps(found | {"sha256": dict(sha256)}))
 
@@ -63,38 +57,19 @@ def read_parts(
     check_weights(checkpoint, weights)
     data = data or Path(str(state["cfg"]["task"]["data"]).split(":")[0])
     dictionaries = _dictionaries(data)
+    from highrank_plugins.inference.loading import load_model
+
+    loaded = load_model(checkpoint, str(data))
     config = _config(state, checkpoint)
-    _add_languages(config["fairseq"]["task"], data)
-    _check_dictionaries(config, data)
-    model = built(checkpoint, config["fairseq"], weights)
+    task = config["fairseq"]["task"]
+    for name in task.keys() & {"source_lang", "target_lang"}:  # fairseq may have inferred them
+        task[name] = getattr(loaded.task.cfg, name)
     if pieces is not None:
         piece_options(pieces, pieces.name)
         _require_no_link(pieces)
-        _require_pieces(config["fairseq"]["task"], data, pieces)
-    return ModelParts(checkpoint, config, weights, model, dictionaries)
-
-
-def built(path: Path, config: dict[str, Any], weights: "dict[str, Tensor]") -> Any:
-    """Build a Transformer, an LSTM or a model of ours, and load its weights as generation does."""
-    options = config["model"]
-    try:
-        HEADS.find(options.get("head") or "softmax")
-        POINTWISE.find(options.get("head_pointwise") or "identity")
-        VOCABULARY.find(options.get("head_vocabulary") or "plain")
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}; pass the --user-dir of its training run") from None
-    name = str(options.get("arch") or options.get("_name"))
-    if "head" not in options and not name.startswith(("transformer", "lstm")):
-        return None
-    from omegaconf import OmegaConf
-
-    from highrank_plugins.inference.loading import model_without_words
-
-    cfg = OmegaConf.create(config)
-    model = model_without_words(path, cfg, dict(weights))
-    model.prepare_for_inference_(cfg)
-    model.eval()
-    return model
+        words = loaded.task.source_dictionary.symbols[loaded.task.source_dictionary.nspecial :]
+        require_pieces_of(pieces, data, (w for w in words if not w.startswith("madeupword")))
+    return ModelParts(checkpoint, config, weights, loaded.model, dictionaries)
 
 
 def check_weights(path: Path, model: "dict[str, Tensor]") -> None:
@@ -144,45 +119,6 @@ def _require_no_link(path: Path) -> None:
     require_regular(path)
     if path.is_symlink():
         raise UserError(f"{path} is a symbolic link; replace it with a copy of the file it names")
-
-
-def _require_pieces(task: Mapping[str, Any], folder: Path, pieces: Path) -> None:
-    """Refuse pieces that did not split the text which a model takes."""
-    from fairseq.data import Dictionary
-
-    path = folder / f"dict.{task.get('source_lang')}.txt"
-    for file in [path] if path.exists() else _dictionaries(folder):
-        words = Dictionary.load(str(file)).symbols[Dictionary().nspecial :]
-        require_pieces_of(pieces, file, (w for w in words if not w.startswith("madeupword")))
-
-
-def _check_dictionaries(config: dict[str, Any], folder: Path) -> None:
-    """Require the dictionaries in a folder that a checkpoint has hashes of."""
-    from fairseq.data import Dictionary
-
-    saved, task = config["task_state"].get("dictionaries", {}), config["fairseq"]["task"]
-    for side in [side for side in ("source", "target") if side in saved]:
-        # fairseq may have inferred the languages, and not saved them
-        language, is_unknown = task.get(f"{side}_lang"), f"{side}_lang" in task
-        name = f"dict.{language}.txt" if language else "dict.*txt" if is_unknown else "dict.txt"
-        is_part = side == "target" and (task.get("output_dictionary_size") or -1) > 0
-        loaded = [Dictionary.load(str(path)) for path in folder.glob(name)]
-        digests = [digest_of_words(d[index] for index in range(len(d))) for d in loaded]
-        if not loaded or (not is_part and saved[side] not in digests):
-            raise ValueError(
-                f"{folder / name} is not the {side} dictionary that the checkpoint was trained "
-                f"with: {'its words or their order differ' if loaded else 'it is missing'}. Give "
-                "the binarised data of that training run as --data"
-            )
-
-
-def _add_languages(task: dict[str, Any], data: Path) -> None:
-    """Add the languages that fairseq inferred from the names of the data, and did not save."""
-    names = [path.name.split(".") for path in sorted(data.glob("*-*.idx"))]
-    pairs = {parts[1] for parts in names if len(parts) == 4 and parts[1].count("-") == 1}
-    if {"source_lang", "target_lang"} <= task.keys() and len(pairs) == 1:
-        for side, language in zip(("source", "target"), pairs.pop().split("-"), strict=True):
-            task[f"{side}_lang"] = task[f"{side}_lang"] or language
 
 
 def _config(state: dict[str, Any], checkpoint: Path) -> dict[str, Any]:

@@ -10,17 +10,14 @@ import io
 import math
 import re
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, TypeAlias
 
 from highrank_plugins.common.formatting import Bars, Figure, Scatter
-from highrank_plugins.common.names import distinct_names
 from highrank_plugins.results.comparison import Compared
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.record import RESULTS
-from highrank_plugins.results.results_table import RecordedRun, numbers_of
 
 Groups: TypeAlias = dict[str, list[tuple[float, float]]]  # system → (x, y) of each run
 COLOURS = {
@@ -237,55 +234,38 @@ def save(figure: Any, path: Path) -> None:
 
 def study_figures(compared: Compared, x: str | None) -> list[Scatter]:
     """Return a figure of the tested metric over `x`; over an option, also one of the rank."""
+    runs = [run for system in compared.systems for run in system.runs]
     if x is None:
-        known = any(system.cost("parameters") is not None for system in compared.systems)
+        known = any(run.cost("parameters") is not None for run in runs)
         x = "parameters" if known else "words_per_second"
-    is_cost = metric_named(x).more != 0
-    is_metric = any(system.values(x) for system in compared.systems)
-
-    def number(run: RecordedRun) -> float | None:
-        option = run.record.get("config", {}).get("train", {}).get(x)
-        if is_cost or is_metric:
-            return run.cost(x) if is_cost else run.record["metrics"].get(x)
-        return float(option) if isinstance(option, (int, float)) else None
-
-    metrics = [compared.metric]
-    ranks = any(system.values("test_rank") for system in compared.systems)
-    if ranks and not (is_cost or is_metric or compared.metric == "test_rank"):
-        metrics.insert(0, "test_rank")
+    is_option = not any(x in run.record[of] for run in runs for of in ("metrics", "train"))
+    metrics = {compared.metric: None}
+    if is_option and any(run.number("test_rank") is not None for run in runs):
+        metrics = {"test_rank": None} | metrics
     figures = []
     for metric in metrics:
-        groups = {}
+        groups: Groups = {}
         for system in compared.systems:
-            pairs = ((number(run), run.record["metrics"].get(metric)) for run in system.runs)
+            pairs = [(run.number(x), run.record["metrics"].get(metric)) for run in system.runs]
             if found := [(a, b) for a, b in pairs if a is not None and b is not None]:
                 groups[system.name] = found
         if not groups:
-            if is_cost or is_metric:
-                raise ValueError(f"no record has both {x} and {metric}")
             raise ValueError(
-                f"--x {x}: expected parameters, words_per_second, a metric or an option of train"
+                f"--x {x}: expected parameters, words_per_second, a metric or an option of train "
+                f"that records with {metric} have"
             )
-        more = {} if is_cost or is_metric else _layers(compared, groups, metric)
-        figures.append(Scatter(groups, *_axes(x, metric), **more))
+        more = _layers(compared, groups, metric) if is_option else {}
+        figures.append(scatter(groups, x, metric, **more))
     return figures
 
 
-def correlation_figure(records: Sequence[Path], x: str, y: str) -> Scatter:
-    """Return two metrics of runs, grouped by system."""
-    groups: Groups = {}
-    for name, at in zip(distinct_names(records, RESULTS), numbers_of(records, x, y), strict=True):
-        groups.setdefault(re.sub(r"-\d+$", "", name), []).append((at[0], at[1]))
-    return Scatter(groups, *_axes(x, y))
-
-
-def _axes(x: str, y: str) -> tuple[str, tuple[str, str], str]:
-    """Return title, names of the axes, and the scale: ranks and parameters span magnitudes."""
+def scatter(groups: Mapping[str, Sequence[Any]], x: str, y: str, **more: Any) -> Scatter:
+    """Return two numbers of runs by system; ranks and parameters span magnitudes."""
     of = metric_named(x), metric_named(y)
     scale = {(1, 1): "loglog", (1, 0): "logx", (0, 1): "log"}.get((of[0].is_wide, of[1].is_wide))
     better = {1: " (higher is better)", -1: " (lower is better)"}.get(of[1].better, "")
     axes = (of[0].label, of[1].label + better)
-    return f"{of[1].label} over {of[0].label}", axes, scale or "linear"
+    return Scatter(groups, f"{of[1].label} over {of[0].label}", axes, scale or "linear", **more)
 
 
 def _layers(compared: Compared, groups: Groups, metric: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import io
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from highrank_plugins.common import formatting
@@ -38,13 +38,17 @@ def number(value: float | None, form: str, column: str) -> Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Hold rows under headings, and sentences below; `lines` are the rows with a line above."""
+    """Hold rows under headings, and sentences below; `lines` are the rows with a line above.
+
+    `details` are headings of columns that `brief` leaves out.
+    """
 
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = ()
     lines: Sequence[int] = ()
+    details: Sequence[str] = ()
 
     def lined(self) -> list[Sequence[Cell]]:
         """Return the rows with rows of dashes for the lines."""
@@ -52,6 +56,17 @@ class Table:
         for index in sorted(self.lines, reverse=True):
             rows.insert(index, [_LINE] * len(self.headings))
         return rows
+
+
+def brief(tables: Sequence[Table]) -> list[Table]:
+    """Return the tables without the columns that are details."""
+    found = []
+    for table in tables:
+        kept = [i for i, heading in enumerate(table.headings) if heading not in table.details]
+        headings = [table.headings[i] for i in kept]
+        rows = [[row[i] for i in kept] for row in table.rows]
+        found.append(replace(table, headings=headings, rows=rows))
+    return found
 
 
 def to_markdown(tables: Sequence[Table]) -> str:

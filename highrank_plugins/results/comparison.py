@@ -5,22 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from highrank_plugins.analysis import statistics
 from highrank_plugins.analysis.statistics import PlannedTest, Summary, summarise
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.results import doubts
-from highrank_plugins.results.doubts import Record, is_perplexity
+from highrank_plugins.results import results_table as recorded
+from highrank_plugins.results.doubts import is_perplexity
 from highrank_plugins.results.record import RESULTS
-from highrank_plugins.results.results_table import (
-    RecordedRun,
-    metrics_of,
-    read_records,
-    require_scores,
-    systems_of,
-    unknown_metric,
-)
+from highrank_plugins.results.results_table import RecordedRun, read_runs
 from highrank_plugins.results.scoring import read_lines
 
 BASELINE = "softmax"
@@ -42,28 +35,24 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparedSystem:
-    """Hold a system: its runs, or numbers `given` for them, and its tests, if any."""
+    """Hold a system: its runs, or a summary `given` in place of them, and its tests, if any."""
 
     name: str
     runs: Sequence[RecordedRun] = ()
     comparison: Comparison | None = None
     paired: Mapping[int, float] = field(default_factory=dict)  # seed → p of a bootstrap
-    given: Summary | Sequence[float] = ()
+    given: Summary | None = None
 
     def values(self, metric: str) -> list[float]:
         found = (run.record["metrics"].get(metric) for run in self.runs)
         return [float(value) for value in found if value is not None]
 
-    def summary(self, metric: str) -> Summary | float | None:
-        """Return mean, deviation (n − 1) and runs; one run's value; None without runs."""
-        values = self.given or self.values(metric)
-        if not isinstance(values, Summary) and len(values) < 2:
-            return values[0] if values else None
-        return summarise(values)
-
-    def count(self, metric: str) -> int:
-        values = self.given or self.values(metric)
-        return values.n if isinstance(values, Summary) else len(values)
+    def summary(self, metric: str) -> Summary | None:
+        """Return mean, deviation (n − 1, NaN of one run) and runs; None without any."""
+        values = self.values(metric)
+        if self.given or len(values) > 1:
+            return self.given or summarise(values)
+        return Summary(values[0], math.nan, 1) if values else None
 
     def cost(self, name: str) -> float | None:
         found = [value for run in self.runs if (value := run.cost(name)) is not None]
@@ -87,8 +76,13 @@ class Compared:
         return self.metrics[0]
 
 
-def compare_records(
-    paths: Sequence[Path],
+def compare_records(paths: Sequence[Path], *of: Any, **more: Any) -> Compared:
+    """Compare the systems after which records are named, see `compare_runs`."""
+    return compare_runs(read_runs(paths), *of, **more)
+
+
+def compare_runs(
+    runs: Sequence[RecordedRun],
     metric: str | None = None,
     baseline: str | None = None,
     test: PlannedTest | None = None,
@@ -96,55 +90,49 @@ def compare_records(
     columns: Sequence[str] | None = None,
     untested: Mapping[str, str] | None = None,
 ) -> Compared:
-    """Compare systems with a baseline; records are named after systems, see `systems_of`.
+    """Compare systems with a baseline.
 
     By default the metric is sacreBLEU, or else the test perplexity, the baseline is softmax, the
     test Student's, and all known metrics are `columns`. `untested` says why a system has no test.
     Models below the floor, or best before any update, have none, either.
     """
-    records = read_records(paths)
-    systems = systems_of(paths, records)
-    known = metrics_of(records)
+    known, systems = recorded.metrics_of(runs), dict[str, list[RecordedRun]]()
+    for run in runs:
+        systems.setdefault(run.system, []).append(run)
+    there = dict.fromkeys(name for run in runs for name in run.record["metrics"])
     if metric is None:
-        own = known or list(records[0]["metrics"])  # a recipe may have its own
+        own = known or list(there)  # a recipe may have its own
         metric = next((name for name in _PREFERRED if name in own), own[0])
     shown = list(dict.fromkeys([metric, *(known if columns is None else columns)]))
-    _require_metrics(shown, records)
-    doubts.require_comparable(metric, list(zip(paths, records, strict=True)))
-    require_scores(metric, systems)
+    for unknown in filter(None, (recorded.unknown_metric(name, there) for name in shown)):
+        raise ValueError(f"no record has the {unknown}")
+    recorded.require_comparable(metric, runs)
     if baseline is not None and baseline not in systems:
         near = did_you_mean(baseline, systems)
         raise ValueError(f"--baseline {baseline}: the systems are {', '.join(systems)}{near}")
     control = baseline or (BASELINE if BASELINE in systems else None)
-    of_systems = {name: [run.record for run in of] for name, of in systems.items()}
-    differences = doubts.provenance_notes(of_systems, metric)
-    unfit = dict.fromkeys(doubts.untrained(of_systems), UNTRAINED)
+    differences = recorded.differences(runs, metric)
+    unfit = dict.fromkeys(recorded.untrained(runs), UNTRAINED)
     unfit.pop(control or "", None)  # what is trained may be compared with what is not
-    unfit |= dict.fromkeys(doubts.systems_below_floor(of_systems), "a model is below the floor")
-    plain = [ComparedSystem(name, runs) for name, runs in systems.items()]
+    unfit |= dict.fromkeys(recorded.below_the_floor(runs), "a model is below the floor")
+    plain = [ComparedSystem(name, own) for name, own in systems.items()]
     compared = Compared(plain, shown, control, test or PlannedTest(), alpha)
-    compared = _tested(compared, {**unfit, **(untested or {})})
-    doubtful = list(_all_doubts(plain, metric))
-    mass, differ = doubts.masses(of_systems, metric), bool(differences)
-    differ |= doubts.UNKNOWN_MASS in mass  # and so context and words
+    compared = with_tests(compared, {**unfit, **(untested or {})})
+    doubtful = list(_all_doubts(plain, runs, metric))
+    mass, differ = recorded.masses(runs, metric), bool(differences)
+    differ |= recorded.UNKNOWN_MASS in mass  # and so context and words
     causes = [f"a {of}" for of, why in (("difference", differ), ("doubt", doubtful)) if why]
     notes = [*compared.notes, *doubtful, *differences, *filter(None, [mass])]
     return replace(compared, notes=notes, causes=causes)
 
 
-def _require_metrics(names: Sequence[str], records: Sequence[Record]) -> None:
-    there = dict.fromkeys(name for record in records for name in record["metrics"])
-    for unknown in filter(None, (unknown_metric(name, there) for name in names)):
-        raise ValueError(f"no record has the {unknown}")
-
-
-def _all_doubts(systems: Sequence[ComparedSystem], metric: str) -> Iterator[str]:
+def _all_doubts(
+    systems: Sequence[ComparedSystem], runs: Sequence[RecordedRun], metric: str
+) -> Iterator[str]:
     alike = [one.name for one in systems if len(one.runs) > len({*one.values(metric)}) == 1]
     if alike:
         yield f"All seeds have one score: {', '.join(alike)}. Check that their training differs."
-    yield from doubts.doubt_notes(
-        {one.name: [run.record for run in one.runs] for one in systems}, metric
-    )
+    yield from recorded.doubt_notes(runs, metric)
     if wild := [one.name for one in systems if is_wild(one, metric)]:
         said = f"Seeds deviate by more than {WILD} nats, as where some failed to train"
         yield f"{said}: {', '.join(wild)}."
@@ -164,62 +152,54 @@ def pooled_deviation(systems: Sequence[ComparedSystem], metric: str) -> float | 
     return math.sqrt(sum(n * sd**2 for n, sd in found) / freedom) if found else None
 
 
-def _tested(compared: Compared, untested: Mapping[str, str]) -> Compared:
+def with_tests(compared: Compared, untested: Mapping[str, str] = {}) -> Compared:
+    """Return a two-sided t-test of each system against the baseline, and notes on the others."""
     control, metric = compared.baseline, compared.metric
-    systems = {system.name: system for system in compared.systems}
+    found = {one.name: one.summary(metric) for one in compared.systems}
     if control is None:
         note = f"Nothing is tested, since no system is named {BASELINE}. Choose the baseline with "
-        return replace(compared, notes=[f"{note}--baseline: {', '.join(systems)}."])
+        return replace(compared, notes=[f"{note}--baseline: {', '.join(found)}."])
     few = f"a test needs two seeds of a system and of {control}"
     equal = "neither runs nor baseline vary"
-    base, reasons, tested = systems[control].values(metric), dict[str, str](), [systems[control]]
-    for name, system in systems.items():
-        values = system.values(metric)
-        if name in untested:
-            reasons[name] = untested[name]
-        elif name == control or control in untested:
+    base, tested = found[control], dict[str, Summary]()
+    reasons = {name: untested[name] for name in found if name in untested}
+    kinds = dict.fromkeys([*reasons.values(), few, equal])
+    others = {name for name in found if not {name, control} & {*untested}} - {control}
+    for name, own in found.items():
+        if name not in others:
             continue
-        elif len(values) < 2 or len(base) < 2:
+        if own is None or base is None or min(own.n, base.n) < 2:
             reasons[name] = few
-        elif len({*values}) == len({*base}) == 1:
+        elif own.sd == base.sd == 0:
             reasons[name] = equal
         else:
-            tested.append(system)
-    notes = []
-    for why in dict.fromkeys([*map(untested.get, systems), few, equal]):
-        if of := [name for name, reason in reasons.items() if reason == why]:
-            notes.append(f"Not tested, since {why}: {', '.join(of)}.")
+            tested[name] = own
+    listed = {why: [name for name in found if reasons.get(name) == why] for why in kinds}
+    notes = [f"Not tested, since {why}: {', '.join(of)}." for why, of in listed.items() if of]
     if control in untested:
         notes.append(f"Nothing is tested, since the baseline, {control}, is not.")
-    systems |= {one.name: one for one in with_tests(compared, tested)} if tested[1:] else {}
-    unpaired = {*systems} if metric != BLEU or control in untested else {control, *untested}
-    for name in systems.keys() - unpaired:
-        found = _paired(systems[name].runs, systems[control].runs)
-        systems[name] = replace(systems[name], paired=found)
-    return replace(compared, systems=list(systems.values()), notes=notes)
+    tests = _tests(base, tested, compared.test) if base else {}
+    systems = [replace(one, comparison=tests.get(one.name)) for one in compared.systems]
+    if metric == BLEU:
+        (control_runs,) = (one.runs for one in systems if one.name == control)
+        pairs = {one.name: _paired(one.runs, control_runs) for one in systems if one.name in others}
+        systems = [replace(one, paired=pairs.get(one.name, {})) for one in systems]
+    return replace(compared, systems=systems, notes=notes)
 
 
-def with_tests(compared: Compared, systems: Sequence[ComparedSystem]) -> list[ComparedSystem]:
-    """Return systems with a two-sided t-test of each against the first."""
-    baseline, *others = systems
-    runs = {one.name: one.given or one.values(compared.metric) for one in systems}
+def _tests(
+    base: Summary, systems: Mapping[str, Summary], test: PlannedTest
+) -> dict[str, Comparison]:
+    p_values = [test(own, base).p_value for own in systems.values()]
     found = {}
-    for one in others:
-        try:
-            found[one.name] = compared.test(runs[one.name], runs[baseline.name])
-        except ValueError as error:
-            raise ValueError(f"{one.name} against {baseline.name}: {error}") from None
-    adjusted = statistics.holm([test.p_value for test in found.values()])
-    control = summarise(runs[baseline.name])
-    tested = [baseline]
-    for one, p in zip(others, adjusted, strict=True):
-        own, raw = summarise(runs[one.name]), found[one.name].p_value
-        sure = 1 - compared.test.level(0.05)
-        interval = statistics.confidence_interval(own, control, compared.test.equal_variances, sure)
-        effect = statistics.hedges_g(own, control)
-        test = Comparison(raw, p, own.mean - control.mean, interval, effect)
-        tested.append(replace(one, comparison=test))
-    return tested
+    for (name, own), p, holm in zip(
+        systems.items(), p_values, statistics.holm(p_values), strict=True
+    ):
+        sure = 1 - test.level(0.05)
+        interval = statistics.confidence_interval(own, base, test.equal_variances, sure)
+        effect = statistics.hedges_g(own, base)
+        found[name] = Comparison(p, holm, own.mean - base.mean, interval, effect)
+    return found
 
 
 def _paired(runs: Sequence[RecordedRun], baseline: Sequence[RecordedRun]) -> dict[int, float]:

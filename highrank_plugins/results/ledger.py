@@ -12,145 +12,128 @@ have no number here.
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.files import read_json
 from highrank_plugins.common.names import Score
+from highrank_plugins.data.binarising import sizes_of
 from highrank_plugins.data.parallel import KEPT, REPORT, words_of
-from highrank_plugins.results.counts import (
-    FIRST_SHARD,
-    Tally,
-    count_binarised,
-    count_hypotheses,
-    count_lines,
-    count_texts,
-    sizes_of,
-)
 from highrank_plugins.results.perplexity import BEFORE, tokens_read
 from highrank_plugins.results.scoring import ScoreError
 
-# stage → text, as `train.en` → "in" and "out", each a tally; "left out", a tally for each reason
-Ledger = dict[str, dict[str, dict[str, Any]]]
+Tally = dict[str, int]
+Counted = dict[str, dict[str, Any]]  # "in" and "out", each a tally; "left out", one for each reason
+Ledger = dict[str, dict[str, Counted]]  # stage → text, as `train.en` → entry
 
 _SKIPPED = re.compile(r"([\d,]+) samples have invalid sizes and will be skipped, [^(]*\((.*?)\)")
+FIRST_SHARD = "shard01"  # the shard that measures a corpus's training perplexity
+_TEXT = re.compile(r"(?:train|valid|test\d*)\.[\w-]+")
+_INDEX = re.compile(r"(train|valid|test\d*)(?:\.[^.]+\.([\w-]+))?\.idx")
+_HYPOTHESIS = re.compile(rb"([HP])-(\d+)\t(.*)", re.DOTALL)
 _SCORED = re.compile(r"tokens:(\d+)")
 
 
 def read_ledger(
-    data: Path, training: Path, target: str | None = None, finetuning: Path | None = None
+    data: Path,
+    trainings: Sequence[Path],
+    target: str | None = None,
+    generated: Sequence[Path] = (),
+    folder: Path | None = None,
+    scores: Mapping[str, Score] = {},
 ) -> Ledger:
-    """Count sentences and tokens in all stages of a run before its scores."""
+    """Count sentences and tokens in all stages of a run; refuse a stage that lost some.
+
+    `trainings` are those of training and finetuning, `generated` the outputs of fairseq-generate,
+    and `folder` has results of measures and the translations of the test text.
+    """
     pieces = count_texts(data.parent / "pieces")
     text = count_texts(data.parent / "text", in_pieces=not pieces)
     binarised = count_binarised(data)
-    ledger: Ledger = {"text": _text(text, data.parent / "text")}
-    ledger["pieces"] = {part: _entry(text.get(part, out), out) for part, out in pieces.items()}
-    before = pieces or text
-    for part, out in binarised.items():  # of the text `train.txt` comes `train`
-        took = before.get(part if "." in part else f"{part}.txt") or out
-        ledger.setdefault("data-bin", {})[part] = _entry(took, out)
-    name = "train" if target is None else f"train.{target}"
-    for stage, folder in (("train", training), ("finetune", finetuning)):
-        if folder is not None and name in binarised:
-            ledger[stage] = {name: _trained(binarised[name], data, target, folder)}
+    before, suffix = pieces or text, "" if target is None else f".{target}"
+    took = {part: before.get(part if "." in part else f"{part}.txt") for part in binarised}
+    name = f"train{suffix}"
+    ledger: Ledger = {
+        "text": _text(text, data.parent / "text"),
+        "pieces": {part: _entry(text.get(part, out), out) for part, out in pieces.items()},
+        "data-bin": {part: _entry(took[part] or out, out) for part, out in binarised.items()},
+    }
+    for stage, training in zip(("train", "finetune"), trainings, strict=False):
+        if name in binarised:
+            ledger[stage] = {name: _trained(binarised[name], data, target, training)}
+    ledger["generate"] = _generated(binarised, generated, str(target))
+    ledger["evaluate"] = dict(_scored(binarised, scores, suffix))
+    if folder is not None:
+        test, translations = f"test{suffix}", folder / f"test{suffix}"
+        if target is not None and translations.is_file() and test in binarised:
+            references = {**text.get(test, {}), **binarised[test]}
+            scored = references | {"sentences": count_text(translations)[0]}
+            ledger["evaluate"][test] = _entry(references, scored)
+        for split, results in (("test", folder), ("valid", folder / "valid")):
+            if (whole := binarised.get(part := f"{split}{suffix}")) is not None:
+                for measure, used in tokens_read(results).items():
+                    ledger.setdefault(measure, {})[part] = _measured(whole, used)
     ledger = {stage: parts for stage, parts in ledger.items() if parts}
     for stage, parts in ledger.items():
         for part, counts in parts.items():
-            for unit in counts["in"].keys() & counts["out"].keys():
-                took, gave = counts["in"][unit], counts["out"][unit]
-                left_out = sum(_by_reason(counts, unit).values())
-                if took - left_out != gave:
-                    raise ScoreError(
-                        f"{stage}: {part} has {gave:,} {unit}, expected {took - left_out:,} "
-                        f"({took:,} in, {left_out:,} left out); remove the folder and run the "
-                        "stage again"
-                    )
+            _require_whole(f"{stage}: {part}", counts)
     return ledger
 
 
-def add_generated(ledger: Ledger, outputs: Sequence[Path], target: str) -> None:
-    """Add the stage `generate`: source sentences, and sentences and tokens of all hypotheses."""
-    found: dict[str, dict[str, Any]] = {}
+def _require_whole(name: str, counts: Counted) -> None:
+    for unit in counts["in"].keys() & counts["out"].keys():
+        took, gave = counts["in"][unit], counts["out"][unit]
+        left_out = sum(_by_reason(counts, unit).values())
+        if took - left_out != gave:
+            raise ScoreError(
+                f"{name} has {gave:,} {unit}, expected {took - left_out:,} ({took:,} in, "
+                f"{left_out:,} left out); remove the folder and run the stage again"
+            )
+
+
+def _generated(
+    binarised: Mapping[str, Tally], outputs: Sequence[Path], target: str
+) -> dict[str, Counted]:
+    """Return source sentences, and sentences and tokens of all hypotheses."""
+    found: dict[str, Counted] = {}
     for output in outputs:
         numbers, tokens = count_hypotheses(output)
-        for part, counts in ledger.get("data-bin", {}).items():
+        for part, source in binarised.items():
             split, _, language = part.partition(".")
-            if split != output.stem or language == target:
-                continue
-            source, total = counts["out"], counts["out"]["sentences"]
-            if numbers != set(range(total)):
-                raise ScoreError(
-                    f"{output}: hypotheses of {len(numbers):,} sentences, expected one of each of "
-                    f"the {total:,} of {part}; remove {output.parent} and run the stage again"
-                )
-            made = {"sentences": total, "tokens": tokens}
-            found |= {part: _entry(source, source)}
-            found |= {f"{split}.{target}": _entry({"sentences": total}, made)}
-    ledger |= {"generate": found} if found else {}
+            if split == output.stem and language != target:
+                total = source["sentences"]
+                right = {"sentences": total - len(numbers ^ {*range(total)})}
+                found[part] = _entry(source, source | right)
+                made = right | {"tokens": tokens}
+                found[f"{split}.{target}"] = _entry({"sentences": total}, made)
+    return found
 
 
-def add_measured(ledger: Ledger, folder: Path, target: str | None = None) -> None:
-    """Add a stage for each measure of a text, with the tokens that it used: one per context."""
-    for split, results in (("test", folder), ("valid", folder / "valid")):
-        part = split if target is None else f"{split}.{target}"
-        text = ledger.get("data-bin", {}).get(part)
-        if text is None:
-            continue
-        whole = text["out"]
-        for measure, used in tokens_read(results).items():
-            unused = whole["tokens"] - used
-            if unused < 0:
-                raise ScoreError(
-                    f"{results / measure}.json: {used:,} tokens, but {part} has "
-                    f"{whole['tokens']:,}; remove the file and measure again"
-                )
-            entry = _entry(whole, whole)
-            if unused:  # no other option leaves out tokens
-                left_out = {"after --tokens": {"tokens": unused}}
-                entry = _entry({"tokens": whole["tokens"]}, {"tokens": used}, left_out)
-            ledger.setdefault(measure, {})[part] = entry
+def _measured(whole: Tally, used: int) -> Counted:
+    """Return the tokens that a measure of a text used, one per context."""
+    unused = whole["tokens"] - used
+    if unused == 0:
+        return _entry(whole, whole)
+    left_out = {"after --tokens": {"tokens": unused}} if unused > 0 else {}  # by no other option
+    return _entry({"tokens": whole["tokens"]}, {"tokens": used}, left_out)
 
 
-def add_scored(
-    ledger: Ledger,
-    scores: Mapping[str, Score],
-    target: str | None = None,
-    translations: Path | None = None,
-) -> None:
-    """Add the stage `evaluate`: the scored sentences and tokens, of a translator its references."""
-    found: dict[str, dict[str, Tally]] = {}
-    test = ledger.get("data-bin", {}).get(f"test.{target}")
-    if translations is not None and translations.is_file() and test is not None:
-        words = ledger.get("text", {}).get(f"test.{target}", test)["out"]
-        references = {**words, **test["out"]}
-        count, total = count_lines(translations), references["sentences"]
-        if count != total:
-            raise ScoreError(
-                f"{translations}: {count:,} translations of {total:,} sentences; a score needs "
-                "all of them: translate the test set again"
-            )
-        found[f"test.{target}"] = _entry(references, references)
+def _scored(
+    binarised: Mapping[str, Tally], scores: Mapping[str, Score], suffix: str
+) -> Iterator[tuple[str, Counted]]:
+    """Yield the scored sentences and tokens; those of a part of the text come last."""
+    found = []
     for metric, score in scores.items():
         split, _, kind = metric.partition("_")
-        part = split if target is None else f"{split}.{target}"
-        binarised = ledger.get("data-bin", {})
-        shard = f"{FIRST_SHARD}/{part}"
-        part = shard if shard in binarised else part
-        text, tokens = binarised.get(part), _SCORED.match(score.signature)
-        if text is None or tokens is None or not kind.removesuffix(BEFORE).endswith("perplexity"):
-            continue
-        scored, total = int(tokens[1]), text["out"]["tokens"]
-        if scored != total:
-            raise ScoreError(
-                f"{metric}: {scored:,} of {total:,} tokens of {split} were scored; a result needs "
-                "all of them: remove the folder of the evaluation and run it again"
-            )
-        found[part] = _entry(text["out"], text["out"])  # with its ends, each line is scored
-    if found:
-        ledger["evaluate"] = found
+        shard = f"{FIRST_SHARD}/{split}{suffix}"
+        part = shard if shard in binarised else f"{split}{suffix}"
+        tokens = _SCORED.match(score.signature)
+        if part in binarised and tokens and kind.removesuffix(BEFORE).endswith("perplexity"):
+            text = binarised[part]  # with its ends, each line is scored
+            found.append((part, _entry(text, text | {"tokens": int(tokens[1])})))
+    yield from sorted(found, key=lambda one: one[1]["in"] != one[1]["out"])
 
 
 def describe(ledger: Ledger) -> list[str]:
@@ -170,9 +153,7 @@ def describe(ledger: Ledger) -> list[str]:
     return lines
 
 
-def _entry(
-    before: Tally, after: Tally, left_out: Mapping[str, Tally] | None = None
-) -> dict[str, Any]:
+def _entry(before: Tally, after: Tally, left_out: Mapping[str, Tally] | None = None) -> Counted:
     return {"in": dict(before), "out": dict(after), "left out": dict(left_out or {})}
 
 
@@ -181,7 +162,7 @@ def _by_reason(counts: Mapping[str, Any], unit: str) -> Tally:
     return {reason: tally[unit] for reason, tally in left_out if unit in tally}
 
 
-def _text(text: dict[str, Tally], folder: Path) -> dict[str, dict[str, Any]]:
+def _text(text: dict[str, Tally], folder: Path) -> dict[str, Counted]:
     """Return the entries of cleaned text with the reasons of cleaning.json or counts.json."""
     found = {part: _entry(out, out) for part, out in text.items()}
     cleaning, counts = folder / REPORT, folder / "counts.json"
@@ -206,7 +187,7 @@ def _text(text: dict[str, Tally], folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _trained(text: Tally, data: Path, target: str | None, training: Path) -> dict[str, Any]:
+def _trained(text: Tally, data: Path, target: str | None, training: Path) -> Counted:
     """Return what an epoch trains on: all but the samples that fairseq skips."""
     match, left_out, kept = None, dict[str, Tally](), dict(text)
     for log in filter(Path.is_file, (training / "train.log", training / "logs" / "rank0.log")):
@@ -239,3 +220,54 @@ def _tokens_beyond(data: Path, target: str, limits: str, skipped: int) -> int | 
         return None
     is_long = (sizes[0] > numbers[0]) | (sizes[1] > numbers[1])
     return int(sizes[1][is_long].sum()) if is_long.sum() == skipped else None
+
+
+def count_texts(folder: Path, in_pieces: bool = True) -> dict[str, Tally]:
+    """Return the sentences of each text, with its tokens or, of text without pieces, its words."""
+    paths = sorted(path for path in folder.glob("*.*") if _TEXT.fullmatch(path.name))
+    found: dict[str, Tally] = {}
+    for path in paths:
+        lines, words = count_text(path)
+        number = {"tokens": words + lines} if in_pieces else {"words": words}
+        found[path.name] = {"sentences": lines, **number}
+    return found
+
+
+def count_text(path: Path) -> tuple[int, int]:
+    """Return the lines of a text, and its words between blanks, of which fairseq makes tokens."""
+    lines, words = 0, 0
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        for line in file:
+            lines, words = lines + 1, words + len(line.split())
+    return lines, words
+
+
+def count_binarised(data: Path) -> dict[str, Tally]:
+    """Return sentences and tokens of each split; those of all shards together."""
+    found: dict[str, Tally] = {}
+    whole = sorted(data.glob("*.idx"))
+    for path in [*whole, *sorted(data.glob("shard*/train.idx"))]:
+        match = _INDEX.fullmatch(path.name)
+        sizes = sizes_of(path) if match else None
+        if match is None or sizes is None:
+            continue
+        part = ".".join(filter(None, match.groups()))
+        shard = [f"{FIRST_SHARD}/{part}"] if path.parent.name == FIRST_SHARD else []
+        for name in [part, *shard]:
+            so_far = found.setdefault(name, {"sentences": 0, "tokens": 0})
+            so_far["sentences"] += len(sizes)
+            so_far["tokens"] += int(sizes.sum())
+    return found
+
+
+def count_hypotheses(output: Path) -> tuple[set[int], int]:
+    """Return the numbers of the sentences with hypotheses, and the tokens of all hypotheses."""
+    numbers: set[int] = set()
+    tokens = 0
+    with output.open("rb") as lines:
+        for match in filter(None, map(_HYPOTHESIS.match, lines)):
+            if match[1] == b"H":
+                numbers.add(int(match[2]))
+            else:
+                tokens += len(match[3].split())
+    return numbers, tokens

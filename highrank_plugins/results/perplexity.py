@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from highrank_plugins.common.files import checksum, read_json
 from highrank_plugins.common.names import Score
 from highrank_plugins.common.text_lines import byte_lines
-from highrank_plugins.data.binarising import SPECIAL
+from highrank_plugins.data.binarising import SPECIAL, count_words, sizes_of
 from highrank_plugins.measures import find_measure, measure_names
-from highrank_plugins.results.counts import count_words, sizes_of
 from highrank_plugins.results.scoring import ScoreError, read_lines
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
@@ -16,7 +17,7 @@ from typing_extensions import TypedDict
 
 from highrank_plugins.common.files import read_json
 from highrank_plugins.common.formatting import CONTROL
-from highrank_plugins.common.names import direction
+from highrank_plugins.common.names import direction, flag
 from highrank_plugins.common.provenance import conditions
 from highrank_plugins.results import doubts
 
@@ -26,11 +27,7 @@ if TYPE_CHECKING:
 
 METRICS = "metrics.jsonl"  # of a training run, see hooks/metrics_file.py
 RESULTS = "results.json"  # file name of a recipe's record
-PROBLEMS = "problems.json"  # in a study's folder: why members have no record
-DAMAGED = "damaged; restore it, or run the study in another --exp-dir"
-DERIVED = "damaged; run the study with --table to write it"
-DIVERGED = "diverged (NaN)"  # one of these reasons
-UNFAIR = "a seed diverged, and the seeds that are left are no fair sample"
+OF_LAUNCH = ("batch_size", "update_freq", "distributed_world_size")  # it may replace them
 
 
 def _bounded(value: float) -> float:
@@ -52,8 +49,6 @@ def _positive(numbers: dict[str, float | None]) -> dict[str, float | None]:
 
 
 _Training = Annotated[dict[str, BoundedFloat | None], AfterValidator(_positive)]
-_Tally = dict[str, Count]
-_Counts = TypedDict("_Counts", {"in": _Tally, "out": _Tally, "left out": dict[str, Count | _Tally]})
 
 
 class _Finetuning(TypedDict, total=False):
@@ -68,17 +63,6 @@ class _Hardware(TypedDict, total=False):
     flags: list[str]
 
 
-class _Score(TypedDict):
-    system: str
-    score: BoundedFloat
-    p_value: BoundedFloat | None
-
-
-class _Paired(TypedDict):
-    scores: Annotated[list[_Score], Field(min_length=2)]
-    signature: str
-
-
 class _Record(TypedDict, total=False):
     """Describe what our commands read in a record; anything else may be there, too."""
 
@@ -88,7 +72,6 @@ class _Record(TypedDict, total=False):
     signature: str
     signatures: dict[str, str]
     certificates: dict[str, str]
-    implementations: dict[str, str]
     config: dict[str, dict[str, bool | Whole | BoundedFloat | str | None] | None]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)]
     command: str
@@ -99,15 +82,8 @@ class _Record(TypedDict, total=False):
     versions: dict[str, str]
     git: dict[str, str | bool | None] | None
     hardware: _Hardware
-    ledger: dict[str, dict[str, _Counts]]
-    paired: _Paired
 
 
-# what tables need of a record of `highrank record`, besides the metrics
-_COMPLETE = (
-    ("train", "updates"), ("train", "words_per_second"), ("hardware", "cores"),
-    ("versions", "torch"),
-)  # fmt: skip
 # control characters in JSON, but for line feeds and tabs, and halves of characters
 _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\(?:u00|[bfr])|[\x7f-\x9f\ud800-\udfff]")
 
@@ -128,12 +104,14 @@ def make_record(
     **more: Any,
 ) -> dict[str, Any]:
     """Return all that is needed to judge and repeat a result; the first score is to be reported."""
-    for name in ("arch", "seed"):
-        word = re.search(rf"--{name}[ =]'?([^\s']+)", training.command)
-        own = configuration.train.get(name)
-        if word and own is not None and word[1] != str(own):
+    words = shlex.split(re.sub(r"(?<!\S)(--[\w-]+)=", r"\1 ", training.command))
+    given = dict(pairwise(words))
+    for name, own in configuration.train.items():
+        value = given.get(flag(name), "--")  # the next option, if it has none
+        compared = name not in OF_LAUNCH and not isinstance(own, bool)
+        if compared and not value.startswith("--") and value != str(own):
             raise ValueError(
-                f"--training: its command has --{name} {word[1]}, and the configuration {name} "
+                f"--training: its command has {flag(name)} {value}, and the configuration {name} "
                 f"{own}; give the files of one run"
             )
     if finetuning is not None:
@@ -215,15 +193,11 @@ def _adapter() -> TypeAdapter[Any]:
     return TypeAdapter(_Record)
 
 
-def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> dict[str, Any]:
-    """Load a record; refuse it if it lacks what tables need, or has a metric that is not finite."""
-    record = read_json(path)
+def load_record(path: Path, finite: bool = True) -> dict[str, Any]:
+    """Load a record; refuse it if it is damaged, or has a metric that is not finite."""
+    record, problem = read_json(path), ""
     try:
         found = _adapter().validate_python(record, strict=True)["metrics"]
-        needed = _COMPLETE if complete else ()
-        missing = [f"{b}.{n}" for b, n in needed if (record.get(b) or {}).get(n) is None]
-        missing += ["git"] if complete and "git" not in record else []
-        problem = f"{missing[0]} is missing" if missing else ""
         seeds, own = record.get("seeds"), (record.get("config") or {}).get("train") or {}
         if seeds and [str(seed) for seed in seeds] != [str(own.get("seed", *seeds[:1]))]:
             problem = f"seeds are {seeds}, and train.seed is {own.get('seed')}"
@@ -243,4 +217,4 @@ def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> d
         raise ValueError(f"{path}: {bad[0]} is not a number; leave it out or repeat the run")
     for wrong in filter(None, map(doubts.impossible, found, found.values())):
         raise ValueError(f"{path}: {wrong}; correct it or repeat the run")
-    return dict(record)
+    return {"train": {}, "hardware": {}, "versions": {}, "git": None} | record

@@ -1,26 +1,43 @@
-"""Read the records of a table or a plot: the runs of each system, metrics and numbers."""
+"""Read the records of a table or a plot, refuse what does not compare, say how others differ."""
 
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from highrank_plugins.common.files import read_json
-from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.results import doubts
-from highrank_plugins.results.doubts import Record
+from highrank_plugins.common.names import did_you_mean, distinct_names
+from highrank_plugins.common.provenance import machine_kind
+from highrank_plugins.results.doubts import (
+    SCORING,
+    STEPS,
+    TEXT_BLOCKS,
+    Record,
+    below_floor,
+    doubts,
+    flat_settings,
+    is_perplexity,
+    signature_of,
+    vocabulary,
+)
 from highrank_plugins.results.metrics import SCORES
-from highrank_plugins.results.record import DERIVED, PROBLEMS, RESULTS, load_record
+from highrank_plugins.results.perplexity import UNIGRAM
+from highrank_plugins.results.record import RESULTS, load_record
 
+UNKNOWN_MASS = "mass not recorded"
 _LABELS = {"seeds": None, "config": None, "command": None}  # what a copy may call itself
+_TEXT = re.compile(r"unit:[^|]*|text:[^|]*|n:\d+")  # of certificates; neither mass nor version
 
 
 @dataclass(frozen=True)
 class RecordedRun:
+    """Hold a record, and the system after which its file or folder is named."""
+
     path: Path
     record: Record
+    system: str
 
     @property
     def seed(self) -> int:
@@ -31,6 +48,74 @@ class RecordedRun:
         value = self.record["train"].get(name)
         return None if value is None else float(value)
 
+    def number(self, name: str) -> float | None:
+        """Return a metric, a number of the training run, or an option of it."""
+        options = self.record.get("config", {}).get("train") or {}
+        found = (of.get(name) for of in (self.record["metrics"], self.record["train"], options))
+        return next((float(value) for value in found if isinstance(value, int | float)), None)
+
+
+def run_name(path: Path) -> str:
+    """Return SYSTEM-SEED, the name of a record's file, or of its folder."""
+    return path.absolute().parent.name if path.name == RESULTS else path.stem
+
+
+def read_runs(
+    paths: Sequence[Path],
+    names: Sequence[str] | None = None,
+    same: Sequence[str] = ("config", "seeds"),
+) -> list[RecordedRun]:
+    """Return different runs, those of a system together: no two agree in all keys of `same`.
+
+    Systems are those of files SYSTEM-SEED.json or folders, or have `names`.
+    """
+    systems: dict[str, list[RecordedRun]] = {}
+    for path, name in zip(paths, names or map(system_of, paths), strict=True):
+        systems.setdefault(name, []).append(RecordedRun(path, load_record(path), name))
+    runs = [run for own in systems.values() for run in own]
+    for first, run in combinations(sorted(runs, key=lambda run: paths.index(run.path)), 2):
+        one, other = run.record, first.record
+        copied = "wall_seconds" in one["train"] and one | _LABELS == other | _LABELS
+        alike = "config" in one and all(one.get(key) == other.get(key) for key in same)
+        again = run.system == first.system and "seeds" in one and "seeds" in other
+        if copied or alike or run.path == first.path or (again and run.seed == first.seed):
+            raise ValueError(
+                f"{run.path} and {first.path} are one run, a copy, or one seed of {run.system}; "
+                "each seed counts once: leave one out, or name it after another system"
+            )
+    return runs
+
+
+def system_of(path: Path) -> str:
+    match = re.fullmatch(r"(.+)-\d+", name := run_name(path))
+    if not match and path.name != RESULTS:
+        raise ValueError(f"{path}: expected a file named SYSTEM-SEED.json or {RESULTS}; rename it")
+    return match[1] if match else name
+
+
+def numbers_of(paths: Sequence[Path], *metrics: str) -> list[tuple[float, ...]]:
+    """Return numbers of records; refuse those that do not compare, as `highrank compare` does."""
+    runs = [RecordedRun(path, load_record(path), str(path)) for path in paths]
+    for metric in metrics:
+        require_comparable(metric, runs)
+    for name, why in below_the_floor(runs).items():
+        raise ValueError(f"{name}: {why}: the model is below the floor; leave it out")
+    for run in runs:
+        for metric in metrics:
+            if unknown := unknown_metric(metric, run.record["metrics"]):
+                raise ValueError(f"{run.path} has no {unknown}")
+    return [tuple(float(run.record["metrics"][of]) for of in metrics) for run in runs]
+
+
+def numbers_by_system(paths: Sequence[Path], *metrics: str) -> dict[str, list[tuple[float, ...]]]:
+    """Return numbers of the runs of each system, by names without their seeds."""
+    found: dict[str, list[tuple[float, ...]]] = {}
+    for name, numbers in zip(
+        distinct_names(paths, RESULTS), numbers_of(paths, *metrics), strict=True
+    ):
+        found.setdefault(re.sub(r"-\d+$", "", name), []).append(numbers)
+    return found
+
 
 def unknown_metric(name: str, known: Iterable[str]) -> str:
     """Return a metric that is not known, with the near ones and all that are; "" if it is."""
@@ -39,105 +124,212 @@ def unknown_metric(name: str, known: Iterable[str]) -> str:
     return "" if name in there else f"metric {name!r}{near}; there are: {', '.join(there)}"
 
 
-def metrics_of(records: Sequence[Record]) -> list[str]:
-    """Return the metrics with a column that any of the records has, in their order."""
-    return [one.name for one in SCORES if any(one.name in record["metrics"] for record in records)]
+def metrics_of(runs: Sequence[RecordedRun]) -> list[str]:
+    """Return the metrics with a column that any of the runs has, in their order."""
+    return [one.name for one in SCORES if any(one.name in run.record["metrics"] for run in runs)]
 
 
-def numbers_of(paths: Sequence[Path], *metrics: str) -> list[tuple[float, ...]]:
-    """Return numbers of records; refuse those that do not compare, as `highrank compare` does."""
-    records = {path: load_record(path) for path in paths}
-    for metric in metrics:
-        doubts.require_comparable(metric, list(records.items()))
-    for name, why in doubts.systems_below_floor(
-        {str(path): [of] for path, of in records.items()}
-    ).items():
-        raise ValueError(f"{name}: {why}: the model is below the floor; leave it out")
-    for path, record in records.items():
-        for metric in metrics:
-            if unknown := unknown_metric(metric, record["metrics"]):
-                raise ValueError(f"{path} has no {unknown}")
-    return [tuple(float(records[path]["metrics"][of]) for of in metrics) for path in paths]
-
-
-def read_records(
-    paths: Sequence[Path], run: Sequence[str] = ("config", "seeds")
-) -> list[dict[str, Any]]:
-    """Return the complete records of different runs: no two agree in all keys of `run`."""
-    records = [load_record(path, complete=True) for path in paths]
-    for (first, other), (path, record) in combinations(zip(paths, records, strict=True), 2):
-        both = f"{path} and {first}"
-        if "wall_seconds" in record["train"] and record | _LABELS == other | _LABELS:
+def require_comparable(metric: str, runs: Sequence[RecordedRun]) -> None:
+    """Refuse scores computed differently or unsigned, over other words, or of a mass not 1."""
+    having = [run for run in runs if metric in run.record["metrics"]]
+    first: dict[str, tuple[Path, str]] = {}
+    for run in runs:
+        _require_mass(run)
+        if run not in having and run.system in {other.system for other in having}:
             raise ValueError(
-                f"{both} have the same numbers, even of time: one is a copy; leave it out"
-            )
-        same = "config" in record and all(record.get(key) == other.get(key) for key in run)
-        if same or path == first:
-            raise ValueError(
-                f"{both} are of one configuration and seed; a run counts once: leave one out"
-            )
-    return records
-
-
-def read_mapping(file: Path, kind: type = object, damaged: str = DERIVED) -> dict[str, Any]:
-    """Return the mapping in a file of a study's folder; its values are of one kind."""
-    found = read_json(file)
-    if not (isinstance(found, dict) and all(isinstance(one, kind) for one in found.values())):
-        raise ValueError(f"{file}: {damaged}")
-    return found
-
-
-def study_problems(paths: Sequence[Path]) -> dict[str, str]:
-    """Return why other runs of the systems in these records' studies have no record."""
-    found: dict[str, str] = {}
-    for folder in dict.fromkeys(path.parent.parent for path in paths if path.name == RESULTS):
-        file = folder / PROBLEMS
-        if file.is_file():
-            problems = read_mapping(file)
-            given = [path for path in paths if path.parent.parent == folder]
-            known, own = (
-                {path.parent.name.rpartition("-")[0] for path in of}  # SYSTEM-SEED/results.json
-                for of in (folder.glob(f"*/{RESULTS}"), given)
-            )
-            found |= {
-                str(name): str(reason)
-                for name, reason in problems.items()
-                if name.rpartition("-")[0] not in known - own
-            }
-    return found
-
-
-def systems_of(paths: Sequence[Path], records: Sequence[Record]) -> dict[str, list[RecordedRun]]:
-    """Return the runs of each system, after which a record's file or folder is named."""
-    systems: dict[str, list[RecordedRun]] = {}
-    stems = [path.stem for path in paths]
-    for path, record in zip(paths, records, strict=True):
-        in_folder = path.name == RESULTS
-        name = path.absolute().parent.name if in_folder else path.stem
-        match = re.fullmatch(r"(.+)-\d+", name)
-        if not match and not in_folder:
-            raise ValueError(
-                f"{path}: expected a file named SYSTEM-SEED.json or {RESULTS}; rename it"
-            )
-        if not in_folder and stems.count(name) > 1:
-            raise ValueError(f"{path}: another file is also called {name}; each seed counts once")
-        run, system = RecordedRun(path, record), match[1] if match else name
-        for other in systems.setdefault(system, []):
-            if other.seed == run.seed and other.record.get("seeds") and record.get("seeds"):
-                raise ValueError(
-                    f"{path} and {other.path} are runs of {system} with seed {run.seed}; "
-                    "each seed counts once: leave one out, or name one after another system"
-                )
-        systems[system].append(run)
-    return systems
-
-
-def require_scores(metric: str, systems: Mapping[str, Sequence[RecordedRun]]) -> None:
-    """Refuse systems of which some runs have a metric and others lack it."""
-    for name, runs in systems.items():
-        without = [run.path for run in runs if run.record["metrics"].get(metric) is None]
-        if 0 < len(without) < len(runs):
-            raise ValueError(
-                f"{without[0]}: no {metric}, which other runs of {name} have; evaluate it, or "
+                f"{run.path}: no {metric}, which other runs of {run.system} have; evaluate it, or "
                 "leave it out and say so: a seed that has no score has none by chance"
             )
+    for run in having:
+        said = vocabulary(run.record) if is_perplexity(metric) else {}
+        said["signature"] = signature_of(run.record, metric)
+        said["text"] = "|".join(_TEXT.findall(_certificate(run, metric)))
+        for what in filter(said.get, said):
+            there, other = first.setdefault(what, (run.path, said[what]))
+            if other != (value := said[what]):
+                raise ValueError(
+                    f"{run.path}: {metric} has the {what} {value}, but {there} has {other}: they "
+                    "cannot be compared; leave one out"
+                )
+    without = [run.path for run in having if not signature_of(run.record, metric)]
+    if 0 < len(without) < len(having) and is_perplexity(metric):
+        raise ValueError(
+            f"{without[0]}: no signature of {metric}, which other records have: nobody knows if "
+            "they compare; evaluate it again, or leave it out"
+        )
+
+
+def _certificate(run: RecordedRun, metric: str) -> str:
+    return str(run.record.get("certificates", {}).get(metric, ""))
+
+
+def _require_mass(run: RecordedRun) -> None:
+    train = run.record.get("config", {}).get("train", {})
+    words = max(map(int, vocabulary(run.record).get("words", "0").split(", ")))
+    # `common.certificate.mass_bound`, ten times, since it grows for very improbable words
+    bound = 10 * ((1e-3 if train.get("fp16") or train.get("bf16") else 1e-5) + words * 2.0**-28)
+    for name, said in run.record.get("certificates", {}).items():
+        found = re.search(r"\|mass:([^|]*)", said)
+        gap = re.fullmatch(r"1([+-]\d+(?:\.\d+)?e[+-]?\d+)", found[1]) if found else None
+        if not (gap and abs(float(gap[1])) <= bound):
+            said = found[1] if found else "unknown"
+            raise ValueError(
+                f"{run.path}: Σ P(x) of {name} is {said}, not 1 within {bound:g}: it is no "
+                "perplexity; leave it out"
+            )
+
+
+def _with_unigrams(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """Return the runs; a record without a unigram has that of another of its text."""
+
+    def text(record: Record) -> str:  # one that is silent is alone
+        found = re.match(r"tokens:\d+", record.get("signatures", {}).get("test_perplexity", ""))
+        return f"{found[0]} {vocabulary(record) | {'words': ''}}" if found else str(id(record))
+
+    every = [(run, text(run.record), run.record["metrics"]) for run in runs]
+    known = {text: {UNIGRAM: of[UNIGRAM]} for _, text, of in every if UNIGRAM in of}
+    return [
+        replace(run, record=run.record | {"metrics": known.get(text, {}) | of})
+        for run, text, of in every
+    ]
+
+
+def below_the_floor(runs: Sequence[RecordedRun]) -> dict[str, str]:
+    """Return why a model of a system is `below_floor`, by system."""
+    return {run.system: why for run in _with_unigrams(runs) for why in below_floor(run.record)}
+
+
+def untrained(runs: Sequence[RecordedRun]) -> list[str]:
+    """Return the systems of which a run was best before its first update: it learnt nothing."""
+    return [
+        run.system
+        for run in runs
+        if None is not run.cost("start_valid_loss") == run.cost("best_valid_loss")
+    ]
+
+
+def doubt_notes(runs: Sequence[RecordedRun], metric: str = "") -> Iterator[str]:
+    """Yield each doubt with its systems; a tested perplexity without a unigram is one, too."""
+    found: dict[str, dict[str, None]] = {}
+    every = _with_unigrams(runs)
+    for run in every:
+        for doubt in doubts(run.record):
+            found.setdefault(doubt, {})[run.system] = None
+    yield from (f"Doubtful, since {doubt}: {', '.join(of)}." for doubt, of in found.items())
+    lack = dict.fromkeys(run.system for run in every if UNIGRAM not in run.record["metrics"])
+    if is_perplexity(metric) and lack:
+        by = "" if lack.keys() == {run.system for run in runs} else f" of {', '.join(lack)}"
+        yield f"No record{by} says whether its model is better than a unigram model."
+
+
+def differences(runs: Sequence[RecordedRun], metric: str) -> list[str]:
+    """Return a sentence for each difference of code, text, scoring, settings and machine."""
+    records = [run.record for run in runs]
+    git, hardware = [of.get("git") or {} for of in records], [of["hardware"] for of in records]
+    modified = dict.fromkeys(
+        run.system for run, of in zip(runs, git, strict=True) if of.get("modified")
+    )
+    processor = "Systems were not run on one kind of processor, where one seed gives other numbers"
+    rows = {
+        "Versions of torch differ": [of["versions"].get("torch", "") for of in records],
+        "Machines differ, so speeds do not compare": list(map(_machine, hardware)),
+        processor: list(map(machine_kind, hardware)),
+    }
+    revisions = [str(of.get("revision") or "")[:9] for of in git]
+    notes = [
+        _difference("Revisions of the code differ", runs, revisions),
+        f"Files differed from the revision: {', '.join(modified)}." if modified else "",
+        texts(runs),
+        *(_difference(what, runs, values) for what, values in rows.items()),
+        *incomparable(runs),
+        *_settings(runs),
+        *ways_of_scoring(runs, metric),
+    ]
+    return list(filter(None, notes))
+
+
+def incomparable(runs: Sequence[RecordedRun]) -> Iterator[str]:
+    """Yield why perplexities and other scores of one table cannot be compared."""
+    words = [vocabulary(run.record) for run in runs]
+    having = [any(map(is_perplexity, run.record["metrics"])) for run in runs]
+    said = [of for of, has in zip(words, having, strict=True) if has]
+    for source in dict.fromkeys(source for of in said for source in of):
+        if len({of[source] for of in said if source in of}) > 1:
+            what = f"Vocabularies differ, so perplexities do not compare ({source})"
+            yield _difference(what, runs, [of.get(source, "") for of in words])
+    for metric in dict.fromkeys(metric for run in runs for metric in run.record["metrics"]):
+        records = [run.record for run in runs if metric in run.record["metrics"]]
+        signatures = {signature_of(record, metric) or "unknown" for record in records}
+        if len(signatures) > 1:
+            yield f"Signatures of {metric} differ: {'; '.join(sorted(signatures))}."
+
+
+def _difference(
+    what: str, runs: Sequence[RecordedRun], values: Sequence[str], short: bool = False
+) -> str:
+    """Return which systems have which value; empty if all records have the same."""
+    having: dict[str, dict[str, None]] = {}
+    for run, value in zip(runs, values, strict=True):
+        having.setdefault(value, {})[run.system] = None
+    if len(having) < 2:
+        return ""
+    groups = dict.fromkeys(
+        ", ".join(names) if short else f"{found or 'unknown'} ({', '.join(names)})"
+        for found, names in having.items()
+    )
+    return f"{what}: {'; '.join(groups)}."
+
+
+def _machine(hardware: dict[str, Any]) -> str:
+    gpus = " + ".join(hardware.get("gpus", []))
+    return f"{hardware.get('cores', '?')} × {gpus or hardware.get('processor', 'unknown')}"
+
+
+def texts(runs: Sequence[RecordedRun]) -> str:
+    """Return which systems have which text; older records lack the digest of theirs."""
+    what = "Texts or their preparation differ"
+    configs = [run.record.get("config", {}) for run in runs]
+    blocks = [{name: of.get(name) or None for name in TEXT_BLOCKS} for of in configs]
+    prepared = [json.dumps(of, sort_keys=True) for of in blocks]
+    digests = [run.record.get("data") for run in runs]
+    if None in digests and len({*digests}) == 2 and len({*prepared}) == 1:
+        what = "Texts may differ, since some records have no digest of theirs"
+    said = [f"{text} {digest}" for text, digest in zip(prepared, digests, strict=True)]
+    return _difference(what, runs, said, short=True)
+
+
+def masses(runs: Sequence[RecordedRun], metric: str) -> str:
+    """Return how far Σ P(x) is from 1, and which systems do not state it; empty if none does."""
+    stated = [run.record.get("certificates", {}) for run in runs]
+    gaps = re.findall(r"\|mass:1([^|]+)", str(stated))
+    having = [of.get(metric) if is_perplexity(metric) else of for of in stated]
+    silent = dict.fromkeys(run.system for run, of in zip(runs, having, strict=True) if not of)
+    rest = f" ({UNKNOWN_MASS}: {', '.join(silent)})" if silent else ""
+    worst = max(map(abs, map(float, gaps)), default=0.0)
+    return f"Σ P(x) is 1 within {worst:.0e} at 64 positions of each text{rest}." if gaps else ""
+
+
+def ways_of_scoring(runs: Sequence[RecordedRun], metric: str) -> Iterator[str]:
+    """Yield how the certificates of a perplexity differ in context, words or version."""
+    for part, what in (
+        ("ctx", "context of each word"), ("eos", "ends of lines"), ("unk", "unknown words"),
+        ("v", "version of this package"),
+    ):  # fmt: skip
+        said = [re.findall(rf"\|{part}:([^|]*)", _certificate(run, metric)) for run in runs]
+        values = ["".join(of) for of in said]
+        if len({*values} - {""}) > 1:
+            yield _difference(f"Signatures differ in {part}, the {what}", runs, values)
+
+
+def _settings(runs: Sequence[RecordedRun]) -> Iterator[str]:
+    """Yield what makes systems differ before any layer does, and runs that are not one system."""
+    settings = [flat_settings(run.record) for run in runs]
+    keys = sorted({key for of in settings for key in of})
+    for key in filter(re.compile(f"{STEPS}|{SCORING}").fullmatch, keys):
+        values = [str(of.get(key, "unset")) for of in settings]
+        yield _difference(f"{key} differs", runs, values)
+    for system in dict.fromkeys(run.system for run in runs):
+        own = [of for run, of in zip(runs, settings, strict=True) if run.system == system]
+        differing = [key for key in keys if len({repr(of.get(key)) for of in own}) > 1]
+        if differing := [key for key in differing if key != "train.seed"]:
+            yield f"Runs of {system} differ in {', '.join(differing)}."

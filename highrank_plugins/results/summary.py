@@ -66,24 +66,6 @@ def read_paired(path: Path) -> dict[str, Any]:
     return found
 
 
-def run_ledger(
-    data: Path,
-    folders: list[Path],
-    found: dict[str, Score],
-    scores: Path,
-    generated: list[Path],
-    target: str | None,
-) -> dict[str, Any]:
-    counts = ledger.read_ledger(data, folders[0], target, *folders[1:])
-    if generated and target is None:
-        raise ValueError("--generated needs a configuration with train.target_lang")
-    folder = scores if scores.is_dir() else scores.parent
-    ledger.add_generated(counts, generated, str(target))
-    ledger.add_scored(counts, found, target, folder / f"test.{target}")
-    ledger.add_measured(counts, folder, target)
-    return counts
-
-
 def summary(result: dict[str, Any], texts: list[Path]) -> str:
     """Return samples, the ledger, the training's numbers, doubts and, at the end, the score."""
     metrics, signatures = result["metrics"], result["signatures"]

@@ -3,8 +3,8 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import highrank_plugins
 from highrank_plugins.analysis.statistics import Summary, confidence_interval
@@ -46,9 +46,8 @@ _FINETUNABLE = ("valid ppl", "test ppl")  # papers print these before and after 
 _BLEU = ("sacrebleu", "tokenised", "compound_split", "unstated")  # kinds of BLEU
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Hold the comparison of a system with a paper's: the verdict, why, and each difference."""
+class Verdict(NamedTuple):
+    """Hold the cells of a system and a paper's: the verdict, why, and each difference."""
 
     system: str
     ours: str
@@ -142,16 +141,17 @@ def _kind_in(entry: Published, kind: str) -> str:
     return kind if kind in entry.scores else next(alike, "")
 
 
-def _published(entry: Published, kind: str) -> Summary | float:
-    value, sd = entry.scores[kind], entry.deviations.get(kind)
-    return value if sd is None or entry.seeds < 2 else Summary(value, sd, entry.seeds)
+def _published(entry: Published, kind: str) -> Summary:
+    sd = entry.deviations.get(kind, math.nan)
+    return Summary(entry.scores[kind], sd, 1 if math.isnan(sd) else entry.seeds)
 
 
-def _printed(kind: str, numbers: Summary | float | None) -> str:
+def _printed(kind: str, numbers: Summary | None) -> str:
     form = paper_format(kind)
-    if isinstance(numbers, Summary):
-        return f"{numbers.mean:{form}} ± {numbers.sd:{form}} (n = {numbers.n})"
-    return "–" if numbers is None else f"{numbers:{form}}"
+    if numbers is None:
+        return "–"
+    more = f" ± {numbers.sd:{form}} (n = {numbers.n})" if numbers.n > 1 else ""
+    return f"{numbers.mean:{form}}{more}"
 
 
 def _conf(entry: Published, task: str) -> dict[str, object]:
@@ -238,23 +238,22 @@ def _size(entry: Published, system: ComparedSystem) -> Iterator[tuple[str, str]]
         yield "parameters", f"{parameters / 1e6:.2f} M (paper: {printed / 1e6:.2f} M)"
 
 
-def _test(ours: Summary | float, theirs: Summary | float, compared: Compared) -> tuple[str, str]:
+def _test(ours: Summary, theirs: Summary, compared: Compared) -> tuple[str, str]:
     """Return whether two numbers agree: two samples by t, one run by its prediction interval."""
-    samples = [numbers for numbers in (ours, theirs) if isinstance(numbers, Summary)]
-    if not samples:
+    sample, single = (ours, theirs) if ours.n > 1 else (theirs, ours)
+    if sample.n < 2:
         return "not comparable", "one run each: the variation over seeds is unknown"
-    if not any(sample.sd for sample in samples):
+    if not (sample.sd or single.sd > 0):
         return "not comparable", "no score varies over seeds"
-    if isinstance(ours, Summary) and isinstance(theirs, Summary):
+    if single.n > 1:
         p = compared.test(ours, theirs).p_value
         low, high = confidence_interval(ours, theirs, compared.test.equal_variances)
         word = "agrees" if p >= compared.alpha else "differs"
         return word, (f"{ours.mean - theirs.mean:+.2f} [{low:.2f}, {high:.2f}], p = {p:.2g}")
-    (single,) = (numbers for numbers in (ours, theirs) if not isinstance(numbers, Summary))
     from scipy.stats import t
 
-    sample, alpha = samples[0], compared.alpha
+    alpha = compared.alpha
     half = float(t.ppf(1 - alpha / 2, sample.n - 1)) * sample.sd * math.sqrt(1 + 1 / sample.n)
     low, high = sample.mean - half, sample.mean + half
-    word = "agrees" if low <= single <= high else "differs"
+    word = "agrees" if low <= single.mean <= high else "differs"
     return word, f"{1 - alpha:.0%} of further runs lie in [{low:.2f}, {high:.2f}]"

@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -12,15 +13,20 @@ from highrank_plugins.analysis.projection import Projection, SizeDifference, pro
 from highrank_plugins.common.formatting import Lines, short
 from highrank_plugins.reports import plots
 from highrank_plugins.reports.tables import NOTHING, Cell, Table
-from highrank_plugins.results.comparison import compare_records
-from highrank_plugins.results.doubts import require_comparable, texts, ways_of_scoring
+from highrank_plugins.results.comparison import compare_runs
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.record import RESULTS, load_record
+from highrank_plugins.results.results_table import (
+    RecordedRun,
+    read_runs,
+    require_comparable,
+    run_name,
+    texts,
+    ways_of_scoring,
+)
 from highrank_plugins.studies import table as tables
 from highrank_plugins.studies.ladder import Ladder, LadderSettings, PointSettings
 from highrank_plugins.studies.plan import Standing
 from highrank_plugins.studies.rates import rate_notes
-from highrank_plugins.studies.table import Tables
 
 OTHER_SIZES = "sizes were added, left out or changed after a look"
 
@@ -47,29 +53,30 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
     """Return the scores in records of ARM_SIZE-SEED; those of a size must compare."""
     settings, rungs, notes = ladder.settings, dict[str, Any](), dict[str, list[str]]()
     assert isinstance(settings, LadderSettings) and ladder.study is not None
-    there = {_name(path): path for path in paths}
+    there = {run_name(path): path for path in paths}
     listed = [one.name for one in ladder.study.members]
-    gone = [name for name in listed if name not in there]
-    paths = [there[name] for name in listed if name in there]
+    lost = {ladder.systems[name.rpartition("-")[0]] for name in listed if name not in there}
+    runs = {}
+    for size in settings.sizes:
+        systems = {f"{arm}_{size}" for arm in ladder.arms}
+        own = [name for name in listed if name in there and name.rpartition("-")[0] in systems]
+        runs[size] = read_runs([there[name] for name in own])
     if more := sorted(there.keys() - {*listed}):
         notes[f"Left out, since the file does not list them: {', '.join(more)}"] = []
-    lost = {ladder.systems[name.rpartition("-")[0]] for name in gone}
-    require_comparable(settings.metric, [(path, load_record(path)) for path in paths])
-    causes, controls = dict[str, None](), dict[str, Any]()
+    require_comparable(settings.metric, [run for own in runs.values() for run in own])
+    causes, controls = dict[str, None](), list[RecordedRun]()
     base, log = settings.baseline, math.log if settings.in_nats else float
     for size, of in settings.sizes.items():
-        names = {f"{arm}_{size}": arm for arm in ladder.arms}
-        own = [path for path in paths if _system(path) in names]
-        if sum(names[_system(path)] == base for path in own) < 2:
+        control = [run for run in runs[size] if ladder.systems[run.system] == base]
+        if len(control) < 2:
             notes.setdefault(f"{base} has no two runs, so nothing is projected", []).append(size)
             continue
-        compared = compare_records(own, settings.metric, f"{base}_{size}", columns=[])
-        systems = {names[one.name]: one for one in compared.systems}
-        control = systems[base].runs[0].record
-        controls[size] = [run.record for run in systems[base].runs]
-        rungs[size] = (of.compute or _compute(control, size), {})
-        for arm, one in systems.items():
-            if any(_reads(run.record) != _reads(control) for run in one.runs):
+        compared = compare_runs(runs[size], settings.metric, f"{base}_{size}", columns=[])
+        controls += [replace(run, system=size) for run in control]
+        rungs[size] = (of.compute or _compute(control[0].record, size), {})
+        for one in compared.systems:
+            arm = ladder.systems[one.name]
+            if any(_reads(run.record) != _reads(control[0].record) for run in one.runs):
                 notes.setdefault(f"{arm} has read other tokens than {base}", []).append(size)
             elif one.comparison or arm == base:
                 rungs[size][1][arm] = [log(value) for value in one.values(settings.metric)]
@@ -77,27 +84,13 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
         for note in compared.notes:
             notes.setdefault(note.removesuffix("."), []).append(size)
     said = [f"{n} ({', '.join(at)})." if at else f"{n}." for n, at in notes.items()]
-    said += [*_between_sizes(controls, settings.metric, causes)]
+    between = [*ways_of_scoring(controls, settings.metric), *filter(None, [texts(controls)])]
+    if every := [*({**causes, "a difference": None} if between else causes)]:
+        many = f"{' or '.join(every).capitalize()} named above may be the cause of a difference."
+        between.append(many)
+    said += between
     said += [f"Not projected, since runs are missing: {', '.join(sorted(lost))}."] * bool(lost)
     return Measured(rungs, said, {*ladder.arms} if len(rungs) < len(settings.sizes) else lost)
-
-
-def _between_sizes(
-    controls: Mapping[str, Any], metric: str, causes: Mapping[str, None]
-) -> Iterator[str]:
-    """Yield how the baselines of the sizes were scored differently, and what may be a cause."""
-    between = [*ways_of_scoring(controls, metric), *filter(None, [texts(controls)])]
-    yield from between
-    if every := [*({**causes, "a difference": None} if between else causes)]:
-        yield f"{' or '.join(every).capitalize()} named above may be the cause of a difference."
-
-
-def _name(path: Path) -> str:
-    return path.absolute().parent.name if path.name == RESULTS else path.stem
-
-
-def _system(path: Path) -> str:
-    return _name(path).rpartition("-")[0]
 
 
 def _reads(record: Mapping[str, Any]) -> tuple[float, float]:
@@ -195,7 +188,9 @@ def _cell(
     return Cell(f"{of.difference:+.4f} [{low:+.4f}, {high:+.4f}]", low * high > 0, values)
 
 
-def ladder_tables(ladder: Ladder, of: Standing, records: list[Path], notes: list[str]) -> Tables:
+def ladder_tables(
+    ladder: Ladder, of: Standing, records: list[Path], notes: list[str]
+) -> list[Table]:
     notes = [*notes, *rate_notes(of.study.rates, "lr", ladder.systems.__getitem__)]
     measured = of_records(ladder, records)
     sizes = list(ladder.sizes)
@@ -215,4 +210,4 @@ def ladder_tables(ladder: Ladder, of: Standing, records: list[Path], notes: list
     table, figures = judge(ladder, Measured(measured.rungs, [*notes, *measured.notes], lost))
     if figures and plots.is_available():
         plots.draw(of.folder / "ladder.svg", *figures)
-    return [table], [table]
+    return [table]

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -21,18 +20,19 @@ from highrank_plugins.common.files import checksum, write_text
 from highrank_plugins.common.provenance import PACKAGES, machine_kind
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.results.doubts import flat_settings
-from highrank_plugins.results.record import DIVERGED, RESULTS, load_record
+from highrank_plugins.results.record import RESULTS, load_record
 from highrank_plugins.studies.definition import RECIPES, Member, Study, as_word, script_options
 from highrank_plugins.training import configuration
 from highrank_plugins.training.configuration import Configuration
-from highrank_plugins.training.model_size import By, Match, invented_data, solve
+from highrank_plugins.training.model_size import By, Match, solve
 
 # Raise this number when a change of the package or of a recipe gives any run other numbers: an
 # initialisation, a loss, an order of sums, a default, a score, a stage. Every member then has
 # another key, and finished ones are run again. A change that keeps all numbers keeps it.
 NUMERICS_VERSION = 2
 MEMBERS = "members"  # in the recipe's folder of --exp-dir: a folder for each key
-NOT_RUN = "not run"
+NOT_RUN, DIVERGED = "not run", "diverged (NaN)"  # two reasons why members have no record
+UNFAIR = "a seed diverged, and the seeds that are left are no fair sample"
 _TYPES = {"ptb": PTB.types, "wikitext2": WIKITEXT2.types}
 _SPECIAL_WORDS = 4
 # a number that YAML reads as text, since it has no decimal point
@@ -287,8 +287,7 @@ def match_configurations(
 ) -> Match:
     """Return the sizes at which `system` costs as much as `reference`."""
     options, target = system.options("train"), reference.options("train")
-    with nullcontext(data) if data else invented_data(options, words) as folder:
-        return solve(options, target, by, folder, free, step)
+    return solve(options, target, by, data or words, free, step)
 
 
 def matched_yaml(base: Path, match: Match, by: By, title: str, folder: Path) -> str:

@@ -11,19 +11,19 @@ from statistics import mean
 from typing import Any
 
 from highrank_plugins.analysis.statistics import PlannedTest, seeds_needed, smallest_effect
-from highrank_plugins.common.files import require_space, write_json
+from highrank_plugins.common.files import read_json, require_space, write_json
 from highrank_plugins.common.formatting import size
 from highrank_plugins.reports.tables import Cell, Table
 from highrank_plugins.results import comparison
 from highrank_plugins.results.doubts import is_perplexity
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.record import DAMAGED, RESULTS, load_record
-from highrank_plugins.results.results_table import read_mapping
+from highrank_plugins.results.record import RESULTS, load_record
 from highrank_plugins.studies.definition import MOST_MEMBERS, Member, Study
 from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.studies.runner import bytes_in, bytes_needed
 
 FILE = "plan.json"
+DAMAGED = "damaged; restore it, or run the study in another --exp-dir"
 MOST_SEEDS = 100_000  # that a forecast names
 LIKE = "give --like FOLDER of a study like it"
 # "seeds", of each system at the first look, and "most" at the last; settings and keys of members;
@@ -52,6 +52,14 @@ class Standing:
         return found
 
 
+def read_mapping(file: Path, kind: type = object, damaged: str = DAMAGED) -> dict[str, Any]:
+    """Return the mapping in a file of a study's folder; its values are of one kind."""
+    found = read_json(file)
+    if not (isinstance(found, dict) and all(isinstance(one, kind) for one in found.values())):
+        raise ValueError(f"{file}: {damaged}")
+    return found
+
+
 def planned(
     folder: Path, at_most: int | None = None, new: Callable[[int], StudyPlan] | None = None
 ) -> StudyPlan | None:
@@ -61,7 +69,7 @@ def planned(
         if at_most is None or new is None:
             return None
         write_json(file, new(at_most))
-    plan = read_mapping(file, damaged=DAMAGED)
+    plan = read_mapping(file)
     keys, seeds, most = (plan.get(name) for name in ("keys", "seeds", "most"))
     whole = type(seeds) is type(most) is int and 2 <= seeds <= most <= MOST_MEMBERS
     if not whole or not isinstance(keys, dict) or {*map(type, keys.values())} - {str}:

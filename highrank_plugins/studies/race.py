@@ -26,14 +26,13 @@ from highrank_plugins.heads import HEADS, Head, build_head, tokens
 from highrank_plugins.heads.mixtures import Mixture, near_features
 from highrank_plugins.heads.registry import unknown_name_message
 from highrank_plugins.reports.comparisons import comparison_tables
-from highrank_plugins.reports.tables import Table, to_csv, to_markdown
+from highrank_plugins.reports.tables import Table, brief, to_csv, to_markdown
 from highrank_plugins.results.comparison import BASELINE, compare_records
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.perplexity import UNIGRAM
-from highrank_plugins.results.record import UNFAIR
 from highrank_plugins.studies import trunk as frozen
 from highrank_plugins.studies.definition import RaceSettings, TriedRates
-from highrank_plugins.studies.members import files_digest
+from highrank_plugins.studies.members import UNFAIR, files_digest
 from highrank_plugins.studies.rates import best_rate, rate_notes
 from highrank_plugins.studies.trunk import ROWS, FrozenTexts, loss_of, read_trunk
 
@@ -107,7 +106,7 @@ def race(
         runs = [RaceRun(settings, name, chosen[name], n, *last) for n in seeds for name in layers]
         losses = dict(zip(runs, ordered_map(trained, runs, jobs), strict=True))
         tables = tables_of(settings, losses, found)
-        write_text(folder / "table.md", to_markdown(tables))
+        write_text(folder / "table.md", to_markdown(brief(tables)))
         write_text(folder / "table.csv", to_csv(tables))
     return tables
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from highrank_plugins.results.record import DIVERGED, load_record
+from highrank_plugins.results.record import load_record
 from highrank_plugins.studies.definition import Study, TriedRates, first_seeds
-from highrank_plugins.studies.members import PreparedMember, prepare
+from highrank_plugins.studies.members import DIVERGED, PreparedMember, prepare
 
 NOT_TUNED = "Each system has one learning rate: not tuned."
 

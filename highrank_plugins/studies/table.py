@@ -13,21 +13,20 @@ from typing import Any
 
 from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.reports.comparisons import comparison_tables
-from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
+from highrank_plugins.reports.tables import Cell, Table, brief, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
-from highrank_plugins.results.record import DAMAGED, DIVERGED, PROBLEMS, RESULTS, UNFAIR
-from highrank_plugins.results.results_table import read_mapping
+from highrank_plugins.results.record import RESULTS
 from highrank_plugins.studies import plan as plans
 from highrank_plugins.studies.definition import Study
-from highrank_plugins.studies.members import MEMBERS, NOT_RUN, PreparedMember
-from highrank_plugins.studies.plan import Standing, StudyPlan
+from highrank_plugins.studies.members import DIVERGED, MEMBERS, NOT_RUN, UNFAIR, PreparedMember
+from highrank_plugins.studies.plan import Standing, StudyPlan, read_mapping
 from highrank_plugins.studies.rates import rate_notes
 
+PROBLEMS = "problems.json"  # member → why it has no record
 LOOKS = "looks.json"  # digest of a system → its seeds and the settings of its first whole table
 UNTESTED = "untested.json"  # system → why the last table has no test of it
 LATE = "seeds were added, left out or changed, which was not planned before a look"
 ELSEWHERE = "seeds may be added to their study, whose own table (`highrank study`) has tests"
-Tables = tuple[list[Table], list[Table]]  # without effects and p-values, and with them
 
 
 def write_tables(
@@ -36,7 +35,7 @@ def write_tables(
     folder: Path,
     plan: StudyPlan | None = None,
     all_tests: bool = False,
-    compared: Callable[[Standing, list[Path], list[str]], Tables] | None = None,
+    compared: Callable[[Standing, list[Path], list[str]], list[Table]] | None = None,
 ) -> list[Table]:
     """Write table.md and table.csv into the folder of a study, and links to its members.
 
@@ -50,15 +49,15 @@ def write_tables(
     notes = [f"{one.name}: {of.problems[one.name]}{_log(one, folder)}." for one in failed]
     notes += plans.plan_notes(of)
     records = _link([one for one in members if one.name not in of.problems], folder)
-    short, whole = (compared or _compare)(of, records, notes) if records else no_records(of, notes)
-    tables = whole if all_tests else short
+    whole = (compared or _compare)(of, records, notes) if records else no_records(of, notes)
+    tables = whole if all_tests else brief(whole)
     write_text(folder / "table.md", to_markdown(tables))
     write_text(folder / "table.csv", to_csv(whole))
     write_json(folder / PROBLEMS, of.problems)
     return tables
 
 
-def _compare(of: Standing, records: list[Path], notes: list[str]) -> Tables:
+def _compare(of: Standing, records: list[Path], notes: list[str]) -> list[Table]:
     """Compare all members that are done; the others are named with their problems."""
     settings = of.study.settings
     baseline, why = settings.baseline, "no baseline is named"
@@ -73,15 +72,13 @@ def _compare(of: Standing, records: list[Path], notes: list[str]) -> Tables:
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
         own = [note for note in own if not note.startswith("Nothing is tested")]
         own = [f"Nothing is tested, because {why}.", *own]
-    compared = replace(compared, notes=[*own, *notes])
-    short, whole = (comparison_tables(compared, False, all_tests=every) for every in (False, True))
-    return short, whole
+    return comparison_tables(replace(compared, notes=[*own, *notes]), timed=False)
 
 
-def no_records(of: Standing, notes: Sequence[str]) -> Tables:
+def no_records(of: Standing, notes: Sequence[str]) -> list[Table]:
     """Return the table of a study of which too few members are done."""
     rows = [[Cell(one.name), Cell("no record" if one.problem() else "done")] for one in of.members]
-    return (empty := [Table(of.study.name, ["member", "result"], rows, notes)]), empty
+    return [Table(of.study.name, ["member", "result"], rows, notes)]
 
 
 def _log(member: PreparedMember, folder: Path) -> str:
@@ -177,24 +174,37 @@ def other_sizes(of: Standing, sizes: Sequence[str], arms: Mapping[str, str]) -> 
     return {arm for arm, found in known.items() if found not in ({None}, {tuple(sizes)})}
 
 
-def held_by_study(records: Sequence[Path]) -> dict[str, str]:
-    """Return why systems have no test outside of their study: it tests none, or has more seeds."""
-    found: dict[str, str] = {}
+def held_by_studies(records: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
+    """Return why systems have no test outside of their studies, and notes on runs without a record.
+
+    A study tests none of them, has more seeds, or one that diverged.
+    """
+    reasons, notes = dict[str, str](), list[str]()
     runs = [path.absolute().parent for path in records if path.name == RESULTS]
     own = [(run.parent, run.name.rpartition("-")[0]) for run in runs]
+    for folder in dict.fromkeys(folder for folder, _ in own):
+        others = {path.parent.name.rpartition("-")[0] for path in folder.glob(f"*/{RESULTS}")}
+        others -= {system for at, system in own if at == folder}
+        for run, why in _derived(folder / PROBLEMS).items():
+            if (system := run.rpartition("-")[0]) not in others:
+                notes.append(f"{run} has no record: {why}.")
+                reasons |= {system: UNFAIR} if why == DIVERGED else {}
     studies = {one for one in own if (one[0] / UNTESTED).exists()}
-    for folder, system in dict.fromkeys(own):
-        if (folder, system) not in studies:
-            continue
+    for folder, system in dict.fromkeys(one for one in own if one in studies):
         if sum(other == system for _, other in studies) > 1:
-            found[system] = "its runs are of several studies"
+            reasons[system] = "its runs are of several studies"
         links = [one for one in folder.glob(f"{system}-*") if one.is_symlink()]
         there = [one for one in links if one.name.rpartition("-")[0] == system]
         if own.count((folder, system)) < len(there):
-            found[system] = f"their study has {len(there)} seeds of each"
-        if (why := read_mapping(folder / UNTESTED).get(system)) is not None:
-            found[system] = str(why)
-    return found
+            reasons[system] = f"their study has {len(there)} seeds of each"
+        if system in (held := _derived(folder / UNTESTED)):
+            reasons[system] = held[system]
+    return reasons, notes
+
+
+def _derived(file: Path) -> dict[str, str]:
+    damaged = "damaged; run the study with --table to write it"
+    return read_mapping(file, str, damaged) if file.exists() else {}
 
 
 def _waiting(of: Standing) -> str | None:
@@ -219,4 +229,4 @@ def _mixed_machines(of: Standing) -> str | None:
 
 
 def _looks(folder: Path) -> dict[str, Any]:
-    return read_mapping(folder / LOOKS, dict, DAMAGED) if (folder / LOOKS).exists() else {}
+    return read_mapping(folder / LOOKS, dict) if (folder / LOOKS).exists() else {}

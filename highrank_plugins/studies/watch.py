@@ -19,8 +19,8 @@ import yaml
 
 from highrank_plugins.common import stop_request
 from highrank_plugins.common.files import open_own, write_text
-from highrank_plugins.results.record import DIVERGED, RESULTS
-from highrank_plugins.studies.members import PreparedMember
+from highrank_plugins.results.record import RESULTS
+from highrank_plugins.studies.members import DIVERGED, PreparedMember
 
 GPU = "CUDA_VISIBLE_DEVICES"
 WAIT = 0.05  # seconds between two polls of the running members

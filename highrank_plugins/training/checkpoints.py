@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import highrank_plugins
 from highrank_plugins.common.checkpoint_file import (
-    check_archive,
     read_checkpoint,
     saved_options,
     warn_without_hash,
@@ -115,10 +114,7 @@ def load_without_weights(path: Path) -> dict[str, Any]:
     from fairseq.checkpoint_utils import load_checkpoint_to_cpu
     from omegaconf import OmegaConf
 
-    try:
-        state: dict[str, Any] = load_checkpoint_to_cpu(str(path))
-    except KeyError as error:  # fairseq upgrades old formats
-        raise ValueError(f"{path} is not a training checkpoint: it lacks {error}") from None
+    state: dict[str, Any] = load_checkpoint_to_cpu(str(path))
     state.pop("last_optimizer_state", None)
     del state["model"]
     # stored as plain containers, as fairseq's trainer does
@@ -172,8 +168,7 @@ def configuration_of(state: Mapping[str, Any]) -> Any:
 
 def mapped_model(path: Path) -> "dict[str, Tensor]":
     """Return a checkpoint's weights, mapped into memory as they are read; compare checksums."""
-    check_archive(path)
-    model: dict[str, Tensor] = read_checkpoint(path, "model")
+    model: dict[str, Tensor] = read_checkpoint(path, "model", whole=True)
     warn_without_hash(str(path), read_checkpoint(path))
     return model
 

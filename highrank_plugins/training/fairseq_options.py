@@ -14,6 +14,7 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.training.blocks import PROGRAMS
 from highrank_plugins.training.command_line import user_dir, words_of
 from highrank_plugins.training.configuration import Configuration
+from highrank_plugins.training.model_size import on_meta, task_of
 
 
 def check_options(configuration: Configuration, tree: Tree) -> None:
@@ -39,7 +40,7 @@ def check_command(words: Sequence[str]) -> None:
 
     parser = options.get_training_parser()
     parser.prog = words[0]
-    _check_head(options.parse_args_and_arch(parser, list(words[1:])))
+    _check_model(options.parse_args_and_arch(parser, list(words[1:])))
 
 
 def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
@@ -52,11 +53,12 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
     words = ["data", *user_dir(options), *words_of(options)]
     try:
         args, left = fairseq.parse_args_and_arch(parser, words, parse_known=True)
-        _check_head(args)
+        _check_model(args)
     except _Rejected as rejection:
         return _explain(parser, str(rejection), options)
     except WrongNumbers as wrong:
-        return dict(wrong.problems)
+        own = {name: text for name, text in wrong.problems.items() if name in options}
+        return own or dict(wrong.problems)
     except UserError as error:
         # the first option in the message, apart from the layer's name before the message
         text = re.sub(r"^--head(-pointwise|-vocabulary)? \S+: ", "", str(error))
@@ -78,13 +80,12 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
     return unknown | no_flags
 
 
-def _check_head(args: Namespace) -> None:
-    """Check the options of an arch with one of our output layers."""
+def _check_model(args: Namespace) -> None:
+    """Check the options of an arch with one of our output layers: build it for 1,000 words."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
-    model = ARCH_MODEL_REGISTRY.get(getattr(args, "arch", ""))
-    if hasattr(model, "check_head"):
-        model.check_head(args)
+    if hasattr(ARCH_MODEL_REGISTRY.get(getattr(args, "arch", "")), "attach_head"):
+        on_meta(args, task_of(1000))
 
 
 class _Rejected(Exception):

@@ -6,25 +6,24 @@ of parameters, the compute, or the widths of another model.
 
 import math
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import highrank_plugins
 from highrank_plugins.common.files import require_space
 from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.training.command_line import words_of
 
 By = Literal["parameters", "compute", "width"]
 # bytes per parameter: its weight and Adam's two moments, in float32
 BYTES = 12
 TOLERANCE = 0.005
-_SPECIAL = 4  # <s>, <pad>, </s>, <unk>
 # options that set a trunk's width, then those that fill the rest of a step
 _FREE = {
     "awd_lstm_lm": (
@@ -72,34 +71,51 @@ def free_options(options: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[st
     )
 
 
-def measure(options: Mapping[str, Any], data: Path | str) -> ModelSize:
-    """Return the cost of the model of these fairseq-train options."""
+def measure(options: Mapping[str, Any], data: Path | str | int) -> ModelSize:
+    """Return the cost of the model of these fairseq-train options, on data or a number of words."""
     args, model = _built(options, data)
     free_options(options)  # refuses a trunk whose products and sizes are unknown
     numbers = {name: value for name, value in vars(args).items() if type(value) is int}
     return ModelSize(_parameters(model), _compute(model), numbers)
 
 
-def _built(options: Mapping[str, Any], data: Path | str) -> tuple[Namespace, Any]:
+def _built(options: Mapping[str, Any], data: Path | str | int) -> tuple[Namespace, Any]:
     """Return options as fairseq reads them, and their model, which takes no memory for weights."""
-    import torch
-    from fairseq import tasks
-    from omegaconf import OmegaConf
-
     highrank_plugins.register()
+    from fairseq import tasks
     from fairseq.options import get_training_parser, parse_args_and_arch  # patched by hooks
 
     args = parse_args_and_arch(get_training_parser(), [str(data), *words_of(options)])
-    task = tasks.setup_task(args)
+    return args, on_meta(args, task_of(data) if isinstance(data, int) else tasks.setup_task(args))
+
+
+def task_of(target: int, source: int | None = None) -> Any:
+    """Replace the task of a model without data by numbers of words; their counts fall."""
+    from fairseq.data import Dictionary
+
+    made = []
+    for size in (target, source or target):
+        made.append(words := Dictionary())
+        for index in range(len(words), size):
+            words.add_symbol(f"#{index}", n=size - index + 1)
+    return SimpleNamespace(dictionary=made[0], target_dictionary=made[0], source_dictionary=made[1])
+
+
+def on_meta(args: Namespace, task: Any) -> Any:
+    """Return the model of options as fairseq reads them, which takes no memory for weights."""
+    import torch
+    from fairseq.models import build_model
+    from omegaconf import OmegaConf
+
     plain = (str, int, float, type(None))
     values = {name: value for name, value in vars(args).items() if isinstance(value, plain)}
     # gives what fairseq's conversion gives for the model's options, a hundred times faster
     cfg = OmegaConf.create({**values, "_name": args.arch})
     try:
         with torch.device("meta"):
-            return args, task.build_model(cfg)
+            return build_model(cfg, task)
     except AssertionError as error:  # so fairseq refuses sizes
-        raise ValueError(f"fairseq refuses the sizes of {args.arch}: {error}") from None
+        raise UserError(f"fairseq refuses the sizes of {args.arch}: {error}") from None
 
 
 def _parameters(model: Any) -> int:
@@ -177,23 +193,11 @@ class Match:
         return self.size.of(by) / self.target.of(by) - 1
 
 
-@contextmanager
-def invented_data(options: Mapping[str, Any], words: int) -> Iterator[Path]:
-    """Yield a folder with dictionaries of `words` entries, special symbols among them."""
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        lines = "".join(f"w{i} {words - i}\n" for i in range(words - _SPECIAL))
-        languages = [options[key] for key in ("source_lang", "target_lang") if key in options]
-        for file in [f"dict.{language}.txt" for language in languages] or ["dict.txt"]:
-            (folder / file).write_text(lines, encoding="utf-8")
-        yield folder
-
-
 def solve(
     options: Mapping[str, Any],
     reference: Mapping[str, Any],
     by: By,
-    data: Path | str,
+    data: Path | str | int,
     free: Sequence[str] = (),
     step: int = 4,
 ) -> Match:

@@ -16,7 +16,7 @@ import typer
 from highrank_plugins.cli import as_command
 from highrank_plugins.common.blocks import option
 from highrank_plugins.common.files import write_json, write_text
-from highrank_plugins.common.folders import whole_folder
+from highrank_plugins.common.folders import new_folder
 from highrank_plugins.common.text_lines import byte_lines
 from highrank_plugins.common.user_error import UserError
 
@@ -243,7 +243,7 @@ def dialogue_text(
     if output is None:
         typer.echo("\n".join(map(str, input_files(corpus))))
         return
-    with whole_folder(output, corpus) as new:
+    with new_folder(output) as new:
         for name, counts in write_parallel(corpus, new, context).items():
             typer.echo(f"{name}: {counts.contexts} contexts, {counts.references} references")
 

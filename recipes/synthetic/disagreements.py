@@ -133,7 +133,7 @@ def disagreements(
     The widest margin comes first. Yang et al. (2018) chose the contexts of their table 14 in this
     way, with MoS and MoC.
     """
-    collectors = [settings.collector(path, data) for path in (first, second)]
+    collectors = [Collector.open(path, data, **dict(settings)) for path in (first, second)]
     if math.isnan(margin):
         raise ValueError(f"--margin {margin}: must be a number of nats")
     found = compare(*collectors, margin=margin, count=count, words=words, top=top)

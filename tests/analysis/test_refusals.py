@@ -11,7 +11,7 @@ from highrank_plugins.analysis.divergence import mean_pairwise_kld
 from highrank_plugins.analysis.predictions import perplexity_by_band, target_ranks
 from highrank_plugins.analysis.retention import gradient_retention
 from highrank_plugins.analysis.unargmaxable_words import unargmaxable, unargmaxable_classes
-from highrank_plugins.heads import build_head, build_pointwise, head_names
+from highrank_plugins.heads import build_head, head_names
 from highrank_plugins.measures.word_similarity import read_word_pairs, word_similarity
 from tests.analysis.test_predictions import COUNTS, LOG_PROBS, NLL, PROBS, TARGET, log_probs
 from tests.analysis.test_retention import random
@@ -30,50 +30,28 @@ def changed(x, value, row=1, column=2):
     return x
 
 
-def gates(name, ends=(), tokens=2, **options):
-    head = build_head(name, num_classes=9, feature_dim=5, embed_dim=3, **options)
-    return components.gate_sharpness(head, torch.zeros(tokens, 5), ends)
+def gates(ends):
+    head = build_head("mixtape", num_classes=9, feature_dim=5, embed_dim=3, frequent=4)
+    return components.gate_sharpness(head, torch.zeros(2, 5), ends)
 
 
 def classes(name, **options):
     return unargmaxable_classes(build_head(name, num_classes=8, feature_dim=3, **options))
 
 
-def curve(*arguments):
-    return components.pointwise_curve(build_pointwise("identity"), *arguments)
-
-
-def slopes(name):
-    return components.slope_statistics(build_pointwise(name))
-
-
 similarity, bleu = partial(word_similarity, rows=WORDS), statistics.paired_bleu
 # the message, the function and its arguments
 REFUSALS = [
     ("log_prior, row 0: the probabilities sum to 3", components.component_use, torch.zeros(2, 3)),
-    ("needs gates per class, .* mos has none", gates, "mos"),
-    ("as a Mixtape with K > 1 has", partial(gates, components=1), "mixtape"),
-    (r"within \(0, 4\), got \[4\]", partial(gates, frequent=4), "mixtape", (4,)),
-    (r"within \(0, 4\)", partial(gates, frequent=4), "mixtape", (2, 1)),
-    ("features is empty", partial(gates, tokens=0), "mixtape"),
-    ("plif; sigsoftmax has no slopes", slopes, "sigsoftmax"),
-    *(("low < high and at least two", curve, *at) for at in ((1, 1, 5), (2, 1, 5), (0, 1, 1))),
+    (r"within \(0, 4\), got \[4\]", gates, (4,)),
+    (r"within \(0, 4\)", gates, (2, 1)),
     ("block 1, row 1: entry 2 is nan", mean_pairwise_kld, [P, changed(P, NAN)]),
     ("row 0: .* sum to 22; pass log-prob", mean_pairwise_kld, [P, P + math.log(22)]),
-    ("no blocks", mean_pairwise_kld, []),
-    ("no rows", mean_pairwise_kld, [P[:0]]),
-    (r"log_probs: expected .*\(4,\)", target_ranks, LOG_PROBS[0], TARGET),
-    ("with n ≥ 1", target_ranks, LOG_PROBS[:0], TARGET),
-    (r"target: expected class ids \[4\]", target_ranks, LOG_PROBS, TARGET[:3]),
-    ("target: expected class ids", target_ranks, LOG_PROBS, TARGET.double()),
-    (r"ids must lie in \[0, 4\), got -1 to 2", target_ranks, LOG_PROBS, TARGET - 1),
-    (r"ids must lie in \[0, 4\), got 1 to 4", target_ranks, LOG_PROBS, TARGET + 1),
+    *(("no rows", mean_pairwise_kld, blocks) for blocks in ([], [P[:0]])),
     ("row 0: the probabilities sum to", target_ranks, PROBS, TARGET),
     ("row 1: entry 2 is nan", target_ranks, changed(LOG_PROBS, NAN), TARGET),
-    ("two vectors of one length", perplexity_by_band, NLL, COUNTS[:2], ()),
-    ("two vectors of one length", perplexity_by_band, NLL[None], COUNTS[None], ()),
-    ("counts: token 0 has a negative count", perplexity_by_band, NLL, COUNTS - 1, ()),
-    ("nll: token 0 is NaN", perplexity_by_band, NLL * NAN, COUNTS, ()),
+    ("a token is NaN, or has a neg", perplexity_by_band, NLL, COUNTS - 1, ()),
+    ("a token is NaN, or has a neg", perplexity_by_band, NLL * NAN, COUNTS, ()),
     ("bands: ends must increase", perplexity_by_band, NLL, COUNTS, (10, 10)),
     ("bands: ends must increase", perplexity_by_band, NLL, COUNTS, (0, 10)),
     *((r"eps must lie in \(0, 1\)", spectrum.effective_rank, ONES, e) for e in (0.0, 1, 2, NAN)),
@@ -85,7 +63,7 @@ REFUSALS = [
     ("all singular values are 0", spectrum.spectral_entropy, torch.zeros(3)),
     *(
         ("singular_values: ", function, torch.tensor(bad), *more)
-        for bad in ([], [1.0, -1.0], [NAN], [[1.0]])
+        for bad in ([], [1.0, -1.0], [NAN])
         for function, *more in (
             (spectrum.press_rank, (9, 9), F32),
             (spectrum.effective_rank, 0.1),
@@ -93,39 +71,26 @@ REFUSALS = [
             (spectrum.spectral_decay,),
         )
     ),
-    (r"\(2, 9\) has 2 singular values, got 4", spectrum.press_rank, ONES, (2, 9), F32),
-    ("dtype: expected a floating-point", spectrum.press_rank, ONES, (9, 9), torch.int64),
     *(
         (f"block 3, row 3: entry 4 is {bad}", partial(spectrum.spectrum, method=method), blocks)
         for bad in (NAN, math.inf, -math.inf)
         for blocks in [changed(matrix(), bad, 33, 4).split(10)]
         for method in ("tsqr", "gram")
     ),
-    ("no blocks", spectrum.spectrum, []),
-    ("no rows", spectrum.spectrum, [torch.zeros(0, 3)]),
+    *(("no rows", spectrum.spectrum, blocks) for blocks in ([], [torch.zeros(0, 3)])),
     ("a single row always has rank 1", spectrum.spectrum, [torch.zeros(1, 3)]),
-    ("block 1 has 4 .* have 3", spectrum.spectrum, [torch.zeros(2, 3), torch.zeros(2, 4)]),
-    (r"block 0: .* \[n, M\], got .* of shape \(3,\)", spectrum.spectrum, [torch.zeros(3)]),
-    ("block 0: expected floats .*int64", spectrum.spectrum, [torch.zeros(2, 3).long()]),
-    ("block 0: expected floats .*list", spectrum.spectrum, [[1.0]]),
-    ("dtype: expected", spectrum.spectrum, [matrix()], torch.float16),
     ("of auto, tsqr, gram, got 'qr'", partial(spectrum.spectrum, method="qr"), [matrix()]),
     ("merge_rows must be at least 1", partial(spectrum.spectrum, merge_rows=0), [matrix()]),
-    (r"weight \[M, d\].*\(5, 2\) and \(3, 4\)", gradient_retention, W, random(3, 4)),
-    (r"got \(5, 2\) and \(5,\)", gradient_retention, W, random(5)),
     ("not finite", gradient_retention, W / 0, random(3, 5)),
     ("not finite", gradient_retention, W, random(3, 5) * NAN),
     ("zero everywhere", gradient_retention, W, torch.zeros(3, 5)),
     *(
         (message, partial(similarity, pairs=pairs(1, 2, 3, 4)), vectors)
         for message, vectors in (
-            ("'e' is row 4, but there are 4 vectors", VECTORS[:4]),
             (r"the vector of 'c' has norm 0\.0", VECTORS * (LENGTHS > 0.5)),
             ("the vector of 'b' has norm nan", VECTORS + LENGTHS.where(LENGTHS < 5, NAN)),
         )
     ),
-    *((r"weight: expected \[M, d\] with M ≥ 2", unargmaxable, CORNERS[at]) for at in (0, [0])),
-    (r"bias: expected \[4\], got \(3,\)", unargmaxable, CORNERS, torch.zeros(3)),
     ("not finite", unargmaxable, CORNERS * NAN),
     ("not finite", unargmaxable, CORNERS, torch.full((4,), -math.inf)),
     *(("bound must be a number above 0", unargmaxable, CORNERS, None, at) for at in (0.0, NAN)),
@@ -142,17 +107,13 @@ REFUSALS = [
             ([2.0, 2.0], "both systems have a standard deviation of 0"),
         )
     ),
-    *((r"p-values must lie in \[0, 1\]", statistics.holm, [0.5, p]) for p in (-0.1, 1.1, NAN)),
-    ("three pairs or more, got 2 and 2", statistics.pearson, [1, 2], [1, 2]),
-    ("got 3 and 2", statistics.pearson, [1, 2, 3], [1, 2]),
+    ("three pairs or more, got 2", statistics.pearson, [1, 2], [1, 2]),
     ("a measure is constant", statistics.pearson, [1, 1, 1], [1, 2, 3]),
     ("a measure is constant", statistics.pearson, [1, 2, 3], [2, 2, 2]),
     ("NaN or infinite", statistics.pearson, [1, 2, NAN], [1, 2, 3]),
-    ("a baseline and a system", bleu, {"a": BAD}, [REFERENCE]),
     ("'system b': 59", bleu, {"a": BAD, "b": GOOD[1:]}, [REFERENCE]),
     ("'reference 0': 59", bleu, {"a": BAD, "b": GOOD}, [REFERENCE[1:]]),
     ("same number of lines", bleu, {"a": BAD, "b": GOOD}, []),
-    ("expected one of bootstrap, randomisation", bleu, {"a": BAD, "b": GOOD}, [REFERENCE], "bs"),
 ]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.benchmarks.case import CaseError
-from highrank_plugins.benchmarks.estimate import CostEstimate, Training, estimates_table
+from highrank_plugins.benchmarks.estimate import EstimateSettings, Training
 from highrank_plugins.benchmarks.models import parameters
 from highrank_plugins.training.configuration import load
 from tests.benchmarks.test_bench import bench
@@ -15,8 +15,8 @@ SIZES = ("layers=1", "embed_dim=8", "ffn_embed_dim=8")
 TINY = [f"{side}_{size}" for side in ("encoder", "decoder") for size in SIZES]
 
 
-def training(conf: str, *changes: str, devices: int = 1) -> Training:
-    return Training.of(conf, load(RECIPES / conf, list(changes)), devices)
+def training(conf: str, *changes: str, **settings: int) -> Training:
+    return Training.of(conf, load(RECIPES / conf, list(changes)), EstimateSettings(**settings))
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,15 @@ def training(conf: str, *changes: str, devices: int = 1) -> Training:
     ],
 )
 def test_a_run_is_read_from_its_configuration(conf, changes, devices, expected):
-    ours = training(f"wmt14_en_de/conf/{conf}.yaml", *changes, devices=devices)
-    assert (ours.max_tokens, ours.tokens, ours.case(None).work()) == expected
-    assert ours.case(520).work() == 520
+    conf = f"wmt14_en_de/conf/{conf}.yaml"
+    ours = training(conf, *changes, devices=devices)
+    max_tokens, *wanted = expected
+    assert [ours.tokens, ours.case.work()] == wanted and ours.has_own_batch
+    smaller = training(conf, *changes, devices=devices, batch=520)
+    assert smaller.case.work() == 520 and not smaller.has_own_batch
+    assert training(conf, *changes, devices=devices, batch=max_tokens) == ours
     if "yang" in conf:
-        assert (ours.updates, ours.classes) == (300_000, 32_000)
+        assert (ours.updates, ours.case.classes) == (300_000, 32_000)
         assert ours.arch == "transformer_mixtape_wmt_en_de_big"
 
 
@@ -42,17 +46,18 @@ def test_parameters_are_counted_layer_by_layer():
     attention, norm, feed_forward = 4 * (8 * 8 + 8), 16, 2 * (8 * 8 + 8)
     encoder = attention + feed_forward + 2 * norm
     decoder = 2 * attention + feed_forward + 3 * norm
-    assert parameters(ours.arch, ours.case(None)) == 100 * 8 + encoder + decoder
+    assert parameters(ours.arch, ours.case) == 100 * 8 + encoder + decoder
 
 
 def test_hours_and_costs_are_estimated():
     ours = training("wmt14_en_de/conf/yang2019/mixtape.yaml", devices=8)
-    found = CostEstimate(ours, 214_600_000, 10_000, 2**31, "a machine")
-    row = estimates_table([found], 8, 0.5, 3.0).splitlines()[-1]
+    settings = EstimateSettings(devices=8, efficiency=0.5, price=3.0)
     # 300,000 · 32,768 tokens at half of 10,000 a second
-    assert "| 214.6 M | 10,000 | 2.0 | 300,000 | 32,768 | 546.1 | 68.3 | 1,638 |" in row
-    slow = CostEstimate(ours, 214_600_000, 3.8912, None, "a machine")
-    assert "| 214.6 M | 3.89 | - |" in estimates_table([slow], 8, 0.5, 3.0)
+    assert ours.row("a", 214_600_000, 10_000, 2**31, settings)[1:] == [
+        "214.6 M", "10,000", "2.0", "300,000", "32,768", "546.1", "68.3", "1,638"
+    ]  # fmt: skip
+    slow = ours.row("a", 214_600_000, 3.8912, None, EstimateSettings())
+    assert slow[2:4] == ["3.89", "-"] and len(slow) == 8
 
 
 @pytest.mark.parametrize(
@@ -88,5 +93,5 @@ def test_layers_of_a_user_dir_are_measured(tmp_path):
     file = tmp_path / "own.yaml"
     train = "{arch: transformer_own, user_dir: my_layers, max_tokens: 50, max_update: 3}"
     file.write_text(f"data: {{vocab_size: 100}}\ntrain: {train}\n")
-    case = Training.of("own", load(file), devices=1).case(None)
+    case = Training.of("own", load(file), EstimateSettings()).case
     assert case.user_dir == "my_layers" and "user" not in case.shape

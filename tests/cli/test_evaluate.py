@@ -116,7 +116,7 @@ class Killed(BaseException):
 def test_a_killed_evaluation_resumes_with_the_same_result(
     command, words, kills, call, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(adaptive_evaluation, "CHUNK", 7)
+    monkeypatch.setattr(adaptive_evaluation.CacheEvaluator, "length", 7)
     words = [*words, "--grid-tokens", 60, "--save-seconds", 0]
     assert call(command, *words).exit_code == 0
     want = record(tmp_path)

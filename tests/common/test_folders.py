@@ -8,7 +8,7 @@ import pytest
 
 from highrank_plugins.common import folders
 from highrank_plugins.common.files import open_own, read_json, write_text
-from highrank_plugins.common.folders import NEW, new_folder, refuse_mixture, whole_folder
+from highrank_plugins.common.folders import new_folder
 from highrank_plugins.common.user_error import UserError
 from tests.held_lock import held_elsewhere
 
@@ -76,75 +76,50 @@ def test_a_users_folder_is_not_discarded(tmp_path):
     assert (tmp_path / "new.part" / "mine").exists()
 
 
-def test_new_files_replace_earlier_ones_and_keep_others(tmp_path):
-    for text in ("earlier", "new"):
-        with whole_folder(tmp_path) as folder:
-            write_text(folder / "a", text)
-            write_text(folder / "below" / "b", text)
-            assert not (tmp_path / "a").exists() or (tmp_path / "a").read_text() == "earlier"
-        (tmp_path / "mine").touch()
-    found = {path.name: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
-    assert found == {"a": "new", "b": "new", "mine": ""}
-    refuse_mixture(tmp_path)
-
-
-def test_a_folder_with_the_name_of_a_new_file_is_refused_before_any_is_replaced(tmp_path):
-    (tmp_path / "a").touch()
-    (tmp_path / "b").mkdir()
-    with pytest.raises(UserError, match="/b is a folder; a file"), whole_folder(tmp_path) as folder:
-        (folder / "a").write_text("new")
-        (folder / "b").touch()
-    assert (tmp_path / "a").read_text() == ""
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
-
-
-def test_links_mixtures_and_the_folder_of_the_input_are_refused(tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "a").touch()
-    (tmp_path / NEW).symlink_to("mine")
-    with pytest.raises(UserError, match=f"{NEW} is a symbolic link"), whole_folder(tmp_path):
-        pass
-    (tmp_path / NEW).unlink()
-    (tmp_path / "link").symlink_to(tmp_path)
-    for output in (tmp_path / "link", tmp_path / "x" / ".."):
-        message = "holds the input, which the output would overwrite"
-        with pytest.raises(ValueError, match=message), whole_folder(output, tmp_path):
+def test_a_folder_with_files_is_refused_and_one_with_hidden_files_is_filled(tmp_path):
+    stage = tmp_path / "stage"
+    write_text(stage / ".key", "key")
+    (stage / ".highrank-new").symlink_to(".")
+    with pytest.raises(FileExistsError, match="not written by this"), new_folder(stage):
+        raise AssertionError
+    (stage / ".highrank-new").unlink()
+    with new_folder(stage) as new:
+        write_text(new / "below" / "b", "text")
+        (new / "a").touch()
+    found = {path.name for path in stage.rglob("*") if path.is_file()}
+    assert found == {".key", "a", "b"}
+    (tmp_path / "link").symlink_to(stage)
+    for folder in (stage, tmp_path / "link", stage / "a"):
+        with pytest.raises(UserError, match="exists already: name another"), new_folder(folder):
             raise AssertionError
-    assert (tmp_path / "mine" / "a").exists()
-    (tmp_path / NEW / "shard02").mkdir(parents=True)
-    refuse_mixture(tmp_path / "shard01")
-    for folder in (tmp_path / "shard02", tmp_path):
-        with pytest.raises(UserError, match="may hold files of two texts"):
-            refuse_mixture(folder)
 
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_second_command_is_refused_until_the_first_has_ended(tmp_path, killed):
     out, block = tmp_path / "out", "(held / 'train.en').touch()"
-    with held_elsewhere(out, "whole_folder(path)", block) as other:
-        message = rf"folder {out} is in use by another data command \(process {other.pid} on"
-        with pytest.raises(UserError, match=message), whole_folder(out):
+    with held_elsewhere(out, "new_folder(path)", block) as other:
+        message = rf"folder {out}.part is in use by another command \(process {other.pid} on"
+        with pytest.raises(UserError, match=message), new_folder(out):
             raise AssertionError
         if killed:
             other.kill()
-    with whole_folder(out):
-        pass
+    if killed:
+        with new_folder(out):
+            pass
     assert [path.name for path in out.iterdir()] == ([] if killed else ["train.en"])
 
 
-def test_a_failed_command_leaves_what_was_there(tmp_path):
-    (tmp_path / "valid.en").touch()
+def test_a_failed_command_leaves_nothing(tmp_path):
+    (tmp_path / ".key").touch()
     for folder in (tmp_path, tmp_path / "new" / "out"):
-        with pytest.raises(KeyError), whole_folder(folder) as new:
+        with pytest.raises(KeyError), new_folder(folder) as new:
             (new / "train.en").touch()
             raise KeyError
-    assert [path.name for path in tmp_path.iterdir()] == ["valid.en"]
+    assert [path.name for path in tmp_path.iterdir()] == [".key"]
 
 
-@pytest.mark.parametrize(("write", "left"), [(new_folder, ["new"]), (whole_folder, [])])
-def test_a_full_disk_is_named_with_its_folder(tmp_path, write, left):
+def test_a_full_disk_is_named_with_its_folder(tmp_path):
     message = r"disk is full: [\d,.]+ [GMk]B are free\. Free some .*: '.*new'"
-    folder = tmp_path / "new" / "part" if write is new_folder else tmp_path / "new"
-    with pytest.raises(OSError, match=message), write(folder):
+    with pytest.raises(OSError, match=message), new_folder(tmp_path / "new" / "part"):
         Path("/dev/full").write_bytes(b"a")
-    assert [path.name for path in tmp_path.rglob("*")] == left
+    assert list(tmp_path.iterdir()) == []

@@ -2,19 +2,14 @@
 
 import gzip
 import logging
-import os
 import re
-from itertools import count
 from pathlib import Path
 
 import pytest
-from fairseq.data import Dictionary
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import highrank_plugins
-from highrank_plugins.common.folders import NEW
-from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import binarising, pieces
 from highrank_plugins.data.corpus_files import Texts
 from highrank_plugins.data.parallel import Rules, prepare_texts
@@ -132,54 +127,11 @@ def test_malformed_words_are_refused(folder, fault, packed):
 
 
 @pytest.mark.parametrize("command", ["clean-texts", "pieces", "binarise", "lm-corpus"])
-def test_a_mix_of_earlier_and_new_files_is_refused_and_then_completed(folder, monkeypatch, command):
-    class Killed(BaseException):
-        pass
-
-    def replace(source, target):
-        if Path(source).parent.name == NEW and next(until_killed) == 2:
-            raise Killed
-        stock(source, target)
-
-    def forget():
-        pieces._processor.cache_clear()
-        binarising._words.cache_clear()
-
-    def contents(name):
-        files = (path for path in (folder / name).iterdir() if path.is_file())
-        return {path.name: path.read_bytes() for path in files}
-
-    words = [str(word) for word in COMMANDS[command](folder)]
-    assert attempt(command, *words).exit_code == 0
-    for path in (*(folder / "text").iterdir(), *folder.glob("*.txt")):
-        path.write_bytes(GOOD * 2)
-    whole = [word.replace(str(folder / "out"), str(folder / "whole")) for word in words]
-    forget()
-    assert attempt(command, *whole).exit_code == 0
-    stock, until_killed = os.replace, count()
-    monkeypatch.setattr(os, "replace", replace)
-    forget()
-    with pytest.raises(Killed):
-        attempt(command, *words)
-    monkeypatch.setattr(os, "replace", stock)
-    assert contents("whole").items() - contents("out").items()
-    read = attempt("pieces", folder / "out", folder / "next", *COMMANDS["pieces"](folder)[2:])
-    assert read.exit_code == 2 and "out may hold files of two texts" in read.output
-    if command == "binarise":
-        with pytest.raises(UserError, match="files of two texts"):
-            Dictionary.load(str(folder / "out" / "dict.en.txt"))
-    forget()
-    assert attempt(command, *words).exit_code == 0
-    assert contents("out") == contents("whole")
-
-
-@pytest.mark.parametrize("command", ["clean-texts", "pieces"])
-def test_text_of_other_languages_in_the_output_is_refused(folder, command):
+def test_an_earlier_result_is_neither_replaced_nor_mixed(folder, command):
     (folder / "out").mkdir()
     (folder / "out" / "valid.fr").write_bytes(GOOD)
     done = attempt(command, *COMMANDS[command](folder))
-    assert done.exit_code == 2
-    assert "valid.fr is of an earlier call with other languages" in done.output
+    assert done.exit_code == 2 and "out exists already: name another" in done.output
     assert [path.name for path in (folder / "out").iterdir()] == ["valid.fr"]
 
 
@@ -225,7 +177,7 @@ def test_binarised_text_keeps_every_line(tmp_path_factory, lines):
     for name in PARTS:
         (folder / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
     binarising._words.cache_clear()
-    list(binarising.binarise(folder, folder, folder, ("en", "de"), 1))
+    list(binarising.binarise(folder, folder, ("en", "de"), 1))
     dictionary = binarising._words(folder / "dict.de.txt")
     rows = data_utils.load_indexed_dataset(str(folder / "valid.en-de.de"), None, "mmap")
     assert len(rows) == len(lines)

@@ -7,8 +7,7 @@ import subprocess
 import pytest
 
 import highrank_plugins
-from highrank_plugins.common.folders import whole_folder
-from highrank_plugins.common.user_error import UserError
+from highrank_plugins.common.folders import new_folder
 from highrank_plugins.data import binarising
 from tests.fairseq_cli import run
 from tests.tiny_corpus import TEXT
@@ -18,8 +17,8 @@ highrank_plugins.register()  # the hooks look at dictionaries
 
 
 def binarise(pieces, output, processes=1):
-    with whole_folder(output, pieces) as new:
-        list(binarising.binarise(pieces, new, output, LANGUAGES, processes))
+    with new_folder(output) as new:
+        list(binarising.binarise(pieces, new, LANGUAGES, processes))
 
 
 def content(folder):
@@ -66,8 +65,8 @@ def test_the_files_equal_those_of_fairseq_byte_for_byte(
 
 def test_one_language_is_data_for_a_language_model(pieces, tmp_path):
     ours, stock = tmp_path / "ours", tmp_path / "stock"
-    with whole_folder(ours, pieces) as new:
-        said = list(binarising.binarise(pieces, new, ours, ("de",), 1))
+    with new_folder(ours) as new:
+        said = list(binarising.binarise(pieces, new, ("de",), 1))
     prefixes = [w for p in binarising.PARTS for w in (f"--{p}pref", pieces / f"{p}.de")]
     run("preprocess", *prefixes, "--only-source", "--padding-factor", 1, "--destdir", stock)
     assert content(ours) == content(stock) and (ours / "train.bin").exists()
@@ -77,39 +76,3 @@ def test_one_language_is_data_for_a_language_model(pieces, tmp_path):
     ]
     assert said[1].endswith(" 0.04% unknown")  # its <unk>
     assert re.fullmatch(r"dictionary: [\d,]+ types of [\d,]+ tokens, by falling count", said[0])
-
-
-def test_an_open_file_keeps_its_bytes_while_a_new_one_takes_its_place(pieces, tmp_path):
-    output, short = tmp_path / "bin", tmp_path / "short"
-    binarise(pieces, output)
-    before = content(output)
-    files = {path.name: path.open("rb") for path in output.iterdir()}
-    short.mkdir()
-    for path in pieces.iterdir():
-        (short / path.name).write_text("".join(path.read_text().splitlines(True)[:3]))
-    binarising._words.cache_clear()
-    binarise(short, output)
-    assert {name: files[name].read() for name in before} == before
-    assert content(output)["train.en-de.en.bin"] != before["train.en-de.en.bin"]
-    assert {path.name for path in output.iterdir()} == set(files)
-    for file in files.values():
-        file.close()
-
-
-@pytest.mark.parametrize("name", ["dict.en.txt", "dict.de.txt", "sha256sums"])
-def test_files_that_are_not_ours_are_refused_and_kept(pieces, tmp_path, name):
-    text = f"{'0' * 64}  mine\n"
-    (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=rf"{name} is in the way: .* move it away"):
-        binarise(pieces, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert (tmp_path / name).read_text() == text
-
-
-def test_checksums_of_other_files_are_kept(pieces, tmp_path):
-    binarise(pieces, tmp_path)
-    sums, line = tmp_path / "sha256sums", f"{'0' * 64}  valid1.en-de.en.bin\n"
-    before = sums.read_text() + line
-    sums.write_text(before)
-    binarise(pieces, tmp_path)
-    assert sums.read_text() == before

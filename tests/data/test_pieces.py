@@ -73,13 +73,11 @@ def test_commands_say_what_they_read_and_wrote(tmp_path):
     ):  # fmt: skip
         assert line in said
     assert re.search(r"valid.en: \d+ pieces of \d types, [\d.]+ a word, [\d.]+% new\n", said)
-    again = called("pieces", tmp_path, tmp_path / "out", *options, 40)
-    assert "out: replacing an earlier result; make again what follows" in again
-    assert "fewer" not in again
-    refused = called("pieces", tmp_path, "o", *options, 900, code=2)
+    assert "fewer" not in called("pieces", tmp_path, tmp_path / "less", *options, 40)
+    refused = called("pieces", tmp_path, tmp_path / "o", *options, 900, code=2)
     assert "(--vocab-size) 900 does not fit the text: the text has 296 pieces" in refused
     (tmp_path / "train.de").unlink()
-    refused = called("pieces", tmp_path, "o", *options, 9, code=2)
+    refused = called("pieces", tmp_path, tmp_path / "o", *options, 9, code=2)
     assert "train.de: no such file; the folder has train.en" in refused
 
 

@@ -314,6 +314,18 @@ def test_other_layers_are_built_as_ever(keep):
     assert all(map(torch.equal, *found))
 
 
+def test_the_check_leaves_no_numbers_in_the_layer():
+    class Scaled(Head):
+        scale = None
+
+        def chunk_logits(self, features, tensors, random_state):
+            if self.scale is None:
+                self.scale = features.detach().abs().mean().item()
+            return linear(features, tensors["weight"]) / self.scale
+
+    assert build(Scaled).scale is None
+
+
 def test_a_function_is_checked_too():
     class Random(Pointwise):
         def __init__(self):

@@ -123,7 +123,8 @@ elif part == "memory":  # no process ever holds the whole matrix, nor more logit
             matrix = split.head.weight.numel()
             assert seen.numel <= max(5 * split.floats, matrix), (seen.numel, split.floats)
 else:
-    refused("class_counts=", build("mixtape", class_counts=list(range(CLASSES)), frequent=3))
+    refused("Mixtape cannot be split: it must be",
+            build("mixtape", class_counts=list(range(CLASSES)), frequent=3))
     refused("process 1 of the group has another head than process 0: latent.bias is",
             build("mos", components=2 + rank))
     refused("pointwise.", build("softmax", "softcap" if rank else "identity"))
@@ -147,11 +148,11 @@ else:
     loss = split(leaf, **right, reduction="sum")
     with pytest.raises(RuntimeError, match="differentiable once"):
         torch.autograd.grad(loss, leaf, create_graph=True)
-    refused("shares the matrix", build("softmax", weight=build("softmax").weight))
+    refused("(no weight= and", build("softmax", weight=build("softmax").weight))
     with torch.device("meta"):
         empty = build_head("softmax", num_classes=8, feature_dim=4)
     refused("device=None, and the head is on meta", empty)
-    refused("process 0 of the group: Own is none of softmax", Own(23, 6))
+    refused("process 0 of the group: Own cannot be split: it must be a softmax", Own(23, 6))
     refused("expected a head, got Linear", torch.nn.Linear(3, 4))
     refused("process 1 of the group: expected a head, got VocabularyParallel",
             split if rank else build("mos"))
@@ -211,7 +212,7 @@ def test_a_matrix_of_other_parameters_is_not_split_over_processes():
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
         head = build_head("softmax", num_classes=8, feature_dim=4, vocabulary="centred")
-        with pytest.raises(UserError, match="has no rows to split"):
+        with pytest.raises(UserError, match="cannot be split: it must be a softmax"):
             VocabularyParallel(head)
     finally:
         distributed.destroy_process_group()

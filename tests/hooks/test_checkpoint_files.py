@@ -11,7 +11,7 @@ import resource
 import subprocess
 import sys
 import zipfile
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -94,7 +94,7 @@ def hostile(state: dict, path: Path):
             yield {place: {"task": {"data": field}}}, rf"hostile\.pt is refused.*{message}"
     code = f"[open({str(path)!r}, 'w').close()]"
     evaluated = [
-        (more | {name: code}, "not a plain literal: .*") for name, more in EVALUATED.items()
+        (more | {name: code}, f"has {name} .*run as code") for name, more in EVALUATED.items()
     ]
     for changed, message in OPTIONS + evaluated:
         yield {"cfg": {**state["cfg"], "model": state["cfg"]["model"] | changed}}, message
@@ -112,6 +112,25 @@ def test_hostile_checkpoints_are_refused(number, language_model, sentinel, tmp_p
     torch.save(state | changed, tmp_path / "hostile.pt")
     with pytest.raises(ValueError, match=message):
         load(tmp_path / "hostile.pt")
+
+
+CODE = [
+    "__import__('os').system('true')", "lambda: 1", "[x for x in (1, 2)]", "f'{1}'", " (f)(1)",
+    "2 ** 99999999", "1 << 99999999", "[0] * 10001", "[[0] * 10000] * 10000 * 10000",
+]  # fmt: skip
+PLAIN = [
+    "(0.9, 0.98)", "[(512, 9)] * 2 + [(2048, 1)]", "8 * 1024 - 1", "True", "{'beam': 4}", "word",
+    "1 +", "", "(" * 300 + ")" * 300, "-" * 9000 + "1", "1," * 6000, "1\0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", CODE + PLAIN, ids=lambda text: text[:20])
+def test_a_configuration_with_code_is_refused(text, language_model, tmp_path):
+    state = torch.load(language_model)
+    state["cfg"]["model"] |= {"character_filters": text, "data": "corpora (1)/data-bin"}
+    torch.save(state, tmp_path / "changed.pt")
+    with pytest.raises(ValueError, match="run as code") if text in CODE else nullcontext():
+        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "changed.pt"))
 
 
 def flipped(source: Path) -> bytes:
@@ -142,7 +161,7 @@ def single_tensor(_source: Path) -> bytes:
     [
         (flipped, r"damaged \(.*data/.*\): copy it again"),
         (compressed, "compressed"),
-        (single_tensor, "not a checkpoint of fairseq"),
+        (single_tensor, "refused: it holds a Tensor"),
         (lambda _: b"PK\x05\x06" + bytes(18), ""),
         (lambda _: b"\x80\x02}.", ""),
         *((lambda source, part=part: source.read_bytes()[: int(part(source.stat().st_size))],

@@ -115,10 +115,10 @@ def lines(request, tmp_path_factory):
         ("generate", "--max-source-positions 2", "--max-source-positions"),
         ("generate", "--post-process typo", "--post-process typo: Unknown post_process option"),
         ("generate", "--diverse-beam-groups 2", "--beam to be divisible"),
-        ("generate", "--constraints ordered", "--constraints ordered: "),
+        ("generate", "--constraints ordered", "an option that fairseq.search reads: "),
         ("interactive", "--input {folder}/long", "--max-source-positions"),
-        ("train", "--fp16", "--fp16: "),
-        ("train", "--tpu", "--tpu: "),
+        ("train", "--fp16", "Torch not compiled with CUDA"),
+        ("train", "--tpu", "an option that fairseq.utils reads: "),
         ("train", "--use-plasma-view", "--use-plasma-view needs plasma, which is not installed"),
         ("train", "--finetune-from-model typo.pt", "--finetune-from-model typo.pt does not exist"),
         ("train", "--criterion adaptive_loss", "--criterion adaptive_loss: AdaptiveLoss is not"),
@@ -127,14 +127,17 @@ def lines(request, tmp_path_factory):
         ("train", f"--head-components {HUGE}", f"--head-components {HUGE}: "),
         ("train", f"--encoder-embed-dim {HUGE}", f"--encoder-embed-dim {HUGE}: "),
         ("train", f"--decoder-hidden-size {HUGE}", f"--decoder-hidden-size {HUGE}: "),
-        ("train", "--encoder-embed-dim 2", "--encoder-embed-dim 2: "),
+        ("train", "--encoder-embed-dim 2", "sinusoidal_positional_embedding reads: "),
         ("train", "--past-target", "leave out --self-target and --past-target"),
         ("train", "--output-dictionary-size 2", "--output-dictionary-size must be at least 4"),
-        ("train", "--base-layers 2", "--base-layers 2"),
+        ("train", "--base-layers 2", "an option that fairseq.distributed.utils reads: "),
         ("train", "--max-tokens 2", "raise --max-tokens"),
+        ("train", "--lr-scheduler inverse_sqrt --warmup-updates 0", "inverse_square_root_schedule"),
+        ("train", "--lr-scheduler triangular --max-lr 1 --lr-period-updates 1", "triangular_lr_s"),
+        ("train", "--lr-scheduler tri_stage", "please specify steps or phase_ratio"),
     ],
 )  # fmt: skip
-def test_a_mistake_ends_with_one_line_that_names_it(command, words, said, lines, tmp_path):
+def test_a_mistake_ends_with_one_line(command, words, said, lines, tmp_path):
     task = TEXT[0] if words.startswith(("--past", "--output-d")) else TRANSLATION
     task = TEXT[1] if words.startswith("--decoder-hidden") else task
     line = lines(command, task, tmp_path)

@@ -2,10 +2,15 @@
 
 import functools
 import math
-from collections import UserDict
+import operator
+import threading
+from array import array
+from collections import ChainMap, UserDict
+from contextvars import ContextVar
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -32,24 +37,29 @@ __all__ = ["fixed_seed"]  # pytest finds the fixture by its name
 # -- the check leaves a layer as it was -------------------------------------------------------
 
 
-def in_dict(self):
-    return self.kept.setdefault("norm", self.weight.detach().norm())
-
-
-def in_list(self):
-    if not self.kept:
-        self.kept.append(self.weight.detach().norm())
-    return self.kept[0]
-
-
 class Holder:
     norm = None
 
 
-def in_object(self):
-    if self.kept.norm is None:
-        self.kept.norm = self.weight.detach().norm()
-    return self.kept.norm
+class Slot:
+    __slots__ = ("norm",)
+
+
+def in_closure():
+    kept = None
+
+    def norm(new=None):
+        nonlocal kept
+        kept = kept if new is None else new
+        return kept
+
+    return norm
+
+
+def in_variable(new=None):
+    global VARIABLE
+    VARIABLE = VARIABLE if new is None else new
+    return VARIABLE
 
 
 @functools.lru_cache
@@ -57,20 +67,59 @@ def in_cache(self):
     return self.weight.detach().norm()
 
 
+def once(get, put):
+    """Return a method that computes a norm in its first call, and keeps it for all others."""
+
+    def norm(self):
+        if get(self) is None:
+            put(self, self.weight.detach().norm().item())
+        return get(self)
+
+    return norm
+
+
+VARIABLE = None
+CONTEXT = ContextVar("norm", default=None)
+in_attribute = once(
+    lambda s: getattr(s.kept, "norm", None), lambda s, v: setattr(s.kept, "norm", v)
+)
+in_first = once(lambda s: s.kept[0] or None, lambda s, v: operator.setitem(s.kept, 0, v))
+in_first_attribute = once(lambda s: s.kept[0].norm, lambda s, v: setattr(s.kept[0], "norm", v))
+in_item = once(lambda s: s.kept.get("norm"), lambda s, v: operator.setitem(s.kept, "norm", v))
+in_list = once(lambda s: s.kept[0] if s.kept else None, lambda s, v: s.kept.append(v))
+in_function = once(lambda s: s.kept(), lambda s, v: s.kept(v))
+in_class = once(lambda s: type(s).norms, lambda s, v: setattr(type(s), "norms", v))
+in_context = once(lambda s: CONTEXT.get(), lambda s, v: CONTEXT.set(v))
+
+
+def part():
+    module = torch.nn.Identity()
+    module.norm = None
+    return [module]
+
+
 KEPT = [
-    (in_dict, dict), (in_dict, UserDict), (in_list, list), (in_cache, dict),
-    (in_object, Holder), (in_object, lambda: SimpleNamespace(norm=None)),
+    *((in_attribute, k) for k in (Holder, Slot, SimpleNamespace, threading.local, in_closure)),
+    *((in_item, kind) for kind in (dict, UserDict, ChainMap)), (in_list, list), (in_cache, dict),
+    (in_first, lambda: np.zeros(1)), (in_first, lambda: array("d", [0])),
+    (in_first_attribute, part), (in_first_attribute, lambda: (Holder(),)),
+    (in_function, in_closure), (in_class, dict),
+    (in_function, lambda: functools.partial(in_closure())), (in_context, dict),
+    (in_function, lambda: in_variable),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("norm", "kept"), KEPT)
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 def test_the_check_leaves_no_numbers_behind(norm, kept, impl):
+    global VARIABLE
     parts = {"kept": kept, "best": lambda: math.nan}
-    cls = structure(lambda self, x: x / self.norm(), parts=parts, norm=norm)
+    cls = structure(lambda self, x: x / self.norm(), parts=parts, norm=norm, norms=None)
     head, x = cls().double(), features()
+    VARIABLE = None
+    CONTEXT.set(None)
     found = by_loss(head, x, impl)
-    torch.testing.assert_close(head.norm(), head.weight.detach().norm())
+    torch.testing.assert_close(torch.as_tensor(head.norm()).double(), head.weight.detach().norm())
     torch.testing.assert_close(found, by_plain_torch(head, x))
 
 

@@ -2,25 +2,21 @@
 
 import inspect
 import json
-import sys
-from typing import Annotated
+from typing import get_args
 
 import pytest
 import torch
-from click import testing
 from fairseq.data import Dictionary
 
-import highrank_plugins.measures
 from highrank_plugins.analysis.predictions import Band
-from highrank_plugins.cli import as_command
-from highrank_plugins.cli.measure import command
+from highrank_plugins.cli.analyse import TextSettings
+from highrank_plugins.cli.measure import options_of, run
 from highrank_plugins.common.files import plain
 from highrank_plugins.common.formatting import Bars, Lines
 from highrank_plugins.measures import all_measures, find_measure
 from highrank_plugins.measures.base import Block, TextMeasure, Words
 from highrank_plugins.measures.predictions import Predictions
 from highrank_plugins.models.head_monitor import take_snapshot
-from tests.cli import highrank
 from tests.heads.cases import MIXTAPE, MOC, MOS, SOFTMAX, Case, make_features
 from tests.heads.toys import toys  # noqa: F401  (a fixture)
 
@@ -172,47 +168,12 @@ def test_a_custom_layer_is_monitored(case):
     assert ("component_entropy" in found.scalars) == (case.head == "mos")
 
 
-def test_a_module_that_registers_another_name_is_named(tmp_path, monkeypatch):
-    (tmp_path / "odd.py").write_text("")
-    folders = [*highrank_plugins.measures.__path__, str(tmp_path)]
-    monkeypatch.setattr(highrank_plugins.measures, "__path__", folders)
-    monkeypatch.setattr(highrank_plugins.measures, "measure_names", lambda: ["odd"])
-    monkeypatch.delitem(sys.modules, "highrank_plugins.cli.measure", raising=False)
-    done = highrank("measure", "--help")
-    assert done.exit_code == 2 and len(done.output.splitlines()) == 1
-    assert f"{tmp_path / 'odd.py'}: registers no measure 'odd'; write @register" in done.output
-
-
-def test_an_argument_may_have_a_type_without_help():
-    class Odd(TextMeasure):
-        def __init__(self, flag: bool = False, size: Annotated[int, "Size."] = 3) -> None: ...
-
-    shown = testing.CliRunner().invoke(as_command(command({"odd": Odd})), ["--help"]).output
-    assert "--flag" in shown and "odd: Size. [default: 3]" in shown
-
-
-@pytest.mark.parametrize(
-    ("argument", "reason"),
-    [
-        ("tokens: int = 3", "--tokens is an option of `highrank measure` already; choose"),
-        ("pairs: int = 3", "has another type in kld; choose another name"),
-        ("size=3", 'has no type; write size: Annotated[TYPE, "help"]'),
-    ],
-)
-def test_an_argument_that_cannot_be_an_option_is_named(argument, reason):
-    names = {"__name__": __name__, "TextMeasure": TextMeasure}
-    exec(f"class Odd(TextMeasure):\n    def __init__(self, {argument}): pass", names)
-    with pytest.raises(ValueError) as caught:
-        command({"kld": find_measure("kld"), "odd": names["Odd"]})
-    name = argument.partition(":")[0].partition("=")[0]
-    where = f"test_every_measure.py: Odd: argument {name} of the constructor: "
-    assert f"{where}{reason}" in str(caught.value)
-
-
 def test_options_have_types_and_errors_name_them():
+    types, taken = {}, {*inspect.signature(run).parameters, *TextSettings.model_fields}
     for kind in all_measures().values():
-        for parameter in inspect.signature(kind).parameters.values():
-            assert parameter.annotation is not inspect.Parameter.empty
+        for name, parameter in options_of(kind).items():
+            found, _ = get_args(parameter.annotation)  # and its help
+            assert name not in taken and types.setdefault(name, found) == found
     with pytest.raises(ValueError, match="did you mean 'spectrum'"):
         find_measure("spectrom")
     with pytest.raises(ValueError, match="--pairs 1: must be at least 2"):

@@ -20,7 +20,7 @@ from highrank_plugins.models.head_from_options import (
     require_same_function,
 )
 from highrank_plugins.models.head_options import HeadOptions, derived_defaults, help_of
-from tests.models.small import build, configure
+from tests.models.small import build
 
 TRUNK = {"head_bias": "false"}
 MOS_PLIF = {"head": "mos", "head_pointwise": "plif"}
@@ -245,14 +245,14 @@ def test_the_slopes_carry_their_own_learning_rate(trunk):
         rates = {name: own_rate(p) for name, p in model.named_parameters()}
         slopes = "decoder.output_projection.pointwise.slope_logits"
         assert {name: rate for name, rate in rates.items() if rate} == {slopes: (0.02, False)}
-    with pytest.raises(ValueError, match=r"--head-plif-lr: .*--head-plif-freeze"):
+    with pytest.raises(ValueError, match="plif here has no parameter slope_logits that train"):
         trunk("plif", *words, "--head-plif-freeze")
 
 
 def test_a_rate_of_a_parameter_that_the_layer_lacks_is_refused(trunk, monkeypatch):
     monkeypatch.setattr(PLIF, "own_rate", "slops")
     trunk("plif", "--head-plif-knots", "9")
-    with pytest.raises(UserError, match="--head-plif-lr: `own_rate` of class PLIF names 'slops',"):
+    with pytest.raises(UserError, match="--head-plif-lr: plif here has no parameter slops that tr"):
         trunk("plif", "--head-plif-knots", "9", "--head-plif-lr", "0.02")
 
 
@@ -268,29 +268,6 @@ def test_shared_embeddings_are_one_parameter(trunk, joined_data):
     assert model.head.weight is model.decoder.embed_tokens.weight
     model = build(joined_data, "transformer_mixtape_tiny", "--share-all-embeddings").model
     assert model.head.weight is model.encoder.embed_tokens.weight
-
-
-SIZES = ["--encoder-embed-dim", "16", "--decoder-embed-dim", "16"]
-SHARED = ["--share-decoder-input-output-embed"]
-
-
-@pytest.mark.parametrize(
-    ("arch", "words"),
-    [
-        ("transformer_mos_tiny", [*SHARED, "--decoder-output-dim", "24"]),
-        ("transformer_lm_mos", ["--decoder-output-dim", "24"]),
-        ("lstm_mos", [*SIZES, "--decoder-out-embed-dim", "24"]),
-        ("awd_lstm_lm_mos", [*SIZES[2:], "--decoder-last-hidden-size", "24"]),
-        ("awd_lstm_lm_mos", [*SIZES[2:], "--separate-embeddings"]),
-    ],
-    ids=str,
-)
-def test_head_sizes_equal_those_of_the_built_model(arch, words, mt_data, lm_data):
-    data = lm_data if "_lm_" in arch else mt_data
-    model = build(data, arch, *words).model
-    features, width, tied = model.head_sizes(configure(data, arch, *words).model)
-    assert (features, width) == (model.head.feature_dim, model.head.weight.size(1))
-    assert tied == model.decoder.share_input_output_embed
 
 
 def test_a_target_out_of_range_is_refused(trunk):

@@ -178,6 +178,6 @@ def test_the_command_lists_its_input_or_writes_text_and_counts_it(tmp_path, monk
     command(["corpus"], standalone_mode=False)
     names = ["train.jsonl", "valid.jsonl", "test.jsonl", "test_multi_ref.json"]
     assert capsys.readouterr().out.splitlines() == [f"corpus/{name}" for name in names]
-    command(["corpus", ".", "--context", "2"], standalone_mode=False)
-    count = len((tmp_path / "test1.context").read_text().splitlines())
+    command(["corpus", "out", "--context", "2"], standalone_mode=False)
+    count = len((tmp_path / "out" / "test1.context").read_text().splitlines())
     assert f"test1: {count} contexts, {3 * count} references" in capsys.readouterr().out

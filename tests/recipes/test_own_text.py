@@ -99,7 +99,7 @@ def test_a_new_folder_has_a_study_that_can_be_read(timetable, tmp_path, kind):
     help_text = run(["bash", str(tmp_path / "mine" / "run.sh"), "--help"])
     assert ("[en]" in help_text.stdout) == (kind == "translation")
     again = highrank("new", tmp_path / "mine", *words, code=2)
-    assert "exists: name a new folder" in again.stderr
+    assert "exists already: name another" in again.stderr
 
 
 @pytest.mark.parametrize(("words", "message"), [

@@ -106,6 +106,7 @@ def test_a_mass_that_is_not_1_is_refused(records, mass):
 def test_whatever_reads_several_records_refuses_what_does_not_compare(
     records, changes, metrics, message
 ):
+    records = [path.rename(path.with_name(f"a{n}.json")) for n, path in enumerate(records)]
     for n, path in enumerate(records):
         gss = {"head_gss_c": n, "head_gss_k": n}
         config = {"corpus": {"vocab_size": 9}, "train": {"arch": path.stem, **gss}}
@@ -197,13 +198,11 @@ def test_processors_of_one_name_are_told_apart(records):
         {"seeds": 5}, {"seeds": [10**400]}, {"git": "x"}, {"hardware": {"gpus": 7, "cores": 1}},
         {"train": [1]}, {"config": {"train": {"arch": ["a"]}}}, {"versions": {"torch": 7}},
         {"metrics": {"test_perplexity": 10**400}}, {"metrics": {"test_perplexity": True}},
-        {"metrics": {"test_perplexity": 1e308}}, {"metrics": {"x" * 1000: 1.0}}, {"ledger": [1]},
-        {"paired": {"scores": [1]}}, {"signatures": "x"}, {"finetune": {"train": 7}},
+        {"metrics": {"test_perplexity": 1e308}}, {"metrics": {"x" * 1000: 1.0}},
+        {"signatures": "x"}, {"finetune": {"train": 7}},
         {"signature": "\x1b]0;x\x07"}, {"data": "\x9b"}, {"seeds": []}, {"command": "\ud800"},
         {"train": {"parameters": -5, "updates": 1, "words_per_second": 1}},
         {"train": {"wall_seconds": -1, "updates": 1, "words_per_second": 1}},
-        {"ledger": {"train": {"en": {"in": {"tokens": -1}, "out": {}, "left out": {}}}}},
-        {"ledger": {"train": {"en": {"in": {}, "out": {}, "left out": {"long": -2}}}}},
         {"finetune": {"train": {"updates": -1}}}, {"hardware": {"cores": -1}},
     ],
 )  # fmt: skip

@@ -8,13 +8,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.tokenizer import tokenize_line
 
 from highrank_plugins.common.names import Score
-from highrank_plugins.results.ledger import (
-    add_generated,
-    add_measured,
-    add_scored,
-    describe,
-    read_ledger,
-)  # fmt: skip
+from highrank_plugins.results.ledger import describe, read_ledger
 from highrank_plugins.results.scoring import ScoreError
 
 WHOLE = {"sentences": 2, "tokens": 4}  # the translator's test text
@@ -48,12 +42,13 @@ def translator(tmp_path):
     return tmp_path
 
 
-def read(folder, target="de"):
-    return read_ledger(folder / "data-bin", folder / "train", target)
+def read(run, target="de", **more):
+    return read_ledger(run / "data-bin", [run / "train"], target, **more)
 
 
 def test_every_stage_of_a_translator_is_counted(translator):
-    ledger = read(translator)
+    (translator / "test.de").write_text("b\n" * 2)
+    ledger = read(translator, folder=translator)
     assert ledger["text"]["train.en"] == {
         "in": {"sentences": 5, "words": 15},
         "out": {"sentences": 4, "words": 8},
@@ -66,8 +61,6 @@ def test_every_stage_of_a_translator_is_counted(translator):
     trained = ledger["train"]["train.de"]
     assert trained["in"] == {"sentences": 4, "tokens": 14}
     assert trained["out"] == {"sentences": 3, "tokens": 9}
-    (translator / "test.de").write_text("b\n" * 2)
-    add_scored(ledger, {}, "de", translator / "test.de")
     reason = "longer than the model's positions"
     assert {
         "text, train.en: 4 of 5 sentences; left out: empty 1",
@@ -95,8 +88,7 @@ def write_hypotheses(folder, sentences, tokens=3, count=1):
 
 
 def test_generated_sentences_and_tokens_are_counted(translator):
-    ledger = read(translator)
-    add_generated(ledger, [write_hypotheses(translator, [1, 0], count=2)], "de")
+    ledger = read(translator, generated=[write_hypotheses(translator, [1, 0], count=2)])
     made = {"sentences": 2, "tokens": 12}
     assert ledger["generate"] == {
         "test.en": {"in": WHOLE, "out": WHOLE, "left out": {}},
@@ -107,14 +99,12 @@ def test_generated_sentences_and_tokens_are_counted(translator):
 
 @pytest.mark.parametrize("sentences", [[0], [0, 2], [0, 1, 2]])
 def test_hypotheses_of_other_sentences_are_refused(translator, sentences):
-    ledger = read(translator)
-    message = rf"test\.txt: hypotheses of {len(sentences)} sentences, expected one of each of the 2"
-    with pytest.raises(ScoreError, match=message):
-        add_generated(ledger, [write_hypotheses(translator, sentences)], "de")
+    with pytest.raises(ScoreError, match=r"generate: test\.en has . sentences, expected 2"):
+        read(translator, generated=[write_hypotheses(translator, sentences)])
 
 
 def test_the_tokens_that_a_measure_used_are_counted(translator):
-    ledger, folder = read(translator), translator / "score"
+    folder = translator / "score"
     found = {
         "spectrum": {"contexts": 3}, "kld": {"contexts": 4}, "retention": {"tokens": 1},
         "saturation": {"press_rank": 3},
@@ -123,7 +113,7 @@ def test_the_tokens_that_a_measure_used_are_counted(translator):
     folder.mkdir()
     for name, result in found.items():
         (folder / f"{name}.json").write_text(json.dumps(result))
-    add_measured(ledger, folder, "de")
+    ledger = read(translator, folder=folder)
     left_out = {"after --tokens": {"tokens": 1}}
     part = {"in": {"tokens": 4}, "out": {"tokens": 3}, "left out": left_out}
     assert ledger["spectrum"]["test.de"] == part
@@ -137,11 +127,11 @@ def test_the_tokens_that_a_measure_used_are_counted(translator):
 
 def test_what_does_not_belong_to_the_text_is_refused(translator):
     (translator / "kld.json").write_text(json.dumps({"contexts": 5}))
-    with pytest.raises(ScoreError, match=r"kld\.json: 5 tokens, but test\.de has 4"):
-        add_measured(read(translator), translator, "de")
+    with pytest.raises(ScoreError, match=r"kld: test\.de has 5 tokens, expected 4"):
+        read(translator, folder=translator)
     (translator / "test.de").write_text("b\n")
-    with pytest.raises(ScoreError, match="1 translations of 2 sentences"):
-        add_scored(read(translator), {}, "de", translator / "test.de")
+    with pytest.raises(ScoreError, match=r"evaluate: test\.de has 1 sentences, expected 2"):
+        read(translator, folder=translator)
 
 
 def test_measures_of_the_validation_text_are_counted(tmp_path):
@@ -150,8 +140,7 @@ def test_measures_of_the_validation_text_are_counted(tmp_path):
         folder = tmp_path / "evaluate" / ("valid" if split == "valid" else "")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "predictions.json").write_text(json.dumps({"tokens": 4}))
-    ledger = read(tmp_path, None)
-    add_measured(ledger, tmp_path / "evaluate")
+    ledger = read(tmp_path, None, folder=tmp_path / "evaluate")
     assert list(ledger["predictions"]) == ["test", "valid"]
     assert ledger["predictions"]["valid"]["left out"] == {"after --tokens": {"tokens": 3}}
 
@@ -188,20 +177,11 @@ def test_tokens_are_unknown_where_other_samples_are_that_long(translator, limits
     assert list(trained["left out"].values()) == [{"sentences": 1}]
 
 
-@pytest.mark.parametrize("block", [1, 2, 3, 1 << 24])
-def test_words_are_counted_across_the_ends_of_blocks(translator, monkeypatch, block):
-    monkeypatch.setattr("highrank_plugins.results.counts._BLOCK", block)
-    (translator / "text" / "test.de").write_text(" ab  c\u3000d\r\n\nü e", encoding="utf-8")
-    ledger = read_ledger(translator / "data-bin", translator / "train")
-    assert ledger["text"]["test.de"]["out"] == {"sentences": 2, "words": 5}
-
-
 def test_a_finetuning_run_is_a_stage_of_its_own(translator):
     (translator / "finetune").mkdir()
     (translator / "finetune" / "train.log").write_text("nothing is skipped here\n")
-    ledger = read_ledger(
-        translator / "data-bin", translator / "train", "de", translator / "finetune"
-    )
+    folders = [translator / "train", translator / "finetune"]
+    ledger = read_ledger(translator / "data-bin", folders, "de")
     assert list(ledger)[-2:] == ["train", "finetune"]
     assert ledger["train"]["train.de"]["out"]["sentences"] == 3
     assert ledger["finetune"]["train.de"]["out"] == {"sentences": 4, "tokens": 14}
@@ -237,7 +217,7 @@ def test_the_words_of_a_text_are_those_that_fairseq_reads(translator):
     blanks = [blank for blank in blanks if blank not in "\n\r"]  # these end a line
     line = "a" + "b".join(blanks) + "ü \u200bc d\u2030e"  # neither \u200b nor \u2030 is a blank
     (translator / "text" / "test.de").write_text(f"{line}\n\n", encoding="utf-8")
-    found = read_ledger(translator / "data-bin", translator / "train")["text"]["test.de"]["out"]
+    found = read(translator, None)["text"]["test.de"]["out"]
     assert found["words"] == len(tokenize_line(line)) == len(blanks) + 3
 
 
@@ -253,11 +233,11 @@ def test_scores_of_part_of_a_text_are_refused(tmp_path):
     report = {"in": {"sentences": 7, "tokens": 9}, "out": {"sentences": 2, "tokens": 3}}
     report["left out"] = {"after max_train_lines": {"sentences": 5, "tokens": 6}}
     (tmp_path / "text" / "counts.json").write_text(json.dumps({"train.txt": report}))
-    ledger = read(tmp_path, None)
+    scores = {"test_perplexity": perplexity(4), "test_kld": perplexity(1)}
+    ledger = read(tmp_path, None, scores=scores)
     assert ledger["text"]["train.txt"] == report
     assert ledger["data-bin"]["train"]["in"] == ledger["data-bin"]["train"]["out"]
     assert ledger["train"]["train"]["out"] == {"sentences": 2, "tokens": 3}
-    add_scored(ledger, {"test_perplexity": perplexity(4), "test_kld": perplexity(1)})
     assert describe(ledger) == [
         "text, train.txt: 2 of 7 sentences; left out: after max_train_lines 5",
         "text, train.txt: 3 of 9 tokens; left out: after max_train_lines 6",
@@ -266,15 +246,18 @@ def test_scores_of_part_of_a_text_are_refused(tmp_path):
     ]
     kinds = ("perplexity", "perplexity_before_finetuning", "dynamic_perplexity")
     for metric in map("test_{}".format, kinds):
-        with pytest.raises(ScoreError, match=f"{metric}: 3 of 4 tokens of test were scored"):
-            add_scored(ledger, {metric: perplexity(3)})
+        with pytest.raises(ScoreError, match="evaluate: test has 3 tokens, expected 4"):
+            read(
+                tmp_path,
+                None,
+                scores={metric: perplexity(3), "test_cache_perplexity": perplexity(4)},
+            )
 
 
 def test_shards_count_together_and_the_first_one_is_scored(tmp_path):
     for number, sizes in ((1, [2]), (2, [5, 5])):
         write_index(tmp_path / "data-bin" / f"shard0{number}" / "train.idx", sizes)
-    ledger = read(tmp_path, None)
+    ledger = read(tmp_path, None, scores={"train_perplexity": perplexity(2)})
     assert ledger["data-bin"]["train"]["out"] == {"sentences": 3, "tokens": 12}
-    add_scored(ledger, {"train_perplexity": perplexity(2)})
     whole = {"sentences": 1, "tokens": 2}
     assert ledger["evaluate"] == {"shard01/train": {"in": whole, "out": whole, "left out": {}}}

@@ -44,18 +44,29 @@ def test_a_record_is_complete(result):
     assert {"python", "torch", "ve-fairseq", "sacrebleu"} <= result["versions"].keys()
 
 
-@pytest.mark.parametrize("words", ["--arch y", "--arch='y'", "--arch x --seed 8"])
+@pytest.mark.parametrize("words", ["--arch y", "--arch='y'", "--arch x --seed 8", "--lr 0.5"])
 def test_files_of_two_runs_are_refused(words):
-    configuration = Configuration(train={"arch": "x", "seed": 7}, corpus={})
+    train = {
+        "arch": "x",
+        "seed": 7,
+        "lr": 0.25,
+        "update_freq": 2,
+        "no_progress_bar": True,
+        "tag": "a=b",
+    }
+    configuration = Configuration(train=train, corpus={})
+    same = "--no-progress-bar data --update-freq 1 \\\n    --lr 0.25 --tag 'a=b' --arch=x"
+    make_record({"a": Score(1.0, "b")}, configuration, record.RecordedTraining(same, {}))
     training = record.RecordedTraining(f"fairseq-train data {words}", {"updates": 3.0})
-    with pytest.raises(ValueError, match=r"--training: its command has --(arch y|seed 8), and the"):
+    with pytest.raises(
+        ValueError, match=r"--training: its command has --(arch y|seed 8|lr 0.5), and"
+    ):
         make_record({"a": Score(1.0, "b")}, configuration, training)
 
 
 @pytest.mark.parametrize("changes", [{"seeds": [8]}, {"seeds": [7, 8]}])
 def test_a_record_whose_seeds_disagree_is_refused(result, changes, tmp_path):
     path = tmp_path / "x-7.json"
-    del result["paired"]
     path.write_text(json.dumps(result))
     record.load_record(path)
     path.write_text(json.dumps(result | changes))
@@ -236,7 +247,7 @@ def test_a_run_given_twice_is_refused(tmp_path):
     for path, seed in zip(paths, (1, 2, 1), strict=True):
         path.write_text(json.dumps(json.loads(path.read_text()) | run | {"seeds": [seed]}))
     assert len(results_table(paths[:2]).splitlines()) == 6
-    with pytest.raises(ValueError, match=r"c\.json and .*a\.json are of one configuration and "):
+    with pytest.raises(ValueError, match=r"c\.json and .*a\.json are one run"):
         results_table(paths)
 
 

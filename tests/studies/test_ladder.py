@@ -87,7 +87,7 @@ def test_arms_and_sizes_become_members_whose_rates_follow_the_rule(folder):
         ({"target": 33.0}, "target", "33 times the largest size: choose above 1 and up to 10"),
         ({"target": 1}, "target", "1 times the largest size"),
         ({"baseline": "sofmax"}, "baseline", "no system is named sofmax; did you mean 'softmax'"),
-        ({"seeds": 3}, "seeds", "unknown key; give it inside sizes"),
+        ({"seeds": 3}, "seeds", "unknown key"),
         ({"sizes": SIZES | {"large": {"seeds": 10**9}}}, "    seeds: 1000", "seeds, and a"),
         ({"sizes": dict(reversed(SIZES.items()))}, "  small",
          "compute of the sizes is 1000000.0, 100000.0, 10000.0: expected numbers above 0"),

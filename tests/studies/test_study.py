@@ -11,9 +11,8 @@ from multiprocessing import get_context
 import pytest
 import yaml
 
-from highrank_plugins.results.record import UNFAIR
 from highrank_plugins.studies.definition import read_study
-from highrank_plugins.studies.members import prepare
+from highrank_plugins.studies.members import UNFAIR, prepare
 from highrank_plugins.studies.runner import claim, run_members, slots
 from highrank_plugins.studies.watch import end
 from tests.cli import highrank

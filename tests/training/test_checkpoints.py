@@ -337,7 +337,7 @@ def test_a_missing_file_or_value_is_not_called_damaged(tmp_path):
     with pytest.raises(FileNotFoundError):
         best_checkpoint([tmp_path])
     torch.save({"model": {}}, tmp_path / "checkpoint_last.pt")
-    with pytest.raises(ValueError, match=r"checkpoint_last\.pt: damaged, or not a training check"):
+    with pytest.raises(ValueError, match=r"checkpoint_last\.pt is refused: it lacks 'optimizer"):
         last_checkpoints(tmp_path, 1)
     with pytest.raises(ValueError, match="'nothing'"):
         read_checkpoint(best(tmp_path / "a", 1.0) / "checkpoint_best.pt", "extra_state", "nothing")

@@ -12,7 +12,6 @@ from highrank_plugins.training import configuration
 from highrank_plugins.training.command_line import by_option
 from highrank_plugins.training.model_size import (
     check_space,
-    invented_data,
     measure,
     solve,
     still_needed,
@@ -37,8 +36,7 @@ def options(name):
 
 def test_parameters_and_compute_equal_values_computed_by_hand():
     """Count a softmax of width d on LSTMs: 4h(in + h) + 8h each, d × M once, its bias."""
-    with invented_data({}, 100) as data:
-        found = measure({**options("small/softmax"), "decoder_embed_dim": 64}, data)
+    found = measure({**options("small/softmax"), "decoder_embed_dim": 64}, 100)
     lstms = [(64, 128), (128, 128), (128, 64)]
     matrices = sum(4 * h * (d + h) for d, h in lstms)
     assert found.parameters == matrices + sum(8 * h for _, h in lstms) + 64 * 100 + 100
@@ -63,9 +61,8 @@ def test_the_matched_pair_of_parthiban_2021_is_found(tmp_path):
 @pytest.mark.parametrize("conf", ["small/mos", "small/mixtape"])
 def test_small_models_match_within_half_a_percent(conf, by):
     known, target = options(conf), options("small/softmax")
-    with invented_data(known, 3004) as data:
-        match = solve(known, target, by, data)
-        found = measure({**known, **match.options}, data)
+    match = solve(known, target, by, 3004)
+    found = measure({**known, **match.options}, 3004)
     assert abs(found.of(by) / match.target.of(by) - 1) <= 0.005
     assert match.options["decoder_embed_dim"] != known["decoder_embed_dim"]
 
@@ -73,11 +70,10 @@ def test_small_models_match_within_half_a_percent(conf, by):
 def test_widths_are_copied_and_a_separate_matrix_gets_the_width_of_the_features():
     known, softmax = options("small/mos"), options("small/softmax")
     wide = {"separate_embeddings": True, "head_embed_dim": 80, "decoder_last_hidden_size": 80}
-    with invented_data({}, 100) as data:
-        assert solve(known, softmax, "width", data).options == {
-            "decoder_embed_dim": 64, "decoder_last_hidden_size": 64, "decoder_hidden_size": 128,
-        }  # fmt: skip
-        match = solve({**softmax, **wide}, softmax, "parameters", data)
+    assert solve(known, softmax, "width", 100).options == {
+        "decoder_embed_dim": 64, "decoder_last_hidden_size": 64, "decoder_hidden_size": 128,
+    }  # fmt: skip
+    match = solve({**softmax, **wide}, softmax, "parameters", 100)
     assert match.options["head_embed_dim"] == match.options["decoder_last_hidden_size"] < 80
     assert abs(match.deviation("parameters")) <= 0.005
 
@@ -97,13 +93,12 @@ STATED = {n: v for n, v in TRANSFORMER.items() if not n.endswith("attention_head
 def test_a_transformer_gets_a_width_that_its_heads_divide(known, arch, width, heads):
     softmax = {**known, "arch": arch, "encoder_embed_dim": width, "decoder_embed_dim": width}
     del softmax["head_components"]
-    with invented_data(known, 500) as data:
-        match = solve(known, softmax, "parameters", data)
-        assert abs(match.deviation("parameters")) <= 0.005
-        assert match.options["decoder_embed_dim"] % heads == 0
-        narrow = {"encoder_embed_dim": 32, "decoder_embed_dim": 32}
-        with pytest.raises(ValueError, match=r"fairseq refuses the sizes of .*: embed_dim must be"):
-            solve({**known, "encoder_attention_heads": 5}, softmax | narrow, "width", data)
+    match = solve(known, softmax, "parameters", 500)
+    assert abs(match.deviation("parameters")) <= 0.005
+    assert match.options["decoder_embed_dim"] % heads == 0
+    narrow = {"encoder_embed_dim": 32, "decoder_embed_dim": 32}
+    with pytest.raises(ValueError, match=r"fairseq refuses the sizes of .*: embed_dim must be"):
+        solve({**known, "encoder_attention_heads": 5}, softmax | narrow, "width", 500)
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from highrank_plugins.heads.log_probs import widen
-from highrank_plugins.heads.registry import Part, Registry, named_tensors
+from highrank_plugins.heads.registry import (
+    Registry,
+    keep_what_holds,
+    named_tensors,
+    options_as_text,
+)
 from highrank_plugins.losses.own_layers import bound, is_ours, same_form
 from highrank_plugins.losses.plan import KernelFunction, Named
 
@@ -24,7 +29,7 @@ VJPS: dict[str, Callable[..., VJP]] = {}
 OF_FUNCTION = ("kernel_function", "prepare_vjp", "is_identity", "is_increasing", "slopes")
 
 
-class Pointwise(Part):
+class Pointwise(nn.Module):
     """Apply a scalar function f to every logit before its softmax.
 
     A subclass implements `apply_to`. If it has parameters, `tensors` may return what `apply_to`
@@ -32,10 +37,20 @@ class Pointwise(Part):
     `prepare_vjp` serves the fused losses, which write gradients out; its default uses autograd.
     """
 
-    needs: ClassVar = {"apply_to": OF_FUNCTION}
+    needs: ClassVar[dict[str, tuple[str, ...]]] = {"apply_to": OF_FUNCTION}
+    # options that change the function but no parameter; see `Registry.constants`
+    constants: tuple[str, ...] | None = None
+    # the parameter for which a model has a learning rate of its own, --head-<name>-lr
+    own_rate: ClassVar[str | None] = None
     is_identity: ClassVar[bool] = False
     # whether f(z) increases with z, whatever the parameters
     is_increasing: ClassVar[bool] = False
+
+    extra_repr = options_as_text
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        keep_what_holds(cls)
 
     @property
     def kernel_function(self) -> KernelFunction | None:

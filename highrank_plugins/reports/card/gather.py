@@ -13,9 +13,9 @@ from torch import Tensor
 
 from highrank_plugins.analysis.predictions import target_ranks
 from highrank_plugins.common.formatting import Figure, Lines
+from highrank_plugins.data.binarising import count_words, sizes_of
 from highrank_plugins.measures import all_measures, base
 from highrank_plugins.reports.card.page import Absent, describe, parameter_parts
-from highrank_plugins.results.counts import count_words, sizes_of
 
 if TYPE_CHECKING:
     from highrank_plugins.inference.collector import Collector
