@@ -130,6 +130,12 @@ def test_multimode_fits_every_head(tmp_path):
     (["dirichlet", "--dim", "2,2"], "--dim 2,2: 2 is given twice; give it once"),
     (["multimode", "--heads", "mos,"], "--heads 'mos,': expected names separated by commas"),
     (["spamlang", "--heads", "mos, mos"], "--heads mos, mos: mos is given twice"),
+    (["spamlang", "--dim", "8", "--backward-rank", "0"], "must lie in [1, 8)"),
+    (["spamlang", "--dim", "4,8", "--backward-rank", "2,8"], "--backward-rank 8: must lie in"),
+    (["spamlang", "--classes", 0], "must be at least 2"),
+    (["spamlang", "--dim", 0], "must be at least 1"),
+    (["spamlang", "--heads", "moz"], "moz"),
+    (["spamlang", "--lr", 0], "--lr 0.0: must be above 0"),
 ])  # fmt: skip
 def test_bad_options_are_refused(words, message):
     done = experiment(*words)
