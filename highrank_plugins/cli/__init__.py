@@ -217,7 +217,7 @@ def as_command(found: typer.Typer | Callable[..., None]) -> Any:
     return typer.main.get_command(found)
 
 
-_UsageError: Any = typer.BadParameter.__mro__[1]  # of click, of which newer typers have a copy
+UsageError: Any = typer.BadParameter.__mro__[1]  # of click, of which newer typers have a copy
 app = typer.Typer(cls=LazyCommands, no_args_is_help=True, rich_markup_mode=None,
                   pretty_exceptions_enable=False)  # fmt: skip
 
@@ -247,7 +247,7 @@ def main() -> None:
     try:
         try:
             code = typer.main.get_command(app).main(prog_name="highrank", standalone_mode=False)
-        except _UsageError as error:
+        except UsageError as error:
             code = 2
             if type(error).__name__ == "NoArgsIsHelpError":
                 error.show()

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -11,10 +12,10 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 import highrank_plugins
-from highrank_plugins.cli import user_errors
+from highrank_plugins.cli import UsageError, user_errors
 from highrank_plugins.common.blocks import BlockOptions
 from highrank_plugins.common.files import plain, write_json, write_text
-from highrank_plugins.common.names import did_you_mean, flag, option_name
+from highrank_plugins.common.names import flag, option_name
 from highrank_plugins.common.provenance import conditions, typed_command
 from highrank_plugins.common.user_error import place_in
 from highrank_plugins.reports.tables import FORMATS, Table
@@ -107,22 +108,15 @@ def refuse_idle(options: BlockOptions, used: Collection[str], why: str) -> None:
             raise ValueError(f"{word}: changes nothing {why}; leave it out")
 
 
-def option_problems(
-    command: Any, program: str, options: Mapping[str, Any]
-) -> Iterator[tuple[str, str]]:
-    """Yield each option that a command of click does not have or does not accept, and why."""
-    known = [name for p in command.params for name in p.opts if name.startswith("--")]
-    for name, value in options.items():
-        if flag(name) not in known:
-            near = did_you_mean(name, list(map(option_name, known)))
-            yield name, f"{program} has no {flag(name)}{near}"
-            continue
-        others = [p.opts[0] for p in command.params if p.required and flag(name) not in p.opts]
-        placeholders = [w for other in others for w in ([other] * other.startswith("--") + ["1"])]
-        try:
-            command.make_context(program, [*placeholders, *words_of({name: value})])
-        except typer.BadParameter as error:
-            yield name, error.message.removeprefix("Value error, ")
+def option_problems(command: Any, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what a command of click refuses, if it does: the option, "" for another, and why."""
+    arguments = ["1" for one in command.params if one.param_type_name == "argument"]
+    try:
+        command.make_context("highrank", [*arguments, *words_of(options)])
+    except UsageError as error:
+        message = error.format_message().removesuffix(".")
+        named = map(option_name, re.findall(r"--[\w-]+", message))
+        yield next((name for name in named if name in options), ""), message
 
 
 def echo_markdown(page: str, nl: bool = True) -> None:

@@ -18,7 +18,6 @@ from highrank_plugins.cli.options import (
 from highrank_plugins.common.blocks import ConfigurationError, Tree, option
 from highrank_plugins.common.files import write_text
 from highrank_plugins.common.folders import held_alone
-from highrank_plugins.common.names import option_name
 from highrank_plugins.data.corpus_files import check_languages, read_corpus
 from highrank_plugins.studies import members
 from highrank_plugins.studies.definition import recipe_folder
@@ -65,26 +64,19 @@ def configure(
 
 
 def check_measures(settings: configuration.Configuration, tree: Tree) -> None:
-    """Check names and values in the blocks of measures, whose options are those of commands."""
+    """Check the blocks of measures, whose options are those of commands."""
     problems = []
     if settings.measures:
         from highrank_plugins.cli.measure import check_block  # it imports torch
     for measure in settings.measures:
-        program, options = program_of(measure), settings.options(measure)
+        options = settings.options(measure)
         command: Any = typer.main.get_command(app)
-        for word in program.split()[1:]:
+        for word in program_of(measure).split()[1:]:
             command = command.get_command(None, word) if hasattr(command, "commands") else command
-        required = [p.opts[0] for p in command.params if p.required and p.opts[0][:2] == "--"]
-        missing = [name for name in map(option_name, required) if name not in options]
+        found = [*option_problems(command, options)]
         problems += [
-            f"{tree.place((measure, name))}: {measure}.{name}: {problem}"
-            for name, problem in option_problems(command, program, options)
-        ] or [
-            f"{tree.place((measure,))}: {measure}: {problem}"
-            for problem in (
-                *(f"{name} is missing" for name in missing),
-                *check_block(measure, options),
-            )
+            f"{tree.place((measure, name))}: {measure}{name and '.'}{name}: {problem}"
+            for name, problem in found or [("", why) for why in check_block(measure, options)]
         ]
     if problems:
         raise ConfigurationError("\n".join(problems))

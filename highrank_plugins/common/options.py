@@ -2,7 +2,6 @@
 
 import ast
 import math
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import field
@@ -80,9 +79,6 @@ _GROUPS: dict[Range, str] = {
 }
 # where infinity means that there is no limit
 _MAY_BE_INFINITE = {"clip_norm", "stop_time_hours"}
-# options that take two numbers → an example
-_PAIRS = {"adam_betas": "'(0.9, 0.98)'", "adafactor_eps": "'(1e-30, 1e-3)'"}
-_PAIR = re.compile(r"[(\[]?[^,]+,[^,]+,?\s*[)\]]?|\$\{.*", re.DOTALL)
 RANGES = {name: bounds for bounds, names in _GROUPS.items() for name in names.split()}
 
 
@@ -116,11 +112,6 @@ def check_ranges(options: Mapping[str, Any]) -> None:
         problems["distributed_rank"] = f"must lie in [0, {processes}), got {rank}"
     if (size := options.get("output_dictionary_size", -1)) in range(4):
         problems["output_dictionary_size"] = f"must be at least 4, or -1 for all words, got {size}"
-    for name, example in _PAIRS.items():
-        text = str(options.get(name, example)).strip(" '")
-        is_pair = len(_numbers(name, text)) == 2 or text.startswith("${")
-        if not (_PAIR.fullmatch(text) and is_pair):
-            problems.setdefault(name, f"takes two numbers, such as {example}")
     if (metric := options.get("best_checkpoint_metric")) in NO_QUALITY:
         problems["best_checkpoint_metric"] = f"{metric}: says nothing of quality; take loss"
     if options.get("disable_validation") and options.get("patience", -1) > 0:

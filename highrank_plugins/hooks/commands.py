@@ -186,13 +186,13 @@ def print_uncaught(stock: Callable, kind: Any, error: Any, trace: Any) -> None:
     told = isinstance(error, Exception) and is_command()
     if told and isinstance(error, BrokenPipeError) and has_no_reader():
         leave(1)
-    message = _message_of(error) if told else None
+    imported = getattr(fairseq_utils.import_user_module, "memo", set())
+    own = map(Path, imported - set(highrank_plugins.__path__))
+    place = "".join(place_in(folder, error) for folder in own) if told else ""
+    message = _message_of(error, place) if told else None
     if message is None:
         stock(kind, error, trace)
         return
-    imported = getattr(fairseq_utils.import_user_module, "memo", set())
-    own = map(Path, imported - set(highrank_plugins.__path__))
-    place = "".join(place_in(folder, error) for folder in own)
     if sys.stdout is not None:
         sys.stdout.flush()
     # torch.distributed lets hooks write into a buffer, which is lost when they exit
@@ -200,55 +200,45 @@ def print_uncaught(stock: Callable, kind: Any, error: Any, trace: Any) -> None:
     sys.exit(2)
 
 
-def _message_of(error: Exception) -> str | None:
-    """Return what an error tells a user; None: it may be a defect, and keeps its traceback."""
+def _message_of(error: Exception, place: str) -> str | None:
+    """Return what an error tells a user; None: it may be a defect, and keeps its traceback.
+
+    `place` is where a user's own code has failed, or "".
+    """
     text = explained(error)
     for start, remedy in _REMEDIES.items():
         if text.startswith(start):
             return _reason_of(error) + remedy
-    if package := _missing_package(error):
-        return f"{package} is not installed: install it, or leave out the option that needs it"
+    of_import = isinstance(error, ImportError) and str(error.name).partition(".")[0]
+    if of_import and of_import not in ("highrank_plugins", "fairseq", "fairseq_cli"):
+        return f"{_reason_of(error)}: install it, or leave out the option that needs it"
     one_line = isinstance(error, OSError | FloatingPointError) and "\n" not in text
     of_worker = "Traceback (most recent call last)" in text  # of a process that loads data
     if one_line or (isinstance(error, UserError) and not of_worker):
         return text.replace("Model file not found", "--path: no such file")
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     names = [frame.f_globals["__name__"] for frame in frames]
-    libraries = {"torch", "numpy", *sys.stdlib_module_names}
-    place = next((n for n in reversed(names) if n.partition(".")[0] not in libraries), "")
-    is_fairseqs = place.startswith(("fairseq.", "fairseq_cli."))
+    known = ("fairseq.", "fairseq_cli.", "highrank_plugins.")
+    part = next((name for name in reversed(names) if name.startswith(known)), "")
+    is_fairseqs = part.startswith("fairseq") and not place
     if is_fairseqs and ((isinstance(error, AssertionError) and text) or re.search(r"\s--\w", text)):
         return _reason_of(error)
     # the options of a run that trains have worked
     is_training = any(frame.f_code.co_name == "train_step" for frame in frames)
-    option = " or ".join(_blamed(error, sys.argv)) or f"an option that {place} reads"
+    option = " or ".join(_blamed(error, sys.argv)) or f"an option that {part} reads"
     if is_training or not (is_fairseqs or option.startswith("-")):
         return None
     logger.debug("%s", error, exc_info=error)
     return f"{option}: {_reason_of(error)}; correct the option, or leave it out"
 
 
-def _missing_package(error: Exception) -> str | None:
-    """Return the Python package, or data of NLTK, that a part of fairseq looks for."""
-    text, name = str(error), ""
-    if isinstance(error, ModuleNotFoundError):
-        is_ours = (error.name or "fairseq").startswith(("highrank_plugins", "fairseq"))
-        name = "" if is_ours else str(error.name)
-    elif isinstance(error, ImportError) and (found := re.match(r"Please install (\S+)", text)):
-        name = found[1]
-    elif isinstance(error, LookupError) and (found := re.search(r"nltk\.download\('(\S+)'", text)):
-        return f"NLTK's {found[1]} (python -m nltk.downloader {found[1]})"
-    return f"the Python package {name}" if name else None
-
-
 def _blamed(error: BaseException, words: Sequence[str]) -> list[str]:
-    """Return the options whose values an error has in its message, else those above 32 bits."""
+    """Return the options whose values an error has in its message."""
     pairs = zip(words, [*words[1:], "-"], strict=True)
     given = [word if "=" in word else f"{word}={after}" for word, after in pairs if word[:1] == "-"]
     values = {one.replace("=", " ", 1): _plain(one.partition("=")[2]) for one in given}
     message = _plain(str(error))
-    said = [option for option, value in values.items() if len(value) > 2 and value in message]
-    return said or [o for o, value in values.items() if value.isdigit() and int(value) >= 2**31]
+    return [option for option, value in values.items() if len(value) > 2 and value in message]
 
 
 def _plain(text: str) -> str:

@@ -1,10 +1,10 @@
 """Refuse binarised data that is missing, damaged, or of another dictionary, before it is used.
 
 Missing data. What breaks: a mistyped DATA directory ends in a traceback with `FileNotFoundError`,
-an empty one with `Could not infer language pair`, a wrong split with `Dataset not found`. Why:
-fairseq opens files without asking whether they are there. What we do: look for the directory, the
-language pair and the dictionaries before a task is made, and name the splits that are there. Other
-tasks, and checkpoints that bring their own task, are left alone. Delete when: fairseq checks.
+an empty one with `Could not infer language pair`. Why: fairseq opens files without asking whether
+they are there. What we do: look for the directory, the language pair and the dictionaries before a
+task is made. Other tasks, and checkpoints that bring their own task, are left alone. Delete when:
+fairseq checks.
 
 Damage. What breaks: a flipped bit in `.bin`, or in sizes and pointers of `.idx`, changes the text,
 with exit code 0; a truncated file ends in errors that name none. Why: fairseq maps the files and
@@ -18,7 +18,6 @@ import functools
 import logging
 import os
 import re
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,6 @@ import numpy as np
 import torch
 from fairseq import tasks, utils
 from fairseq.data import Dictionary, data_utils, indexed_dataset
-from fairseq.tasks.language_modeling import LanguageModelingTask
-from fairseq.tasks.translation import TranslationTask
 
 from highrank_plugins.common.files import (
     SUMS,
@@ -50,10 +47,6 @@ _OTHERS = (b"TNTIDX\x00\x00", b"HUFFIDX")
 _TYPES = indexed_dataset._code_to_dtype
 _VERSION = (1).to_bytes(8, "little")
 _HEADER = len(_MAGIC) + len(_VERSION) + 1 + 8
-_UNREADABLE = (
-    AssertionError, EOFError, LookupError, MemoryError, OSError, OverflowError, RuntimeError,
-    TypeError, ValueError, struct.error,
-)  # fmt: skip
 _LANGUAGE_MODELS = ("language_modeling", "bptt_language_modeling")
 _AGAIN = "copy it again, or binarise the text again"
 
@@ -77,25 +70,6 @@ def setup_task(stock: Callable, cfg: Any, **kwargs: Any) -> Any:
             if isinstance(dictionary, Dictionary):
                 _require_same_words(Path(folder), dictionary)
     return task
-
-
-class MissingSplit(UserError, FileNotFoundError):
-    """Report a split that the data does not have; fairseq's callers expect FileNotFoundError."""
-
-
-for _task in (TranslationTask, LanguageModelingTask):
-
-    @replaces(_task, "load_dataset")
-    def load_dataset(stock: Callable, task: Any, split: str, *args: Any, **kwargs: Any) -> None:
-        try:
-            stock(task, split, *args, **kwargs)
-        except FileNotFoundError as error:
-            if not str(error).startswith("Dataset not found"):
-                raise
-            folders = utils.split_paths((getattr(task, "cfg", None) or task.args).data)
-            there = _named(folders[0], r"([^.]+)(?:\.[^.]+\.[^.]+)?\.idx")  # or NAME.en-de.en.idx
-            found = f"It has {', '.join(there)}." if there else _WANTED
-            raise MissingSplit(f"split {split} is missing in {folders[0]}. {found}") from error
 
 
 def _named(folder: str, pattern: str) -> list[str]:
@@ -136,22 +110,11 @@ def dataset_exists(stock: Callable, path: str, impl: str) -> bool:
 def make_dataset(
     stock: Callable, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None
 ) -> Any:
-    there = _has_both(path)
-    if there and _is_first_here():
+    if _has_both(path) and _is_first_here():
         _require_same_words(Path(path).parent, dictionary)
         versions = (_version(f"{path}.{suffix}") for suffix in ("idx", "bin"))
         _check_split(path, None if dictionary is None else len(dictionary), *versions)
-    if not there or impl == "mmap":
-        return stock(path, impl, fix_lua_indexing, dictionary)
-    # formats unknown to `_check_split`
-    try:
-        found = stock(path, impl, fix_lua_indexing, dictionary)
-    except _UNREADABLE as error:
-        reason = f"fairseq cannot read it ({type(error).__name__} {error})"
-        raise _damaged(Path(f"{path}.idx"), reason) from error
-    if found is None and impl == "huffman":
-        raise _damaged(Path(f"{path}.idx"), f"{path}.vocab, which its format needs, is missing")
-    return found
+    return stock(path, impl, fix_lua_indexing, dictionary)
 
 
 @replaces(Dictionary, "add_from_file")

@@ -37,12 +37,6 @@ _FACTS = (
     "truncate_source", "max_source_positions", "max_target_positions",
 )  # fmt: skip
 
-# fairseq's values of facts that `train` of a translator leaves out
-_DEFAULTS = {
-    "left_pad_source": True, "left_pad_target": False, "truncate_source": False,
-    "max_source_positions": 1024, "max_target_positions": 1024,
-}  # fmt: skip
-
 # another name of an option of fairseq → the name that a block has
 _OTHER_NAMES = {
     "max_sentences": "batch_size", "max_sentences_valid": "batch_size_valid",
@@ -207,8 +201,8 @@ def _other_names(tree: Tree) -> Iterator[str]:
 def _contradictions(tree: Tree) -> Iterator[str]:
     """Yield what later blocks say otherwise of the model or its text."""
     given = {name: block for name, block in tree.values.items() if isinstance(block, dict)}
-    train = (_DEFAULTS if "data" in given else {}) | given.get("train", {})
-    facts = {n: (v, f"train.{n} is {v!r}") for n, v in train.items() if n in _FACTS}
+    train = given.get("train", {})
+    facts = {n: (train.get(n), f"train.{n} is {train.get(n)!r}") for n in _FACTS}
     pieces = str(given.get("data", {}).get("algorithm", "sentencepiece"))
     text = {"bpe": None, "tokenizer": None} | _TEXT_OF_PIECES.get(pieces, {})
     joined = {n: (v, f"data.algorithm is {pieces!r}") for n, v in text.items()}

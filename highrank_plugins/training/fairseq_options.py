@@ -4,11 +4,11 @@ import re
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import highrank_plugins
 from highrank_plugins.common.blocks import ConfigurationError, Tree
-from highrank_plugins.common.names import did_you_mean, flag, option_name
+from highrank_plugins.common.names import flag, option_name
 from highrank_plugins.common.options import WrongNumbers
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.training.blocks import PROGRAMS
@@ -44,40 +44,34 @@ def check_command(words: Sequence[str]) -> None:
 
 
 def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
-    """Return what is wrong with each invalid option, by name."""
+    """Return what is wrong with options, by name, as the command would say it."""
     highrank_plugins.register()
     from fairseq import options as fairseq  # now with our checks
 
     parser = getattr(fairseq, PARSERS[tool])()
-    parser.error = _reject
-    words = ["data", *user_dir(options), *words_of(options)]
+    parser.prog, parser.exit = PROGRAMS[tool].words, _refuse
     try:
-        args, left = fairseq.parse_args_and_arch(parser, words, parse_known=True)
-        _check_model(args)
-    except _Rejected as rejection:
-        return _explain(parser, str(rejection), options)
+        words = ["data", *user_dir(options), *words_of(options)]
+        _check_model(fairseq.parse_args_and_arch(parser, words))
+        return {}
     except WrongNumbers as wrong:
         own = {name: text for name, text in wrong.problems.items() if name in options}
         return own or dict(wrong.problems)
     except UserError as error:
+        actions = parser._option_string_actions  # argparse has no public list
+        for name, value in options.items():
+            is_flag = getattr(actions.get(flag(name)), "nargs", None) == 0
+            if is_flag and not isinstance(value, bool):
+                return {name: f"{value!r}: it is a flag: write true or false"}
         # the first option in the message, apart from the layer's name before the message
         text = re.sub(r"^--head(-pointwise|-vocabulary)? \S+: ", "", str(error))
         named = map(option_name, re.findall(r"--[\w-]+", text))
         return {next((name for name in named if name in options), "arch"): str(error)}
-    # argparse has no public list of its options
-    actions = parser._option_string_actions
-    program, known = PROGRAMS[tool].words, list(map(option_name, actions))
-    unknown = {
-        name: f"{program} has no {flag(name)}{did_you_mean(name, known)}"
-        for name in options
-        if flag(name) in left
-    }
-    no_flags = {
-        name: f"{value!r}: it is a flag: write true or false"
-        for name, value in options.items()
-        if not isinstance(value, bool) and getattr(actions.get(flag(name)), "nargs", None) == 0
-    }
-    return unknown | no_flags
+
+
+def _refuse(_code: int, message: str) -> NoReturn:
+    """Raise what a parser says, without the name of its command, in place of its exit."""
+    raise UserError(message.partition(": error: ")[2].strip())
 
 
 def _check_model(args: Namespace) -> None:
@@ -88,14 +82,6 @@ def _check_model(args: Namespace) -> None:
         on_meta(args, task_of(1000))
 
 
-class _Rejected(Exception):
-    """Carry argparse's message, instead of ending the process."""
-
-
-def _reject(message: str) -> NoReturn:
-    raise _Rejected(message)
-
-
 # name of the function of fairseq.options that makes the parser
 PARSERS = {
     "train": "get_training_parser",
@@ -103,21 +89,3 @@ PARSERS = {
     "generate": "get_generation_parser",
     "evaluate": "get_eval_lm_parser",
 }
-
-
-def _explain(parser: Any, message: str, options: Mapping[str, object]) -> dict[str, str]:
-    """Turn argparse's `argument --lr: invalid …` into a message for the option of that name."""
-    found = re.match(r"argument (--[\w-]+)[^:]*: (.*)", message, re.DOTALL)
-    if not found:
-        return {"options": message}
-    option, problem = found.groups()
-    name = option_name(option)
-    if problem.startswith("invalid choice"):
-        value = str(options[name])
-        choices = [str(choice) for choice in parser._option_string_actions[option].choices]
-        problem = f"{value!r} is not a choice{did_you_mean(value, choices)}"
-        if name == "arch" and "user_dir" not in options:
-            problem += "; for a layer of your own, name the folder of its package as user_dir"
-    elif problem.startswith("expected one argument"):
-        problem = "takes a value; quote it if it is the word true or false"
-    return {name: problem}

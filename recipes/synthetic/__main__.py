@@ -151,7 +151,7 @@ def _take_defaults(context: typer.Context, file: Path | None) -> Path | None:
         if "conf" in tree.values:
             place = tree.place(("conf",))
             raise ConfigurationError(f"{place}: conf: write `base: FILE` to inherit")
-        found = option_problems(context.command, context.info_name, tree.values)
+        found = option_problems(context.command, tree.values)
         problems = [f"{tree.place((name,))}: {name}: {problem}" for name, problem in found]
         if problems:
             raise ConfigurationError("\n".join(problems))

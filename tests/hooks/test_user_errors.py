@@ -59,14 +59,10 @@ def ended(main, argv, monkeypatch, capfd) -> str:
          "data/dict.txt: permission denied"),
         (THEIRS["refuse"], "Must specify batch size"),
         (raises(ModuleNotFoundError("No module named 'x'", name="x")),
-         "the Python package x is not installed: install it, or leave out the option that needs "
-         "it"),
+         "No module named 'x': install it, or leave out the option that needs it"),
         (raises(ImportError("Please install fastBPE with: pip install fastBPE")),
-         "the Python package fastBPE is not installed: install it, or leave out the option that "
-         "needs it"),
-        (raises(LookupError("\n*\n  Resource punkt not found.\n >>> nltk.download('punkt')\n")),
-         "NLTK's punkt (python -m nltk.downloader punkt) is not installed: install it, or leave "
-         "out the option that needs it"),
+         "Please install fastBPE with: pip install fastBPE: install it, or leave out the option "
+         "that needs it"),
     ],
 )  # fmt: skip
 def test_a_mistake_ends_with_one_line(main, said, monkeypatch, capfd):
@@ -81,8 +77,10 @@ def test_a_defect_keeps_its_traceback(monkeypatch):
 
     monkeypatch.setattr("sys.stderr", io.StringIO())
     monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train", "--cfg", "word"])
-    for main in raises(ValueError("a defect")), raises(AssertionError("ours")), train_step:
-        with pytest.raises((ValueError, AssertionError, KeyError)) as raised:
+    ours = {"__name__": "highrank_plugins.x"}
+    exec("def defect(cfg):\n    raise ValueError('a defect')", ours)
+    for main in ours["defect"], train_step:
+        with pytest.raises((ValueError, KeyError)) as raised:
             utils.call_main(CFG, main)
         print_uncaught(raised.type, raised.value, raised.tb)
     monkeypatch.setattr("sys.argv", ["train.py"])
@@ -90,7 +88,7 @@ def test_a_defect_keeps_its_traceback(monkeypatch):
         utils.call_main(CFG, raises(UserError("in a program")))
     print_uncaught(raised.type, raised.value, None)
     shown = sys.stderr.getvalue()
-    for said in "ValueError: a defect", "AssertionError: ours", "KeyError: 'word'":
+    for said in "ValueError: a defect", "KeyError: 'word'":
         assert f"{said}\n" in shown
     assert "UserError: in a program\n" in shown
 
@@ -103,7 +101,6 @@ def test_an_error_names_the_option_of_its_value_or_the_part_of_fairseq(monkeypat
     for words, main, said in (
         ("--bird=emu", raises(KeyError("emu")), "--bird emu: KeyError: 'emu'"),
         ("--bird emu", raises(ValueError("no bird Emu.")), "--bird emu: no bird Emu"),
-        ("--wings 9999999999", raises(ValueError("many")), "--wings 9999999999: ValueError: many"),
         ("--wings 7", within(IndexError("list index")),
          "an option that fairseq.x reads: IndexError: list index"),
     ):  # fmt: skip
@@ -156,11 +153,6 @@ def test_no_option_of_fairseq_takes_a_number_that_is_not_finite(number):
     [
         ("--lr -1", "--lr must be at least 0, got -1"),
         ("--lr 0.1,1e999", "--lr inf: expected a finite number"),
-        *((f"--optimizer adam --adam-betas {betas}",
-           "--adam-betas takes two numbers, such as '(0.9, 0.98)'")
-          for betas in ("(0.9,0.98,0.99)", "()", "(0.9,'a',0.98)", "0.9")),
-        ("--optimizer adafactor --adafactor-eps (1e-3,)",
-         "--adafactor-eps takes two numbers, such as '(1e-30, 1e-3)'"),
         ("--lr-scheduler cosine --t-mult 0.5", "--t-mult must be at least 1, got 0.5"),
         *((f"--dropout {value}", f"--dropout must lie in [0, 1), got {value}")
           for value in (2, 1, -0.1)),

@@ -45,11 +45,11 @@ def refused(path: Path, *overrides: str) -> list[str]:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("max_tokns=5", "train.max_tokns: fairseq-train has no --max-tokns; did you mean 'max_tok"),
-        ("head_component=5", "no --head-component; did you mean 'head_components'?"),
-        ("generate.baem=5", "generate.baem: fairseq-generate has no --baem; did you mean 'beam'?"),
-        ("arch=transformer_mixtpae", "'transformer_mixtpae' is not a choice; did you mean 'tran"),
-        ("max_tokens=many", "train.max_tokens: invalid int value: 'many'"),
+        ("max_tokns=5", "train.max_tokns: unrecognized arguments: --max-tokns 5; did you mean '-"),
+        ("head_component=5", "--head-component 5; did you mean '--head-components'?"),
+        ("generate.baem=5", "unrecognized arguments: --baem 5; did you mean '--beam'?"),
+        ("arch=transformer_mixtpae", "choice: 'transformer_mixtpae'; did you mean 'transformer_m"),
+        ("max_tokens=many", "train.max_tokens: argument --max-tokens: invalid int value: 'many'"),
         ("lr=-1", "train.lr: must be at least 0, got -1"),
         ("head_context_scale=.inf", "train.head_context_scale: inf: expected a finite number"),
         ("dropout=.nan", "train.dropout: nan: expected a finite number"),
@@ -61,7 +61,7 @@ def refused(path: Path, *overrides: str) -> list[str]:
         ("head_embed_dim=0", "train.head_embed_dim: must be at least 1, got 0"),
         ("head_gss_k=0", "train.head_gss_k: --head-gss-k: --head mixtape with --head-pointwise"),
         ("head_pointwise=gs", "train.head_pointwise: --head-pointwise: unknown"),
-        ("update_epoch_batch_itr=true", "train.update_epoch_batch_itr: takes a value; quote it"),
+        ("update_epoch_batch_itr=true", "--update-epoch-batch-itr: expected one argument"),
     ],
 )
 def test_an_option_that_fairseq_rejects_is_named_with_its_place(override, message):
@@ -76,7 +76,7 @@ def test_an_option_that_fairseq_rejects_is_named_with_its_place(override, messag
         ("clip_norm: -1\n  max_update: -5", [
             "train.clip_norm: must be at least 0, got -1",
             "train.max_update: must be at least 0, got -5"]),
-        ("clip_nrom: 1\n  warmup_update: 3", ["train.clip_nrom: ", "train.warmup_update: "]),
+        ("clip_nrom: 1\n  warmup_update: 3", ["train.clip_nrom: unrecognized arguments: "]),
     ],
 )  # fmt: skip
 def test_all_wrong_numbers_and_names_are_listed_with_file_and_line(tmp_path, options, messages):

@@ -65,4 +65,4 @@ def test_wrong_use_is_refused_before_anything_runs_and_a_refused_grid_ends_the_r
 @pytest.mark.parametrize("file", GRIDS, ids=lambda file: file.stem)
 def test_every_grid_is_accepted(file):
     command = as_command(make_group(EXPERIMENTS)).get_command(None, "spamlang")
-    assert [*option_problems(command, "spamlang", read_tree(file).values)] == []
+    assert [*option_problems(command, read_tree(file).values)] == []
