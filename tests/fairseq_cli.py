@@ -49,11 +49,13 @@ def attempt(
     stdin: str = "",
     timeout: float = 120,
     folder: Path | None = None,
+    child: Callable[..., None] | None = None,
 ) -> Finished:
     """Run `fairseq-<command>` with our plug-in, or `highrank`, and return how it ended.
 
     Args:
         folder: where the command runs; None: where the tests do.
+        child: what runs it; None: `_run`, whose arguments it gets.
     """
     argv = [f"fairseq-{command}", *map(str, arguments)]
     if command not in ("preprocess", "hydra-train", "highrank") and "--user-dir" not in argv:
@@ -62,13 +64,14 @@ def attempt(
         log, typed = Path(temporary, "log"), Path(temporary, "stdin")
         typed.write_text(stdin)
         files = (str(log), str(typed), str(folder or Path.cwd()))
-        child = FORKS.Process(target=_run, args=(command, argv, *files))
-        child.start()
-        child.join(timeout)
-        if child.is_alive():
-            child.kill()
-            child.join()
-        return Finished(child.exitcode, log.read_text() if log.exists() else "")
+        process = FORKS.Process(target=child or _run, args=(command, argv, *files))
+        process.start()
+        process.join(timeout)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        output = log.read_text(errors="replace") if log.exists() else ""
+        return Finished(process.exitcode, output)
 
 
 def run(command: str, *arguments: object, **options) -> Finished:

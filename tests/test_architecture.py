@@ -103,7 +103,10 @@ def source_files() -> list[Path]:
     ]
 
 
-def test_files_are_small():
+def test_files_are_small_and_similar_names_are_suggested_in_one_place():
+    files = [path for path in source_files() if ROOT / "tests" not in path.parents]
+    users = [path for path in files if "get_close_matches" in path.read_text()]
+    assert users == [PACKAGE / "common" / "names.py"]
     lengths = {path: len(path.read_text().splitlines()) for path in source_files()}
     assert statistics.median(lengths.values()) <= 150
     too_long = {str(path.relative_to(ROOT)): n for path, n in lengths.items() if n > 350}
@@ -168,11 +171,6 @@ def imported_modules(module: Path) -> set[str]:
     return {name for name in found if name in known}
 
 
-def test_imports_have_no_cycles():
-    """Count imports within functions, too: they hide a circle, and leave it there."""
-    assert not circles({module_name(module): imported_modules(module) for module in MODULES})
-
-
 def circles(imports: dict[str, set[str]]) -> set[str]:
     """Return the modules that lie in a circle, or import one that does."""
     imports = dict(imports)
@@ -182,7 +180,9 @@ def circles(imports: dict[str, set[str]]) -> set[str]:
     return set(imports)
 
 
-def test_an_import_cycle_is_found():
+def test_imports_have_no_cycles():
+    """Count imports within functions, too: they hide a circle, and leave it there."""
+    assert not circles({module_name(module): imported_modules(module) for module in MODULES})
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == {"a", "b", "c"}
 
 
@@ -202,12 +202,6 @@ def test_no_two_classes_have_the_same_name():
                     continue
                 places.setdefault(name, set()).add(str(module.relative_to(PACKAGE)))
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
-
-
-def test_similar_names_are_suggested_in_one_place():
-    files = [path for path in source_files() if ROOT / "tests" not in path.parents]
-    users = [path for path in files if "get_close_matches" in path.read_text()]
-    assert users == [PACKAGE / "common" / "names.py"]
 
 
 def test_bash_reads_neither_yaml_nor_options_of_programs():
@@ -253,17 +247,12 @@ def structures_in(tree: ast.AST) -> Iterator[str]:
                     yield f"line {constant.lineno}: {constant.value!r}"
 
 
-@pytest.mark.parametrize(
-    "module",
-    [path for path in MODULES if part_of(path) not in ("heads", "losses")],
-    ids=lambda path: str(path.relative_to(PACKAGE)),
-)
-def test_no_other_module_names_a_structure(module):
-    found = list(structures_in(ast.parse(module.read_text())))
-    assert bool(found) == (str(module.relative_to(PACKAGE)) in ALLOWED), found
-
-
-def test_a_named_structure_is_found():
+def test_no_other_module_names_a_structure():
+    for module in MODULES:
+        if part_of(module) not in ("heads", "losses"):
+            found = list(structures_in(ast.parse(module.read_text())))
+            name = str(module.relative_to(PACKAGE))
+            assert bool(found) == (name in ALLOWED), (name, found)
     for code in (
         "from highrank_plugins.heads import Mixtape",
         "isinstance(head, heads.MixtureOfSoftmaxes)",

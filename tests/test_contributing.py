@@ -3,7 +3,6 @@
 import math
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,17 +15,16 @@ from highrank_plugins.heads.pointwise.base import POINTWISE
 from highrank_plugins.heads.vocabulary import VOCABULARY
 from highrank_plugins.losses import nll
 from highrank_plugins.measures.base import MEASURES
+from tests.docs import examples
 from tests.heads.cases import STRUCTURES, Case, make_features
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, memory_for, run
 from tests.measures.test_every_measure import blocks_of, check_shown, words_of
 from tests.recipes.running import RECIPES, TEXT, stages_done
-from tests.recipes.running import run as run_recipe
+from tests.recipes.running import run as run_program
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = "".join(
-    (DOCS / name).read_text(encoding="utf-8") for name in ("contributing.md", "howto/own_layer.md")
-)
-EXAMPLES = dict(re.findall(r"<!-- example: (\w+) -->\n```\w+\n(.*?)```", PAGES, re.DOTALL))
+PAGE = DOCS / "contributing.md"
+EXAMPLES = examples(PAGE, DOCS / "howto" / "own_layer.md")
 
 
 @pytest.fixture
@@ -40,14 +38,10 @@ def example(request):
 
 
 def test_the_modules_of_the_page_pass_the_type_checker(tmp_path):
-    page = (DOCS / "contributing.md").read_text(encoding="utf-8")
-    names = re.findall(r"<!-- example: (\w+) -->\n```python\n", page)
-    assert len(names) == 3
-    for name in names:
+    for name in examples(PAGE).keys() - {"recipe", "conf"}:
         (tmp_path / f"{name}.py").write_text(EXAMPLES[name])
-    words = [sys.executable, "-m", "mypy", *map(str, tmp_path.iterdir())]
-    done = subprocess.run(words, cwd=DOCS.parent, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    assert len([*tmp_path.iterdir()]) == 3
+    run_program([sys.executable, "-m", "mypy", *tmp_path.iterdir()], folder=DOCS.parent)
 
 
 def build(case):
@@ -118,13 +112,12 @@ def test_the_example_of_a_recipe_works(tmp_path):
     shutil.copytree(RECIPES / "lib", tmp_path / "recipes" / "lib")
     (tmp_path / ".venv").symlink_to(Path(sys.prefix))
     words = ["bash", str(recipe / "run.sh")]
-    help_of_recipe = run_recipe([*words, "--help"]).stdout
+    help_of_recipe = run_program([*words, "--help"]).stdout
     assert "--stop-stage" in help_of_recipe and "last stage [7]" in help_of_recipe
-    assert "--data '': no such folder" in run_recipe(words, 2).stderr
+    assert "--data '': no such folder" in run_program(words, 2).stderr
     words += ["--data", str(TEXT), "--stop-stage", "2", "--set", "data.vocab_size=200"]
-    done = run_recipe(words)
-    assert stages_done(done) == [0, 1, 2]
-    assert stages_done(run_recipe(words)) == []
+    assert stages_done(run_program(words)) == [0, 1, 2]
+    assert stages_done(run_program(words)) == []
 
 
 @pytest.mark.parametrize("case", [*STRUCTURES, *(Case("softmax", f) for f in ("gss", "plif"))])
@@ -147,7 +140,9 @@ def test_the_example_of_a_kernel_works(case, monkeypatch):
 
 
 def test_the_files_of_a_loss_are_those_that_the_page_names():
-    section = PAGES.partition("## A repair of a loss")[2].partition("\n## ")[0]
+    section = (
+        PAGE.read_text(encoding="utf-8").partition("## A repair of a loss")[2].partition("\n## ")[0]
+    )
     named = set(re.findall(r"^\| `([\w/]+\.py)` \|", section, re.MULTILINE))
     folder = Path(nll.__file__).parent
     called = set()

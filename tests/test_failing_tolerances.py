@@ -15,14 +15,12 @@ def test_small_numbers_need_a_small_tolerance(compare):
     compare(torch.zeros(2), torch.zeros(2), rtol=0, atol=1)
     compare(torch.arange(3), torch.arange(3), rtol=0, atol=9)
     assert judgements == [False, True]
-
-
-def test_whole_collections_are_judged_together():
-    found, judgements = {"one": torch.zeros(2), "other": [torch.ones(2), torch.tensor(1)]}, []
+    # whole collections are judged together
+    found = {"one": torch.zeros(2), "other": [torch.ones(2), torch.tensor(1)]}
     compare = _judged(torch.testing.assert_close, judgements)
     compare(found, found)
     compare(found, found, atol=1, rtol=0)
-    assert judgements == [True, False]
+    assert judgements[2:] == [True, False]
 
 
 def test_a_test_whose_comparisons_cannot_fail_is_refused(pytester):

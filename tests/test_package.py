@@ -6,6 +6,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import pytest
+
 import highrank_plugins
 
 ROOT = Path(__file__).parents[1]
@@ -18,19 +20,13 @@ def run_python(code: str) -> list[str]:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
 
-def test_the_package_alone_is_light():
+def test_what_is_imported_loads_little():
     loaded = run_python(f"import highrank_plugins; {PRINT_LOADED}")
     assert "highrank_plugins" in loaded
     assert not {"torch", "numpy", "fairseq", "pydantic"} & set(loaded)
-
-
-def test_heads_load_neither_fairseq_nor_triton():
     loaded = run_python(f"import highrank_plugins.heads; {PRINT_LOADED}")
     assert "torch" in loaded
     assert not {"fairseq", "omegaconf", "hydra", "triton"} & set(loaded)
-
-
-def test_heads_add_little_to_importing_torch():
     code = (
         "import time, torch; started = time.process_time()\n"
         "import highrank_plugins.heads; print(time.process_time() - started)"
@@ -47,13 +43,12 @@ REGISTERED = (
 )
 
 
-def test_the_package_registers_itself_where_fairseq_is_loaded():
-    loaded = run_python(f"import fairseq, highrank_plugins\n{REGISTERED}")
-    assert loaded[-3:] == ["True"] * 3
-
-
-def test_register_after_an_import_without_fairseq_may_be_repeated():
-    code = "import highrank_plugins.heads\nimport highrank_plugins as h\nh.register(); h.register()"
+# later it is asked to, and may be asked again
+@pytest.mark.parametrize("code", [
+    "import fairseq, highrank_plugins",
+    "import highrank_plugins.heads\nimport highrank_plugins as h\nh.register(); h.register()",
+])  # fmt: skip
+def test_the_package_registers_itself_where_fairseq_is_loaded(code):
     assert run_python(f"{code}\n{REGISTERED}")[-3:] == ["True"] * 3
 
 

@@ -41,23 +41,17 @@ def test_tiers(pytester, monkeypatch, options, run):
     assert names == run and failed == []
 
 
-def test_what_takes_more_than_its_share_is_named():
+def test_what_takes_more_than_its_share_is_named_and_written_durations_forget_what_is_gone():
     entries = {"a": 2.0, "b": 2.0}
     found = tiers.slower({"a": 7.1, "b": 6.9, "new": 1.8, "quick": 1.9}, entries)
     assert found == ["a took 7.1 s, its share is 7.0 s"]
     assert tiers.slower({"new": 2.0}, entries) == ["new took 2.0 s, its share is 1.9 s"]
-
-
-def test_written_durations_forget_files_and_functions_that_are_gone():
     here, other = "tests/test_tiers.py::test_", {"tests/test_package.py::test_a": 3.0}
     entries = {f"{here}gone": 2.0, f"{here}b": 2.0, "tests/test_gone.py::test_a": 9.0, **other}
     found = tiers.merged({f"{here}b": 0.1, f"{here}c": 1.26}, entries)
     assert found == {f"{here}c": 1.3, **other}
-
-
-@pytest.mark.parametrize("nodeid", ["a.py::test_b", "a.py::test_b[c@d]@e", "a.py::test_b@e"])
-def test_cases_belong_to_their_function(nodeid):
-    assert tiers.function_of(nodeid) == "a.py::test_b"
+    for nodeid in ("a.py::test_b", "a.py::test_b[c@d]@e", "a.py::test_b@e"):
+        assert tiers.function_of(nodeid) == "a.py::test_b"
 
 
 # pytest 9.2 ignores the names that pytest-xdist 3.8 gives to groups, without a word

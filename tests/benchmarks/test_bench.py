@@ -7,15 +7,14 @@ from dataclasses import replace
 from functools import wraps
 
 import pytest
-from typer.testing import CliRunner
 
 from highrank_plugins.benchmarks.case import LossCase
 from highrank_plugins.benchmarks.implementations import loss_step
 from highrank_plugins.benchmarks.rows import Row, write_csv
 from highrank_plugins.benchmarks.run import MeasurementFailed, measure
-from highrank_plugins.cli import app
 from highrank_plugins.common.provenance import revision
 from highrank_plugins.heads import Head
+from tests.cli import highrank
 
 SMALL = LossCase("mos", tokens=64, dim=16, classes=500, components=3)
 
@@ -29,7 +28,7 @@ def row(name, implementation, seconds, baseline_seconds, memory=None, machine=""
 
 def bench(*words):
     """Run `highrank bench` in this process, which has imported torch."""
-    return CliRunner().invoke(app, ["bench", *map(str, words)])
+    return highrank("bench", *words)
 
 
 def test_a_loss_is_timed_and_written_to_csv(tmp_path):

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import highrank_plugins
-from highrank_plugins.cli import app
 from highrank_plugins.data import binarising, pieces
 from highrank_plugins.data.corpus_files import Texts
 from highrank_plugins.data.parallel import Rules, prepare_texts
+from tests.cli import highrank
 
 highrank_plugins.register()  # the hooks look at dictionaries
 SENTENCES = [
@@ -71,7 +70,7 @@ EVERYWHERE = NO_TEXT | NO_PAIR | UNFIT | {"no word": b"\n" * len(SENTENCES)}
 def attempt(name: str, *words: object):
     """Run a `highrank data` command on good text with one bad file."""
     logging.disable(logging.CRITICAL)
-    return CliRunner().invoke(app, ["data", name, *map(str, words)])
+    return highrank("data", name, *words)
 
 
 @pytest.fixture

@@ -4,11 +4,10 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.data.corpus_files import UNKNOWN, check_languages, read_corpus
+from tests.cli import highrank
 from tests.data.serving import serving
 
 CONTENT = b"PK\x05\x06" + bytes(18)  # an archive of nothing
@@ -32,7 +31,7 @@ def test_the_command_downloads_files_with_the_right_checksum(tmp_path, sha256, s
     file, folder = tmp_path / "corpus.yaml", tmp_path / "download"
     with serving(CONTENT) as server:
         file.write_text(entry(server.url, sha256, f"    size: {len(CONTENT)}\n"))
-        done = CliRunner().invoke(app, ["data", "fetch", str(file), str(folder)])
+        done = highrank("data", "fetch", str(file), str(folder))
     is_right = sha256 in (SUM, UNKNOWN)
     assert done.exit_code == (0 if is_right else 2) and said in done.output
     assert {path.name for path in folder.glob("a*.zip")} == ({"a.zip"} if is_right else set())

@@ -4,9 +4,7 @@ import re
 
 import pytest
 import sentencepiece
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import pieces
 from highrank_plugins.data.pieces import (
@@ -18,6 +16,7 @@ from highrank_plugins.data.pieces import (
     tokenise,
     write_pieces,
 )
+from tests.cli import highrank
 
 TEXT = "Größe: 5 cm² – „ganz“ genau…\nDie Größe   ist\u00a0genau 5 cm².\nx\u2028y fi Å\n"
 
@@ -58,7 +57,7 @@ def test_commands_say_what_they_read_and_wrote(tmp_path):
         (tmp_path / f"{part}.de").write_text("".join(f"{line.upper()}\n" for line in text))
 
     def called(*words, code=0):
-        done = CliRunner().invoke(app, ["data", *map(str, words)])
+        done = highrank("data", *words)
         assert done.exit_code == code, done.output
         return done.output
 

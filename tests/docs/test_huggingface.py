@@ -7,14 +7,11 @@ from pathlib import Path
 import pytest
 
 from scripts.huggingface_cost import table as costs
+from tests.docs import examples
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "howto" / "huggingface.md").read_text(encoding="utf-8")
-
-
-def example(name):
-    (code,) = re.findall(rf"<!-- example: {name} -->\n```python\n(.*?)```", PAGE, re.DOTALL)
-    return code
+FILE = ROOT / "docs" / "howto" / "huggingface.md"
+PAGE, EXAMPLES = FILE.read_text(encoding="utf-8"), examples(FILE)
 
 
 def test_every_row_of_the_table_has_a_test():
@@ -34,7 +31,7 @@ def test_a_new_model_of_the_page_learns():
     import torch
 
     names = {}
-    exec(example("pretrain").replace("32_000", "50").replace("256", "32"), names)
+    exec(EXAMPLES["pretrain"].replace("32_000", "50").replace("256", "32"), names)
     model, tokens = names["model"], torch.arange(60).remainder(7).view(6, 10)
     optimizer, losses = torch.optim.Adam(model.parameters(), 1e-2), []
     for _ in range(15):
@@ -60,7 +57,7 @@ def test_the_page_fine_tunes_a_model(tmp_path, monkeypatch, capsys):
     tokenizer().save_pretrained("own")
     texts = datasets.Dataset.from_list([{"text": words(30, i)} for i in range(100)])
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: texts)
-    code = example("finetune").replace("HuggingFaceTB/SmolLM2-135M", "own")
+    code = EXAMPLES["finetune"].replace("HuggingFaceTB/SmolLM2-135M", "own")
     changed = {"max_steps=200": "max_steps=2, report_to=[], use_cpu=True, disable_tqdm=True"}
     for old, new in changed.items():
         assert old in code

@@ -12,26 +12,22 @@ import math
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.recipes.running import run
 from tests.stream_corpus import write_text
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"((?:<!--[^\n]+-->\n)*)```(python|bash)\n(.*?)```", re.DOTALL)
 # a language model of a few words, instead of half an hour of training
-TINY_SETTINGS = " ".join(
-    f"--set {setting}"
-    for setting in (
-        "corpus.vocab_size=12 corpus.other_text=true decoder_embed_dim=8 decoder_hidden_size=8 "
-        "decoder_last_hidden_size=8 bptt=5 batch_size=2 eval_streams=2 max_epoch=1 asgd_at_epoch=1 "
-        "spectrum.tokens=40 kld.tokens=40 retention.tokens=40"
-    ).split()
-)
+TINY = """corpus.vocab_size=12 corpus.other_text=true decoder_embed_dim=8 decoder_hidden_size=8
+    decoder_last_hidden_size=8 bptt=5 batch_size=2 eval_streams=2 max_epoch=1 asgd_at_epoch=1
+    spectrum.tokens=40 kld.tokens=40 retention.tokens=40"""
+TINY_SETTINGS = " ".join(f"--set {setting}" for setting in TINY.split())
 
 pytestmark = [pytest.mark.xdist_group("tutorials"), pytest.mark.timeout(900)]
 
@@ -62,14 +58,9 @@ def follow(page: str, folder: Path, tiny: bool, only: str = "") -> str:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
             continue
-        program = (
-            ["bash", "-eo", "pipefail", "-c"] if language == "bash" else [sys.executable, "-c"]
-        )
-        environment = os.environ | {"PATH": binaries}
-        words = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
-        done = subprocess.run([*program, text], **words)
-        assert done.returncode == 0, f"{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        printed += done.stdout
+        bash, python = ["bash", "-eo", "pipefail", "-c"], [sys.executable, "-c"]
+        program = bash if language == "bash" else python
+        printed += run([*program, text], folder=folder, PATH=binaries).stdout
     return printed
 
 
@@ -154,10 +145,8 @@ def test_the_page_on_transformer_language_models_works(tmp_path):
 def test_python_in_the_guides_works(translator, guide):
     folder, _, _ = translator
     shutil.copy(folder / "checkpoints" / "checkpoint_best.pt", folder)
-    collect = (
-        "highrank analyse collect checkpoint_best.pt data-bin --output collected --what log_probs"
-    )
-    subprocess.run([sys.executable, "-m", "highrank_plugins.cli", *collect.split()[1:]], cwd=folder)
+    words = "analyse collect checkpoint_best.pt data-bin --output collected --what log_probs"
+    run([sys.executable, "-m", "highrank_plugins.cli", *words.split()], folder=folder)
     follow(f"howto/{guide}.md", folder, tiny=False, only="python")
 
 

@@ -5,7 +5,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import struct
 import tarfile
 import zipfile
@@ -277,9 +276,3 @@ def _overlapping(path: Path) -> None:
     _zip(path, "a", b"x" * 1000)
     content = path.read_bytes().replace(struct.pack("<I", 1000), struct.pack("<I", 2**32 - 2))
     path.write_bytes(content)
-
-
-def fresh_copy(source: Path, target: Path) -> Path:
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target)
-    return target

@@ -165,7 +165,10 @@ def differences(got: dict[str, object], want: dict[str, object]) -> list[str]:
     places = sorted(got.keys() ^ want.keys())
     for place in got.keys() & want.keys():
         one, other = got[place], want[place]
-        equal = torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+            equal = one.dtype == other.dtype and torch.equal(one, other)
+        else:
+            equal = type(one) is type(other) and one == other
         if not equal:
             places.append(f"{place}: {one} for {other}"[:200])
     return places

@@ -1,5 +1,6 @@
 """Run a command, and observe what it starts, where it writes and how much memory it takes."""
 
+import functools
 import os
 import resource
 import sys
@@ -7,7 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fairseq_cli import FORKS, REPOSITORY, _run
+from tests.fairseq_cli import _run, attempt
 
 CANARY = "canary"  # every payload tries to make a file with this name
 # compiled kernels, and what matplotlib makes when it is imported
@@ -23,12 +24,12 @@ class Observed:
     """Describe a command that has ended.
 
     Attributes:
-        code: Exit status; None after a timeout.
+        code: Exit status; minus the number of a signal, that of SIGKILL also after a timeout.
         effects: Programs that it started and paths outside its folder that it changed.
         peak: Bytes by which its memory grew at most.
     """
 
-    code: int | None
+    code: int
     output: str
     effects: list[str]
     peak: int
@@ -36,44 +37,31 @@ class Observed:
 
 def observe(command: str, *words: object, folder: Path, stdin: str = "") -> Observed:
     """Run `fairseq-<command>` with our plug-in, or `highrank`, in a folder that it may write to."""
-    argv = [f"fairseq-{command}", *map(str, words)]
-    if command not in ("preprocess", "highrank"):
-        argv += ["--user-dir", str(REPOSITORY / "highrank_plugins")]
     with tempfile.TemporaryDirectory() as notes:
-        log, typed, effects, peak = (
-            Path(notes, name) for name in ("log", "stdin", "effects", "peak")
-        )
-        typed.write_text(stdin)
-        names = tuple(map(str, (log, typed, effects, peak)))
-        child = FORKS.Process(target=_child, args=(command, argv, str(folder), names))
-        child.start()
-        child.join(60)
-        ended = not child.is_alive()
-        if not ended:
-            child.kill()
-            child.join()
+        effects, peak = Path(notes, "effects"), Path(notes, "peak")
+        child = functools.partial(_child, effects, peak)
+        done = attempt(command, *words, stdin=stdin, timeout=60, folder=folder, child=child)
         return Observed(
-            child.exitcode if ended else None,
-            log.read_text(errors="replace") if log.exists() else "",
+            done.code,
+            done.output,
             effects.read_text().splitlines() if effects.exists() else [],
             int(peak.read_text()) if peak.exists() else 0,
         )
 
 
-def _child(command: str, argv: list[str], folder: str, names: tuple[str, ...]) -> None:
-    log, typed, effects, peak = names
-    os.chdir(folder)
+def _child(effects: Path, peak: Path, command: str, argv: list[str], *files: str) -> None:
+    log, _, folder = files
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the server
     before, most = _status("VmRSS"), _status("VmSize") + _MOST
     resource.setrlimit(resource.RLIMIT_AS, (most, most))  # spare the machine
     notes = os.open(effects, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    allowed = (folder, *_CACHES, log, peak, "/dev/null", "/dev/shm", "/proc/self")
+    allowed = (folder, *_CACHES, log, str(peak), "/dev/null", "/dev/shm", "/proc/self")
     sys.addaudithook(lambda event, args: _note(event, args, notes, allowed))
     try:
-        _run(command, argv, log, typed)
+        _run(command, argv, *files)
     finally:
-        Path(peak).write_text(str(_status("VmHWM") - before))
+        peak.write_text(str(_status("VmHWM") - before))
 
 
 def _note(event: str, args: tuple, notes: int, allowed: tuple[str, ...]) -> None:

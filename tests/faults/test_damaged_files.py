@@ -18,6 +18,8 @@ import highrank_plugins.hooks.data_checks
 from highrank_plugins.common.checkpoint_file import DamagedArchiveError, check_archive
 from highrank_plugins.common.files import write_sums
 from tests.compat.conftest import data, translator
+from tests.faults.killing import differences
+from tests.trainings import leaves
 
 __all__ = ["data", "translator"]
 PAGE = 4096
@@ -40,14 +42,7 @@ def damaged(content: bytes, kind: str, draw: random.Random) -> bytes:
 
 
 def equal(a: object, b: object) -> bool:
-    """Compare nested containers with tensors."""
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
-    if isinstance(a, dict):
-        return isinstance(b, dict) and [*a] == [*b] and all(equal(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(equal, a, b))
-    return a == b
+    return not differences(dict(leaves(a)), dict(leaves(b)))
 
 
 def refused_of(path: Path, counts: dict[str, int], load: Callable[[], object]) -> dict[str, int]:

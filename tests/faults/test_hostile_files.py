@@ -134,10 +134,8 @@ class Table:
         if self.canary.exists():
             yield "ran code"
             self.canary.unlink()
-        if seen.code is None:
-            yield "did not end"
-        elif seen.code < 0:
-            yield f"was killed by signal {-seen.code}"
+        if seen.code < 0:
+            yield f"was killed by signal {-seen.code}, or did not end"
         if "Traceback (most recent call last)" in seen.output:
             yield f"ended in a traceback: {seen.output.splitlines()[-1][:300]}"
         if seen.peak > most:
@@ -174,36 +172,37 @@ def test_the_payloads_are_real(model, tmp_path):
     assert (tmp_path / CANARY).exists()
 
 
-CHANGED: dict[str, tuple[Callable, dict]] = {
+# kind → its files, by the canary and a sound checkpoint, and the commands that read them
+KINDS: dict[str, tuple[Callable, dict]] = {
     "binarised data": (hostile_files.binarised, DATA),
     "dictionary": (hostile_files.dictionaries, DICTIONARY),
     "corpus": (hostile_files.corpora, CORPUS),
     "exported folder": (hostile_files.exported, EXPORTED),
+    "checkpoint": (hostile_checkpoints, CHECKPOINT),
+    "archive": (hostile_files.archives, ARCHIVE),
+    "YAML": (hostile_files.yamls, YAML),
 }
 
 
 @pytest.fixture
-def sources(mt_data, model, tmp_path):
-    text = tmp_path / "text"
-    text.mkdir()
-    for path in TEXT.iterdir():
-        shutil.copyfile(path, text / path.name)
-    words = ["model", "export", model, "--data", mt_data, "--output", tmp_path / "exported"]
-    assert observe("highrank", *words, folder=tmp_path).code == 0
-    exported = tmp_path / "exported"
-    return dict(zip(CHANGED, (mt_data, mt_data, text, exported), strict=True))
+def sound(mt_data, model, tmp_path):
+    """Return a function that gives the sound file or folder of a kind."""
 
+    def sound(kind: str) -> Path:
+        if kind == "corpus":
+            return TEXT
+        if kind == "exported folder":
+            exported = tmp_path / "exported"
+            words = ["model", "export", model, "--data", mt_data, "--output", exported]
+            assert observe("highrank", *words, folder=tmp_path).code == 0
+            return exported
+        if kind == "archive":
+            whole = shutil.make_archive(str(tmp_path / "sound"), "gztar", TEXT, "train.en")
+            return write_corpus(Path(whole))
+        base = Path(__file__).parents[2] / "recipes" / "ptb" / "conf" / "base.yaml"
+        return {"checkpoint": model, "YAML": base}.get(kind, mt_data)
 
-@pytest.mark.parametrize("extent", EXTENT)
-@pytest.mark.parametrize("kind", CHANGED)
-def test_hostile_folders_do_no_harm(table, sources, tmp_path, kind, extent):
-    def write(number: int, _name: str, change: Callable) -> Path:
-        folder = hostile_files.fresh_copy(sources[kind], tmp_path / f"changed{number}")
-        change(folder)
-        return folder
-
-    make, commands = CHANGED[kind]
-    table.judge(kind, make(table.canary), extent, commands, sources[kind], write)
+    return sound
 
 
 def write_corpus(archive: Path) -> Path:
@@ -215,20 +214,17 @@ def write_corpus(archive: Path) -> Path:
 
 
 @pytest.mark.parametrize("extent", EXTENT)
-@pytest.mark.parametrize("kind", ["checkpoint", "archive", "YAML"])
-def test_hostile_files_do_no_harm(table, model, tmp_path, kind, extent):
+@pytest.mark.parametrize("kind", KINDS)
+def test_hostile_files_do_no_harm(table, sound, model, tmp_path, kind, extent):
+    make, commands = KINDS[kind]
+    source = sound(kind)
+
     def write(number: int, name: str, content: Callable | str) -> Path:
-        suffix = "pt" if kind == "checkpoint" else "yaml"
-        path = tmp_path / (name if kind == "archive" else f"{number}.{suffix}")
+        path = tmp_path / (name if kind == "archive" else f"{number}{source.suffix}")
+        if source.is_dir():
+            shutil.copytree(source, path)
         path.write_text(content) if isinstance(content, str) else content(path)
         return write_corpus(path) if kind == "archive" else path
 
-    files = {"checkpoint": lambda canary: hostile_checkpoints(model, canary),
-             "archive": hostile_files.archives, "YAML": hostile_files.yamls}  # fmt: skip
-    sound, commands = model, {"checkpoint": CHECKPOINT, "archive": ARCHIVE, "YAML": YAML}[kind]
-    if kind == "archive":
-        whole = shutil.make_archive(str(tmp_path / "sound"), "gztar", TEXT, "train.en")
-        sound = write_corpus(Path(whole))
-    elif kind == "YAML":
-        sound = Path(__file__).parents[2] / "recipes" / "ptb" / "conf" / "base.yaml"
-    table.judge(kind, files[kind](table.canary), extent, commands, sound, write)
+    items = make(model, table.canary) if kind == "checkpoint" else make(table.canary)
+    table.judge(kind, items, extent, commands, source, write)

@@ -59,20 +59,6 @@ def parts(count, *given, **options):
     return torch.cat(found)
 
 
-@torch.no_grad()
-def by_fairseq(built, split):
-    """Return log P of all sentences [N, M] and their words [N], one sentence at a time."""
-    built.task.load_dataset(split)
-    data = built.task.dataset(split)
-    found, words = [], []
-    for index in range(len(data)):
-        batch = data.collater([data[index]])
-        out = built.model(**batch["net_input"])
-        found.append(built.model.get_normalized_probs(out, log_probs=True)[0])
-        words.append(batch["target"][0])
-    return torch.cat(found), torch.cat(words)
-
-
 def near(found, wanted):
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
@@ -80,7 +66,7 @@ def near(found, wanted):
 @pytest.mark.parametrize("arch", ARCHS)
 def test_blocks_equal_fairseqs_predictions_in_text_order(arch, kinds):
     path, data, built = kinds(arch)
-    log_probs, words = by_fairseq(built, "valid")
+    log_probs, words = built.log_probs("valid")
     collector = Collector.open(path, data, "valid", rows=80)
     assert collector.total == len(words) and torch.equal(joined(collector, "target"), words)
     near(joined(collector), log_probs)

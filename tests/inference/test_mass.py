@@ -7,9 +7,7 @@ from functools import cache
 import pytest
 import torch
 from fairseq_cli import eval_lm
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.common.blocks import BlockOptions
 from highrank_plugins.common.certificate import POSITIONS, Mass
 from highrank_plugins.common.user_error import UserError
@@ -20,6 +18,7 @@ from highrank_plugins.inference.streaming_model import StreamingModel
 from highrank_plugins.models.head_model import HeadModel
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
 from tests.built import Built, parse
+from tests.cli import highrank
 from tests.inference.checkpoints import write_checkpoint
 from tests.tasks.built import build
 
@@ -235,7 +234,7 @@ def test_a_fault_of_a_cache_is_refused_without_a_record(
     monkeypatch.setattr("highrank_plugins.inference.adaptive_evaluation.NeuralCache", fault)
     words = [models(STREAM).path, stream_data, *"--theta 0.5 --lambda 0.2 --window 9".split()]
     words += ["--output", tmp_path / "out.json", "--save-seconds", 0]
-    done = CliRunner().invoke(app, ["evaluate", "cache", *map(str, words)])
+    done = highrank("evaluate", "cache", *words)
     assert done.exit_code == 2 and "highrank: test: P(x) of all words" in done.output
     assert not [*tmp_path.iterdir()]
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.inference.collector import Processes, read_collection
+from tests.cli import highrank
 from tests.fairseq_cli import FORKS, REPOSITORY
 from tests.free_port import free_port
 from tests.inference.checkpoints import write_checkpoint
@@ -37,7 +36,7 @@ def run_rank(words, rank, port):
     """Run a rank as torchrun does, but forked from a process that has imported fairseq."""
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     os.environ |= place | {"RANK": str(rank)}
-    done = CliRunner().invoke(app, words)
+    done = highrank(*words)
     sys.exit(done.exit_code)
 
 
@@ -55,7 +54,7 @@ def in_two(words):
 def test_two_processes_give_the_measures_of_one(files, tmp_path):
     words = ["measure", MEASURES, *files, *SIZE, *OPTIONS, "--output"]
     in_two([*words, str(tmp_path / "two")])
-    done = CliRunner().invoke(app, [*words, str(tmp_path / "one")])
+    done = highrank(*words, str(tmp_path / "one"))
     assert done.exit_code == 0, done.output
     assert len([*(tmp_path / "one").iterdir()]) == 6
     for path in (tmp_path / "one").iterdir():
@@ -85,7 +84,7 @@ def test_torchrun_writes_the_memory_maps_of_one_process(files, tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count('"rows": 60') == 1
     words.append(str(tmp_path / "one"))
-    assert CliRunner().invoke(app, words).exit_code == 0
+    assert highrank(*words).exit_code == 0
     one, two = read_collection(tmp_path / "one"), read_collection(tmp_path / "two")
     assert one.keys() == two.keys() == {"log_probs", "features", "targets"}
     assert all(np.allclose(one[name], two[name], rtol=1e-6) for name in one)

@@ -10,16 +10,6 @@ from tests.built import Built, parse
 from tests.trainings import OUR_LOSS, task_and_shape
 
 
-class WithBatches(Built):
-    """Add the batches of a split."""
-
-    def batch(self, split: str = "valid", sentences: int = 6) -> dict:
-        """Return the first sentences of a split."""
-        self.task.load_dataset(split)
-        data = self.task.dataset(split)
-        return data.collater([data[i] for i in range(sentences)])
-
-
 def configure(data, arch: str, *words: object):
     """Return the configuration of `fairseq-train data --arch arch …`."""
     criterion = [] if "--criterion" in words else OUR_LOSS
@@ -33,9 +23,9 @@ def _parsed(line: tuple[str, ...]):
     return parse(line)
 
 
-def build(data, arch: str, *words: object) -> WithBatches:
+def build(data, arch: str, *words: object) -> Built:
     """Build everything of `fairseq-train data --arch arch …` but the trainer, seeded."""
-    return WithBatches.of(configure(data, arch, *words))
+    return Built.of(configure(data, arch, *words))
 
 
 def assert_scores_of_one_pass(built: Built, sample: dict) -> list:

@@ -91,6 +91,27 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
+def members(group: int) -> list[int]:
+    """Return the processes of a group that run, those that load data among them."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # the process has just ended
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def left_of(group: int, seconds: float = 10) -> list[int]:
+    """Return the processes of a group that still run after some seconds."""
+    end = time.monotonic() + seconds
+    while (left := members(group)) and time.monotonic() < end:
+        time.sleep(0.1)  # workers that load data look for their parent every 5 seconds
+    return left
+
+
 def kill_when(command: list, holds: Callable[[], bool], seconds: float = 0) -> None:
     """Kill a recipe `seconds` after something holds."""
     process = begin(command)

@@ -65,8 +65,8 @@ def test_what_cannot_train_is_refused_before_anything_is_written(
 def test_the_recipe_of_a_new_folder_reads_the_text_there(timetable, tmp_path):
     """Not the embedded documentation, which the recipe of the repository reads without --data."""
     text = timetable / "timetable.en"
-    shutil.copy(text, tmp_path / "mine.txt")
-    highrank("new", tmp_path / "lm", "--language-model", "--data", tmp_path / "mine.txt")
+    highrank("new", tmp_path / "lm", "--language-model", "--data", text)
+    assert (tmp_path / "lm" / "text" / "train.txt").read_text() == text.read_text()
     words = ["--units", "pieces", "--set", "data.vocab_size=60", "--exp-dir", tmp_path / "exp"]
     words += ["--stop-stage", "1", "--measured-updates", "0"]
     command = ["bash", str(tmp_path / "lm" / "run.sh"), *map(str, words)]
@@ -79,12 +79,6 @@ def test_the_recipe_of_a_new_folder_reads_the_text_there(timetable, tmp_path):
     with (tmp_path / "lm" / "sizes_awd_lstm.yaml").open("a") as table:
         table.write("# changed: it says which words are rare, too\n")
     assert 0 in stages_done(run(command))
-
-
-def test_a_new_folder_names_a_lone_text_as_its_recipe_reads_it(timetable, tmp_path):
-    text = timetable / "timetable.en"
-    highrank("new", tmp_path / "lm", "--language-model", "--data", text)
-    assert (tmp_path / "lm" / "text" / "train.txt").read_text() == text.read_text()
 
 
 @pytest.mark.parametrize("kind", ["translation", "language_model"])
@@ -129,14 +123,11 @@ def test_a_study_refuses_its_text_before_a_member_starts(timetable, tmp_path, wa
     assert result.stderr.count("\n") == 1 and not (tmp_path / "e").exists()
 
 
-def test_translate_names_what_is_no_model(tmp_path):
+def test_lines_to_translate_keep_their_places_and_bad_ones_are_named(tmp_path, monkeypatch, capsys):
     said = "neither a checkpoint, nor a folder with one or with a model"
     assert said in highrank("translate", tmp_path, code=2).stderr
     said = "nowhere: no such file or folder"
     assert said in highrank("translate", tmp_path / "nowhere", code=2).stderr
-
-
-def test_lines_to_translate_keep_their_places_and_bad_ones_are_named(monkeypatch, capsys):
     monkeypatch.setattr(evaluate, "_model", lambda *_: [])
     monkeypatch.setattr(evaluate, "_run", lambda _, lines: iter([line.upper() for line in lines]))
     for text, printed in ((b"\n", "\n"), (b"\na  b\r\n\nc", "\nA B\n\nC\n"), (b"", "")):
@@ -161,7 +152,7 @@ def translated(timetable):
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_own_text_is_trained_and_scored_under_its_own_name(translated):
+def test_own_text_is_trained_and_translated_by_every_form_of_a_model(translated, tmp_path):
     result, folder = translated
     assert stages_done(result) == [0, 1, 2, 3, 4, 5, 6]
     assert "training takes about 0 minutes on this machine" in result.stderr
@@ -169,12 +160,6 @@ def test_own_text_is_trained_and_scored_under_its_own_name(translated):
     assert record["config"]["train"]["source_lang"] == "en"
     assert record["ledger"]["text"]["train.en"]["out"]["sentences"] == 2439
     assert result.stdout.splitlines()[-1].startswith("sacreBLEU ")
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_new_lines_are_translated_by_every_form_of_a_model(translated, tmp_path):
-    _, folder = translated
     text = "the bus leaves\n\nthe train arrives\n"
     first = highrank("translate", folder, stdin=text)
     assert first.stdout.count("\n") == 3 and first.stdout.split("\n")[1] == ""

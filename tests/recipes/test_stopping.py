@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from tests.faults.observed_training import left_of
 from tests.recipes.conftest import TOY
 from tests.recipes.running import (
     SIGNALS,
     begin,
     kill,
+    left_of,
     overrides,
     raw_text,
     recipe,
@@ -47,7 +47,7 @@ def ended(process: subprocess.Popen[str], number: int) -> str:
     assert f"stage 0 (first) was stopped by {signal.Signals(number).name}" in err
     assert "the same command resumes it" in err
     assert "never" not in out + err
-    assert left_of(process.pid) == 0
+    assert left_of(process.pid) == []
     return err
 
 
@@ -98,7 +98,7 @@ def test_a_run_saves_and_is_resumed(tmp_path, launch):
     process.terminate()
     _, said = process.communicate(timeout=60)
     assert process.returncode == 75 and "the same command resumes it" in said, said[-3000:]
-    assert left_of(process.pid) == 0
+    assert left_of(process.pid) == []
     assert "stopping after update" in log.read_text()
     assert (log.parent / "checkpoint_last.pt").exists()
     ended_at = len(log.read_text())
@@ -108,7 +108,7 @@ def test_a_run_saves_and_is_resumed(tmp_path, launch):
     time.sleep(2)
     process.terminate()
     process.communicate(timeout=60)
-    assert left_of(process.pid) == 0
+    assert left_of(process.pid) == []
 
 
 def test_a_loop_over_recipes_ends_at_ctrl_c(started, tmp_path):
@@ -121,4 +121,4 @@ def test_a_loop_over_recipes_ends_at_ctrl_c(started, tmp_path):
     _, said = process.communicate(timeout=30)
     assert said.count("stage 0 first: write") == 1
     assert process.returncode == -signal.SIGINT
-    assert left_of(process.pid) == 0
+    assert left_of(process.pid) == []

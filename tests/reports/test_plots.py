@@ -7,13 +7,12 @@ from itertools import pairwise
 
 import pytest
 from matplotlib.image import imread
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.common.formatting import Bars, Lines
 from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.reports import plots
 from highrank_plugins.results.comparison import compare_records
+from tests.cli import highrank
 
 CURVES = Lines({"one": ([1, 2, 3], [1, 10, 100]), "&": ([1, 3], [2, 2])}, "A < B", ("x", "y"))
 SHARES = Bars({"mean": {"a": 1.0, "b": 4.0}, "top": {"a": 2.0, "b": 3.0}}, "Shares", ("k", "share"))
@@ -143,9 +142,9 @@ def test_a_baseline_without_the_option_is_a_line_across(records, tmp_path):
 def test_plots_are_written_and_an_unknown_axis_is_refused(records, tmp_path):
     words = ["compare", *map(str, records), "--plot"]
     for name, x in {"a.png": "words_per_second", "b.svg": "head_components"}.items():
-        done = CliRunner().invoke(app, [*words, str(tmp_path / name), "--x", x])
+        done = highrank(*words, str(tmp_path / name), "--x", x)
         assert done.exit_code == 0, done.output
     assert imread(tmp_path / "a.png")[..., :3].max(axis=2)[0, 0] == 1  # opaque and white
     assert "components K" in (tmp_path / "b.svg").read_text()
-    done = CliRunner().invoke(app, [*words, str(tmp_path / "c.png"), "--x", "head_component"])
+    done = highrank(*words, str(tmp_path / "c.png"), "--x", "head_component")
     assert done.exit_code == 2 and "--x head_component: expected parameters" in done.output

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 from scipy.stats import ttest_ind
-from typer.testing import CliRunner
 
 from highrank_plugins.analysis.statistics import holm
-from highrank_plugins.cli import app
 from highrank_plugins.reports.comparisons import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_latex, to_terminal
 from highrank_plugins.results.comparison import compare_records
+from tests.cli import highrank
 
 RUNS = {"mos": [101.5, 102.25, 100.5], "softmax": [110.0, 111.5, 110.75], "gss": [109.0, 111.0]}
 SIGNATURE = "tokens:100|eval:static"
@@ -45,7 +44,7 @@ def records(tmp_path):
 
 
 def compare(*words):
-    return CliRunner().invoke(app, ["compare", *map(str, words)])
+    return highrank("compare", *words)
 
 
 def change(path, **changes):

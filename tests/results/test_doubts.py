@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.common.provenance import hardware, machine_kind
 from highrank_plugins.results.perplexity import UNIGRAM, unigram_perplexity
 from highrank_plugins.results.record import load_record
+from tests.cli import highrank
 from tests.recipes.synthetic import experiment
 from tests.results.test_comparison import change, compare, write
 
@@ -39,7 +38,7 @@ def test_a_claim_ends_the_last_table(records):
     change(records[0], versions={"torch": "3"})
     assert "But a difference named above" in compare(*records).output.splitlines()[-1]
     for words in (["compare", "--runs", *map(str, records[:2])], ["published", "ptb"]):
-        last = CliRunner().invoke(app, words).output.rstrip().splitlines()[-1]
+        last = highrank(*words).output.rstrip().splitlines()[-1]
         assert last.startswith("What can be claimed: not which system is better")
 
 
@@ -199,7 +198,7 @@ def test_processors_of_one_name_are_told_apart(records):
 def test_a_damaged_record_is_refused_with_one_line(records, changes):
     change(records[3], **changes)
     words = ["published", "ptb", "--results", str(records[3])]
-    published = CliRunner().invoke(app, words)
+    published = highrank(*words)
     for done in (compare(*records), compare("--runs", *records), published):
         assert done.exit_code == 2 and len(done.output.splitlines()) == 1, done.output
         assert "mos-1.json: " in done.output and "\x1b" not in done.output

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 from fairseq.models import ARCH_CONFIG_REGISTRY
-from typer.testing import CliRunner
 
 import highrank_plugins
-from highrank_plugins.cli import app
 from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.results.doubts import flat_settings
 from highrank_plugins.results.verdicts import _SETTINGS, _layer, judge, paper_keys
 from highrank_plugins.training import configuration
+from tests.cli import highrank
 from tests.results.entries import record_of
 
 CONF = Path(__file__).parents[2] / "recipes" / "ptb" / "conf"
@@ -237,10 +236,10 @@ def test_names_of_sources_are_shortened():
 def test_the_command_prints_verdicts_and_names_what_it_does_not_know(tmp_path):
     paths = write(tmp_path, "plif", [56.75, 56.9], "parthiban2021/plif_et", max_epoch=30)
     words = ["compare", *map(str, paths), "--paper"]
-    done = CliRunner().invoke(app, [*words, "parthiban2021"])
+    done = highrank(*words, "parthiban2021")
     assert "| plif | 56.83 ± 0.11 (n = 2) | PLIF | 56.80 ± 0.11 (n = 11) | not" in done.output
     assert "plif: steps: max_epoch 30 (parthiban2021/plif_et: 1000)." in done.output
-    done = CliRunner().invoke(app, [*words, "parthiban2020"])
+    done = highrank(*words, "parthiban2020")
     assert done.exit_code == 2 and "did you mean 'parthiban2021'" in done.output
-    done = CliRunner().invoke(app, [*words, "yang2019", "--task", "pbt"])
+    done = highrank(*words, "yang2019", "--task", "pbt")
     assert done.exit_code == 2 and "did you mean 'ptb'" in done.output

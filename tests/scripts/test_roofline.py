@@ -14,6 +14,7 @@ from scripts.whole_step import estimate_step, whole_step
 DOCS = Path(__file__).parents[2] / "docs"
 # as if it moved data and ran kernels in no time, and one product operation a second
 PRODUCTS_ONLY = Gpu("products", 1e30, 1 / 0.7, 1e30)
+MEMORY_ONLY = Gpu("memory", 1 / 0.875, 1e30, 1e30)
 CASES = [
     LossCase("softmax", tokens=24, dim=16, classes=56, dtype="bfloat16", label_smoothing=0.1),
     LossCase("mos", tokens=24, dim=16, classes=56, components=3, dtype="bfloat16"),
@@ -49,10 +50,9 @@ def test_gates_that_kernels_compute_are_arithmetic_of_both_passes():
 @pytest.mark.triton
 def test_triton_moves_less_than_torch():
     """A softmax reads its logits twice and writes them once: 6 bytes a logit, and half is spare."""
-    memory_only = Gpu("memory", 1 / 0.875, 1e30, 1e30)
     case = LossCase("softmax", tokens=4096, dim=8, classes=4096, dtype="bfloat16", bias=False)
     logits = case.tokens * case.classes
-    triton, fused = (estimate(case, impl, memory_only).others for impl in ("triton", "fused"))
+    triton, fused = (estimate(case, impl, MEMORY_ONLY).others for impl in ("triton", "fused"))
     assert 6 * logits <= triton < 7 * logits < 28 * logits < fused
 
 
@@ -100,21 +100,15 @@ STEP = ModelCase(classes=64, sentences=4, length=6, shape=SHAPE)
 SOFTMAX = "transformer_softmax --head-loss fused"
 
 
-def test_more_classes_add_the_products_of_the_layer():
-    small, large = (
-        estimate_step(SOFTMAX, changed(STEP, {"classes": classes}), PRODUCTS_ONLY).products
-        for classes in (64, 128)
-    )
-    assert large - small == pytest.approx(6 * STEP.work() * 16 * 64, rel=0.01)
-
-
-def test_the_update_of_adam_moves_every_parameter():
+def test_more_classes_add_the_products_of_the_layer_and_parameters_to_the_update_of_adam():
     """Adam reads weight, gradient and two averages, and writes three of them."""
-    memory_only = Gpu("memory", 1 / 0.875, 1e30, 1e30)
-    small, large = (
-        estimate_step(SOFTMAX, changed(STEP, {"classes": classes}), memory_only).others
-        for classes in (64, 64_064)
-    )
+
+    def step(gpu, classes):
+        return estimate_step(SOFTMAX, changed(STEP, {"classes": classes}), gpu)
+
+    small, large = (step(PRODUCTS_ONLY, classes).products for classes in (64, 128))
+    assert large - small == pytest.approx(6 * STEP.work() * 16 * 64, rel=0.01)
+    small, large = (step(MEMORY_ONLY, classes).others for classes in (64, 64_064))
     added = 64_000 * 16 * 2  # bytes of the new rows of the embeddings, which are the layer's, too
     assert large - small > 7 * added
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import yaml
 from click.testing import Result
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
+from tests.cli import highrank
 
 STUB = r"""#!/usr/bin/env bash
 # Stages that are done stay done; what comes out depends on configuration and seed alone.
@@ -104,7 +103,7 @@ def run_study(file: Path, *words: object) -> subprocess.CompletedProcess[str]:
 def study(file: Path, *words: object) -> Result:
     """Run a study in this process."""
     arguments = ["study", file, "--exp-dir", file.parent / "exp", *words]
-    return CliRunner().invoke(app, [str(word) for word in arguments])
+    return highrank(*arguments)
 
 
 def folder_of(file: Path) -> Path:
@@ -145,7 +144,7 @@ def compared(file: Path) -> str:
     """Return what `highrank compare` says of records that a study links to."""
     links = folder_of(file).glob("*-*/results.json")
     words = ["compare", *map(str, sorted(links)), "--metric", "test_perplexity", "--all-tests"]
-    return CliRunner().invoke(app, words).output
+    return highrank(*words).output
 
 
 def starts(file):

@@ -11,14 +11,13 @@ from statistics import mean
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.studies.ladder import read_ladder
 from highrank_plugins.studies.ladder_table import OTHER_SIZES
 from highrank_plugins.studies.rates import NOT_TUNED
 from highrank_plugins.studies.table import LATE
+from tests.cli import highrank
 from tests.studies.stub import HIGHRANK, folder_of, starts, table_of, write_stub
 
 SCORED = {"test_perplexity": "ppl|unit:word|ctx:stream|text:test-1|n:9|mass:1+1e-7|v:0.1.0"}
@@ -41,7 +40,7 @@ def write(folder: Path, **changes: object) -> Path:
 
 def ladder(file: Path, *words: object):
     arguments = ["ladder", file, "--exp-dir", file.parent / "exp", *words]
-    return CliRunner().invoke(app, [str(word) for word in arguments])
+    return highrank(*arguments)
 
 
 def copied(file: Path) -> Path:

@@ -9,13 +9,12 @@ import pytest
 import yaml
 from scipy.special import digamma
 from scipy.stats import f as f_distribution
-from typer.testing import CliRunner
 
 from highrank_plugins.analysis.projection import project, size_difference
-from highrank_plugins.cli import app
 from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.studies.ladder import read_ladder
 from highrank_plugins.studies.ladder_table import judge, of_points
+from tests.cli import highrank
 
 MARIN = Path(__file__).parents[2] / "docs" / "howto" / "marin_softcap.yaml"
 
@@ -27,7 +26,7 @@ def marin() -> tuple[list[float], list[float], list[float]]:
 
 
 def test_the_published_gain_of_a_softcap_is_not_decided_a_decade_above():
-    done = CliRunner().invoke(app, ["ladder", str(MARIN)])
+    done = highrank("ladder", str(MARIN))
     assert done.exit_code == 0
     assert done.output.splitlines()[-1] == (
         "softcap helps at 2.19e+17, 1.7e+18, 9e+18; not decided at 2.83e+19; at 2.8e20 between "
@@ -111,10 +110,10 @@ def test_a_size_counts_as_its_seeds_do():
 
 def test_intervals_hold_for_all_arms_together(tmp_path):
     tree = yaml.safe_load(MARIN.read_text())
-    one = CliRunner().invoke(app, ["ladder", str(MARIN)]).output
+    one = highrank("ladder", str(MARIN)).output
     rows = {str(at): of | {"other": of["softmax"]} for at, of in tree["points"].items()}
     (file := tmp_path / "two.yaml").write_text(yaml.safe_dump(tree | {"points": rows}))
-    both = CliRunner().invoke(app, ["ladder", str(file)]).output
+    both = highrank("ladder", str(file)).output
     assert "Intervals: 95 %.\n" in one
     assert "Intervals: 95 %, for the 2 projected arms together." in both
     # 2.2414 deviations of a normal distribution in place of 1.96
@@ -173,7 +172,7 @@ def test_points_of_perplexities_are_compared_in_nats(tmp_path):
     assert [row[3].text for row in table.rows[:3]] == ["60.00", "54.00", "48.00"]
     assert [row[-1].values["softcap"] for row in table.rows] == pytest.approx([log(5 / 6)] * 4)
     for words in (["--records", str(tmp_path)], ["--jobs", "2"], ["--table"]):
-        done = CliRunner().invoke(app, ["ladder", str(file), *words])
+        done = highrank("ladder", str(file), *words)
         assert done.exit_code == 2
         assert f"{words[0]}: changes nothing with a file of points; leave it out" in done.output
     tree["points"]["1e+18"]["softcap"] = 0.0

@@ -10,13 +10,12 @@ from multiprocessing import get_context
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.members import UNFAIR, prepare
 from highrank_plugins.studies.runner import claim, run_members, slots
 from highrank_plugins.studies.watch import end
+from tests.cli import highrank
 from tests.studies.stub import (
     compared,
     folder_of,
@@ -107,12 +106,12 @@ def test_a_system_of_which_a_seed_diverged_is_not_tested(tmp_path, name):
     assert ("adjusted for" in text) == ("adjusted for 1 system" in text) == (name == "mos")
     # nor by `highrank compare` of the records that are there
     records = sorted(str(path) for path in folder_of(file).glob("*/results.json"))
-    compared = CliRunner().invoke(app, ["compare", *records])
+    compared = highrank("compare", *records)
     assert compared.exit_code == 0 and len(records) == 8
     assert untested in compared.output
     assert f"{name}-2 has no record: diverged (NaN)." in compared.output
     without = [path for path in records if f"/{name}-" not in path]
-    other = CliRunner().invoke(app, ["compare", *without, "--baseline", "mixtape"])
+    other = highrank("compare", *without, "--baseline", "mixtape")
     assert other.exit_code == 0 and f"{name}-2" not in other.output
 
 

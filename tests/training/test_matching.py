@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.common.names import option_name
 from highrank_plugins.training import configuration
 from highrank_plugins.training.command_line import by_option
@@ -19,6 +17,7 @@ from highrank_plugins.training.model_size import (
     still_needed,
     training_space,
 )
+from tests.cli import highrank
 from tests.trainings import OUR_LOSS, task_and_shape, train
 
 CONF = Path(__file__).parents[2] / "recipes" / "ptb" / "conf"
@@ -50,7 +49,7 @@ def test_the_matched_pair_of_parthiban_2021_is_found(tmp_path):
     for (name, (width, parameters)), other in zip(pair.items(), reversed(pair), strict=True):
         output = tmp_path / f"{name}.yaml"
         words = ["match", f"parthiban2021/{name}", "--to", f"parthiban2021/{other}"]
-        done = CliRunner().invoke(app, [*words, "--output", str(output)])
+        done = highrank(*words, "--output", str(output))
         assert done.exit_code == 0, done.output
         assert f"{parameters:,} parameters" in output.read_text()
         train = configuration.load(output).train
@@ -114,12 +113,12 @@ def test_a_transformer_gets_a_width_that_its_heads_divide(known, arch, width, he
     ],
 )
 def test_models_that_cannot_be_matched_are_refused(words, message):
-    done = CliRunner().invoke(app, ["match", *words])
+    done = highrank("match", *words)
     assert done.exit_code == 2 and message in done.output
 
 
 def test_without_a_file_the_match_is_printed():
-    done = CliRunner().invoke(app, ["match", "mos", "--to", "softmax"])
+    done = highrank("match", "mos", "--to", "softmax")
     tree = yaml.safe_load(done.output)
     assert tree["base"].endswith("recipes/ptb/conf/small/mos.yaml") and tree["train"]
 

@@ -4,15 +4,14 @@ import subprocess
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.cli.train import check_measures
 from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.measures import find_measure, measure_names
 from highrank_plugins.training.command_line import write_recipe_files
 from highrank_plugins.training.configuration import load, load_tree, validate
+from tests.cli import highrank
 
 TRAIN = {
     "arch": "transformer_softmax", "optimizer": "adam", "adam_betas": "(0.9, 0.98)",
@@ -30,7 +29,7 @@ def configure(tmp_path):
         file.write_text(yaml.safe_dump(BASE | blocks))
         (tmp_path / "config.yaml").write_text(load(file).text())
         given = ["train", "configure", file, "--output", tmp_path / "config.yaml"]
-        result = CliRunner().invoke(app, [*map(str, (*given, "--commands", folder, *words))])
+        result = highrank(*map(str, (*given, "--commands", folder, *words)))
         assert result.exit_code == 0, result.output
         return result
 

@@ -7,6 +7,7 @@ import torch
 
 from highrank_plugins.inference.collector import Collector
 from recipes.synthetic.contexts import read_contexts
+from tests.cli.conftest import mos
 from tests.fairseq_cli import REPOSITORY
 from tests.inference.checkpoints import write_checkpoint
 from tests.models import small
@@ -14,23 +15,13 @@ from tests.recipes.synthetic import experiment
 from tests.recipes.synthetic.test_experiments import result_of
 from tests.tasks.built import build
 
+__all__ = ["mos"]
+
 
 @pytest.fixture(scope="module")
 def softmax(stream_data, tmp_path_factory):
     built = build(stream_data)
     return write_checkpoint(tmp_path_factory.mktemp("softmax") / "a.pt", built), stream_data
-
-
-@pytest.fixture(scope="module")
-def mos(stream_data, tmp_path_factory):
-    built = build(stream_data, "--head-components", 2, arch="awd_lstm_lm_mos")
-    return write_checkpoint(tmp_path_factory.mktemp("mos") / "a.pt", built), stream_data
-
-
-def test_contexts_in_another_encoding_are_named(tmp_path):
-    (tmp_path / "contexts.txt").write_bytes(b"der hund\ndie \xfcbung\n")
-    with pytest.raises(ValueError, match=r"contexts\.txt:2:5: byte 0xfc is not UTF-8"):
-        read_contexts(tmp_path / "contexts.txt")
 
 
 def test_a_users_contexts_are_continued(softmax, mos, tmp_path):
@@ -56,6 +47,9 @@ def test_a_users_contexts_are_continued(softmax, mos, tmp_path):
         file.write_text(f"the cat\nthe {word} cat\n")
         said = f"contexts.txt:2:5: the text has the word {word}, which fairseq reserves"
         assert said in experiment("contexts", *words).output
+    file.write_bytes(b"the cat\nthe c\xfct\n")
+    with pytest.raises(ValueError, match=r"contexts\.txt:2:6: byte 0xfc is not UTF-8"):
+        read_contexts(file)
 
 
 def test_a_context_longer_than_the_positions_of_the_model_is_refused(stream_data, tmp_path):
@@ -82,8 +76,7 @@ def test_the_state_is_carried_to_contexts_of_the_text(softmax, tmp_path):
     assert "</s>" in names
     file.write_text(" ".join(names).replace("</s>", "<eos>") + "\n")
     count = len(collector.dictionary)
-    words = [*softmax, file]
-    words += ["--top", count]
+    words = [*softmax, file, "--top", count]
     (found,) = result_of(tmp_path, "contexts", *words, "--split", "test")["contexts"]
     order = log_probs[position].argsort(descending=True, stable=True)
     best = [collector.dictionary[word] for word in order.tolist()]

@@ -44,8 +44,6 @@ def test_gss_grid_correlates_records(tmp_path):
 
 
 TINY = "--classes 12 --dim 2 --steps 200 --components 3".split()
-
-
 TINY_TARGETS = DirichletSettings(targets=60, classes=12)
 
 
@@ -71,22 +69,16 @@ def test_a_fit_is_measured_by_its_definition():
     first = 0.5 * math.log(0.5 / 0.7) + 0.5 * math.log(0.5 / 0.2)
     assert found.mean_kl == pytest.approx((first + math.log(4)) / 2, rel=1e-6)
     assert found.mode_match == 0.5
-
-
-def test_a_fit_without_end_is_refused():
     with pytest.raises(ValueError, match=r"step 0: the loss is nan; lower lr"):
         head = build_head("softmax", num_classes=12, feature_dim=2)
         fit_contexts(head, torch.full((60, 12), math.nan), TINY_TARGETS, batch=60)
 
 
-def test_dirichlet_fits_every_head(tmp_path):
+def test_dirichlet_fits_every_head_in_several_dimensions(tmp_path):
     words = [*TINY, "--targets", 50, "--batch", 50, "--heads", "softmax,mos,mos+gss"]
     fits = result_of(tmp_path, "dirichlet", *words)["fits"]
     assert list(fits) == ["softmax", "mos", "mos+gss"]
     assert fits["mos"]["mean_kl"] < fits["softmax"]["mean_kl"]
-
-
-def test_dirichlet_fits_several_dimensions(tmp_path):
     words = ["--classes", 12, "--steps", 200, "--targets", 50, "--heads", "softmax,mos"]
     found = result_of(tmp_path, "dirichlet", *words, "--dim", "4,2")
     assert found["settings"]["dim"] == [2, 4] and [*found["fits_by_dim"]] == ["2", "4"]
@@ -119,11 +111,9 @@ def test_multimode_fits_every_head(tmp_path):
     assert all(0 <= fit["complete"] <= fit["recall"] <= 1 for fit in fits.values())
     learnt = result_of(tmp_path, "multimode", *words, "--heads", "softmax", "--learn-words")
     assert learnt["fits"]["softmax"]["mean_kl"] < fits["softmax"]["mean_kl"]
-
-
-def test_with_a_dimension_for_every_word_all_modes_are_on_top(tmp_path):
-    words = [*TINY, "--contexts", 40, "--modes", 2, "--heads", "softmax", "--dim", 12]
-    fit = result_of(tmp_path, "multimode", *words)["fits"]["softmax"]
+    # with a dimension for every word all modes are on top
+    wide = result_of(tmp_path, "multimode", *words, "--heads", "softmax", "--dim", 12)
+    fit = wide["fits"]["softmax"]
     assert fit["recall"] == fit["complete"] == 1
     assert fit["mean_kl"] < 0.05
 
@@ -140,6 +130,12 @@ def test_with_a_dimension_for_every_word_all_modes_are_on_top(tmp_path):
     (["dirichlet", "--dim", "2,2"], "--dim 2,2: 2 is given twice; give it once"),
     (["multimode", "--heads", "mos,"], "--heads 'mos,': expected names separated by commas"),
     (["spamlang", "--heads", "mos, mos"], "--heads mos, mos: mos is given twice"),
+    (["spamlang", "--dim", "8", "--backward-rank", "0"], "must lie in [1, 8)"),
+    (["spamlang", "--dim", "4,8", "--backward-rank", "2,8"], "--backward-rank 8: must lie in"),
+    (["spamlang", "--classes", 0], "must be at least 2"),
+    (["spamlang", "--dim", 0], "must be at least 1"),
+    (["spamlang", "--heads", "moz"], "moz"),
+    (["spamlang", "--lr", 0], "--lr 0.0: must be above 0"),
 ])  # fmt: skip
 def test_bad_options_are_refused(words, message):
     done = experiment(*words)

@@ -257,19 +257,6 @@ def test_a_damaged_file_is_named_and_kept(tmp_path, untrained, text):
     assert file.read_text() == text and not untrained
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    ("--backward-rank 0", "must lie in [1, 8)"),
-    ("--backward-rank 2,8", "--backward-rank 8: must lie in [1, 8)"),
-    ("--classes 0", "must be at least 2"),
-    ("--dim 0", "must be at least 1"),
-    ("--heads moz", "moz"),
-    ("--lr 0", "--lr 0.0: must be above 0"),
-])  # fmt: skip
-def test_bad_options_are_refused_before_anything_is_trained(untrained, words, said):
-    done = command(*words.split())
-    assert done.exit_code == 2 and said in done.output and not untrained
-
-
 @pytest.mark.parametrize(
     ("name", "rank", "message"),
     [("softmax", 9, "must lie in"), ("softmax", 0, "must lie in"), ("mos", 2, "contexts first")],

@@ -4,11 +4,10 @@ import json
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.measures import unargmaxable
 from highrank_plugins.reports.card.page import render
+from tests.cli import highrank
 from tests.reports.card.made import Page, card_of, checkpoint
 from tests.trainings import last, train
 
@@ -19,8 +18,7 @@ def softmax(mt_data, tmp_path_factory):
 
 
 def call(*words):
-    words = [str(word) for word in words]
-    return CliRunner().invoke(app, ["analyse", "card", *words])
+    return highrank("analyse", "card", *words)
 
 
 def changed(path, target, change):

@@ -19,27 +19,14 @@ from tests.reports.card.made import card_of, checkpoint
 TOKENS = 90
 
 
-@torch.no_grad()
-def by_fairseq(built, split="valid"):
-    """Return log P [n, M] and targets [n] of the split's first tokens, by sentence."""
-    built.model.eval()
-    built.task.load_dataset(split)
-    data, rows, words = built.task.dataset(split), [], []
-    for index in range(len(data)):
-        batch = data.collater([data[index]])
-        out = built.model(**batch["net_input"])
-        rows.append(built.model.get_normalized_probs(out, log_probs=True)[0])
-        words.append(batch["target"][0])
-    return torch.cat(rows)[:TOKENS], torch.cat(words)[:TOKENS]
-
-
 @pytest.fixture(scope="module", params=["transformer", "transformer_mos", "transformer_lm_plif"])
 def case(request, mt_data, lm_data, tmp_path_factory):
     """Return a card, its model and what fairseq predicts with it."""
     data = lm_data if "_lm" in request.param else mt_data
     path, built = checkpoint(tmp_path_factory.mktemp("card"), request.param, data)
     built.text = Collector.open(path, str(data), "valid", tokens=TOKENS, device="cpu")
-    return card_of(path, data, tokens=TOKENS), built, *by_fairseq(built)
+    found = (every[:TOKENS] for every in built.log_probs("valid"))
+    return card_of(path, data, tokens=TOKENS), built, *found
 
 
 def test_predictions_equal_those_of_the_whole_matrix(case):
@@ -102,8 +89,7 @@ def test_samples_are_excerpts_of_the_text_with_the_top_words(case):
 
 def test_a_unigram_model_counts_the_training_text(case):
     card, built, _, target = case
-    built.task.load_dataset("train")
-    data, words = built.task.dataset("train"), len(built.task.target_dictionary)
+    data, words = built.dataset("train"), len(built.task.target_dictionary)
     text = torch.cat([data.collater([data[i]])["target"][0] for i in range(len(data))])
     counts = text.bincount(minlength=words).double()
     nats = ((len(text) + words) / (counts[target] + 1)).log().mean()

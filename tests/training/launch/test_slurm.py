@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.common.stop_request import REQUEUE
 from highrank_plugins.training.launch.batch_job import Job, sbatch_script, submit_once
 from highrank_plugins.training.launch.plan import Plan
+from tests.cli import highrank
 from tests.held_lock import held_elsewhere
 from tests.training.launch.slurm import miniature
 from tests.training.launch.trainings import UPDATES, command, one_process
@@ -203,13 +202,13 @@ def test_a_script_that_is_refused_loses_nothing_and_two_launches_do_not_submit_a
     words = ["launch", "--processes", "1", "--slurm", f"{folder}/job.sh", "--submit"]
     words += ["--log-dir", str(finished.parent), "--", "fairseq-train", "data"]
     with held_elsewhere(finished.with_name(".submit")):
-        refused = CliRunner().invoke(app, words)
+        refused = highrank(*words)
     assert refused.exit_code == 2 and "is in use by another highrank launch" in refused.output
     assert not (folder / "job.sh").exists()
-    refused = CliRunner().invoke(app, words)
+    refused = highrank(*words)
     assert refused.exit_code == 2 and "no such partition" in refused.output and finished.exists()
     sbatch.write_text(accepts)
-    assert CliRunner().invoke(app, words).exit_code == 0 and not finished.exists()
+    assert highrank(*words).exit_code == 0 and not finished.exists()
 
 
 def test_missing_slurm_is_reported(tmp_path, monkeypatch):
