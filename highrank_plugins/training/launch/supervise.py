@@ -90,9 +90,8 @@ class LocalRanks:
         ]
 
     def _end_others(self, failed: int, code: int) -> None:
-        why = heartbeat.stall(self._folder) or describe(failed, code)
+        why = heartbeat.stall(self._folder) or _describe(failed, code)
         self._say(f"{why}; ending the other processes")
-        (self._folder / "failed").write_text(f"{failed} {code}", encoding="utf-8")
         self._hear_last_words()
         if heartbeat.stall(self._folder):
             for process in self._ranks:  # one that hangs or is stopped writes its stacks
@@ -110,12 +109,13 @@ class LocalRanks:
             time.sleep(POLL_SECONDS)
 
 
-def describe(rank: int, code: int) -> str:
+def _describe(rank: int, code: int) -> str:
     """Return how a process has ended."""
     if code >= 0:
-        return f"rank {rank} failed with exit code {code}"
-    memory = ": is the machine out of memory?" if code == -signal.SIGKILL else ""
-    return f"rank {rank} was killed by signal {-code} ({signal.Signals(-code).name}){memory}"
+        return f"rank {rank} failed with exit code {code} (see rank{rank}.log)"
+    signalled = f"rank {rank} was killed by signal {-code} ({signal.Signals(-code).name})"
+    memory = ": is the machine out of memory? Then lower --max-tokens"
+    return signalled + memory * (code == -signal.SIGKILL)
 
 
 def prepare_child() -> None:
@@ -169,22 +169,11 @@ def _start(plan: Plan, folder: Path, say: Callable[[str], object]) -> Agent:
 
 
 def _advice(plan: Plan, answers: Path) -> str:
-    """Return what has ended the training run, and what to do."""
-    logs, apart, failed = plan.log_dir, answers / "apart", answers / "failed"
+    """Return what has ended the training run, as far as that was not said, and what to do."""
     if stall := heartbeat.stall(answers):
         return (
-            f"{stall}; the stacks are at the end of {logs}/rank*.log. Check that process, its "
-            f"machine, disk and network, then {AGAIN}. --stall-timeout sets a longer wait"
-        )
-    if apart.exists():
-        return f"{apart.read_text(encoding='utf-8')}; {AGAIN}. Do so on all nodes"
-    if failed.exists():
-        rank, code = map(int, failed.read_text(encoding="utf-8").split())
-        if code != -signal.SIGKILL:
-            return f"{describe(rank, code)}; the reason is at the end of {logs}/rank{rank}.log"
-        return (
-            f"{describe(rank, code)} See the kernel's log (dmesg). If so, lower --max-tokens or "
-            f"the number of processes, then {AGAIN}"
+            f"{stall}; the stacks are at the end of {plan.log_dir}/rank*.log. Check that process, "
+            f"its machine, disk and network, then {AGAIN}. --stall-timeout sets a longer wait"
         )
     if plan.nodes > 1 and not (answers / "started").exists():
         return (
@@ -192,7 +181,9 @@ def _advice(plan: Plan, answers: Path) -> str:
             f"{plan.rendezvous} within {plan.timeout} s (--rendezvous-timeout), each with the "
             "same command"
         )
-    return f"the reason is at the end of a file {logs}/rank*.log"
+    return (
+        f"the reason is above, or at the end of {plan.log_dir}/rank*.log. When it is gone, {AGAIN}"
+    )
 
 
 class _Supervisor:
