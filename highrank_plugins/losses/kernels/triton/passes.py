@@ -174,7 +174,7 @@ class TritonKernels(CompiledKernels):
             softmax_kernel, _grid(rows, tile),
             values, values.stride(0), bias_M, target_N, factor, weight_NM, log_probs,
             nll, norms, *others, self.tables.pairs, found, rows, classes, self._width(values),
-            rows // len(target_N), self._constant(), *weights,
+            rows // max(1, len(target_N)), self._constant(), *weights,
             ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
         )  # fmt: skip
         self.tables.add(found)
@@ -191,7 +191,7 @@ class TritonKernels(CompiledKernels):
         launch(
             gradient_kernel, _grid(rows, tile),
             values, values.stride(0), target_N, factor, norm_weight, norms, self.tables.pairs,
-            found, rows, classes, self._width(values), rows // len(target_N),
+            found, rows, classes, self._width(values), rows // max(1, len(target_N)),
             self._constant(), ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
         )  # fmt: skip
         self.tables.add(found)
