@@ -163,7 +163,7 @@ def test_an_effect_needs_seeds_and_hours(tmp_path):
         for seed, value in enumerate(values, 1):
             record = record_of({"test_perplexity": value}, seed, signature="a")
             record["config"] = {"train": {"arch": name}}
-            record["train"] |= {"wall_seconds": 1800}
+            record["train"] = {"wall_seconds": 1800}
             (records / f"{name}-{seed}.json").write_text(json.dumps(record))
 
     runs = {"softmax": (80.0, 80.4, 79.8), "mos": (78.0, 78.1, 78.5)}
