@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.reports.tables import to_markdown
-from highrank_plugins.studies.ladder import LadderSettings, read_ladder
+from highrank_plugins.studies.ladder import read_ladder
 from highrank_plugins.studies.ladder_table import judge, of_records
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -16,11 +16,10 @@ def ladder_page(name: str, of: Mapping[str, Any]) -> str:
     """Return the page of a ladder, of the sizes and arms that have records."""
     records = sorted((DOCS / "records" / name).glob("*.json"))
     ladder = read_ladder(DOCS.parent / of["file"])
-    settings, names = ladder.settings, {path.stem.rpartition("-")[0] for path in records}
-    assert isinstance(settings, LadderSettings)
-    sizes = {n: size for n, size in settings.sizes.items() if f"{settings.baseline}_{n}" in names}
-    arms = {n: arm for n, arm in settings.arms.items() if f"{n}_{next(iter(sizes))}" in names}
-    ladder = replace(ladder, settings=settings.model_copy(update={"sizes": sizes, "arms": arms}))
+    base, names = ladder.settings.baseline, {path.stem.rpartition("-")[0] for path in records}
+    sizes = {n: size for n, size in ladder.sizes.items() if f"{base}_{n}" in names}
+    arms = [name for name in ladder.arms if f"{name}_{next(iter(sizes))}" in names]
+    ladder = replace(ladder, sizes=sizes, arms=arms)
     table, _ = judge(ladder, of_records(ladder, records))
     parts = [f"# {of['title']}", of["question"], of["setting"]]
     rows = to_markdown([replace(table, notes=[])]).strip()

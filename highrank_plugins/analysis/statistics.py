@@ -263,31 +263,16 @@ def pearson(x: Sequence[float], y: Sequence[float]) -> Correlation:
 TESTS = {"bootstrap": "bs", "randomisation": "ar"}  # our name → sacreBLEU's
 
 
-@dataclass(frozen=True)
-class PairedScore:
-    """Hold a system's score and the p-value of its difference from the baseline, which has None."""
-
-    system: str
-    score: float
-    p_value: float | None
-
-
-@dataclass(frozen=True)
-class PairedScores:
-    """Hold the scores, baseline first, and sacreBLEU's signature with its seed and samples."""
-
-    scores: list[PairedScore]
-    signature: str
-
-
 def paired_bleu(
     systems: Mapping[str, Sequence[str]],
     references: Sequence[Sequence[str]],
     test: str = "bootstrap",
     samples: int = 0,
     metric: Any = None,
-) -> PairedScores:
+) -> dict[str, Any]:
     """Test each system against the first one, in pairs, by `sacrebleu.significance`.
+
+    Returns `scores`, of each its `system`, `score` and `p_value`, and sacreBLEU's `signature`.
 
     The null hypothesis is that a system equals the baseline. Lines identical to the baseline's have
     p = 1; sacreBLEU's count of greater differences would give 1 / samples.
@@ -316,8 +301,9 @@ def paired_bleu(
         test_type=TESTS[test],
         n_samples=samples,
     )()
-    ((name, signature),), scores = signatures.items(), []
+    ((name, signature),), scores = signatures.items(), list[dict[str, Any]]()
     for (system, lines), result in zip(named, table[name], strict=True):
         same = result.p_value is not None and lines == named[0][1]
-        scores.append(PairedScore(system, float(result.score), 1.0 if same else result.p_value))
-    return PairedScores(scores, str(signature))
+        p = 1.0 if same else result.p_value
+        scores.append({"system": system, "score": float(result.score), "p_value": p})
+    return {"scores": scores, "signature": str(signature)}

@@ -210,8 +210,8 @@ def _paired(runs: Sequence[RecordedRun], baseline: Sequence[RecordedRun]) -> dic
         own, other = _texts(run), theirs.get(run.seed)
         if own is None or other is None or own[1] != other[1]:
             continue
-        scores = statistics.paired_bleu({"baseline": other[0], "system": own[0]}, [own[1]]).scores
-        found[run.seed] = float(scores[1].p_value or 0.0)
+        tested = statistics.paired_bleu({"baseline": other[0], "system": own[0]}, [own[1]])
+        found[run.seed] = float(tested["scores"][1]["p_value"] or 0.0)
     return found
 
 

@@ -3,7 +3,6 @@
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -123,7 +122,7 @@ def compare(
         systems[str(path)] = read_hypotheses(path, len(references))
     systems[str(system)] = hypotheses
     bleu = BLEU(tokenize=bleu_tokens(references, tokens))
-    return asdict(paired_bleu(systems, [references], test, samples, bleu))
+    return paired_bleu(systems, [references], test, samples, bleu)
 
 
 def check_compounds(language: str | None) -> None:

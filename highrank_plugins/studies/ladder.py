@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,22 +104,16 @@ class PointSettings(_JudgedSettings):
 
 @dataclass(frozen=True)
 class Ladder:
-    """Hold a file; `study` has a member for each arm, size and seed, None for points."""
+    """Hold a file with its arms, baseline first; `study` has a member for each arm, size and seed.
+
+    Points have neither study nor sizes.
+    """
 
     tree: Tree
     settings: LadderSettings | PointSettings
-    study: Study | None
-
-    @property
-    def arms(self) -> list[str]:
-        """Return the systems, baseline first."""
-        of = self.settings
-        listed = of.arms if isinstance(of, LadderSettings) else next(iter(of.points.values()))
-        return [of.baseline, *(name for name in listed if name != of.baseline)]
-
-    @property
-    def sizes(self) -> Mapping[str, SizeSettings]:
-        return self.settings.sizes if isinstance(self.settings, LadderSettings) else {}
+    arms: Sequence[str]
+    sizes: Mapping[str, SizeSettings] = field(default_factory=dict)
+    study: Study | None = None
 
     @property
     def systems(self) -> dict[str, str]:
@@ -133,10 +127,9 @@ def read_ladder(file: Path, options: Mapping[str, str] | None = None) -> Ladder:
     if "points" in tree.values:
         points = validated(PointSettings, tree)
         _check_points(points, tree)
-        _check_arms(points, next(iter(points.points.values())), tree)
-        return Ladder(tree, points, None)
+        return Ladder(tree, points, _arms(points, next(iter(points.points.values())), tree))
     settings = validated(LadderSettings, tree)
-    _check_arms(settings, settings.arms, tree)
+    arms = _arms(settings, settings.arms, tree)
     _check_sizes(settings, tree)
     kept = ({*RunSettings.model_fields, "metric"} - {"set"}) & {*tree.values}
     values = {name: tree.values[name] for name in kept}
@@ -144,11 +137,11 @@ def read_ladder(file: Path, options: Mapping[str, str] | None = None) -> Ladder:
     first = next(iter(settings.sizes))
     names = {f"{arm}_{size}": f"{arm}_{first}" for arm in settings.arms for size in settings.sizes}
     study = study_of(file, Tree(values, tree.places), options)
-    return Ladder(tree, settings, replace(study, tuned_by=names))
+    return Ladder(tree, settings, arms, settings.sizes, replace(study, tuned_by=names))
 
 
-def _check_arms(settings: _JudgedSettings, arms: Mapping[str, Any], tree: Tree) -> None:
-    """Refuse arms without the baseline, and a metric that judges nothing."""
+def _arms(settings: _JudgedSettings, arms: Mapping[str, Any], tree: Tree) -> list[str]:
+    """Return the arms, baseline first; refuse none of it, and a metric that judges nothing."""
     check_baseline(settings.baseline, arms, tree)
     if len(arms) < 2:
         raise wrong("one arm; give two or more", tree, "points")
@@ -156,6 +149,7 @@ def _check_arms(settings: _JudgedSettings, arms: Mapping[str, Any], tree: Tree) 
         better = "take a loss, a perplexity or a score such as sacrebleu"
         said = f"nobody knows if more of {settings.metric} is better; {better}"
         raise wrong(said, tree, "metric")
+    return [settings.baseline, *(name for name in arms if name != settings.baseline)]
 
 
 def _check_points(settings: PointSettings, tree: Tree) -> None:
@@ -244,10 +238,10 @@ def check_tokens(ladder: Ladder, members: Sequence[PreparedMember]) -> None:
 
 def check_records(ladder: Ladder, members: Sequence[PreparedMember], paths: Sequence[Path]) -> None:
     """Refuse a record with another option than the file gives; tried rates are one multiple."""
-    settings, study = ladder.settings, ladder.study
-    assert isinstance(settings, LadderSettings) and study is not None
-    of = {one.name: one for one in members}
-    multiples = dict.fromkeys(ladder.arms, settings.rates)
+    study = ladder.study
+    assert study is not None
+    rates, of = study.settings.rates, {one.name: one for one in members}
+    multiples = dict.fromkeys(ladder.arms, rates)
     for path in paths:
         if path.stem not in of:
             continue
@@ -259,7 +253,7 @@ def check_records(ladder: Ladder, members: Sequence[PreparedMember], paths: Sequ
         stated = flat_settings({"config": plain_numbers(of[path.stem].settings.blocks())})
         for name in sorted(there.keys() | stated.keys()):
             found, own = there.get(name), stated.get(name)
-            if name == "train.lr" and settings.rates and isinstance(own, int | float):
+            if name == "train.lr" and rates and isinstance(own, int | float):
                 multiples[arm] = [n for n in multiples[arm] if scaled_rate(own, n) == found]
                 own = found if multiples[arm] else f"{own}, with one multiple for {arm}"
             if own != found:

@@ -24,7 +24,7 @@ from highrank_plugins.results.results_table import (
     ways_of_scoring,
 )
 from highrank_plugins.studies import table as tables
-from highrank_plugins.studies.ladder import Ladder, LadderSettings, PointSettings
+from highrank_plugins.studies.ladder import Ladder, PointSettings
 from highrank_plugins.studies.plan import Standing
 from highrank_plugins.studies.rates import rate_notes
 
@@ -52,12 +52,12 @@ def of_points(ladder: Ladder) -> Measured:
 def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
     """Return the scores in records of ARM_SIZE-SEED; those of a size must compare."""
     settings, rungs, notes = ladder.settings, dict[str, Any](), dict[str, list[str]]()
-    assert isinstance(settings, LadderSettings) and ladder.study is not None
+    assert ladder.study is not None
     there = {run_name(path): path for path in paths}
     listed = [one.name for one in ladder.study.members]
     lost = {ladder.systems[name.rpartition("-")[0]] for name in listed if name not in there}
     runs = {}
-    for size in settings.sizes:
+    for size in ladder.sizes:
         systems = {f"{arm}_{size}" for arm in ladder.arms}
         own = [name for name in listed if name in there and name.rpartition("-")[0] in systems]
         runs[size] = read_runs([there[name] for name in own])
@@ -66,7 +66,7 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
     require_comparable(settings.metric, [run for own in runs.values() for run in own])
     causes, controls = dict[str, None](), list[RecordedRun]()
     base, log = settings.baseline, math.log if settings.in_nats else float
-    for size, of in settings.sizes.items():
+    for size, of in ladder.sizes.items():
         control = [run for run in runs[size] if ladder.systems[run.system] == base]
         if len(control) < 2:
             notes.setdefault(f"{base} has no two runs, so nothing is projected", []).append(size)
@@ -90,7 +90,7 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
         between.append(many)
     said += between
     said += [f"Not projected, since runs are missing: {', '.join(sorted(lost))}."] * bool(lost)
-    return Measured(rungs, said, {*ladder.arms} if len(rungs) < len(settings.sizes) else lost)
+    return Measured(rungs, said, {*ladder.arms} if len(rungs) < len(ladder.sizes) else lost)
 
 
 def _reads(record: Mapping[str, Any]) -> tuple[float, float]:

@@ -105,8 +105,8 @@ def _link(members: Sequence[PreparedMember], folder: Path) -> list[Path]:
 
 
 def untested(of: Standing) -> dict[str, str]:
-    """Return why systems have no test: seeds that wait or failed, looks, machines."""
-    if why := _waiting(of) or _mixed_machines(of):
+    """Return why systems have no test: seeds that wait or failed, or looks."""
+    if why := _waiting(of):
         return dict.fromkeys(of.systems, why)
     plan, problems = of.plan, of.problems
     then = {} if plan is None else plans.seeds_of(plan["keys"])
@@ -207,14 +207,6 @@ def _waiting(of: Standing) -> str | None:
     if lost or few or plans.most_seeds(of.members) < first:
         return f"not all of the planned seeds ({first} of each system or more) are done"
     return None
-
-
-def _mixed_machines(of: Standing) -> str | None:
-    kinds: dict[int, set[str]] = {}
-    for member in of.members:
-        kinds.setdefault(member.member.seed, set()).update({member.machine()} - {""})
-    mixed = [str(seed) for seed, found in kinds.items() if len(found) > 1]
-    return f"machines of several kinds ran seed {', '.join(mixed)}" if mixed else None
 
 
 def _looks(folder: Path) -> dict[str, Any]:

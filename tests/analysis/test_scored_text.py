@@ -85,7 +85,7 @@ def test_chinese_is_scored_as_chinese():
     found = score(texts[1], texts[0])["sacrebleu"]
     assert found.value == round(expected, 2) and "tok:zh" in found.signature
     paired = paired_bleu({"a": texts[1] * 9, "b": texts[0] * 9}, [texts[0] * 9], samples=10)
-    assert paired.scores[0].score == pytest.approx(expected)
+    assert paired["scores"][0]["score"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

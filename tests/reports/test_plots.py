@@ -82,10 +82,7 @@ def records(tmp_path):
                 "metrics": {"test_perplexity": perplexity + seed / 10, "test_rank": rank + seed},
                 "config": {"train": {"head_components": components, "arch": system}},
                 "seeds": [seed],
-                "train": {"updates": 1, "words_per_second": speed},
-                "hardware": {"cores": 1},
-                "versions": {"torch": "2"},
-                "git": None,
+                "train": {"words_per_second": speed},
             }
             (tmp_path / f"{system}-{seed}.json").write_text(json.dumps(record))
     return [tmp_path / f"{system}-{seed}.json" for system in SYSTEMS for seed in (1, 2)]

@@ -30,7 +30,7 @@ def write(folder, system, values, conf, parameters=None, metric="test_perplexity
             {metric: value}, seed, config=settings.blocks(),
             signatures={"test_perplexity": "tokens:82430|eval:static"},
             command="fairseq-train exp/ptb/a/data-bin",
-            train={"updates": 1, "words_per_second": 1, "parameters": parameters},
+            train={"parameters": parameters},
         )  # fmt: skip
         paths.append(folder / f"{system}-{seed}.json")
         paths[-1].write_text(json.dumps(record))

@@ -67,14 +67,6 @@ def test_a_member_that_is_done_is_not_run_again_under_another_name(tmp_path):
     assert json.loads((link / "results.json").read_text())["seeds"] == [1]
 
 
-def test_a_changed_option_makes_a_new_member(tmp_path):
-    file = write_stub(tmp_path, seeds=[1])
-    study(file)
-    text = tables(file, members={"mos_lr{lr}": {"conf": "mos", "grid": {"lr": [1, 2]}}})
-    assert len(starts(file)) == 4  # lr = 1 is what was run
-    assert "\n| mos_lr1 |" in text and "\n| mos_lr2 |" in text and "softmax" not in text
-
-
 @pytest.mark.parametrize(
     ("how", "what"),
     [("mos-1", "diverged (NaN)"), ("mos-1-code", "failed with exit code 3"),
