@@ -17,7 +17,7 @@ from highrank_plugins.cli.options import (
 )
 from highrank_plugins.common.blocks import ConfigurationError, Tree, option
 from highrank_plugins.common.files import write_text
-from highrank_plugins.common.folders import held_alone
+from highrank_plugins.common.folders import held
 from highrank_plugins.data.corpus_files import check_languages, read_corpus
 from highrank_plugins.studies import members
 from highrank_plugins.studies.definition import recipe_folder
@@ -262,8 +262,7 @@ def _slurm(made: plan.Plan, settings: LaunchSettings, script: Path) -> None:
         typer.echo(text, nl=False)
     elif settings.submit:
         batch_job.require_slurm()
-        busy = f"another highrank launch submits a job for {made.log_dir}: wait until it has ended"
-        with held_alone(made.log_dir / ".submit", busy):
+        with held(made.log_dir / ".submit", f"--log-dir {made.log_dir}", "highrank launch"):
             typer.echo(batch_job.submit_once(made, settings, script, text))
     else:
         made.log_dir.mkdir(parents=True, exist_ok=True)  # SLURM does not create it

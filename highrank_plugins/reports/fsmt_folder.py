@@ -17,29 +17,17 @@ from torch import Tensor
 from highrank_plugins.common.certificate import Served, of_transformers
 from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.common.folders import new_folder
-from highrank_plugins.common.names import layer_name
+from highrank_plugins.common.names import flag, layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import Head
-from highrank_plugins.heads.vocabulary import UNCHANGED, vocabulary_of
 from highrank_plugins.reports import model_parts
 
 _FUNCTIONS = ("relu", "gelu", "tanh", "linear")
 _MODELS = ("TransformerModel", "TransformerModelBase", "TransformerHeadModel")
 _MATRICES = [f"{x}.weight" for x in ("encoder.embed_tokens", "decoder.output_projection")]
 _TIED = "decoder.embed_tokens.weight"  # the one that transformers keeps
-# options that FSMT has no counterpart for, by their names in fairseq's configuration
-_OTHER_OPTIONS = {
-    "encoder_normalize_before": "pre-norm",
-    "decoder_normalize_before": "pre-norm",
-    "encoder_learned_pos": "learned positions",
-    "decoder_learned_pos": "learned positions",
-    "no_token_positional_embeddings": "model without positions",
-    "layernorm_embedding": "layer norm of embeddings",
-    "adaptive_softmax_cutoff": "adaptive softmax",
-    "base_layers": "BASE layers",
-    "no_cross_attention": "decoder without attention to the source",
-    "cross_self_attention": "joined attention to source and target",
-}
+# options that FSMT has no counterpart for, and which have no parameters
+_OTHER_OPTIONS = ("no_token_positional_embeddings", "no_cross_attention", "cross_self_attention")
 _LINEAR = r"(weight|bias)"
 _PARAMETER = re.compile(
     r"(encoder|decoder)\.(version|embed_tokens\.weight|embed_positions\._float_tensor|"
@@ -135,25 +123,18 @@ def _lacks(parts: model_parts.ModelParts) -> Iterator[str]:
     if type(model).__name__ not in _MODELS:
         yield f"model like {config['model'].get('_name')} ({type(model).__name__})"
         return
-    for name, what in _OTHER_OPTIONS.items():
-        if getattr(model.cfg, name, None):
-            yield f"{what} (--{name.replace('_', '-')})"
     layer = model.decoder.output_projection
-    if isinstance(layer, Head):
-        names = layer_name(layer), layer_name(layer.pointwise)
-        if vocabulary_of(layer) is not UNCHANGED:
-            yield f"vocabulary matrix {layer_name(vocabulary_of(layer))} (--head-vocabulary)"
-        if names != ("softmax", "identity"):
-            yield f"output layer {names[0]} with {names[1]}; it has a softmax alone"
-    if getattr(layer, "bias", None) is not None:
-        yield "bias of the output layer (--head-bias)"
+    names = (layer_name(layer), layer_name(layer.pointwise)) if isinstance(layer, Head) else ()
+    if names not in ((), ("softmax", "identity")):
+        yield f"output layer {' with '.join(names)}; it has a softmax alone"
+    others = (name for name in model.state_dict() if not _PARAMETER.fullmatch(name))
+    yield from (f"parameter {name}" for name in others)
+    yield from (flag(name) for name in _OTHER_OPTIONS if getattr(model.cfg, name, None))
     widths = [getattr(model, side).embed_tokens.embedding_dim for side in ("encoder", "decoder")]
     if widths[0] != widths[1]:
         yield f"encoder and decoder of different widths ({widths[0]} and {widths[1]})"
     if model.cfg.activation_fn not in _FUNCTIONS:
         yield f"--activation-fn {model.cfg.activation_fn}"
-    names = model.state_dict()
-    yield from (f"parameter {name}" for name in names if not _PARAMETER.fullmatch(name))
     if config["task"]["_name"] != "translation":
         yield f"--task {config['task']['_name']}"
     if config["generation"]["max_len_a"]:
