@@ -187,7 +187,7 @@ def configuration_page(schema: dict[str, Any]) -> str:
         program = PROGRAMS.get(name)
         keys = "see below"
         if program and name not in MODELS:
-            keys = f"options of `{program.words}`, with underscores"
+            keys = f"options of `{program}`, with underscores"
         rows.append((f"`{name}`", meanings[name], keys))
     parts = [
         "# Keys of a configuration",

@@ -24,9 +24,9 @@ from highrank_plugins.studies.definition import recipe_folder
 from highrank_plugins.training import command_line as lines
 from highrank_plugins.training import configuration
 from highrank_plugins.training.blocks import LaunchSettings, program_of
-from highrank_plugins.training.fairseq_options import check_command, check_options
 from highrank_plugins.training.launch import batch_job, plan, supervise
 from highrank_plugins.training.launch.torchrun import describe
+from highrank_plugins.training.model_size import check_command, check_options
 
 
 def configure(
@@ -187,7 +187,7 @@ def launch(
         check_command(command)
     if settings.slurm is not None:
         _slurm(made, settings, settings.slurm)
-    elif settings.submit or settings.sbatch or settings.prologue or _directives(settings):
+    elif settings.submit or settings.prologue or batch_job.directives_of(settings):
         raise ValueError(
             "--submit, --sbatch, --account, --qos, --mem and --prologue need --slurm FILE"
         )
@@ -241,24 +241,16 @@ def _complete(command: list[str], settings: LaunchSettings, world_size: int) -> 
     return tuple(command)
 
 
-def _directives(settings: LaunchSettings) -> list[str]:
-    """Return the options of sbatch that have a name here."""
-    own = {"account": settings.account, "qos": settings.qos, "mem": settings.mem}
-    return [f"--{name}={value}" for name, value in own.items() if value is not None]
-
-
 def _slurm(made: plan.Plan, settings: LaunchSettings, script: Path) -> None:
-    directives = [*_directives(settings), *(settings.sbatch or ())]
-    one_each, grace = settings.one_gpu_each, settings.grace
-    job = batch_job.Job(script.stem, one_each, grace, directives, settings.prologue)
-    batch_job.check_characters([str(script), *job.directives, *made.command])
-    text = batch_job.sbatch_script(made, job)
+    given = batch_job.directives_of(settings)
+    batch_job.check_characters([str(script), *given, *made.command])
+    text = batch_job.sbatch_script(made, settings)
     if settings.dry_run:
         typer.echo(text, nl=False)
     elif settings.submit:
         batch_job.require_slurm()
         with held(made.log_dir / ".submit", f"--log-dir {made.log_dir}", "highrank launch"):
-            typer.echo(batch_job.submit_once(made, job, script, text))
+            typer.echo(batch_job.submit_once(made, settings, script, text))
     else:
         made.log_dir.mkdir(parents=True, exist_ok=True)  # SLURM does not create it
         write_text(script, text)

@@ -224,7 +224,11 @@ def _message_of(error: Exception, place: str) -> str | None:
     if is_fairseqs and ((isinstance(error, AssertionError) and text) or re.search(r"\s--\w", text)):
         return _reason_of(error)
     # the options of a run that trains have worked
-    is_training = any(frame.f_code.co_name == "train_step" for frame in frames)
+    is_training = any(
+        frame.f_code.co_name == "train_step"
+        or getattr(frame.f_locals.get("trainer"), "has_stepped", False)
+        for frame in frames
+    )
     option = " or ".join(_blamed(error, sys.argv)) or f"an option that {part} reads"
     if is_training or not (is_fairseqs or option.startswith("-")):
         return None

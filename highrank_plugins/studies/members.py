@@ -24,7 +24,7 @@ from highrank_plugins.results.record import RESULTS, load_record
 from highrank_plugins.studies.definition import RECIPES, Member, Study, as_word, script_options
 from highrank_plugins.training import configuration
 from highrank_plugins.training.configuration import Configuration
-from highrank_plugins.training.model_size import By, Match, solve
+from highrank_plugins.training.model_size import By, Match, check_options, solve
 
 # Raise this number when a change of the package or of a recipe gives any run other numbers: an
 # initialisation, a loss, an order of sums, a default, a score, a stage. Every member then has
@@ -209,8 +209,6 @@ def _configuration_of(study: Study, member: Member) -> Path:
 
 
 def _check_values(study: Study, member: Member, conf: Path, sets: list[str]) -> None:
-    from highrank_plugins.training.fairseq_options import check_options
-
     tree = configuration.load_tree(conf, sets)
     try:
         check_options(configuration.validate(tree), tree)

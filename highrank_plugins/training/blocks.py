@@ -4,7 +4,7 @@ The models of blocks about text are in `data/`.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
@@ -127,34 +127,27 @@ MODELS: dict[str, type[BlockOptions]] = {
 }  # fmt: skip
 
 
-class Program(NamedTuple):
-    """Name the command of a block, and the options that a recipe adds and a block may not have."""
-
-    words: str
-    set_by_recipes: tuple[str, ...] = ()
-
-
-_TRAINING = ("save_dir", "tensorboard_logdir", "log_format")
 # block of a configuration → its command; measures have blocks of their names
 PROGRAMS = {
-    "data": Program("highrank data pieces", ("languages",)),
-    "clean": Program("highrank data clean-texts", ("languages",)),
-    "corpus": Program("highrank data lm-corpus", ("data", "output")),
-    "launch": Program("highrank launch"),
-    "train": Program("fairseq-train", _TRAINING),
-    "finetune": Program("fairseq-train", (*_TRAINING, "finetune_from_model")),
-    "generate": Program("fairseq-generate", ("gen_subset", "path", "score_reference")),
-    "evaluate": Program("fairseq-eval-lm", ("gen_subset", "path")),
-}
+    "data": "highrank data pieces", "clean": "highrank data clean-texts",
+    "corpus": "highrank data lm-corpus", "launch": "highrank launch",
+    "train": "fairseq-train", "finetune": "fairseq-train",
+    "generate": "fairseq-generate", "evaluate": "fairseq-eval-lm",
+}  # fmt: skip
+_TRAINING = ("save_dir", "tensorboard_logdir", "log_format")
+# options that a recipe adds and a block may not have
+_SET_BY_RECIPES = {
+    "train": _TRAINING, "finetune": (*_TRAINING, "finetune_from_model"),
+    "generate": ("gen_subset", "path", "score_reference"), "evaluate": ("gen_subset", "path"),
+}  # fmt: skip
 
 
 def program_of(block: str) -> str:
     """Return the command of a key of `PROGRAMS` or of a measure; the latter imports torch."""
-    return PROGRAMS[block].words if block in PROGRAMS else find_measure(block).command(block)
+    return PROGRAMS.get(block) or find_measure(block).command(block)
 
 
 def set_by_recipes(block: str) -> tuple[str, ...]:
     """Return the options that the block of a command or measure may not have."""
-    if block in PROGRAMS:
-        return PROGRAMS[block].set_by_recipes
-    return ("split", "output") if block in measure_names() else ()
+    of_measure = ("split", "output") if block in measure_names() else ()
+    return _SET_BY_RECIPES.get(block, of_measure)

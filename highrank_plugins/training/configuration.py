@@ -180,9 +180,8 @@ def _wrong_options(configuration: Configuration, tree: Tree) -> Iterator[str]:
     for block, model in MODELS.items():
         own = getattr(configuration, block)
         if isinstance(own, dict):
-            named = {n: v for n, v in own.items() if n not in set_by_recipes(block)}
             try:
-                model.model_validate({n: v for n, v in named.items() if "-" not in n})
+                model.model_validate({n: v for n, v in own.items() if "-" not in n})
             except ValidationError as error:
                 yield from explained_places(model, tree, error, (block,))
 
@@ -190,7 +189,7 @@ def _wrong_options(configuration: Configuration, tree: Tree) -> Iterator[str]:
 def _other_names(tree: Tree) -> Iterator[str]:
     """Yield keys that are a second name of an option, by which it could be given twice."""
     for block, options in tree.values.items():
-        is_fairseqs = block in PROGRAMS and PROGRAMS[block].words.startswith("fairseq")
+        is_fairseqs = PROGRAMS.get(block, "").startswith("fairseq")
         for key in options if isinstance(options, dict) else ():
             name = key.replace("-", "_")
             name = _OTHER_NAMES.get(name, name) if is_fairseqs else name

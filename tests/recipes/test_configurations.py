@@ -5,7 +5,7 @@ import pytest
 from highrank_plugins.cli.train import check_measures
 from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.training import configuration
-from highrank_plugins.training.fairseq_options import check_options
+from highrank_plugins.training.model_size import check_options
 from scripts.try_configurations import configurations
 from tests.recipes.running import RECIPES
 

@@ -8,7 +8,7 @@ import pytest
 from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.training.command_line import arguments, shell_line
 from highrank_plugins.training.configuration import load, load_tree, validate
-from highrank_plugins.training.fairseq_options import check_options
+from highrank_plugins.training.model_size import check_options
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 TRANSLATION = RECIPES / "multi30k_en_de" / "conf" / "mixtape.yaml"

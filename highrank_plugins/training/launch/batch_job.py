@@ -8,12 +8,12 @@ import shlex
 import shutil
 import subprocess
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from highrank_plugins.common.files import write_text
 from highrank_plugins.common.stop_request import DIRECTORY, REQUEUE
+from highrank_plugins.training.blocks import LaunchSettings
 from highrank_plugins.training.command_line import by_option
 from highrank_plugins.training.launch.plan import PORT, Plan, environment, rank_words
 
@@ -142,18 +142,14 @@ elif ((code == {requeue})); then
 fi"""
 
 
-@dataclass(frozen=True)
-class Job:
-    """Hold what is requested of SLURM besides nodes and GPUs."""
-
-    name: str = "highrank"
-    one_gpu_each: bool = True  # each task sees its own GPU only, instead of all of its node
-    grace: int = 180  # seconds before the time limit at which a checkpoint is written
-    directives: Sequence[str] = ()  # further options of sbatch, such as `--partition=gpu`
-    prologue: Path | None = None  # bash that may set the array `container`
+def directives_of(job: LaunchSettings) -> list[str]:
+    """Return the options of sbatch that a launch is given."""
+    own = {"account": job.account, "qos": job.qos, "mem": job.mem}
+    named = [f"--{name}={value}" for name, value in own.items() if value is not None]
+    return [*named, *(job.sbatch or ())]
 
 
-def sbatch_script(plan: Plan, job: Job) -> str:
+def sbatch_script(plan: Plan, job: LaunchSettings) -> str:
     """Return the script, in which a job that was asked to stop requeues itself."""
     gpus, srun = {}, ["srun", "--kill-on-bad-exit=1"]
     if plan.gpus and job.one_gpu_each:
@@ -161,7 +157,7 @@ def sbatch_script(plan: Plan, job: Job) -> str:
     elif plan.gpus:
         gpus, srun = {"gpus-per-node": str(plan.per_node)}, [*srun, "--gpu-bind=none"]
     options = {
-        "job-name": job.name,
+        "job-name": Path(job.slurm or "highrank").stem,
         "nodes": str(plan.nodes),
         "ntasks-per-node": str(plan.per_node),
         **gpus,
@@ -190,7 +186,7 @@ def sbatch_script(plan: Plan, job: Job) -> str:
         command = command.replace(" \\\n", ' "${container[@]}" \\\n', 1)
     return batch_script(
         "launch --slurm",
-        [*quoted(options), *(_directive(option, job.grace) for option in job.directives)],
+        [*quoted(options), *(_directive(option, job.grace) for option in directives_of(job))],
         _PREPARE.format(**values),
         f"USR1 {command}",
         _FINISH.format(**values),
@@ -233,7 +229,7 @@ def require_slurm() -> None:
         )
 
 
-def submit_once(plan: Plan, job: Job, script: Path, text: str) -> str:
+def submit_once(plan: Plan, job: LaunchSettings, script: Path, text: str) -> str:
     """Submit the script unless an earlier job of this run is in the queue; say where its log is."""
     kept = plan.log_dir / JOB
     if kept.exists():
@@ -251,6 +247,6 @@ def submit_once(plan: Plan, job: Job, script: Path, text: str) -> str:
     number = submit(script)
     write_text(kept, f"{number}\n")
     plan.finished.unlink(missing_ok=True)  # the job does this, too, but may have to wait
-    has_output = any(parsed(option)[0].startswith("ou") for option in job.directives)
+    has_output = any(parsed(option)[0].startswith("ou") for option in directives_of(job))
     log = "where --output of sbatch says" if has_output else f"{plan.log_dir}/slurm-{number}.log"
     return f"sbatch {script}: job {number}; its log is {log}"

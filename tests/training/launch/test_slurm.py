@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.common.stop_request import REQUEUE
-from highrank_plugins.training.launch.batch_job import Job, sbatch_script, submit_once
+from highrank_plugins.training.blocks import LaunchSettings
+from highrank_plugins.training.launch.batch_job import sbatch_script, submit_once
 from highrank_plugins.training.launch.plan import Plan
 from tests.cli import highrank
 from tests.held_lock import held_elsewhere
@@ -19,7 +20,7 @@ from tests.training.launch.trainings import UPDATES, command, one_process
 from tests.trainings import last, parameters, same
 
 PLAN = Plan(("fairseq-train", "a b", "--lr", "1"), Path("logs"), nodes=4, per_node=8)
-JOB = Job()
+JOB = LaunchSettings()
 
 
 def directives(script: str) -> list[str]:
@@ -27,7 +28,7 @@ def directives(script: str) -> list[str]:
 
 
 def test_each_task_gets_one_gpu():
-    script = sbatch_script(PLAN, Job("en_de", directives=("--partition=gpu",)))
+    script = sbatch_script(PLAN, LaunchSettings(slurm=Path("en_de.sh"), sbatch=["--partition=gpu"]))
     assert directives(script) == [
         "--job-name=en_de", "--nodes=4", "--ntasks-per-node=8", "--gpus-per-task=1",
         "--output=logs/slurm-%j.log", "--open-mode=append", "--requeue", "--signal=USR1@180",
@@ -39,7 +40,7 @@ def test_each_task_gets_one_gpu():
 
 
 def test_each_task_sees_all_gpus_of_its_node():
-    script = sbatch_script(PLAN, Job(one_gpu_each=False, grace=60))
+    script = sbatch_script(PLAN, LaunchSettings(one_gpu_each=False, grace=60))
     assert {"--gpus-per-node=8", "--signal=USR1@60"} <= set(directives(script))
     assert "srun --kill-on-bad-exit=1 --gpu-bind=none --gpus-per-node=8 \\\n" in script
 
@@ -54,7 +55,7 @@ def test_each_task_sees_all_gpus_of_its_node():
     ],
 )
 def test_sbatch_reads_an_option_as_it_was_given(option, line):
-    assert directives(sbatch_script(PLAN, Job(directives=(option,))))[-1] == line
+    assert directives(sbatch_script(PLAN, LaunchSettings(sbatch=[option])))[-1] == line
 
 
 def test_only_the_address_is_left_to_the_shell_and_slurm_replaces_nothing():
@@ -70,7 +71,7 @@ def test_only_the_address_is_left_to_the_shell_and_slurm_replaces_nothing():
      ("0-1:30:00", None), ("INFINITE", None), ("nonsense", None)],
 )  # fmt: skip
 def test_a_time_limit_leaves_time_to_train(limit, seconds):
-    job = Job(directives=(f"--time={limit}",))
+    job = LaunchSettings(sbatch=[f"--time={limit}"])
     if seconds is None:
         sbatch_script(PLAN, job)
         return
@@ -92,7 +93,7 @@ def test_a_script_starts_one_job(option):
         ValueError,
         match=f"--sbatch={option}: (the script |submits nothing|give one option|write --time)",
     ):
-        sbatch_script(PLAN, Job(directives=(option,)))
+        sbatch_script(PLAN, LaunchSettings(sbatch=[option]))
 
 
 @pytest.fixture
@@ -115,13 +116,13 @@ def slurm(tmp_path, monkeypatch):
 def test_the_message_names_the_log_of_a_job(option, place, slurm, monkeypatch):
     folder, _ = slurm
     monkeypatch.chdir(folder)
-    said = submit_once(PLAN, Job(directives=(option,)), Path("job.sh"), "")
+    said = submit_once(PLAN, LaunchSettings(sbatch=[option]), Path("job.sh"), "")
     assert said == f"sbatch job.sh: job 4242; its log is {place}"
 
 
 @pytest.mark.parametrize("one_gpu_each", [True, False])
 def test_the_script_passes_shellcheck(one_gpu_each, tmp_path):
-    (tmp_path / "job.sh").write_text(sbatch_script(PLAN, Job(one_gpu_each=one_gpu_each)))
+    (tmp_path / "job.sh").write_text(sbatch_script(PLAN, LaunchSettings(one_gpu_each=one_gpu_each)))
     checked = subprocess.run(
         ["shellcheck", tmp_path / "job.sh"], capture_output=True, text=True,
         env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
@@ -130,7 +131,7 @@ def test_the_script_passes_shellcheck(one_gpu_each, tmp_path):
     assert checked.returncode == 0
 
 
-def run_job(slurm, srun: str, job: Job = JOB, **variables: str):
+def run_job(slurm, srun: str, job: LaunchSettings = JOB, **variables: str):
     """Run the script of a job, whose srun has these lines."""
     folder, env = slurm
     (folder / "logs").mkdir()  # `launch` makes it
@@ -163,7 +164,7 @@ def test_a_job_is_requeued_unless_it_failed_or_was_cancelled(slurm, state, code,
 def test_the_prologue_may_put_each_process_into_a_container(slurm):
     prologue = slurm[0] / "modules.sh"
     prologue.write_text("export PLACE=here$UNSET\ncontainer=(enter 'my image')\n")
-    job = run_job(slurm, 'echo "$PLACE: $*"', Job(prologue=prologue))
+    job = run_job(slurm, 'echo "$PLACE: $*"', LaunchSettings(prologue=prologue))
     assert job.returncode == 0, job.stderr
     assert "here: --kill-on-bad-exit=1 --gpus-per-task=1 enter my image /" in job.stdout
 
