@@ -65,14 +65,15 @@ class HeadMonitor(TrainingListener):
             logger.warning("--head-monitor: could not measure this update: %s", error)
 
     def _show(self, snapshot: Snapshot, updates: int, logdir: Optional[str]) -> None:
-        self.latest |= {f"head_{name}": value for name, value in snapshot.scalars.items()}
+        numbers = {name: of for name, of in snapshot.items() if isinstance(of, float)}
+        self.latest |= {f"head_{name}": value for name, value in numbers.items()}
         with metrics.aggregate("train"):
             for name in self.latest:
                 # derived meters cost nothing until a line is printed, and stay out of checkpoints
                 metrics.log_derived(name, lambda _, name=name: self.latest[name], LAST_IN_LINE)
         if logdir and SummaryWriter is not None:
             self._write(snapshot, updates, logdir)
-        use = snapshot.component_use
+        use = snapshot.get("component_use")
         if use is not None and (collapsed := self._collapse.see(use)):
             logger.warning(
                 "--head-monitor: at update %d components %s of %d (from 0) have collapsed: their "
@@ -85,13 +86,14 @@ class HeadMonitor(TrainingListener):
         """Write to ``logdir/head``, next to fairseq's ``train_inner``, ``train`` and ``valid``."""
         # makes TensorBoard hide an interrupted training run's events after this update
         self._events = self._events or SummaryWriter(f"{logdir}/head", purge_step=updates)
-        for name, value in snapshot.scalars.items():
-            self._events.add_scalar(f"head_{name}", value, updates)
-        for name, values in snapshot.histograms.items():
-            self._events.add_histogram(f"head_{name}", values, updates)
-        if snapshot.component_use is not None:
-            for k, share in enumerate(snapshot.component_use.tolist()):
-                self._events.add_scalar(f"head_component_use/{k:02}", share, updates)
+        for name, value in snapshot.items():
+            if name == "component_use":
+                for k, share in enumerate(value.tolist()):
+                    self._events.add_scalar(f"head_component_use/{k:02}", share, updates)
+            elif isinstance(value, Tensor):
+                self._events.add_histogram(f"head_{name}", value, updates)
+            else:
+                self._events.add_scalar(f"head_{name}", value, updates)
         self._events.flush()
 
 
@@ -119,10 +121,10 @@ def take_snapshot(
             raise ValueError("a feature is not finite")
         batch = MonitoredBatch(head, flat, words) if len(flat) else batch
     # half precision under autocast would lose digits
-    snapshot = Snapshot()
+    snapshot: Snapshot = {}
     with torch.autocast(head.weight.device.type, enabled=False):
         for measure in all_measures().values():
-            snapshot.add(measure.monitor(batch))
+            snapshot |= measure.monitor(batch)
     return snapshot
 
 
