@@ -65,8 +65,7 @@ class HeadMonitor(TrainingListener):
             logger.warning("--head-monitor: could not measure this update: %s", error)
 
     def _show(self, snapshot: Snapshot, updates: int, logdir: Optional[str]) -> None:
-        numbers = {name: of for name, of in snapshot.items() if isinstance(of, float)}
-        self.latest |= {f"head_{name}": value for name, value in numbers.items()}
+        self.latest |= {f"head_{n}": of for n, of in snapshot.items() if isinstance(of, float)}
         with metrics.aggregate("train"):
             for name in self.latest:
                 # derived meters cost nothing until a line is printed, and stay out of checkpoints
@@ -74,7 +73,7 @@ class HeadMonitor(TrainingListener):
         if logdir and SummaryWriter is not None:
             self._write(snapshot, updates, logdir)
         use = snapshot.get("component_use")
-        if use is not None and (collapsed := self._collapse.see(use)):
+        if isinstance(use, Tensor) and (collapsed := self._collapse.see(use)):
             logger.warning(
                 "--head-monitor: at update %d components %s of %d (from 0) have collapsed: their "
                 "weight is below 1%% of an equal share. Use fewer (--head-components), or start "
@@ -89,11 +88,11 @@ class HeadMonitor(TrainingListener):
         for name, value in snapshot.items():
             if name == "component_use":
                 for k, share in enumerate(value.tolist()):
-                    self._events.add_scalar(f"head_component_use/{k:02}", share, updates)
-            elif isinstance(value, Tensor):
-                self._events.add_histogram(f"head_{name}", value, updates)
-            else:
-                self._events.add_scalar(f"head_{name}", value, updates)
+                    self._events.add_scalar(f"head_{name}/{k:02}", share, updates)
+                continue
+            is_number = isinstance(value, float)
+            add = self._events.add_scalar if is_number else self._events.add_histogram
+            add(f"head_{name}", value, updates)
         self._events.flush()
 
 
