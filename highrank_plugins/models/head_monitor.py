@@ -84,16 +84,15 @@ class HeadMonitor(TrainingListener):
     def _write(self, snapshot: Snapshot, updates: int, logdir: str) -> None:
         """Write to ``logdir/head``, next to fairseq's ``train_inner``, ``train`` and ``valid``."""
         # makes TensorBoard hide an interrupted training run's events after this update
-        self._events = self._events or SummaryWriter(f"{logdir}/head", purge_step=updates)
+        self._events = events = self._events or SummaryWriter(f"{logdir}/head", purge_step=updates)
         for name, value in snapshot.items():
             if name == "component_use":
                 for k, share in enumerate(value.tolist()):
-                    self._events.add_scalar(f"head_{name}/{k:02}", share, updates)
+                    events.add_scalar(f"head_{name}/{k:02}", share, updates)
                 continue
-            is_number = isinstance(value, float)
-            add = self._events.add_scalar if is_number else self._events.add_histogram
+            add = events.add_scalar if isinstance(value, float) else events.add_histogram
             add(f"head_{name}", value, updates)
-        self._events.flush()
+        events.flush()
 
 
 @torch.no_grad()
