@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
@@ -28,6 +28,8 @@ MEASURES: Registry[type[Measure]] = Registry("measure")
 register_measure = MEASURES.register
 Found: TypeAlias = Mapping[str, Any]  # a result as stored in its JSON file
 Rows: TypeAlias = list[tuple[str, str]]
+# numbers for a line of the log, and values for histograms, by the names of docs/howto/monitoring.md
+Snapshot: TypeAlias = dict[str, float | Tensor]
 
 
 class CardTile(NamedTuple):
@@ -95,8 +97,8 @@ class Measure:
 
     @classmethod
     def monitor(cls, batch: MonitoredBatch) -> Snapshot:
-        """Return the numbers of `--head-monitor` for a head in training; none by default."""
-        return Snapshot()
+        """Return what `--head-monitor` shows of a head in training; nothing by default."""
+        return {}
 
 
 class TextMeasure(Measure):
@@ -275,26 +277,6 @@ class Block:
                 "checkpoint has diverged, or overflows; take an earlier one. What was collected "
                 "before it is kept"
             )
-
-
-@dataclass
-class Snapshot:
-    """Hold the measured numbers of a head in training; docs/howto/monitoring.md lists the names.
-
-    `scalars` are for a line of a log, `histograms` [n] each. `component_use` is the share of each
-    component [K]; None with one component or without a batch.
-    """
-
-    scalars: dict[str, float] = field(default_factory=dict)
-    histograms: dict[str, Tensor] = field(default_factory=dict)
-    component_use: Tensor | None = None
-
-    def add(self, other: Snapshot) -> None:
-        """Add the numbers of another measure."""
-        self.scalars |= other.scalars
-        self.histograms |= other.histograms
-        if other.component_use is not None:
-            self.component_use = other.component_use
 
 
 @dataclass

@@ -251,19 +251,20 @@ class ComponentMeasure(base.TextMeasure):
 
     @classmethod
     def monitor(cls, batch: base.MonitoredBatch) -> base.Snapshot:
-        snapshot, head = base.Snapshot(), batch.head
+        snapshot: base.Snapshot = {}
+        head = batch.head
         slopes = head.pointwise.slopes()
         if slopes is not None:
             found = slope_statistics(head.pointwise)._asdict()
-            snapshot.scalars |= {f"slope_{name}": value for name, value in found.items()}
-            snapshot.histograms["slopes"] = slopes
+            snapshot |= {f"slope_{name}": value for name, value in found.items()}
+            snapshot["slopes"] = slopes
         tensors = head.tensors()
         some = batch.some(MONITORED_TOKENS if head.weights_by_class else sys.maxsize)
         weights = None if some is None else head.log_weights(*some, tensors)
         if weights is not None and weights.size(1) > 1:
             use = component_use(weights)
-            snapshot.component_use = use.mean_prior
-            snapshot.scalars |= {
+            snapshot |= {
+                "component_use": use.mean_prior,
                 "component_entropy": use.entropy,
                 "component_entropy_overall": use.overall_entropy,
                 "component_least": len(use.mean_prior) * float(use.mean_prior.min()),
@@ -273,8 +274,8 @@ class ComponentMeasure(base.TextMeasure):
             return snapshot
         for group in gate_sharpness(head, some[0]):
             name = "frequent" if group.first < gates.size(-1) - 1 else "rare"
-            snapshot.scalars[f"gate_entropy_{name}"] = group.entropy
-            snapshot.scalars[f"gate_largest_{name}"] = group.largest
+            snapshot[f"gate_entropy_{name}"] = group.entropy
+            snapshot[f"gate_largest_{name}"] = group.largest
         return snapshot
 
 

@@ -105,11 +105,9 @@ class RetentionMeasure(base.CollectingMeasure):
     def monitor(cls, batch: base.MonitoredBatch) -> base.Snapshot:
         some = batch.some(MONITORED_TOKENS)
         if some is None:
-            return base.Snapshot()
+            return {}
         basis = batch.column_space.to_basis
         kept, whole = retained_by_head(batch.head, basis, *some, MONITORED_NUMBERS)
         if not whole.any():
-            return base.Snapshot()
-        return base.Snapshot(
-            {"gradient_retention": math.sqrt(float(kept.sum()) / float(whole.sum()))}
-        )
+            return {}
+        return {"gradient_retention": math.sqrt(float(kept.sum()) / float(whole.sum()))}

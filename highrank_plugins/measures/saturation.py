@@ -97,4 +97,4 @@ class SaturationMeasure(base.WeightMeasure):
         values = batch.column_space.values
         entropy = spectra.spectral_entropy(values)
         scalars = {"spectral_entropy": entropy, "effective_rank": math.exp(entropy)}
-        return base.Snapshot(scalars, {"singular_values": values})
+        return {**scalars, "singular_values": values}

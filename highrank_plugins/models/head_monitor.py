@@ -65,15 +65,15 @@ class HeadMonitor(TrainingListener):
             logger.warning("--head-monitor: could not measure this update: %s", error)
 
     def _show(self, snapshot: Snapshot, updates: int, logdir: Optional[str]) -> None:
-        self.latest |= {f"head_{name}": value for name, value in snapshot.scalars.items()}
+        self.latest |= {f"head_{n}": of for n, of in snapshot.items() if isinstance(of, float)}
         with metrics.aggregate("train"):
             for name in self.latest:
                 # derived meters cost nothing until a line is printed, and stay out of checkpoints
                 metrics.log_derived(name, lambda _, name=name: self.latest[name], LAST_IN_LINE)
         if logdir and SummaryWriter is not None:
             self._write(snapshot, updates, logdir)
-        use = snapshot.component_use
-        if use is not None and (collapsed := self._collapse.see(use)):
+        use = snapshot.get("component_use")
+        if isinstance(use, Tensor) and (collapsed := self._collapse.see(use)):
             logger.warning(
                 "--head-monitor: at update %d components %s of %d (from 0) have collapsed: their "
                 "weight is below 1%% of an equal share. Use fewer (--head-components), or start "
@@ -84,15 +84,15 @@ class HeadMonitor(TrainingListener):
     def _write(self, snapshot: Snapshot, updates: int, logdir: str) -> None:
         """Write to ``logdir/head``, next to fairseq's ``train_inner``, ``train`` and ``valid``."""
         # makes TensorBoard hide an interrupted training run's events after this update
-        self._events = self._events or SummaryWriter(f"{logdir}/head", purge_step=updates)
-        for name, value in snapshot.scalars.items():
-            self._events.add_scalar(f"head_{name}", value, updates)
-        for name, values in snapshot.histograms.items():
-            self._events.add_histogram(f"head_{name}", values, updates)
-        if snapshot.component_use is not None:
-            for k, share in enumerate(snapshot.component_use.tolist()):
-                self._events.add_scalar(f"head_component_use/{k:02}", share, updates)
-        self._events.flush()
+        self._events = events = self._events or SummaryWriter(f"{logdir}/head", purge_step=updates)
+        for name, value in snapshot.items():
+            if name == "component_use":
+                for k, share in enumerate(value.tolist()):
+                    events.add_scalar(f"head_{name}/{k:02}", share, updates)
+                continue
+            add = events.add_scalar if isinstance(value, float) else events.add_histogram
+            add(f"head_{name}", value, updates)
+        events.flush()
 
 
 @torch.no_grad()
@@ -119,10 +119,10 @@ def take_snapshot(
             raise ValueError("a feature is not finite")
         batch = MonitoredBatch(head, flat, words) if len(flat) else batch
     # half precision under autocast would lose digits
-    snapshot = Snapshot()
+    snapshot: Snapshot = {}
     with torch.autocast(head.weight.device.type, enabled=False):
         for measure in all_measures().values():
-            snapshot.add(measure.monitor(batch))
+            snapshot |= measure.monitor(batch)
     return snapshot
 
 

@@ -36,15 +36,6 @@ def in_one_go(model, split):
     return -log_probs[0].gather(-1, target.unsqueeze(-1)).squeeze(-1)
 
 
-@pytest.mark.parametrize("length", [1, 5, 1000])
-def test_every_token_is_scored_once_with_its_whole_context(mos, length):
-    want, state, total, counted = in_one_go(mos, "test"), None, 0.0, 0
-    for batch in mos.segments("test", length).starting_at(0):
-        nll, tokens, state = mos.score(batch, state)
-        total, counted = total + nll.item(), counted + tokens
-    assert counted == len(want) and total == pytest.approx(want.sum().item(), rel=1e-6)
-
-
 def test_observe_returns_outputs_before_dropout_and_scores(mos):
     want, state, parts = in_one_go(mos, "test"), None, []
     for batch in mos.segments("test", 7).starting_at(0):

@@ -164,8 +164,8 @@ def assert_near(found, expected):
 def test_a_custom_layer_is_monitored(case):
     head = words_of(case).head
     found = take_snapshot(head, make_features(TOKENS), torch.arange(TOKENS) % CLASSES)
-    assert {"spectral_entropy", "gradient_retention"} <= found.scalars.keys()
-    assert ("component_entropy" in found.scalars) == (case.head == "mos")
+    assert {"spectral_entropy", "gradient_retention"} <= found.keys()
+    assert ("component_entropy" in found) == (case.head == "mos")
 
 
 def test_options_have_types_and_errors_name_them():
