@@ -106,12 +106,13 @@ def export_model(
     config["text"] = dict(cut)
     record = None if results is None else load_record(results)
     with new_folder(folder) as part:
-        parameters = _save_weights(parts.weights, part / WEIGHTS)
+        _save_weights(parts.weights, part / WEIGHTS)
         for path in [*dictionaries, *([] if pieces is None else [pieces])]:
             shutil.copyfile(path, part / path.name)
         parts.write_certificate(part, {})
         config["sha256"] = sums(part)
         files.write_json(part / CONFIG, config)
+        parameters = sum(parameter.numel() for parameter in parts.model.parameters())
         card = model_card(folder.name, config, parameters, dictionaries, cut, record, licence)
         files.write_text(part / CARD, card)
 
@@ -205,18 +206,11 @@ def read_folder(folder: Path) -> dict[str, Any]:
     return state
 
 
-def _save_weights(model: "dict[str, Tensor]", path: Path) -> int:
-    """Save the weights; return the number of parameters."""
-    first = first_names(model)
-    tied = {name: other for name, other in first.items() if name != other}
+def _save_weights(model: "dict[str, Tensor]", path: Path) -> None:
+    tied = {name: other for name, other in first_names(model).items() if name != other}
     # copies tensors that share memory
     tensors = {name: model[name].contiguous().clone() for name in model if name not in tied}
     save_tensors(tensors, path, {"format": "pt", "tied": json.dumps(tied)})
-    return sum(
-        value.numel()
-        for name, value in tensors.items()
-        if value.is_floating_point() and name.rpartition(".")[2] not in MARKS
-    )
 
 
 def _load_weights(path: Path) -> "dict[str, Tensor]":
