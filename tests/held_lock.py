@@ -9,9 +9,9 @@ from pathlib import Path
 _HOLD = """
 import sys
 from pathlib import Path
-from highrank_plugins.common.folders import held_alone, locked, log_folder, new_folder
+from highrank_plugins.common.folders import held, locked, log_folder, new_folder
 path = Path(sys.argv[1])
-with {context} as held:
+with {context} as folder:
     {block}
     print("held", flush=True)
     sys.stdin.read()
@@ -20,7 +20,7 @@ with {context} as held:
 
 @contextmanager
 def held_elsewhere(
-    path: Path, context: str = "held_alone(path)", block: str = "pass"
+    path: Path, context: str = "held(path, '', '')", block: str = "pass"
 ) -> Iterator[subprocess.Popen[str]]:
     """Hold a lock of common/folders.py, made if need be, while the context lasts."""
     words = [sys.executable, "-c", _HOLD.format(context=context, block=block), str(path)]

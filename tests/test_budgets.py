@@ -17,31 +17,31 @@ import pytest
 TESTS = Path(__file__).parent
 # lines of Python today; each may only fall
 BUDGETS: dict[str, int] = {
-    "analysis": 1517,
-    "benchmarks": 1307,
-    "cli": 3152,
-    "common": 2544,
+    "analysis": 1495,
+    "benchmarks": 1294,
+    "cli": 3121,
+    "common": 2518,
     "compat": 386,
     "criterions": 266,
-    "data": 2112,
+    "data": 2075,
     "evaluation": 269,
     "heads": 2942,
-    "hooks": 2726,
-    "huggingface": 681,
-    "inference": 1040,
-    "losses": 6042,
-    "measures": 1879,
-    "models": 1655,
+    "hooks": 2657,
+    "huggingface": 680,
+    "inference": 1022,
+    "losses": 5854,
+    "measures": 1873,
+    "models": 1637,
     "optim": 352,
-    "reports": 1919,
-    "results": 2118,
-    "studies": 2608,
-    "tasks": 538,
+    "reports": 1884,
+    "results": 2092,
+    "studies": 2592,
+    "tasks": 527,
     "top": 70,
-    "training": 2361,
+    "training": 2213,
     "trunks": 347,
 }
-LINES_OF_TESTS = 41593
+LINES_OF_TESTS = 40976
 
 
 @pytest.fixture(scope="module")

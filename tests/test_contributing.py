@@ -131,7 +131,7 @@ def test_the_example_of_a_kernel_works(case, monkeypatch):
             used.append(given)
             return super().softmax_pass(*given)
 
-    monkeypatch.setattr(nll, "kernels_of", lambda impl, device: Kernels)
+    monkeypatch.setattr(nll, "kernels_of", lambda *given: Kernels)
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     for options in (FULL, {"reduction": "mean"}):
         want = run(head, features, TARGET, impl="reference", **options)

@@ -2,11 +2,9 @@
 
 import logging
 import re
-from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Literal
-from unicodedata import category
 
 from highrank_plugins.common.text_lines import PIECES
 from highrank_plugins.common.user_error import UserError
@@ -31,7 +29,7 @@ _SCRIPTS: dict[str, tuple[str, Tokens | None]] = {
 _NO_TEXT = (
     r"&(?:quot|apos|amp|lt|gt|#\d+);", r"\w@@\w", r"(?<!\S)_\w.*\s_\w",
     r"(?<!\w)\w(?: ?\| ?\w(?!\w)){2}|(?<!\S)\w \| \w(?!\S)", r"(?<!\S)</?(?:s|pad|mask)>(?!\S)",
-    r"^(?:__\w+__|\[\w+_\w+\]|<2\w+>)(?!\S)", r"^-?\d+(?:\.\d+)?(?:e-?\d+)?\t",
+    r"^(?:__\w+__|\[\w+_\w+\]|<(?:2\w+|[a-z][a-z])>)(?!\S)", r"^-?\d+(?:\.\d+)?(?:e-?\d+)?\t",
     r"^(?:(?:(?!<unk>|⁇)\S+\s+)?(?:<unk>|⁇)\s*){2,}(?:\S+\s*)?$",
 )  # fmt: skip
 
@@ -96,7 +94,6 @@ def require_joined(hypotheses: Sequence[str], references: Sequence[str]) -> None
             logger.warning(
                 "%d of %d references have %r, %d of the translations: score against raw references",
                 theirs, len(references), sides[1][0][0][:40], ours)  # fmt: skip
-    _find_marks(hypotheses, references)
     lost = sum(not line.strip() for line in hypotheses)
     letters = [len("".join("".join(side).split())) for side in (hypotheses, references)]
     is_short = len(hypotheses) == len(references) and 5 * letters[0] < 4 * letters[1]
@@ -130,22 +127,3 @@ def _word_length(lines: Sequence[str]) -> float:
     is_other = len(words) < 20 or not separates_words(text)
     mean = len(text) / max(len(words), 1)
     return max(mean, 2.0) if is_other else mean
-
-
-def _find_marks(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Refuse, or say, a character that is no letter in most translations, but in few references."""
-    found, usual = (Counter(c for line in side for c in set(line)) for side in
-                    (hypotheses, references))  # fmt: skip
-    for character, lines in sorted(found.items(), key=lambda item: (-item[1], item[0])):
-        if 2 * lines <= len(hypotheses) or lines < 10:
-            break
-        if character.isalnum() or character.isspace() or 10 * usual[character] > len(references):
-            continue
-        kind = category(character)
-        message = (
-            f"{lines:,} of {len(hypotheses):,} translations have {character!r} "
-            f"(U+{ord(character):04X}), {usual[character]:,} of the references"
-        )
-        if kind[0] == "S" or kind == "Cf" or character in "{}[]_@#\\":
-            raise UserError(f"{message}: remove such marks, tags or formats from the translations")
-        logger.warning("%s; BLEU counts each as an error", message)

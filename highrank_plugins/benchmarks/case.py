@@ -158,13 +158,8 @@ KINDS: dict[str, type[LossCase] | type[ModelCase]] = {
 
 def presets(kind: str) -> dict[str, Case]:
     """Return the cases of a kind in presets.yaml, by name."""
-    listed = yaml.safe_load(PRESETS.read_text(encoding="utf-8"))[kind]
-    return {name: case_from(kind, values) for name, values in listed.items()}
-
-
-def case_from(kind: str, values: dict[str, Any]) -> Case:
-    """Return a case of a kind from plain values, as in YAML and JSON."""
-    return TypeAdapter(KINDS[kind]).validate_python(values)
+    listed, adapter = yaml.safe_load(PRESETS.read_text(encoding="utf-8")), TypeAdapter(KINDS[kind])
+    return {name: adapter.validate_python(values) for name, values in listed[kind].items()}
 
 
 def named(kind: str, name: str) -> dict[str, Case]:

@@ -21,7 +21,6 @@ from highrank_plugins.heads import (
     MixtureOfSoftmaxes,
     Softmax,
 )
-from highrank_plugins.heads.mixtape import by_class
 from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.losses import IMPLEMENTATIONS as OURS
 from highrank_plugins.losses.nll import FUSED
@@ -157,7 +156,7 @@ def _mixed_logits(head: Mixtape, features: Tensor) -> Tensor:
     frequent_NS = (gates_NSK * logits_NSK).sum(-1)
     mixed_ND = (gates(shared_NJ).unsqueeze(-1) * contexts_NKD).sum(1)
     rare_NR = F.linear(mixed_ND, tensors["weight"][head.frequent :])
-    logits_NM = by_class(torch.cat((frequent_NS, rare_NR), -1), tensors)
+    logits_NM = torch.cat((frequent_NS, rare_NR), -1)
     return logits_NM if head.bias is None else logits_NM + head.bias
 
 

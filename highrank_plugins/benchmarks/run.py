@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
-import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from multiprocessing import get_context
 from typing import Any
 
 from highrank_plugins.benchmarks import case as cases
@@ -17,11 +17,16 @@ from highrank_plugins.benchmarks import measuring
 from highrank_plugins.benchmarks.case import BenchSettings, Case, CaseError, LossCase, ModelCase
 from highrank_plugins.benchmarks.measuring import MeasurementFailed, OutOfMemory
 from highrank_plugins.benchmarks.rows import Row, table, write_csv
-from highrank_plugins.common.processes import keep_freed_memory, python
+from highrank_plugins.common.processes import end_with_parent, keep_freed_memory
 from highrank_plugins.common.user_error import UserError
 
 STEP = 64  # batches of a loss are multiples of this; finer differences are noise
 MOST = 2**17
+# what a step, or the code of a layer, may raise
+_ERRORS = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError,
+    NameError, OSError, RuntimeError, SyntaxError, TypeError, ValueError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -152,23 +157,12 @@ def measure(
     baseline_case: Case | None = None,
 ) -> dict[str, Any]:
     """Return what `measured` finds in a new process; `baseline_case` may have another batch."""
-    request = {
-        "kind": kind, "case": asdict(case), "implementation": implementation, "baseline": baseline,
-        "baseline_case": asdict(baseline_case or case), "repeats": repeats, "threads": threads,
-    }  # fmt: skip
-    child = subprocess.run(
-        python("-m", "highrank_plugins.benchmarks.run"),
-        input=json.dumps(request), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if child.returncode:
-        last = child.stderr.strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
-        last[0] = re.sub(r"^(\w+\.)+(?=\w+: )", "", last[0])  # the module of an exception's class
-        killed = child.returncode == -signal.SIGKILL
-        raise (OutOfMemory if killed or "memory" in last[0] else MeasurementFailed)(last[0])
-    try:
-        return json.loads(child.stdout.splitlines()[-1])
-    except (IndexError, json.JSONDecodeError):
-        raise MeasurementFailed(f"expected a result in JSON, got {child.stdout[:80]!r}") from None
+    given = kind, case, implementation, repeats, threads, baseline, baseline_case or case
+    with ProcessPoolExecutor(1, get_context("spawn"), end_with_parent) as pool:
+        try:
+            return pool.submit(_reported, *given).result()
+        except BrokenProcessPool:
+            raise OutOfMemory("the process was killed, perhaps for lack of memory") from None
 
 
 def largest_batch(
@@ -215,25 +209,31 @@ def largest_batch(
 # -- in the process of a measurement --
 
 
-def main() -> None:
-    """Read a request from standard input, measure, and print the result."""
-    try:
-        result = measured(json.load(sys.stdin))
-    except UserError as error:  # the parent shows the last line, which would begin with the class
-        sys.exit(str(error))
-    json.dump(result, sys.stdout)
+def _reported(*given: Any) -> dict[str, Any]:
+    """Return what `measured` finds, or raise its error's last line, which the parent can read."""
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as said:
+        try:
+            return measured(*given)
+        except SystemExit:  # fairseq's parser has said why
+            why = said.getvalue()
+        except _ERRORS as error:
+            why = f"{'' if isinstance(error, UserError) else f'{type(error).__name__}: '}{error}"
+    last = why.strip().splitlines()[-1]
+    raise (OutOfMemory if "memory" in last else MeasurementFailed)(last)
 
 
-def measured(request: dict[str, Any]) -> dict[str, Any]:
+def measured(
+    kind: str, case: Case, implementation: str, repeats: int, threads: int, baseline: str | None,
+    baseline_case: Case,
+) -> dict[str, Any]:  # fmt: skip
     """Return seconds of implementation and baseline (if any), and the former's peak in bytes."""
     import torch
 
-    kind, case = request["kind"], cases.case_from(request["kind"], request["case"])
-    measuring.use(case.device, request["threads"])
+    measuring.use(case.device, threads)
     # exclude what libraries allocate in a first step (7 to 20 MiB for products alone)
-    _step(kind, request["implementation"], case)()
+    _step(kind, implementation, case)()
     measuring.return_free_memory()
-    subject = _step(kind, request["implementation"], case)
+    subject = _step(kind, implementation, case)
     memory = measuring.peak_memory(subject, case.device)
     result: dict[str, Any] = {
         "memory": memory,
@@ -241,15 +241,12 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
         "machine": measuring.machine(case),
     }
     keep_freed_memory()  # as training does; holes would count as memory of the step
-    if request["repeats"]:
-        steps = [subject]
-        if request["baseline"] is not None:
-            own = cases.case_from(kind, request["baseline_case"])
-            steps.append(_step(kind, request["baseline"], own))
-        timings, *others = measuring.alternate(steps, case.device, request["repeats"])
+    if repeats:
+        steps = [subject] if baseline is None else [subject, _step(kind, baseline, baseline_case)]
+        timings, *others = measuring.alternate(steps, case.device, repeats)
         result["seconds"], result["processor_seconds"] = zip(*timings, strict=True)
         if others:  # scale the baseline to the work of the subject
-            scale = case.work() / own.work()
+            scale = case.work() / baseline_case.work()
             result["baseline_seconds"] = [scale * timing.seconds for timing in others[0]]
     return result
 
@@ -264,7 +261,3 @@ def _step(kind: str, implementation: str, case: Case) -> measuring.Step:
     from highrank_plugins.benchmarks.models import model_step
 
     return model_step(kind, implementation, case)
-
-
-if __name__ == "__main__":
-    main()

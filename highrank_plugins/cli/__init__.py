@@ -71,6 +71,7 @@ def make_group(commands: Commands, plumbing: Commands | None = None) -> typer.Ty
     `plumbing` is for recipes, and not in the help.
     """
     group = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+    group.callback()(lambda: None)  # otherwise a group of one command becomes this command
     for name, function in {**commands, **(plumbing or {})}.items():
         group.command(name, hidden=name not in commands)(with_help(function))
     return group

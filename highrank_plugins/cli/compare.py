@@ -274,7 +274,7 @@ def _record_of(options: RecordOptions) -> dict[str, Any]:
         counts = read_ledger(data, folders, target, generated, folder, found)
     return make_record(
         found,
-        settings,
+        settings.blocks(),
         *map(read_training, folders),
         data=key,
         vocabulary=words,

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,8 +24,8 @@ from highrank_plugins.common.processes import end_with_parent
 from highrank_plugins.common.text_lines import decoded, fold, require_unreserved
 from highrank_plugins.data.pieces import piece_options
 from highrank_plugins.results import perplexity, scoring
-from highrank_plugins.training import generation
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
+from highrank_plugins.training.launch import supervise
 
 
 def generate(
@@ -40,7 +39,7 @@ def generate(
 
     The lines are those of fairseq-generate, sorted by sentence.
     """
-    lines = generation.generate(command, processes)
+    lines = supervise.generated(command, processes)
     if processes > 1:
         count = len({line.partition(b"\t")[0] for line in lines if line.startswith(b"H-")})
         typer.echo(f"all {processes} parts together: {count:,} sentences", err=True)
@@ -256,10 +255,9 @@ def _model(model: Path, data: Path | None, pieces: Path | None, scratch: Path) -
 
 def _run(words: list[str], lines: list[str]) -> Iterator[str]:
     """Return the translations of lines, in their order, from fairseq-interactive."""
-    beside = Path(sys.executable).with_name("fairseq-interactive")
-    program = str(beside) if beside.exists() else shutil.which(beside.name) or beside.name
+    sizes = ["--buffer-size", "1000", "--batch-size", "32"]
     done = subprocess.run(
-        [program, *words, "--buffer-size", "1000", "--batch-size", "32"],
+        [supervise.console_script("fairseq-interactive"), *words, *sizes],
         input="".join(f"{line}\n" for line in lines).encode(),
         capture_output=True,
         preexec_fn=end_with_parent,

@@ -71,13 +71,12 @@ def export(
     The folder also holds configuration, dictionaries, pieces and a certificate, see `certify`.
     With --to huggingface it holds a model and a tokenizer that transformers loads.
     """
-    from highrank_plugins.reports.model_folder import export_model
+    from highrank_plugins.reports.model_folder import export_model, read_parts
 
     if to == "highrank":
         export_model(checkpoint, output, data, licence, pieces, results)
     else:
         from highrank_plugins.reports.fsmt_folder import export_fsmt
-        from highrank_plugins.reports.model_parts import read_parts
 
         if results is not None:
             raise ValueError("--results goes into the card of --to highrank only; leave it out")

@@ -13,7 +13,7 @@ import typer
 
 from highrank_plugins.cli.options import assignments, print_tables, refuse_idle
 from highrank_plugins.common.blocks import BlockOptions, option
-from highrank_plugins.common.folders import held_alone
+from highrank_plugins.common.folders import held
 from highrank_plugins.common.processes import python
 from highrank_plugins.data.own_text import check_recipe
 from highrank_plugins.reports.plots import check_plot, draw
@@ -235,9 +235,9 @@ def _run(
         check_machine(known)
         run_members([chosen], folder / "logs", environments, _say)
         raise typer.Exit(1 if chosen.problem() else 0)
-    busy = f"another process is running this study in {folder}; wait until it ends, or stop it"
     # a running study keeps its lock, which a table so far does not need
-    with nullcontext() if table else held_alone(folder / ".lock", busy):
+    lock = held(folder / ".lock", f"folder {folder}", "run of this study")
+    with nullcontext() if table else lock:
         if trials and not table:
             check_machine(trials)
             run_members(trials, folder / "logs", environments, _say)

@@ -1,4 +1,4 @@
-"""Provide `highrank train configure|space`, `match` and `launch`: from a configuration to runs."""
+"""Provide `highrank train configure`, `match` and `launch`: from a configuration to runs."""
 
 from contextlib import redirect_stdout
 from io import StringIO
@@ -17,7 +17,7 @@ from highrank_plugins.cli.options import (
 )
 from highrank_plugins.common.blocks import ConfigurationError, Tree, option
 from highrank_plugins.common.files import write_text
-from highrank_plugins.common.folders import held_alone
+from highrank_plugins.common.folders import held
 from highrank_plugins.data.corpus_files import check_languages, read_corpus
 from highrank_plugins.studies import members
 from highrank_plugins.studies.definition import recipe_folder
@@ -27,7 +27,6 @@ from highrank_plugins.training.blocks import LaunchSettings, program_of
 from highrank_plugins.training.fairseq_options import check_command, check_options
 from highrank_plugins.training.launch import batch_job, plan, supervise
 from highrank_plugins.training.launch.torchrun import describe
-from highrank_plugins.training.model_size import check_space
 
 
 def configure(
@@ -128,20 +127,7 @@ def _launch(settings: configuration.Configuration, words: list[str], saved: Path
     return lines.Launch(options, words, batch, by_hand)
 
 
-def space(
-    config: Annotated[Path, "Configuration of `highrank train configure`."],
-    block: Annotated[str, "Block of the configuration to train."],
-    data: Annotated[str, "Directory with binarised data."],
-    save_dir: Annotated[Path, "The run's --save-dir."],
-) -> None:
-    """Check that the disk has space for the checkpoints of a training run.
-
-    Example: highrank train space config.yaml train data-bin train
-    """
-    check_space(configuration.load(config).options(block), data, save_dir)
-
-
-train = make_group({}, {"configure": configure, "space": space})
+train = make_group({}, {"configure": configure})
 
 
 def match(
@@ -271,8 +257,7 @@ def _slurm(made: plan.Plan, settings: LaunchSettings, script: Path) -> None:
         typer.echo(text, nl=False)
     elif settings.submit:
         batch_job.require_slurm()
-        busy = f"another highrank launch submits a job for {made.log_dir}: wait until it has ended"
-        with held_alone(made.log_dir / ".submit", busy):
+        with held(made.log_dir / ".submit", f"--log-dir {made.log_dir}", "highrank launch"):
             typer.echo(batch_job.submit_once(made, job, script, text))
     else:
         made.log_dir.mkdir(parents=True, exist_ok=True)  # SLURM does not create it

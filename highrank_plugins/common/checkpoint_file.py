@@ -114,17 +114,12 @@ def _check(path: str, whole: bool, identity: tuple[int, ...]) -> None:
 def _check_entries(path: str, archive: zipfile.ZipFile, whole: bool) -> None:
     entries = archive.infolist()
     if any(e.compress_type != zipfile.ZIP_STORED or e.flag_bits & 1 for e in entries):
-        raise DamagedArchiveError(
-            f"{path} is compressed or encrypted, which torch never writes; save it again with "
-            "torch.save"
-        )
+        raise _damaged(path, "compressed or encrypted, which torch.save never writes")
     if folders := [e.filename for e in entries if e.external_attr & 0x10]:  # MS-DOS attribute
         # torch would read nothing, and leave what was in memory as the tensor's values
         raise _damaged(path, f"{folders[0]} is marked as a folder")
     if sum(e.file_size for e in entries) > os.path.getsize(path):
-        raise DamagedArchiveError(
-            f"{path} is refused: it declares more contents than it has bytes; copy it again"
-        )
+        raise _damaged(path, "it declares more contents than it has bytes")
     for entry in entries:
         if not whole and entry.filename.rpartition("/")[2] != "data.pkl":
             continue

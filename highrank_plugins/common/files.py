@@ -10,8 +10,8 @@ import shutil
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -84,35 +84,41 @@ def write_text(path: Path, text: str) -> None:
     """Write text in UTF-8, see `write_whole`; into a new folder if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = text.encode()
-    write_whole(path, lambda file: file.write(content), len(content))
+    write_whole(path, lambda file: file.write(content))
 
 
-def write_whole(path: str | Path, write: Callable[[Any], object], expected_bytes: int = 0) -> None:
+def write_whole(path: str | Path, write: Callable[[Any], object]) -> None:
     """Call `write(file)`; `path` holds all of it afterwards, or what it held before."""
     target = os.path.abspath(path)
     if os.path.exists(target) and not os.path.isfile(target):  # /dev/null, for example
         with open(target, "wb") as device:
             write(device)
         return
-    part, found = f"{target}.tmp", 0
-    try:
-        if expected_bytes > free_space(target)[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with _placed(target) as part:
         if os.path.islink(part):
             os.unlink(part)  # it leads elsewhere
         with open_own(part, "wb") as file:
             checksum = _write_to_disk(file, write)
+        found = 0
         with open(part, "rb", buffering=0) as file:
             while block := file.read(_BLOCK):
                 found = zlib.crc32(block, found)
         if found != checksum:
             raise OSError(errno.EIO, "the disk does not hold the written data")
+
+
+@contextmanager
+def _placed(target: str) -> Iterator[str]:
+    """Yield the name of a new file; give it the name of the target when the block ends."""
+    part = f"{target}.tmp"
+    try:
+        yield part
         os.replace(part, target)
     except OSError as error:
-        raise cannot_be_written(error, target, expected_bytes) from None
+        raise cannot_be_written(error, target) from None
     finally:
         with suppress(OSError):
-            os.unlink(part)  # a .part file is always incomplete
+            os.unlink(part)  # a .tmp file is always incomplete
     flush(os.path.dirname(target))
 
 
@@ -121,22 +127,16 @@ def link_whole(source: str | Path, target: str | Path) -> None:
     source, target = os.path.realpath(source), os.path.abspath(target)
     if os.path.lexists(target) and os.path.samestat(os.stat(source), os.lstat(target)):
         return  # renaming one name of a file to another of its names would do nothing
-    part = f"{target}.tmp"
     try:
-        with suppress(FileNotFoundError):
-            os.unlink(part)  # left behind by a killed process
-        os.link(source, part)
-        os.replace(part, target)
+        with _placed(target) as part:
+            with suppress(FileNotFoundError):
+                os.unlink(part)  # left behind by a killed process
+            os.link(source, part)
     except OSError as error:
         if error.errno not in _NO_LINKS:
-            raise cannot_be_written(error, target) from None
+            raise
         with open(source, "rb") as file:
-            own = os.path.getsize(source)
-            return write_whole(target, lambda copy: shutil.copyfileobj(file, copy, _BLOCK), own)
-    finally:
-        with suppress(OSError):
-            os.unlink(part)
-    flush(os.path.dirname(target))
+            write_whole(target, lambda copy: shutil.copyfileobj(file, copy, _BLOCK))
 
 
 def flush(path: str | Path) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from highrank_plugins.common.files import flush, open_own
 from highrank_plugins.common.user_error import UserError, names_full_disk
@@ -39,7 +39,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
             "folder",
             str(part),
         )
-    with _held(part, _OUTPUT):
+    with held(part / _STAMP, f"folder {folder}", "command"):
         try:
             for left in part.iterdir():  # by a killed process
                 if left.is_dir() and not left.is_symlink():
@@ -61,7 +61,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
             shutil.rmtree(part, ignore_errors=True)
 
 
-def _try_lock(file: IO[Any], kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
+def _try_lock(file: IO[Any], kind: int) -> bool:
     """Lock a file, open to write, until it is closed; False if another process holds it."""
     with suppress(PermissionError):  # another user's, whose group may work here
         # who may read it could share a lock, so strangers may not even read it
@@ -75,42 +75,14 @@ def _try_lock(file: IO[Any], kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
 
 
 @contextmanager
-def held_alone(
-    lock: Path, busy: str = "", *, waiting: str = "", mode: str = "a+"
-) -> Iterator[IO[Any]]:
-    """Hold a lock file, in a new folder if need be; refuse with `busy`, or print `waiting`."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with open_own(lock, mode) as file:
-        if not _try_lock(file):
-            if busy:
-                raise UserError(busy)
-            if waiting:
-                print(waiting, file=sys.stderr)
-            _try_lock(file, fcntl.LOCK_EX)
-        yield file
-
-
-class _Use(NamedTuple):
-    """Name the lock file of a folder, and what messages call the folder and its users."""
-
-    lock: str
-    folder: str
-    user: str
-
-
-_TRAINING = _Use("training.lock", "--save-dir", "training run")
-_OUTPUT = _Use(_STAMP, "folder", "command")
-_LOGS = _Use("launch.lock", "--log-dir", "highrank launch")
-
-
-@contextmanager
 def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
     """Hold the lock of a training run's folder; yield False on a disk without locks.
 
     Remove what a killed save has left there.
     """
-    is_new = not os.path.exists(os.path.join(folder, _TRAINING.lock))
-    with _held(Path(folder), _TRAINING) as is_locked:
+    lock = Path(folder) / "training.lock"
+    is_new = not lock.exists()
+    with held(lock, f"--save-dir {folder}", "training run") as is_locked:
         for left in glob.glob(os.path.join(glob.escape(str(folder)), "checkpoint*.pt.tmp")):
             if is_new:
                 raise UserError(
@@ -125,26 +97,38 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
 def log_folder(folder: Path, save_dir: Path, is_shared: bool) -> Iterator[None]:
     """Create the folder of the logs of one training run; launchers of its nodes may share it."""
     owner = os.path.relpath(save_dir.resolve(), folder.resolve())
-    with _held(folder, _LOGS, owner, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX):
+    kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
+    with held(folder / "launch.lock", f"--log-dir {folder}", "highrank launch", owner, kind):
         yield
 
 
 @contextmanager
-def _held(folder: Path, use: _Use, owner: str = "", kind: int = fcntl.LOCK_EX) -> Iterator[bool]:
-    """Hold a lock; if the block ends with an error, remove what is new and empty."""
-    above = itertools.takewhile(lambda path: not path.exists(), (folder, *folder.parents))
-    new = [] if (folder / use.lock).exists() else [folder / use.lock, *above]
-    file, is_locked = _open_locked(folder, use, kind)
+def held(
+    lock: Path,
+    what: str,
+    user: str,
+    owner: str = "",
+    kind: int = fcntl.LOCK_EX,
+    waits: bool = False,
+) -> Iterator[bool]:
+    """Hold a lock file, in a new folder if need be; yield False on a disk without locks.
+
+    `what` is held, an option with its folder, and `user` holds it: so messages name them. If the
+    block ends with an error, what is new and empty is removed.
+    """
+    above = itertools.takewhile(lambda path: not path.exists(), lock.parents)
+    new = [] if lock.exists() else [lock, *above]
+    file, is_locked = _open_locked(lock, what, user, kind, waits)
     with file:
         try:
             # launchers of two nodes may empty and fill it at once: each entry is two whole lines
             earlier = "".join(file.read().splitlines()[1:2])
             if owner and earlier not in ("", owner):
                 raise UserError(
-                    f"{use.folder} {folder} has the logs of another training run, whose --save-dir "
-                    f"is {os.path.normpath(folder / earlier)}: choose another {use.folder}"
+                    f"{what} has the logs of another training run, whose --save-dir is "
+                    f"{os.path.normpath(lock.parent / earlier)}: choose another"
                 )
-            with names_full_disk(folder):
+            with names_full_disk(lock.parent):
                 file.truncate(0)
                 holder = f"process {os.getpid()} on {socket.gethostname()}\n{owner}\n"
                 os.write(file.fileno(), holder.encode())  # unbuffered: nothing is left for close()
@@ -156,32 +140,33 @@ def _held(folder: Path, use: _Use, owner: str = "", kind: int = fcntl.LOCK_EX) -
             raise
 
 
-def _open_locked(folder: Path, use: _Use, kind: int) -> tuple[IO[str], bool]:
+def _open_locked(lock: Path, what: str, user: str, kind: int, waits: bool) -> tuple[IO[str], bool]:
     """Return the open lock file, at its start, and whether it is locked."""
     while True:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            file = open_own(folder / use.lock, "a+")
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            file = open_own(lock, "a+")
         except OSError as error:
             raise UserError(
-                f"{use.folder} {folder} cannot be written ({error.strerror}): choose another "
-                f"{use.folder}"
+                f"{what} cannot be written ({error.strerror}): choose another"
             ) from error
         file.seek(0)
         try:
             if not _try_lock(file, kind | fcntl.LOCK_NB):
                 holder = file.readline().strip() or "unknown process"
-                file.close()
-                raise UserError(
-                    f"{use.folder} {folder} is in use by another {use.user} ({holder}): wait for "
-                    f"it, stop it, or choose another {use.folder}"
-                )
+                if not waits:
+                    file.close()
+                    raise UserError(
+                        f"{what} is in use by another {user} ({holder}): wait for it, stop it, or "
+                        "choose another"
+                    )
+                print(f"{what}: waiting for another {user} ({holder})", file=sys.stderr)
+                _try_lock(file, kind)
+                file.seek(0)
             with suppress(FileNotFoundError):  # another process may have removed it meanwhile
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):
                     return file, True
         except OSError as error:
-            logger.warning(
-                "%s: cannot be locked (%s); start only one %s in it", folder, error, use.user
-            )
+            logger.warning("%s: cannot be locked (%s); start only one %s in it", what, error, user)
             return file, False
         file.close()

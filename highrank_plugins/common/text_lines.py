@@ -47,15 +47,16 @@ class TextRules:
     # and carriage returns at starts and ends of lines
     foreign: bool = False
 
-    def text_of(self, place: str, line: bytes) -> str:
+    def text_of(self, path: Path, number: int, line: bytes) -> str:
         """Return the text of a line, or raise TextError with its place."""
+        place = f"{path}:{number}"
         if self.foreign:
             return decoded(place, line.removeprefix(BOM_UTF8).removesuffix(b"\r"))
         text = decoded(place, line)
         text = text.lower() if self.lower else text
         text = fold(text) if self.folded else text
         if problem := self._problem(text):
-            raise TextError(f"{place}:{problem[0]}: {problem[1]}")
+            raise TextError(f"{path}:{number}:{problem[0]}: {problem[1]}")
         return text
 
     def _problem(self, text: str) -> tuple[int, str] | None:
@@ -107,14 +108,17 @@ def require_unreserved(sentence: str) -> str:
 def decoded(place: str, line: bytes) -> str:
     """Return the text of a line, or raise TextError with place and column of the first bad byte."""
     if line.startswith(BOM_UTF8):  # files that are put together have it in any line
-        what = "byte order mark in the text; remove it: sed 's/^\\xef\\xbb\\xbf//'"
-        raise TextError(f"{place}:1: {what}")
+        raise TextError(
+            f"{place}:1: byte order mark in the text; remove it: sed 's/^\\xef\\xbb\\xbf//'"
+        )
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         column = len(line[: error.start].decode("utf-8")) + 1
-        what = f"byte 0x{line[error.start]:02x} is not UTF-8; convert the file with iconv"
-        raise TextError(f"{place}:{column}: {what}") from None
+        byte = f"0x{line[error.start]:02x}"
+        raise TextError(
+            f"{place}:{column}: byte {byte} is not UTF-8; convert the file with iconv"
+        ) from None
     if "\0" in text:
         raise TextError(f"{place}:{text.index(chr(0)) + 1}: NUL; remove it: tr -d '\\000'")
     return text
@@ -145,7 +149,7 @@ def read_text(path: Path, rules: TextRules = TextRules()) -> Iterator[str]:
     number, has_words = 0, False
     for number, line in byte_lines(path):
         has_words = has_words or bool(line.strip())
-        yield rules.text_of(f"{path}:{number}", line)
+        yield rules.text_of(path, number, line)
     if not (has_words or rules.foreign) and (rules.empty_lines or not number):
         raise TextError(f"{path}: {'no line has a word' if number else 'the file is empty'}")
 

@@ -87,15 +87,14 @@ def names_full_disk(folder: Path) -> Iterator[None]:
         raise cannot_be_written(error, str(folder)) from None
 
 
-def cannot_be_written(error: OSError, target: str, expected_bytes: int = 0) -> OSError:
+def cannot_be_written(error: OSError, target: str) -> OSError:
     """Return the error in words that say what to do, with the name of the file."""
     reason = _NO_SPACE.get(error.errno or 0)
     if reason is None:
         return OSError(error.errno, f"it cannot be written ({error.strerror})", target)
-    needed = f", {size(expected_bytes)} are needed" if expected_bytes else ""
     return OSError(
         error.errno,
-        f"{reason}: {size(free_space(target)[0])} are free{needed}. Free some space and run the "
+        f"{reason}: {size(free_space(target)[0])} are free. Free some space and run the "
         "same command again; the previous contents are kept",
         target,
     )

@@ -7,24 +7,29 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from highrank_plugins.common.files import require_regular, write_sums, write_text
+from highrank_plugins.common.files import write_sums, write_text
 from highrank_plugins.common.formatting import bar_options
-from highrank_plugins.common.processes import ordered_map
-from highrank_plugins.common.text_lines import MAX_PIECES, UNKNOWN, TextRules, check_texts
+from highrank_plugins.common.processes import batches, ordered_map
+from highrank_plugins.common.text_lines import (
+    MAX_PIECES,
+    UNKNOWN,
+    TextRules,
+    check_texts,
+    read_text,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PARTS = ("train", "valid", "test")
-# number of bytes that a process reads at once
-_BLOCK = 1 << 20
+# number of lines that a process takes at once
+BATCH = 5_000
 # fairseq pads dictionaries to a multiple of this, which suits GPUs
 _PADDING_FACTOR = 8
 # fairseq's symbols before the words of a dictionary: <s>, <pad>, </s>, <unk>
 SPECIAL = 4
 END_NUMBER = 2
 UNKNOWN_NUMBER = 3
-LineRange = tuple[Path, int, int]
 _MAGIC = b"MMIDIDX\x00\x00"
 _LENGTH_AT, _SIZES_AT = len(_MAGIC) + 9, len(_MAGIC) + 17
 _DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # of fairseq's mmap files
@@ -39,15 +44,15 @@ def binarise(
     --padding-factor 1`: a language model would give words of padding probability.
     """
     texts = {part: [pieces / f"{part}.{name}" for name in languages] for part in PARTS}
-    check_texts(texts["train"], TextRules(max_words=MAX_PIECES))
+    lines = {"train": check_texts(texts["train"], TextRules(max_words=MAX_PIECES))}
     from fairseq.data import Dictionary  # seconds, of which a missing file needs none
 
     counts = Counter[str]()
-    ranges = chain.from_iterable(map(_blocks, texts["train"]))
-    for counted in ordered_map(_count, ranges, processes):
+    train = batches(chain.from_iterable(map(read_text, texts["train"])), BATCH)
+    for counted in ordered_map(_count, train, processes):
         counts.update(counted)
-    for part in PARTS[1:]:
-        check_texts(texts[part], TextRules(max_words=MAX_PIECES, unknown=UNKNOWN in counts))
+    rules = TextRules(max_words=MAX_PIECES, unknown=UNKNOWN in counts)
+    lines |= {part: check_texts(texts[part], rules) for part in PARTS[1:]}
     from tqdm import tqdm
 
     yield f"dictionary: {len(counts):,} types of {counts.total():,} tokens, by falling count"
@@ -61,9 +66,9 @@ def binarise(
         made.save(str(dictionary))
         for part in PARTS:
             text = pieces / f"{part}.{language}"
-            blocks = ordered_map(partial(_number, dictionary), _blocks(text), processes)
-            size = -(-text.stat().st_size // _BLOCK)
-            shown = tqdm(blocks, text.name, size, unit="MiB", **bar_options())
+            work, total = partial(_number, dictionary), -(-lines[part] // BATCH)
+            done = ordered_map(work, batches(read_text(text), BATCH), processes)
+            shown = tqdm(done, text.name, total, unit="batch", **bar_options())
             found = _write(folder / prefixes[part, language], shown, len(_words(dictionary)))
             yield report(text.name, *found)
     write_sums(folder)
@@ -84,40 +89,17 @@ def _names(languages: tuple[str, ...]) -> tuple[dict[tuple[str, str], str], list
     return prefixes, [f"dict.{language}.txt" for language in languages]
 
 
-def _blocks(path: Path) -> Iterator[LineRange]:
-    """Split a file into parts of about `_BLOCK` bytes, whole lines: path, first byte, last + 1."""
-    require_regular(path)
-    with path.open("rb") as file:
-        start = 0
-        while True:
-            file.seek(start + _BLOCK)
-            file.readline()
-            end = file.tell()
-            yield path, start, end
-            start = end
-            if not file.read(1):
-                return
-
-
-def _lines(block: LineRange) -> list[str]:
-    path, start, end = block
-    with path.open("rb") as file:
-        file.seek(start)
-        read = file.read(end - start)
-    return read.decode().removesuffix("\n").split("\n") if read else []
-
-
-def _count(block: LineRange) -> Counter[str]:
+def _count(lines: list[str]) -> Counter[str]:
     # Counter takes one iterator over all words faster than one per line
-    return Counter(chain.from_iterable(map(str.split, _lines(block))))
+    return Counter(chain.from_iterable(map(str.split, lines)))
 
 
-def _number(dictionary: Path, block: LineRange) -> "tuple[NDArray, NDArray]":
-    """Return the numbers of all words of a block, </s> after each line, and lines' lengths."""
+def _number(dictionary: Path, lines: list[str]) -> "tuple[NDArray, NDArray]":
+    """Return the numbers of all words, </s> after each line, and lines' lengths."""
     import numpy as np
 
     words = _words(dictionary)
-    rows = [line.split() for line in _lines(block)]
+    rows = [line.split() for line in lines]
     numbers = [words.get(word, UNKNOWN_NUMBER) for row in rows for word in (*row, "</s>")]
     lengths = [len(row) + 1 for row in rows]
     return np.array(numbers, dtype=np.int32), np.array(lengths, dtype=np.int32)
@@ -195,6 +177,6 @@ def count_words(index: Path) -> Any:
         dtype = _DTYPES[file.read(_LENGTH_AT)[-1]]
     tokens = np.memmap(index.with_suffix(".bin"), dtype=dtype, mode="r")
     found = np.zeros(int(tokens.max(initial=0)) + 1, dtype=np.int64)
-    for begin in range(0, len(tokens), _BLOCK):
-        found += np.bincount(tokens[begin : begin + _BLOCK], minlength=len(found))
+    for begin in range(0, len(tokens), 1 << 24):
+        found += np.bincount(tokens[begin : begin + (1 << 24)], minlength=len(found))
     return found

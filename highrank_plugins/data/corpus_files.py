@@ -8,11 +8,10 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from highrank_plugins.common.blocks import ConfigurationError, read_tree, validated
-from highrank_plugins.common.folders import held_alone
+from highrank_plugins.common.folders import held
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.fetch import fetch
 
-LEDGER = "checksums.txt"
 UNKNOWN = "unknown"
 
 
@@ -102,8 +101,8 @@ def fetch_corpus(
     for name, file in files.items():
         if offline and not (folder / name).is_file():
             raise UserError(f"{folder / name}: no such file; get it from {file.url}")
-    waiting = f"waiting for another process that downloads into {folder}"
-    with nullcontext() if offline else held_alone(folder / ".lock", waiting=waiting):
+    lock = held(folder / ".lock", f"folder {folder}", "download", waits=True)
+    with nullcontext() if offline else lock:
         return [
             fetch(
                 file.url,
@@ -111,7 +110,7 @@ def fetch_corpus(
                 sha256=None if file.sha256 == UNKNOWN else file.sha256,
                 md5=file.md5,
                 size=file.size,
-                ledger=ledger or folder / LEDGER,
+                ledger=ledger,
             )
             for name, file in files.items()
         ]

@@ -16,12 +16,12 @@ from urllib.parse import unquote, urlsplit
 
 from highrank_plugins.common import files
 from highrank_plugins.common.files import ChecksumError
-from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.user_error import UserError
 
 # seconds before each retry; attempts that brought the file forward do not count
 PAUSES = (1, 2, 4, 8)
+LEDGER = "checksums.txt"
 TIMEOUT = 60
 BLOCK = 1 << 18
 _BUSY = {408, 425, 429}
@@ -54,9 +54,10 @@ def fetch(
 ) -> str:
     """Ensure that `output` is the file at `url`, and return a line that says what was done.
 
-    A download of a file with a published checksum is resumed from `output`.part. `ledger` records
-    an unpublished checksum, and is compared with it later.
+    A download of a file with a published checksum is resumed from `output`.part. `ledger`, by
+    default `LEDGER` beside it, records an unpublished checksum, and is compared with it later.
     """
+    ledger = ledger or output.with_name(LEDGER)
     there = is_whole = output.exists()
     path = output if there else output.with_name(f"{output.name}.part")
     published = {name: value for name, value in (("sha256", sha256), ("md5", md5)) if value}
@@ -88,14 +89,11 @@ def fetch(
     return f"{output}: {'already present' if there else 'fetched'}, {said}"
 
 
-def _compare_or_record(path: Path, output: Path, ledger: Path | None, is_whole: bool) -> str:
+def _compare_or_record(path: Path, output: Path, ledger: Path, is_whole: bool) -> str:
     """Compare a file without a published checksum with what the ledger has, or record it."""
-    recorded = {} if ledger is None else files.read_ledger(ledger)
-    key = os.path.relpath(output, output.parent if ledger is None else ledger.parent)
+    recorded, key = files.read_ledger(ledger), os.path.relpath(output, ledger.parent)
     if key not in recorded:
         _check_content(path, output, is_whole)
-    if ledger is None:
-        return "its sha256 was not checked"
     found = files.checksum(path)
     if recorded.get(key, found) != found:
         raise ChecksumError(
@@ -151,8 +149,8 @@ def _damage(path: Path, kind: str) -> str | None:
 
 def _download(url: str, part: Path, size: int | None, resumes: bool) -> bool:
     """Download a file into `part`, or what follows there; return whether its length is known."""
-    busy, failures = f"{part}: another process is downloading it; wait until it ends", 0
-    with held_alone(part, busy, mode="ab") as file:
+    failures = 0
+    with files.open_own(part, "ab") as file:
         url = _with_scheme(url)
         while True:
             if not resumes:

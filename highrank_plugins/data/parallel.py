@@ -29,8 +29,6 @@ from highrank_plugins.data.corpus_files import CorpusFiles, Texts
 
 Pair = tuple[bytes, ...]  # a sentence and its translation
 _SEGMENT = re.compile(rb"<seg.*?>(.*)</seg>")
-_SET = re.compile(rb"<(?:src|ref)set\b[^>]*\bsetid=\"([^\"]*)\"", re.IGNORECASE)
-_YEAR = re.compile(r"(?:19|20)\d\d")
 KEPT = "kept"
 _NO_TEXT = frozenset({"Cc", "Cs", "Co", "Cn"})
 REPORT = "cleaning.json"
@@ -45,24 +43,12 @@ def read_pairs(paths: Sequence[Path]) -> Iterator[Pair]:
 
 def read_lines(path: Path) -> Iterator[bytes]:
     """Yield lines without byte order marks; of a .sgm those that begin with <seg, as sacreBLEU."""
-    for number, line in byte_lines(path):
+    for _, line in byte_lines(path):
         line = line.removeprefix(BOM_UTF8)
         if ".sgm" not in path.suffixes:
             yield line
         elif line.startswith(b"<seg "):
             yield _SEGMENT.sub(rb"\1", line)
-        elif found := _SET.search(line):
-            _check_year(path, number, found[1].decode(errors="replace"))
-
-
-def _check_year(path: Path, line: int, name: str) -> None:
-    """Refuse the test set of another year under the name of this one."""
-    wanted, found = set(_YEAR.findall(path.name)), set(_YEAR.findall(name))
-    if wanted and found and not wanted & found:
-        raise TextError(
-            f"{path}:{line}: the set is {name}, of another year than the file's name says; "
-            "put the right test set here, or choose the corpus of its year (--corpus)"
-        )
 
 
 class Rules(BlockOptions):

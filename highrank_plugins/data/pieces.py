@@ -19,10 +19,8 @@ from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.processes import batches, ordered_map
 from highrank_plugins.common.text_lines import byte_lines, decoded, fold
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data.binarising import PARTS
+from highrank_plugins.data.binarising import BATCH, PARTS
 
-# number of lines that a process encodes at once
-BATCH = 5_000
 # how often a piece is in the training text on average, below which most are hardly learnt
 LEAST_TIMES = 20
 logger = logging.getLogger(__name__)

@@ -64,24 +64,13 @@ def save(stock: Callable, obj: Any, filename: str, async_write: bool = False) ->
     """Save to a local path, all or nothing, in three attempts."""
     if not PathManager.supports_rename(filename):
         return stock(obj, filename, async_write=async_write)
-    expected_bytes = sum(_storages(obj).values())
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return write_whole(filename, lambda file: torch.save(obj, file), expected_bytes)
+            return write_whole(filename, lambda file: torch.save(obj, file))
         except OSError:
             if attempt == _ATTEMPTS:
                 raise
             time.sleep(2.5)  # a network disk may be back by then
-
-
-def _storages(value: Any) -> dict[int, int]:
-    """Return the bytes of each storage below a value by its address; torch.save writes it once."""
-    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-        storage = value.untyped_storage()
-        return {storage.data_ptr(): storage.nbytes()}
-    inner = value.values() if isinstance(value, dict) else value
-    inner = inner if isinstance(value, dict | list | tuple) else ()
-    return {place: size for part in inner for place, size in _storages(part).items()}
 
 
 @replaces(PathManager, "copy")

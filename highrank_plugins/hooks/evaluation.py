@@ -2,10 +2,9 @@
 
 Samples. What breaks: with `--skip-invalid-size-inputs-valid-test` fairseq-generate prints 1,011
 hypotheses for 1,013 inputs, and a score. fairseq-validate prints `loss nan`. Why: the commands sum
-over batches, and check neither their number nor the sum. What we do: count samples (sentences,
-blocks, or tokens of streams), of all processes of an evaluation together. Raise if they differ, or
-for a loss that is infinite or NaN. A separate part (`--num-shards`) may be empty. Tasks with
-steps of their own are not counted. Delete when: fairseq compares both.
+over batches, and check neither their number nor the sum. What we do: raise if the batches lack a
+sample (sentence or block), before any is scored, or for a loss that is infinite or NaN. A separate
+part (`--num-shards`) may be empty. Delete when: fairseq compares both.
 
 Perplexities. What breaks: blocks longer than `--tokens-per-sample` of the training run are skipped:
 "Evaluated 0 tokens … Perplexity: 1.00"; a model of streams is scored as if each block were the
@@ -24,16 +23,15 @@ Delete when: fairseq checks its sums.
 import logging
 import math
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.data import LanguagePairDataset
@@ -54,20 +52,13 @@ SKIPS = "--skip-invalid-size-inputs-valid-test"
 
 @dataclass
 class _Split:
-    """Count what is scored of a dataset."""
+    """Hold a dataset that is scored."""
 
     dataset: Any
     name: str = ""
     task: Any = None
     watch: "MassWatch | None" = None
     words: int = 0  # over which the loss is a mean, if not tokens
-    ids: set[int] = field(default_factory=set)
-    tokens: int = 0
-
-    def add(self, sample: dict[str, Any]) -> None:
-        if sample:  # several processes pad their batches with empty ones
-            self.ids.update(sample["id"].tolist())
-            self.tokens += int(sample["ntokens"])
 
     def followed(self, models: list[Any]) -> "MassWatch | None":
         """Return what follows the certified positions; None where the targets are no plain text."""
@@ -81,72 +72,49 @@ class _Split:
         """Whether lengths of the dataset, which is cut into streams, count tokens."""
         return getattr(self.dataset, "counts_tokens", False)
 
-    def report(self, name: str, skips: bool, part: int, parts: int) -> None:
-        """Say what was scored, by all processes together, and raise if that is not all."""
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            found: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(found, (self.ids, self.tokens))
-            self.ids = set().union(*(ids for ids, _ in found))
-            self.tokens, parts = sum(tokens for _, tokens in found), 1
-        scored, total = self.tokens if self.in_tokens else len(self.ids), len(self.dataset)
-        unit = "tokens" if self.in_tokens else f"samples ({self.tokens:,} tokens)"
-        logger.info(f"{name}: scored {scored:,} of {total:,} {unit}")
-        if parts > 1 and scored == total:
-            logger.warning(
-                f"{name}: everything was scored. Either this part has the only batch, or the "
-                f"command ignores --num-shards {parts}"
-            )
-        elif parts > 1:
+    def check(self, batches: Iterable[Any], skips: bool, part: int, parts: int) -> None:
+        """Say how many samples there are, of all parts together, and raise if some are lost."""
+        total = len(self.dataset)
+        if not total:
+            raise UserError(f"{self.name}: no sample can be scored, because the data are empty")
+        lost = sorted({*range(total)}.difference(*batches))
+        logger.info(f"{self.name}: scores {total - len(lost):,} of {total:,} samples")
+        if parts > 1:
             which = f"this is part {part + 1} of {parts}"
-            logger.info(f"{name}: {which}. All parts together must score {total:,}")
-        if parts > 1 or scored == total:
-            return
-        first = list(islice((i for i in range(total) if i not in self.ids), 10))
-        lost = f"{name}: {total - scored:,} of {total:,} samples were not scored"
-        lost += "" if self.in_tokens else f"; the first are {first}, counted from 0"
-        lost += ". The result does not cover the whole data."
-        if skips:
-            raise UserError(f"{lost} {SKIPS} leaves samples out: shorten or remove them")
-        raise ValueError(lost)
+            logger.info(f"{self.name}: {which}. All parts together must score {total:,}")
+        if lost:
+            said = (
+                f"{self.name}: {len(lost):,} of {total:,} samples are not scored; the first are "
+                f"{lost[:10]}, counted from 0. The result would not cover the whole data."
+            )
+            if skips:
+                raise UserError(f"{said} {SKIPS} leaves samples out: shorten or remove them")
+            raise ValueError(said)
 
 
 _splits: ContextVar[dict[str, _Split] | None] = ContextVar("splits", default=None)
 
 
 @contextmanager
-def _counting(cfg: Any) -> Iterator[None]:
-    """Count while the block runs, and report every split at its end."""
+def _following(parts: int) -> Iterator[None]:
+    """Follow what the block scores, and log a signature of each text."""
     splits: dict[str, _Split] = {}
-    token, empty = _splits.set(splits), None
+    token = _splits.set(splits)
     try:
         yield
-    except ZeroDivisionError:  # fairseq divides by what was scored of the newest split
-        empty = next(reversed(splits), None)
-        if empty is None or splits[empty].ids:
+    except ZeroDivisionError:  # fairseq divides by what was scored
+        if parts == 1:
             raise
     finally:
         _splits.reset(token)
-    ranks = cfg.distributed_training
-    parts = max(cfg.dataset.num_shards, ranks.distributed_world_size)
-    part = max(cfg.dataset.shard_id, ranks.distributed_rank)
-    for name, split in splits.items():
+    for split in splits.values():
         if split.watch:
             split.watch.report(split.words)
-        if split.ids or parts > 1 or name == empty:
-            split.report(name, cfg.dataset.skip_invalid_size_inputs_valid_test, part, parts)
-    if empty is not None and (parts == 1 or not len(splits[empty].dataset)):
-        raise UserError(f"{empty}: no sample was scored, because the data are empty")
 
 
 def newest() -> _Split | None:
     """Return the newest split of the evaluation that runs, if one does."""
     return next(reversed((_splits.get() or {}).values()), None)
-
-
-def count(sample: dict[str, Any]) -> None:
-    """Count a sample of the newest split."""
-    if split := newest():
-        split.add(sample)
 
 
 class Tap:
@@ -243,7 +211,7 @@ class MassWatch:
 
 @replaces(FairseqTask, "dataset")
 def dataset(stock: Callable, task: FairseqTask, split: str) -> Any:
-    """Return the dataset of a split; an evaluation begins to count with it."""
+    """Return the dataset of a split; an evaluation follows it."""
     found = stock(task, split)
     splits = _splits.get()
     if splits is not None and split not in splits:
@@ -251,11 +219,20 @@ def dataset(stock: Callable, task: FairseqTask, split: str) -> Any:
     return found
 
 
+@replaces(FairseqTask, "get_batch_iterator")
+def get_batch_iterator(stock: Callable, task: FairseqTask, *args: Any, **options: Any) -> Any:
+    """Return batches; those of an evaluation have all samples."""
+    found, split = stock(task, *args, **options), newest()
+    if split:
+        part, parts = options.get("shard_id", 0), options.get("num_shards", 1)
+        split.check(found.frozen_batches, options.get("ignore_invalid_inputs", False), part, parts)
+    return found
+
+
 @replaces(FairseqTask, "valid_step")
 def valid_step(stock: Callable, task: FairseqTask, sample: Any, model: Any, criterion: Any) -> Any:
     result = stock(task, sample, model, criterion)
     split, logged = newest(), result[2]
-    count(sample)
     if split and not math.isfinite(result[0]):
         raise FloatingPointError(
             f"the loss of the batch with samples {sample['id'].tolist()[:5]} is {result[0]}: the "
@@ -272,8 +249,6 @@ def valid_step(stock: Callable, task: FairseqTask, sample: Any, model: Any, crit
 def eval_lm_dataloader(stock: Callable, task: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
     """Return batches of all of `dataset`, or raise a ValueError that names the option to change."""
     most = by_name(stock, task, dataset, *args, **kwargs).get("max_positions")
-    if len(dataset) == 0:
-        raise UserError("nothing to evaluate: the split given by --gen-subset is empty")
     if task.state.state_dict.get("carries_state"):
         raise UserError(
             "the checkpoint was trained on continuous streams, and --task language_modeling (the "
@@ -309,7 +284,6 @@ def score_text(
     def counted() -> Iterator[Any]:
         nonlocal words
         for sample in batch_iterator:
-            count(sample)
             for row in sample.get("target", ()) if parts else ():
                 numbers = row[row != known.pad()].tolist()
                 words += len(numbers) - sum(number in parts for number in numbers[:-1])
@@ -330,7 +304,8 @@ for _command in (eval_lm, validate, generate):
         if isinstance(cfg, Namespace):
             cfg = convert_namespace_to_omegaconf(cfg)
         result = None  # of a part without samples, which fairseq divides by
-        with _counting(cfg):
+        ranks = cfg.distributed_training.distributed_world_size
+        with _following(max(cfg.dataset.num_shards, ranks)):
             result = stock(cfg, *args, **kwargs)
         write_output()
         return result

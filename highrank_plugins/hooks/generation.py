@@ -32,7 +32,7 @@ from fairseq.tasks.translation import TranslationTask
 
 from highrank_plugins.common.patching import by_name, replaces
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks.evaluation import count, newest
+from highrank_plugins.hooks.evaluation import newest
 
 # messages of torch for a CPU, for a GPU, and of the GPU's matrix libraries
 _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
@@ -59,12 +59,8 @@ def _describe(sample: Any) -> str:
         return "not in a batch"
     sizes = [f"{int(sample[f'n{name}']):,} {name}" for name in _SIZES if f"n{name}" in sample]
     source = (sample.get("net_input") or {}).get("src_tokens")
-    longest = [
-        f"{value.size(1):,} in the {name}"
-        for name, value in (("source", source), ("target", sample.get("target")))
-        if isinstance(value, torch.Tensor) and value.dim() > 1
-    ]
-    return f"a batch of {', '.join(sizes)}; the longest sentence has {', '.join(longest)}"
+    longest = "" if source is None else f"; the longest sentence has {source.size(1):,} tokens"
+    return f"a batch of {', '.join(sizes)}{longest}"
 
 
 def training_remedy(cfg: Any) -> str:
@@ -109,7 +105,6 @@ def inference_step(
     lower = "Lower --max-tokens, --batch-size or --beam"
     with named_in_memory_errors("in generation", lambda: sample, lower):
         found = stock(task, generator, models, sample, *args, **kwargs)
-    count(sample)
     if not isinstance(task, TranslationTask) or isinstance(generator, SequenceScorer):
         return found
     source, words = sample["net_input"]["src_tokens"], task.source_dictionary

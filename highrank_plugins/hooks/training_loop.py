@@ -28,9 +28,9 @@ epoch. Why: nothing knows what a validation computes before one has ended. What 
 one batch first, unless the metric is sure to exist. Delete when: fairseq looks.
 
 Options. What breaks: a run that ends within its warm-up or long after its decay, Adam with
-fairseq's default `--lr 0.25` and a forgotten `--no-save` train for hours in silence. Why: fairseq
-checks each option alone. What we do: warn of them before the first update. Delete when: fairseq
-does so.
+fairseq's default `--lr 0.25` and a forgotten `--no-save` train for hours in silence. A disk too
+small for the checkpoints ends one after hours. Why: fairseq checks each option alone. What we do:
+warn of options before the first update, and require the disk space. Delete when: fairseq does so.
 """
 
 import glob
@@ -41,6 +41,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from copy import copy
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -58,6 +59,7 @@ from highrank_plugins.common.checkpoint_file import (
     check_archive,
     read_checkpoint,
 )
+from highrank_plugins.common.files import require_space
 from highrank_plugins.common.folders import locked
 from highrank_plugins.common.heartbeat import beat, guard
 from highrank_plugins.common.names import did_you_mean, flag
@@ -107,6 +109,7 @@ def train(stock: Callable, cfg: Any, trainer: HighrankTrainer, task: Any, epoch_
             _find_metric(cfg, trainer)
             if trainer.is_data_parallel_master:
                 _warn(cfg, len(epoch_itr))
+                _require_space(cfg.checkpoint, trainer)
         result = stock(cfg, trainer, task, epoch_itr)
     per_epoch = round((trainer.get_num_updates() - done) * batches / to_do)
     log_time_left(cfg, trainer, epoch_itr, per_epoch)
@@ -134,6 +137,22 @@ def _warn(cfg: Any, batches: int) -> None:
         logger.warning("--lr 0.25, fairseq's default, is far too high for Adam; try --lr 5e-4")
     if cfg.checkpoint.no_save:
         logger.warning("--no-save: the run writes no checkpoint, and cannot be resumed")
+
+
+def _require_space(cfg: Any, trainer: HighrankTrainer) -> None:
+    """Refuse a run if the disk cannot hold the checkpoints that will exist at once.
+
+    Each has float32 weights and Adam's two moments. Where all are kept, one is counted; others are
+    the best, the last, and a new one.
+    """
+    if cfg.no_save:
+        return
+    of_epochs = 0 if cfg.no_epoch_checkpoints else max(1, cfg.keep_last_epochs)
+    within = max(1, cfg.keep_interval_updates) if cfg.save_interval_updates > 0 else 0
+    each = 12 * sum(parameter.numel() for parameter in trainer.get_model().parameters())
+    files = (path.stat() for path in Path(cfg.save_dir).glob("checkpoint*.pt"))
+    kept = sum({file.st_ino: file.st_size for file in files}.values())  # some have several names
+    require_space(Path(cfg.save_dir), max(each * (of_epochs + within + 3) - kept, each))
 
 
 def _find_metric(cfg: Any, trainer: HighrankTrainer) -> None:

@@ -101,12 +101,11 @@ class HighrankForCausalLM(PreTrainedModel, GenerationMixin):
         text = config.decoder()
         kind = transformers.MODEL_MAPPING[type(text)] if trunk is None else type(trunk)
         self._trunk_takes = set(inspect.signature(kind.forward).parameters)
-        if kind._is_stateful and CACHES[0] not in self._trunk_takes:
-            raise UserError(f"{kind.__name__}: generation here would lose the trunk's state; Mamba "
-                            "and its hybrids need a newer transformers (5.24)")  # fmt: skip
-        if self._trunk_takes.isdisjoint(CACHES) or text.model_type == "xlm":
+        takes = self._trunk_takes & set(CACHES[: 1 if kind._is_stateful else 2])
+        if not takes or text.model_type == "xlm":
             raise UserError(f"{kind.__name__} is not supported: it takes no cache, which generation"
-                            " here needs, or scores labels unshifted")  # fmt: skip
+                            " here needs (Mamba and its hybrids do in transformers 5.24), or scores"
+                            " labels unshifted")  # fmt: skip
         self.__dict__ |= {trait: getattr(kind, trait) for trait in TRAITS}
         super().__init__(config)
         self.model = AutoModel.from_config(text) if trunk is None else trunk

@@ -202,7 +202,10 @@ def write_collection(collector: Collector, folder: Path, what: Sequence[str]) ->
         "rows": collector.total,
         "classes": collector.head.num_classes,
     }
-    if _is_finished(folder, description):
+    if folder.exists() and any(folder.iterdir()):
+        found = folder / DESCRIPTION
+        if not found.exists() or read_json(found) != description:
+            raise ValueError(f"{folder} holds something else; name another folder, or delete it")
         return description
     processes, part = collector.processes, folder.with_name(f"{folder.name}.part")
     processes.wait()  # all processes have read the folder
@@ -245,22 +248,6 @@ def _shapes(
         )
     kinds = {"features": ((rows, head.feature_dim), dtype), "targets": ((rows,), "int64")}
     return {name: kinds.get(name, ((rows, head.num_classes), dtype)) for name in what}
-
-
-def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
-    """Whether this collection is complete already; refuse a folder that holds something else."""
-    if not folder.exists() or not any(folder.iterdir()):
-        return False
-    if not (folder / DESCRIPTION).exists():
-        raise ValueError(f"{folder} exists and is not a collection; name another folder")
-    found = read_json(folder / DESCRIPTION)
-    known = found if isinstance(found, dict) else {}
-    if different := [name for name in description if known.get(name) != description[name]]:
-        raise ValueError(
-            f"{folder} holds another collection ({', '.join(different)} differ); name "
-            "another folder, or delete this one"
-        )
-    return True
 
 
 def read_collection(folder: Path) -> dict[str, np.ndarray]:

@@ -129,23 +129,18 @@ def _task_of(path: Path, parameters: Mapping[str, Tensor]) -> Any:
 def head_of(model: Any, path: str) -> Head:
     """Return the head of our models; for stock models a softmax that shares their parameters."""
     decoder = model.decoder
-    if getattr(decoder, "adaptive_softmax", None) is not None:
-        raise ValueError(
-            f"{path}: an adaptive softmax has no whole matrix [classes, features]: it "
-            "computes rare classes in clusters of fewer features. Train with --criterion "
-            "cross_entropy to analyse the layer"
-        )
     # of fairseq's Transformers, and of its LSTM
-    layer = getattr(decoder, "output_projection", getattr(decoder, "fc_out", None))
+    layer = getattr(decoder, "adaptive_softmax", None)
+    layer = layer or getattr(decoder, "output_projection", getattr(decoder, "fc_out", None))
     if layer is None and getattr(decoder, "share_input_output_embed", False):
         layer = decoder.embed_tokens
     if isinstance(layer, Head):
         return layer
     if not isinstance(layer, (nn.Linear, nn.Embedding)):
         raise ValueError(
-            f"{path}: the output layer of {type(decoder).__name__}, {type(layer).__name__}, "
-            "cannot be analysed; our heads can, and the softmaxes of fairseq's Transformers "
-            "and LSTMs"
+            f"{path}: the output layer of {type(decoder).__name__} is no whole matrix and cannot "
+            "be analysed; our heads can, and the softmaxes of fairseq's Transformers and LSTMs "
+            "(--criterion cross_entropy instead of adaptive_loss)"
         )
     classes, width = layer.weight.shape
     weight = nn.Parameter(layer.weight, requires_grad=False)  # shares memory

@@ -151,7 +151,7 @@ class FusedMixtape(FusedLoss):
             if common:
                 forward(part, rows.logits_NM[:, :common])
             scores = kernels.softmax_pass(rows, self.bias)
-            if rows.factor_N is not None and common:
+            if rows.scale_N is not None and common:
                 backward(part, rows.logits_NM[:, :common])
             return scores
 

@@ -16,8 +16,8 @@ from highrank_plugins.common import provenance
 from highrank_plugins.common.names import did_you_mean, layer_name
 from highrank_plugins.losses.contract import checked_implementation
 from highrank_plugins.losses.kernels import triton
-from highrank_plugins.losses.kernels.cpp import build as cpp
-from highrank_plugins.losses.kernels.cpp.passes import CppKernels, kernels_on
+from highrank_plugins.losses.kernels.compiled import FAMILIES
+from highrank_plugins.losses.kernels.cpp.passes import CppKernels, check_available
 from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.own_layers import check_matrix, is_ours
 from highrank_plugins.losses.plan import AnyHead, LossOutput, LossPlan
@@ -52,11 +52,12 @@ def compute_nll(plan: LossPlan, leading: torch.Size) -> LossOutput:
     plan.weight = None if plan.weight is None else plan.weight.detach().reshape(-1)
     if soft is not None:
         plan.take(soft)
-    ignores = plan.ignored is not None and chosen != "reference"
-    if (index := kept_rows(plan) if ignores else None) is not None:
-        plan.keep(index)
+    index = kept_rows(plan) if plan.ignored is not None and chosen != "reference" else None
     if plan.soft is not None and plan.ignored is not None and len(plan.ignored):
-        plan.soft = plan.soft.without(plan.ignored)
+        rows = other_rows(plan.ignored)
+        plan.soft = plan.soft.of_rows(rows if index is None else rows[index])
+    if index is not None:
+        plan.keep(index)
     if plan.own and plan.split is None:
         chosen = checked_implementation(plan.hard(), chosen, compute)
     if plan.head.training:
@@ -94,13 +95,19 @@ def kept_rows(plan: LossPlan) -> Tensor | None:
     return ignored.argsort(stable=True)[:most]
 
 
+def other_rows(ignored: Tensor) -> Tensor:
+    """Return the numbers of rows, with another one in the place of each that is ignored."""
+    numbers = torch.arange(len(ignored), device=ignored.device)
+    return torch.where(ignored, ignored.int().argmin(), numbers)
+
+
 def compute(impl: str, plan: LossPlan) -> LossOutput:
     """Return the loss of a plan by an implementation."""
     if impl == "reference":
         return reference_nll(plan)
     if plan.split is not None:
         return run(plan, SplitKernels)
-    return run(plan, kernels_of(impl, plan.features.device))
+    return run(plan, kernels_of(impl, plan.features.device, plan.head))
 
 
 def _mean(plan: LossPlan, total: LossOutput) -> LossOutput:
@@ -206,9 +213,7 @@ def check_implementation(
 ) -> None:
     """Check that an implementation can compute a head's loss, filtered or not, on a device."""
     _check_fused("chunked" if impl == "auto" and head.fused is None else impl, head, filtered)
-    kernels_of(impl, device)
-    if impl == "triton":
-        triton.check_components(head)
+    kernels_of(impl, device, head)
 
 
 def implementation_here(impl: str, device: torch.device) -> str:
@@ -222,16 +227,14 @@ def implementation_here(impl: str, device: torch.device) -> str:
     return "auto" if (impl, device.type) == ("triton", "cuda") else impl  # may fall back
 
 
-def kernels_of(impl: str, device: torch.device) -> type[Kernels] | None:
-    """Return the kernels of an implementation; None for those without fused loss."""
+def kernels_of(impl: str, device: torch.device, head: AnyHead = None) -> type[Kernels] | None:
+    """Return the kernels of an implementation, or None; refuse a device, or a head if given."""
     if impl == "cpp":
-        kernels_on(device)
+        check_available(device)
         return CppKernels
     if impl == "triton":
         triton.check_available(device)
-        from highrank_plugins.losses.kernels.triton.passes import TritonKernels  # needs triton
-
-        return TritonKernels
+        return triton.kernels(head)
     return Kernels if impl == "fused" else None
 
 
@@ -255,11 +258,20 @@ def _check_fused(impl: str, head: AnyHead, filtered: bool) -> None:
 
 
 def _auto(head: AnyHead, features: Tensor) -> str:
+    """Return compiled kernels where they are faster and run; float64's are slow on a CPU."""
     if head.fused is None:
         return "chunked"
-    if cpp.auto_takes(head, features):
-        return "cpp"
-    return "triton" if triton.auto_takes(head, features) else "fused"
+    device, function = features.device, head.pointwise.kernel_function
+    known = function is not None and function.family in FAMILIES
+    for_cpu = "cpp" if known and features.dtype != torch.float64 else "fused"
+    impl = {"cpu": for_cpu, "cuda": "triton"}.get(device.type, "fused")
+    try:
+        kernels_of(impl, device, head)
+    except ValueError as error:
+        message = "no compiled loss kernels on %s; losses take longer: %s"
+        _log_once(logging.WARNING, device.type, str(error), message)
+        return "fused"
+    return impl
 
 
 def _log_once(level: int, subject: str, detail: str, message: str) -> None:

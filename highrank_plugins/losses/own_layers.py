@@ -48,36 +48,22 @@ def is_ours(module: Any) -> bool:
 def is_unchanged(module: nn.Module) -> bool:
     """Whether a module is of this package's classes or a plain part of them, as it was made."""
     cls: Any = type(module)  # to mypy a class of modules has no hash
-    if not _is_our_class(cls):
-        return False
-    for held, name, function in _methods(cls):  # of each loss, so quicker than all(…)
-        if held.get(name) is not function:
+    methods = _our_methods(cls)
+    for name, function in methods:  # of each loss, so quicker than all(…)
+        if getattr(cls, name, None) is not function:
             return False
-    return not has_own_methods(vars(module), cls) and not has_own_hooks(module)
+    return bool(methods) and not has_own_methods(vars(module), cls) and not has_own_hooks(module)
 
 
 @cache
-def _methods(cls: type) -> list[tuple[Mapping[str, Any], str, Any]]:
-    """Return what is called of a class, by the classes up to the one that has it, or None.
-
-    Another function may take its place in each of them.
-    """
-    found: list[tuple[Mapping[str, Any], str, Any]] = []
-    for name in (name for name in METHODS if hasattr(cls, name)):
-        for c in cls.__mro__:
-            found.append((vars(c), name, vars(c).get(name)))
-            if name in vars(c):
-                break
-    return found
-
-
-@cache
-def _is_our_class(given: type[nn.Module]) -> bool:
+def _our_methods(given: type[nn.Module]) -> list[tuple[str, Any]]:
+    """Return what is called of a class, with names; nothing if it is not this package's."""
     cls = next(c for c in given.__mro__ if not _comes_from(c, *TRANSPARENT))
+    found = [(name, getattr(given, name)) for name in METHODS if hasattr(given, name)]
     if cls is nn.Module:
-        return given is not nn.Module  # a parametrization of torch's
-    known = all(is_our_function(function) for _, _, function in _methods(cls) if function)
-    return known and (_comes_from(cls, PACKAGE) or cls in (nn.Linear, nn.ModuleDict, nn.ModuleList))
+        return [] if given is nn.Module else found  # a parametrization of torch's
+    ours = _comes_from(cls, PACKAGE) or cls in (nn.Linear, nn.ModuleDict, nn.ModuleList)
+    return found if ours and all(is_our_function(function) for _, function in found) else []
 
 
 def is_our_function(function: Any) -> bool:

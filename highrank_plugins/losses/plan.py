@@ -115,12 +115,8 @@ class LossPlan:
 
     def take(self, soft: Any) -> None:
         """Compute a `targets.Target`, whose labels, if any, are the targets so far."""
-        self.label = label = None if soft.labels is None else self.target
-        if label is not None:
-            soft = soft.changed(
-                lambda given: given | {"label": label} if "label" in given else given
-            )
-        self.soft, self.target = soft, torch.arange(len(self.target), device="cpu")
+        self.soft, self.label = soft, None if soft.labels is None else self.target
+        self.target = torch.arange(len(self.target), device="cpu")
 
     def hard(self) -> LossPlan:
         """Return the plan with a class in the place of a `targets.Target`, to check a layer."""
@@ -135,9 +131,6 @@ class LossPlan:
         if self.soft is None:
             self.target = self.target[index_n]
         else:
-            self.soft = self.soft.changed(
-                lambda given: {name: t[index_n.to(t.device)] for name, t in given.items()}
-            )
             self.target = self.target[: len(index_n)]
             self.label = None if self.label is None else self.label[index_n]
         self.ignored = None if self.ignored is None else self.ignored[index_n]
@@ -171,6 +164,16 @@ class LossPlan:
         """Return the weights of all classes, of the target and of each class."""
         total = self.target_weight + self.num_classes * self.smoothing_weight
         return ClassWeights(total, self.target_weight, self.smoothing_weight, self.z_loss)
+
+    def scores_of(self, log_probs_NM: Tensor, target_N: Tensor) -> Scores:
+        """Return the scores of classes, given all log P, in which nll and Σ are differentiable."""
+        fixed_NM = log_probs_NM.detach()
+        return Scores(
+            -log_probs_NM.gather(-1, target_N.unsqueeze(-1)).squeeze(-1),
+            -log_probs_NM.sum(-1) if self.smooth else None,
+            fixed_NM.argmax(-1) == target_N if self.accuracy else None,
+            torch.special.entr(fixed_NM.exp()).sum(-1) if self.entropy else None,
+        )
 
     def output(self, scores: Scores, start: int, stop: int) -> LossOutput:
         """Return loss and scores [n] of the tokens start..stop−1; 0 (or False) where ignored."""
@@ -220,14 +223,14 @@ class SoftmaxBlock(NamedTuple):
 
     logits_NM: Tensor  # becomes its gradient
     target_N: Tensor
-    factor_N: Tensor | None  # the tokens' scale; None: scores only, and the logits are lost
+    scale_N: Tensor | None  # factor of each token's loss; None: scores only, logits are lost
     weights: ClassWeights
     weight_NM: Tensor | None = None  # that of each class, of a `targets.Target`
 
     def rows(self, a: int, b: int) -> SoftmaxBlock:
         """Return the tokens a..b−1, before they have weights."""
-        factor_N = None if self.factor_N is None else self.factor_N[a:b]
-        return SoftmaxBlock(self.logits_NM[a:b], self.target_N[a:b], factor_N, self.weights)
+        scale_N = None if self.scale_N is None else self.scale_N[a:b]
+        return SoftmaxBlock(self.logits_NM[a:b], self.target_N[a:b], scale_N, self.weights)
 
 
 class MixtureBlock(NamedTuple):

@@ -146,9 +146,9 @@ class Runner:
             loss = self.fused(plan, named, read, self.kernels, self.compute)
             blocks = self._blocks(loss)
             parts = (p for a, b in blocks for p in self._block(loss, a, b, named, small, scale_N))
-            compiled = issubclass(self.kernels, CompiledKernels)
-            with trust.trusted(loss, scale_N is not None) if compiled else nullcontext():
-                output = LossOutput(*join_chunks(tokens, parts))
+            if issubclass(self.kernels, CompiledKernels):
+                trust.check(loss, scale_N is not None)
+            output = LossOutput(*join_chunks(tokens, parts))
             if scale_N is not None:
                 loss.finish()
                 for name, gradients in small.items():
@@ -231,15 +231,9 @@ def scores_of_log_probs(
     log_probs = plan.head.chunk_log_probs(features, tensors, random_state)
     if plan.soft is not None:
         scores, _ = plan.soft.scores(plan, log_probs, target)
-        return scores._replace(square_norm_N=square_norms(plan, features, tensors, random_state))
-    fixed = log_probs.detach()
-    return Scores(
-        -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1),
-        -log_probs.sum(-1) if plan.smooth else None,
-        fixed.argmax(-1) == target if plan.accuracy else None,
-        torch.special.entr(fixed.exp()).sum(-1) if plan.entropy else None,
-        square_norms(plan, features, tensors, random_state),
-    )
+    else:
+        scores = plan.scores_of(log_probs, target)
+    return scores._replace(square_norm_N=square_norms(plan, features, tensors, random_state))
 
 
 def square_norms(

@@ -175,12 +175,8 @@ class _Teacher(Target):
         self.memory = max(chunk_memory(features, None, shape) // 5, LEAST_TEACHER)
         self.ahead = max(1, self.memory // (head.num_classes * max(4, features.element_size())))
 
-    def weighted(self, log_probs_NM: Tensor, rows_N: Tensor) -> Weighted:
+    def weighted(self, log_probs_NM: Tensor, rows_N: Tensor, label_N: Tensor | None) -> Weighted:
         return self.loss(log_probs_NM, {"log_q": self.log_q(rows_N)})
-
-    def without(self, ignored_N: Tensor) -> Target:
-        other = super().without(ignored_N)
-        return other.changed(lambda given: {name: t[other.source] for name, t in given.items()})
 
     def log_q(self, rows_N: Tensor) -> Tensor:
         """Return log q [n, M] of the tokens with some numbers."""

@@ -231,26 +231,23 @@ class Trial:
         again, changed = self.run(self._again)
         self.require(changed is None, f"each loss changes its {changed}; {REMEDY}")
         self.require(self.same(again.loss, loss), NO_STATE)
-        x = plan.features.detach()
-        parts = []
+        x, eighth, end = plan.features.detach(), self.tokens // 8, self.tokens
         self.draws = not self._same_for_other_numbers(loss)
+        alone = True
         with _Still():
-            fixed = self.reference().loss if self.draws else loss
-            if not self.draws or self._same_for_other_numbers(fixed):
-                eighth, end = self.tokens // 8, self.tokens
-                cuts = sorted({0, end // 2 + eighth, end - max(2, eighth), end})
-                for a, b in pairwise(cuts):
-                    own = plan.random_state.rows(a, b)
-                    masks = SimpleNamespace(rows=lambda a, b, own=own: own)  # cut already
-                    part = self.reference(
-                        features=x[a:b], target=plan.target[a:b], random_state=masks
-                    )
-                    parts.append((a, b, part.loss - fixed[a:b] + loss[a:b]))
-        if not parts:
+            fixed = self.reference().loss
+            cuts = sorted({0, end // 2 + eighth, end - max(2, eighth), end})
+            is_still = self._same_for_other_numbers(fixed)
+            for a, b in pairwise(cuts) if is_still else ():
+                own = plan.random_state.rows(a, b)
+                masks = SimpleNamespace(rows=lambda a, b, own=own: own)  # cut already
+                part = self.reference(features=x[a:b], target=plan.target[a:b], random_state=masks)
+                alone &= self.same(part.loss, fixed[a:b])
+        if not is_still:
             others = self.reference(features=torch.cat((x[:1] / 2, x[1:2], x[2:] / 2)))
-            parts.append((1, 2, others.loss[1:2]))
+            alone = self.same(others.loss[1:2], loss[1:2])
         self.require(
-            all(self.same(part, loss[a:b]) for a, b, part in parts),
+            alone,
             "the loss of a token depends on the other tokens of its chunk (as with BatchNorm); "
             "compute it from its own features",
         )

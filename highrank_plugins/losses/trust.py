@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from highrank_plugins.common.provenance import hardware
 from highrank_plugins.losses.fused import LossChunk
-from highrank_plugins.losses.kernels.compiled import IDENTITY, CompiledKernels, Untrusted
+from highrank_plugins.losses.kernels.compiled import CompiledKernels, Untrusted
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, cache_folder, write_cached
 from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.mixtape import FusedMixtape
@@ -61,39 +60,32 @@ class Finding(NamedTuple):
 verdicts: dict[tuple[torch.device, str], Finding] = {}  # of this process, by device and case
 
 
-@contextmanager
-def trusted(loss: Any, gradient: bool) -> Iterator[None]:
+def check(loss: Any, gradient: bool) -> None:
     """Raise `Untrusted` if a loss has kernels that are wrong here, now or in an earlier run."""
     plan, device = loss.plan, loss.plan.features.device
     recording = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     ours = type(loss) in PASSES and (not plan.own or is_ours(plan.head.pointwise))
     # a single class has no gradient to compare
     if not ours or plan.head.num_classes == 1 or device.type == "meta" or recording:
-        yield
         return
     key = device, _case(loss, gradient)
     if key not in verdicts:
         verdicts[key] = _verdict(_Trial(loss, gradient), key[1])
     if (text := verdicts[key].text) != RIGHT:
         raise Untrusted(text)
-    try:
-        yield
-    except Untrusted as error:
-        verdicts[key] = Finding(str(error))
-        raise
 
 
 def _case(loss: Any, gradient: bool) -> str:
     """Name what the kernels of a loss are launched for: all that decides on their code."""
     kernels, plan, has_tree = loss.kernels, loss.plan, type(loss) is FusedMixtape
     flags = {
-        "by torch": kernels.function is None, "smoothing": plan.smooth, "z-loss": plan.z_loss > 0,
+        "by torch": kernels.by_torch, "smoothing": plan.smooth, "z-loss": plan.z_loss > 0,
         "accuracy": plan.accuracy, "entropy": plan.entropy, "bias": loss.bias is not None,
         "gradient": gradient, "of f": kernels.sums_tables, "product": kernels.computes_gates,
         "noise": has_tree and plan.random_state.noise_sd > 0, "weights": plan.soft is not None,
     }  # fmt: skip
     components = plan.head.components if loss.holds_components else 1
-    parts = (*(kernels.function or IDENTITY)[:2], str(kernels.chunk_dtype)[6:], f"K={components}",
+    parts = (*kernels.function[:2], str(kernels.chunk_dtype)[6:], f"K={components}",
              f"M={plan.head.num_classes}", f"S={plan.head.frequent if has_tree else 0}",
              *(name for name, given in flags.items() if given))  # fmt: skip
     return f"{kernels.impl!r} ({PASSES[type(loss)]}, {', '.join(map(str, parts))})"
@@ -165,7 +157,7 @@ class _Trial:
     def __init__(self, loss: Any, gradient: bool) -> None:
         self.loss, self.kernels, self.gradient = loss, loss.kernels, gradient
         self.plan, self.head, kernels = loss.plan, loss.plan.head, loss.kernels
-        self.function, self.dtype = kernels.function or IDENTITY, kernels.chunk_dtype
+        self.function, self.dtype = kernels.function, kernels.chunk_dtype
         self.has_tree = type(loss) is FusedMixtape
         self.frequent = self.head.frequent if self.has_tree else 0
         self.components = self.head.components if loss.holds_components else 1
@@ -211,7 +203,7 @@ class _Trial:
     def _prepare(self) -> None:
         """Draw what a chunk is given, neither with numbers of a layer's start nor a user's."""
         plan, head, count = self.plan, self.head, self.components
-        if self.kernels.function is None:
+        if self.kernels.by_torch:
             head = object.__new__(type(head))  # copy() refuses a parametrised matrix
             parts = {**self.head._modules, "pointwise": _ByTorch()}
             vars(head).update(vars(self.head), _modules=parts)

@@ -59,38 +59,29 @@ class Target:
         outer = len(leading or ())
         self.given = {n: t.detach().reshape(-1, *t.shape[outer:]) for n, t in given.items()}
         self.labels = given.get("label")  # as they were given
-        self.source: Tensor | None = None  # number of the row that stands for each
 
-    def weighted(self, log_probs_NM: Tensor, rows_N: Tensor) -> Weighted:
+    def weighted(self, log_probs_NM: Tensor, rows_N: Tensor, label_N: Tensor | None) -> Weighted:
         """Return loss and w of tokens with the numbers `rows`, which rise and are on the CPU."""
-        which, source = indices(rows_N), self.source
-        given = {
-            name: t[which] if source is None or source.device != t.device else t[source[which]]
-            for name, t in self.given.items()
-        }
+        which = indices(rows_N)
+        given = {name: t[which] for name, t in self.given.items()}
+        if label_N is not None and "label" in given:
+            given["label"] = label_N  # of ignored tokens any class
         return self.loss(log_probs_NM, given)
 
     def scores(self, plan: LossPlan, log_probs_NM: Tensor, rows_N: Tensor) -> tuple[Scores, Tensor]:
         """Return every score that a plan wants, and w [n, M]."""
-        loss_N, weight_NM = self.weighted(log_probs_NM, rows_N)
-        fixed_NM, nll_N, correct_N = log_probs_NM.detach(), loss_N.detach(), None
-        if plan.label is not None:
-            label_N = plan.label[indices(rows_N)]
-            nll_N = -fixed_NM.gather(-1, label_N.unsqueeze(-1)).squeeze(-1)
-            correct_N = fixed_NM.argmax(-1) == label_N if plan.accuracy else None
-        entropy_N = entropy_of(fixed_NM.exp()) if plan.entropy else None
-        return Scores(nll_N, loss_N, correct_N, entropy_N), weight_NM
+        label_N = None if plan.label is None else plan.label[indices(rows_N)]
+        loss_N, weight_NM = self.weighted(log_probs_NM, rows_N, label_N)
+        if label_N is not None:
+            scores = plan.scores_of(log_probs_NM.detach(), label_N)
+            return scores._replace(smooth_sum_N=loss_N), weight_NM
+        entropy_N = entropy_of(log_probs_NM.detach().exp()) if plan.entropy else None
+        return Scores(loss_N.detach(), loss_N, None, entropy_N), weight_NM
 
-    def changed(self, change: Callable[[Named], Named]) -> Target:
-        """Return the target with `change` of the given tensors in their place."""
+    def of_rows(self, index_n: Tensor) -> Target:
+        """Return the target whose tokens are given by the rows with some numbers."""
         other = copy.copy(self)
-        other.given = change(self.given)
-        return other
-
-    def without(self, ignored_N: Tensor) -> Target:
-        """Return the target with another row in the place of each that is ignored."""
-        other, numbers = copy.copy(self), torch.arange(len(ignored_N), device=ignored_N.device)
-        other.source = torch.where(ignored_N, ignored_N.int().argmin(), numbers)
+        other.given = {name: t[index_n.to(t.device)] for name, t in self.given.items()}
         return other
 
     def __add__(self, other: Target) -> Target:
@@ -122,17 +113,14 @@ class _Total(Target):
                 raise ValueError(f"targets: different {name} do not add up; give all the same")
         self.leading, self.classes, self.labels = (next(iter(values), None) for values in found)
 
-    def weighted(self, log_probs_NM: Tensor, rows_N: Tensor) -> Weighted:
+    def weighted(self, log_probs_NM: Tensor, rows_N: Tensor, label_N: Tensor | None) -> Weighted:
         used = [pair for pair in self.parts if pair[0]] or self.parts  # not 0 × ∞
-        parts = ((f, *part.weighted(log_probs_NM, rows_N)) for f, part in used)
+        parts = ((f, *part.weighted(log_probs_NM, rows_N, label_N)) for f, part in used)
         losses, weights = zip(*((f * loss, f * w) for f, loss, w in parts), strict=True)
         return sum(losses[1:], losses[0]), sum(weights[1:], weights[0])
 
-    def changed(self, change: Callable[[Named], Named]) -> Target:
-        return _Total(*((factor, part.changed(change)) for factor, part in self.parts))
-
-    def without(self, ignored_N: Tensor) -> Target:
-        return _Total(*((factor, part.without(ignored_N)) for factor, part in self.parts))
+    def of_rows(self, index_n: Tensor) -> Target:
+        return _Total(*((factor, part.of_rows(index_n)) for factor, part in self.parts))
 
 
 def _product(probs: Tensor, values: Tensor) -> Tensor:

@@ -153,12 +153,6 @@ class WordSimilarityMeasure(base.WeightMeasure):
         known = {name: rho for name, rho in found.items() if rho is not None}
         return [Bars({"": known}, "Word similarity", ("benchmark", "Spearman's ρ"))]
 
-    def rows(self, result: Similarities) -> base.Rows:
-        return [
-            (name, "–" if values.spearman is None else f"{values.spearman:.3f}")
-            for name, values in _named(result.benchmarks).items()
-        ]
-
 
 def _named(benchmarks: dict[str, Any]) -> dict[str, Any]:
     """Return correlations by names of files instead of paths."""

@@ -20,9 +20,7 @@ from highrank_plugins.models.head_options import (
     COMMON,
     Choice,
     HeadOptions,
-    derived_defaults,
-    layers_with,
-    rate_options,
+    options_of_layers,
     true_or_false,
 )
 
@@ -36,16 +34,16 @@ def choose_head(options: dict, arch: dict, trunk: dict, language_model: bool = F
     layers = _layers_of(given)
     given = {layer.axis.option: layer.name for layer in layers} | given
     defaults = _defaults(layers, language_model)
-    of_layers = derived_defaults().keys()
-    defaults |= {k: v for k, v in trunk.items() if k in defaults or k not in of_layers}
-    own = {*defaults, *COMMON, *(layer.rate for layer in layers if layer.rate)}
+    known = options_of_layers()
+    defaults |= {k: v for k, v in trunk.items() if k in defaults or k not in known}
+    own = {*defaults, *COMMON}
     for name in given:
-        if name in {*of_layers, *rate_options()} - own:
+        if name in known and name not in own:
             chosen = " with ".join(f"{flag(a.axis.option)} {a.name}" for a in layers)
             listed = ", ".join(map(flag, sorted(own)))
             raise UserError(
                 f"{flag(name)}: {chosen} has no such option; it has {listed}. Remove the option, "
-                f"or choose a layer that has it: {', '.join(layers_with(name))}"
+                f"or choose a layer that has it: {', '.join(known[name])}"
             )
     return defaults | given
 

@@ -119,22 +119,14 @@ class Choice:
         """Return ``{"head_…": default}``; text if true, since a flag can only switch on."""
         own = self.arguments | (self.of_language_models if language_model else {})
         for name, default in own.items():
-            if default is inspect.Parameter.empty:
-                found = "no default"
-            elif not isinstance(default, PLAIN):
-                found = f"a default of type {type(default).__name__}"
-            elif isinstance(default, float) and not math.isfinite(default):
-                found = f"the default {default}"
-            else:
-                continue
-            raise UserError(
-                f"{self.axis.registry.title(self.name)}: the argument {name} of its constructor "
-                f"has {found}; give it a finite number, text, true or false, since it is an option"
-            )
-        return {
-            f"{self.prefix}{name}": "true" if default is True else default
-            for name, default in own.items()
-        }
+            is_infinite = isinstance(default, float) and not math.isfinite(default)
+            if is_infinite or not isinstance(default, PLAIN):
+                raise UserError(
+                    f"{self.axis.registry.title(self.name)}: the argument {name} of its constructor"
+                    " needs a default, a finite number, text, true or false, since it is an option"
+                )
+        named = {self.prefix + n: "true" if value is True else value for n, value in own.items()}
+        return named | ({self.rate: None} if self.rate else {})
 
     def check(self) -> None:
         """Refuse a class whose constructor does not fit the options that it declares."""
@@ -187,42 +179,35 @@ def layers() -> Iterator[Choice]:
         yield from (Choice(axis, name) for name in axis.registry.names())
 
 
-def rate_options() -> dict[str, str]:
-    """Return ``{"head_…_lr": layer}`` of those with a learning rate of their own."""
-    return {layer.rate: layer.name for layer in layers() if layer.rate}
-
-
-def derived_defaults() -> dict[str, Any]:
-    """Return the options of all layers that are registered now; refuse one with two meanings."""
-    defaults: dict[str, Any] = {}
-    owners = dict.fromkeys([*COMMON, *rate_options()], "all layers")
+def options_of_layers() -> dict[str, dict[str, Any]]:
+    """Return the defaults of each option by layer; refuse an option with two meanings."""
+    found: dict[str, dict[str, Any]] = {}
     structures = set(HEADS.names())
     for layer in layers():
         for name, default in layer.defaults().items():
-            owner = owners.setdefault(name, layer.name)
-            known = defaults.setdefault(name, default)
-            is_shared = {owner, layer.name} <= structures and type(known) is type(default)
-            if owner != layer.name and not is_shared:
+            known = found.setdefault(name, {})
+            is_shared = {*known, layer.name} <= structures and {*map(type, known.values())} <= {
+                type(default)
+            }
+            if name in COMMON or (known and not is_shared):
                 raise UserError(
-                    f"{flag(name)} is an option of {owner} and of {layer.name}, with another "
-                    "meaning or type: rename the argument of one constructor"
+                    f"{flag(name)} is an option of {next(iter(known), 'all layers')} and of "
+                    f"{layer.name}, with another meaning or type: rename the argument of one "
+                    "constructor"
                 )
-    return defaults
-
-
-def layers_with(option: str) -> list[str]:
-    return [a.name for a in layers() if option == a.rate or option in a.defaults()]
+            known[layer.name] = default
+    return found
 
 
 def add_options() -> None:
     """Give the configurations of all models the options of all layers that are registered now."""
     for layer in layers():
         layer.check()
-    new = [
-        (name, Optional[type(default)], described(help_of(name)))
-        for name, default in sorted(derived_defaults().items())
-    ]
-    new += [(layer.rate, Optional[float], _rate_field(layer)) for layer in layers() if layer.rate]
+    new = []
+    for name, defaults in sorted(options_of_layers().items()):
+        default = next(iter(defaults.values()))
+        kind = float if default is None else type(default)  # None: of a learning rate
+        new.append((name, Optional[kind], described(help_of(name))))
     made = make_dataclass("HeadOptionsOfLayers", new)
     for config in _with_subclasses(HeadOptions):
         config.__annotations__ |= {name: kind for name, kind, _ in new}
@@ -250,6 +235,12 @@ def help_of(name: str) -> str:
     found: dict[str, list[str]] = {}
     text, in_texts = None, set()
     for layer in layers():
+        if name == layer.rate:
+            return (
+                f"learning rate of {layer.name}'s {layer.trained.replace('_', ' ')} while the "
+                "other parameters have the first --lr; a schedule changes both alike (default: "
+                "theirs)"
+            )
         argument = name.removeprefix(layer.prefix)
         if name in (own := layer.defaults()):
             text = text or _documented(layer.cls, argument)
@@ -258,7 +249,7 @@ def help_of(name: str) -> str:
     (first, _), *others = sorted(found.items(), key=lambda item: -len(item[1]))
     parts = [first, *(f"{', '.join(names)} {value}" for value, names in others)]
     parts += [f"language models {value}" for value in sorted(in_texts - {None})]
-    text = text or f"of {', '.join(layers_with(name))}"
+    text = text or f"of {', '.join(options_of_layers()[name])}"
     return f"{text} (default: {'; '.join(parts)})"
 
 
@@ -269,13 +260,6 @@ def _documented(cls: type, argument: str) -> str | None:
         if found := re.search(rf"^    {argument}: (.+(\n {{5,}}.+)*)", section, re.MULTILINE):
             return " ".join(found[1].split()).removesuffix(".").replace("%", "%%")  # argparse's %
     return None
-
-
-def _rate_field(layer: Choice) -> Any:
-    return described(
-        f"learning rate of {layer.name}'s {layer.trained.replace('_', ' ')} while the other "
-        "parameters have the first --lr; a schedule changes both alike (default: theirs)"
-    )
 
 
 for each in AXES:

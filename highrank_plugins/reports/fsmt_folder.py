@@ -7,39 +7,24 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from highrank_plugins.common.certificate import Served, of_transformers
 from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.common.folders import new_folder
-from highrank_plugins.common.names import layer_name
+from highrank_plugins.common.names import flag, layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import Head
-from highrank_plugins.heads.vocabulary import UNCHANGED, vocabulary_of
-from highrank_plugins.reports import model_parts
+from highrank_plugins.reports import model_folder
 
 _FUNCTIONS = ("relu", "gelu", "tanh", "linear")
 _MODELS = ("TransformerModel", "TransformerModelBase", "TransformerHeadModel")
 _MATRICES = [f"{x}.weight" for x in ("encoder.embed_tokens", "decoder.output_projection")]
 _TIED = "decoder.embed_tokens.weight"  # the one that transformers keeps
-# options that FSMT has no counterpart for, by their names in fairseq's configuration
-_OTHER_OPTIONS = {
-    "encoder_normalize_before": "pre-norm",
-    "decoder_normalize_before": "pre-norm",
-    "encoder_learned_pos": "learned positions",
-    "decoder_learned_pos": "learned positions",
-    "no_token_positional_embeddings": "model without positions",
-    "layernorm_embedding": "layer norm of embeddings",
-    "adaptive_softmax_cutoff": "adaptive softmax",
-    "base_layers": "BASE layers",
-    "no_cross_attention": "decoder without attention to the source",
-    "cross_self_attention": "joined attention to source and target",
-}
+# options that FSMT has no counterpart for, and which have no parameters
+_OTHER_OPTIONS = ("no_token_positional_embeddings", "no_cross_attention", "cross_self_attention")
 _LINEAR = r"(weight|bias)"
 _PARAMETER = re.compile(
     r"(encoder|decoder)\.(version|embed_tokens\.weight|embed_positions\._float_tensor|"
@@ -86,7 +71,7 @@ print(model.generate(numbers))"""
 
 
 def export_fsmt(
-    parts: model_parts.ModelParts, folder: Path, licence: str, pieces: Path | None
+    parts: model_folder.ModelParts, folder: Path, licence: str, pieces: Path | None
 ) -> None:
     """Write a translator into a new folder, with a tokenizer if `pieces` are SentencePiece's."""
     refuse_others(parts)
@@ -100,28 +85,18 @@ def export_fsmt(
     with new_folder(folder) as part:
         if pieces is not None:
             _write_tokenizer(part, languages, parts, pieces)
-        parts.write_certificate(part, model_parts.sums(part))
-        model_parts.save_tensors(_tensors(parts), part / model_parts.WEIGHTS, {"format": "pt"})
-        write_json(part / model_parts.CONFIG, _config(parts, languages))
+        parts.write_certificate(part, model_folder.sums(part))
+        model_folder.save_tensors(_tensors(parts), part / model_folder.WEIGHTS, {"format": "pt"})
+        write_json(part / model_folder.CONFIG, _config(parts, languages))
         write_json(part / "generation_config.json", _generation(parts))
         code = (_IDS if pieces is None else _TEXT).format(name=folder.name)
         shown = {"name": folder.name, "source": languages[0], "target": languages[1]}
         write_text(
-            part / model_parts.CARD, _CARD.format(licence=json.dumps(licence), code=code, **shown)
+            part / model_folder.CARD, _CARD.format(licence=json.dumps(licence), code=code, **shown)
         )
 
 
-def served_by_transformers(folder: Path, exact: bool = False) -> Served:
-    """Return what transformers computes of a folder's translator or language model."""
-    import_module("highrank_plugins.huggingface")  # its errors say what is missing
-    transformers = import_module("transformers")
-    is_fsmt = transformers.AutoConfig.from_pretrained(folder).model_type == "fsmt"
-    kind = "FSMTForConditionalGeneration" if is_fsmt else "AutoModelForCausalLM"
-    dtype = torch.float64 if exact else "auto"
-    return of_transformers(getattr(transformers, kind).from_pretrained(folder, dtype=dtype))
-
-
-def refuse_others(parts: model_parts.ModelParts) -> None:
+def refuse_others(parts: model_folder.ModelParts) -> None:
     """Refuse a model that FSMT cannot be, and name what it lacks."""
     for lack in _lacks(parts):
         raise UserError(
@@ -130,44 +105,37 @@ def refuse_others(parts: model_parts.ModelParts) -> None:
         )
 
 
-def _lacks(parts: model_parts.ModelParts) -> Iterator[str]:
+def _lacks(parts: model_folder.ModelParts) -> Iterator[str]:
     model, config = parts.model, parts.config["fairseq"]
     if type(model).__name__ not in _MODELS:
         yield f"model like {config['model'].get('_name')} ({type(model).__name__})"
         return
-    for name, what in _OTHER_OPTIONS.items():
-        if getattr(model.cfg, name, None):
-            yield f"{what} (--{name.replace('_', '-')})"
     layer = model.decoder.output_projection
-    if isinstance(layer, Head):
-        names = layer_name(layer), layer_name(layer.pointwise)
-        if vocabulary_of(layer) is not UNCHANGED:
-            yield f"vocabulary matrix {layer_name(vocabulary_of(layer))} (--head-vocabulary)"
-        if names != ("softmax", "identity"):
-            yield f"output layer {names[0]} with {names[1]}; it has a softmax alone"
-    if getattr(layer, "bias", None) is not None:
-        yield "bias of the output layer (--head-bias)"
+    names = (layer_name(layer), layer_name(layer.pointwise)) if isinstance(layer, Head) else ()
+    if names not in ((), ("softmax", "identity")):
+        yield f"output layer {' with '.join(names)}; it has a softmax alone"
+    others = (name for name in model.state_dict() if not _PARAMETER.fullmatch(name))
+    yield from (f"parameter {name}" for name in others)
+    yield from (flag(name) for name in _OTHER_OPTIONS if getattr(model.cfg, name, None))
     widths = [getattr(model, side).embed_tokens.embedding_dim for side in ("encoder", "decoder")]
     if widths[0] != widths[1]:
         yield f"encoder and decoder of different widths ({widths[0]} and {widths[1]})"
     if model.cfg.activation_fn not in _FUNCTIONS:
         yield f"--activation-fn {model.cfg.activation_fn}"
-    names = model.state_dict()
-    yield from (f"parameter {name}" for name in names if not _PARAMETER.fullmatch(name))
     if config["task"]["_name"] != "translation":
         yield f"--task {config['task']['_name']}"
     if config["generation"]["max_len_a"]:
         yield f"--max-len-a {config['generation']['max_len_a']}"
 
 
-def _tensors(parts: model_parts.ModelParts) -> dict[str, Tensor]:
+def _tensors(parts: model_folder.ModelParts) -> dict[str, Tensor]:
     """Return the parameters by the names of transformers, and the two tables of positions."""
     model, state = parts.model, parts.model.state_dict()
     copies = _MATRICES if _is_tied(state) else []
     tensors = {
         f"model.{name}": value.float().contiguous().clone()
         for name, value in state.items()
-        if not name.endswith(model_parts.MARKS) and name not in copies
+        if not name.endswith(model_folder.MARKS) and name not in copies
     }
     for side in ("encoder", "decoder"):
         table = getattr(model, side).embed_positions
@@ -185,7 +153,7 @@ def _positions(model: Any) -> int:
     return max(model.cfg.max_source_positions, model.cfg.max_target_positions)
 
 
-def _config(parts: model_parts.ModelParts, languages: list[str]) -> dict[str, Any]:
+def _config(parts: model_folder.ModelParts, languages: list[str]) -> dict[str, Any]:
     model, cfg = parts.model, parts.model.cfg
     sides = {
         f"{side}_{theirs}": getattr(getattr(cfg, side), ours)
@@ -212,7 +180,7 @@ def _config(parts: model_parts.ModelParts, languages: list[str]) -> dict[str, An
     }
 
 
-def _generation(parts: model_parts.ModelParts) -> dict[str, Any]:
+def _generation(parts: model_folder.ModelParts) -> dict[str, Any]:
     """Return the settings with which transformers finds the translations of fairseq-generate."""
     found = parts.config["fairseq"]["generation"]
     longest = min(found["max_len_b"], parts.model.cfg.max_target_positions - 1)
@@ -228,7 +196,7 @@ def _generation(parts: model_parts.ModelParts) -> dict[str, Any]:
 
 
 def _write_tokenizer(
-    folder: Path, languages: list[str], parts: model_parts.ModelParts, pieces: Path
+    folder: Path, languages: list[str], parts: model_folder.ModelParts, pieces: Path
 ) -> None:
     """Write the tokenizer of Marian: SentencePiece's pieces, then the numbers of dictionaries."""
     model = parts.model

@@ -49,9 +49,9 @@ def read_ledger(
     `trainings` are those of training and finetuning, `generated` the outputs of fairseq-generate,
     and `folder` has results of measures and the translations of the test text.
     """
-    pieces = count_texts(data.parent / "pieces")
-    text = count_texts(data.parent / "text", in_pieces=not pieces)
-    binarised = count_binarised(data)
+    pieces = _count_texts(data.parent / "pieces")
+    text = _count_texts(data.parent / "text", in_pieces=not pieces)
+    binarised = _count_binarised(data)
     before, suffix = pieces or text, "" if target is None else f".{target}"
     took = {part: before.get(part if "." in part else f"{part}.txt") for part in binarised}
     name = f"train{suffix}"
@@ -69,7 +69,7 @@ def read_ledger(
         test, translations = f"test{suffix}", folder / f"test{suffix}"
         if target is not None and translations.is_file() and test in binarised:
             references = {**text.get(test, {}), **binarised[test]}
-            scored = references | {"sentences": count_text(translations)[0]}
+            scored = references | {"sentences": _count_lines(translations)}
             ledger["evaluate"][test] = _entry(references, scored)
         for split, results in (("test", folder), ("valid", folder / "valid")):
             if (whole := binarised.get(part := f"{split}{suffix}")) is not None:
@@ -80,6 +80,56 @@ def read_ledger(
         for part, counts in parts.items():
             _require_whole(f"{stage}: {part}", counts)
     return ledger
+
+
+def _count_texts(folder: Path, in_pieces: bool = True) -> dict[str, Tally]:
+    """Return the sentences of each text, with its tokens or, of text without pieces, its words."""
+    paths = sorted(path for path in folder.glob("*.*") if _TEXT.fullmatch(path.name))
+    found: dict[str, Tally] = {}
+    for path in paths:
+        lines, words = _count_lines(path), 0
+        with path.open("rb") as file:
+            for line in file:  # as `fairseq.tokenizer` splits it
+                words += len(line.decode(errors="replace").split())
+        number = {"tokens": words + lines} if in_pieces else {"words": words}
+        found[path.name] = {"sentences": lines, **number}
+    return found
+
+
+def _count_lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(line.endswith(b"\n") for line in file)
+
+
+def _count_binarised(data: Path) -> dict[str, Tally]:
+    """Return sentences and tokens of each split; those of all shards together."""
+    found: dict[str, Tally] = {}
+    whole = sorted(data.glob("*.idx"))
+    for path in [*whole, *sorted(data.glob("shard*/train.idx"))]:
+        match = _INDEX.fullmatch(path.name)
+        sizes = sizes_of(path) if match else None
+        if match is None or sizes is None:
+            continue
+        part = ".".join(filter(None, match.groups()))
+        shard = [f"{FIRST_SHARD}/{part}"] if path.parent.name == FIRST_SHARD else []
+        for name in [part, *shard]:
+            so_far = found.setdefault(name, {"sentences": 0, "tokens": 0})
+            so_far["sentences"] += len(sizes)
+            so_far["tokens"] += int(sizes.sum())
+    return found
+
+
+def _count_hypotheses(output: Path) -> tuple[set[int], int]:
+    """Return the numbers of the sentences with hypotheses, and the tokens of all hypotheses."""
+    numbers: set[int] = set()
+    tokens = 0
+    with output.open("rb") as lines:
+        for match in filter(None, map(_HYPOTHESIS.match, lines)):
+            if match[1] == b"H":
+                numbers.add(int(match[2]))
+            else:
+                tokens += len(match[3].split())
+    return numbers, tokens
 
 
 def _require_whole(name: str, counts: Counted) -> None:
@@ -99,7 +149,7 @@ def _generated(
     """Return source sentences, and sentences and tokens of all hypotheses."""
     found: dict[str, Counted] = {}
     for output in outputs:
-        numbers, tokens = count_hypotheses(output)
+        numbers, tokens = _count_hypotheses(output)
         for part, source in binarised.items():
             split, _, language = part.partition(".")
             if split == output.stem and language != target:
@@ -220,54 +270,3 @@ def _tokens_beyond(data: Path, target: str, limits: str, skipped: int) -> int | 
         return None
     is_long = (sizes[0] > numbers[0]) | (sizes[1] > numbers[1])
     return int(sizes[1][is_long].sum()) if is_long.sum() == skipped else None
-
-
-def count_texts(folder: Path, in_pieces: bool = True) -> dict[str, Tally]:
-    """Return the sentences of each text, with its tokens or, of text without pieces, its words."""
-    paths = sorted(path for path in folder.glob("*.*") if _TEXT.fullmatch(path.name))
-    found: dict[str, Tally] = {}
-    for path in paths:
-        lines, words = count_text(path)
-        number = {"tokens": words + lines} if in_pieces else {"words": words}
-        found[path.name] = {"sentences": lines, **number}
-    return found
-
-
-def count_text(path: Path) -> tuple[int, int]:
-    """Return the lines of a text, and its words between blanks, of which fairseq makes tokens."""
-    lines, words = 0, 0
-    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
-        for line in file:
-            lines, words = lines + 1, words + len(line.split())
-    return lines, words
-
-
-def count_binarised(data: Path) -> dict[str, Tally]:
-    """Return sentences and tokens of each split; those of all shards together."""
-    found: dict[str, Tally] = {}
-    whole = sorted(data.glob("*.idx"))
-    for path in [*whole, *sorted(data.glob("shard*/train.idx"))]:
-        match = _INDEX.fullmatch(path.name)
-        sizes = sizes_of(path) if match else None
-        if match is None or sizes is None:
-            continue
-        part = ".".join(filter(None, match.groups()))
-        shard = [f"{FIRST_SHARD}/{part}"] if path.parent.name == FIRST_SHARD else []
-        for name in [part, *shard]:
-            so_far = found.setdefault(name, {"sentences": 0, "tokens": 0})
-            so_far["sentences"] += len(sizes)
-            so_far["tokens"] += int(sizes.sum())
-    return found
-
-
-def count_hypotheses(output: Path) -> tuple[set[int], int]:
-    """Return the numbers of the sentences with hypotheses, and the tokens of all hypotheses."""
-    numbers: set[int] = set()
-    tokens = 0
-    with output.open("rb") as lines:
-        for match in filter(None, map(_HYPOTHESIS.match, lines)):
-            if match[1] == b"H":
-                numbers.add(int(match[2]))
-            else:
-                tokens += len(match[3].split())
-    return numbers, tokens

@@ -23,7 +23,6 @@ from highrank_plugins.results import doubts
 
 if TYPE_CHECKING:
     from highrank_plugins.common.names import Score
-    from highrank_plugins.training.configuration import Configuration
 
 METRICS = "metrics.jsonl"  # of a training run, see hooks/metrics_file.py
 RESULTS = "results.json"  # file name of a recipe's record
@@ -98,15 +97,16 @@ class RecordedTraining(NamedTuple):
 
 def make_record(
     scores: dict[str, "Score"],
-    configuration: "Configuration",
+    config: Mapping[str, Any],
     training: RecordedTraining,
     finetuning: RecordedTraining | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     """Return all that is needed to judge and repeat a result; the first score is to be reported."""
+    train = config.get("train") or {}
     words = shlex.split(re.sub(r"(?<!\S)(--[\w-]+)=", r"\1 ", training.command))
     given = dict(pairwise(words))
-    for name, own in configuration.train.items():
+    for name, own in train.items():
         value = given.get(flag(name), "--")  # the next option, if it has none
         compared = name not in OF_LAUNCH and not isinstance(own, bool)
         if compared and not value.startswith("--") and value != str(own):
@@ -122,8 +122,8 @@ def make_record(
         "metrics": {name: score.value for name, score in scores.items()},
         "signature": next(iter(scores.values())).signature,
         "signatures": {name: score.signature for name, score in scores.items()},
-        "config": configuration.blocks(),
-        "seeds": [configuration.train.get("seed", 1)],  # 1 is fairseq's default
+        "config": config,
+        "seeds": [train.get("seed", 1)],  # 1 is fairseq's default
         "command": training.command,
         "train": training.summary,
         **{name: value for name, value in more.items() if value},

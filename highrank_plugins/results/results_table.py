@@ -27,6 +27,7 @@ from highrank_plugins.results.perplexity import UNIGRAM
 from highrank_plugins.results.record import RESULTS, load_record
 
 UNKNOWN_MASS = "mass not recorded"
+_MASS = re.compile(r"\|mass:1([+-][\d.]+e[+-]?\d+)")
 _LABELS = {"seeds": None, "config": None, "command": None}  # what a copy may call itself
 _TEXT = re.compile(r"unit:[^|]*|text:[^|]*|n:\d+")  # of certificates; neither mass nor version
 
@@ -130,11 +131,10 @@ def metrics_of(runs: Sequence[RecordedRun]) -> list[str]:
 
 
 def require_comparable(metric: str, runs: Sequence[RecordedRun]) -> None:
-    """Refuse scores computed differently or unsigned, over other words, or of a mass not 1."""
+    """Refuse scores computed differently or unsigned, or over other words."""
     having = [run for run in runs if metric in run.record["metrics"]]
     first: dict[str, tuple[Path, str]] = {}
     for run in runs:
-        _require_mass(run)
         if run not in having and run.system in {other.system for other in having}:
             raise ValueError(
                 f"{run.path}: no {metric}, which other runs of {run.system} have; evaluate it, or "
@@ -161,22 +161,6 @@ def require_comparable(metric: str, runs: Sequence[RecordedRun]) -> None:
 
 def _certificate(run: RecordedRun, metric: str) -> str:
     return str(run.record.get("certificates", {}).get(metric, ""))
-
-
-def _require_mass(run: RecordedRun) -> None:
-    train = run.record.get("config", {}).get("train", {})
-    words = max(map(int, vocabulary(run.record).get("words", "0").split(", ")))
-    # `common.certificate.mass_bound`, ten times, since it grows for very improbable words
-    bound = 10 * ((1e-3 if train.get("fp16") or train.get("bf16") else 1e-5) + words * 2.0**-28)
-    for name, said in run.record.get("certificates", {}).items():
-        found = re.search(r"\|mass:([^|]*)", said)
-        gap = re.fullmatch(r"1([+-]\d+(?:\.\d+)?e[+-]?\d+)", found[1]) if found else None
-        if not (gap and abs(float(gap[1])) <= bound):
-            said = found[1] if found else "unknown"
-            raise ValueError(
-                f"{run.path}: Σ P(x) of {name} is {said}, not 1 within {bound:g}: it is no "
-                "perplexity; leave it out"
-            )
 
 
 def _with_unigrams(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
@@ -301,9 +285,10 @@ def texts(runs: Sequence[RecordedRun]) -> str:
 def masses(runs: Sequence[RecordedRun], metric: str) -> str:
     """Return how far Σ P(x) is from 1, and which systems do not state it; empty if none does."""
     stated = [run.record.get("certificates", {}) for run in runs]
-    gaps = re.findall(r"\|mass:1([^|]+)", str(stated))
-    having = [of.get(metric) if is_perplexity(metric) else of for of in stated]
-    silent = dict.fromkeys(run.system for run, of in zip(runs, having, strict=True) if not of)
+    gaps = _MASS.findall(str(stated))
+    tested = [str(of.get(metric) if is_perplexity(metric) else of) for of in stated]
+    pairs = zip(runs, map(_MASS.search, tested), strict=True)
+    silent = dict.fromkeys(run.system for run, found in pairs if not found)
     rest = f" ({UNKNOWN_MASS}: {', '.join(silent)})" if silent else ""
     worst = max(map(abs, map(float, gaps)), default=0.0)
     return f"Σ P(x) is 1 within {worst:.0e} at 64 positions of each text{rest}." if gaps else ""

@@ -10,7 +10,6 @@ import highrank_plugins
 from highrank_plugins.analysis.statistics import Summary, confidence_interval
 from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.results.comparison import Compared, ComparedSystem
 from highrank_plugins.results.doubts import SCORING, STEPS, TEXT_BLOCKS, flat_settings
 from highrank_plugins.results.metrics import KINDS
@@ -26,7 +25,6 @@ from highrank_plugins.training import configuration
 
 _SOURCE = re.compile(r"(\w+) (?:et al\. |and \w+ )?(\d{4})")
 _SETTINGS = Path(__file__).with_name("settings.yaml")
-_TOKENS = {"ptb": PTB.tokens, "wikitext2": WIKITEXT2.tokens}
 # options that change no number, or that other options determine
 _ASIDE = re.compile(
     r"train\.(seed|log_interval|log_format|keep_.*|save_interval.*|no_epoch_checkpoints|user_dir"
@@ -108,8 +106,7 @@ def _judge(
         what = "has no such layer" if not candidates else f"reports no {score} of it"
         return Verdict(system.name, ours, "–", "–", "not comparable", f"the paper {what}")
     reasons = {
-        entry.system: list(_differences(entry, kind, system, settings, task))
-        for entry in with_score
+        entry.system: list(_differences(entry, kind, settings, task)) for entry in with_score
     }
     entry = min(with_score, key=lambda entry: (len(reasons[entry.system]), -entry.seeds))
     # a size does not help to choose: an entry that states none would seem nearest to any
@@ -197,7 +194,7 @@ def _layer(settings: Mapping[str, object]) -> tuple[object, object, object] | No
 
 
 def _differences(
-    entry: Published, kind: str, system: ComparedSystem, settings: Mapping[str, object], task: str
+    entry: Published, kind: str, settings: Mapping[str, object], task: str
 ) -> Iterator[tuple[str, str]]:
     """Yield differences from the paper, and from the configuration that repeats it, with groups."""
     shown = _kind_in(entry, kind)
@@ -221,13 +218,6 @@ def _differences(
     if shown != kind:
         ours, other = (KINDS[k].title if k in _BLEU else k for k in (kind, shown))
         yield "signature", f"{ours} (paper: {other})"
-    for run in system.runs:
-        signature = str(run.record.get("signatures", {}).get("test_perplexity", ""))
-        found = re.match(r"tokens:(\d+)", signature)
-        tokens = _TOKENS.get(task, {}).get("test")
-        if found and tokens and int(found[1]) != tokens:
-            yield "signature", f"{int(found[1]):,} tokens (paper: {tokens:,})"
-            return
 
 
 def _size(entry: Published, system: ComparedSystem) -> Iterator[tuple[str, str]]:

@@ -19,17 +19,18 @@ from torch import Tensor
 import highrank_plugins
 from highrank_plugins.common.certificate import Mass
 from highrank_plugins.common.files import read_json, write_json, write_text
-from highrank_plugins.common.folders import held_alone
+from highrank_plugins.common.folders import held
+from highrank_plugins.common.names import Score
 from highrank_plugins.common.processes import ordered_map, usable_cores
-from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
+from highrank_plugins.common.provenance import typed_command
 from highrank_plugins.heads import HEADS, Head, build_head, tokens
 from highrank_plugins.heads.mixtures import Mixture, near_features
 from highrank_plugins.heads.registry import unknown_name_message
 from highrank_plugins.reports.comparisons import comparison_tables
 from highrank_plugins.reports.tables import Table, brief, to_csv, to_markdown
 from highrank_plugins.results.comparison import BASELINE, compare_records
-from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.perplexity import UNIGRAM
+from highrank_plugins.results.record import RecordedTraining, make_record
 from highrank_plugins.studies import trunk as frozen
 from highrank_plugins.studies.definition import RaceSettings, TriedRates
 from highrank_plugins.studies.members import UNFAIR, files_digest
@@ -89,9 +90,8 @@ def race(
     folder, jobs = settings.exp_dir, settings.jobs or usable_cores()
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--exp-dir {folder}: a file; name a folder")
-    busy = f"another process runs the race in {folder}; wait, stop it, or name another --exp-dir"
     trunk = frozen.open_trunk(checkpoint, data, settings)
-    with held_alone(folder / ".lock", busy):
+    with held(folder / ".lock", f"--exp-dir {folder}", "race"):
         frozen.dump(trunk, settings)
         last = typed_command(), user_dir
         seeds = range(1, settings.seeds + 1)
@@ -171,17 +171,11 @@ def record_of(run: RaceRun) -> dict[str, Any]:
     signed = dict.fromkeys(nats, f"tokens:{count}|eval:static")
     signed["valid_perplexity"] = f"tokens:{len(texts['valid'][1])}|eval:static"
     signed[UNIGRAM] = f"tokens:{count}|words:{head.num_classes}"
-    certificate = mass.signed("unit:token|ctx:frozen")
-    record = {
-        "metrics": {name: round(math.exp(value), 4) for name, value in nats.items()},
-        "signature": signed["test_perplexity"], "signatures": signed,
-        "certificates": {"test_perplexity": certificate},
-        "config": {"train": run.options}, "seeds": [run.seed], "command": run.command,
-        "vocabulary": trunk["identity"]["dictionary"], "train": summary,
-        "trunk": trunk["identity"], "versions": versions(), "git": git_state(),
-        "hardware": hardware(),
-    }  # fmt: skip
-    return record | {"doubts": doubts(record)}
+    scores = {n: Score(round(math.exp(value), 4), signed[n]) for n, value in nats.items()}
+    certified = replace(scores["test_perplexity"], certificate=mass.signed("unit:token|ctx:frozen"))
+    own = {"trunk": trunk["identity"], "vocabulary": trunk["identity"]["dictionary"]}
+    scores["test_perplexity"], trained = certified, RecordedTraining(run.command, summary)
+    return make_record(scores, {"train": run.options}, trained, **own)
 
 
 @torch.no_grad()

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from highrank_plugins.common import stop_request
 from highrank_plugins.common.files import require_space, write_text
-from highrank_plugins.common.folders import held_alone
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.common.provenance import hardware, machine_kind
 from highrank_plugins.results.results_table import unknown_metric
@@ -65,17 +64,19 @@ def visible_gpus() -> list[str]:
 
 def claim(folder: Path, file: Path) -> None:
     """Refuse the folder of another study with this name."""
-    with held_alone(folder / ".study") as owner:  # several members may be started at a time
-        owner.seek(0)
-        other = Path(owner.read().strip())
-        if other.is_file() and not other.samefile(file):
-            raise ValueError(
-                f"{folder}: has the logs and tables of {other}; give {file} another name, or "
-                "choose another --exp-dir"
-            )
-        if other != file.resolve():
-            owner.truncate(0)
-            owner.write(f"{file.resolve()}\n")
+    own, line = folder / ".study", f"{file.resolve()}\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError), own.open("x", encoding="utf-8") as new:
+        new.write(line)
+    there = own.read_text(encoding="utf-8")  # empty: a member that starts with this one writes it
+    other = Path(there.strip())
+    if other.is_file() and not other.samefile(file):
+        raise ValueError(
+            f"{folder}: has the logs and tables of {other}; give {file} another name, or choose "
+            "another --exp-dir"
+        )
+    if there not in ("", line):
+        write_text(own, line)
 
 
 def run_members(

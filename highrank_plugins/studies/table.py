@@ -175,30 +175,19 @@ def other_sizes(of: Standing, sizes: Sequence[str], arms: Mapping[str, str]) -> 
 
 
 def held_by_studies(records: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
-    """Return why systems have no test outside of their studies, and notes on runs without a record.
-
-    A study tests none of them, has more seeds, or one that diverged.
-    """
+    """Return why systems have no test outside of their studies, and notes on missing records."""
     reasons, notes = dict[str, str](), list[str]()
     runs = [path.absolute().parent for path in records if path.name == RESULTS]
     own = [(run.parent, run.name.rpartition("-")[0]) for run in runs]
     for folder in dict.fromkeys(folder for folder, _ in own):
+        given = {system for at, system in own if at == folder}
         others = {path.parent.name.rpartition("-")[0] for path in folder.glob(f"*/{RESULTS}")}
-        others -= {system for at, system in own if at == folder}
         for run, why in _derived(folder / PROBLEMS).items():
-            if (system := run.rpartition("-")[0]) not in others:
+            if (system := run.rpartition("-")[0]) not in others - given:
                 notes.append(f"{run} has no record: {why}.")
                 reasons |= {system: UNFAIR} if why == DIVERGED else {}
-    studies = {one for one in own if (one[0] / UNTESTED).exists()}
-    for folder, system in dict.fromkeys(one for one in own if one in studies):
-        if sum(other == system for _, other in studies) > 1:
-            reasons[system] = "its runs are of several studies"
-        links = [one for one in folder.glob(f"{system}-*") if one.is_symlink()]
-        there = [one for one in links if one.name.rpartition("-")[0] == system]
-        if own.count((folder, system)) < len(there):
-            reasons[system] = f"their study has {len(there)} seeds of each"
-        if system in (held := _derived(folder / UNTESTED)):
-            reasons[system] = held[system]
+        held = _derived(folder / UNTESTED)
+        reasons |= {system: why for system, why in held.items() if system in given}
     return reasons, notes
 
 

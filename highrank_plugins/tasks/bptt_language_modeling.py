@@ -32,26 +32,17 @@ from highrank_plugins.tasks.streams import (
 
 logger = logging.getLogger(__name__)
 
-# options of language_modeling that are refused → the reason, or what to do instead
-FOREIGN = {
-    "sample_break_mode": "text is one stream across lines",
-    "tokens_per_sample": "give --bptt; a --context-window is not needed, since state is carried",
-    "output_dictionary_size": "binarise with a smaller dictionary (fairseq-preprocess --nwordstgt)",
-    "self_target": "the next token is the target",
-    "past_target": "the next token is the target",
-    "add_bos_token": "a line begins after the end of the one before it",
-    "max_target_positions": "streams have any length",
-    "shorten_method": "it would drop tokens",
-    "shorten_data_split_list": "it would drop tokens",
-    "pad_to_fixed_length": "streams need no padding",
-    "pad_to_fixed_bsz": "the batch size is fixed",
-}
-# options of batches that are refused → what to do instead
-FOREIGN_BATCHES = {
-    "max_tokens": "give --batch-size (number of streams) and --bptt (length of a chunk) instead",
-    "skip_remainder_batch": "it would drop the end of every stream: leave it out",
-    "grouped_shuffling": "chunks of a stream come in order; leave it out",
-}
+# options of language_modeling and of batches that are refused
+FOREIGN = (
+    "sample_break_mode", "tokens_per_sample", "output_dictionary_size", "self_target",
+    "past_target", "add_bos_token", "max_target_positions", "shorten_method",
+    "shorten_data_split_list", "pad_to_fixed_length", "pad_to_fixed_bsz",
+)  # fmt: skip
+FOREIGN_BATCHES = ("max_tokens", "skip_remainder_batch", "grouped_shuffling")
+WHY = (
+    "does not fit --task bptt_language_modeling, which predicts every token of a text in streams: "
+    "leave it (and --context-window) out; give --batch-size streams, in chunks of --bptt tokens"
+)
 
 
 @dataclass
@@ -79,13 +70,11 @@ class BPTTLanguageModelingConfig(LanguageModelingConfig):
 
 def _check_task_options(args) -> None:
     defaults = {f.name: f.default for f in fields(LanguageModelingConfig)}
-    for name, reason in FOREIGN.items():
+    for name in FOREIGN:
         value = getattr(args, name, defaults[name])
         value = value.value if isinstance(value, Enum) else value
         if value != defaults[name]:
-            raise UserError(
-                f"{flag(name)} {value} does not fit --task bptt_language_modeling: {reason}"
-            )
+            raise UserError(f"{flag(name)} {value} {WHY}")
 
 
 def check_shares(streams: int, batch_size: int, processes: int) -> None:
@@ -165,9 +154,9 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         """
         if not isinstance(dataset, SplitTokens):
             return super().get_batch_iterator(dataset, **options)
-        for name, reason in FOREIGN_BATCHES.items():
+        for name in FOREIGN_BATCHES:
             if options.get(name):
-                raise UserError(f"{flag(name)}: {reason}")
+                raise UserError(f"{flag(name)} {options[name]} {WHY}")
         # only the trainer sets it, when it asks for batches to train on
         trains = options.get("update_epoch_batch_itr") is not None
         rows, processes = options.get("max_sentences"), options.get("num_shards", 1)
@@ -211,8 +200,8 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
             raise UserError("--num-shards: streams cannot be divided; run a single fairseq-eval-lm")
         if batch_size not in (None, self.args.eval_streams):
             raise UserError(f"--batch-size {batch_size}: give --eval-streams {batch_size} instead")
-        streams = Streams(dataset, self.dictionary, self.args.eval_streams, 0, 1, self.args.bptt)
-        return ScoredStreams(self._iterate(streams, options).next_epoch_itr(shuffle=False))
+        options["max_tokens"] = None  # fairseq-eval-lm always gives it
+        return ScoredStreams(self.get_batch_iterator(dataset, **options).next_epoch_itr(False))
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """Score or continue sentences, each from the start."""

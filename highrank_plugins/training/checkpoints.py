@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +78,7 @@ def average_checkpoints(paths: list[Path], output: Path) -> None:
 
     output.parent.mkdir(parents=True, exist_ok=True)  # raises before the work, which takes minutes
     state = load_without_weights(paths[-1])
-    for path in paths[:-1]:
-        _check_same_function(paths[-1], path)
+    _require_same(paths, _function_of, "average checkpoints of one run, with")
     total: dict[str, Tensor] = {}
     for path in paths:
         model = mapped_model(path)
@@ -123,17 +122,16 @@ def load_without_weights(path: Path) -> dict[str, Any]:
     return state | {"args": None}
 
 
-def _check_same_function(newest: Path, path: Path) -> None:
-    """Compare output layers and dictionaries."""
-    ours, theirs = _function_of(newest), _function_of(path)
-    for name in sorted(ours.keys() & theirs.keys()):
-        if ours[name] != theirs[name]:
-            what = f"{flag(name)} is {theirs[name]}, but {ours[name]} there"
-            what = "the dictionaries differ" if name == "dictionaries" else what
-            raise ValueError(
-                f"{path} is of another training run than {newest}: {what}; average the "
-                "checkpoints of one run"
-            )
+def _require_same(paths: list[Path], facts: Callable[[Path], dict[str, Any]], rule: str) -> None:
+    """Refuse checkpoints of which two say different facts."""
+    first: dict[str, tuple[Path, Any]] = {}
+    for path in paths:
+        for what, value in facts(path).items():
+            there, other = first.setdefault(what, (path, value))
+            if value != other:
+                raise ValueError(
+                    f"{there} has {what} {other}, and {path} has {value}: {rule} one {what}"
+                )
 
 
 def _function_of(path: Path) -> dict[str, Any]:
@@ -141,12 +139,12 @@ def _function_of(path: Path) -> dict[str, Any]:
     state = read_checkpoint(path)
     in_training_alone = ("loss", "monitor", "dropout", "noise", "lr")
     found = {
-        name: value
+        flag(name): value
         for name, value in saved_options(state, "model").items()
         if name.split("_")[0] == "head" and not any(word in name for word in in_training_alone)
     }
     hashes = (state.get("task_state") or {}).get("dictionaries")
-    return found | ({"dictionaries": hashes} if hashes else {})
+    return found | ({"dictionary": hashes} if hashes else {})
 
 
 def first_names(model: dict[str, "Tensor"]) -> dict[str, str]:
@@ -191,15 +189,7 @@ def best_checkpoint(directories: list[Path]) -> Path:
 
 def common_sign(paths: list[Path]) -> int:
     """Return 1 if the highest validation score of the checkpoints is best, −1 if the lowest."""
-    first: dict[str, tuple[Path, str]] = {}
-    for path in paths:
-        for what, value in _scored_by(path).items():
-            there, other = first.setdefault(what, (path, value))
-            if value != other:
-                raise ValueError(
-                    f"{there} was validated by {other}, and {path} by {value}: these scores "
-                    f"cannot be compared; name checkpoints of one {what}"
-                )
+    _require_same(paths, _scored_by, "these scores cannot be compared; name checkpoints of")
     return criterion(saved_options(read_checkpoint(paths[0]), "checkpoint"))[1]
 
 

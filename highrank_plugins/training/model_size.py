@@ -7,22 +7,17 @@ of parameters, the compute, or the widths of another model.
 import math
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import highrank_plugins
-from highrank_plugins.common.files import require_space
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.training.command_line import words_of
 
 By = Literal["parameters", "compute", "width"]
-# bytes per parameter: its weight and Adam's two moments, in float32
-BYTES = 12
 TOLERANCE = 0.005
 # options that set a trunk's width, then those that fill the rest of a step
 _FREE = {
@@ -150,34 +145,6 @@ def matrix_products(layer: Any, tokens: int, width: int) -> list[tuple[int, int,
     with torch.no_grad(), torch.device("meta"), Products():
         layer(torch.empty(tokens, width))
     return found
-
-
-def check_space(options: Mapping[str, object], data: str, folder: Path) -> None:
-    """Check that future checkpoints fit on the disk: all of them, or at least the next one."""
-    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
-        needed = still_needed(pool.submit(training_space, options, data).result(), folder)
-    require_space(folder, needed)
-
-
-def still_needed(space: int, folder: Path) -> int:
-    """Return how much of `space` is still to be written, given the checkpoints in a folder."""
-    last = folder / "checkpoint_last.pt"
-    if not last.exists():
-        return space
-    files = (path.stat() for path in folder.rglob("*") if path.is_file())
-    sizes = {file.st_ino: file.st_size for file in files}  # a checkpoint has several names
-    return max(space - sum(sizes.values()), last.stat().st_size)
-
-
-def training_space(options: Mapping[str, object], data: Path | str) -> int:
-    """Return the bytes of all checkpoints that exist at once; fewer if Adam is not the optimizer.
-
-    Where all are kept, one is counted. Others are the best, the last, and a new one.
-    """
-    args, model = _built(options, data)
-    of_epochs = 0 if args.no_epoch_checkpoints else max(1, args.keep_last_epochs)
-    within = max(1, args.keep_interval_updates) if args.save_interval_updates > 0 else 0
-    return BYTES * _parameters(model) * (of_epochs + within + 3)
 
 
 @dataclass(frozen=True)

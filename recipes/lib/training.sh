@@ -74,7 +74,7 @@ run_block() {
 }
 
 # train_block BLOCK DATA [WORD…]: fairseq-train with the options of a block into $out, where it
-# continues from checkpoint_last.pt if there is one; the disk must have space for checkpoints.
+# continues from checkpoint_last.pt if there is one.
 # train.log gets its output. With the recipe's option launch, or a block of that name, `highrank
 # launch` starts it on several processes. After a submission to SLURM the exit code is 75 until the
 # job has ended.
@@ -94,7 +94,6 @@ train_block() {
     if [[ -n $other_nodes ]]; then
         log "now, on every other node: cd ${PWD@Q} && PATH=\$PWD/.venv/bin:\$PATH bash ${out@Q}/command.sh"
     fi
-    highrank train space "$config" "$1" "$2" "$out"
     # after a signal, bash waits for the training run, and ends with its exit code
     # shellcheck disable=SC2016
     bash -c 'trap : TERM USR1 HUP; source "$1"' bash "$out/command.sh" 2>&1 |

@@ -25,7 +25,7 @@ from highrank_plugins.cli.options import (
 )
 from highrank_plugins.common.blocks import ConfigurationError, read_tree
 from highrank_plugins.common.files import write_json
-from highrank_plugins.common.folders import held_alone
+from highrank_plugins.common.folders import held
 from highrank_plugins.common.formatting import Bars, Figure, Lines, bar
 from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
 from highrank_plugins.reports import plots
@@ -221,8 +221,8 @@ def spamlang(
 
     with contextlib.ExitStack() as stack:
         if output is not None and not table_only:
-            busy = f"--output {output}: another process adds runs to it; wait until it ends"
-            stack.enter_context(held_alone(output.with_name(f".{output.name}.lock"), busy))
+            lock = output.with_name(f".{output.name}.lock")
+            stack.enter_context(held(lock, f"--output {output}", "command that adds runs to it"))
         runs = [] if output is None or not output.exists() else read_runs(output)
         if not table_only:
             runs = run_grid(grid, runs, save, lambda text: typer.echo(text, err=True))

@@ -115,10 +115,7 @@ SENTENCES = [f"The dog {word} in the house, number {word}." for word in
         (lambda line: line.replace(" ", ""), "put the blanks back"),
         (lambda line: line.replace(" ", "\u200b"), "put the blanks back"),
         (lambda line: line.replace(" ", "|"), "put the blanks back"),
-        (lambda line: line.replace("s ", " +s "), r"have '\+' \(U\+002B\), 0 of the references"),
-        (lambda line: f"<en> {line}", "have '<'"),
-        (lambda line: f'{{"text": "{line}"}}', "have '[{}]'"),
-        (lambda line: line.replace(" ", " \u200b"), r"\(U\+200B\)"),
+        (lambda line: f"<en> {line}", "have '<en>'"),
         (lambda line: "", "all translations are empty"),
     ],
 )
@@ -127,12 +124,10 @@ def test_translations_in_other_units_are_refused(change, said):
         require_joined([change(line) for line in SENTENCES], SENTENCES)
 
 
-def test_characters_on_both_sides_and_other_punctuation_are_said(caplog):
+def test_characters_on_both_sides_are_said(caplog):
     lines = [" ".join(line.replace(" ", "")) for line in SENTENCES]
     require_joined(lines, lines)
     assert "the translations have 1.0 letters between blanks, the references 1.0;" in caplog.text
-    require_joined([f'"{line}"' for line in SENTENCES], SENTENCES)
-    assert "11 of 11 translations have '\"' (U+0022), 0 of the references" in caplog.text
     caplog.clear()
     require_joined(SENTENCES, SENTENCES)
     require_joined(["我 们 去 公 园 散 步"] * 20, ["我 们 去 公 园 散 步"] * 20)

@@ -1,7 +1,5 @@
 """`highrank bench train`: a chunk of streams, batches by memory, the monitor; presets of papers."""
 
-import io
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +10,7 @@ from fairseq import options
 import highrank_plugins
 from highrank_plugins.benchmarks import measuring, run
 from highrank_plugins.benchmarks.case import LossCase, ModelCase, presets
-from highrank_plugins.benchmarks.measuring import Timing
+from highrank_plugins.benchmarks.measuring import MeasurementFailed, OutOfMemory, Timing
 from highrank_plugins.benchmarks.models import model_step, parameters
 from highrank_plugins.models import head_monitor
 from highrank_plugins.training import configuration
@@ -59,27 +57,20 @@ def test_the_monitor_measures_at_every_step(option, measured, monkeypatch):
     assert [features.shape for features, *_ in seen] == [(2, 5, 32)] * measured
 
 
-def test_the_baseline_is_compared_per_token():
-    case = {"classes": 60, "sentences": 6, "length": 5, "task": CASE.task, "baseline": SOFTMAX}
-    request = {
-        "kind": "train", "case": case, "baseline_case": case | {"sentences": 2},
-        "implementation": SOFTMAX, "baseline": SOFTMAX, "repeats": 1, "threads": 0,
-    }  # fmt: skip
+def test_the_baseline_is_compared_per_token(monkeypatch):
+    case = replace(CASE, sentences=6)
     nine, two = [Timing(9.0, 8.0)], [Timing(2.0, 1.0)]
-    taken = iter([[nine, two], [nine, two]])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring, "alternate", lambda *_: next(taken))
-        assert run.measured(request)["baseline_seconds"] == [6.0]
-        request["baseline_case"] = case
-        assert run.measured(request)["baseline_seconds"] == [2.0]
+    monkeypatch.setattr(measuring, "alternate", lambda *_: [nine, two])
+    for other, seconds in ((CASE, 6.0), (case, 2.0)):
+        found = run.measured("train", case, SOFTMAX, 1, 0, SOFTMAX, other)
+        assert found["baseline_seconds"] == [seconds]
 
 
-def test_a_mistake_in_options_is_shown_without_the_name_of_its_class(monkeypatch):
-    case = {"classes": 60, "sentences": 1, "length": 2, "task": CASE.task, "baseline": SOFTMAX}
-    request = {"kind": "train", "case": case, "threads": 0, "implementation": f"{SOFTMAX} {WRONG}"}
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(request)))
-    with pytest.raises(SystemExit, match=r"^--head-components: .* has no such option"):
-        run.main()
+def test_a_failure_is_told_in_the_last_line_of_its_error():
+    with pytest.raises(MeasurementFailed, match=r"^--head-components: .* has no such option"):
+        run.measure("train", CASE, f"{SOFTMAX} {WRONG}", 1, 0)
+    with pytest.raises(OutOfMemory, match=r"^RuntimeError: .*memory"):
+        run.measure("loss", replace(LOSS, tokens=10**12), "naive", 1, 0)
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ BROKEN = {
     "an option of a function": (
         T, f"softcap_cap: float = 1.0, {T}", "--head-softcap-cap is an option of cooled and of so"
     ),
-    "no default": ("c: float = 30.0", "c: float", f"{ARCSINH} the argument c .* has no default; "),
-    "a default of None": ("c: float = 30.0", "c=None", f"{ARCSINH} the .* default of type NoneTyp"),
-    "an infinite default": ("c: float = 30.0", "c=float('inf')", f"{ARCSINH} .* the default inf; "),
-    "a list as default": ("c: float = 30.0", "c=[30.0]", f"{ARCSINH} .* a default of type list; "),
+    **{
+        f"the default {default}": ("c: float = 30.0", default, f"{ARCSINH} the argument c .* needs")
+        for default in ("c: float", "c=None", "c=float('inf')", "c=[30.0]")
+    },
     "text as constants": ("asinh(z / c).", '"""; constants = "c"; """', rf"{ARCSINH} .*\('c',\)"),
     "a missing argument of all layers": (
         " embed_dim=None, weight=None,", "", f"{COOLED} its constructor lacks embed_dim, weight, w"

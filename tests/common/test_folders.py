@@ -96,9 +96,9 @@ def test_a_folder_with_files_is_refused_and_one_with_hidden_files_is_filled(tmp_
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_second_command_is_refused_until_the_first_has_ended(tmp_path, killed):
-    out, block = tmp_path / "out", "(held / 'train.en').touch()"
+    out, block = tmp_path / "out", "(folder / 'train.en').touch()"
     with held_elsewhere(out, "new_folder(path)", block) as other:
-        message = rf"folder {out}.part is in use by another command \(process {other.pid} on"
+        message = rf"folder {out} is in use by another command \(process {other.pid} on"
         with pytest.raises(UserError, match=message), new_folder(out):
             raise AssertionError
         if killed:

@@ -19,11 +19,11 @@ def server():
 
 @pytest.fixture
 def output(tmp_path):
-    return tmp_path / "new folder" / "file.bin"
+    (tmp_path / "folder").mkdir()
+    return tmp_path / "folder" / "file.bin"
 
 
 @pytest.fixture
 def part(output):
     """Return the path for the beginning that an earlier attempt left."""
-    output.parent.mkdir()
     return output.with_name("file.bin.part")

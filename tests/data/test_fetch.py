@@ -4,8 +4,6 @@ import errno
 import gzip
 import hashlib
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -167,17 +165,6 @@ def test_a_local_copy_is_fetched(tmp_path, output, url):
     (tmp_path / "my copy").write_bytes(CONTENT)
     fetch(url.format(tmp_path), output)
     assert output.read_bytes() == CONTENT
-
-
-def test_a_file_that_another_process_downloads_is_refused(server, output, part):
-    hold = f"import fcntl; file = open({str(part)!r}, 'ab'); fcntl.lockf(file, fcntl.LOCK_EX)"
-    words = [sys.executable, "-c", f"{hold}; print(); input()"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        other.stdout.readline()
-        with pytest.raises(ValueError, match="another process is downloading it"):
-            fetch(server.url, output)
-        other.communicate(b"\n")
-    assert part.exists()
 
 
 def test_the_ledger_records_the_first_checksum_and_compares_later(server, output):

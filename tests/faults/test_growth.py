@@ -2,44 +2,83 @@
 
 import getpass
 import os
+import re
 import signal
 import statistics
+import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.faults.observed_training import ObservedTraining, binarise, left_of, members, write_text
+import highrank_plugins
+from highrank_plugins.common.processes import end_with_parent, python
+from tests.training.launch.test_trainings import process_of
+from tests.training.launch.trainings import command
 
 UPDATES = 2000
 INDUCTOR = f"torchinductor_{getpass.getuser()}"
 LIMIT = 8 << 20  # bytes of growth from the second fifth to the last
 
 
+SAVES = "--num-workers 1 --save-interval-updates 25 --keep-interval-updates 1".split()
+
+
+def members(group: int) -> list[int]:
+    """Return the processes of a group that run, those that load data among them."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # the process has just ended
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+            if int(fields[2]) == group and fields[0] != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("launched", [False, True], ids=["one process", "two processes"])
-def test_a_long_run_neither_grows_nor_leaves_files(launched, tmp_path, monkeypatch):
-    temporary = tmp_path / "temporary"
+def test_a_long_run_neither_grows_nor_leaves_files(launched, mt_data, tmp_path, monkeypatch):
+    temporary, save_dir, log = (tmp_path / name for name in ("temporary", "save", "log"))
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     shared = set(os.listdir("/dev/shm"))
-    data = binarise(write_text(tmp_path), tmp_path)
-    training = ObservedTraining(data, tmp_path / "save", launched, tmp_path / "log", stall=300)
+    words = [*command(mt_data, save_dir, 100 * UPDATES), *SAVES]
+    line = ["highrank_plugins.cli", "launch", "--processes", "2", "--", *words]
+    if not launched:
+        line = ["fairseq_cli.train", *words[1:], "--cpu", "--user-dir"]
+        line += highrank_plugins.__path__
+
+    def update() -> int:
+        assert training.poll() is None, log.read_text()[-3000:]
+        return int(["0", *re.findall(r"num_updates=(\d+),", log.read_text())][-1])
+
+    with log.open("wb") as file:
+        training = subprocess.Popen(
+            python("-m", *line), stdout=file, stderr=file, start_new_session=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+            preexec_fn=end_with_parent,
+        )  # fmt: skip
+    group = training.pid
     try:
-        training.wait_for_updates(50)
-        observed = training.rank(1) if launched else training.process.pid
+        while update() < UPDATES // 40:
+            time.sleep(0.2)
+        observed = process_of(1, save_dir) if launched else group
         samples: list[tuple[int, int, int]] = []
-        while (update := max(training.updates())) < UPDATES:
+        while (done := update()) < UPDATES:
             pages = int(Path(f"/proc/{observed}/statm").read_text().split()[1])
             memory = pages * os.sysconf("SC_PAGE_SIZE")
-            samples.append((update, memory, len(os.listdir(f"/proc/{observed}/fd"))))
+            samples.append((done, memory, len(os.listdir(f"/proc/{observed}/fd"))))
             time.sleep(0.2)
-        group = training.process.pid
-        training.process.send_signal(signal.SIGTERM)
-        code, left_over = training.process.wait(300), left_of(group)
+        training.send_signal(signal.SIGTERM)
+        code, end = training.wait(300), time.monotonic() + 10
+        while members(group) and time.monotonic() < end:
+            time.sleep(0.1)  # workers that load data look for their parent every 5 seconds
     finally:
-        training.end()
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+        training.wait()
     early, late = (
         [sample for sample in samples if first <= sample[0] / UPDATES < first + 0.2]
         for first in (0.2, 0.8)
@@ -50,7 +89,7 @@ def test_a_long_run_neither_grows_nor_leaves_files(launched, tmp_path, monkeypat
     assert after - before < LIMIT
     assert files[1] <= files[0]
     assert code == 75
-    assert left_over == 0 and not members(group)
+    assert not members(group)
     assert set(os.listdir(temporary)) <= {INDUCTOR}
     left = {name for name in set(os.listdir("/dev/shm")) - shared if f"_{group}_" in name}
     assert not left

@@ -160,7 +160,7 @@ def single_tensor(_source: Path) -> bytes:
     ("content", "message"),
     [
         (flipped, r"damaged \(.*data/.*\): copy it again"),
-        (compressed, "compressed"),
+        (compressed, r"damaged \(compressed"),
         (single_tensor, "refused: it holds a Tensor"),
         (lambda _: b"PK\x05\x06" + bytes(18), ""),
         (lambda _: b"\x80\x02}.", ""),
@@ -250,13 +250,13 @@ def test_an_interrupted_copy_leaves_the_old_file(files, monkeypatch, tmp_path):
 @pytest.mark.parametrize("limit", [90_000, 94_096, 98_192, 1, 199_000])
 def test_a_full_disk_leaves_the_old_file(files, limit):
     old, _ = files
-    message = r"limit on file sizes.*B are free, 200\.0 kB are needed\. Free some space.*best\.pt"
+    message = r"limit on file sizes.*B are free\. Free some space.*best\.pt"
     with largest_file(limit), pytest.raises(OSError, match=message):
         checkpoint_utils.torch_persistent_save(NEW, old)
     assert size_in(old) == 10
 
 
-def test_a_disk_without_space_and_one_that_stores_other_bytes_are_noticed(files, monkeypatch):
+def test_a_disk_that_stores_other_bytes_is_noticed(files, monkeypatch):
     def damage(handle, flush=os.fsync):
         flush(handle)
         os.pwrite(handle, b"x", 1000)
@@ -265,11 +265,6 @@ def test_a_disk_without_space_and_one_that_stores_other_bytes_are_noticed(files,
         patch.setattr(os, "fsync", damage)
         checkpoint_utils.torch_persistent_save(NEW, files[0])
     assert size_in(files[0]) == 10
-    free = os.statvfs_result((4096, 4096, 100, 1, 1, 0, 0, 0, 0, 255))
-    monkeypatch.setattr(os, "statvfs", lambda folder: free)
-    monkeypatch.setattr(torch, "save", None)
-    with pytest.raises(OSError, match=r"the disk is full: 4\.1 kB are free, 200\.0 kB are needed"):
-        checkpoint_utils.torch_persistent_save(NEW, files[0])
 
 
 def test_other_errors_of_torch_are_left_alone(tmp_path):

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from argparse import Namespace
 from contextlib import nullcontext
 from difflib import get_close_matches
 from inspect import signature
@@ -75,6 +76,23 @@ def test_options_that_lose_a_run_are_warned_of_before_the_first_update(
         train(data, tmp_path, "--lr-scheduler", "inverse_sqrt", *split(flags))
     found = [r.message for r in caplog.records if r.name == training_loop.__name__]
     assert all(line.startswith(start) for start, line in zip(said, found, strict=True))
+
+
+KEEP = {"max_update": 6, "save_interval_updates": 2, "keep_interval_updates": 2}
+
+
+def test_the_disk_must_hold_the_checkpoints_to_come(data, tmp_path, monkeypatch):
+    needed, free = [], Namespace(free=1000)
+    monkeypatch.setattr(training_loop, "require_space", lambda _, size: needed.append(size))
+    train(data, tmp_path, **KEEP)
+    train(data, tmp_path, **KEEP | {"max_update": 7})
+    sizes = [path.stat().st_size for path in tmp_path.glob("*.pt")]
+    assert len(sizes) == 4  # two of updates, the best, the last
+    assert needed[1] < needed[0] / 3 and needed[0] % 5 == 0
+    monkeypatch.undo()
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: free)
+    with pytest.raises(UserError, match=r"kB are needed on the disk of .*, 1\.0 kB are free"):
+        train(data, tmp_path / "other")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ pytest.importorskip("transformers", reason="needs transformers (the extra hf)")
 from transformers import Trainer, TrainingArguments
 from transformers.models.auto import modeling_auto
 
-from highrank_plugins.huggingface import HighrankForCausalLM
 from tests.huggingface.tiny import CLASSES, HEADS, make, numbers, original
 from tests.huggingface.training import BASE, data
 
@@ -42,16 +41,6 @@ def test_row_3_eight_times_one_is_one_times_eight(head, tmp_path):
     assert losses == pytest.approx(accumulated, abs=1e-6)
 
 
-def test_row_3_a_model_that_ignores_the_number_of_items_differs(tmp_path):
-    class Ignoring(HighrankForCausalLM):
-        accepts_loss_kwargs = False
-
-    found = [
-        trained(make(kind=Ignoring).double(), tmp_path, batch, 8 // batch)[0] for batch in (8, 1)
-    ]
-    assert largest_difference(*found) > 1e-6
-
-
 @pytest.mark.parametrize("head", SOME)
 def test_row_4_evaluation_has_a_loss(head, tmp_path):
     model, rows = make(head=head), data()
@@ -68,15 +57,6 @@ def test_row_4_evaluation_has_a_loss(head, tmp_path):
     assert found == pytest.approx(sum(means) / 4, abs=2e-6)
     assert trainer.label_names == ["labels"]
     assert trainer.predict(data(4)).predictions.shape == (4, 11, CLASSES)
-
-
-def test_row_4_a_parameter_named_after_labels_would_lose_the_loss(tmp_path):
-    class Named(HighrankForCausalLM):
-        def forward(self, input_ids=None, labels=None, shift_labels=None, **more):
-            return super().forward(input_ids, labels=labels, shift_labels=shift_labels, **more)
-
-    trainer = Trainer(make(kind=Named), TrainingArguments(tmp_path, **BASE), eval_dataset=data())
-    assert "eval_loss" not in trainer.evaluate()
 
 
 @pytest.mark.parametrize("head", HEADS)

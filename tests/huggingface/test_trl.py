@@ -110,23 +110,6 @@ class NoHook(HighrankForCausalLM):
         nn.Module.__setattr__(self, name, value)
 
 
-class Unguarded(NoHook):
-    def get_output_embeddings(self):
-        return self._modules["head"]
-
-
-@pytest.mark.parametrize("head", ["mixtape", "mos"])
-def test_row_5_an_unguarded_mixture_would_train_as_a_softmax(head, tmp_path):
-    """Check that the test of row 5 sees what it is for."""
-    model = make(head=head, kind=Unguarded)
-    before, start = numbers(model), copy.deepcopy(model)
-    loss, inputs = first_loss(sft(model, tmp_path))
-    assert abs(loss - own_loss(start, inputs)) > 1e-3
-    still = unmoved(before, model)
-    assert any(name.startswith("head.latent") for name in still)
-    assert any(name.startswith(("head.gate", "head.prior")) for name in still)
-
-
 def test_row_5_a_trainer_that_the_hook_does_not_know_is_refused(tmp_path):
     with pytest.raises(RuntimeError, match=r"would train mos as a plain softmax.*labels="):
         sft(make(kind=NoHook), tmp_path).train()

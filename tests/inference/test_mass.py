@@ -52,7 +52,7 @@ def models(stream_data, tmp_path_factory):
 def score(*built, model=None, softmax_batch=0, **more):
     """Score the test text as fairseq-eval-lm does, by one or more models."""
     task, models = built[0].task, [model] if model else [one.model for one in built]
-    with evaluation._counting(built[0].cfg):
+    with evaluation._following(1):
         task.load_dataset("test")
         limits = {"max_tokens": 100, "max_positions": 1000} | more
         batches = task.eval_lm_dataloader(dataset=task.dataset("test"), **limits)
@@ -62,7 +62,7 @@ def score(*built, model=None, softmax_batch=0, **more):
 def validate(built):
     """Score the test text as fairseq-validate does."""
     task = built.task
-    with evaluation._counting(built.cfg):
+    with evaluation._following(1):
         task.load_dataset("test")
         text = task.dataset("test")
         most = None if evaluation.newest().in_tokens else 100

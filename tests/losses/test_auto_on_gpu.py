@@ -11,7 +11,6 @@ import torch
 from highrank_plugins.heads import build_head
 from highrank_plugins.losses import nll as choice
 from highrank_plugins.losses import trust
-from highrank_plugins.losses.kernels import triton as kernels
 from highrank_plugins.losses.plan import LossPlan
 
 pytestmark = pytest.mark.triton
@@ -32,9 +31,9 @@ def new_process(monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(choice, "_logged", set())
     monkeypatch.setattr(trust, "verdicts", {})
-    kernels._warn_once.cache_clear(), trust.warn.cache_clear()
+    trust.warn.cache_clear()
     yield
-    kernels._warn_once.cache_clear(), trust.warn.cache_clear()
+    trust.warn.cache_clear()
 
 
 def of(head):

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from highrank_plugins.losses.kernels.cpp.passes import kernels_on
+from highrank_plugins.losses.kernels.cpp.passes import check_available
 from tests.heads.cases import SOFTMAX, STRUCTURES, make_features
 from tests.losses.implementations import CLASSES
 
@@ -102,4 +102,4 @@ def test_a_head_without_a_fused_loss_is_refused(impl, monkeypatch):
 
 def test_a_device_other_than_a_cpu_is_refused_by_cpp():
     with pytest.raises(ValueError, match="'cpp' needs a CPU, but the features are on cuda"):
-        kernels_on(torch.device("cuda"))
+        check_available(torch.device("cuda"))

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from highrank_plugins.losses import nll as choice
-from highrank_plugins.losses.kernels.compiled import KernelInput
-from highrank_plugins.losses.kernels.cpp.passes import softmax
+from highrank_plugins.losses.kernels.compiled import IDENTITY
+from highrank_plugins.losses.kernels.cpp.passes import CppKernels
 from highrank_plugins.losses.plan import ClassWeights, KernelFunction, Scores, SoftmaxBlock
 from tests.heads.cases import MOS, SOFTMAX, STRUCTURES, make_features
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, compare, inputs, run
@@ -96,13 +96,19 @@ def test_auto_takes_cpp_for_float32_and_functions_that_it_knows(
     assert f"The loss of mos is computed by {impl!r}" in caplog.text
 
 
+def softmax(values, target, scale, function=IDENTITY):
+    """Return the nll of values [n, M], which with a scale become their gradient."""
+    kernels, nll = object.__new__(CppKernels), torch.empty(len(values))
+    kernels.function, kernels.pairs, kernels.table_sums = function, None, None
+    kernels.run_softmax(SoftmaxBlock(values, target, scale, ClassWeights()), None, Scores(nll))
+    return nll
+
+
 def pairs(first, target, function):
     """Return the gradients [n, 2] that replace logits (first, 0), and their nll [n]."""
     values = torch.stack((first, torch.zeros_like(first)), -1)
-    nll, target = torch.empty_like(first), torch.full_like(first, target, dtype=torch.long)
-    block = SoftmaxBlock(values, target, torch.ones_like(first), ClassWeights())
-    softmax(KernelInput(values, None, function, None), block, Scores(nll))
-    return values, nll
+    target = torch.full_like(first, target, dtype=torch.long)
+    return values, softmax(values, target, torch.ones_like(first), function)
 
 
 def test_the_exponential_is_exact_in_float32():
@@ -121,11 +127,9 @@ def test_the_logarithm_is_exact_in_float32():
 
 
 def test_a_tensor_that_a_kernel_would_misread_is_refused():
-    target, nll = torch.zeros(3, dtype=torch.long), torch.empty(3)
     for values in (torch.zeros(3, 4).double(), torch.zeros(4, 3).t()):
-        given = KernelInput(values, None, KernelFunction("identity"), None)
-        with pytest.raises(TypeError, match="a kernel needs a tensor on the CPU with contiguous"):
-            softmax(given, SoftmaxBlock(values, target, None, ClassWeights()), Scores(nll))
+        with pytest.raises(TypeError, match="a kernel needs contiguous rows of torch"):
+            softmax(values, torch.zeros(3, dtype=torch.long), None)
 
 
 def test_a_prior_counts_next_to_large_logits():

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from highrank_plugins.losses import nll
 from highrank_plugins.losses.kernels.cpp import build
 from tests.heads.cases import SOFTMAX, make_features
 
@@ -40,13 +41,13 @@ def quick_compiler(compiler, monkeypatch):
 
 @pytest.fixture
 def compiled(quick_compiler):
-    return build._compiled(build._compilers()[0])
+    return build._compiled(build._compilers()[0], build.cache_folder())
 
 
 @pytest.fixture(autouse=True)
 def new_process(tmp_path, monkeypatch):
     monkeypatch.setenv("HIGHRANK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "_logged", set())
+    monkeypatch.setattr(nll, "_logged", set())
     build.library.cache_clear()
     yield
     build.library.cache_clear()
@@ -177,14 +178,13 @@ def test_only_a_regular_file_is_loaded(kind, compiled, tmp_path):
 
 @pytest.mark.cpp
 @pytest.mark.parametrize("damage", ["cut", "one bit"])
-def test_a_damaged_library_is_compiled_again(damage, compiled, caplog):
+def test_a_damaged_library_is_compiled_again(damage, compiled):
     """Loading a file that is cut ends the process by SIGBUS."""
     whole = compiled.read_bytes()
     at = len(whole) // 2
     flipped = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
     compiled.write_bytes(whole[:-10_000] if damage == "cut" else flipped)
     assert not isinstance(build.library(), build.Unavailable)
-    assert f"{compiled} is damaged; compiling it again" in caplog.text
     assert compiled.read_bytes() == whole
 
 
@@ -205,7 +205,7 @@ def test_the_first_use_compiles_and_the_next_does_not(quick_compiler, caplog, mo
     assert "compiling the loss kernels" in caplog.text
     caplog.clear()
     build.library.cache_clear()
-    monkeypatch.setattr(build, "_compile", None)
+    monkeypatch.setattr(build, "write_cached", None)
     assert build.library()._name == first
 
 

@@ -239,6 +239,11 @@ def test_normal_noise_is_no_fault(structure, impl):
         assert head.nll(features(), target, impl=impl, reduction="mean").loss.isfinite()
 
 
+def test_a_function_of_ones_own_learns_with_gate_noise():
+    head = made(Mixtape, components=4, gate_dim=3, gate_noise=0.3, pointwise=ReadsSelf())()
+    assert by_loss(head.double(), features(), "chunked").isfinite()
+
+
 def test_smoothing_needs_every_class():
     class Banned(Plain):
         def chunk_logits(self, x, tensors, random_state):

@@ -10,7 +10,7 @@ import torch
 from highrank_plugins.heads.mixtures import MixtureOfSoftmaxes
 from highrank_plugins.losses import mixtape
 from highrank_plugins.losses.fused import FusedLoss
-from highrank_plugins.losses.kernels.compiled import IDENTITY, KernelInput
+from highrank_plugins.losses.kernels.compiled import IDENTITY
 from highrank_plugins.losses.kernels.triton import tiles
 from tests.heads.cases import MIXTAPE, MOS, PRODUCT, SOFTMAX, STRUCTURES, make_features
 from tests.heads.test_extreme import extreme
@@ -99,11 +99,12 @@ def test_a_row_that_torch_has_computed_has_nothing_behind_it():
     """The stride of an only row may be any number."""
     from highrank_plugins.losses.kernels.triton import passes
 
-    row = torch.empty_strided((1, 5), (16, 1))
-    for pullback, width in ((None, 16), (lambda grad: grad, None)):
-        assert passes._width(KernelInput(row, None, IDENTITY, pullback), row) == width
-    looked_up = KernelInput(row, None, IDENTITY._replace(family="plif"), None)
-    assert passes._width(looked_up, row) is None  # its kernels are no faster with it
+    row, kernels = torch.empty_strided((1, 5), (16, 1)), object.__new__(passes.TritonKernels)
+    plif = IDENTITY._replace(family="plif")  # its kernels are no faster with a width
+    for by_torch, function, width in ((False, IDENTITY, 16), (True, IDENTITY, None),
+                                      (False, plif, None)):  # fmt: skip
+        kernels.by_torch, kernels.function = by_torch, function
+        assert kernels._width(row) == width
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

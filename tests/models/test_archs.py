@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fairseq import tasks
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerConfig
@@ -26,7 +25,6 @@ from highrank_plugins.models.head_options import HeadOptions
 from highrank_plugins.models.lstm import LSTMHeadConfig
 from highrank_plugins.models.relative_positions import RelativePositionOptions
 from highrank_plugins.models.transformer import TransformerHeadConfig, TransformerLMHeadConfig
-from tests.models.small import configure
 
 CONFIGS = {
     "transformer": (TransformerConfig, TransformerHeadConfig),
@@ -195,13 +193,6 @@ def test_parameter_counts_are_the_published_ones(arch, classes, published):
         decimals = len(published.partition(".")[2])
         found, published = round(found / 10**6, decimals), float(published)
     assert found == published
-
-
-def test_the_dictionary_of_the_task_has_two_more_classes(tmp_path):
-    lines = [f"word{index} {PTB - index}\n" for index in range(PTB - 2)]
-    (tmp_path / "dict.txt").write_text("".join(lines))
-    task = tasks.setup_task(configure(tmp_path, "awd_lstm_lm_softmax_ptb").task)
-    assert len(task.target_dictionary) == PTB + 2
 
 
 @pytest.mark.parametrize(("preset", "classes"), [("ptb", PTB), ("wt2", WT2), ("1b", BILLION)])

@@ -19,7 +19,7 @@ from highrank_plugins.models.head_from_options import (
     head_from_options,
     require_same_function,
 )
-from highrank_plugins.models.head_options import HeadOptions, derived_defaults, help_of
+from highrank_plugins.models.head_options import HeadOptions, help_of, options_of_layers
 from tests.models.small import build
 
 TRUNK = {"head_bias": "false"}
@@ -115,7 +115,7 @@ def test_every_option_has_help():
         if name != "_name":
             assert option.metadata["help"]
             assert "see the documentation" not in option.metadata["help"], name
-    assert set(derived_defaults()) < set(HeadOptions.__dataclass_fields__)
+    assert set(options_of_layers()) < set(HeadOptions.__dataclass_fields__)
 
 
 class Shifted(Vocabulary):

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.kernels import triton
+from highrank_plugins.losses.kernels.compiled import INSTEAD
 from tests.models.small import build
 
 
@@ -57,7 +58,7 @@ def test_a_filter_that_the_loss_lacks_is_refused_before_an_update(lm_data):
 
 def test_without_triton_scoring_falls_back_and_training_is_refused(lm_data, monkeypatch):
     def fail(device):
-        raise ValueError(f"impl: 'triton' cannot run on {device}: no C compiler; {triton.INSTEAD}")
+        raise ValueError(f"impl: 'triton' cannot run on {device}: no C compiler; {INSTEAD}")
 
     model, loss = step(lm_data, "softmax", "--head-loss", "triton")
     monkeypatch.setattr(triton, "check_available", fail)

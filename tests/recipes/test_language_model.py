@@ -67,13 +67,13 @@ def test_training_resumes_after_the_kill_and_finetuning_averages_at_once(whole):
     assert last == f"test perplexity {record['metrics']['test_perplexity']} {record['signature']}"
 
 
-def test_python_is_started_for_work_and_five_times_for_plumbing(whole):
+def test_python_is_started_for_work_and_three_times_for_plumbing(whole):
     commands = re.findall(r"/highrank (\w+ \S+)", whole.starts.read_text())
     work = [command for command in commands if command.split()[0] in ("measure", "evaluate")]
     assert len(work) == 2 * 6 + 1  # measures of two texts, and similarities of words
-    plumbing = ["model best-checkpoint", "record --scores", "train configure", "train space"]
+    plumbing = ["model best-checkpoint", "record --scores", "train configure"]
     assert sorted(set(commands) - set(work)) == plumbing
-    assert len(commands) - len(work) == 5  # trained and finetuned
+    assert len(commands) - len(work) == 3
 
 
 def test_every_perplexity_and_measure_is_in_the_record_with_its_lines_and_tokens(whole):

@@ -13,9 +13,8 @@ import torch
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.pieces import PieceSettings, encoder, learn_pieces
 from highrank_plugins.inference.loading import load_model
-from highrank_plugins.reports.fsmt_folder import export_fsmt, refuse_others, served_by_transformers
-from highrank_plugins.reports.model_folder import certify
-from highrank_plugins.reports.model_parts import read_parts
+from highrank_plugins.reports.fsmt_folder import export_fsmt, refuse_others
+from highrank_plugins.reports.model_folder import certify, read_parts, served_by_transformers
 from tests.fairseq_cli import run
 from tests.models.small import build
 from tests.tiny_corpus import TEXT
@@ -192,13 +191,13 @@ def test_without_transformers_its_extra_is_named(monkeypatch, tmp_path):
 
 # options of a model that FSMT cannot be, and how it is named
 OTHERS = {
-    "pre-norm": (["--encoder-normalize-before"], r"pre-norm \(--encoder-normalize-before\)"),
-    "learned": (["--decoder-learned-pos"], r"learned positions \(--decoder-learned-pos\)"),
-    "no positions": (["--no-token-positional-embeddings"], "model without positions"),
-    "layer norm": (["--layernorm-embedding"], "layer norm of embeddings"),
+    "pre-norm": (["--encoder-normalize-before"], "parameter encoder.layer_norm.weight"),
+    "learned": (["--decoder-learned-pos"], "parameter decoder.embed_positions.weight"),
+    "no positions": (["--no-token-positional-embeddings"], "--no-token-positional-embeddings"),
+    "layer norm": (["--layernorm-embedding"], "parameter encoder.layernorm_embedding.weight"),
     "mos": (["--arch", "transformer_mos"], "output layer mos with identity"),
     "cap": (["--head-pointwise", "softcap"], "output layer softmax with softcap"),
-    "bias": (["--head-bias", "true"], r"bias of the output layer \(--head-bias\)"),
+    "bias": (["--head-bias", "true"], "parameter decoder.output_projection.bias"),
     "relative": (["--rel-pos-clip", 4], "parameter encoder.layers.0.self_attn.relative"),
     "activation": (["--activation-fn", "gelu_fast"], "--activation-fn gelu_fast"),
     "lstm": (["--arch", "lstm_softmax"], "model like lstm_softmax"),

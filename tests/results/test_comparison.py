@@ -228,7 +228,7 @@ ONE_SEED = {"config": {"train": {"arch": "mos", "seed": 1, "lr": 2}}, "seeds": [
         ({}, ["--metric", ""], "no record has the metric ''; there are"),
         ({}, ["--columns", "rank"], "no record has the metric 'rank'"),
         ({}, ["--baseline", "sofmax"], "--baseline sofmax: the systems are mos, softmax, gss; did"),
-        ({}, ["."], ". is a folder; a file is needed"),
+        ({}, ["."], ".: expected a file named SYSTEM-SEED.json"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_refused(records, changes, words, message):

@@ -28,7 +28,7 @@ def result():
     first = record.RecordedTraining("fairseq-train data", {"updates": 3.0})
     scores["test_perplexity"] = Score(80.0, "tokens:9", "ppl|n:9|mass:1+3e-7|v:0.1.0")
     second = record.RecordedTraining("fairseq-train data --finetune-from-model a", {"updates": 2.0})
-    return make_record(scores, configuration, first, second, paired={"scores": [1]})
+    return make_record(scores, configuration.blocks(), first, second, paired={"scores": [1]})
 
 
 def test_a_record_is_complete(result):
@@ -56,12 +56,12 @@ def test_files_of_two_runs_are_refused(words):
     }
     configuration = Configuration(train=train, corpus={})
     same = "--no-progress-bar data --update-freq 1 \\\n    --lr 0.25 --tag 'a=b' --arch=x"
-    make_record({"a": Score(1.0, "b")}, configuration, record.RecordedTraining(same, {}))
+    make_record({"a": Score(1.0, "b")}, configuration.blocks(), record.RecordedTraining(same, {}))
     training = record.RecordedTraining(f"fairseq-train data {words}", {"updates": 3.0})
     with pytest.raises(
         ValueError, match=r"--training: its command has --(arch y|seed 8|lr 0.5), and"
     ):
-        make_record({"a": Score(1.0, "b")}, configuration, training)
+        make_record({"a": Score(1.0, "b")}, configuration.blocks(), training)
 
 
 @pytest.mark.parametrize("changes", [{"seeds": [8]}, {"seeds": [7, 8]}])
@@ -175,7 +175,7 @@ def test_a_training_run_is_read_with_its_command(tmp_path):
     write(tmp_path, [{**epoch(3, 301, 1.0, 200), "implementations": {"MoS": "cpp"}}], "a")
     later = read_training(tmp_path)
     configuration = Configuration(corpus={}, train={"arch": "x"})
-    found = make_record({"a": Score(1.0, "b")}, configuration, later)
+    found = make_record({"a": Score(1.0, "b")}, configuration.blocks(), later)
     assert found["implementations"] == {"MoS": "cpp"}
 
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -141,9 +140,9 @@ def changed(file: Path, *words: object, **changes: object) -> Result:
     return study(file, *words)
 
 
-def compared(files: Sequence[Path], names: str = "*-*") -> str:
-    """Return what `highrank compare` says of records that studies link to."""
-    links = [link for file in files for link in folder_of(file).glob(f"{names}/results.json")]
+def compared(file: Path) -> str:
+    """Return what `highrank compare` says of records that a study links to."""
+    links = folder_of(file).glob("*-*/results.json")
     words = ["compare", *map(str, sorted(links)), "--metric", "test_perplexity", "--all-tests"]
     return highrank(*words).output
 

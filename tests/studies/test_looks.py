@@ -5,7 +5,7 @@ import json
 import pytest
 
 from highrank_plugins.studies.table import LATE
-from tests.studies.stub import compared, folder_of, refusal, study, tables, write_stub, write_study
+from tests.studies.stub import compared, folder_of, refusal, study, tables, write_stub
 
 TWO = {name: {"conf": name} for name in ("softmax", "mos")}
 OF = {"members": TWO, "baseline": "softmax", "metric": "test_perplexity"}
@@ -22,7 +22,7 @@ def file(tmp_path):
 def test_a_plan_after_a_tested_table_is_too_late(file):
     text = tables(file, "--at-most", "4", seeds=[1, 2, 3, 4, 5])
     assert f"since {LATE}: softmax, mos." in text and "p Holm" not in text
-    assert "p (Holm)" not in compared([file]) and LATE in compared([file])
+    assert "p (Holm)" not in compared(file) and LATE in compared(file)
 
 
 @pytest.mark.parametrize("seeds", [[4, 5, 6], [1, 2]])
@@ -69,35 +69,25 @@ def test_the_order_of_seeds_and_two_systems_of_one_configuration_change_nothing(
     assert "p Holm" in tables(file, "--table")
 
 
-def test_compare_does_not_add_the_seeds_of_two_studies(file):
-    second = write_study(file.parent, {**OF, "seeds": [4, 5, 6]}, "second")
-    tables(second)
-    found = compared([file, second])
-    assert "since its runs are of several studies: " in found and "p (Holm)" not in found
-
-
 def test_compare_tests_what_the_study_tests(file):
-    assert "p (Holm)" in compared([file])
+    assert "p (Holm)" in compared(file)
     tables(file, seeds=[1, 2, 3, 4])
-    assert "p (Holm)" not in compared([file])
-    (folder_of(file) / "untested.json").write_text("{}")
-    found = compared([file], "*-[12]")
-    assert "since their study has 4 seeds of each: " in found and "p (Holm)" not in found
+    assert "p (Holm)" not in compared(file)
     for name in ("untested.json", "looks.json"):
         (folder_of(file) / name).write_text("[1]")
-    assert "untested.json: damaged; run the study with --table" in compared([file])
+    assert "untested.json: damaged; run the study with --table" in compared(file)
     assert "looks.json: damaged; restore it" in refusal(file, "--table")
 
 
 def test_compare_leaves_the_tests_of_several_looks_to_the_study(tmp_path):
     file = write_stub(tmp_path, seeds=[1, 2, 3, 4], baseline="softmax")
     tables(file, "--at-most", "3")
-    found = compared([file])
+    found = compared(file)
     assert "since seeds may be added to their study" in found
     assert "p (Holm)" not in found and "**" not in found
     (folder_of(file) / "plan.json").write_text('{"seeds": 3, "most": 3, "keys": {}}')
     tables(file, "--table")
-    assert "p (Holm)" in compared([file])
+    assert "p (Holm)" in compared(file)
 
 
 def test_seeds_that_are_added_after_a_tested_table_have_no_test(tmp_path):

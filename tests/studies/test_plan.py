@@ -9,7 +9,7 @@ import pytest
 
 from highrank_plugins.analysis.statistics import seeds_needed, smallest_effect
 from highrank_plugins.common.blocks import ConfigurationError, read_tree
-from highrank_plugins.common.folders import held_alone
+from highrank_plugins.common.folders import held
 from highrank_plugins.common.provenance import hardware
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.table import LATE
@@ -219,5 +219,5 @@ def test_who_reads_a_lock_file_holds_nobody(tmp_path):
     lock.touch(0o644)
     with lock.open() as reader:
         fcntl.flock(reader, fcntl.LOCK_EX)
-        with held_alone(lock, "busy") as file:
-            assert file.fileno() and lock.stat().st_mode & 0o007 == 0
+        with held(lock, "folder", "study") as is_locked:
+            assert is_locked and lock.stat().st_mode & 0o007 == 0

@@ -233,7 +233,7 @@ def test_a_second_process_is_refused(tmp_path):
     process = subprocess.Popen(study_command(file, "--option", "pause=3"), stderr=subprocess.PIPE)
     try:
         assert process.stderr is not None and b"started" in process.stderr.readline()
-        assert "another process is running this study" in refusal(file, "--option", "pause=3")
+        assert "is in use by another run of this study" in refusal(file, "--option", "pause=3")
         so_far = study(file, "--option", "pause=3", "--table")
         assert so_far.exit_code == 0 and "no record" in so_far.output
     finally:
@@ -311,4 +311,4 @@ def test_a_file_in_the_place_of_a_link_is_kept(tmp_path):
 def test_compare_names_systems_without_any_record(tmp_path):
     file = write_stub(tmp_path, seeds=[1], options={"failing": "mos-1-code"})
     study(file)
-    assert "mos-1 has no record: failed with exit" in compared([file])
+    assert "mos-1 has no record: failed with exit" in compared(file)

@@ -85,7 +85,7 @@ def test_averages_are_what_is_validated_and_saved(stream_data, tmp_path):
         (["--task", "language_modeling"], "add --task bptt_language_modeling"),
         ([*TASK, "--num-shards", 2], "--num-shards: streams cannot be divided"),
         ([*TASK, "--batch-size", 3], "give --eval-streams 3"),
-        ([*TASK, "--context-window", 5], "--context-window is not needed"),
+        ([*TASK, "--context-window", 5], "leave it (and --context-window) out"),
         ([*TASK, "--gen-subset", "nothing"], "split 'nothing' is missing"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",

@@ -1,24 +1,13 @@
-"""Sizes of models: matched ones within 0.5 %, the published pair, and space on the disk."""
+"""Sizes of models: matched ones within 0.5 %, and the published pair."""
 
-import shutil
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from highrank_plugins.common.names import option_name
 from highrank_plugins.training import configuration
-from highrank_plugins.training.command_line import by_option
-from highrank_plugins.training.model_size import (
-    check_space,
-    measure,
-    solve,
-    still_needed,
-    training_space,
-)
+from highrank_plugins.training.model_size import measure, solve
 from tests.cli import highrank
-from tests.trainings import OUR_LOSS, task_and_shape, train
 
 CONF = Path(__file__).parents[2] / "recipes" / "ptb" / "conf"
 # whole models, with sizes that fairseq-train takes
@@ -121,47 +110,3 @@ def test_without_a_file_the_match_is_printed():
     done = highrank("match", "mos", "--to", "softmax")
     tree = yaml.safe_load(done.output)
     assert tree["base"].endswith("recipes/ptb/conf/small/mos.yaml") and tree["train"]
-
-
-KEEP = {"save_interval_updates": 2, "keep_interval_updates": 2, "keep_last_epochs": 1}
-
-
-def of_training(arch: str) -> dict[str, object]:
-    """Return `--flag value --bare` of a training run as a configuration has it."""
-    rows = by_option([str(word) for word in (*task_and_shape(arch), *OUR_LOSS)])
-    options = {option_name(row[0]): row[1] if row[1:] else True for row in rows}
-    return options | {"arch": arch} | KEEP
-
-
-def test_the_estimate_is_one_checkpoint_above_the_space_taken(mt_data, tmp_path):
-    arch = "transformer_mixtape_tiny"
-    keep = [word for name, value in KEEP.items() for word in (f"--{name.replace('_', '-')}", value)]
-    train(mt_data, tmp_path / "save", arch, 6, *keep)
-    sizes = [path.stat().st_size for path in (tmp_path / "save").glob("*.pt")]
-    assert len(sizes) == 4  # two of updates, the best, the last
-    space = training_space(of_training(arch), mt_data)
-    assert space == pytest.approx(5 * max(sizes), rel=0.15)  # and some settings
-
-
-@pytest.mark.parametrize("arch", ["lstm_mos", "transformer_lm_gss", "awd_lstm_lm_mos"])
-def test_every_kind_of_model_has_a_size(mt_data, lm_data, arch):
-    data = lm_data if "_lm_" in arch else mt_data
-    every_epoch = of_training(arch) | {"no_epoch_checkpoints": False, "keep_last_epochs": -1}
-    space = training_space(of_training(arch), data)
-    assert space > 5 * 12 * 1000
-    assert training_space(every_epoch, data) == space * 6 // 5
-
-
-def test_the_disk_must_hold_the_checkpoints_to_come(tmp_path):
-    assert still_needed(1000, tmp_path) == 1000
-    (tmp_path / "checkpoint_last.pt").write_bytes(bytes(300))
-    (tmp_path / "checkpoint_best.pt").hardlink_to(tmp_path / "checkpoint_last.pt")
-    assert still_needed(1000, tmp_path) == 700  # a second link takes no space
-    (tmp_path / "a.pt").write_bytes(bytes(600))
-    assert still_needed(1000, tmp_path) == 300
-
-
-def test_a_full_disk_is_refused(lm_data, tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Namespace(free=1000))
-    with pytest.raises(ValueError, match=r"kB are needed on the disk of .*, 1\.0 kB are free"):
-        check_space(of_training("transformer_lm_gss"), str(lm_data), tmp_path)

@@ -243,11 +243,8 @@ class Kernels:
             in_order = log_probs if place is None else log_probs[:, place]
             scores, weight_NM = plan.soft.scores(plan, in_order, target_N)
             return scores, weight_NM if place is None else weight_NM[:, place.argsort()]
-        nll_N = -log_probs.gather(-1, target_N.unsqueeze(-1)).squeeze(-1)
-        correct_N = log_probs.argmax(-1) == target_N if plan.accuracy else None
-        entropy_N = entropy_of(log_probs.exp()) if plan.entropy else None
         weight_NM = smoothing_weights(plan, log_probs, target_N) if wanted else None
-        return Scores(nll_N, -log_probs.sum(-1), correct_N, entropy_N), weight_NM
+        return plan.scores_of(log_probs, target_N), weight_NM
 
     def write_gradient(
         self, grad: Tensor, pullback: Callable[[Tensor], Tensor], factor: Tensor, logits: Tensor

@@ -1,12 +1,14 @@
 """Start the processes of this machine, pass stop requests on, and report how they ended."""
 
 import os
+import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,13 +18,15 @@ from types import FrameType
 from highrank_plugins.common import heartbeat, stop_request
 from highrank_plugins.common.files import open_own
 from highrank_plugins.common.folders import log_folder
-from highrank_plugins.common.processes import end_with_parent
+from highrank_plugins.common.processes import end_with_parent, usable_cores
 from highrank_plugins.training.launch import torchrun
 from highrank_plugins.training.launch.plan import (
     Plan,
     check_machine,
+    check_program,
     environment,
     rank_words,
+    refuse_missing,
     save_dir,
 )
 
@@ -86,9 +90,8 @@ class LocalRanks:
         ]
 
     def _end_others(self, failed: int, code: int) -> None:
-        why = heartbeat.stall(self._folder) or describe(failed, code)
+        why = heartbeat.stall(self._folder) or _describe(failed, code)
         self._say(f"{why}; ending the other processes")
-        (self._folder / "failed").write_text(f"{failed} {code}", encoding="utf-8")
         self._hear_last_words()
         if heartbeat.stall(self._folder):
             for process in self._ranks:  # one that hangs or is stopped writes its stacks
@@ -106,12 +109,13 @@ class LocalRanks:
             time.sleep(POLL_SECONDS)
 
 
-def describe(rank: int, code: int) -> str:
+def _describe(rank: int, code: int) -> str:
     """Return how a process has ended."""
     if code >= 0:
-        return f"rank {rank} failed with exit code {code}"
-    memory = ": is the machine out of memory?" if code == -signal.SIGKILL else ""
-    return f"rank {rank} was killed by signal {-code} ({signal.Signals(-code).name}){memory}"
+        return f"rank {rank} failed with exit code {code} (see rank{rank}.log)"
+    signalled = f"rank {rank} was killed by signal {-code} ({signal.Signals(-code).name})"
+    memory = ": is the machine out of memory? Then lower --max-tokens"
+    return signalled + memory * (code == -signal.SIGKILL)
 
 
 def prepare_child() -> None:
@@ -165,22 +169,11 @@ def _start(plan: Plan, folder: Path, say: Callable[[str], object]) -> Agent:
 
 
 def _advice(plan: Plan, answers: Path) -> str:
-    """Return what has ended the training run, and what to do."""
-    logs, apart, failed = plan.log_dir, answers / "apart", answers / "failed"
+    """Return what has ended the training run, as far as that was not said, and what to do."""
     if stall := heartbeat.stall(answers):
         return (
-            f"{stall}; the stacks are at the end of {logs}/rank*.log. Check that process, its "
-            f"machine, disk and network, then {AGAIN}. --stall-timeout sets a longer wait"
-        )
-    if apart.exists():
-        return f"{apart.read_text(encoding='utf-8')}; {AGAIN}. Do so on all nodes"
-    if failed.exists():
-        rank, code = map(int, failed.read_text(encoding="utf-8").split())
-        if code != -signal.SIGKILL:
-            return f"{describe(rank, code)}; the reason is at the end of {logs}/rank{rank}.log"
-        return (
-            f"{describe(rank, code)} See the kernel's log (dmesg). If so, lower --max-tokens or "
-            f"the number of processes, then {AGAIN}"
+            f"{stall}; the stacks are at the end of {plan.log_dir}/rank*.log. Check that process, "
+            f"its machine, disk and network, then {AGAIN}. --stall-timeout sets a longer wait"
         )
     if plan.nodes > 1 and not (answers / "started").exists():
         return (
@@ -188,7 +181,9 @@ def _advice(plan: Plan, answers: Path) -> str:
             f"{plan.rendezvous} within {plan.timeout} s (--rendezvous-timeout), each with the "
             "same command"
         )
-    return f"the reason is at the end of a file {logs}/rank*.log"
+    return (
+        f"the reason is above, or at the end of {plan.log_dir}/rank*.log. When it is gone, {AGAIN}"
+    )
 
 
 class _Supervisor:
@@ -247,3 +242,84 @@ class _Supervisor:
 
     def _started(self) -> bool:
         return (self.answers / "started").exists()
+
+
+# -- fairseq-generate --
+
+_GENERATE = "fairseq-generate"
+# S-0, T-0, H-0, D-0, P-0, A-0, I-0 and E-0_1 of sentence 0, each before a tab
+_LINES = re.compile(rb"^[A-Z]-(\d+)(?:_\d+)?\t[^\n]*\n", re.MULTILINE)
+_REFUSED = {
+    "--distributed-world-size": "the launcher sets it",
+    "--distributed-rank": "the launcher sets it",
+    "--num-shards": "fairseq-generate ignores it",
+    "--shard-id": "fairseq-generate ignores it",
+    "--results-path": "redirect the output, or use --output",
+    "--quiet": "there is nothing to merge",
+}
+
+
+def console_script(name: str) -> str:
+    """Return the path of a program of this environment, or of another on the PATH."""
+    folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return shutil.which(name, path=folders) or name
+
+
+def generated(command: Sequence[str], processes: int) -> list[bytes]:
+    """Return fairseq-generate's lines about each sentence, sorted by its number, without the BLEU.
+
+    Processes get whole batches, so each batch is computed as by one process. They share the GPUs,
+    or the CPU's cores. Each refuses batches that lack a sentence, and one that fails ends all.
+    """
+    check_program(command, _GENERATE, _REFUSED)
+    if processes > 1 and "--sampling" in command:
+        raise ValueError(
+            "--sampling draws other hypotheses with several processes; use one process"
+        )
+    refuse_missing(command)
+    with TemporaryDirectory(prefix="highrank-generate-") as folder:
+        shares = [Path(folder, f"share{index}") for index in range(processes)]
+        _run_all(command, shares)
+        text = b"".join(share.read_bytes() for share in shares)
+    lines = sorted(_LINES.finditer(text), key=lambda line: int(line[1]))
+    return [line[0] for line in lines]
+
+
+def _run_all(command: Sequence[str], shares: list[Path]) -> None:
+    """Write a share of the output into each file, and a log beside it."""
+    environments, count, running = _environments(len(shares)), str(len(shares)), []
+    program = console_script(_GENERATE)
+    for index, share in enumerate(shares):
+        place = ["--distributed-world-size", count, "--distributed-rank", str(index)]
+        with share.open("wb") as out, share.with_suffix(".log").open("wb") as log:
+            running.append(subprocess.Popen(
+                [program, *command[1:], *place], stdout=out, stderr=None if index == 0 else log,
+                env=os.environ | environments[index], preexec_fn=end_with_parent,
+            ))  # fmt: skip
+    try:
+        is_running = True
+        while is_running:
+            time.sleep(0.05)
+            is_running = any([process.poll() is None for process in running])
+            for index, process in enumerate(running):
+                if code := process.returncode:
+                    log_text = shares[index].with_suffix(".log").read_text(errors="replace")
+                    last = log_text.strip().splitlines()[-3:]
+                    failed = f"{_GENERATE} {index} of {count} failed: exit {code}"
+                    raise ValueError("\n".join([failed, *last]))
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def _environments(processes: int) -> list[dict[str, str]]:
+    import torch
+
+    count = torch.cuda.device_count()
+    if count == 0:
+        threads = max(1, usable_cores() // processes)
+        return [{"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}] * processes
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(index) for index in range(count)]
+    return [{"CUDA_VISIBLE_DEVICES": names[index % count]} for index in range(processes)]

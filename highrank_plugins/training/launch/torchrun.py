@@ -14,10 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from highrank_plugins.common import stop_request
 from highrank_plugins.common.processes import python
 from highrank_plugins.training.launch.plan import Plan, environment, rank_words, split_address
 from highrank_plugins.training.launch.rank import Place, distributed_flags
@@ -172,29 +170,18 @@ class _StateUnpickler(pickle.Unpickler):
 
 
 def main() -> None:
-    """Run torchrun's agent, and tell the launcher why it ends."""
+    """Run torchrun's agent."""
     from torch.distributed import run
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import api, dynamic_rendezvous
 
     vars(dynamic_rendezvous)["pickle"] = StatePickle
-    answers = Path(os.environ.get(stop_request.DIRECTORY, "."))
     try:
         run.main()
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        (answers / "failed").write_text(f"{rank} {failure.exitcode}", encoding="utf-8")
-        raise
     except api.RendezvousError as error:
-        if not (answers / "started").exists():  # the launcher says what is needed to meet
-            raise
-        why = f"the nodes cannot meet again, since one of them has ended the training ({error})"
-        if isinstance(error, api.RendezvousTimeoutError):
-            why = "the launcher of another node has not come back within --rendezvous-timeout"
-        elif isinstance(error, api.RendezvousConnectionError):
-            why = "the node where all meet (--rendezvous) is lost, or its launcher has ended"
-        (answers / "apart").write_text(why, encoding="utf-8")
-        sys.exit(1)
+        why = error.__cause__ or str(error) or type(error).__name__
+        sys.exit(
+            f"the nodes cannot meet; a launcher, its machine or the network may be lost: {why}"
+        )
 
 
 if __name__ == "__main__":

@@ -221,7 +221,7 @@ def test_a_second_process_that_adds_to_a_file_is_refused(tmp_path, untrained):
     words = ["--heads", "softmax", "--seeds", "1", "--output", file]
     with held_elsewhere(file.with_name(".runs.json.lock")):
         done = command(*words)
-        assert done.exit_code == 2 and f"--output {file}: another process adds" in done.output
+        assert done.exit_code == 2 and f"--output {file} is in use by another" in done.output
         assert not untrained and not file.exists()
     assert command(*words).exit_code == 0 and file.exists()
     with held_elsewhere(file.with_name(".runs.json.lock")):

@@ -203,7 +203,7 @@ def test_a_script_that_is_refused_loses_nothing_and_two_launches_do_not_submit_a
     words += ["--log-dir", str(finished.parent), "--", "fairseq-train", "data"]
     with held_elsewhere(finished.with_name(".submit")):
         refused = highrank(*words)
-    assert refused.exit_code == 2 and "another highrank launch submits a job" in refused.output
+    assert refused.exit_code == 2 and "is in use by another highrank launch" in refused.output
     assert not (folder / "job.sh").exists()
     refused = highrank(*words)
     assert refused.exit_code == 2 and "no such partition" in refused.output and finished.exists()

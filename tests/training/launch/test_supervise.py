@@ -192,8 +192,9 @@ def end_of(ranks: LocalRanks) -> int:
     return code
 
 
-FAILED = "rank 1 failed with exit code {}; ending the other processes"
-KILLED = "rank 0 was killed by signal 9 (SIGKILL): is the machine out of memory?; ending the other "
+OTHERS = "tokens; ending the other processes"
+FAILED = "rank 1 failed with exit code {} (see rank1.log); ending the other processes"
+KILLED = "rank 0 was killed by signal 9 (SIGKILL): is the machine out of memory? Then lower --max-"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,7 @@ KILLED = "rank 0 was killed by signal 9 (SIGKILL): is the machine out of memory?
     [
         ("pass", 0, []),
         ("time.sleep(99) if rank == '0' else sys.exit(7)", 7, [FAILED.format(7)]),
-        ("os.kill(os.getpid(), 9) if rank == '0' else time.sleep(99)", -9, [f"{KILLED}processes"]),
+        ("os.kill(os.getpid(), 9) if rank == '0' else time.sleep(99)", -9, [f"{KILLED}{OTHERS}"]),
         ("sys.exit(start < 2 and int(rank))", 0, [
             FAILED.format(1), "starting again (1 of 3)",
             FAILED.format(1), "starting again (2 of 3)"]),

@@ -9,7 +9,6 @@ that another user could have written or replaced is not loaded.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import functools
 import grp
 import hashlib
@@ -21,16 +20,10 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-import torch
-from torch import Tensor
-
-from highrank_plugins.losses.kernels.compiled import FAMILIES
-from highrank_plugins.losses.plan import AnyHead
+import torch  # noqa: F401  (its OpenMP is loaded first: one pool of threads)
 
 logger = logging.getLogger(__name__)
 
@@ -58,17 +51,15 @@ def library() -> ctypes.CDLL | Unavailable:
     """Return the library, or why it is missing; decided once per process."""
     reasons = []
     try:
-        cache_folder()  # a folder that is not trusted rules out every compiler
+        folder = cache_folder()  # a folder that is not trusted rules out every compiler
         for compiler in _compilers():
             try:
-                return _load(_compiled(compiler))
+                return _load(_compiled(compiler, folder))
             except Unavailable as reason:
                 reasons.append(str(reason))
-        return Unavailable("; ".join(reasons))
-    except Unavailable as reason:
-        return reason
-    except (OSError, RuntimeError, UnicodeError) as reason:
-        return Unavailable(str(reason))
+    except (Unavailable, OSError, RuntimeError, UnicodeError) as reason:
+        reasons.append(str(reason))
+    return Unavailable("; ".join(reasons))
 
 
 def compiler_version() -> str:
@@ -96,40 +87,39 @@ def _compilers() -> list[list[str]]:
     return [[path] for path in found]
 
 
-def _compiled(compiler: list[str]) -> Path:
-    folder, name = cache_folder(), f"kernels-{_fingerprint(compiler)}"
-    found = _found(folder, name)
-    if found is None:
-        with _alone(folder):  # other processes of the machine wait for the first
-            found = _found(folder, name) or _compile(compiler, folder, name)
-    return found
-
-
-def _found(folder: Path, name: str) -> Path | None:
-    """Return the library of this name; delete damaged ones."""
-    for path in sorted(folder.glob(f"{name}-*.so")):
-        if path.name == _name_of(name, path):
+def _compiled(compiler: list[str], folder: Path) -> Path:
+    """Return the file of the library, which is compiled first if need be."""
+    macros = _output([*compiler, *MACROS])
+    flags = (*FLAGS, WIDE_VECTORS) if "__AVX512F__" in macros else FLAGS
+    sources = sorted(path for path in SOURCES.iterdir() if path.suffix in (".cpp", ".hpp"))
+    digest = hashlib.sha256("\0".join([*compiler, *flags, macros]).encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    name = f"kernels-{digest.hexdigest()[:16]}"
+    for path in folder.glob(f"{name}-*.so"):
+        if path.name == _name_of(name, path.read_bytes()):
             return path
-        logger.warning("%s is damaged; compiling it again", path)
-        path.unlink(missing_ok=True)
-    return None
+    logger.info(
+        "compiling the loss kernels for this machine (once; this takes a few seconds): %s", folder
+    )
+    with tempfile.TemporaryDirectory() as temporary:
+        made = Path(temporary, "made.so")
+        units = [str(source) for source in sources if source.suffix == ".cpp"]
+        _output([*compiler, *flags, *units, "-o", str(made)])
+        content = made.read_bytes()
+        path = folder / _name_of(name, content)
+        try:
+            write_cached(path, content)
+        except OSError as error:
+            raise Unavailable(
+                f"{folder} cannot be written to ({error.strerror}); name another folder in "
+                "HIGHRANK_CACHE"
+            ) from error
+    return path
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold a lock, where the file system has locks; without them each process compiles."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(opened)
-
-
-def _name_of(name: str, path: Path) -> str:
-    """Return the file name of a library with the content of `path`."""
-    return f"{name}-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.so"
+def _name_of(name: str, content: bytes) -> str:
+    return f"{name}-{hashlib.sha256(content).hexdigest()[:16]}.so"
 
 
 def cache_folder() -> Path:
@@ -189,42 +179,6 @@ def _is_private(group: int) -> bool:
     return found.gr_name == user.pw_name and {*found.gr_mem} <= {user.pw_name}
 
 
-def _fingerprint(compiler: list[str]) -> str:
-    macros = _output([*compiler, *MACROS])
-    digest = hashlib.sha256("\0".join([*compiler, *_flags(macros), macros]).encode())
-    for path in _sources():
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _flags(macros: str) -> tuple[str, ...]:
-    return (*FLAGS, WIDE_VECTORS) if "__AVX512F__" in macros else FLAGS
-
-
-def _sources() -> list[Path]:
-    return sorted(path for path in SOURCES.iterdir() if path.suffix in (".cpp", ".hpp"))
-
-
-def _compile(compiler: list[str], folder: Path, name: str) -> Path:
-    logger.info(
-        "compiling the loss kernels for this machine (once; this takes a few seconds): %s", folder
-    )
-    units = [str(source) for source in _sources() if source.suffix == ".cpp"]
-    with tempfile.TemporaryDirectory() as temporary:
-        made = Path(temporary, f"{name}.so")
-        flags = _flags(_output([*compiler, *MACROS]))
-        _output([*compiler, *flags, *units, "-o", str(made)])
-        path = folder / _name_of(name, made)
-        try:
-            write_cached(path, made.read_bytes())
-        except OSError as error:
-            raise Unavailable(
-                f"{folder} cannot be written to ({error.strerror}); name another folder in "
-                "HIGHRANK_CACHE"
-            ) from error
-    return path
-
-
 def write_cached(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, even if others write it at the same time."""
     # not named after the process id, which may repeat on machines that share the folder
@@ -256,39 +210,10 @@ def _output(command: list[str]) -> str:
 
 
 def _load(path: Path) -> ctypes.CDLL:
-    import torch  # noqa: F401  (its OpenMP comes first, so that there is one pool of threads)
-
     try:
-        loaded = ctypes.CDLL(str(path))
-        _ = (
-            loaded.softmax_float,
-            loaded.mixture_float,
-            loaded.tree_forward_float,
-            loaded.tree_backward_float,
-        )
-    except (OSError, AttributeError) as error:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
         raise Unavailable(
             f"{path} cannot be loaded ({error}); delete it if it is damaged, or name another "
             "folder in HIGHRANK_CACHE"
         ) from error
-    return loaded
-
-
-_logged: set[str] = set()
-
-
-def auto_takes(head: AnyHead, features: Tensor) -> bool:
-    """Whether `auto` takes these kernels: on a CPU where they exist and know the function.
-
-    float64 is left to torch, since the kernels compute its elementary functions one at a time.
-    """
-    if features.device.type != "cpu" or features.dtype == torch.float64:
-        return False
-    function = head.pointwise.kernel_function
-    if function is None or function.family not in FAMILIES:
-        return False
-    loaded = library()
-    if isinstance(loaded, Unavailable) and str(loaded) not in _logged:
-        _logged.add(str(loaded))
-        logger.warning("no compiled loss kernels; losses take up to 2.3 times as long: %s", loaded)
-    return not isinstance(loaded, Unavailable)

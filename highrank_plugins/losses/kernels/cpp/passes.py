@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.kernels.compiled import FAMILIES, CompiledKernels, KernelInput
+from highrank_plugins.losses.kernels.compiled import FAMILIES, INSTEAD, CompiledKernels
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
 from highrank_plugins.losses.plan import (
     LossPlan,
@@ -49,7 +49,7 @@ class CppKernels(CompiledKernels):
     def __init__(self, plan: LossPlan, tensors: Named, sums: Named, compute: torch.dtype) -> None:
         super().__init__(plan, tensors, sums, compute)
         threads = torch.get_num_threads()
-        if self.function is not None and "bias" in self.sums:
+        if not self.by_torch and "bias" in self.sums:
             self.columns = plan.features.new_zeros(threads, plan.head.num_classes, dtype=self.wide)
         self.table_sums: Tensor | None = None  # [threads, length, 2]; None: not wanted
         if self.pairs is not None and self.sums_tables:
@@ -59,27 +59,35 @@ class CppKernels(CompiledKernels):
         return Path(getattr(library(), "_name", "")).stem
 
     def run_softmax(
-        self, given: KernelInput, block: SoftmaxBlock, scores: Scores,
+        self, block: SoftmaxBlock, bias_M: Tensor | None, scores: Scores,
         log_probs: Tensor | None = None,
     ) -> None:  # fmt: skip
-        columns, table_sums = self.columns, self.table_sums
-        softmax(given, block, scores, columns, self.pairs, table_sums, log_probs)
+        values = block.logits_NM
+        _call(
+            "softmax", values.dtype, values, values.stride(0), *values.shape, bias_M,
+            block.target_N, block.scale_N, block.weight_NM, log_probs, *self._function(),
+            *block.weights, *scores, self.columns, sums=(self.columns, self.table_sums),
+        )  # fmt: skip
 
     def run_mixture(
-        self, given: KernelInput, block: MixtureBlock, scores: Scores,
+        self, block: MixtureBlock, bias_M: Tensor | None, scores: Scores,
         log_probs: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """Fill the scores, write gradients; return the numbers of tokens that underflow."""
         underflow_N = torch.zeros_like(block.target_N, dtype=torch.bool)
-        values, plan = given.values, self.plan
+        values, plan = block.logits_NKM, self.plan
         _call(
-            "mixture", values.dtype, values, *values.shape, given.bias_M, block.target_N,
-            block.log_prior_NK, block.scale_N, block.weight_NM, log_probs,
-            *_function(given, self.pairs, self.table_sums), plan.target_weight,
-            plan.smoothing_weight, plan.z_loss, *scores, block.grad_prior_NK, underflow_N,
-            self.columns, sums=(self.columns, self.table_sums),
+            "mixture", values.dtype, values, *values.shape, bias_M, block.target_N,
+            block.log_prior_NK, block.scale_N, block.weight_NM, log_probs, *self._function(),
+            plan.target_weight, plan.smoothing_weight, plan.z_loss, *scores, block.grad_prior_NK,
+            underflow_N, self.columns, sums=(self.columns, self.table_sums),
         )  # fmt: skip
         return underflow_N.nonzero().squeeze(-1)
+
+    def _function(self) -> tuple[Any, ...]:
+        """Return f as a kernel takes it: family, numbers, tables, their length and gradients."""
+        (family, numbers, _), pairs, sums = self.function, self.pairs, self.table_sums
+        given = (c_double * len(numbers))(*numbers), pairs, 0 if pairs is None else len(pairs)
+        return FAMILIES.index(family), *given, None if sums is None else sums.data_ptr()
 
     def tree_forward(self, tree: TreeBlock, out_NS: Tensor) -> None:
         """Write Σ_j π_j leaf_j into `out`; gate logits become σ, nodes exist in cache only."""
@@ -108,66 +116,29 @@ class CppKernels(CompiledKernels):
             self.add_table_gradients(self.table_sums.sum(0))
 
 
-def softmax(
-    given: KernelInput, block: SoftmaxBlock, scores: Scores, columns: Tensor | None = None,
-    pairs: Tensor | None = None, table_sums: Tensor | None = None, log_probs: Tensor | None = None,
-) -> None:  # fmt: skip
-    """Fill the scores of values [N, M]; with a factor they become their gradient.
-
-    The sum of the gradients of each thread's rows is added to `columns` [threads, M]. With
-    `log_probs` [N, M] these become log P, and nothing else is done.
-    """
-    values = given.values
-    _call(
-        "softmax", values.dtype, values, values.stride(0), *values.shape, given.bias_M,
-        block.target_N, block.factor_N, block.weight_NM, log_probs,
-        *_function(given, pairs, table_sums), *block.weights, *scores, columns,
-        sums=(columns, table_sums),
-    )  # fmt: skip
-
-
-def _function(
-    given: KernelInput, pairs: Tensor | None, table_sums: Tensor | None
-) -> tuple[Any, ...]:
-    """Return f as a kernel takes it: family, numbers, tables, their length and gradients."""
-    family, numbers, _ = given.function
-    length = 0 if pairs is None else len(pairs)
-    sums = None if table_sums is None else table_sums.data_ptr()
-    return FAMILIES.index(family), (c_double * len(numbers))(*numbers), pairs, length, sums
+def check_available(device: torch.device) -> None:
+    """Check that the kernels can run on a device."""
+    if device.type != "cpu":
+        raise ValueError(
+            f"impl: 'cpp' needs a CPU, but the features are on {device}; move them, {INSTEAD}"
+        )
+    if isinstance(reason := library(), Unavailable):
+        raise ValueError(f"impl: 'cpp' has no kernels: {reason}; {INSTEAD}")
 
 
 def _call(name: str, dtype: torch.dtype, *arguments: Any, sums: Sums = ()) -> None:
     """Call a kernel by torch's number of threads, or fewer where sums have fewer rows for them."""
-    for argument in arguments:
-        if isinstance(argument, Tensor) and not _is_readable(argument, dtype):
-            raise TypeError(
-                f"a kernel needs a tensor on the CPU with contiguous rows of {dtype}, got "
-                f"{argument.dtype} with strides {argument.stride()} on {argument.device}"
-            )
-    # the same object every time
-    function = getattr(kernels_on(torch.device("cpu")), f"{name}_{SUFFIX[dtype]}")
+    function = getattr(library(), f"{name}_{SUFFIX[dtype]}")  # the same object every time
     if function.argtypes is None:
         function.argtypes, function.restype = ARGUMENTS[name], None
-    given = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
+    given = [_place_of(a, dtype) if isinstance(a, Tensor) else a for a in arguments]
     function(*given, min([torch.get_num_threads(), *(len(s) for s in sums if s is not None)]))
 
 
-def kernels_on(device: torch.device) -> Any:
-    """Return the library of kernels for a device; refuse where there is none."""
-    if device.type != "cpu":
-        raise ValueError(
-            f"impl: 'cpp' needs a CPU, but the features are on {device}; choose impl='fused' or "
-            "'triton' (--head-loss)"
-        )
-    if isinstance(loaded := library(), Unavailable):
-        raise ValueError(
-            f"impl: 'cpp' has no kernels: {loaded}; or choose impl='fused' (--head-loss fused)"
-        )
-    return loaded
-
-
-def _is_readable(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Whether a kernel may read or write a tensor's memory."""
-    rows_contiguous = tensor.dim() == 0 or tensor.size(-1) <= 1 or tensor.stride(-1) == 1
-    right = tensor.dtype in (torch.int64, torch.bool, dtype)
-    return rows_contiguous and right and tensor.device.type == "cpu"
+def _place_of(tensor: Tensor, dtype: torch.dtype) -> int:
+    """Return the address of a tensor on the CPU with contiguous rows."""
+    contiguous = tensor.size(-1) <= 1 or tensor.stride(-1) == 1
+    if tensor.dtype not in (torch.int64, torch.bool, dtype) or not contiguous or not tensor.is_cpu:
+        found = f"{tensor.dtype} with strides {tensor.stride()} on {tensor.device}"
+        raise TypeError(f"a kernel needs contiguous rows of {dtype} on the CPU, got {found}")
+    return tensor.data_ptr()

@@ -8,19 +8,14 @@ triton; all others here, except `tiles`, need it.
 
 from __future__ import annotations
 
-import functools
-import logging
-
 import torch
-from torch import Tensor
 
+from highrank_plugins.losses.kernels.compiled import INSTEAD
+from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.kernels.triton.tiles import COMPONENTS
 from highrank_plugins.losses.own_layers import stored_matrix
 from highrank_plugins.losses.plan import AnyHead
 
-logger = logging.getLogger(__name__)
-
-INSTEAD = "or choose impl='fused' (--head-loss fused)"
 LEAST_CAPABILITY = (7, 0)
 
 
@@ -51,9 +46,17 @@ def check_available(device: torch.device) -> None:
         )
 
 
+def kernels(head: AnyHead) -> type[Kernels]:
+    """Return the kernels, for a head or any."""
+    from highrank_plugins.losses.kernels.triton.passes import TritonKernels  # needs triton
+
+    check_components(head)
+    return TritonKernels
+
+
 def check_components(head: AnyHead) -> None:
     """Check that a thread can hold the components of a head, see `tiles.COMPONENTS`."""
-    if head.fused is None or not head.fused.holds_components:
+    if head is None or head.fused is None or not head.fused.holds_components:
         return
     components = getattr(head, "components", 1)
     dtype = stored_matrix(head).dtype
@@ -63,21 +66,3 @@ def check_components(head: AnyHead) -> None:
             f"impl: 'triton' supports at most {most} components in {dtype}, but the layer has "
             f"{components} (--head-components); use fewer, {INSTEAD}"
         )
-
-
-def auto_takes(head: AnyHead, features: Tensor) -> bool:
-    """Whether `auto` takes these kernels: on CUDA."""
-    if features.device.type != "cuda":
-        return False
-    try:
-        check_available(features.device)
-        check_components(head)
-    except ValueError as error:
-        _warn_once(str(error))
-        return False
-    return True
-
-
-@functools.cache
-def _warn_once(reason: str) -> None:
-    logger.warning("Triton's kernels cannot run; losses are several times slower: %s", reason)

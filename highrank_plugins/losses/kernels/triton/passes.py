@@ -14,9 +14,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.errors import TritonError
 
-from highrank_plugins.losses.kernels.compiled import CompiledKernels, KernelInput, Untrusted
+from highrank_plugins.losses.kernels.compiled import INSTEAD, CompiledKernels, Untrusted
 from highrank_plugins.losses.kernels.torch import write_posterior
-from highrank_plugins.losses.kernels.triton import INSTEAD, check_components, tiles
+from highrank_plugins.losses.kernels.triton import tiles
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
 from highrank_plugins.losses.kernels.triton.softmax import gradient_kernel, softmax_kernel
 from highrank_plugins.losses.kernels.triton.tiles import (
@@ -55,7 +55,6 @@ class TritonKernels(CompiledKernels):
     def __init__(self, plan: LossPlan, tensors: Named, sums: Named, compute: torch.dtype) -> None:
         super().__init__(plan, tensors, sums, compute)
         head = plan.head
-        check_components(head)
         self.chunk_dtype = compute
         self.computes_gates = (
             compute in GATED_DTYPES
@@ -64,7 +63,7 @@ class TritonKernels(CompiledKernels):
             and getattr(head, "frequent", 0) % tiles.GATED_CLASSES == 0
             and getattr(head, "gate_dim", 0) <= tiles.GATED_HIDDEN
         )
-        if self.pairs is not None and self.function is not None and self.function.family == "plif":
+        if self.pairs is not None and self.function.family == "plif":
             self.tables: LearnedNumbers = CellSums(
                 self.pairs, self.sums_tables, *self.function.numbers
             )
@@ -90,15 +89,15 @@ class TritonKernels(CompiledKernels):
             self.add_table_gradients(self.tables.totals)
 
     def run_softmax(
-        self, given: KernelInput, block: SoftmaxBlock, scores: Scores,
+        self, block: SoftmaxBlock, bias_M: Tensor | None, scores: Scores,
         log_probs: Tensor | None = None,
     ) -> None:  # fmt: skip
         if log_probs is not None:  # scores alone
-            block, scores = block._replace(factor_N=None), Scores(scores.nll_N)
-        self._softmax(given, block, scores, None, log_probs)
+            block, scores = block._replace(scale_N=None), Scores(scores.nll_N)
+        self._softmax(block, bias_M, scores, None, log_probs)
 
     def run_mixture(
-        self, given: KernelInput, block: MixtureBlock, scores: Scores,
+        self, block: MixtureBlock, bias_M: Tensor | None, scores: Scores,
         log_probs: Tensor | None = None,
     ) -> None:  # fmt: skip
         """Fill the scores, and write gradients: no token underflows.
@@ -108,11 +107,11 @@ class TritonKernels(CompiledKernels):
         in the log domain, and the mixture is never stored.
         """
         plan, scale_N, log_prior_NK = self.plan, block.scale_N, block.log_prior_NK
-        rows = given.values.flatten(0, 1)
+        rows = block.logits_NKM.flatten(0, 1)
         nll_NK = torch.empty_like(log_prior_NK)
         norms_NK2 = log_prior_NK.new_empty(*log_prior_NK.shape, 2)
         plain = SoftmaxBlock(rows, block.target_N, None, PLAIN)
-        self._softmax(given, plain, Scores(nll_NK), norms_NK2)
+        self._softmax(plain, bias_M, Scores(nll_NK), norms_NK2)
         log_norm_NK = norms_NK2.sum(-1) if plan.z_loss else None
         joint_NK = log_prior_NK - nll_NK
         log_likelihood_N = joint_NK.logsumexp(-1)
@@ -122,7 +121,7 @@ class TritonKernels(CompiledKernels):
         weighted = plan.smooth or plan.soft is not None
         smoothed = scale_N is not None and weighted and log_probs is None
         if weighted or plan.accuracy or plan.entropy:
-            self._mixture(given, block, norms_NK2, scores, smoothed, log_probs)
+            self._mixture(block, norms_NK2, scores, smoothed, log_probs)
         if scale_N is not None and log_probs is None:
             scale_N1 = scale_N.unsqueeze(-1)
             if smoothed:
@@ -132,8 +131,7 @@ class TritonKernels(CompiledKernels):
                 norm_weight = None
                 if log_norm_NK is not None:
                     norm_weight = 2 * plan.z_loss * scale_N1 * log_norm_NK
-                target_N, factor_NK = block.target_N, block.factor_NK
-                self._gradient(given, target_N, norms_NK2, factor_NK, norm_weight)
+                self._gradient(block, norms_NK2, norm_weight)
 
     def tree_forward(self, tree: TreeBlock, out_NS: Tensor) -> None:
         """Write Σ_j π_j leaf_j into `out`; leaves and gates stay as they are."""
@@ -145,8 +143,6 @@ class TritonKernels(CompiledKernels):
     def _tree(self, kernel: Any, tree: TreeBlock, mixed: Tensor) -> None:
         leaves, gates, product = tree
         rows, components, classes = leaves.shape
-        if leaves.numel() == 0:
-            return
         inputs, weights, stride, width, from_memory = None, None, 0, 0, True
         tile = tree_tile(components, classes, self.wide.itemsize // 4)
         if product is not None:
@@ -162,7 +158,7 @@ class TritonKernels(CompiledKernels):
         )  # fmt: skip
 
     def _softmax(
-        self, given: KernelInput, block: SoftmaxBlock, scores: Scores, norms: Tensor | None,
+        self, block: SoftmaxBlock, bias_M: Tensor | None, scores: Scores, norms: Tensor | None,
         log_probs: Tensor | None = None,
     ) -> None:  # fmt: skip
         """Fill the scores of values [rows, M]; with a factor [rows], values become their gradient.
@@ -171,74 +167,76 @@ class TritonKernels(CompiledKernels):
         """
         values, target_N, factor, weights, weight_NM = block
         rows, classes = values.shape
-        if rows == 0:
-            return
         tile = softmax_tile(classes, self.tables.totals is not None and factor is not None)
         nll, *others = scores
         found = self.tables.sums(_grid(rows, tile)[0], factor, weights.z)
         launch(
             softmax_kernel, _grid(rows, tile),
-            values, values.stride(0), given.bias_M, target_N, factor, weight_NM, log_probs,
-            nll, norms, *others, self.tables.pairs, found, rows, classes, _width(given, values),
-            rows // len(target_N), self._constant(given), *weights,
+            values, values.stride(0), bias_M, target_N, factor, weight_NM, log_probs,
+            nll, norms, *others, self.tables.pairs, found, rows, classes, self._width(values),
+            rows // len(target_N), self._constant(), *weights,
             ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
         )  # fmt: skip
         self.tables.add(found)
 
-    def _gradient(
-        self, given: KernelInput, target_N: Tensor, norms: Tensor, factor: Tensor,
-        norm_weight: Tensor | None,
-    ) -> None:  # fmt: skip
+    def _gradient(self, block: MixtureBlock, norms: Tensor, norm_weight: Tensor | None) -> None:
         """Turn values [N, K, M] into their gradient, given their log-sum-exp [N, K, 2].
 
         With z-loss `norm_weight` [N, K] is another factor of P.
         """
-        values = given.values.flatten(0, 1)
+        values, target_N, factor = block.logits_NKM.flatten(0, 1), block.target_N, block.factor_NK
         rows, classes = values.shape
-        if rows == 0:
-            return
         tile = softmax_tile(classes, self.tables.totals is not None)
         found = self.tables.sums(_grid(rows, tile)[0], factor, norm_weight)
         launch(
             gradient_kernel, _grid(rows, tile),
             values, values.stride(0), target_N, factor, norm_weight, norms, self.tables.pairs,
-            found, rows, classes, _width(given, values), rows // len(target_N),
-            self._constant(given), ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
+            found, rows, classes, self._width(values), rows // len(target_N),
+            self._constant(), ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
         )  # fmt: skip
         self.tables.add(found)
 
     def _mixture(
-        self, given: KernelInput, block: MixtureBlock, norms: Tensor, scores: Scores,
-        smoothed: bool, log_probs: Tensor | None,
+        self, block: MixtureBlock, norms: Tensor, scores: Scores, smoothed: bool,
+        log_probs: Tensor | None,
     ) -> None:  # fmt: skip
         """Fill in the scores of the mixture of values [N, K, M]; if `smoothed` also the gradient.
 
         Of log π it is divided by the factor.
         """
-        tokens, components, classes = given.values.shape
-        if tokens == 0:
-            return
+        values = block.logits_NKM
+        tokens, components, classes = values.shape
         weights, tables = self.plan.class_weights, self.tables
         factor_N, share_NK = (block.scale_N, block.grad_prior_NK) if smoothed else (None, None)
         found = tables.sums(tokens, factor_N, components * weights.z)
         tile = mixture_tile(components, classes, 0 if found is None else tables.numbers_per_column)
         launch(
             mixture_kernel, (tokens,),
-            given.values, given.values.stride(0), given.values.stride(1),
+            values, *values.stride()[:2],
             norms, block.log_prior_NK, block.target_N, factor_N, block.weight_NM, log_probs,
             scores.smooth_sum_N, share_NK, scores.correct_N, scores.entropy_N, tables.pairs, found,
-            classes, _width(given, given.values.flatten(0, 1)), components, self._constant(given),
+            classes, self._width(values.flatten(0, 1)), components, self._constant(),
             weights.target, weights.smoothing, weights.z,
             COLUMNS=tile.columns, num_warps=tile.warps,
         )  # fmt: skip
         tables.add(found)
 
-    def _constant(self, given: KernelInput) -> tuple[str | float, ...]:
+    def _constant(self) -> tuple[str | float, ...]:
         """Return f as a kernel takes it: family, numbers and, for PLIF, the number of cells."""
-        family, numbers, _ = given.function
+        family, numbers, _ = self.function
         pairs = self.tables.pairs
         cells = (len(pairs) - 1,) if family == "plif" and pairs is not None else ()
         return (family, *numbers, *cells)
+
+    def _width(self, values: Tensor) -> int | None:
+        """Return the numbers that each row of a chunk has memory for; None if the classes fill it.
+
+        Values that torch has computed are no chunk. With one row, their stride may be any number.
+        PLIF's look-ups outweigh its loads: wide ones save nothing, and spill registers in float32.
+        """
+        stride = values.stride(0)
+        is_wide = not self.by_torch and self.function.family != "plif"
+        return stride if is_wide and values.size(1) < stride else None
 
 
 def multiplies_quickly(device: torch.device) -> bool:
@@ -249,8 +247,8 @@ def multiplies_quickly(device: torch.device) -> bool:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], values: Tensor, *others: Any, **tile: int) -> None:
-    """Start a kernel on values; leave values on device meta, which counts a peak, as they are."""
-    if values.is_meta:
+    """Start a kernel, unless values are none or on device meta, which counts a peak."""
+    if values.is_meta or not values.numel():
         return
     try:
         kernel[grid](values, *others, **tile)
@@ -262,17 +260,6 @@ def launch(kernel: Any, grid: tuple[int, ...], values: Tensor, *others: Any, **t
             f"impl: 'triton' {triton.__version__} cannot compile {kernel.fn.__name__} ({why}); "
             f"install a C compiler, or name it in CC, or install another triton, {INSTEAD}"
         ) from error
-
-
-def _width(given: KernelInput, values: Tensor) -> int | None:
-    """Return the numbers that each row of a chunk has memory for; None if the classes fill it.
-
-    Values that torch has computed are no chunk. With one row, their stride may be any number.
-    PLIF's look-ups outweigh its loads: wide ones save nothing, and spill registers in float32.
-    """
-    stride = values.stride(0)
-    is_wide = given.pullback is None and given.function.family != "plif"
-    return stride if is_wide and values.size(1) < stride else None
 
 
 def _grid(rows: int, tile: Tile) -> tuple[int]:
