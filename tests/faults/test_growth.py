@@ -14,6 +14,7 @@ import pytest
 
 import highrank_plugins
 from highrank_plugins.common.processes import end_with_parent, python
+from tests.recipes.running import left_of
 from tests.training.launch.test_trainings import process_of
 from tests.training.launch.trainings import command
 
@@ -23,17 +24,6 @@ LIMIT = 8 << 20  # bytes of growth from the second fifth to the last
 
 
 SAVES = "--num-workers 1 --save-interval-updates 25 --keep-interval-updates 1".split()
-
-
-def members(group: int) -> list[int]:
-    """Return the processes of a group that run, those that load data among them."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # the process has just ended
-            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
-            if int(fields[2]) == group and fields[0] != "Z":
-                found.append(int(stat.parent.name))
-    return found
 
 
 @pytest.mark.long
@@ -72,9 +62,7 @@ def test_a_long_run_neither_grows_nor_leaves_files(launched, mt_data, tmp_path, 
             samples.append((done, memory, len(os.listdir(f"/proc/{observed}/fd"))))
             time.sleep(0.2)
         training.send_signal(signal.SIGTERM)
-        code, end = training.wait(300), time.monotonic() + 10
-        while members(group) and time.monotonic() < end:
-            time.sleep(0.1)  # workers that load data look for their parent every 5 seconds
+        code, left_over = training.wait(300), left_of(group)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
@@ -89,7 +77,7 @@ def test_a_long_run_neither_grows_nor_leaves_files(launched, mt_data, tmp_path, 
     assert after - before < LIMIT
     assert files[1] <= files[0]
     assert code == 75
-    assert not members(group)
+    assert not left_over
     assert set(os.listdir(temporary)) <= {INDUCTOR}
     left = {name for name in set(os.listdir("/dev/shm")) - shared if f"_{group}_" in name}
     assert not left

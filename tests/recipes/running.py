@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from highrank_plugins.training.configuration import load
@@ -95,12 +96,10 @@ def members(group: int) -> list[int]:
     """Return the processes of a group that run, those that load data among them."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
+        with suppress(OSError):  # the process has just ended
             fields = stat.read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue  # the process has just ended
-        if int(fields[2]) == group and fields[0] != "Z":
-            found.append(int(stat.parent.name))
+            if int(fields[2]) == group and fields[0] != "Z":
+                found.append(int(stat.parent.name))
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import highrank_plugins
-from tests.recipes.running import kill_when, overrides, raw_text, recipe, refused, run, stages_done
+from tests.recipes.running import kill_when, overrides, raw_text, recipe, run, stages_done
 from tests.trainings import parameters
 
 highrank_plugins.register()  # admits the plain classes that fairseq stores
@@ -29,7 +29,7 @@ def whole(tmp_path_factory):
         return recipe(NAME, *words, settings=overrides(**changes))
 
     kill_when(start(), (run_dir / "train" / "checkpoint_last.pt").exists)
-    return SimpleNamespace(start=start, data=data, run_dir=run_dir, result=run(start()))
+    return SimpleNamespace(start=start, run_dir=run_dir, result=run(start()))
 
 
 def test_training_resumes_after_the_kill_and_ends_in_a_score(whole):
@@ -64,16 +64,6 @@ def test_the_average_of_the_last_checkpoints_translates(whole):
     assert not torch.equal(second[name], third[name])
     for name, value in averaged.items():
         torch.testing.assert_close(value, (second[name] + third[name]) / 2)
-
-
-def test_a_later_stage_refuses_the_data_of_another_corpus(whole):
-    words, file = [*whole.start(), "--stage", "6"], whole.data / "train.en"
-    text = file.read_bytes()
-    file.write_bytes(text.replace(b"a", b"b", 1))
-    refused(words, "stage 0 (text) was run with other options or inputs")
-    file.unlink()  # nothing needs it any more
-    assert stages_done(run(words)) == []
-    file.write_bytes(text)
 
 
 def test_changed_options_repeat_the_stages_that_depend_on_them(whole):
