@@ -208,8 +208,6 @@ def _message_of(error: Exception) -> str | None:
     for start, remedy in _REMEDIES.items():
         if text.startswith(start):
             return _reason_of(error) + remedy
-    if package := _missing_package(error):
-        return f"{package} is not installed: install it, or leave out the option that needs it"
     one_line = isinstance(error, OSError | FloatingPointError) and "\n" not in text
     of_worker = "Traceback (most recent call last)" in text  # of a process that loads data
     if one_line or (isinstance(error, UserError) and not of_worker):
@@ -223,8 +221,9 @@ def _message_of(error: Exception) -> str | None:
     is_training = any(frame.f_code.co_name == "train_step" for frame in frames)
     wrong = [] if is_training else _blamed(error, sys.argv)
     parts = [name for name in names if name.startswith(("fairseq", "highrank_plugins"))]
-    # torch raises RuntimeError for sizes that options give
-    is_defect = not parts or (parts[-1][0] == "h" and not isinstance(error, RuntimeError))
+    # torch raises RuntimeError for sizes that options give; some options need further packages
+    is_users = isinstance(error, RuntimeError | ImportError)
+    is_defect = not parts or (parts[-1][0] == "h" and not is_users)
     if is_training or (is_defect and not wrong):
         return None
     logger.debug("%s", error, exc_info=error)
@@ -255,19 +254,6 @@ def _blamed(error: BaseException, words: Sequence[str]) -> list[str]:
         for line in reversed(code)
     )
     return shown or next(filter(None, named), [])
-
-
-def _missing_package(error: Exception) -> str | None:
-    """Return the Python package, or data of NLTK, that a part of fairseq looks for."""
-    text, name = str(error), ""
-    if isinstance(error, ModuleNotFoundError):
-        is_ours = (error.name or "fairseq").startswith(("highrank_plugins", "fairseq"))
-        name = "" if is_ours else str(error.name)
-    elif isinstance(error, ImportError) and (found := re.match(r"Please install (\S+)", text)):
-        name = found[1]
-    elif isinstance(error, LookupError) and (found := re.search(r"nltk\.download\('(\S+)'", text)):
-        return f"NLTK's {found[1]} (python -m nltk.downloader {found[1]})"
-    return f"the Python package {name}" if name else None
 
 
 def _reason_of(error: BaseException) -> str:
