@@ -104,9 +104,10 @@ def check_ranges(options: Mapping[str, Any]) -> None:
             elif name in RANGES and (problem := RANGES[name].problem(number)):
                 problems[name] = problem
     # fairseq finds these two in the first and in the last update
-    for name in {"adam_betas", "adafactor_eps"} & options.keys() - problems.keys():
-        if len(_numbers(name, options[name])) != 2 and "$" not in str(options[name]):
-            problems[name] = f"takes two numbers, such as '(0.9, 0.98)', got {options[name]}"
+    for name in ("adam_betas", "adafactor_eps"):
+        is_pair = len(_numbers(name, value := options.get(name))) == 2
+        if value is not None and not (is_pair or name in problems or "$" in str(value)):
+            problems[name] = f"takes two numbers, such as '(0.9, 0.98)', got {value}"
     warmup = options.get("warmup_updates") if options.get("lr_period_updates") == -1 else None
     if options.get("lr_scheduler") == "cosine" and warmup and warmup == options.get("max_update"):
         problems["warmup_updates"] = f"must be less than --max-update, got {warmup}"
