@@ -71,7 +71,7 @@ class Walk:
 
     def add(self, nll: list[float], tokens: int, **after: Any) -> None:
         """Add the result of a segment, with what is known after it; save it if it is time."""
-        before = self.done["nll"] or [0.0] * len(nll)
+        before = self.done["nll"] if self.done["position"] else [0.0] * len(nll)
         self.done |= {
             "nll": [a + b for a, b in zip(before, nll, strict=True)],
             "tokens": self.done["tokens"] + tokens,
