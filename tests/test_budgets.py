@@ -20,7 +20,7 @@ BUDGETS: dict[str, int] = {
     "analysis": 1481,
     "benchmarks": 1294,
     "cli": 3113,
-    "common": 2518,
+    "common": 2526,
     "compat": 386,
     "criterions": 266,
     "data": 2075,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2190,
     "trunks": 347,
 }
-LINES_OF_TESTS = 40929
+LINES_OF_TESTS = 40933
 
 
 @pytest.fixture(scope="module")
