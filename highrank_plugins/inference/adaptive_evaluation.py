@@ -26,8 +26,12 @@ from highrank_plugins.evaluation.adaptation import (
     dynamic_evaluation,
     gather_statistics,
 )
-from highrank_plugins.inference.saved_progress import SavedProgress, Walk
-from highrank_plugins.inference.streaming_model import StreamingModel, digest_of_file
+from highrank_plugins.inference.streaming_model import (
+    SavedProgress,
+    StreamingModel,
+    Walk,
+    digest_of_file,
+)
 from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
 
 Grid = Mapping[str, Sequence[float]]  # option, without --, → the values to try

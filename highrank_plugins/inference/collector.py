@@ -210,11 +210,7 @@ def write_collection(collector: Collector, folder: Path, what: Sequence[str]) ->
     processes, part = collector.processes, folder.with_name(f"{folder.name}.part")
     processes.wait()  # all processes have read the folder
     if processes.rank == 0:
-        part.mkdir(parents=True, exist_ok=True)
-        for earlier in part.glob("*.npy"):
-            earlier.unlink()
-        for name, (shape, dtype) in shapes.items():
-            np.lib.format.open_memmap(part / f"{name}.npy", "w+", dtype=dtype, shape=shape)
+        _make_arrays(part, shapes)
     processes.wait()
     arrays = {name: np.lib.format.open_memmap(part / f"{name}.npy", "r+") for name in shapes}
     for block in collector.blocks():
@@ -230,6 +226,14 @@ def write_collection(collector: Collector, folder: Path, what: Sequence[str]) ->
         os.replace(part, folder)
     processes.wait()
     return description
+
+
+def _make_arrays(folder: Path, shapes: dict[str, tuple[tuple[int, ...], str]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for earlier in folder.glob("*.npy"):
+        earlier.unlink()
+    for name, (shape, dtype) in shapes.items():
+        np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtype=dtype, shape=shape)
 
 
 def _shapes(

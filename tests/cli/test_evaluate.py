@@ -7,7 +7,7 @@ import re
 import pytest
 
 from highrank_plugins.inference import adaptive_evaluation
-from highrank_plugins.inference.saved_progress import SavedProgress
+from highrank_plugins.inference.streaming_model import SavedProgress
 from tests.cli import highrank, refused
 from tests.fairseq_cli import run
 from tests.stream_corpus import CERTAIN, binarise, train_streams, write_text

@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 
-from highrank_plugins.inference.saved_progress import SavedProgress
+from highrank_plugins.inference.streaming_model import SavedProgress
 
 IDENTITY = {"checkpoint": "abc", "--lr": [0.1, 0.2]}
 
