@@ -87,10 +87,10 @@ def _count_texts(folder: Path, in_pieces: bool = True) -> dict[str, Tally]:
     paths = sorted(path for path in folder.glob("*.*") if _TEXT.fullmatch(path.name))
     found: dict[str, Tally] = {}
     for path in paths:
-        lines, words = _count_lines(path), 0
+        lines = words = 0
         with path.open("rb") as file:
             for line in file:  # as `fairseq.tokenizer` splits it
-                words += len(line.decode(errors="replace").split())
+                lines, words = lines + 1, words + len(line.decode(errors="replace").split())
         number = {"tokens": words + lines} if in_pieces else {"words": words}
         found[path.name] = {"sentences": lines, **number}
     return found
@@ -98,7 +98,7 @@ def _count_texts(folder: Path, in_pieces: bool = True) -> dict[str, Tally]:
 
 def _count_lines(path: Path) -> int:
     with path.open("rb") as file:
-        return sum(line.endswith(b"\n") for line in file)
+        return sum(1 for _ in file)
 
 
 def _count_binarised(data: Path) -> dict[str, Tally]:
