@@ -68,10 +68,8 @@ class LaunchSettings(BlockOptions):
     sbatch: Annotated[
         list[str] | None, BeforeValidator(lambda given: [given] if type(given) is str else given)
     ] = option(None, "Option for sbatch, such as --sbatch=--time=24:00:00; may be repeated.")
-    one_gpu_each: bool = option(
-        True,
-        "Under SLURM: each task sees one GPU of its node, or all.",
-        {"words": "--one-gpu-each/--all-gpus-each"},
+    all_gpus_each: bool = option(
+        False, "Under SLURM: each task sees all GPUs of its node (default: one)."
     )
     grace: int = option(
         180, "Under SLURM: stop and save this long before the time limit.", _SECONDS, ge=1

@@ -152,7 +152,7 @@ def directives_of(job: LaunchSettings) -> list[str]:
 def sbatch_script(plan: Plan, job: LaunchSettings) -> str:
     """Return the script, in which a job that was asked to stop requeues itself."""
     gpus, srun = {}, ["srun", "--kill-on-bad-exit=1"]
-    if plan.gpus and job.one_gpu_each:
+    if plan.gpus and not job.all_gpus_each:
         gpus = {"gpus-per-task": "1"}
     elif plan.gpus:
         gpus, srun = {"gpus-per-node": str(plan.per_node)}, [*srun, "--gpu-bind=none"]

@@ -40,7 +40,7 @@ def test_each_task_gets_one_gpu():
 
 
 def test_each_task_sees_all_gpus_of_its_node():
-    script = sbatch_script(PLAN, LaunchSettings(one_gpu_each=False, grace=60))
+    script = sbatch_script(PLAN, LaunchSettings(all_gpus_each=True, grace=60))
     assert {"--gpus-per-node=8", "--signal=USR1@60"} <= set(directives(script))
     assert "srun --kill-on-bad-exit=1 --gpu-bind=none --gpus-per-node=8 \\\n" in script
 
@@ -120,9 +120,11 @@ def test_the_message_names_the_log_of_a_job(option, place, slurm, monkeypatch):
     assert said == f"sbatch job.sh: job 4242; its log is {place}"
 
 
-@pytest.mark.parametrize("one_gpu_each", [True, False])
-def test_the_script_passes_shellcheck(one_gpu_each, tmp_path):
-    (tmp_path / "job.sh").write_text(sbatch_script(PLAN, LaunchSettings(one_gpu_each=one_gpu_each)))
+@pytest.mark.parametrize("all_gpus_each", [True, False])
+def test_the_script_passes_shellcheck(all_gpus_each, tmp_path):
+    (tmp_path / "job.sh").write_text(
+        sbatch_script(PLAN, LaunchSettings(all_gpus_each=all_gpus_each))
+    )
     checked = subprocess.run(
         ["shellcheck", tmp_path / "job.sh"], capture_output=True, text=True,
         env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
