@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from highrank_plugins.common.files import checksum
 from highrank_plugins.reports.model_card import model_card
-from highrank_plugins.reports.model_folder import export_model, import_model
+from highrank_plugins.reports.model_folder import certify, export_model, import_model
 from tests.fairseq_cli import run
 from tests.stream_corpus import train_streams
 from tests.trainings import last, parameters, same, train
@@ -260,6 +260,14 @@ def test_a_damaged_folder_is_refused(folder, tmp_path, name, content, message):
     with pytest.raises(ValueError, match=message):
         import_model(copy, tmp_path / "back.pt")
     assert not (tmp_path / "back.pt").exists()
+
+
+def test_a_folder_without_certificate_is_not_called_certified(folder, tmp_path):
+    assert certify(folder) == f"{folder}: computes what was certified"
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "certificate.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"copy.*certificate\.json"):
+        certify(copy)
 
 
 def filled(value, dtype=torch.float32):
