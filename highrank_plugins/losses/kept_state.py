@@ -1,22 +1,26 @@
 """Take back what a loss changes in a layer besides its parameters.
 
 A layer may keep numbers in attributes and what these hold, in attributes of its classes, and in
-variables of modules and closures that its functions name. Those of libraries are left alone.
+variables of modules and closures that its functions name. Those of libraries are left alone, and so
+is what is large, or cannot be read.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import sys
 from argparse import Namespace
 from array import array
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Iterable, Iterator, MutableMapping
-from functools import partial
+from contextlib import suppress
 from threading import local
 from types import (
+    CellType,
     CodeType,
     FunctionType,
+    GetSetDescriptorType,
     MemberDescriptorType,
     MethodType,
     ModuleType,
@@ -30,99 +34,138 @@ from torch import Tensor, nn
 
 # whose objects hold no state of a layer
 FOREIGN = sys.stdlib_module_names | {"torch", "numpy", "fairseq", "omegaconf", "hydra"}
-HOLDERS = (SimpleNamespace, Namespace, UserDict, UserList, ChainMap, local,
-           WeakKeyDictionary, WeakValueDictionary)  # fmt: skip  # but these may hold anything
-CONTAINERS = (dict, list, set, deque, tuple, array, bytearray)
-MOST_CONTAINERS, MOST_VALUES = 1000, 2**20  # that are followed; of one outside that is kept
+HOLDERS = (SimpleNamespace, Namespace, UserDict, UserList)  # but these may hold anything
+OTHER_HOLDERS = (ChainMap, WeakKeyDictionary, WeakValueDictionary, local)
+MOST_CONTAINERS, MOST_VALUES = 1000, 2**17  # that are followed; that are kept of what is outside
+CONTAINERS = (dict, list, set, deque, array, bytearray)
 PLAIN = (bool, int, float, str)  # types of an option's value, and of a layer's numbers
 PARAMETRISED = "parametrizations."  # in names; spectral norm takes a step in each loss
 PACKAGE = __name__.partition(".")[0]
-OUTSIDE = ":"  # begins names that stand in no attribute
+OUTSIDE = ":"  # begins names that stand in no attribute or container of one
+SLOTS = (MemberDescriptorType, GetSetDescriptorType)
+Cached = type(functools.lru_cache(lambda: 0))
+
+
+def containers(head: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a layer and of its parts, and the containers in them, with names."""
+    seen: set[int] = set()
+    todo: deque[tuple[str, Any]] = deque((f"{n}.".lstrip("."), vars(m))
+                                         for n, m in head.named_modules())  # fmt: skip
+    while todo and len(seen) < MOST_CONTAINERS:
+        name, held = todo.popleft()
+        if id(held) in seen:
+            continue
+        seen.add(id(held))
+        yield name, held
+        for key, value in held.items() if isinstance(held, dict) else enumerate(held):
+            inner = _container(value)
+            if inner is not None and not str(key).endswith("_hooks"):
+                todo.append((f"{name}{key}.", inner))
+
+
+def _container(value: object) -> Any:
+    """Return a container, the attributes of an object that is no module or tensor, or None."""
+    if isinstance(value, dict | list | set | deque):
+        return value
+    if isinstance(value, nn.Module | Tensor | type) or not hasattr(value, "__dict__"):
+        return None
+    foreign = callable(value) or _top(type(value)) in FOREIGN
+    return None if foreign and not isinstance(value, HOLDERS) else vars(value)
 
 
 class _Fields(MutableMapping[str, Any]):
-    """Show attributes of an object, or some variables of a module, as a dictionary."""
+    """Show slots of an object, variables of a module, or attributes of a class as a dictionary."""
 
-    def __init__(self, held: Any, names: Iterable[str] | None = None) -> None:
+    def __init__(self, held: Any, names: Iterable[Any] | None = None) -> None:
         self.held, self.names = held, names
         self.space: Any = vars(held) if isinstance(held, type) else held
 
-    def __getitem__(self, name: str) -> Any:
-        if hasattr(self.space, "items"):
+    def __getitem__(self, name: Any) -> Any:
+        if not isinstance(name, SLOTS):
             return self.space[name]
         try:
-            return getattr(self.held, name)
-        except (AttributeError, ValueError):  # of an empty slot or cell
+            return name.__get__(self.held, type(self.held))
+        except (AttributeError, ValueError):  # an empty slot or cell
             raise KeyError(name) from None
 
-    def __setitem__(self, name: str, value: Any) -> None:
-        if self.space is self.held and hasattr(self.space, "items"):
+    def __setitem__(self, name: Any, value: Any) -> None:
+        if isinstance(name, SLOTS):
+            name.__set__(self.held, value)
+        elif isinstance(self.held, type):
+            type.__setattr__(self.held, name, value)
+        else:
             self.held[name] = value
-        else:
-            setattr(self.held, name, value)
 
-    def __delitem__(self, name: str) -> None:
-        if self.space is self.held and hasattr(self.space, "items"):
+    def __delitem__(self, name: Any) -> None:
+        if isinstance(name, SLOTS):
+            name.__delete__(self.held)
+        elif isinstance(self.held, type):
+            type.__delattr__(self.held, name)
+        else:
             del self.held[name]
-        else:
-            delattr(self.held, name)
 
-    def __iter__(self) -> Iterator[str]:
-        names = self.names or [n for n in self.space if not n.startswith("__")]
-        return (name for name in names if name in self)
+    def __iter__(self) -> Iterator[Any]:
+        own = (
+            (n for n in self.space if not n.startswith("__")) if self.names is None else self.names
+        )
+        return (name for name in [*own] if name in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def __copy__(self) -> dict[str, Any]:
+    def __copy__(self) -> dict[Any, Any]:
         return dict(self)
 
 
-def containers(head: nn.Module, outside: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a layer and of its parts, and the containers in them, with names.
-
-    With `outside` also those that classes and functions lead to.
-    """
-    parts = [*head.named_modules()]
-    own = {_top(type(part)) for _, part in parts} - FOREIGN
-    todo: deque[tuple[str, Any]] = deque((f"{n}.".lstrip("."), vars(part)) for n, part in parts)
-    if outside:
-        todo.extend((OUTSIDE, cls) for _, part in parts for cls in type(part).__mro__)
-    seen: dict[int, Any] = {}
-    while todo and len(seen) < MOST_CONTAINERS:
-        name, value = todo.popleft()
-        held = None if id(value) in seen else _container(value, own if outside else None)
-        seen[id(value)] = value
-        if held is None or (name.startswith(OUTSIDE) and len(held) > MOST_VALUES):
+def _outside(head: nn.Module, known: Iterable[Any]) -> Iterator[Any]:
+    """Yield what else may hold state: containers that classes, functions and objects lead to."""
+    own = {_top(type(part)) for part in head.modules()} - FOREIGN
+    classes = (cls for part in head.modules() for cls in type(part).__mro__)
+    todo = deque([*((one, True) for held in known for one in _children(held)),
+                  *((cls, False) for cls in classes)])  # fmt: skip
+    seen, left = {id(one): one for one in known}, MOST_VALUES
+    while todo and len(seen) < 20 * MOST_CONTAINERS:
+        value, is_near = todo.popleft()
+        # modules that functions name may be a whole model
+        if id(value) in seen or (isinstance(value, nn.Module) and not is_near):
             continue
-        yield name, held
-        for key, inner in held.items() if hasattr(held, "items") else enumerate(held):
-            if not isinstance(inner, (*PLAIN, Tensor)) and not str(key).endswith("_hooks"):
-                if isinstance(inner, FunctionType | type | ModuleType):
-                    todo.append((OUTSIDE, inner))
-                elif not (name.startswith(OUTSIDE) and isinstance(inner, nn.Module)):
-                    todo.append((f"{name}{key}.", inner))
+        seen[id(value)] = value
+        with suppress(Exception):  # objects may refuse to be read
+            held = _holder(value, own)
+            if held is None or len(held) > left or (held is not value and id(held) in seen):
+                continue
+            is_near = is_near and not isinstance(value, FunctionType | type | ModuleType)
+            todo.extend((one, is_near) for one in _children(held))
+            left -= len(held)
+            if type(held) is not tuple:
+                yield held
 
 
-def _container(value: Any, own: set[str] | None) -> Any:
-    """Return a container with the content of a value, or None; `own` names packages with layers."""
-    if isinstance(value, (*CONTAINERS, _Fields)):
+def _children(held: Any) -> list[Any]:
+    leaves = (*PLAIN, Tensor, type(None))
+    return [one for one in _values(held) if not isinstance(one, leaves)]
+
+
+def _holder(value: Any, own: set[str]) -> Any:
+    """Return what a value holds as a container, or None; `own` names packages with layers."""
+    if type(value) is tuple or isinstance(value, (*CONTAINERS, _Fields)):
         return value
-    if isinstance(value, partial):
+    if isinstance(value, functools.partial):
         return value.func, value.args, value.keywords
     if isinstance(value, MethodType | staticmethod | classmethod):
         return value.__func__, getattr(value, "__self__", None)
     if isinstance(value, property):
         return value.fget, value.fset
+    if isinstance(value, CellType):
+        return _Fields(value, [vars(CellType)["cell_contents"]])
     if isinstance(value, FunctionType | type | ModuleType):
-        return None if own is None or _is_librarys(value, own) else _of_code(value)
+        return None if _is_librarys(value, own) else _of_code(value)
     if isinstance(value, nn.Module):  # in a list, say, where torch does not find it
-        return None if own is None else vars(value)
-    foreign = _top(type(value)) in FOREIGN and not isinstance(value, HOLDERS)
-    if foreign or isinstance(value, Tensor):
-        return None
-    slots = [n for c in type(value).__mro__ for n, d in vars(c).items()
-             if isinstance(d, MemberDescriptorType)]  # fmt: skip
+        return vars(value)
+    if _top(type(value)) in FOREIGN:
+        return vars(value) if isinstance(value, HOLDERS + OTHER_HOLDERS) else None
+    slots = [slot for c in type(value).__mro__ if "__slots__" in vars(c)
+             for slot in vars(c).values() if isinstance(slot, MemberDescriptorType)]  # fmt: skip
     attributes = getattr(value, "__dict__", None)
     return (attributes, _Fields(value, slots)) if slots else attributes
 
@@ -130,9 +173,9 @@ def _container(value: Any, own: set[str] | None) -> Any:
 def _of_code(value: Any) -> Any:
     if isinstance(value, type | ModuleType):
         return _Fields(value if isinstance(value, type) else vars(value))
-    cells = [_Fields(cell, ("cell_contents",)) for cell in value.__closure__ or ()]
     variables = _Fields(value.__globals__, tuple(_names(value.__code__)))
-    return (vars(value), value.__defaults__, value.__kwdefaults__, variables, *cells)
+    cells = value.__closure__ or ()
+    return vars(value), value.__defaults__, value.__kwdefaults__, variables, *cells
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -143,7 +186,8 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _top(thing: Any) -> str:
-    return (getattr(thing, "__module__", None) or "").partition(".")[0]
+    module = getattr(thing, "__module__", None)
+    return module.partition(".")[0] if isinstance(module, str) else ""
 
 
 def _is_librarys(code: Any, own: set[str]) -> bool:
@@ -164,15 +208,33 @@ def moved_numbers(values: Tensor) -> Tensor:
 class KeptState:
     """Hold what a layer's attributes, containers and buffers are now, to restore them.
 
-    Used as a context, it restores them at the end, and clears the caches of the layer's functions.
+    Used as a context, it restores them at the end, and clears the caches of the layer's methods.
     """
 
     def __init__(self, head: nn.Module) -> None:
-        found = (p for p in containers(head, True) if not p[0].endswith("_parameters."))
-        self.held = [(name, c, copy.copy(c)) for name, c in found]
-        tensors = {id(v): (name, t) for name, _, values in self.held for v in _values(values)
-                   if (t := _numbers(v, name)) is not None}  # fmt: skip
+        self.head = head
+        found = [*containers(head)]
+        held = [(name, c) for name, c in found if not name.endswith("_parameters.")]
+        held += [(OUTSIDE, c) for c in _outside(head, [c for _, c in found])]
+        self.held: list[tuple[str, Any, Any]] = []
+        tensors: dict[int, tuple[str, Tensor]] = {}
+        for name, container in held:
+            with suppress(Exception):
+                self.held.append((name, container, copy.copy(container)))
+                for value in _values(container):
+                    if (numbers := _numbers(value, name)) is not None:
+                        tensors[id(value)] = name, numbers
         self.tensors = [(name, t, t.detach().clone()) for name, t in tensors.values()]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        self.restore()
+        for cls in {c for part in self.head.modules() for c in type(part).__mro__}:
+            for value in vars(cls).values() if cls not in nn.Module.__mro__ else ():
+                if isinstance(value, Cached):
+                    value.cache_clear()
 
     def restore(self, within: str = "") -> None:
         """Put back everything, or what has `within` in its name; only what differs is written."""
@@ -184,25 +246,16 @@ class KeptState:
                 if within in name and not _equal(tensor, kept):
                     tensor.copy_(kept)
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        self.restore()
-        for value in (v for _, held, _ in self.held for v in _values(held)):
-            if hasattr(type(value), "cache_clear"):
-                value.cache_clear()
-
     def changed(self) -> str | None:
         """Return the name of a number, word or tensor that is another now; None if none is."""
         copies = {id(t): kept for _, t, kept in self.tensors}
         for name, container, before in self.held:
-            if PARAMETRISED in name or name.startswith(OUTSIDE) or isinstance(container, set):
+            if PARAMETRISED in name or name == OUTSIDE or isinstance(container, set):
                 continue
-            keys = before if hasattr(before, "items") else range(min(len(before), len(container)))
+            keys = before if isinstance(before, dict) else range(min(map(len, (before, container))))
             for key in keys:
                 value = before[key]
-                now = container.get(key) if hasattr(before, "items") else container[key]
+                now = container.get(key) if isinstance(container, dict) else container[key]
                 if isinstance(value, PLAIN) and value != now and value == value:
                     return f"{name}{key}"
                 kept = copies.get(id(value))
@@ -212,16 +265,18 @@ class KeptState:
 
 
 def _numbers(value: Any, name: str) -> Tensor | None:
-    """Return a tensor, or one that shares the memory of a NumPy array; None if it is large."""
-    if type(value).__module__ == "numpy" and getattr(value, "flags", None) is not None:
-        known = value.dtype.kind in "biufc" and value.flags.writeable
-        value = torch.from_numpy(value) if known and value.ndim else None
-    large = name.startswith(OUTSIDE) and isinstance(value, Tensor) and value.numel() > MOST_VALUES
-    return value if isinstance(value, Tensor) and not large else None
+    """Return a tensor, or one that shares the memory of a NumPy array; None for other values."""
+    is_array = type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
+    if is_array and value.flags.writeable and value.size <= MOST_VALUES:
+        with suppress(TypeError, ValueError):  # other dtypes and strides
+            return torch.from_numpy(value)
+    if not isinstance(value, Tensor) or (name == OUTSIDE and value.numel() > MOST_VALUES):
+        return None
+    return value if value.layout is torch.strided and not value.is_nested else None
 
 
 def _values(container: Any) -> list[Any]:
-    return list(container.values() if hasattr(container, "items") else container)
+    return list(container.values() if isinstance(container, dict | _Fields) else container)
 
 
 def _differs(container: Any, before: Any) -> bool:
@@ -231,9 +286,8 @@ def _differs(container: Any, before: Any) -> bool:
 
 def _put(container: Any, before: Any) -> None:
     if isinstance(container, _Fields):
-        for name in [*container]:
-            if name not in before:
-                del container[name]
+        for name in {*container} - before.keys():
+            del container[name]
         for name, value in before.items():
             if name not in container or container[name] is not value:
                 container[name] = value
@@ -247,4 +301,5 @@ def _put(container: Any, before: Any) -> None:
 def _equal(now: Tensor, kept: Tensor, any_shape: bool = False) -> bool:
     if now.shape != kept.shape:
         return any_shape  # the tokens of a chunk
-    return torch.equal(now.detach(), kept)
+    now = now.detach()
+    return now.is_meta or torch.equal(now, kept) or bool(((now == kept) | (now != now)).all())
