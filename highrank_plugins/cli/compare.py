@@ -264,6 +264,7 @@ def _record_of(options: RecordOptions) -> dict[str, Any]:
     found = summary.read_scores(scores, options.finetuning is not None, data)
     key, counts, words = None, {}, None
     if data is not None:
+        data.stat()  # its error says what is missing
         if (inputs := data / ".key").is_file():  # by a recipe's stage
             key = inputs.read_text(encoding="utf-8").strip()
         words = perplexity.dictionary(data) if scores.is_dir() else None

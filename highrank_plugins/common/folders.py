@@ -30,7 +30,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """
     is_there = folder.is_dir()
     if any(folder.glob("[!.]*")) if is_there else os.path.lexists(folder):
-        raise UserError(f"{folder} exists already: name another folder, or delete it first")
+        raise UserError(f"{folder} exists already: name another folder, or move it away")
     part = folder / _NEW if is_there else folder.with_name(f"{folder.name}.part")
     if os.path.lexists(part) and (part.is_symlink() or not (part / _STAMP).is_file()):
         raise FileExistsError(

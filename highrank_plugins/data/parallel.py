@@ -29,6 +29,8 @@ from highrank_plugins.data.corpus_files import CorpusFiles, Texts
 
 Pair = tuple[bytes, ...]  # a sentence and its translation
 _SEGMENT = re.compile(rb"<seg.*?>(.*)</seg>")
+_SET = re.compile(rb"<(?:src|ref)set\b[^>]*\bsetid=\"([^\"]*)\"", re.IGNORECASE)
+_YEAR = re.compile(r"(?:19|20)\d\d")
 KEPT = "kept"
 _NO_TEXT = frozenset({"Cc", "Cs", "Co", "Cn"})
 REPORT = "cleaning.json"
@@ -43,12 +45,21 @@ def read_pairs(paths: Sequence[Path]) -> Iterator[Pair]:
 
 def read_lines(path: Path) -> Iterator[bytes]:
     """Yield lines without byte order marks; of a .sgm those that begin with <seg, as sacreBLEU."""
-    for _, line in byte_lines(path):
+    wanted = set(_YEAR.findall(path.name))
+    for number, line in byte_lines(path):
         line = line.removeprefix(BOM_UTF8)
         if ".sgm" not in path.suffixes:
             yield line
         elif line.startswith(b"<seg "):
             yield _SEGMENT.sub(rb"\1", line)
+        elif wanted and (found := _SET.search(line)):
+            # two test sets of WMT have equal numbers of sentences
+            name = found[1].decode(errors="replace")
+            if (there := set(_YEAR.findall(name))) and not wanted & there:
+                raise TextError(
+                    f"{path}:{number}: the set is {name}, of another year than the file's name "
+                    "says; put the right test set here"
+                )
 
 
 class Rules(BlockOptions):

@@ -239,7 +239,7 @@ def runs_table(paths: Sequence[Path]) -> Table:
         [
             Cell(run.system),
             *(number(run.record["metrics"].get(of.name), of.format, of.name) for of in scores),
-            *(number(run.cost(of.name), of.format, of.name) for of in costs),
+            *(number(run.record["train"].get(of.name), of.format, of.name) for of in costs),
             Cell(str(run.record["hardware"].get("cores", "–"))),
             Cell(run.record["versions"].get("torch", "–")),
             Cell(str((run.record["git"] or {}).get("revision") or "-")[:9]),

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
 
 METRICS = "metrics.jsonl"  # of a training run, see hooks/metrics_file.py
 RESULTS = "results.json"  # file name of a recipe's record
-OF_LAUNCH = ("batch_size", "update_freq", "distributed_world_size")  # it may replace them
+# what a run keeps to its end; a launcher sets batches, and a longer run has other limits
+OF_A_RUN = ("arch", "seed", "task", "criterion", "optimizer", "lr", "dropout", "label_smoothing")
 
 
 def _bounded(value: float) -> float:
@@ -104,14 +104,12 @@ def make_record(
 ) -> dict[str, Any]:
     """Return all that is needed to judge and repeat a result; the first score is to be reported."""
     train = config.get("train") or {}
-    words = shlex.split(re.sub(r"(?<!\S)(--[\w-]+)=", r"\1 ", training.command))
-    given = dict(pairwise(words))
-    for name, own in train.items():
-        value = given.get(flag(name), "--")  # the next option, if it has none
-        compared = name not in OF_LAUNCH and not isinstance(own, bool)
-        if compared and not value.startswith("--") and value != str(own):
+    for name in (one for one in train if one in OF_A_RUN or one.startswith("head")):
+        word = re.search(rf"(?<!\S){flag(name)}[ =]['\"]?([^\s'\"$-][^\s'\"]*)", training.command)
+        own = str(train[name])
+        if word and "fairseq-train" in training.command and _value(word[1]) != _value(own):
             raise ValueError(
-                f"--training: its command has {flag(name)} {value}, and the configuration {name} "
+                f"--training: its command has {flag(name)} {word[1]}, and the configuration {name} "
                 f"{own}; give the files of one run"
             )
     if finetuning is not None:
@@ -130,6 +128,15 @@ def make_record(
         **conditions(),
     }
     return record | {"doubts": doubts.doubts(record)}
+
+
+def _value(text: str) -> str | float:
+    """Return an option's value so that 1e-3, [0.001] and 0.001 are equal."""
+    text = text.strip("[]() ")
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def read_training(folder: Path) -> RecordedTraining:

@@ -27,7 +27,7 @@ from highrank_plugins.results.perplexity import UNIGRAM
 from highrank_plugins.results.record import RESULTS, load_record
 
 UNKNOWN_MASS = "mass not recorded"
-_MASS = re.compile(r"\|mass:1([+-][\d.]+e[+-]?\d+)")
+_MASS = re.compile(r"\|mass:1([+-]\d+(?:\.\d+)?e[+-]?\d+)")
 _LABELS = {"seeds": None, "config": None, "command": None}  # what a copy may call itself
 _TEXT = re.compile(r"unit:[^|]*|text:[^|]*|n:\d+")  # of certificates; neither mass nor version
 
@@ -109,13 +109,21 @@ def numbers_of(paths: Sequence[Path], *metrics: str) -> list[tuple[float, ...]]:
 
 
 def numbers_by_system(paths: Sequence[Path], *metrics: str) -> dict[str, list[tuple[float, ...]]]:
-    """Return numbers of the runs of each system, by names without their seeds."""
-    found: dict[str, list[tuple[float, ...]]] = {}
-    for name, numbers in zip(
-        distinct_names(paths, RESULTS), numbers_of(paths, *metrics), strict=True
-    ):
-        found.setdefault(re.sub(r"-\d+$", "", name), []).append(numbers)
-    return found
+    """Return numbers of the runs of each configuration, by names without their seeds.
+
+    Runs that differ in their seeds alone are of one; a record without configuration stands alone.
+    """
+    names, found = distinct_names(paths, RESULTS), dict[str, list[tuple[str, tuple[float, ...]]]]()
+    for name, path, numbers in zip(names, paths, numbers_of(paths, *metrics), strict=True):
+        settings = {n: v for n, v in flat_settings(load_record(path)).items() if n != "train.seed"}
+        key = json.dumps(settings, sort_keys=True, default=str) if settings else str(path)
+        found.setdefault(key, []).append((name, numbers))
+    systems: dict[str, list[tuple[float, ...]]] = {}
+    for runs in found.values():
+        name = ", ".join(dict.fromkeys(re.sub(r"-\d+$", "", run) for run, _ in runs))
+        name = ", ".join(run for run, _ in runs) if name in systems else name
+        systems[name] = [at for _, at in runs]
+    return systems
 
 
 def unknown_metric(name: str, known: Iterable[str]) -> str:

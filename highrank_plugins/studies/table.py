@@ -188,6 +188,13 @@ def held_by_studies(records: Sequence[Path]) -> tuple[dict[str, str], list[str]]
                 reasons |= {system: UNFAIR} if why == DIVERGED else {}
         held = _derived(folder / UNTESTED)
         reasons |= {system: why for system, why in held.items() if system in given}
+        for system in given if (folder / UNTESTED).exists() else ():
+            links = [one.name for one in folder.glob(f"{system}-*") if one.is_symlink()]
+            seeds = sum(name.rpartition("-")[0] == system for name in links)
+            if own.count((folder, system)) < seeds:
+                reasons[system] = f"their study has {seeds} seeds of each"
+            if any(of == system and at != folder for at, of in own):
+                reasons[system] = "its runs are of several studies"
     return reasons, notes
 
 

@@ -73,6 +73,13 @@ def test_seeds_of_a_model_are_one_point_of_a_correlation():
         assert len(rows) == n and "softmax" in rows
 
 
+def test_runs_of_one_configuration_are_one_point_whatever_their_names():
+    studies = ("ptb_components/softmax", "ptb_gates/softmax", "ptb_components/mos_k5",
+               "ptb_components/moc_k5", "ptb_small/softmax", "ptb_small/mos")  # fmt: skip
+    records = [RECORDS / f"{name}-{seed}.json" for name in studies for seed in (1, 2, 3)]
+    assert correlated(*records, "--y", "test_perplexity") == (-0.99, 0.0012, 5)
+
+
 def test_a_correlation_is_computed_from_records_restricted_to_a_range_and_drawn(
     tmp_path, monkeypatch
 ):

@@ -120,6 +120,20 @@ def test_segments_equal_those_of_sacrebleu(tmp_path):
     assert len(ours) == len(sentences)
 
 
+def test_a_test_set_of_another_year_is_refused(tmp_path):
+    def read(name, set_of):
+        path = tmp_path / name
+        text = f'<srcset setid="{set_of}" srclang="any">\n<seg id="1">A</seg>\n</srcset>\n'
+        path.write_text(text)
+        return list(read_lines(path))
+
+    name = "newstest2014-deen-src.en.sgm"
+    for good, set_of in ((name, "newstest2014"), ("test.en.sgm", "newstest2016"), (name, "news")):
+        assert read(good, set_of) == [b"A"]
+    with pytest.raises(ValueError, match=rf"{name}:1: the set is newstest2016, of another year"):
+        read(name, "newstest2016")
+
+
 def clean(*pairs: tuple[str | bytes, str | bytes], **rules: object):
     cleaner = Cleaner(Rules(**rules))
     encoded = [

@@ -54,7 +54,7 @@ def test_files_of_two_runs_are_refused(words):
         "tag": "a=b",
     }
     configuration = Configuration(train=train, corpus={})
-    same = "--no-progress-bar data --update-freq 1 \\\n    --lr 0.25 --tag 'a=b' --arch=x"
+    same = "fairseq-train # it's\n --no-progress-bar data --max-epoch 1 --lr '[25e-2]' --arch=x"
     make_record({"a": Score(1.0, "b")}, configuration.blocks(), record.RecordedTraining(same, {}))
     training = record.RecordedTraining(f"fairseq-train data {words}", {"updates": 3.0})
     with pytest.raises(

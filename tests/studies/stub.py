@@ -140,10 +140,10 @@ def changed(file: Path, *words: object, **changes: object) -> Result:
     return study(file, *words)
 
 
-def compared(file: Path) -> str:
-    """Return what `highrank compare` says of records that a study links to."""
-    links = folder_of(file).glob("*-*/results.json")
-    words = ["compare", *map(str, sorted(links)), "--metric", "test_perplexity", "--all-tests"]
+def compared(*files: Path, links: str = "*-*") -> str:
+    """Return what `highrank compare` says of records that studies link to."""
+    found = (path for file in files for path in folder_of(file).glob(f"{links}/results.json"))
+    words = ["compare", *map(str, sorted(found)), "--metric", "test_perplexity", "--all-tests"]
     return highrank(*words).output
 
 

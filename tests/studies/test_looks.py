@@ -5,7 +5,7 @@ import json
 import pytest
 
 from highrank_plugins.studies.table import LATE
-from tests.studies.stub import compared, folder_of, refusal, study, tables, write_stub
+from tests.studies.stub import compared, folder_of, refusal, study, tables, write_stub, write_study
 
 TWO = {name: {"conf": name} for name in ("softmax", "mos")}
 OF = {"members": TWO, "baseline": "softmax", "metric": "test_perplexity"}
@@ -69,8 +69,17 @@ def test_the_order_of_seeds_and_two_systems_of_one_configuration_change_nothing(
     assert "p Holm" in tables(file, "--table")
 
 
+def test_compare_does_not_add_the_seeds_of_two_studies(file):
+    second = write_study(file.parent, {**OF, "seeds": [4, 5, 6]}, "second")
+    tables(second)
+    found = compared(file, second)
+    assert "since its runs are of several studies: " in found and "p (Holm)" not in found
+
+
 def test_compare_tests_what_the_study_tests(file):
     assert "p (Holm)" in compared(file)
+    found = compared(file, links="*-[12]")
+    assert "since their study has 3 seeds of each: " in found and "p (Holm)" not in found
     tables(file, seeds=[1, 2, 3, 4])
     assert "p (Holm)" not in compared(file)
     for name in ("untested.json", "looks.json"):
