@@ -19,29 +19,29 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1481,
     "benchmarks": 1294,
-    "cli": 3113,
+    "cli": 3114,
     "common": 2526,
     "compat": 386,
     "criterions": 266,
-    "data": 2075,
+    "data": 2086,
     "evaluation": 269,
     "heads": 2942,
-    "hooks": 2661,
+    "hooks": 2664,
     "huggingface": 680,
     "inference": 1024,
-    "losses": 5854,
+    "losses": 5910,
     "measures": 1854,
     "models": 1637,
     "optim": 352,
     "reports": 1878,
-    "results": 2091,
-    "studies": 2576,
+    "results": 2106,
+    "studies": 2583,
     "tasks": 527,
     "top": 70,
     "training": 2188,
     "trunks": 347,
 }
-LINES_OF_TESTS = 40943
+LINES_OF_TESTS = 40975
 
 
 @pytest.fixture(scope="module")

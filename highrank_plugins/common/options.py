@@ -99,7 +99,7 @@ def check_ranges(options: Mapping[str, Any]) -> None:
         for number in _numbers(name, value):
             if not abs(number) < 3.4e38 and (math.isnan(number) or name not in _MAY_BE_INFINITE):
                 problems[name] = f"{number:g}: expected a finite number"
-            elif isinstance(number, int) and 2**32 < abs(number) < sys.maxsize:  # no limit
+            elif isinstance(number, int) and 2**32 < abs(number) != sys.maxsize:  # no limit
                 problems[name] = f"must be at most {2**32}, got {number}"
             elif name in RANGES and (problem := RANGES[name].problem(number)):
                 problems[name] = problem

@@ -61,6 +61,7 @@ _REMEDIES = {
     "gradients are Nan/Inf": DIVERGED,
     "Size of sample": ", or raise --max-source-positions and --max-target-positions",
     "Unsupported language modeling target": ": leave out --self-target and --past-target",
+    "Torch not compiled with CUDA enabled": ": leave out --fp16 and --bf16, which need a GPU",
     "The dataset is empty": ": raise --max-tokens, --max-source-positions or "
     "--max-target-positions, or give longer data",
 }
@@ -237,12 +238,14 @@ def _message_of(error: Exception, place: str) -> str | None:
 
 
 def _blamed(error: BaseException, words: Sequence[str]) -> list[str]:
-    """Return the options whose values an error has in its message."""
+    """Return the options whose values an error has in its message; of memory, the large ones."""
     pairs = zip(words, [*words[1:], "-"], strict=True)
     given = [word if "=" in word else f"{word}={after}" for word, after in pairs if word[:1] == "-"]
     values = {one.replace("=", " ", 1): _plain(one.partition("=")[2]) for one in given}
     message = _plain(str(error))
-    return [option for option, value in values.items() if len(value) > 2 and value in message]
+    said = [option for option, value in values.items() if len(value) > 2 and value in message]
+    large = [option for option, value in values.items() if value.isdigit() and int(value) > 10**5]
+    return said or (large if "memory" in message else [])
 
 
 def _plain(text: str) -> str:

@@ -139,6 +139,7 @@ def check_arguments(plan: LossPlan, leading: torch.Size) -> None:
     check_choice("reduction", plan.reduction, REDUCTIONS)
     if not 0 <= plan.label_smoothing < 1:
         raise ValueError(f"label_smoothing must lie in [0, 1), got {plan.label_smoothing}")
+    plan.z_loss = float(plan.z_loss)
     if not 0 <= plan.z_loss < math.inf:
         raise ValueError(f"z_loss must be finite and at least 0, got {plan.z_loss}")
     if plan.memory is not None and plan.memory <= 0:

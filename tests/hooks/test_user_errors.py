@@ -100,6 +100,8 @@ def test_an_error_names_the_option_of_its_value_or_the_part_of_fairseq(monkeypat
 
     for words, main, said in (
         ("--bird=emu", raises(KeyError("emu")), "--bird emu: KeyError: 'emu'"),
+        ("--flock 1000000000", raises(RuntimeError("can't allocate memory")),
+         "--flock 1000000000: can't allocate memory"),
         ("--bird emu", raises(ValueError("no bird Emu.")), "--bird emu: no bird Emu"),
         ("--wings 7", within(IndexError("list index")),
          "an option that fairseq.x reads: IndexError: list index"),
