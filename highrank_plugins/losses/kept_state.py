@@ -36,7 +36,7 @@ from torch import Tensor, nn
 FOREIGN = sys.stdlib_module_names | {"torch", "numpy", "fairseq", "omegaconf", "hydra"}
 HOLDERS = (SimpleNamespace, Namespace, UserDict, UserList)  # but these may hold anything
 OTHER_HOLDERS = (ChainMap, WeakKeyDictionary, WeakValueDictionary, local)
-MOST_CONTAINERS, MOST_VALUES = 1000, 2**17  # that are followed; that are kept of what is outside
+MOST_CONTAINERS, MOST_VALUES = 1000, 2**17  # that are followed; that are kept outside of attributes
 CONTAINERS = (dict, list, set, deque, array, bytearray)
 PLAIN = (bool, int, float, str)  # types of an option's value, and of a layer's numbers
 PARAMETRISED = "parametrizations."  # in names; spectral norm takes a step in each loss
@@ -143,7 +143,9 @@ def _outside(head: nn.Module, known: Iterable[Any]) -> Iterator[Any]:
 
 def _children(held: Any) -> list[Any]:
     leaves = (*PLAIN, Tensor, type(None))
-    return [one for one in _values(held) if not isinstance(one, leaves)]
+    found = held.items() if isinstance(held, dict) else ((None, one) for one in _values(held))
+    return [one for key, one in found
+            if not isinstance(one, leaves) and not str(key).endswith("_hooks")]  # fmt: skip
 
 
 def _holder(value: Any, own: set[str]) -> Any:
