@@ -151,7 +151,7 @@ class TestKilled:
         for name in ("corpus", "text", "pieces", "data-bin"):
             command = start(tmp_path, corpus, "--stop-stage", 2)
             part = f"prepared-*/{name}.part"
-            kill_when(command, lambda part=part: any((tmp_path / "exp" / NAME).glob(part)), 0.3)
+            kill_when(command, lambda part=part: any((tmp_path / "exp" / NAME).glob(part)), 0.05)
             assert not (prepared(tmp_path) / name).exists()
             kill_at_the_end(command, name, tmp_path / "bin")
             assert (prepared(tmp_path) / f"{name}.part" / ".done").exists()
