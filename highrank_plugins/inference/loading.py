@@ -138,7 +138,7 @@ def head_of(model: Any, path: str) -> Head:
         return layer
     if not isinstance(layer, (nn.Linear, nn.Embedding)):
         raise ValueError(
-            f"{path}: the output layer of {type(decoder).__name__} is no whole matrix and cannot "
+            f"{path}: the output layer of {type(decoder).__name__} is not one matrix and cannot "
             "be analysed; our heads can, and the softmaxes of fairseq's Transformers and LSTMs "
             "(--criterion cross_entropy instead of adaptive_loss)"
         )

@@ -115,7 +115,7 @@ def test_other_words_and_layers_are_refused(kinds, lm_data, stream_data, tmp_pat
         joined(Collector.open(path, str(lm_data), "valid"))
     words = "--criterion adaptive_loss --adaptive-softmax-cutoff 20,50 --ddp-backend legacy_ddp"
     built = small.build(lm_data, "transformer_lm", *words.split())
-    with pytest.raises(ValueError, match=r"a\.pt: the output layer of .* is no whole matrix"):
+    with pytest.raises(ValueError, match=r"a\.pt: the output layer of .* is not one matrix"):
         Collector.open(write_checkpoint(path, built), str(lm_data), "valid")
 
 

@@ -141,7 +141,7 @@ def test_a_refused_configuration_and_a_dry_run_of_the_launch_leave_no_directory(
 
 
 def test_strings_are_taken_from_a_local_wheel_and_another_one_is_refused(tmp_path):
-    """Without a network the error says which file to put where."""
+    """Check that the error without a network says which file to put where."""
     settings, run_dir = overrides(data__vocab_size=30), tmp_path / "exp" / UI_STRINGS / "mixtape"
     accept(UI_STRINGS, "mixtape", run_dir, settings)
     wheel = write_wheel(tmp_path / "home.whl", {"a": many(400)})
