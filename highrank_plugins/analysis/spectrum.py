@@ -52,42 +52,20 @@ class Spectrum:
 
 
 def spectrum(
-    blocks: Iterable[Tensor],
-    dtype: torch.dtype = torch.float64,
-    method: str = "auto",
-    merge_rows: int | None = None,
+    blocks: Iterable[Tensor], dtype: torch.dtype = torch.float64, method: str = "auto"
 ) -> Spectrum:
     """Return the singular values of X [N, M], which arrives in blocks [n_i, M] and is never held.
 
-    - "tsqr": singular values of the triangle of X, in `dtype`; errors are a few eps(dtype) σ_max.
+    - "tsqr": those of R with RᵀR = XᵀX, in `dtype`; errors are a few eps(dtype) σ_max. R of
+      [R; block] replaces R (Demmel et al. 2012, sequential TSQR); 2 M² numbers are held.
     - "gram": square roots of the eigenvalues of XᵀX in float64; accurate above 1e-7 σ_max, which is
       finer than the resolution of float32.
     - "auto": "tsqr" for float64; "gram" for float32, where its error is within tsqr's.
 
     Args:
         dtype: of the computation, float32 or float64.
-        merge_rows: see `triangle`.
     """
-    return whole_spectrum([_collected(blocks, dtype, method, merge_rows)])
-
-
-def triangle(
-    blocks: Iterable[Tensor], dtype: torch.dtype = torch.float64, merge_rows: int | None = None
-) -> Tensor:
-    """Return R with RᵀR = XᵀX, for X the rows of all blocks: R has the singular values of X.
-
-    R of [R; block] replaces R (Demmel et al. 2012, sequential TSQR). The triangles of parts of a
-    matrix are blocks themselves: `spectrum([triangle(a), triangle(b)])` has the values of a and b
-    together. Processes merge their parts in this way.
-
-    Args:
-        blocks: [n_i, M], as in `spectrum`.
-        merge_rows: rows added to R at once, default M; (M + merge_rows) · M numbers are
-            held, and (1 + M / merge_rows) times the fewest operations are done.
-    Returns:
-        [min(N, M), M]; for N ≤ M the rows themselves.
-    """
-    return _collected(blocks, dtype, "tsqr", merge_rows).matrix
+    return whole_spectrum([_collected(blocks, dtype, method)])
 
 
 def gram_matrix(blocks: Iterable[Tensor]) -> Tensor:
@@ -112,12 +90,12 @@ class SpectrumPart:
 class SpectrumRows:
     """Collect rows that arrive in blocks, in one of several processes; arguments: `spectrum`."""
 
-    def __init__(self, dtype: torch.dtype, method: str, merge_rows: int | None = None) -> None:
+    def __init__(self, dtype: torch.dtype, method: str) -> None:
         if method not in METHODS:
             raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
         if method == "auto":
             method = "gram" if dtype == torch.float32 else "tsqr"
-        self._dtype, self._method, self._merge_rows = dtype, method, merge_rows
+        self._dtype, self._method = dtype, method
         self._sum: Tensor | _Triangle | None = None
         self._rows, self._narrowest = 0, torch.float64
 
@@ -127,7 +105,7 @@ class SpectrumRows:
             if self._method == "gram":
                 self._sum = block.new_zeros(block.size(1), block.size(1), dtype=torch.float64)
             else:
-                self._sum = _Triangle(block, self._dtype, self._merge_rows)
+                self._sum = _Triangle(block, self._dtype)
         if isinstance(self._sum, _Triangle):
             self._sum.add(block)
         else:
@@ -144,10 +122,8 @@ class SpectrumRows:
         return SpectrumPart(matrix, self._rows, self._dtype, self._method, self._narrowest)
 
 
-def _collected(
-    blocks: Iterable[Tensor], dtype: torch.dtype, method: str, merge_rows: int | None = None
-) -> SpectrumPart:
-    rows = SpectrumRows(dtype, method, merge_rows)
+def _collected(blocks: Iterable[Tensor], dtype: torch.dtype, method: str) -> SpectrumPart:
+    rows = SpectrumRows(dtype, method)
     for block in checked_blocks(blocks):
         rows.add(block)
     return rows.part()
@@ -156,12 +132,9 @@ def _collected(
 class _Triangle:
     """Keep [R; new rows] in one buffer, column by column as LAPACK wants it: its QR is in place."""
 
-    def __init__(self, like: Tensor, dtype: torch.dtype, merge_rows: int | None) -> None:
+    def __init__(self, like: Tensor, dtype: torch.dtype) -> None:
         self.width = like.size(1)
-        added = self.width if merge_rows is None else merge_rows
-        if added < 1:
-            raise ValueError(f"merge_rows must be at least 1, got {added}")
-        self.buffer = like.new_empty(self.width, self.width + added, dtype=dtype).t()
+        self.buffer = like.new_empty(self.width, 2 * self.width, dtype=dtype).t()
         self.tau = like.new_empty(self.width, dtype=dtype)
         self.filled = 0
 
@@ -197,7 +170,8 @@ def whole_spectrum(parts: Sequence[SpectrumPart]) -> Spectrum:
         gram = sum(matrices[1:], matrices[0])
         values = torch.linalg.eigvalsh(gram).flip(0).clamp_min(0).sqrt()
     else:
-        whole = matrices[0] if len(matrices) == 1 else triangle(matrices, dtype)
+        one = len(matrices) == 1
+        whole = matrices[0] if one else _collected(matrices, dtype, "tsqr").matrix
         values = torch.linalg.svdvals(whole).double()
     matrix_dtype = max((part.matrix_dtype for part in parts), key=_resolution)
     shape = (rows, matrices[0].size(1))

@@ -3,12 +3,13 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
 from highrank_plugins.analysis import spectrum as spectra
-from highrank_plugins.heads import build_head
+from tests.heads.cases import EMBED_DIM, MIXTAPE, MOC, MOS, SOFTMAX, make_features
 from tests.largest_tensor import Largest
 
 ROWS, WIDTH = 83, 20
@@ -48,21 +49,15 @@ def test_blocks_of_any_size_and_dtype_give_the_dense_values(sizes, method, dtype
     torch.testing.assert_close(found.values, torch.linalg.svdvals(x.double()), **near)
 
 
-@pytest.mark.parametrize("merge_rows", [1, 3, 20, 1000])
-def test_the_number_of_rows_merged_at_once_changes_nothing(merge_rows):
-    x = matrix()
-    values = spectra.spectrum(x.split(9), merge_rows=merge_rows).values
-    torch.testing.assert_close(values, torch.linalg.svdvals(x), rtol=1e-12, atol=0)
-
-
-def test_triangles_of_parts_can_stand_in_for_the_parts():
-    x = matrix()
-    parts = [spectra.triangle(part.split(7)) for part in x.split([30, 3, 50])]
-    assert [len(part) for part in parts] == [WIDTH, 3, WIDTH]
-    whole = spectra.triangle(x.split(7))
-    assert torch.equal(whole, whole.triu())
-    torch.testing.assert_close(whole.t() @ whole, x.t() @ x)
-    torch.testing.assert_close(spectra.spectrum(parts).values, torch.linalg.svdvals(x))
+def test_parts_of_a_matrix_have_the_spectrum_of_the_whole():
+    x, parts = matrix(), []
+    for part in x.split([30, 3, 50]):
+        parts.append(spectra.SpectrumRows(torch.float64, "tsqr"))
+        for block in part.split(7):
+            parts[-1].add(block)
+    found = [rows.part() for rows in parts]
+    assert [len(part.matrix) for part in found] == [WIDTH, 3, WIDTH]
+    torch.testing.assert_close(spectra.whole_spectrum(found).values, torch.linalg.svdvals(x))
 
 
 def test_float64_sees_what_the_gram_matrix_cannot():
@@ -80,9 +75,12 @@ def test_float64_sees_what_the_gram_matrix_cannot():
 
 def test_auto_takes_the_gram_matrix_only_where_float32_is_enough():
     assert spectra.spectrum([matrix()]).method == "tsqr"
-    narrow = spectra.spectrum([matrix()], dtype=torch.float32)
-    assert narrow.method == "gram"
-    assert narrow.smallest_reliable <= torch.finfo(torch.float32).eps * narrow.values[0]
+    found = spectra.spectrum([matrix()], dtype=torch.float32)
+    assert found.method == "gram"
+    assert found.smallest_reliable <= torch.finfo(torch.float32).eps * found.values[0]
+    assert found.press_rank() == spectra.press_rank(found.values, found.shape, torch.float32)
+    with pytest.raises(ValueError, match=r"method='tsqr', dtype=torch.float64"):
+        found.press_rank(torch.float64)
 
 
 @pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16, torch.float32])
@@ -99,13 +97,6 @@ def test_rounding_errors_of_the_matrix_do_not_count_as_rank(narrow):
     else:
         with pytest.raises(ValueError, match=f"noise of a {narrow} matrix"):
             found.press_rank(torch.float32)
-
-
-def test_a_rank_finer_than_the_method_is_refused():
-    found = spectra.spectrum([matrix()], dtype=torch.float32, method="gram")
-    assert found.press_rank() == spectra.press_rank(found.values, found.shape, torch.float32)
-    with pytest.raises(ValueError, match=r"method='tsqr', dtype=torch.float64"):
-        found.press_rank(torch.float64)
 
 
 @pytest.mark.parametrize("method", ["tsqr", "gram"])
@@ -144,24 +135,16 @@ def test_press_rank_counts_what_lies_above_the_tolerance():
     assert spectra.press_rank(values(0.0, 0.0), shape, torch.float64) == 0
 
 
-@pytest.mark.parametrize(
-    ("eps", "rank"), [(0.9, 1), (0.41, 1), (0.39, 2), (0.11, 2), (0.09, 3), (1e-6, 4), (1e-30, 5)]
-)
-def test_effective_rank_equals_values_computed_by_hand(eps, rank):
+def test_rank_entropy_and_decay_equal_values_computed_by_hand():
     s = values(0.6, 0.3, 0.0999, 0.0001, 1e-20).sqrt()  # squares sum to 1
-    assert spectra.effective_rank(s, eps) == rank
-    assert spectra.effective_rank(s.flip(0), eps) == rank
-    assert spectra.effective_rank(torch.zeros(3), eps) == 0
-
-
-def test_spectral_entropy_equals_values_computed_by_hand():
+    ranks = {0.9: 1, 0.41: 1, 0.39: 2, 0.11: 2, 0.09: 3, 1e-6: 4, 1e-30: 5}
+    for eps, rank in ranks.items():
+        assert spectra.effective_rank(s, eps) == spectra.effective_rank(s.flip(0), eps) == rank, eps
+        assert spectra.effective_rank(torch.zeros(3), eps) == 0
     assert spectra.spectral_entropy(torch.ones(7)) == pytest.approx(math.log(7), rel=1e-12)
     assert spectra.spectral_entropy(values(3.0, 0.0)) == 0
     expected = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     assert spectra.spectral_entropy(values(3.0, 1.0)) == pytest.approx(expected, rel=1e-12)
-
-
-def test_decay_is_the_exponent_of_the_squares():
     index = torch.arange(1, 101, dtype=torch.float64)
     assert spectra.spectral_decay(5 * index**-0.7) == pytest.approx(1.4, rel=1e-12)
     bent = torch.cat([index[:50] ** -0.5, torch.zeros(50)])
@@ -169,37 +152,21 @@ def test_decay_is_the_exponent_of_the_squares():
     assert spectra.spectral_decay(torch.ones(4)) == pytest.approx(0, abs=1e-15)
 
 
-CONTEXTS, CLASSES, FEATURES, DIM = 150, 60, 8, 5
-
-
-def rank(name, bias=True, **options):
-    torch.manual_seed(1)
-    size = DIM if name == "softmax" else FEATURES
-    head = build_head(name, num_classes=CLASSES, feature_dim=size, embed_dim=DIM, bias=bias,
-                      **options).double().eval()  # fmt: skip
-    for parameter in head.parameters():
-        torch.nn.init.normal_(parameter)
+def rank(case, classes=40):
+    """Return the rank of 100 contexts of random features and parameters."""
+    head = case.build(classes=classes, feature_dim=5)
     with torch.no_grad():
-        log_probs = head(2 * torch.randn(CONTEXTS, size, dtype=torch.float64))
+        log_probs = head(2 * make_features(100, feature_dim=5))
     return spectra.spectrum(log_probs.split(64)).press_rank()
 
 
-def test_one_softmax_of_linear_logits_has_rank_d_plus_2():
-    assert rank("softmax") == rank("moc", components=3) == DIM + 2
-    assert rank("softmax", bias=False) == rank("moc", bias=False, components=3) == DIM + 1
-
-
-def test_a_mixture_of_softmaxes_has_full_rank():
-    assert rank("mos", components=3) == CLASSES
-    assert rank("mos", components=1) == DIM + 2
-
-
-@pytest.mark.parametrize("pointwise", ["sigsoftmax", "gss", "plif"])
-def test_pointwise_functions_raise_the_rank(pointwise):
-    assert rank("softmax", pointwise=pointwise) == CLASSES
-
-
-def test_mixtape_has_a_bounded_rank_in_its_rare_columns_only():
-    assert rank("mixtape", frequent=0) == DIM + 2
-    assert rank("mixtape", frequent=20) == 20 + DIM + 2
-    assert rank("mixtape", frequent=CLASSES) == CLASSES
+def test_ranks_of_layers_are_those_of_theory():
+    """One softmax of linear logits has rank d + 2, and so have the rare columns of a Mixtape."""
+    one, rare = MOS.with_options(components=1), MIXTAPE.with_options(frequent=0)
+    for case, width in ((SOFTMAX, 5), (MOC, EMBED_DIM), (one, EMBED_DIM), (rare, EMBED_DIM)):
+        assert rank(case) == width + 2, case
+        assert rank(replace(case, bias=False)) == width + 1, case
+    assert rank(MIXTAPE.with_options(frequent=20)) == 20 + EMBED_DIM + 2
+    bent = [SOFTMAX.with_pointwise(name) for name in ("sigsoftmax", "gss", "plif")]
+    for case in (MOS, MIXTAPE.with_options(frequent=40), *bent):
+        assert rank(case) == 40, case
