@@ -6,7 +6,9 @@ import torch
 from highrank_plugins.analysis.retention import gradient_retention, logit_gradient
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.random_state import RandomState
-from tests.heads.cases import CASES, CLASSES, MOS, make_features
+from tests.heads.cases import CASES, CLASSES, make_features
+
+TARGET = torch.tensor([[0, 3, 6, 2, 1], [5, 4, 6, 0, 2]])
 
 
 def random(*shape, seed=1):
@@ -17,63 +19,36 @@ def test_retention_equals_that_of_the_explicit_projector():
     weight, gradient = random(13, 4), random(7, 13, seed=2)
     projector = weight @ torch.linalg.inv(weight.t() @ weight) @ weight.t()
     kept = (gradient @ projector).norm(dim=1) / gradient.norm(dim=1)
-    torch.testing.assert_close(gradient_retention(weight, gradient, per_token=True), kept)
+    whole = (gradient @ projector).norm() / gradient.norm()
+    torch.testing.assert_close(gradient_retention(weight, gradient), whole)
     # only the space counts, not the basis; a column twice adds nothing
     mixed = torch.cat([weight @ random(4, 4, seed=3), weight[:, :2]], 1)
-    torch.testing.assert_close(gradient_retention(mixed, gradient, per_token=True), kept)
-    torch.testing.assert_close(
-        gradient_retention(weight.float(), gradient.float(), per_token=True),
-        kept,
-        rtol=1e-5,
-        atol=0,
-    )
-
-
-def test_the_lost_gradient_is_the_part_that_autograd_cannot_see():
-    weight, gradient = random(13, 4), random(5, 13, seed=2)
-    features = random(5, 4, seed=3).requires_grad_()
-    (seen,) = torch.autograd.grad(features @ weight.t(), features, gradient)
-    least = torch.linalg.lstsq(weight.t(), seen.t()).solution  # the shortest with this image
-    share = least.norm() / gradient.norm()
-    torch.testing.assert_close(gradient_retention(weight, gradient), share)
-
-
-def test_a_square_layer_loses_nothing_and_tokens_without_a_gradient_have_no_retention():
+    for own, grad, near in (
+        (weight, gradient, {}), (mixed, gradient, {}),
+        (weight.float(), gradient.float(), {"rtol": 1e-5, "atol": 0}),
+    ):  # fmt: skip
+        torch.testing.assert_close(gradient_retention(own, grad, per_token=True), kept, **near)
+    # a square layer loses nothing, one of zeros all; a token without gradient has no retention
     assert float(gradient_retention(random(5, 5), random(3, 5))) == pytest.approx(1.0)
     assert float(gradient_retention(torch.zeros(5, 2), random(3, 5))) == 0
-    gradient = random(3, 5)
-    gradient[1] = 0
-    tokens = gradient_retention(random(5, 2), gradient, per_token=True)
-    assert tokens.isnan().tolist() == [False, True, False]
-
-
-TARGET = torch.tensor([[0, 3, 6, 2, 1], [5, 4, 6, 0, 2]])
-
-
-def contexts_of(head, features):
-    """Return h [n, K, D]."""
-    inputs = head.token_inputs(features.flatten(0, 1), head.tensors(), RandomState())
-    return inputs["contexts"].view(TARGET.numel(), -1, head.embed_dim)
+    some = random(3, 5) * torch.tensor([[1.0], [0.0], [1.0]])
+    found = gradient_retention(random(5, 2), some, per_token=True)
+    assert found.isnan().tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_logit_gradient_gives_the_gradients_of_matrix_and_bias(case):
-    head, features = case.build(), make_features(2, 5)
-    gradient = logit_gradient(head, features, TARGET)
+    head, features = case.build().train(), make_features(2, 5).requires_grad_()
     with torch.no_grad():
-        through = torch.einsum("nkm,nkd->md", gradient, contexts_of(head, features))
+        gradient = logit_gradient(head, features, TARGET)
+        inputs = head.token_inputs(features.flatten(0, 1), head.tensors(), RandomState())
+        contexts = inputs["contexts"].view(TARGET.numel(), -1, head.embed_dim)
+        through = torch.einsum("nkm,nkd->md", gradient, contexts)
+    assert all(tensor.grad is None for tensor in (features, *head.parameters()))
     head.nll(features, TARGET, reduction="sum", impl="reference").loss.backward()
     torch.testing.assert_close(through, head.weight.grad, rtol=1e-9, atol=1e-12)
     if head.bias is not None:
         torch.testing.assert_close(gradient.sum((0, 1)), head.bias.grad, rtol=1e-9, atol=1e-12)
-
-
-def test_gradients_of_parameters_and_the_graph_are_left_alone():
-    head, features = MOS.build().train(), make_features(2, 5).requires_grad_()
-    with torch.no_grad():
-        logit_gradient(head, features, TARGET)
-    assert features.grad is None
-    assert all(parameter.grad is None for parameter in head.parameters())
 
 
 class OneSoftmax(Head):

@@ -10,8 +10,6 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.results.scoring import score, tokenised_scores
 
 PLAIN = ["the red hat of Ann, 日本 and ▁", *["we like the red hat"] * 300]
-
-
 JAPANESE, KOREAN = "彼は新しい本を買った", "그는 새 책을 샀다"
 WITHOUT_TOKENS = """เขาซื้อหนังสือเล่มใหม่ ລາວຊື້ປຶ້ມໃໝ່ သူစာအုပ်အသစ်ဝယ်ခဲ့တယ် គាត់បានទិញសៀវភៅថ្មី ꦲꦏ꧀ꦱꦫ ᬅᬓ᭄ᬱᬭ
     ꀀꀁꀂ 𗀀𗀁 vnutriúplnebezmedziernapísanéslová""".split()
@@ -49,43 +47,34 @@ def test_tokens_of_another_script_are_refused():
     for tokens in ("zh", "ja-mecab", "ko-mecab"):
         with pytest.raises(UserError, match=f"^tokens {tokens} are made for another language"):
             bleu_tokens(["a dog sleeps", "the house of 东京"], tokens)
-
-
-@pytest.mark.parametrize(
-    "line", ["Ġanni mar Malta", "Tom &amp; Ann", "##define X 1", "▁ ▂ ▃", "<unk> said", "_a or _b"]
-)
-def test_marks_that_are_text_are_scored(line, caplog):
-    text = [line] * 21 + ["an orange hat"] * 19
-    require_joined(text, text)
-    require_joined(["an egg"] * 27 + [f"_x _y {line}"] * 3, ["an egg"] * 30)  # no evidence
-    assert not caplog.text
-
-
-@pytest.mark.parametrize("mark", ["▁the ▁or", "the or@@ ange", "the or ##ange", "the Ġor Ġa"])
-def test_references_in_pieces_are_refused(mark):
-    with pytest.raises(UserError, match="of the references have"):
-        require_joined([mark] * 9, [mark] * 9)
-
-
-def test_a_dictionary_has_marks_of_pieces():
-    marked = ["▁the", "or@@", "##ange", "Ġthe", "the￭", "the</w>", "<0xE4>"]
-    assert [word for word in [*marked, "the", "a_b", "<unk>", "#1"] if is_piece(word)] == marked
-
-
-def test_missing_text_is_said(caplog):
-    require_joined(["a b c"] * 8 + ["", " "], ["a b c"] * 10)
-    assert "have 80 % of the references' characters; 2 of 10 are empty" in caplog.text
-    require_joined(["a"] * 10, ["a b c"] * 10)
-    assert "have 33 % of the references' characters; 0 of 10 are empty" in caplog.text
-
-
-def test_chinese_is_scored_as_chinese():
     texts = [["今天天气很好我们去公园散步"], ["今天天气很好我们去公园玩"]]
     expected = BLEU(tokenize="zh").corpus_score(texts[1], [texts[0]]).score
     found = score(texts[1], texts[0])["sacrebleu"]
     assert found.value == round(expected, 2) and "tok:zh" in found.signature
     paired = paired_bleu({"a": texts[1] * 9, "b": texts[0] * 9}, [texts[0] * 9], samples=10)
     assert paired["scores"][0]["score"] == pytest.approx(expected)
+
+
+MARKED = ["▁the", "or@@", "##ange", "Ġthe", "the￭", "the</w>", "<0xE4>"]
+
+
+def test_marks_that_are_text_are_scored_and_references_in_pieces_are_refused(caplog):
+    assert [word for word in [*MARKED, "the", "a_b", "<unk>", "#1"] if is_piece(word)] == MARKED
+    for line in (
+        "Ġanni mar Malta",
+        "Tom &amp; Ann",
+        "##define X 1",
+        "▁ ▂ ▃",
+        "<unk> said",
+        "_a or _b",
+    ):
+        text = [line] * 21 + ["an orange hat"] * 19
+        require_joined(text, text)
+        require_joined(["an egg"] * 27 + [f"_x _y {line}"] * 3, ["an egg"] * 30)  # no evidence
+        assert not caplog.text, line
+    for mark in ("▁the ▁or", "the or@@ ange", "the or ##ange", "the Ġor Ġa"):
+        with pytest.raises(UserError, match="of the references have"):
+            require_joined([mark] * 9, [mark] * 9)
 
 
 @pytest.mark.parametrize(
@@ -108,27 +97,24 @@ SENTENCES = [f"The dog {word} in the house, number {word}." for word in
              "sleeps runs eats sits waits barks plays looks rests stays jumps".split()]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda line: " ".join(line.replace(" ", "")), "join the characters into words"),
-        (lambda line: line.replace(" ", ""), "put the blanks back"),
-        (lambda line: line.replace(" ", "\u200b"), "put the blanks back"),
-        (lambda line: line.replace(" ", "|"), "put the blanks back"),
-        (lambda line: f"<en> {line}", "have '<en>'"),
-        (lambda line: "", "all translations are empty"),
-    ],
-)
-def test_translations_in_other_units_are_refused(change, said):
-    with pytest.raises(UserError, match=said):
-        require_joined([change(line) for line in SENTENCES], SENTENCES)
-
-
-def test_characters_on_both_sides_are_said(caplog):
-    lines = [" ".join(line.replace(" ", "")) for line in SENTENCES]
-    require_joined(lines, lines)
+def test_translations_in_other_units_are_refused_and_missing_text_is_said(caplog):
+    letters = [" ".join(line.replace(" ", "")) for line in SENTENCES]
+    for lines, said in (
+        (letters, "join the characters into words"),
+        *(([line.replace(" ", mark) for line in SENTENCES], "put the blanks back")
+          for mark in ("", "\u200b", "|")),
+        ([f"<en> {line}" for line in SENTENCES], "have '<en>'"),
+        ([""] * len(SENTENCES), "all translations are empty"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=said):
+            require_joined(lines, SENTENCES)
+    require_joined(letters, letters)
     assert "the translations have 1.0 letters between blanks, the references 1.0;" in caplog.text
     caplog.clear()
     require_joined(SENTENCES, SENTENCES)
     require_joined(["我 们 去 公 园 散 步"] * 20, ["我 们 去 公 园 散 步"] * 20)
     assert caplog.text == ""
+    require_joined(["a b c"] * 8 + ["", " "], ["a b c"] * 10)
+    assert "have 80 % of the references' characters; 2 of 10 are empty" in caplog.text
+    require_joined(["a"] * 10, ["a b c"] * 10)
+    assert "have 33 % of the references' characters; 0 of 10 are empty" in caplog.text

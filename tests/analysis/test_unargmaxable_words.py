@@ -9,15 +9,11 @@ import torch
 from scipy.spatial import ConvexHull
 
 from highrank_plugins.analysis import unargmaxable_words
-from highrank_plugins.analysis.unargmaxable_words import reach, unargmaxable, unargmaxable_classes
+from highrank_plugins.analysis.unargmaxable_words import reach, top_margin, unargmaxable
 from highrank_plugins.heads import build_head
+from tests.analysis.test_retention import random
 
 CORNERS = torch.tensor([[2.0, 0.0], [0.0, 2.0], [-2.0, 0.0], [0.0, -2.0]])
-
-
-def random(*shape, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 5])
@@ -30,55 +26,46 @@ def test_without_biases_the_corners_of_the_convex_hull_can_win(dim):
     assert found.tolist() == sorted({*range(60)} - corners)
 
 
-def test_margins_equal_values_computed_by_hand():
+def test_small_layers_equal_what_is_computed_by_hand():
     # rows ±2 and 0, biases 0, 0, 1: the last leads by 1 at h = 0, in units of 1 (biases)
     weight, bias = torch.tensor([[2.0], [-2.0], [0.0]]).double(), torch.tensor([0, 0, 1.0]).double()
-    assert unargmaxable_words.top_margin(weight, bias, [2]) == pytest.approx(1.0)
-    assert unargmaxable_words.top_margin(weight, bias, [0]) == pytest.approx(0.5)  # x = 1, t = 0
-    assert unargmaxable_words.top_margin(weight, -bias, [2]) == pytest.approx(0.0)
+    assert top_margin(weight, bias, [2]) == pytest.approx(1.0)
+    assert top_margin(weight, bias, [0]) == pytest.approx(0.5)  # x = 1, t = 0
+    assert top_margin(weight, -bias, [2]) == pytest.approx(0.0)
     # within |h| ≤ 1/4: h = 1/4, 2 h − 1 in units of 4, the longest difference
-    assert unargmaxable_words.top_margin(weight, bias, [0], bound=0.25) == pytest.approx(-0.125)
+    assert top_margin(weight, bias, [0], bound=0.25) == pytest.approx(-0.125)
+    # a bound on features rules out more words
+    weight, bias = torch.tensor([[1.0], [0.0]]), torch.tensor([-2.0, 0.0])
+    found = [unargmaxable(weight, bias, bound=bound).tolist() for bound in (None, 1.0, 3.0)]
+    assert found == [[], [0], []]
+    # equal rows never win alone
+    weight = torch.cat([CORNERS, CORNERS[1:2]])
+    assert unargmaxable(weight).tolist() == [1, 4]
+    assert unargmaxable(weight, torch.tensor([0.0, 0.0, 0.0, 0.0, 0.5])).tolist() == [1]
+    # a set may lead although a smaller one cannot: of rows on a line only the ends can be first
+    weight = torch.tensor([[1.0], [2.0], [3.0]])
+    assert reach(weight, None, [1, 2]) == (0, None)
+    assert top_margin(weight.double(), torch.zeros(3).double(), [1, 2]) > 0.1
+    weight, bias = torch.tensor([[1.0], [0.0], [-1.0]]), torch.tensor([0.0, 0.0, -9.0])
+    assert reach(weight, bias, [0, 1], torch.tensor([-1.0, -1.5])) == (2, 2)
+    # w·h = 20 for the first, 0 for the second, and −29 for the third
+    assert reach(weight, bias, [0, 1], torch.tensor([-1.0, -21.0])) == (2, 2)
+    # the first two differ by 20 only where the third is above the second
+    assert reach(weight, -bias, [0, 1], torch.tensor([-1.0, -1.5])) == (2, 1)
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1e6])
-def test_the_scale_does_not_matter(scale):
-    weight, bias = random(40, 3, seed=2), random(40, seed=3)
-    expected = unargmaxable(weight, bias).tolist()
-    assert len(expected) > 5
-    assert unargmaxable(scale * weight, bias).tolist() == expected
-    assert unargmaxable(weight, scale * bias).tolist() == expected
-
-
-def test_a_bias_acts_as_one_more_coordinate():
+def test_a_bias_acts_as_one_more_coordinate_and_the_scale_does_not_matter():
     # with biases: the upper envelope of planes over R², by a fine grid of directions and lengths
     weight, bias = random(12, 2, seed=3), random(12, seed=4)
     grid = torch.cartesian_prod(*[torch.linspace(-40, 40, 801, dtype=torch.float64)] * 2)
     winners = set((grid @ weight.t() + bias).argmax(1).tolist())
     assert unargmaxable(weight, bias).tolist() == sorted(set(range(12)) - winners)
-
-
-def test_a_bound_on_features_rules_out_more_words():
-    weight, bias = torch.tensor([[1.0], [0.0]]), torch.tensor([-2.0, 0.0])
-    assert unargmaxable(weight, bias).tolist() == []
-    assert unargmaxable(weight, bias, bound=1.0).tolist() == [0]
-    assert unargmaxable(weight, bias, bound=3.0).tolist() == []
-
-
-def test_equal_rows_never_win_alone():
-    weight = torch.cat([CORNERS, CORNERS[1:2]])
-    assert unargmaxable(weight).tolist() == [1, 4]
-    bias = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.5])
-    assert unargmaxable(weight, bias).tolist() == [1]
-
-
-@pytest.mark.parametrize("steps", [0, 1, 100])
-@pytest.mark.parametrize("bound", [None, 0.5])
-def test_searches_change_no_answer(steps, bound, monkeypatch):
-    weight, bias = random(50, 3, seed=5), random(50, seed=6)
-    expected = unargmaxable(weight, bias, bound=bound)
-    assert 5 < len(expected) < 45
-    monkeypatch.setattr(unargmaxable_words, "STEPS", steps)
-    assert torch.equal(unargmaxable(weight, bias, bound=bound), expected)
+    weight, bias = random(40, 3, seed=2), random(40, seed=3)
+    expected = unargmaxable(weight, bias).tolist()
+    assert len(expected) > 5
+    for scale in (1e-6, 1e6):
+        assert unargmaxable(scale * weight, bias).tolist() == expected
+        assert unargmaxable(weight, scale * bias).tolist() == expected
 
 
 INCREASING = ["identity", "sigsoftmax", "gss", "plif", "monotone_mlp", "softcap", "sigmoid_cap"]
@@ -91,7 +78,7 @@ def test_any_increasing_function_leaves_the_same_words_unargmaxable(pointwise, b
     head = build_head("softmax", num_classes=30, feature_dim=3, bias=bias, pointwise=pointwise)
     if bias:
         head.bias.data.normal_()
-    found = unargmaxable_classes(head)
+    found = unargmaxable_words.unargmaxable_classes(head)
     expected = unargmaxable(head.weight.detach(), head.bias.detach() if bias else None)
     assert found.tolist() == expected.tolist() != []
     winners = head.double()(100 * random(500, 3)).argmax(-1)
@@ -171,15 +158,6 @@ def test_lines_agree_with_all_their_intervals(seed, bound):
     assert (exact >= 1) == leads({order[0]})
 
 
-def test_lines_reach_both_probabilities():
-    weight, bias = torch.tensor([[1.0], [0.0], [-1.0]]), torch.tensor([0.0, 0.0, -9.0])
-    assert reach(weight, bias, [0, 1], torch.tensor([-1.0, -1.5])) == (2, 2)
-    # w·h = 20 for the first, 0 for the second, and −29 for the third
-    assert reach(weight, bias, [0, 1], torch.tensor([-1.0, -21.0])) == (2, 2)
-    # the first two differ by 20 only where the third is above the second
-    assert reach(weight, -bias, [0, 1], torch.tensor([-1.0, -1.5])) == (2, 1)
-
-
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_the_words_of_a_feature_vector_are_reached_with_their_probabilities(scale):
     weight, bias, feature = scale * random(200, 12), random(200, seed=2), random(12, seed=3)
@@ -189,23 +167,22 @@ def test_the_words_of_a_feature_vector_are_reached_with_their_probabilities(scal
     assert reach(weight, bias, order.tolist()) == (40, None)
 
 
-def test_a_set_may_lead_although_a_smaller_one_cannot():
-    # rows 1, 2, 3 on a line: only the ends can be first
-    weight = torch.tensor([[1.0], [2.0], [3.0]])
-    assert reach(weight, None, [1, 2]) == (0, None)
-    assert unargmaxable_words.top_margin(weight.double(), torch.zeros(3).double(), [1, 2]) > 0.1
-
-
-@pytest.mark.parametrize("levels", [True, False])
-def test_cutting_planes_change_no_answer(levels, monkeypatch):
+def test_searches_and_cutting_planes_change_no_answer(monkeypatch):
+    weight, bias = random(50, 3, seed=5), random(50, seed=6)
+    answers = {bound: unargmaxable(weight, bias, bound=bound) for bound in (None, 0.5)}
+    for steps in (0, 1):
+        monkeypatch.setattr(unargmaxable_words, "STEPS", steps)
+        for bound, expected in answers.items():
+            assert 5 < len(expected) < 45
+            assert torch.equal(unargmaxable(weight, bias, bound=bound), expected)
     weight, bias = random(600, 10), random(600, seed=4)
-    given = -random(20, seed=5).abs().cumsum(0) if levels else None
-    found = [reach(weight, bias, permutation(600, seed)[:20], given) for seed in range(4)]
-    monkeypatch.setattr(unargmaxable_words, "STEP", 1000)
-    every = [reach(weight, bias, permutation(600, seed)[:20], given) for seed in range(4)]
-    assert found == every and len({*found}) > 1
-    monkeypatch.setattr(unargmaxable_words, "STEP", 1)
-    assert found == [reach(weight, bias, permutation(600, n)[:20], given) for n in range(4)]
+    for given in (None, -random(20, seed=5).abs().cumsum(0)):
+        found = []
+        for step in (4, 1000, 1):
+            monkeypatch.setattr(unargmaxable_words, "STEP", step)
+            orders = [permutation(600, seed)[:20] for seed in range(4)]
+            found.append([reach(weight, bias, order, given) for order in orders])
+        assert found[0] == found[1] == found[2] and len({*found[0]}) > 1
 
 
 def test_searches_and_cutting_planes_keep_programs_few_and_small(monkeypatch):
