@@ -49,17 +49,14 @@ def blocks_of(words: Words, sizes: list[int]) -> list[Block]:
     return [Block(words.head, own, some, start) for own, some, start in parts]
 
 
-def observed(name: str, words: Words, sizes: list[int], processes: int = 1):
-    """Return the measure and its result, of blocks of these sizes, shared out to processes."""
-    blocks = blocks_of(words, sizes)
-    shares = [blocks[len(blocks) * i // processes : len(blocks) * (i + 1) // processes]
-              for i in range(processes)]  # fmt: skip
-    parts = []
+def observed(name: str, words: Words, *shares: list[int]):
+    """Return the measure and its result, of blocks of these sizes in each process."""
+    blocks, parts = iter(blocks_of(words, [size for share in shares for size in share])), []
     for share in shares:
         measure = find_measure(name).for_card(words)
         measure.start(words, torch.float64)
-        for block in share:
-            measure.observe(block)
+        for _ in share:
+            measure.observe(next(blocks))
         parts.append(measure.part())
     return measure, measure.merge(parts)
 
@@ -70,40 +67,36 @@ def test_every_measure_runs(name, case):
     words = words_of(case)
     if name in TEXT:
         measure, whole = observed(name, words, [TOKENS])
-        _, parts = observed(name, words, [5, 1, 11, 7], processes=3)
+        _, parts = observed(name, words, [5], [1], [11, 7])
         assert_near(plain(parts), plain(whole))
     else:
         measure = find_measure(name).for_card(words)
         whole = measure.measure(words)
     check_shown(measure, whole)
+    if name == "components":
+        found = take_snapshot(words.head, make_features(TOKENS), torch.arange(TOKENS) % CLASSES)
+        assert {"spectral_entropy", "gradient_retention"} <= found.keys()
+        assert ("component_entropy" in found) == (case.head in ("moc", "mos", "mixtape"))
+    if name == "spectrum" and case.head == "mixtape":
+        bound = int(dict(measure.rows(whole))["at most, for this layer"].split(",")[0])
+        assert 1 < whole.press_rank <= bound <= CLASSES
 
 
-def test_a_dictionary_of_equal_counts_is_treated_as_uncounted():
+def test_perplexities_are_shown_of_counted_words_and_fifty_tokens():
     words = words_of(SOFTMAX)
-    words.dictionary.count[words.dictionary.nspecial :] = [1] * (
-        len(words.dictionary) - words.dictionary.nspecial
-    )
+    count, special = words.dictionary.count, words.dictionary.nspecial
+    count[special:] = [1] * (len(count) - special)  # equal counts were not counted
     measure, found = observed("predictions", words, [TOKENS])
     check_shown(measure, found)
     assert found.uncounted.tokens == TOKENS and not any(band.tokens for band in found.bands)
     assert not any("times in training" in name for name, _ in measure.rows(found))
-    assert [figure.title for figure in measure.figures(found)] == [
-        "Words among the k most probable"
-    ]
-
-
-def test_a_bar_of_perplexity_has_at_least_fifty_tokens():
+    titles = [figure.title for figure in measure.figures(found)]
+    assert titles == ["Words among the k most probable"]
     bands = [Band(0, 10, 5, 200.0), Band(10, 100, 50, 20.0), Band(100, None, 445, 5.0)]
     found = Predictions(500, 7.0, 2.0, 2.0, {"1": 0.5}, bands, None)
-    figure, _ = find_measure("predictions")().figures(found)
+    figure, _ = measure.figures(found)
     assert figure.groups == {"": {"10–99": 20.0, "100+": 5.0}}
     assert (figure.scale, figure.ends) == ("log", (1, None))
-
-
-def test_the_rank_of_a_layer_with_gates_stays_within_its_bound():
-    measure, found = observed("spectrum", words_of(MIXTAPE), [TOKENS])
-    bound = int(dict(measure.rows(found))["at most, for this layer"].split(",")[0])
-    assert 1 < found.press_rank <= bound <= CLASSES
 
 
 @pytest.mark.parametrize("case", [SOFTMAX, MOS, MIXTAPE], ids=str)
@@ -116,7 +109,7 @@ def test_the_use_of_slopes_is_that_of_the_logits(case):
     nll = -words.head.log_probs(block.features).gather(-1, block.target.unsqueeze(-1))
     del f.apply_to
     state = torch.get_rng_state()
-    measure, found = observed("components", words, [9, 15], processes=2)
+    measure, found = observed("components", words, [9], [15])
     assert torch.equal(torch.get_rng_state(), state)
     z = torch.cat([z.flatten() for z in inputs])
     cells = ((z + 2) / f.cell_width).clamp(0, 3999).long().unique()
@@ -160,14 +153,6 @@ def assert_near(found, expected):
         assert found == expected
 
 
-@pytest.mark.parametrize("case", OF_TOYS, ids=str)
-def test_a_custom_layer_is_monitored(case):
-    head = words_of(case).head
-    found = take_snapshot(head, make_features(TOKENS), torch.arange(TOKENS) % CLASSES)
-    assert {"spectral_entropy", "gradient_retention"} <= found.keys()
-    assert ("component_entropy" in found) == (case.head == "mos")
-
-
 def test_options_have_types_and_errors_name_them():
     types, taken = {}, {*inspect.signature(run).parameters, *TextSettings.model_fields}
     for kind in all_measures().values():
@@ -178,9 +163,6 @@ def test_options_have_types_and_errors_name_them():
         find_measure("spectrom")
     with pytest.raises(ValueError, match="--pairs 1: must be at least 2"):
         find_measure("kld")(pairs=1)
-
-
-def test_components_refuse_a_pointwise_function_that_has_diverged():
     words = words_of(SOFTMAX.with_pointwise("plif", knots=20))
     with torch.no_grad():
         next(words.head.pointwise.parameters())[0] = torch.nan
