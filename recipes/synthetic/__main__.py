@@ -1,4 +1,4 @@
-"""Run the synthetic experiments, which need no corpus, and three tests of trained models.
+"""Run the synthetic experiments, which need no corpus, and two tests of trained models.
 
     python -m recipes.synthetic dirichlet --heads softmax,mos --dim 5
 
@@ -29,7 +29,6 @@ from highrank_plugins.common.folders import held
 from highrank_plugins.common.formatting import Bars, Figure, Lines, bar
 from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
 from highrank_plugins.reports import plots
-from recipes.synthetic.disagreements import disagreements
 from recipes.synthetic.fitting import (
     DirichletSettings,
     MultimodeSettings,
@@ -309,7 +308,6 @@ EXPERIMENTS = {
     "multimode": multimode,
     "spamlang": spamlang,
     "contexts": contexts,
-    "disagreements": disagreements,
     "gss-grid": gss_grid,
 }
 
