@@ -1,7 +1,5 @@
 """Pointwise functions of one's own, that keep the contract of the losses or break it."""
 
-from typing import ClassVar
-
 import torch
 from torch import nn
 from torch.nn.functional import dropout, softplus
@@ -26,39 +24,26 @@ def parameter(value=1.3):
     return nn.Parameter(torch.tensor(value))
 
 
-class WithParts(Pointwise):
-    """Have the parameter w, and what `parts` makes: buffers where it is a tensor without graph."""
+def define(base, parts=None, name="Own", **members):
+    """Return a class with other members, and with `parts`: buffers where they are plain tensors."""
 
-    parts: ClassVar[dict] = {"w": parameter}
-
-    def __init__(self):
-        super().__init__()
-        for name, make in self.parts.items():
+    def init(self, *sizes, **options):
+        base.__init__(self, *sizes, **options)
+        for part, make in (parts or {}).items():
             made = make()
-            if isinstance(made, torch.Tensor) and not made.requires_grad:
-                self.register_buffer(name, made)
-            else:
-                setattr(self, name, made)
+            is_buffer = isinstance(made, torch.Tensor) and not made.requires_grad
+            (self.register_buffer if is_buffer else self.__setattr__)(part, made)
+
+    return type(name, (base,), {"__init__": init, **members})
 
 
-def own(apply, base=WithParts, **members):
-    return type("Own", (base,), {"apply_to": apply, **members})
+def calling(name, change, base, **more):
+    """Return a class whose method is its base's, and then `change` of self, result and inputs."""
 
+    def method(self, *inputs):
+        return change(self, getattr(base, name)(self, *inputs), *inputs)
 
-def named(**classes):
-    for name, cls in classes.items():
-        cls.__name__ = cls.__qualname__ = name
-    return classes
-
-
-ReadsSelf = own(lambda self, z, tensors: z * self.w)
-ReadsBoth = own(lambda self, z, tensors: z * self.w + tensors["w"] * z.sin())
-Dropped = own(lambda self, z, tensors: dropout(z, 0.3) * self.w)
-DroppedInTraining = own(lambda self, z, tensors: dropout(z, 0.1, self.training), parts={})
-PerClass = own(lambda self, z, tensors: z * self.w,
-               parts={"w": lambda: nn.Parameter(torch.rand(CLASSES) + 0.5)})  # fmt: skip
-Normed = own(lambda self, z, tensors: self.norm(z.reshape(-1, 1)).reshape(z.shape),
-             parts={"norm": lambda: nn.BatchNorm1d(1, affine=False)})  # fmt: skip
+    return define(base, **{name: method, **more})
 
 
 class ClipBackward(torch.autograd.Function):
@@ -71,21 +56,8 @@ class ClipBackward(torch.autograd.Function):
         return grad.clamp(-0.01, 0.01)
 
 
-class Clipped(Pointwise):
-    def apply_to(self, z, tensors):
-        return ClipBackward.apply(z)
-
-
-class Noisy(Pointwise):
-    """Add normal numbers, which torch draws by 16: another number of tokens has others."""
-
-    def apply_to(self, z, tensors):
-        return z + 0.1 * torch.randn_like(z)
-
-
-class NoisyClipped(Noisy):
-    def apply_to(self, z, tensors):
-        return ClipBackward.apply(super().apply_to(z, tensors))
+def own(apply, **members):
+    return define(Pointwise, apply_to=apply, **{"parts": {"w": parameter}, **members})
 
 
 class Tied(Pointwise):
@@ -97,34 +69,13 @@ class Tied(Pointwise):
         return z * self.a + tensors["b"] * z.sin()
 
 
-class Counts(Pointwise):
-    calls = 0
-
-    def apply_to(self, z, tensors):
-        self.calls += 1
-        return z * self.calls
-
-
-class SineMixin:
-    def apply_to(self, z, tensors):
-        return super().apply_to(z, tensors) + 0.5 * z.sin()
+def counts_calls(self, z, tensors):
+    self.calls += 1
+    return z * self.calls
 
 
 def subclass(base):
-    return type("Own", (SineMixin, base), {})
-
-
-class NarrowCells(PLIF):
-    @property
-    def cell_width(self):
-        return super().cell_width / 2
-
-
-class SharedGenerator(GeneralizedSigSoftmax):
-    """A class of our function that only adds a text keeps its kernels."""
-
-    def extra_repr(self):
-        return "own"
+    return calling("apply_to", lambda self, found, z, tensors: found + 0.5 * z.sin(), base)
 
 
 def network():
@@ -135,9 +86,21 @@ def seeded_noise(self, z, tensors):
     return z * (1 + torch.rand((), generator=self.generator, dtype=z.dtype))
 
 
+ReadsSelf = own(lambda self, z, tensors: z * self.w)
+ReadsBoth = own(lambda self, z, tensors: z * self.w + tensors["w"] * z.sin())
+Dropped = own(lambda self, z, tensors: dropout(z, 0.3, self.training) * self.w, name="Dropped")
+Normed = own(lambda self, z, tensors: self.norm(z.reshape(-1, 1)).reshape(z.shape),
+             parts={"norm": lambda: nn.BatchNorm1d(1, affine=False)})  # fmt: skip
+Clipped = own(lambda self, z, tensors: ClipBackward.apply(z), parts={})
+# torch draws normal numbers by 16: another number of tokens has others
+Noisy = own(lambda self, z, tensors: z + 0.1 * torch.randn_like(z), parts={})
+NoisyClipped = calling("apply_to", lambda self, found, *_: ClipBackward.apply(found), Noisy)
 RIGHT_FUNCTIONS = [
-    ReadsSelf, ReadsBoth, Tied, Dropped, DroppedInTraining, SharedGenerator, PerClass,
-    own(lambda self, z, tensors: z * tensors["w"]),
+    ReadsSelf, ReadsBoth, Tied, Dropped,
+    # a class of our function that only adds a text keeps its kernels
+    define(GeneralizedSigSoftmax, extra_repr=lambda self: "own"),
+    own(lambda self, z, tensors: z * self.w,
+        parts={"w": lambda: nn.Parameter(torch.rand(CLASSES) + 0.5)}),
     own(lambda self, z, tensors: self.helper(z), helper=lambda self, z: z * softplus(self.w)),
     # `tensors` has the name of a parameter for another value
     own(lambda self, z, tensors: z * tensors["w"] + self.w * z.cos(),
@@ -148,34 +111,24 @@ RIGHT_FUNCTIONS = [
     own(lambda self, z, tensors: z.sin() + z),  # does not read w
     *map(subclass, (Identity, GeneralizedSigSoftmax, SigSoftmax, Softcap, SigmoidCap, MultiMax)),
     lambda: subclass(PLIF)(knots=40),
-    lambda: NarrowCells(knots=40),
+    lambda: define(PLIF, cell_width=property(lambda s: PLIF.cell_width.fget(s) / 2))(knots=40),
     lambda: subclass(GeneralizedSigSoftmax)(learn=True),
 ]  # fmt: skip
-NO_PARTS = {"parts": {}}
-REFUSED = {
-    "InPlace": (own(lambda self, z, tensors: z.add_(self.w * z.sin())), "in place"),
-    "InPlaceTanh": (own(lambda self, z, tensors: z.tanh_(), **NO_PARTS), "in place"),
-    "Column": (own(lambda self, z, tensors: z.sum(-1, keepdim=True), **NO_PARTS),
-               "same shape and dtype"),
-    "Half": (own(lambda self, z, tensors: z.half().tanh(), **NO_PARTS), "same shape and dtype"),
-    "Normed": (Normed, "elementwise"),
-    "AcrossClasses": (own(lambda self, z, tensors: z - z.amax(-1, True) + z.std(-1, keepdim=True),
-                          **NO_PARTS), "elementwise"),
-    "LessTheLargest": (own(lambda self, z, tensors: z - z.amax(-1, True), **NO_PARTS),
-                       "elementwise"),
-    "LessTheLeast": (own(lambda self, z, tensors: z - z.amin(-1, True), **NO_PARTS),
-                     "elementwise"),
-    "NotANumber": (own(lambda self, z, tensors: (z - 100).log(), **NO_PARTS), "add up to nan"),
-    "Counts": (Counts, "keep no state"),
-    "OwnGenerator": (own(seeded_noise, parts={
+REFUSED_FUNCTIONS = {
+    "in place": (own(lambda self, z, tensors: z.add_(self.w * z.sin())), "in place"),
+    "column": (own(lambda self, z, tensors: z.sum(-1, keepdim=True)), "same shape and dtype"),
+    "half": (own(lambda self, z, tensors: z.half().tanh()), "same shape and dtype"),
+    "normed": (Normed, "elementwise"),
+    "less the largest": (own(lambda self, z, tensors: z - z.amax(-1, True)), "elementwise"),
+    "less the least": (own(lambda self, z, tensors: z - z.amin(-1, True)), "elementwise"),
+    "not a number": (own(lambda self, z, tensors: (z - 100).log()), "add up to nan"),
+    "counts": (own(counts_calls, calls=0), "keep no state"),
+    "own generator": (own(seeded_noise, parts={
         "generator": lambda: torch.Generator().manual_seed(1)}), "default generator"),
-    "WrongName": (own(lambda self, z, tensors: z * tensors["weight"]), "'weight'"),
-    "NoParameter": (own(lambda self, z, tensors: z * self.w, parts={
+    "wrong name": (own(lambda self, z, tensors: z * tensors["weight"]), "'weight'"),
+    "no parameter": (own(lambda self, z, tensors: z * self.w, parts={
         "w": lambda: torch.ones((), dtype=torch.float64, requires_grad=True)}),
         "no parameter of the layer"),
-    "ForwardOnly": (type("ForwardOnly", (GeneralizedSigSoftmax,),
-                         {"forward": lambda self, z: 2 * z}), "which the loss calls"),
+    "forward only": (define(GeneralizedSigSoftmax, forward=lambda self, z: 2 * z),
+                     "which the loss calls"),
 }  # fmt: skip
-named(**{name: cls for name, (cls, _) in REFUSED.items()}, Dropped=Dropped,
-      DroppedInTraining=DroppedInTraining)  # fmt: skip
-REFUSED_FUNCTIONS = dict(REFUSED.values())

@@ -4,6 +4,7 @@ import errno
 import logging
 import re
 import subprocess
+from unittest import mock
 
 import pytest
 import torch
@@ -36,26 +37,18 @@ def new_process(monkeypatch, caplog):
     trust.warn.cache_clear()
 
 
-def of(head):
+def chosen(name="mos", **options):
+    head = build_head(name, num_classes=9, feature_dim=4, **options)
     return choice.implementation_for(LossPlan(head, OnCuda(), None, None))
 
 
-def chosen(**options):
-    head = build_head("mos", num_classes=9, feature_dim=4, **options)
-    return of(head)
-
-
-def test_auto_chooses_triton_and_says_so_once(caplog):
-    assert [chosen(components=2), chosen(components=3)] == ["triton", "triton"]
-    message = "The loss of mos is computed by 'triton' (--head-loss auto)."
-    assert caplog.messages == [message]
-
-
-def test_a_checkpoint_with_triton_is_used_by_auto_which_may_fall_back():
+def test_auto_chooses_triton_where_it_runs_and_says_so_once(monkeypatch, caplog):
+    assert [chosen(components=2), chosen(components=32)] == ["triton", "triton"]
+    assert caplog.messages == ["The loss of mos is computed by 'triton' (--head-loss auto)."]
+    assert chosen("moc", components=64) == "triton"  # of contexts, any number fits
+    assert chosen(components=33) == "fused"
+    # a checkpoint with triton is used by auto, which may fall back
     assert choice.implementation_here("triton", CUDA) == "auto"
-
-
-def test_auto_chooses_fused_on_an_old_card(monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (6, 1))
     assert chosen(components=2) == "fused"
     assert "compute capability is 6.1, but Triton's kernels need 7.0" in caplog.text
@@ -72,27 +65,6 @@ def test_more_components_than_registers_are_refused(name, components, dtype, mos
     why = f"at most {most} components in {dtype}.*{components}.*impl='fused'"
     with pytest.raises(ValueError, match=why):
         head.nll(features, target, impl="triton")
-
-
-def test_more_components_than_registers_are_left_to_fused():
-    assert chosen(components=33) == "fused"
-    assert chosen(components=32) == "triton"
-
-
-def test_a_mixture_of_contexts_may_have_any_number_of_components():
-    head = build_head("moc", num_classes=9, feature_dim=4, components=64)
-    assert of(head) == "triton"
-
-
-class Broken:
-    def __init__(self, fn, error):
-        self.fn, self.error = fn, error
-
-    def __getitem__(self, grid):
-        def start(*arguments, **tile):
-            raise self.error
-
-        return start
 
 
 def refused_by_the_compiler():
@@ -124,24 +96,26 @@ def loss(name, impl, reduction):
 
 
 @pytest.fixture
-def on_the_interpreter(monkeypatch):
-    """Let `auto` take the kernels on a CPU."""
-    monkeypatch.setattr(choice, "_auto", lambda head, features: "triton")
-
-
-def break_kernel(monkeypatch, name, error):
+def break_kernel(monkeypatch):
+    """Let `auto` take the kernels on a CPU; return a function that breaks one of them."""
     from highrank_plugins.losses.kernels.triton import passes
 
-    monkeypatch.setattr(passes, name, Broken(getattr(passes, name).fn, error))
+    def broken(name, error):
+        kernel = mock.MagicMock(fn=getattr(passes, name).fn)
+        kernel.__getitem__.return_value.side_effect = error
+        monkeypatch.setattr(passes, name, kernel)
+
+    monkeypatch.setattr(choice, "_auto", lambda head, features: "triton")
+    return broken
 
 
 @pytest.mark.parametrize("reduction", ["sum", "none"])
 @pytest.mark.parametrize("name, kernel", KERNELS)
 @pytest.mark.parametrize("failure, why", FAILURES)
 def test_auto_falls_back_where_a_kernel_does_not_compile(
-    on_the_interpreter, monkeypatch, caplog, name, kernel, failure, why, reduction
+    break_kernel, caplog, name, kernel, failure, why, reduction
 ):
-    break_kernel(monkeypatch, kernel, failure())
+    break_kernel(kernel, failure())
     for _ in range(2):  # the second loss does not try again
         found, want = loss(name, "auto", reduction), loss(name, "reference", reduction)
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, want, strict=True))
@@ -152,7 +126,7 @@ def test_auto_falls_back_where_a_kernel_does_not_compile(
 
 
 @pytest.mark.parametrize("said", ["CUDA out of memory", "Triton Error [CUDA]: misaligned address"])
-def test_other_errors_of_a_gpu_are_no_failed_compilation(on_the_interpreter, monkeypatch, said):
-    break_kernel(monkeypatch, "softmax_kernel", RuntimeError(said))
+def test_other_errors_of_a_gpu_are_no_failed_compilation(break_kernel, said):
+    break_kernel("softmax_kernel", RuntimeError(said))
     with pytest.raises(RuntimeError, match=re.escape(said)):
         loss("softmax", "auto", "sum")

@@ -24,6 +24,7 @@ from tests.losses.implementations import (
     compare,
     inputs,
     memory_for,
+    recorded_chunks,
     recorded_inputs,
     run,
 )
@@ -32,38 +33,41 @@ MIB = 2**20
 
 
 def features(tokens, dtype=torch.float32):
-    return torch.empty(tokens, 1, dtype=dtype, device="cpu")
+    return torch.empty(tokens, 1, dtype=dtype)
 
 
-@pytest.mark.parametrize(("matrix", "budget"), [
-    ((0, 0), 31 * MIB),
-    ((10_000, 100), 31 * MIB),
-    ((10_000, 280), 4.5 * 4 * 10_000 * 280),  # Penn Treebank's: between the bounds
-    ((33_278, 300), 64 * MIB),
+ON_GPU = torch.empty(10_000, 1, dtype=torch.bfloat16, device="meta")
+TEN_THOUSAND, SHORT = features(10_000), features(700)
+
+
+@pytest.mark.parametrize(("x", "floats", "options", "tokens"), [
+    # the default grows with the vocabulary matrix, from 31 to 64 MiB
+    (TEN_THOUSAND, 150_000, {"matrix": (10_000, 100)}, 31 * MIB // 600_000),
+    (TEN_THOUSAND, 150_000, {"matrix": (10_000, 280)}, 4.5 * 4 * 10_000 * 280 // 600_000),
+    (TEN_THOUSAND, 150_000, {"matrix": (33_278, 300)}, 64 * MIB // 600_000),
+    # at most half of the tokens, or what the caller says, and at least 16
+    (SHORT, 10_000, {}, 350),
+    (SHORT, 10_000, {"most": 700}, 700),
+    (SHORT, 10_000, {"most": 200}, 350),
+    (features(20), 100_000, {}, 16),
+    # within a budget; sums are wide
+    (SHORT, 1000, {"memory": 40_000}, 10),
+    (features(700, torch.float64), 1000, {"memory": 40_000}, 5),
+    (features(700, torch.bfloat16), 1000, {"memory": 40_000}, 10),
+    # on a GPU a large vocabulary still gets rows for fast products
+    *((ON_GPU, m, {"matrix": (m, 64), "most": 10_000, "width": 2}, rows)
+      for m, rows in ((32_768, 2048), (65_536, 1024), (131_072, 1024), (262_144, 1024))),
+    (ON_GPU, 32_768, {"memory": 2**20, "width": 2}, 16),
+    (ON_GPU[:300], 32_768, {"matrix": (32_768, 64), "most": 100, "width": 2}, 150),
 ])  # fmt: skip
-def test_the_default_grows_with_the_vocabulary_matrix(matrix, budget):
-    floats = 150_000
-    tokens = tokens_within(features(10_000), floats, None, matrix=matrix)
-    assert tokens == budget // (4 * floats)
+def test_as_many_tokens_share_a_chunk_as_fit(x, floats, options, tokens):
+    assert tokens_within(x, floats, **{"memory": None, **options}) == tokens
 
 
-def test_the_default_is_at_most_half_of_the_tokens_or_what_the_caller_says():
-    assert tokens_within(features(700), 10_000, None) == 350
-    assert tokens_within(features(700), 10_000, None, most=700) == 700
-    assert tokens_within(features(700), 10_000, None, most=200) == 350
-    assert tokens_within(features(20), 100_000, None) == 16  # at least
-
-
-@pytest.mark.parametrize(
-    ("classes", "tokens"), [(32_768, 2048), (65_536, 1024), (131_072, 1024), (262_144, 1024)]
-)
-def test_on_a_gpu_a_large_vocabulary_still_gets_rows_for_fast_products(classes, tokens):
-    on_gpu = torch.empty(10_000, 1, dtype=torch.bfloat16, device="meta")
-    given = {"floats_per_token": classes, "matrix": (classes, 64), "most": 10_000, "width": 2}
-    assert tokens_within(on_gpu, memory=None, **given) == tokens
-    assert tokens_within(on_gpu, memory=2**20, **given) == 2**20 // (2 * classes)
-    short = on_gpu[:300]
-    assert tokens_within(short, memory=None, **{**given, "most": 100}) == 150
+def test_a_budget_below_a_token_is_refused():
+    too_few = r"--head-loss-memory\): 3999 bytes cannot hold one token, which takes 4000; .* 1 MiB"
+    with pytest.raises(UserError, match=too_few):
+        tokens_within(SHORT, 1000, 3999)
 
 
 @pytest.mark.parametrize(("classes", "embed_dim"), [(64, 3), (8, 64)])
@@ -78,15 +82,6 @@ def test_inputs_of_several_chunks_stay_within_the_limit_of_a_chunk(monkeypatch, 
     target = torch.arange(100) % classes
     run(head, make_features(100), target, memory=memory, impl="fused", reduction="sum")
     assert max(blocks) == max(4, fitting // 4 * 4)
-
-
-def test_chunks_stay_within_the_budget():
-    assert tokens_within(features(700), 1000, 40_000) == 10
-    assert tokens_within(features(700, torch.float64), 1000, 40_000) == 5
-    assert tokens_within(features(700, torch.bfloat16), 1000, 40_000) == 10  # sums are wide
-    too_few = r"--head-loss-memory\): 3999 bytes cannot hold one token, which takes 4000; .* 1 MiB"
-    with pytest.raises(UserError, match=too_few):
-        tokens_within(features(700), 1000, 3999)
 
 
 @pytest.mark.parametrize("impl", [name for name in ONCE if name != "chunked"])
@@ -136,28 +131,19 @@ def test_the_largest_tensor_is_a_chunk(case, reduction, impl, monkeypatch):
     assert largest(case, tokens, impl=impl, reduction=reduction) <= bound < WIDE * tokens
 
 
-def test_log_probs_without_gradients_hold_one_softmax_per_token(case):
-    """Allow N × M log-probabilities, but K times that only for a chunk."""
+def test_log_probs_without_gradients_take_chunks_of_one_softmax_per_token(case):
+    """Allow N × M log-probabilities, but K times that only for a chunk; a short batch is one.
+
+    That saves a beam search a copy: two chunks would be joined into one tensor.
+    """
     head = case.build(classes=WIDE, dtype=torch.float32)
+    with recorded_chunks(head) as chunks, torch.no_grad():
+        head(make_features(LONG).float())
+    assert chunks == [LONG]
     head.floats_per_token = lambda: 2**20
     with Largest() as seen, torch.no_grad():
         head(make_features(LONG).float())
     assert seen.numel == WIDE * LONG
-
-
-def test_log_probs_of_a_short_batch_are_one_chunk(case):
-    """Save a beam search a copy: two chunks would be joined into one tensor."""
-    head = case.build(classes=WIDE, dtype=torch.float32)
-    chunks, chunk_log_probs = [], head.chunk_log_probs
-
-    def seen(features, *rest):
-        chunks.append(len(features))
-        return chunk_log_probs(features, *rest)
-
-    head.chunk_log_probs = seen
-    with torch.no_grad():
-        head(make_features(LONG).float())
-    assert chunks == [LONG]
 
 
 @pytest.mark.parametrize("impl", ["top_k", "chunked"])

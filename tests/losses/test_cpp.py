@@ -4,6 +4,7 @@ import logging
 import math
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -16,13 +17,6 @@ from tests.heads.cases import MOS, SOFTMAX, STRUCTURES, make_features
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, compare, inputs, run
 
 pytestmark = pytest.mark.cpp
-
-
-@pytest.fixture
-def threads():
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("spread", [1, 10, 100])
@@ -51,8 +45,9 @@ def test_float32_is_as_exact_as_torch(case, pointwise, spread):
     SOFTMAX.with_pointwise("plif", bound=2.0, knots=8),
     MOS.with_pointwise("multimax"),
 ], ids=str)  # fmt: skip
-def test_any_number_of_threads_gives_the_same_numbers(case, count, threads):
-    threads(count)
+def test_any_number_of_threads_gives_the_same_numbers(case, count, request):
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(count)
     compare(*inputs(case), TARGET, "cpp", reduction="sum", **FULL)
 
 
@@ -104,21 +99,17 @@ def softmax(values, target, scale, function=IDENTITY):
     return nll
 
 
-def pairs(first, target, function):
-    """Return the gradients [n, 2] that replace logits (first, 0), and their nll [n]."""
-    values = torch.stack((first, torch.zeros_like(first)), -1)
-    target = torch.full_like(first, target, dtype=torch.long)
-    return values, softmax(values, target, torch.ones_like(first), function)
+def pairs(x, target, function):
+    """Return the gradients [n] that replace logits (x, 0) at x, and their nll [n]."""
+    values, ones = torch.stack((x, torch.zeros_like(x)), -1), torch.ones_like(x)
+    nll = softmax(values, torch.full_like(x, target, dtype=torch.long), ones, function)
+    return values[:, 0], nll
 
 
-def test_the_exponential_is_exact_in_float32():
+def test_exponential_and_logarithm_are_exact_in_float32():
     x = torch.linspace(-86, 0, 100_001)
-    values, _ = pairs(x, 1, KernelFunction("identity"))
-    wide = x.double().exp()
-    assert ((values[:, 0] - wide / (1 + wide)) / wide).abs().max() < 2.5e-7
-
-
-def test_the_logarithm_is_exact_in_float32():
+    found, wide = pairs(x, 1, IDENTITY)[0], x.double().exp()
+    assert ((found - wide / (1 + wide)) / wide).abs().max() < 2.5e-7
     x = torch.linspace(-30, 30, 100_001)
     line = KernelFunction("gss", (0.0, 3.0))
     f = pairs(x, 1, line)[1] - pairs(x, 0, line)[1]  # f(x) − f(0)

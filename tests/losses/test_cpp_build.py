@@ -2,10 +2,10 @@
 
 import logging
 import os
-import stat
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -18,19 +18,22 @@ TARGET = torch.arange(3)
 LOAD = "from highrank_plugins.losses.kernels.cpp.build import library; print(library()._name)"
 
 
+def executable(path, text):
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory):
     """Return a compiler that writes the library of the first one's run, which takes seconds."""
     folder = tmp_path_factory.mktemp("compiler")
     real, made = build._compilers()[0][0], folder / "library"
-    script = folder / "c++"
-    script.write_text(f"""#!/bin/bash
+    return executable(folder / "c++", f"""
 if [[ "${{@: -2:1}}" != -o ]]; then exec {real} "$@"; fi
 if [[ -e {made} ]]; then exec cp {made} "${{@: -1}}"; fi
 {real} "$@" && cp "${{@: -1}}" {made}
-""")
-    script.chmod(0o755)
-    return str(script)
+""")  # fmt: skip
 
 
 @pytest.fixture
@@ -42,6 +45,11 @@ def quick_compiler(compiler, monkeypatch):
 @pytest.fixture
 def compiled(quick_compiler):
     return build._compiled(build._compilers()[0], build.cache_folder())
+
+
+def is_loaded():
+    build.library.cache_clear()
+    return not isinstance(build.library(), build.Unavailable)
 
 
 @pytest.fixture(autouse=True)
@@ -74,98 +82,76 @@ def test_an_obstacle_is_named(environment, said, monkeypatch):
 
 
 def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
-    script = tmp_path / "broken"
-    script.write_text('#!/bin/sh\n[ "$1" = --version ] || { echo "no disk" >&2; exit 1; }\n')
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("CXX", str(script))
-    assert "broken failed with status 1: no disk" in refused()
+    broken = tmp_path / "broken"
+    for script, said in (
+        ('[ "$1" = --version ] || { echo "no disk" >&2; exit 1; }', "1: no disk"),
+        ("printf 'caf\\351' >&2; exit 3", "3: caf"),
+    ):
+        monkeypatch.setenv("CXX", executable(broken, script))
+        build.library.cache_clear()
+        assert f"broken failed with status {said}" in refused()
     assert list((tmp_path / "cache").iterdir()) == []
-    script.write_text("#!/bin/sh\nprintf 'caf\\351' >&2; exit 3\n")
-    build.library.cache_clear()
-    assert "broken failed with status 3: caf" in refused()
 
 
 @pytest.mark.cpp
-def test_the_next_compiler_is_tried_if_the_first_fails(compiler, monkeypatch, tmp_path):
-    for name, script in (("c++", "exit 1"), ("g++", f'exec {compiler} "$@"')):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert not isinstance(build.library(), build.Unavailable)
-
-
-@pytest.mark.cpp
-def test_cxx_may_have_arguments_and_the_cache_may_be_relative(
-    quick_compiler, monkeypatch, tmp_path
-):
-    monkeypatch.setenv("CXX", f"{quick_compiler} -g0")
+def test_other_compilers_words_of_cxx_and_relative_folders_work(compiler, monkeypatch, tmp_path):
+    executable(tmp_path / "c++", "exit 1")
+    executable(tmp_path / "g++", f'exec {compiler} "$@"')
+    with monkeypatch.context() as patch:
+        patch.delenv("CXX", raising=False)
+        patch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        assert is_loaded()
+    monkeypatch.setenv("CXX", f"{compiler} -g0")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HIGHRANK_CACHE", ".")
-    assert not isinstance(build.library(), build.Unavailable)
+    assert is_loaded()
 
 
 def test_a_user_without_a_home_gets_the_reason(monkeypatch):
     monkeypatch.delenv("HIGHRANK_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-
-    def no_home(path):
-        raise RuntimeError("Could not determine home directory.")
-
+    no_home = mock.Mock(side_effect=RuntimeError("Could not determine home directory."))
     monkeypatch.setattr(build.Path, "expanduser", no_home)
     assert "Could not determine home directory" in refused()
 
 
 @pytest.mark.cpp
-@pytest.mark.parametrize("who", ["file", "folder"])
-@pytest.mark.parametrize("mode", [0o777, 0o775])
-def test_files_that_others_could_have_written_are_not_loaded(who, mode, compiled, monkeypatch):
-    monkeypatch.setattr(build, "_is_private", lambda group: False)
-    (compiled if who == "file" else compiled.parent).chmod(mode)
-    assert "can be changed by other users" in refused()
-
-
-@pytest.mark.cpp
-@pytest.mark.parametrize(("mode", "home", "is_trusted"), [
-    (0o777, ".", False),
-    (0o775, ".", False),
-    (0o1777, ".", True),  # as in /tmp, nobody can replace what is ours
-    (0o777, "shared/home", True),  # whoever can replace a home needs no kernels
-    (0o755, ".", True),
+@pytest.mark.parametrize(("what", "mode", "home", "is_trusted"), [
+    *((what, mode, ".", False) for what in ("file", "folder", "parent") for mode in (0o777, 0o775)),
+    ("parent", 0o1777, ".", True),  # as in /tmp, nobody can replace what is ours
+    ("parent", 0o777, "shared/home", True),  # whoever can replace a home needs no kernels
+    ("parent", 0o755, ".", True),
 ])  # fmt: skip
 @pytest.mark.parametrize("linked", [False, True])
-def test_no_parent_of_the_cache_may_be_writable_by_others(
-    mode, home, is_trusted, linked, quick_compiler, monkeypatch, tmp_path
+def test_what_others_could_have_written_or_replaced_is_not_loaded(
+    what, mode, home, is_trusted, linked, quick_compiler, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(build, "_is_private", lambda group: False)
     monkeypatch.setenv("HOME", str(tmp_path / "shared" / "home"))  # anybody can set it
     monkeypatch.setattr(build, "_home", lambda: tmp_path / home)
     cache = tmp_path / "shared" / "home" / "cache"
     cache.mkdir(parents=True)
-    cache.parents[1].chmod(mode)
-    if linked:
-        (tmp_path / "link").symlink_to(cache)
-        cache = tmp_path / "link"
-    monkeypatch.setenv("HIGHRANK_CACHE", str(cache))
+    (tmp_path / "link").symlink_to(cache)
+    monkeypatch.setenv("HIGHRANK_CACHE", str(tmp_path / "link" if linked else cache))
+    file = build._compiled(build._compilers()[0], build.cache_folder())
+    changed = {"file": file, "folder": cache, "parent": tmp_path / "shared"}[what]
+    changed.chmod(mode)
     if is_trusted:
-        assert not isinstance(build.library(), build.Unavailable)
+        assert is_loaded()
     else:
-        assert f"{tmp_path / 'shared'} can be changed by other users" in refused()
+        assert f"{changed} can be changed by other users" in refused()
 
 
 @pytest.mark.parametrize(
     ("members", "is_private"), [([], True), (["me"], True), (["me", "other"], False)]
 )
-def test_a_private_group_has_no_other_member(members, is_private, monkeypatch):
+def test_a_private_group_has_no_other_member(members, is_private, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert build._home() != tmp_path  # it is that of the system
     group, user = SimpleNamespace(gr_name="me", gr_mem=members), SimpleNamespace(pw_name="me")
     monkeypatch.setattr(build.grp, "getgrgid", lambda number: group)
     monkeypatch.setattr(build.pwd, "getpwuid", lambda number: user)
     assert build._is_private(7) is is_private
-
-
-def test_the_home_is_that_of_the_system(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert build._home() != tmp_path
 
 
 @pytest.mark.cpp
@@ -184,7 +170,7 @@ def test_a_damaged_library_is_compiled_again(damage, compiled):
     at = len(whole) // 2
     flipped = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
     compiled.write_bytes(whole[:-10_000] if damage == "cut" else flipped)
-    assert not isinstance(build.library(), build.Unavailable)
+    assert is_loaded()
     assert compiled.read_bytes() == whole
 
 

@@ -125,7 +125,10 @@ def check(case: Case, made: Numbers, target: torch.Tensor, smoothing: float) -> 
         assert difference <= allowed, f"{impl}: loss differs by {difference}, {allowed} is allowed"
         if made.dtype == torch.float64 and made.largest in MODERATE:
             cancelled = 1e-14 * made.largest**2 * steepest(head, most)
-            compare_gradients(got, want, impl, cancelled)
+            torch.testing.assert_close(
+                got.gradients, want.gradients, rtol=1e-6, atol=cancelled,
+                msg=lambda m, i=impl: f"{i}: {m}",
+            )  # fmt: skip
 
 
 def with_rounded_logit_gradients(head, features, target, options) -> Outcome:
@@ -167,15 +170,12 @@ def gate_error(head, features: torch.Tensor) -> float:
     return min(1.0, 10 * torch.finfo(head.weight.dtype).eps * terms)
 
 
-def compare_gradients(got: Outcome, want: Outcome, impl: str, cancelled: float) -> None:
-    for name, gradient in want.gradients.items():
-        torch.testing.assert_close(
-            got.gradients[name], gradient, rtol=1e-6, atol=cancelled,
-            msg=lambda m, n=name: f"{impl}: {n}: {m}",
-        )  # fmt: skip
+LONG = pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(0)])
 
 
-def try_numbers(head: str, examples: int) -> None:
+@pytest.mark.parametrize("examples", [100, LONG])
+@pytest.mark.parametrize("head", HEADS)
+def test_extreme_cases_match(head, examples):
     cases = st.sampled_from([case for case in PRODUCT if case.head == head])
     targets = st.lists(st.integers(0, CLASSES - 1), min_size=TOKENS, max_size=TOKENS)
 
@@ -240,18 +240,6 @@ def test_ten_thousand_equal_logits_match_in_half_precision(head, impl, smoothing
     for name in ("weight", "bias"):
         want = exact.gradients[name].half()
         torch.testing.assert_close(got.gradients[name], want, rtol=4e-3, atol=0)
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_a_hundred_extreme_cases_match(head):
-    try_numbers(head, 100)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(0)
-@pytest.mark.parametrize("head", HEADS)
-def test_ten_thousand_extreme_cases_match(head):
-    try_numbers(head, 10_000)
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)

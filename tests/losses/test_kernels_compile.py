@@ -5,7 +5,6 @@ The interpreter, which runs the kernels in all other tests, takes more of Python
 
 import csv
 import io
-import itertools
 import json
 import os
 import random
@@ -82,18 +81,6 @@ def pairs():
     without_gates = ("mixtape", CLASSES[0], "bfloat16", 0.0, [32],
                      {"components": 4, "frequent": 2500, "gate_dim": 16})  # fmt: skip
     return [*found, (80, largest), (90, without_gates)]
-
-
-def test_the_cases_combine_every_two_choices():
-    mixtures = [
-        ((head, options.get("components", 1)), options["pointwise"], dtype, smoothing, classes, at)
-        for at, (head, classes, dtype, smoothing, _, options) in pairs()
-        if head != "mixtape"
-    ]
-    axes = [HEADS, POINTWISE, DTYPES, SMOOTHING, CLASSES, CAPABILITIES]
-    for a, b in itertools.combinations(range(len(axes)), 2):
-        met = {(case[a], case[b]) for case in mixtures}
-        assert met == {*itertools.product(axes[a], axes[b])}
 
 
 @pytest.mark.triton

@@ -20,16 +20,9 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import MixtureOfSoftmaxes, Softmax
 from highrank_plugins.heads.pointwise import Softcap
 from highrank_plugins.losses.softmaxes import FusedLogits
-from tests.losses.own_functions import Normed
-from tests.losses.own_structures import (
-    DroppedFeatures,
-    Plain,
-    calling,
-    made,
-    structure,
-    with_adapter,
-)
-from tests.losses.test_own_layers import SIZE, TARGET, by_loss, by_plain_torch, features, fixed_seed
+from tests.losses.own_functions import SIZE, TARGET, Normed, calling, define
+from tests.losses.own_structures import DroppedFeatures, Plain, made, reading, with_adapter
+from tests.losses.test_own_layers import by_loss, by_plain_torch, features, fixed_seed
 
 __all__ = ["fixed_seed"]  # pytest finds the fixture by its name
 
@@ -114,7 +107,7 @@ KEPT = [
 def test_the_check_leaves_no_numbers_behind(norm, kept, impl):
     global VARIABLE
     parts = {"kept": kept, "best": lambda: math.nan}
-    cls = structure(lambda self, x: x / self.norm(), parts=parts, norm=norm, norms=None)
+    cls = reading(lambda self, x: x / self.norm(), parts, norm=norm, norms=None)
     head, x = cls().double(), features()
     VARIABLE = None
     CONTEXT.set(None)
@@ -138,21 +131,20 @@ def test_the_check_leaves_random_numbers_and_buffers_as_they_were():
 # -- changed after the first loss -------------------------------------------------------------
 
 
-class Optional(Plain):
-    def __init__(self):
-        super().__init__()
-        self.options, self.temperature = {"norm": False}, 1.0
-        self.register_buffer("step", torch.zeros((), dtype=torch.long))
+def optional():
+    """Return a layer of a class of its own, with an option, a number and a step in a buffer."""
 
     def read(self, x):
         return x / x.std() if self.options["norm"] or self.step > 0 else x
 
+    parts = {"options": lambda: {"norm": False}, "step": lambda: torch.zeros((), dtype=torch.long)}
+    return reading(read, parts, temperature=1.0)()
 
-class OnlyNll(Plain):
-    def chunk_nll(self, x, target, tensors, random_state, smooth):
-        log_probs = self.chunk_log_probs(x, tensors, random_state)
-        nll = -log_probs.gather(-1, target[:, None])[:, 0]
-        return nll, -log_probs.mean(-1) if smooth else None
+
+def only_nll(self, x, target, tensors, random_state, smooth):
+    log_probs = self.chunk_log_probs(x, tensors, random_state)
+    nll = -log_probs.gather(-1, target[:, None])[:, 0]
+    return nll, -log_probs.mean(-1) if smooth else None
 
 
 def normed_function():
@@ -162,7 +154,7 @@ def normed_function():
 
 
 def normed_features():
-    head = structure(lambda self, x: self.norm(x), parts={"norm": lambda: nn.BatchNorm1d(SIZE)})()
+    head = reading(lambda self, x: self.norm(x), {"norm": lambda: nn.BatchNorm1d(SIZE)})()
     head.norm.eval()
     return head
 
@@ -184,16 +176,16 @@ def to_double(head):
 
 
 @pytest.mark.parametrize(("build", "change", "first", "later", "said"), [
-    *((lambda: type("Own", (Optional,), {})(), change, {}, {}, "Own") for change in (
+    *((optional, change, {}, {}, "Own") for change in (
         lambda head: head.options.update(norm=True),
         lambda head: head.step.add_(1),
         lambda head: head.register_forward_hook(lambda m, x, out: (2 * out).log_softmax(-1)),
         lambda head: head.register_full_backward_pre_hook(lambda m, grads: (10 * grads[0],)),
         after_many_values, by_class)),
-    (structure(lambda self, x: x + self.gate * x.mean(0), gate=0.0),
+    (reading(lambda self, x: x + self.gate * x.mean(0), gate=0.0),
      lambda head: setattr(head, "gate", 1.0), {}, {}, "Own"),
-    (OnlyNll, None, {}, {"label_smoothing": 0.1}, "OnlyNll"),
-    (calling("chunk_nll", lambda self, found: (0.5 * found[0], None)), None,
+    (define(Plain, chunk_nll=only_nll), None, {}, {"label_smoothing": 0.1}, "Own"),
+    (calling("chunk_nll", lambda self, found, *_: (0.5 * found[0], None), Plain), None,
      {"accuracy": True}, {}, "Own"),
     (made(MixtureOfSoftmaxes, components=3), to_double, {}, {}, "never calls latent"),
     (normed_function, nn.Module.train, {}, {}, "elementwise"),
@@ -208,55 +200,45 @@ def test_each_new_state_and_way_of_computing_is_checked(build, change, first, la
         by_loss(head, x, **later)
 
 
-def patch(head):
-    head.chunk_logits = lambda x, tensors, random_state: 0.5 * linear(x, tensors["weight"])
+def patch_class(cls, name):
+    def patch(head, monkeypatch):
+        old = getattr(cls, name)
+        monkeypatch.setattr(cls, name, lambda *inputs: 0.5 * old(*inputs))
+
+    return patch
 
 
-def patch_by_object(head):
-    head.chunk_logits = Mock(side_effect=lambda *given, own=head.chunk_logits: 0.5 * own(*given))
-
-
-@pytest.mark.parametrize("change", [patch, patch_by_object])
-def test_a_method_that_is_replaced_later_counts(change):
-    head, x = made(Softmax)().double(), features()
-    by_loss(head, x)
-    change(head)
-    torch.testing.assert_close(by_loss(head, x), by_plain_torch(head, x))
-
-
-@pytest.mark.parametrize(("cls", "name"), [(Softcap, "apply_to"), (Softmax, "chunk_logits")])
-def test_a_method_replaced_in_a_class_of_ours_counts(cls, name, monkeypatch):
+@pytest.mark.parametrize("change", [
+    lambda head, patch: patch.setattr(
+        head, "chunk_logits", lambda x, tensors, state: 0.5 * linear(x, tensors["weight"])),
+    lambda head, patch: patch.setattr(head, "chunk_logits", Mock(
+        side_effect=lambda *given, own=head.chunk_logits: 0.5 * own(*given))),
+    patch_class(Softcap, "apply_to"), patch_class(Softmax, "chunk_logits"),
+])  # fmt: skip
+def test_a_method_that_is_replaced_later_counts(change, monkeypatch):
+    """Of an object, or of a class of ours."""
     head, x = made(Softmax, pointwise=Softcap(cap=3.0))().double(), features()
     by_loss(head, x)
-    old = getattr(cls, name)
-    monkeypatch.setattr(cls, name, lambda *inputs: 0.5 * old(*inputs))
+    change(head, monkeypatch)
     torch.testing.assert_close(by_loss(head, x), by_plain_torch(head, x))
     with pytest.raises(UserError, match="with impl='fused'"):
         by_loss(head, x, "fused")
 
 
 def test_a_choice_of_auto_holds_for_auto_alone():
-    class Wrong(Softmax):
-        fused = FusedLogits
-
-        def chunk_logits(self, x, tensors, random_state):
-            return 2 * super().chunk_logits(x, tensors, random_state)
-
-    head, x = made(Wrong)().double(), features()
+    wrong = calling("chunk_logits", lambda self, z, *_: 2 * z, Softmax, fused=FusedLogits)
+    head, x = made(wrong)().double(), features()
     torch.testing.assert_close(by_loss(head, x), by_plain_torch(head, x))
     for options in ({"impl": "fused"}, {"filter_gradients": True}):
-        with pytest.raises(UserError, match="Wrong"):
+        with pytest.raises(UserError, match="Own"):
             by_loss(head, x, **options)
 
 
 def test_generation_prepares_nothing_for_an_own_layer():
-    class Cooled(Plain):
-        temperature = 1.0
+    def tensors(self):
+        return {**Plain.tensors(self), "weight": self.weight / self.temperature}
 
-        def tensors(self):
-            return {**super().tensors(), "weight": self.weight / self.temperature}
-
-    head, x = Cooled().double().eval(), features()
+    head, x = define(Plain, tensors=tensors, temperature=1.0)().double().eval(), features()
     with torch.no_grad():
         by_loss(head, x)
         head(x)

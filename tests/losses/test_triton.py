@@ -10,7 +10,6 @@ import torch
 from highrank_plugins.heads.mixtures import MixtureOfSoftmaxes
 from highrank_plugins.losses import mixtape
 from highrank_plugins.losses.fused import FusedLoss
-from highrank_plugins.losses.kernels.compiled import IDENTITY
 from highrank_plugins.losses.kernels.triton import tiles
 from tests.heads.cases import MIXTAPE, MOS, PRODUCT, SOFTMAX, STRUCTURES, make_features
 from tests.heads.test_extreme import extreme
@@ -93,18 +92,6 @@ def test_rows_are_loaded_16_bytes_at_once(case, classes, monkeypatch):
         run(head, features, TARGET, reduction="sum", impl="triton", label_smoothing=smoothing)
     assert len(sizes) >= 2
     assert all(number % 16 == 0 for found in sizes for number in found)
-
-
-def test_a_row_that_torch_has_computed_has_nothing_behind_it():
-    """The stride of an only row may be any number."""
-    from highrank_plugins.losses.kernels.triton import passes
-
-    row, kernels = torch.empty_strided((1, 5), (16, 1)), object.__new__(passes.TritonKernels)
-    plif = IDENTITY._replace(family="plif")  # its kernels are no faster with a width
-    for by_torch, function, width in ((False, IDENTITY, 16), (True, IDENTITY, None),
-                                      (False, plif, None)):  # fmt: skip
-        kernels.by_torch, kernels.function = by_torch, function
-        assert kernels._width(row) == width
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -2,15 +2,11 @@
 
 import logging
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from torch.nn.utils import parametrize
 
-from highrank_plugins.heads import build_head, build_vocabulary
+from highrank_plugins.heads import build_head
 from highrank_plugins.losses import nll as choice
 from highrank_plugins.losses import targets, trust
 from highrank_plugins.losses.kernels.cpp import passes as cpp
@@ -122,57 +118,33 @@ def test_kernels_are_tried_once_on_numbers_of_their_own(case, monkeypatch, caplo
     assert len(tried) == 3 and not warnings(caplog)
 
 
-@pytest.mark.cpp
-@pytest.mark.parametrize("classes", [1, 2])
-@pytest.mark.parametrize("case", [SOFTMAX, MOS, MIXTAPE.with_options(frequent=1)], ids=str)
-def test_kernels_of_few_classes_are_not_taken_for_wrong(case, classes):
-    head = case.build(classes=classes, dtype=torch.float32)
-    features = make_features(3).float().requires_grad_()
-    options = {"label_smoothing": 0.1, "z_loss": 0.1, "accuracy": True, "entropy": True}
-    target = torch.zeros(3, dtype=torch.int64)
-    head.nll(features, target, impl="cpp", **options).loss.sum().backward()
-
-
-MANY_CLASSES = """
-import pathlib, sys, torch
-from highrank_plugins.heads import build_head
-from highrank_plugins.losses import trust
-trust.cache_folder = lambda: pathlib.Path(sys.argv[1])
-head = build_head("softmax", num_classes=33_278, feature_dim=4)
-target = torch.zeros(4, dtype=torch.int64)
-head.nll(torch.randn(4, 4), target, reduction="sum", impl="cpp", label_smoothing=0.1)
-"""
+ALL_SCORES = {"label_smoothing": 0.1, "z_loss": 0.1, "accuracy": True, "entropy": True}
+FEW = [SOFTMAX, MOS, MIXTAPE.with_options(frequent=1)]
+UNLUCKY = [("sigsoftmax", 15, 64, 0.0), ("sigsoftmax", 20, 65, 0.1), ("gss", 9, 185, 0.1),
+           ("multimax", 9, 209, 0.0), ("multimax", 15, 23, 0.0)]  # fmt: skip
+RIGHT = [
+    *((case.build, {"classes": m, "dtype": torch.float32}, ALL_SCORES)
+      for case in FEW for m in (1, 2)),
+    # sums over many classes
+    (build_head, {"name": "softmax", "num_classes": 33_278, "feature_dim": 4},
+     {"label_smoothing": 0.1}),
+    # a posterior or a slope is small beside what it is the difference of, and torch had luck
+    *((build_head, {"name": "mos", "num_classes": m, "feature_dim": 6, "components": k,
+                    "pointwise": f}, {"label_smoothing": smoothing})
+      for f, k, m, smoothing in UNLUCKY),
+    *((build_head, {"name": "softmax", "num_classes": 9, "feature_dim": 8, "pointwise": f,
+                    "vocabulary": "unit"}, {}) for f in ("identity", "monotone_mlp")),
+]  # fmt: skip
 
 
 @pytest.mark.cpp
-@pytest.mark.parametrize(
-    "pointwise, components, classes, smoothing",
-    [("sigsoftmax", 15, 64, 0.0), ("sigsoftmax", 20, 65, 0.1), ("gss", 9, 185, 0.1),
-     ("multimax", 9, 209, 0.0), ("multimax", 15, 23, 0.0)],
-)  # fmt: skip
-def test_an_unlucky_trial_is_not_taken_for_wrong(pointwise, components, classes, smoothing):
-    """A posterior or a slope is small beside what it is the difference of, and torch had luck."""
-    options = {"num_classes": classes, "feature_dim": 6, "components": components}
-    head = build_head("mos", pointwise=pointwise, **options)
-    features, target = torch.randn(3, 6, requires_grad=True), torch.zeros(3, dtype=torch.int64)
-    head.nll(features, target, impl="cpp", label_smoothing=smoothing, reduction="sum")
-
-
-@pytest.mark.cpp
-def test_sums_over_many_classes_are_not_taken_for_wrong(tmp_path):
-    words = [sys.executable, "-c", MANY_CLASSES, str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    assert done.returncode == 0, done.stderr
-    assert [path.read_text() for path in tmp_path.glob("verdict-*.txt")] == [trust.RIGHT]
-
-
-@pytest.mark.cpp
-@pytest.mark.parametrize("pointwise", ["identity", "monotone_mlp"])
-def test_a_parametrised_matrix_is_no_obstacle(pointwise):
-    head = build_head("softmax", num_classes=9, feature_dim=8, pointwise=pointwise)
-    parametrize.register_parametrization(head, "weight", build_vocabulary("unit"))
-    head.nll(torch.ones(2, 8, requires_grad=True), torch.tensor([1, 2]), impl="cpp")
-    assert [found.text for found in trust.verdicts.values()] == [trust.RIGHT]
+@pytest.mark.parametrize(("build", "sizes", "options"), RIGHT)
+def test_right_kernels_are_not_taken_for_wrong(build, sizes, options):
+    head = build(**sizes)
+    x, target = torch.randn(3, head.feature_dim, requires_grad=True), torch.zeros(3).long()
+    head.nll(x, target, impl="cpp", reduction="sum", **options).loss.backward()
+    tried = [found.text for found in trust.verdicts.values()]
+    assert tried == [trust.RIGHT] * (head.num_classes > 1)
 
 
 @pytest.mark.cpp
@@ -192,34 +164,28 @@ def test_a_verdict_is_kept_for_later_processes(cache, monkeypatch, tmp_path):
 
 
 @pytest.mark.cpp
-def test_a_kernel_that_was_wrong_is_named_at_the_next_start(cache, monkeypatch, caplog, tmp_path):
+def test_a_kernel_that_was_wrong_is_named_until_something_else_is_here(
+    cache, monkeypatch, caplog, tmp_path
+):
+    def said():
+        cache(), trust.warn.cache_clear(), caplog.clear()
+        loss(SOFTMAX)
+        return warnings(caplog)
+
     with monkeypatch.context() as patch:
         damage(patch, "cpp", "softmax", DAMAGES["sign"])
         loss(SOFTMAX)
     for _ in range(2):
-        cache(), trust.warn.cache_clear(), caplog.clear()
-        loss(SOFTMAX)
-        (said,) = warnings(caplog)
-        assert said.endswith("doctor --kernels` tries again (found by an earlier run)")
+        (text,) = said()
+        assert text.endswith("doctor --kernels` tries again (found by an earlier run)")
+    for name, other in (("_machine", lambda kernels: "NVIDIA H100 (driver 580.1)"),
+                        ("Path.read_bytes", lambda path: b"other text")):  # fmt: skip
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{trust.__name__}.{name}", other)
+            assert not said()
     trust.forget()
     assert not list(tmp_path.iterdir())
-    caplog.clear(), loss(SOFTMAX)
-    assert not warnings(caplog)
-
-
-@pytest.mark.cpp
-@pytest.mark.parametrize("what", ["driver", "text of the kernels"])
-def test_a_verdict_of_another_driver_or_kernel_is_ignored(what, cache, monkeypatch, caplog):
-    with monkeypatch.context() as patch:
-        damage(patch, "cpp", "softmax", DAMAGES["sign"])
-        loss(SOFTMAX)
-    cache(), caplog.clear()
-    if what == "driver":
-        monkeypatch.setattr(trust, "_machine", lambda kernels: "NVIDIA H100 (driver 580.1)")
-    else:
-        monkeypatch.setattr(trust.Path, "read_bytes", lambda path: b"other text")
-    loss(SOFTMAX)
-    assert not warnings(caplog)
+    assert not said()
 
 
 @pytest.mark.cpp

@@ -1,6 +1,7 @@
-"""Losses against formulas: NumPy's oracle, torch's cross-entropy, and numbers by hand."""
+"""`nll` against formulas (NumPy's oracle, torch's cross-entropy, numbers by hand), and mistakes."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from highrank_plugins.losses import IMPLEMENTATIONS
+from highrank_plugins.losses.kernels.cpp.passes import check_available
 from tests.heads import oracle
 from tests.heads.cases import SOFTMAX, STRUCTURES, make_features
 from tests.losses.implementations import CLASSES, FULL, IGNORED, TARGET, TOKENS, WEIGHT, inputs, run
@@ -19,21 +21,30 @@ every_choice = pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 def test_losses_equal_those_of_the_oracle(case, smoothing, impl):
     head, features = inputs(case)
-    options = {**FULL, "z_loss": 0.0, "label_smoothing": smoothing, "impl": impl}
     log_p = head(features).detach().numpy()
-    counted = TARGET.numpy() != IGNORED
-    loss, nll = oracle.losses(log_p, TARGET.numpy(), WEIGHT.numpy(), smoothing, IGNORED)
-    want = {"loss": loss, "nll": nll, "entropy": -(np.exp(log_p) * log_p).sum(-1) * counted}
+    target = TARGET.clone()
+    target[:2] = torch.from_numpy(log_p[:2].argmax(-1))  # two hits
+    target[TARGET == IGNORED] = CLASSES + 3
+    options = {**FULL, "z_loss": 0.0, "label_smoothing": smoothing, "impl": impl}
+    options["ignore_index"] = CLASSES + 3
+    counted = (TARGET != IGNORED).numpy()
+    loss, nll = oracle.losses(log_p, target.numpy(), WEIGHT.numpy(), smoothing, CLASSES + 3)
+    hits = (log_p.argmax(-1) == target.numpy()) * counted
+    assert 2 <= hits.sum() < counted.sum()
+    entropy = -(np.exp(log_p) * log_p).sum(-1) * counted
+    want = {"loss": loss, "nll": nll, "entropy": entropy, "correct": hits}
     weights = {"loss": (WEIGHT.numpy() * counted).sum()}
     for reduction in ("none", "sum", "mean"):
-        found = head.nll(features, TARGET, reduction=reduction, **options)
+        found = head.nll(features, target, reduction=reduction, **options)
         for name, expected in want.items():
             if reduction != "none":
                 tokens = weights.get(name, counted.sum()) if reduction == "mean" else 1
                 expected = expected.sum() / tokens
-            got = getattr(found, name).detach().numpy()
+            got = getattr(found, name)
+            assert got.requires_grad == (name == "loss")
+            assert name != "correct" or reduction == "mean" or not got.is_floating_point()
             assert got.shape == expected.shape
-            np.testing.assert_allclose(got, expected, rtol=1e-9)
+            np.testing.assert_allclose(got.detach().numpy(), expected, rtol=1e-9)
 
 
 @every_choice
@@ -74,16 +85,15 @@ def test_a_call_with_a_target_is_nll(case):
     """Hooks see it, such as those of FSDP2."""
     head, features, seen = case.build(classes=CLASSES), make_features(TOKENS), []
     head.register_forward_hook(lambda module, inputs, out: seen.append(out))
-    gradients = []
-    for call in (head, head.nll):
-        head.zero_grad()
-        for options in (FULL, FULL | {"reduction": "sum"}):
-            call(features, TARGET, **options).loss.sum().backward()
-        gradients.append([p.grad.clone() for p in head.parameters()])
-    for ours, theirs in zip(*gradients, strict=True):
-        assert torch.equal(ours, theirs)
-    for ours, theirs in zip(seen[-1], head.nll(features, TARGET, **options), strict=True):
-        assert torch.equal(ours, theirs)
+    for options in (FULL, FULL | {"reduction": "sum"}):
+        found = []
+        for call in (head, head.nll):
+            head.zero_grad()
+            out = call(features, TARGET, **options)
+            assert call is not head or seen[-1] is out
+            out.loss.sum().backward()
+            found.append([*out, *(p.grad for p in head.parameters())])
+        torch.testing.assert_close(*found, rtol=0, atol=0)
     assert torch.equal(head(features, target=None), head.log_probs(features))
     compute = head.logits if head.has_logits else head.log_probs
     assert torch.equal(head(features, scores=True), compute(features))
@@ -108,29 +118,7 @@ def test_values_equal_those_computed_by_hand(case, impl):
     out = head.nll(make_features(1), torch.tensor([0]), label_smoothing=0.2, impl=impl)
     assert out.loss.item() == pytest.approx((0.7 + 0.1) * math.log(2) + 0.2 * math.log(4))
     assert out.nll.item() == pytest.approx(math.log(2))
-
-
-@every_choice
-def test_accuracy_counts_correct_tokens(case, impl):
-    head, features = inputs(case)
-    target = head(features).argmax(-1)
-    target[1] = (target[1] + 1) % CLASSES  # a miss
-    target[4] = CLASSES + 3  # ignored
-    options = {"ignore_index": CLASSES + 3, "accuracy": True, "impl": impl}
-    each = head.nll(features, target, **options).correct
-    assert each.dtype == torch.bool
-    assert each.tolist() == [n not in (1, 4) for n in range(TOKENS)]
-    total = head.nll(features, target, reduction="sum", **options).correct
-    assert total.shape == () and not total.is_floating_point() and int(total) == TOKENS - 2
-
-
-@every_choice
-def test_only_the_loss_carries_gradients(impl, reduction):
-    head, features = inputs(STRUCTURES[2])
-    out = head.nll(features, TARGET, impl=impl, reduction=reduction)
     assert out.correct is None and out.entropy is None
-    assert out.loss.requires_grad and not out.nll.requires_grad
-    torch.testing.assert_close(out.loss.detach(), out.nll)
 
 
 @every_choice
@@ -153,3 +141,67 @@ def test_a_mean_keeps_small_gradients_in_half_precision(dtype, impl):
     total = run(head, features, target, impl=impl, reduction="sum", upstream=torch.tensor(1.0))
     mean = run(head, features, target, impl=impl, reduction="mean", upstream=torch.tensor(600.0))
     torch.testing.assert_close(mean.gradients, total.gradients)
+
+
+# -- mistakes: a ValueError that names the argument, its value and what is allowed ----------------
+
+LONG = torch.long
+CALLS = [
+    # changed arguments, what the message says
+    ({"impl": "chuncked"}, ["impl", "chuncked", "did you mean 'chunked'", "auto, reference"]),
+    ({"reduction": "sums"}, ["reduction", "did you mean 'sum'", "none, sum, mean"]),
+    ({"label_smoothing": 1.0}, ["label_smoothing", "[0, 1)", "1.0"]),
+    ({"label_smoothing": float("nan")}, ["label_smoothing", "[0, 1)", "nan"]),
+    ({"target": torch.tensor([0, CLASSES, 1])}, ["target", f"{CLASSES}", f"[0, {CLASSES})"]),
+    ({"target": torch.tensor([0, 99, 1]), "impl": "reference"}, ["target", "99", "[0, 13)"]),
+    ({"target": torch.tensor([-100, 0, 1])}, ["target", "-100", f"[0, {CLASSES})", "ignore_index"]),
+    ({"target": torch.tensor([-1, 0, -100]), "ignore_index": -100}, ["target", "-1"]),
+    ({"target": torch.zeros(3, 1, dtype=LONG)}, ["target", "(3,)", "(3, 1)"]),
+    ({"target": torch.zeros(3, dtype=torch.int32)}, ["target", "int64", "int32"]),
+    ({"target": [0, 1, 2]}, ["target", "expected a tensor, got list"]),
+    ({"target": torch.zeros(3, dtype=LONG, device="meta")}, ["target", "on cpu", "meta"]),
+    ({"weight": torch.ones(3, device="meta")}, ["weight", "on cpu", "meta"]),
+    ({"weight": torch.ones(())}, ["weight", "(3,)", "()"]),
+    ({"weight": torch.ones(CLASSES)}, ["weight", "(3,)", "a weight per class is weight[target]"]),
+    ({"z_loss": -0.1}, ["z_loss", "at least 0", "-0.1"]),
+    ({"memory": 8}, ["memory", "8 bytes", "one token"]),
+    ({"memory": 0, "impl": "reference"}, ["memory", "above 0", "None", "0"]),
+    ({"features": torch.zeros(3, 5)}, ["features", "4", "(3, 5)"]),
+    ({"features": torch.zeros(3, 4)}, ["features", "float32", "float64", "torch.autocast"]),
+    ({"features": torch.zeros(3, 4, dtype=LONG)}, ["features", "float32", "int64"]),
+    ({"features": torch.zeros(3, 4).to(torch.float8_e4m3fn)}, ["features", "float8"]),
+    *(({"impl": i, "filter_gradients": True}, ["filter_gradients", f"{i!r} computes every",
+                                               "fused or cpp or triton"])
+      for i in ("reference", "chunked")),
+]  # fmt: skip
+
+
+def call(case, **changed):
+    arguments = {"features": make_features(3), "target": torch.tensor([0, 1, 2]), **changed}
+    return case.build(classes=CLASSES).nll(**arguments)
+
+
+@pytest.mark.parametrize("changed, words", CALLS, ids=lambda x: "+".join(x))
+def test_messages_name_the_argument(changed, words):
+    for case in STRUCTURES:
+        with pytest.raises(ValueError, match=f"^{words[0]}") as error:
+            call(case, **changed)
+        for word in words:
+            assert word in str(error.value)
+
+
+def test_what_a_head_or_a_machine_lacks_is_named(monkeypatch):
+    head = STRUCTURES[3].build(classes=CLASSES)
+    head.gate_hidden.float()
+    with pytest.raises(ValueError, match=r"the parameter gate_hidden.weight is torch.float32"):
+        head(make_features(3))
+    with pytest.raises(ValueError, match="'cpp' needs a CPU, but the features are on cuda"):
+        check_available(torch.device("cuda"))
+    monkeypatch.setitem(sys.modules, "triton", None)  # import triton raises ImportError
+    with pytest.raises(ValueError, match=r"^impl: 'triton' needs the package triton") as error:
+        call(SOFTMAX, impl="triton")
+    assert "pip install" in str(error.value) and "impl='fused'" in str(error.value)
+    monkeypatch.setattr(type(SOFTMAX.build()), "fused", None)
+    for impl in ("fused", "triton"):
+        with pytest.raises(ValueError, match="softmax has no fused loss; use impl='chunked'"):
+            call(SOFTMAX, impl=impl)
