@@ -72,13 +72,17 @@ def test_several_teachers_count_as_their_mean(lm_data, teacher, tmp_path):
             build(lm_data, STUDENT, *words).criterion.check_before_training()
 
 
-def test_no_teacher_is_refused(lm_data, tmp_path):
+def test_no_teacher_and_no_student_are_refused(lm_data, teacher, tmp_path):
     for path, message in ((tmp_path / "missing.pt", "no such file"), (tmp_path, "a folder")):
         built = build(lm_data, STUDENT, "--teacher", path)  # validation needs none
         with pytest.raises(UserError, match=message):
             built.criterion.check_before_training()
-    with pytest.raises(CommandFailed, match="ended with 2"):
-        train(lm_data, tmp_path / "run", STUDENT, 2, "--teacher", tmp_path / "missing.pt")
+    for arch, path, message in (
+        (STUDENT, tmp_path / "missing.pt", "ended with 2"),
+        ("awd_lstm_lm_softmax", teacher, "can teach, but not learn"),
+    ):
+        with pytest.raises(CommandFailed, match=message):
+            train(lm_data, tmp_path / arch, arch, 2, "--teacher", path)
 
 
 def changed(teacher, tmp_path, change):
@@ -115,38 +119,17 @@ def test_a_teacher_of_the_reverse_direction_is_refused(mt_data, tmp_path):
         built.criterion(built.model.train(), built.batch())
 
 
-def test_a_teacher_of_shorter_texts_is_named(lm_data, teacher):
-    built = build(lm_data, STUDENT, "--teacher", teacher, *WORDS)
-    model = built.model.train()
-    built.criterion(model, built.batch())
-    built.criterion.loaded[0].max_positions = lambda: 2
-    with pytest.raises(UserError, match="it takes at most 2 tokens, a batch has"):
-        built.criterion(model, built.batch())
-
-
-def test_a_teacher_moves_no_random_numbers(lm_data, teacher):
+def test_a_teacher_moves_no_random_numbers_and_is_named_if_it_reads_less(lm_data, teacher):
     built = build(lm_data, STUDENT, "--teacher", teacher, *WORDS)
     model, batch, losses = built.model.train(), built.batch(), []
     for _ in range(2):  # it is loaded for the first one
         torch.manual_seed(5)
         losses.append(built.criterion(model, batch)[0].item())
     assert losses[0] == losses[1]
-
-
-def test_an_awd_lstm_is_no_student(lm_data, teacher, tmp_path):
-    with pytest.raises(CommandFailed, match="can teach, but not learn"):
-        train(lm_data, tmp_path, "awd_lstm_lm_softmax", 2, "--teacher", teacher)
-
-
-def test_a_batch_without_targets_has_no_loss(lm_data, teacher):
+    built.criterion.loaded[0].max_positions = lambda: 2
+    with pytest.raises(UserError, match="it takes at most 2 tokens, a batch has"):
+        built.criterion(model, batch)
     built = build(lm_data, STUDENT, "--teacher", teacher, *WORDS, "--ignore-prefix-size", 1000)
-    loss, _, _ = built.criterion(built.model.train(), built.batch())
+    loss, _, _ = built.criterion(built.model.train(), batch)  # without targets
     loss.backward()
     assert loss == 0
-
-
-@pytest.mark.parametrize("words", ["weight 1.5", "weight 0.9", "temperature 0", "divergence back"])
-def test_bad_options_are_refused_before_training(words, lm_data):
-    option, value = f"--teacher-{words}".split()
-    with pytest.raises(ValueError, match=option):
-        build(lm_data, STUDENT, option, value)

@@ -2,7 +2,6 @@
 
 import math
 import operator
-import re
 import warnings
 
 import pytest
@@ -11,7 +10,6 @@ from torch import nn
 
 import highrank_plugins
 from highrank_plugins.heads import build_head, build_pointwise, head_options, pointwise_options
-from tests.heads.cases import STRUCTURES, make_features
 
 SIZES = {"num_classes": 10, "feature_dim": 4}
 
@@ -23,8 +21,6 @@ HEADS = [
     ("softmax", {"embed_dim": 5}, ["embed_dim", "5", "4"]),
     ("softmax", {"pointwise": "plfi"}, ["plfi", "did you mean 'plif'", "sigsoftmax"]),
     ("mixtape", {"components": 3}, ["components", "power of two", "3"]),
-    ("mixtape", {"components": 6}, ["components", "power of two", "6"]),
-    ("mixtape", {"components": 0}, ["components", "0"]),
     ("mixtape", {"gates": "sparse"}, ["gates must be tree or softmax", "'sparse'"]),
     ("mixtape", {"gate_biases": "all"}, ["gate_biases", "'all'", "paper or full or none"]),
     ("mixtape", {"frequent": 11}, ["frequent", "at most 10", "11"]),
@@ -41,21 +37,17 @@ HEADS = [
     ("mixtape", {"gate_dropout": 1.0}, ["gate_dropout", "[0, 1)", "got 1"]),
     ("mixtape", {"context_scale": 0.0}, ["context_scale", "greater than 0", "0"]),
     ("mos", {"context_scale": float("inf")}, ["context_scale", "finite", "inf"]),
-    ("moc", {"context_scale": float("nan")}, ["context_scale", "finite", "nan"]),
     ("moc", {"components": 0}, ["components", "0"]),
-    ("mos", {"components": -2}, ["components", "-2"]),
     ("mos", {"dropout": 1.5}, ["dropout", "[0, 1)", "1.5"]),
     ("mos", {"weight": nn.Parameter(torch.zeros(10, 5))}, ["(10, 5); give embed_dim=5"]),
     ("moc", {"weight": nn.Parameter(torch.zeros(9, 4))}, ["weight", "(10, 4)", "(9, 4)"]),
     ("mixtape", {"frequent": 0.5}, ["frequent: expected an integer, got 0.5", "frequent_ratio"]),
     ("mixtape", {"frequent": True}, ["frequent", "integer", "True"]),
-    ("mixtape", {"gate_dim": 2.5}, ["gate_dim", "integer", "2.5"]),
     ("mos", {"components": "4"}, ["components", "integer", "'4'"]),
     ("softmax", {"weight": torch.zeros(10, 4)}, ["weight", "Parameter", "Tensor"]),
     ("gss", {"pointwise": "plif"}, ["pointwise", "'gss' has gss", "choose 'softmax'"]),
     ("gss", {"K": 2.0}, ["'K'", "did you mean 'k'"]),
     ("MoS", {}, ["'MoS'", "did you mean 'mos'"]),
-    ("sigsoft", {}, ["did you mean 'sigsoftmax'"]),
     ("softmax", {"vocab_size": 5}, ["did you mean 'num_classes'", "feature_dim", "weight"]),
     ("softmax", {"hidden_size": 5}, ["did you mean 'feature_dim'"]),
     ("mos", {"K": 4}, ["did you mean 'components'"]),
@@ -78,7 +70,6 @@ POINTWISE = [
     ("sigsoftmx", {}, ["sigsoftmx", "did you mean 'sigsoftmax'", "plif"]),
     ("plif", {"knot": 3}, ["knot", "did you mean 'knots'"]),
     ("gss", {"k": 0.0}, ["gss: k", "greater than 0", "0"]),
-    ("gss", {"k": -1.0, "learn": True}, ["gss: k", "greater than 0", "-1"]),
     ("plif", {"bound": 0.0}, ["bound", "0"]),
     ("plif", {"knots": 0}, ["knots", "0"]),
     ("monotone_mlp", {"units": 0}, ["units", "0"]),
@@ -87,42 +78,11 @@ POINTWISE = [
     ("sigmoid_cap", {"height": -1.0}, ["sigmoid_cap: height", "greater than 0", "-1"]),
     ("sigmoid_cap", {"scale": 0.0}, ["sigmoid_cap: scale", "greater than 0", "0"]),
     ("softcap", {"cap": 1e4}, ["softcap: cap", "(0, 1000]", "10000"]),
-    ("softcap", {"cap": math.inf}, ["softcap: cap", "finite", "inf"]),
     ("sigmoid_cap", {"shift": math.nan}, ["sigmoid_cap: shift", "finite", "nan"]),
-    ("gss", {"k": math.inf}, ["gss: k", "finite", "inf"]),
     ("gss", {"c": math.nan}, ["gss: c", "finite", "nan"]),
-    ("plif", {"bound": math.inf}, ["plif: bound", "finite", "inf"]),
     ("plif", {"init_sd": math.nan}, ["plif: init_sd", "finite", "nan"]),
-    ("multimax", {"init_sd": math.inf}, ["multimax: init_sd", "finite", "inf"]),
-    ("monotone_mlp", {"bound": math.inf}, ["monotone_mlp: bound", "finite", "inf"]),
     ("multimax", {"init_sd": -1.0}, ["multimax: init_sd", "at least 0", "-1"]),
 ]
-
-
-def check_message(words, function, *args, **options):
-    with pytest.raises(ValueError, match=re.escape(words[0])) as error:
-        function(*args, **options)
-    for word in words:
-        assert word in str(error.value)
-
-
-@pytest.mark.parametrize("name, options, words", HEADS, ids=str)
-def test_bad_options_of_a_head_are_refused(name, options, words):
-    check_message(words, build_head, name, **{**SIZES, **options})
-
-
-@pytest.mark.parametrize("name, options, words", POINTWISE, ids=str)
-def test_bad_options_of_a_pointwise_function_are_refused(name, options, words):
-    check_message(words, build_pointwise, name, **options)
-
-
-def test_names_are_checked_by_option_listings_too():
-    check_message(["mox", "did you mean 'mo"], head_options, "mox")
-    check_message(["pilf", "did you mean 'plif'"], pointwise_options, "pilf")
-
-
-def test_options_of_a_built_pointwise_function_are_refused():
-    check_message(["k", "built"], build_pointwise, build_pointwise("gss"), k=3.0)
 
 
 CALLS = [
@@ -130,6 +90,11 @@ CALLS = [
     (lambda h, F, T: h(F.numpy()), ["features: expected a tensor, got ndarray"]),
     (lambda h, F, T: h.nll(F.numpy(), T), ["features: expected a tensor, got ndarray"]),
     (lambda h, F, T: h.top_k(F.numpy(), 2), ["features: expected a tensor, got ndarray"]),
+    (lambda h, F, T: h(F[:, :3]), ["features", "4", "(3, 3)"]),
+    (lambda h, F, T: h(F[0, 0]), ["features", "4", "()"]),
+    (lambda h, F, T: h.nll(F.mT, T), ["features", "4", "(4, 3)"]),
+    (lambda h, F, T: h.top_k(F, 0), ["k: expected 1 to 10 classes, got 0"]),
+    (lambda h, F, T: h.top_k(F, 11), ["k: expected 1 to 10 classes, got 11"]),
     (lambda h, F, T: h.logits(F), ["mos has no logits", "head(features)"]),
     (lambda h, F, T: h.nll(F, T, smoothing=0.1), ["'smoothing'; did you mean 'label_smoothing'"]),
     (lambda h, F, T: h.nll(F, T, padding_idx=1), ["did you mean 'ignore_index'"]),
@@ -140,11 +105,19 @@ CALLS = [
     (lambda h, F, T: build_head("mos", 10, 4), ["num_classes=…, feature_dim=…"]),
     (lambda h, F, T: build_head("mos", feature_dim=4), ["head 'mos': give num_classes"]),
     (lambda h, F, T: build_head("softmax"), ["give feature_dim and num_classes"]),
+    (lambda h, F, T: build_pointwise(build_pointwise("gss"), k=3.0), ["k", "built"]),
+    (lambda h, F, T: head_options("mox"), ["mox", "did you mean 'mo"]),
+    (lambda h, F, T: pointwise_options("pilf"), ["pilf", "did you mean 'plif'"]),
+]
+REFUSED = [
+    *((lambda *_, n=n, o=o: build_head(n, **{**SIZES, **o}), words) for n, o, words in HEADS),
+    *((lambda *_, n=n, o=o: build_pointwise(n, **o), words) for n, o, words in POINTWISE),
+    *CALLS,
 ]
 
 
-@pytest.mark.parametrize("call, words", CALLS, ids=lambda x: "" if callable(x) else "+".join(x))
-def test_near_misses_of_python_name_the_remedy(call, words):
+@pytest.mark.parametrize("call, words", REFUSED, ids=lambda x: "" if callable(x) else "+".join(x))
+def test_wrong_options_and_tensors_are_refused_with_the_remedy(call, words):
     head = build_head("mos", **SIZES, components=2)
     with pytest.raises((ValueError, TypeError)) as error:
         call(head, torch.randn(3, 4), torch.arange(3))
@@ -161,9 +134,6 @@ def test_layers_of_architectures_and_options_of_functions_build():
     assert highrank_plugins.build_head is build_head
     with pytest.raises(AttributeError, match="no attribute 'build_heads'"):
         operator.attrgetter("build_heads")(highrank_plugins)
-
-
-def test_a_mixtape_without_a_number_of_frequent_classes_warns():
     with pytest.warns(UserWarning, match=r"classes 0 to 4 have gates.*most\n?.* frequent"):
         build_head("mixtape", **SIZES)
     with warnings.catch_warnings():
@@ -173,30 +143,13 @@ def test_a_mixtape_without_a_number_of_frequent_classes_warns():
         build_head("mixtape", **SIZES, class_counts=range(10))
 
 
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
-@pytest.mark.parametrize("shape", [(3, 5), (5,), ()], ids=str)
-def test_features_of_the_wrong_size_are_refused(case, shape):
-    features = torch.zeros(shape, dtype=torch.float64)
-    check_message(["features", "4", str(shape)], case.build(), features)
-    target = torch.zeros(shape[:-1], dtype=torch.long)
-    check_message(["features", "4", str(shape)], case.build().nll, features, target)
-
-
 @pytest.mark.parametrize("reduction", ["none", "mean"])
 def test_a_loss_says_which_of_its_tensors_has_an_attribute(reduction):
-    out = build_head("softmax", **SIZES).nll(
-        torch.randn(3, 4), torch.arange(3), reduction=reduction
-    )
+    head, features = build_head("softmax", **SIZES), torch.randn(3, 4)
+    out = head.nll(features, torch.arange(3), reduction=reduction)
     for name in ("backward", "item", "detach", "requires_grad"):
         with pytest.raises(AttributeError, match=rf"use \.loss\.{name}, and reduction="):
             getattr(out, name)
     with pytest.raises(AttributeError, match=r"LossOutput has no 'backwards'$"):
         operator.attrgetter("backwards")(out)
     out.loss.sum().backward()
-
-
-def test_the_right_size_is_accepted():
-    """Show that the other tests fail for the reason that they give."""
-    for case in STRUCTURES:
-        assert case.build()(make_features(2)).shape == (2, 7)
-        build_head(case.head, **SIZES, weight=nn.Parameter(torch.zeros(10, 4)))

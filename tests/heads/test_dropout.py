@@ -5,12 +5,13 @@ those do not depend on the normaliser.
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from highrank_plugins.heads.random_state import dropout_mask
-from tests.heads.cases import MIXTAPE, MOC, MOS, STRUCTURES, make_features
+from tests.heads.cases import MIXTAPE, MOC, MOS, make_features
 
 TANH = math.tanh(0.7)
 KINDS = [MOC.with_options(components=1), MOS.with_options(components=1),
@@ -73,6 +74,9 @@ def test_masks_do_not_depend_on_gradients_being_computed(case):
     with torch.no_grad():
         got = head(features)
     torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+    without, before = replace(case, options={"components": 4}).build(), torch.get_rng_state()
+    without.train()(features)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def show_gates(**options):
@@ -95,42 +99,25 @@ def gate_logits(head, features=FEATURES):
     return torch.logit((mixed + 1) / 2)
 
 
-def gates_of(**options):
-    """Return the logits of frequent and rare classes in training; in evaluation they are plain."""
+@pytest.mark.parametrize("options", [{"gate_dropout": 0.25}, {"gate_noise": 0.5}], ids=str)
+def test_gate_dropout_and_noise_act_on_frequent_gates_in_training(options):
     head = show_gates(**options)
-    found = gate_logits(head).split(20, dim=-1)
-    own = gate_logits(head.eval())[..., :20]
-    torch.testing.assert_close(own, torch.full_like(own, math.tanh(1.0)))
-    return found
-
-
-def test_gate_dropout_acts_on_frequent_gates():
-    own, rare = gates_of(gate_dropout=0.25)
-    dropped = own.abs() < 1e-9
-    assert float(dropped[..., 0].double().mean()) == pytest.approx(0.25, abs=0.1)
-    kept = own[~dropped]
-    torch.testing.assert_close(kept, torch.full_like(kept, math.tanh(1.0) / 0.75))
-    assert torch.equal(dropped, dropped[..., :1].expand_as(dropped))  # t is shared by the classes
+    own, rare = gate_logits(head).split(20, dim=-1)
     assert rare.abs().max() < 1e-9
-
-
-def test_gate_noise_acts_on_frequent_gates():
-    own, rare = gates_of(gate_noise=0.5)
+    plain = gate_logits(head.eval())[..., :20]
+    torch.testing.assert_close(plain, torch.full_like(plain, math.tanh(1.0)))
+    if "gate_dropout" in options:
+        dropped = own.abs() < 1e-9
+        assert float(dropped[..., 0].double().mean()) == pytest.approx(0.25, abs=0.1)
+        torch.testing.assert_close(own[~dropped], plain[~dropped] / 0.75)
+        assert torch.equal(dropped, dropped[..., :1].expand_as(dropped))  # classes share t
+        return
     noise = own - math.tanh(1.0)
     assert float(noise.std()) == pytest.approx(0.5, rel=0.05)
     assert float(noise.mean()) == pytest.approx(0.0, abs=0.03)
     rows = noise.flatten(0, 1)
     assert torch.unique(rows[:, 0]).numel() == len(rows)  # every token its own
     assert float((rows[:, 0] - rows[:, 1]).abs().min()) > 0  # every class its own
-    assert rare.abs().max() < 1e-9
-
-
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_a_head_without_dropout_leaves_the_random_state_alone(case):
-    head = case.build().train()
-    before = torch.get_rng_state()
-    head(make_features(3))
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 # -- masks: fair, of the right values, governed by the seed ------------------------------------
@@ -149,21 +136,12 @@ def test_the_share_of_dropped_entries_is_p(p):
     assert abs(dropped - p * entries) <= 4 * (p * (1 - p) * entries) ** 0.5 + 2**-16 * entries
 
 
-def test_a_mask_without_dropout_is_1():
-    assert torch.equal(mask((70_000,), 0.0), torch.ones(70_000))
-    assert mask((0, 3), 0.5).shape == (0, 3)
-
-
-@pytest.mark.parametrize("lag", [1, 2, 3, 4, 8, 1001])
-def test_entries_do_not_depend_on_their_neighbours(lag):
-    """Compare neighbours, since four entries come from one draw of the generator."""
+def test_entries_depend_on_the_seed_and_neither_on_neighbours_nor_on_the_dtype():
     found = mask((1000, 1001), 0.5).flatten() - 1
-    correlation = (found[lag:] * found[:-lag]).mean().item()
-    assert abs(correlation) < 4 / found.numel() ** 0.5
-
-
-def test_masks_depend_on_the_seed_and_not_on_the_dtype():
+    for lag in (1, 2, 3, 4, 8, 1001):  # four entries come from one draw of the generator
+        correlation = (found[lag:] * found[:-lag]).mean().item()
+        assert abs(correlation) < 4 / found.numel() ** 0.5, lag
     half = mask((50, 3), 0.5, torch.bfloat16)
-    assert half.dtype == torch.bfloat16
-    assert torch.equal(half.float(), mask((50, 3), 0.5))
+    assert half.dtype == torch.bfloat16 and torch.equal(half.float(), mask((50, 3), 0.5))
     assert not torch.equal(half.float(), mask((50, 3), 0.5, seed=4))
+    assert mask((0, 3), 0.5).shape == (0, 3)

@@ -18,22 +18,16 @@ def build(case, **options):
     return build_head(case.head, num_classes=CLASSES, feature_dim=FEATURE_DIM, **options)
 
 
-@pytest.mark.parametrize("sd", [1.0, 0.25, 0.0])
-def test_plif_slopes_start_around_one(sd):
-    torch.manual_seed(0)
-    logits = build_pointwise("plif", init_sd=sd).slope_logits.detach().double()
-    assert logits.shape == (100_000,)
-    assert float(logits.mean()) == pytest.approx(math.log(math.e - 1), abs=0.02)
-    assert float(logits.std()) == pytest.approx(sd, rel=0.02, abs=1e-6)
-
-
-def test_gss_starts_at_the_given_values():
+def test_functions_start_at_the_given_values_or_near_the_identity():
+    for sd in (1.0, 0.25, 0.0):
+        torch.manual_seed(0)
+        logits = build_pointwise("plif", init_sd=sd).slope_logits.detach().double()
+        assert logits.shape == (100_000,)
+        assert float(logits.mean()) == pytest.approx(math.log(math.e - 1), abs=0.02)
+        assert float(logits.std()) == pytest.approx(sd, rel=0.02, abs=1e-6)
     gss = build_pointwise("gss", c=0.5, k=3.0, learn=True)
     assert gss.c.item() == 0.5
     assert gss.log_k.exp().item() == pytest.approx(3.0, rel=1e-6)
-
-
-def test_monotone_mlp_starts_near_the_identity():
     z = torch.linspace(-15, 15, 61)
     moved = build_pointwise("monotone_mlp")(z)
     assert (moved.diff() > 0).all()
@@ -57,6 +51,10 @@ def test_seeds_draw_in_a_fixed_order(case):
     assert state.keys() - zeros - {"_extra_state"} == want.keys()
     assert all(torch.equal(state[name], tensor) for name, tensor in want.items())
     assert zeros and not any(state[name].any() for name in zeros)
+    shared = nn.Parameter(torch.full((CLASSES, FEATURE_DIM), 2.0))
+    head = build(case, weight=shared)
+    head.reset_parameters()
+    assert head.weight is shared and bool((shared == 2).all())
 
 
 def start(case):
@@ -92,14 +90,6 @@ def test_each_module_resets_its_own_parameters(case):
         module.reset_parameters(*[False] * isinstance(module, Head))
         assert before == [bool(p.isnan().all()) for p in others]
         assert all(p.isfinite().all() for p in module.parameters(recurse=False))
-
-
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_a_shared_matrix_keeps_its_values(case):
-    shared = nn.Parameter(torch.full((CLASSES, FEATURE_DIM), 2.0))
-    head = build(case, weight=shared)
-    head.reset_parameters()
-    assert head.weight is shared and bool((shared == 2).all())
 
 
 def test_a_function_with_parameters_must_say_how_they_start():

@@ -14,7 +14,7 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import build_head, build_vocabulary, vocabulary_names
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.losses.kernels import triton
-from tests.heads.cases import MIXTAPE, MOS, PRODUCT, SOFTMAX, STRUCTURES, make_features
+from tests.heads.cases import MOS, PRODUCT, SOFTMAX, STRUCTURES, make_features
 
 CLASSES, TOKENS = 37, 11
 OPTIONS = {"low_rank": {"rank": 2}, "tiers": {"factor": 2, "shares": "0.1,0.9"}}
@@ -67,11 +67,6 @@ def assert_losses_agree(head):
     assert all(value.abs().max() > 0 for n, value in right.items() if n.startswith("parametriz"))
     for impl in BLOCKED:
         same(results(head, impl, label_smoothing=0.1), right)
-
-
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_a_parametrised_matrix_learns_under_every_loss(case):
-    assert_losses_agree(head := parametrised(case, Scaled()))
     with torch.no_grad():
         log_probs = head.log_probs(make_features(TOKENS))
         nll = head.nll(make_features(TOKENS), TARGET, impl="reference").nll
@@ -117,7 +112,13 @@ def test_a_wrong_matrix_is_refused_at_the_first_loss(change, message, impl):
     assert "\n" not in str(refused.value)
 
 
-def test_a_diverged_matrix_is_not_blamed_on_its_parametrisation():
+def test_a_matrix_is_checked_once_and_not_blamed_for_a_divergence():
+    head, calls = parametrised(SOFTMAX, function := Scaled()), []
+    function.register_forward_hook(lambda *_: calls.append(1))
+    results(head, "reference")
+    first = len(calls)
+    results(head, "reference")
+    assert first > 1 and len(calls) == first + 1
     head = parametrised(MOS, Scaled())
     with torch.no_grad():
         head.parametrizations.weight.original[2] = torch.nan
@@ -126,35 +127,21 @@ def test_a_diverged_matrix_is_not_blamed_on_its_parametrisation():
     assert "parametrisation" not in str(refused.value)
 
 
-def test_the_matrix_is_checked_once():
-    head, calls = parametrised(SOFTMAX, function := Scaled()), []
-    function.register_forward_hook(lambda *_: calls.append(1))
-    results(head, "reference")
-    first = len(calls)
-    results(head, "reference")
-    assert first > 1 and len(calls) == first + 1
-
-
-def test_a_parametrised_head_keeps_its_names_copies_and_state():
-    head = parametrised(MIXTAPE, Scaled())
-    assert layer_name(head) == "mixtape"
-    assert HEADS.constants(head) == HEADS.constants(MIXTAPE.build(classes=CLASSES))
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_a_parametrised_head_keeps_its_names_copies_and_state(case):
+    assert_losses_agree(head := parametrised(case, Scaled()))
+    assert layer_name(head) == case.head
+    assert HEADS.constants(head) == HEADS.constants(case.build(classes=CLASSES))
     right = results(head, "reference")
     same(results(copy.deepcopy(head), "fused"), right)
-    other = parametrised(MIXTAPE, Scaled(), seed=5)
+    other = parametrised(case, Scaled(), seed=5)
     other.load_state_dict(head.state_dict())
     same(results(other, "fused"), right)
-
-
-def test_resetting_writes_through_the_parametrisation():
-    head = build_head("softmax", num_classes=CLASSES, feature_dim=4)
-    torch.manual_seed(3)
-    head.reset_parameters()
-    fresh = head.weight.detach().clone()
-    parametrize.register_parametrization(head, "weight", Scaled())
-    torch.manual_seed(3)
-    head.reset_parameters()
-    assert torch.equal(head.weight, fresh)
+    plain = case.build(classes=CLASSES)
+    for each in (plain, head):  # the one through its parametrisation
+        torch.manual_seed(3)
+        each.reset_parameters()
+    assert torch.allclose(head.weight, plain.weight, rtol=1e-15)
 
 
 def test_triton_reads_the_dtype_of_a_parametrised_matrix():
@@ -202,15 +189,12 @@ def test_a_matrix_and_its_gradients_are_those_of_its_definition(name, options):
         assert torch.allclose(grad, want, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["centred", "unit"])
-def test_a_matrix_is_differentiable_twice(name):
-    part = build_vocabulary(name).double()
-    raw = part.right_inverse(torch.randn(5, 3, dtype=torch.float64)).requires_grad_()
-    assert torch.autograd.gradcheck(part, raw)
-    assert torch.autograd.gradgradcheck(part, raw)
-
-
-def test_a_row_of_zeros_stays_and_has_no_infinite_gradient():
+def test_centred_and_unit_are_differentiable_twice_and_a_row_of_zeros_stays():
+    for name in ("centred", "unit"):
+        part = build_vocabulary(name).double()
+        raw = part.right_inverse(torch.randn(5, 3, dtype=torch.float64)).requires_grad_()
+        assert torch.autograd.gradcheck(part, raw)
+        assert torch.autograd.gradgradcheck(part, raw)
     part, raw = build_vocabulary("unit"), torch.randn(4, 3)
     raw[2] = 0
     raw = part.right_inverse(raw).requires_grad_()
@@ -257,25 +241,21 @@ def test_a_state_dictionary_holds_the_matrix_and_names_it(name, options):
             build_head("mos", vocabulary="unit", **build).load_state_dict(state, strict=False)
 
 
-@pytest.mark.parametrize("name", ["low_rank", "tiers", "codebook"])
-def test_factors_cannot_be_a_tied_embedding(name):
-    embedding = nn.Embedding(CLASSES, 4)
-    with pytest.raises(ValueError, match=f"^{name}: its parameters have no row for each class"):
-        build_head("softmax", num_classes=CLASSES, feature_dim=4, weight=embedding.weight,
-                   vocabulary=name, **OPTIONS.get(name, {}))  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"vocabulary": "centered"}, "unknown vocabulary matrix 'centered'; did you mean 'centred"),
         ({"vocabulary": "unit", "rank": 3}, "has no option 'rank'; known:"),
         ({"vocabulary": nn.Identity()}, "vocabulary matrix: expected a name or an instance of"),
+        *(({"vocabulary": name, "weight": nn.Parameter(torch.ones(CLASSES, 4))},
+           f"^{name}: its parameters have no row for each class")
+          for name in ("low_rank", "tiers", "codebook")),
     ],
-)
+)  # fmt: skip
 def test_wrong_choices_are_refused(options, message):
+    own = OPTIONS.get(options["vocabulary"], {}) if "weight" in options else {}
     with pytest.raises(ValueError, match=message):
-        build_head("softmax", num_classes=CLASSES, feature_dim=4, **options)
+        build_head("softmax", num_classes=CLASSES, feature_dim=4, **options, **own)
 
 
 def peak_of(step):

@@ -6,11 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from torch import distributed
-
-from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import build_head
-from highrank_plugins.heads.vocabulary_parallel import VocabularyParallel
 
 SCRIPT = """
 import os, re, sys, pytest, torch
@@ -127,6 +122,7 @@ else:
             build("mixtape", class_counts=list(range(CLASSES)), frequent=3))
     refused("process 1 of the group has another head than process 0: latent.bias is",
             build("mos", components=2 + rank))
+    refused("cannot be split: it must be a softmax", build("softmax", vocabulary="centred"))
     refused("pointwise.", build("softmax", "softcap" if rank else "identity"))
     refused("cannot be split over 2 processes", build("softmax", num_classes=1))
     head = build("mos", seed=rank)  # the first process's values are copied
@@ -206,13 +202,3 @@ def test_two_processes_match_one(tmp_path, part):
     for process in running:
         out, error = process.communicate(timeout=300)
         assert process.returncode == 0 and out.endswith("same\n"), error
-
-
-def test_a_matrix_of_other_parameters_is_not_split_over_processes():
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    try:
-        head = build_head("softmax", num_classes=8, feature_dim=4, vocabulary="centred")
-        with pytest.raises(UserError, match="cannot be split: it must be a softmax"):
-            VocabularyParallel(head)
-    finally:
-        distributed.destroy_process_group()

@@ -20,13 +20,12 @@ pytestmark = pytest.mark.xdist_group("commands")  # they share trained models
 
 @pytest.fixture(scope="module")
 def trained(mt_data, lm_data, tmp_path_factory):
-    """Train two translation models and a language model; keep what the first run printed."""
+    """Train a translation model and a language model; keep what the first run printed."""
     folder = tmp_path_factory.mktemp("trained")
     shutil.copytree(mt_data, folder / "data")
     # --lm-path looks for the language model's dictionary here
     shutil.copy(lm_data / "dict.txt", folder / "data" / "dict.txt")
     mos = train(mt_data, folder / "mos", "transformer_mos_tiny", 40, "--label-smoothing", "0.1")
-    train(mt_data, folder / "mixtape", "transformer_mixtape_tiny", 40)
     train(lm_data, folder / "lm", "transformer_lm_mos", 20)
     return folder, mos.output
 
@@ -41,39 +40,33 @@ def translate(folder, path, *options):
     return [hypotheses[i] for i in range(20)], done
 
 
-def test_an_ensemble_of_a_model_with_itself_equals_the_model(trained):
+def test_ensembles_language_models_and_alignments(trained):
     folder, _ = trained
     mos = last(folder / "mos")
-    alone, _ = translate(folder, mos)
+    alone, done = translate(folder, mos, "--print-alignment")
+    assert all(re.search(r"\d+-\d+", line) for line in done.lines("A-"))
+    assert len(done.lines("A-")) == 20
     twice, _ = translate(folder, f"{mos}:{mos}")
     assert [text for _, text in twice] == [text for _, text in alone]
     assert [score for score, _ in twice] == pytest.approx([s for s, _ in alone], abs=1e-3)
-
-
-def test_a_language_model_changes_the_scores(trained):
-    folder, _ = trained
-    helped, _ = translate(
-        *(folder, last(folder / "mos"), "--lm-path", last(folder / "lm"), "--lm-weight", "0.3")
-    )
-    alone, _ = translate(folder, last(folder / "mos"))
+    language_model = ["--lm-path", last(folder / "lm"), "--lm-weight", "0.3"]
+    helped, _ = translate(folder, mos, *language_model)
     assert [s for s, _ in helped] != [s for s, _ in alone]
 
 
-def test_scores_of_references_agree_with_the_validation_loss(trained):
+def test_references_and_validate_have_the_loss_of_training(trained):
     folder, output = trained
-    words = ["--gen-subset", "valid", "--score-reference", *ALL]
-    done = run("generate", folder / "data", "--path", last(folder / "mos"), *words)
+    want = pytest.approx(valid_losses(output)[-1], abs=2e-3)
+    where = [folder / "data", "--path", last(folder / "mos"), *ALL]
+    done = run("generate", *where, "--gen-subset", "valid", "--score-reference")
     scores = [float(x) for line in done.lines("P-") for x in line.split("\t")[1].split()]
-    assert -sum(scores) / len(scores) == pytest.approx(valid_losses(output)[-1], abs=2e-3)
+    assert -sum(scores) / len(scores) == want
     (signature,) = done.lines("signature: ")
     assert "|ctx:sentence|" in signature and f"|n:{len(scores)}|mass:1" in signature
-
-
-def test_alignments_are_printed(trained):
-    folder, _ = trained
-    _, done = translate(folder, last(folder / "mos"), "--print-alignment")
-    assert all(re.search(r"\d+-\d+", line) for line in done.lines("A-"))
-    assert len(done.lines("A-")) == 20
+    done = run("validate", *where, "--task", "translation", "--valid-subset", "valid")
+    found = re.findall(r"valid \| .*?nll_loss ([\d.]+)", done.output)
+    assert re.search(r"signature: ppl\|\S*ctx:sentence\|\S*mass:1[+-]\S+e-\d", done.output)
+    assert float(found[-1]) == want
 
 
 def test_interactive_and_hub_translate_like_generate(trained):
@@ -90,41 +83,20 @@ def test_interactive_and_hub_translate_like_generate(trained):
     assert hub.translate(source.splitlines(), beam=2) == want
 
 
-def test_validate_gives_the_loss_of_training(trained):
-    folder, output = trained
-    words = ["--task", "translation", "--valid-subset", "valid", *ALL]
-    done = run("validate", folder / "data", "--path", last(folder / "mos"), *words)
-    found = re.findall(r"valid \| .*?nll_loss ([\d.]+)", done.output)
-    assert re.search(r"signature: ppl\|\S*ctx:sentence\|\S*mass:1[+-]\S+e-\d", done.output)
-    assert float(found[-1]) == pytest.approx(valid_losses(output)[-1], abs=2e-3)
-
-
 def script(name, *words):
     """Run `fairseq-<name>` from the repository's root."""
     command = Path(sys.executable).parent / f"fairseq-{name}"
-    line = [command, *words, "--user-dir", "highrank_plugins"]
-    return subprocess.run(
-        [str(word) for word in line], cwd=REPOSITORY, capture_output=True, text=True, timeout=200
-    )
+    line = [str(word) for word in (command, *words, "--user-dir", "highrank_plugins")]
+    done = subprocess.run(line, cwd=REPOSITORY, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-def test_a_trained_model_generates(mt_data, tmp_path):
-    arch = ["--arch", "transformer_mixtape_tiny", "--max-update", 2]
-    trained = script(
-        "train", mt_data, "--save-dir", tmp_path, *arch, *TRANSLATION, *NARROW, *OUR_LOSS
-    )
-    assert trained.returncode == 0, trained.stderr
+def test_a_model_trains_under_its_own_name_and_generates(mt_data, tmp_path):
+    model = ["--arch", "transformer_highrank", "--head", "moc"]
+    words = [mt_data, *model, *TRANSLATION, *NARROW, *OUR_LOSS, "--save-dir", tmp_path]
+    script("train", *words, "--max-update", 2)
+    assert "Loaded checkpoint" in run("train", *words, "--max-update", 3).output
     words = ["--path", last(tmp_path), "--batch-size", 8, "--max-len-b", 5]
     generated = script("generate", mt_data, *words)
-    assert generated.returncode == 0, generated.stderr
-    assert sum(line.startswith("H-") for line in generated.stdout.splitlines()) == 20
-
-
-def test_a_model_trains_under_its_own_name(mt_data, tmp_path):
-    model = ["--arch", "transformer_highrank", "--head", "moc"]
-    words = [*model, *TRANSLATION, *NARROW, *OUR_LOSS, "--save-dir", tmp_path]
-    run("train", mt_data, *words, "--max-update", 2)
-    resumed = run("train", mt_data, *words, "--max-update", 3)
-    assert "Loaded checkpoint" in resumed.output
-    done = run("generate", mt_data, "--path", last(tmp_path), "--batch-size", 8, "--max-len-b", 5)
-    assert len(done.lines("H-")) == 20
+    assert sum(line.startswith("H-") for line in generated.splitlines()) == 20

@@ -30,13 +30,6 @@ def choose(arch=None, **options):
     return choose_head(options, arch or {}, TRUNK)
 
 
-@pytest.mark.parametrize(("language_model", "ratio"), [(False, 0.5), (True, 0.1)])
-def test_unset_options_take_the_defaults_of_arch_and_head(language_model, ratio):
-    chosen = choose_head({"head": "mixtape"}, {}, TRUNK, language_model)
-    wanted = {"head_components": 4, "head_gate_biases": "paper", "head_pointwise": "identity"}
-    assert chosen.items() >= (wanted | {"head_frequent_ratio": ratio, "head_bias": "false"}).items()
-
-
 class Own(Head):
     """Stand for a structure that shares names of arguments with Mixtape.
 
@@ -49,22 +42,20 @@ class Own(Head):
         super().__init__(*args, **options)
 
 
-@pytest.fixture
-def own_layer(monkeypatch):
-    """Know the structure without its architectures, which cannot be removed again."""
+def test_a_layer_of_a_users_has_its_own_options(monkeypatch):
+    # without its architectures, which cannot be removed again
     monkeypatch.setitem(HEADS._classes, "own", Own)
-
-
-def test_arguments_of_a_custom_layer_keep_their_names(own_layer):
     chosen = choose_head({"head": "own"}, {}, TRUNK, language_model=True)
     assert chosen["head_frequent"] == 3
     assert chosen["head_locked_dropout"] is False
     assert not chosen.keys() & {"head_frequent_ratio", "head_gate_biases"}
-
-
-def test_the_help_of_a_custom_option_comes_from_its_layer(own_layer):
     assert help_of("head_frequent") == "the number of something else (100 %%) (default: 3)"
     assert help_of("head_locked_dropout") == "of own (default: False)"
+    monkeypatch.setattr(MonotoneMLP, "own_rate", "centres")
+    chosen = choose(head_pointwise="monotone_mlp", head_monotone_mlp_lr=0.1)
+    assert chosen["head_monotone_mlp_lr"] == 0.1
+    with pytest.raises(ValueError, match=r"--head-monotone-mlp-lr.*gss"):
+        choose(head_pointwise="gss", head_monotone_mlp_lr=0.1)
 
 
 @pytest.mark.parametrize(
@@ -85,12 +76,12 @@ def test_explicit_options_win(options, wanted):
     assert choose(**chosen) == chosen
 
 
-def test_any_pointwise_function_may_have_its_own_learning_rate(monkeypatch):
-    monkeypatch.setattr(MonotoneMLP, "own_rate", "centres")
-    chosen = choose(head_pointwise="monotone_mlp", head_monotone_mlp_lr=0.1)
-    assert chosen["head_monotone_mlp_lr"] == 0.1
-    with pytest.raises(ValueError, match=r"--head-monotone-mlp-lr.*gss"):
-        choose(head_pointwise="gss", head_monotone_mlp_lr=0.1)
+def test_unset_options_take_the_defaults_of_arch_and_head():
+    for language_model, ratio in ((False, 0.5), (True, 0.1)):
+        chosen = choose_head({"head": "mixtape"}, {}, TRUNK, language_model)
+        wanted = {"head_components": 4, "head_gate_biases": "paper", "head_pointwise": "identity"}
+        wanted |= {"head_frequent_ratio": ratio, "head_bias": "false"}
+        assert chosen.items() >= wanted.items()
 
 
 def test_the_error_about_a_foreign_option_lists_the_options_of_the_head():
@@ -136,14 +127,9 @@ class Shifted(Vocabulary):
         return matrix - self.by
 
 
-@pytest.fixture
-def shifted(monkeypatch):
-    """Know the matrix without its architectures, which cannot be removed again."""
+def test_a_matrix_has_options_checks_construction_and_identity(monkeypatch):
     monkeypatch.setitem(VOCABULARY._classes, "shifted", Shifted)
     monkeypatch.setattr(Shifted, "registered_name", "shifted", raising=False)
-
-
-def test_a_matrix_has_options_checks_construction_and_identity(shifted):
     assert help_of("head_shifted_by") == "what is added (default: 0.5)"
     with pytest.raises(ValueError, match=r"--head-vocabulary plain has no .*has it: shifted"):
         choose(head_shifted_by=2.0)
@@ -194,16 +180,13 @@ def test_a_wrong_matrix_is_refused_by_its_option(options, message):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["centred", "unit"])
-def test_the_parameter_of_a_tied_matrix_is_the_embedding(name):
-    weight = nn.Parameter(torch.randn(9, 4))
-    cfg = Namespace(head_embed_dim=None, **choose(head_vocabulary=name))
-    head = head_from_options(cfg, weight, 4, Dictionary(), tied=True)
-    assert head.parametrizations.weight.original is weight
-    assert not torch.equal(head.weight, weight)
-
-
-def test_tiers_need_a_sorted_dictionary():
+def test_the_parameter_of_a_tied_matrix_is_the_embedding_and_tiers_are_sorted():
+    for name in ("centred", "unit"):
+        weight = nn.Parameter(torch.randn(9, 4))
+        cfg = Namespace(head_embed_dim=None, **choose(head_vocabulary=name))
+        head = head_from_options(cfg, weight, 4, Dictionary(), tied=True)
+        assert head.parametrizations.weight.original is weight
+        assert not torch.equal(head.weight, weight)
     dictionary = Dictionary()
     for word, count in (("a", 5), ("b", 7)):
         dictionary.add_symbol(word, n=count)
@@ -238,7 +221,7 @@ def test_mixtape_gets_its_options(trunk):
     assert head.pointwise.kernel_function.numbers == (0.5, 2.5)
 
 
-def test_the_slopes_carry_their_own_learning_rate(trunk):
+def test_the_slopes_carry_their_own_learning_rate(trunk, monkeypatch):
     words = ["--head-plif-knots", "9", "--head-plif-lr", "0.02"]
     for token in ("plif", "mos_plif"):
         model = trunk(token, *words)
@@ -247,35 +230,22 @@ def test_the_slopes_carry_their_own_learning_rate(trunk):
         assert {name: rate for name, rate in rates.items() if rate} == {slopes: (0.02, False)}
     with pytest.raises(ValueError, match="plif here has no parameter slope_logits that train"):
         trunk("plif", *words, "--head-plif-freeze")
-
-
-def test_a_rate_of_a_parameter_that_the_layer_lacks_is_refused(trunk, monkeypatch):
     monkeypatch.setattr(PLIF, "own_rate", "slops")
-    trunk("plif", "--head-plif-knots", "9")
+    trunk("plif", *words[:2])
     with pytest.raises(UserError, match="--head-plif-lr: plif here has no parameter slops that tr"):
-        trunk("plif", "--head-plif-knots", "9", "--head-plif-lr", "0.02")
+        trunk("plif", *words)
 
 
-def test_the_vocabulary_matrix_may_be_narrower(trunk):
+def test_the_vocabulary_matrix_may_be_narrower_or_shared(trunk, joined_data):
+    tied = "--share-decoder-input-output-embed"
     head = trunk("mos", "--head-embed-dim", "8").head
     assert (head.embed_dim, head.feature_dim) == (8, 32)
     with pytest.raises(ValueError, match=r"--head-embed-dim 8.*32"):
-        trunk("mos", "--head-embed-dim", "8", "--share-decoder-input-output-embed")
-
-
-def test_shared_embeddings_are_one_parameter(trunk, joined_data):
-    model = trunk("mixtape", "--share-decoder-input-output-embed")
+        trunk("mos", "--head-embed-dim", "8", tied)
+    model = trunk("mixtape", tied)
     assert model.head.weight is model.decoder.embed_tokens.weight
     model = build(joined_data, "transformer_mixtape_tiny", "--share-all-embeddings").model
     assert model.head.weight is model.encoder.embed_tokens.weight
-
-
-def test_a_target_out_of_range_is_refused(trunk):
-    model = trunk("mos")
-    tokens = torch.full((1, 3), 5)
-    inputs = {"prev_output_tokens": tokens} if hasattr(model, "encoder") else {}
-    with pytest.raises(ValueError, match="target"):
-        model(tokens, src_lengths=torch.tensor([3]), target=tokens + 10_000, **inputs)
 
 
 def test_an_option_that_no_checkpoint_can_compare_is_named(trunk, monkeypatch, caplog):

@@ -10,23 +10,12 @@ from highrank_plugins.heads import tokens
 from highrank_plugins.losses.own_layers import stored_matrix
 from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel
 from tests.models.small import assert_scores_of_one_pass, build
+from tests.stream_corpus import CERTAIN
 from tests.trainings import train
 
 SEPARATE = ("low_rank", "tiers", "codebook")  # matrices without a row for each class
 RATES = """--dropout 0.4 --dropouti 0.4 --dropouth 0.25 --dropoute 0.1 --wdrop 0.5
     --embed-noise 0.1""".split()
-NO_RATES = """--dropout 0 --dropouti 0 --dropouth 0 --dropoute 0 --wdrop 0
-    --embed-noise 0""".split()
-
-
-@pytest.fixture(
-    params=[f"{trunk}_{token}" for trunk in ("lstm", "awd_lstm_lm") for token in sorted(tokens())]
-)
-def built(request, mt_data, lm_data):
-    """Build every token on both trunks, with the dropouts of its architecture."""
-    arch = request.param
-    words = ["--label-smoothing", "0.1", *options_of(arch)]
-    return build(lm_data if "_lm_" in arch else mt_data, arch, *words)
 
 
 def options_of(arch):
@@ -42,10 +31,6 @@ def mos(lm_data):
     return lambda *words: build(lm_data, "awd_lstm_lm_mos", "--head-components", 3, *words)
 
 
-def words_of(built):
-    return built.batch()["net_input"]["src_tokens"]
-
-
 def assert_embedding_is_matrix(model, token):
     names, embedding = set(model.state_dict()), model.decoder.trunk.embed.weight
     assert {"decoder.output_projection.bias", "decoder.trunk.embed.weight"} <= names
@@ -57,42 +42,46 @@ def assert_embedding_is_matrix(model, token):
     assert f"decoder.output_projection.{name}" in names
 
 
-def test_every_parameter_learns(built, request):
-    arch = request.node.callspec.params["built"]
-    if "_lm_" in arch:
-        assert_embedding_is_matrix(built.model, arch.removeprefix("awd_lstm_lm_"))
-    torch.manual_seed(0)
-    built.criterion(built.model.train(), built.batch())[0].backward()
-    for name, parameter in built.model.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
-        # initial biases of 0 and gates make no exception
-        assert parameter.grad.abs().sum() > 0, name
-
-
-def test_the_loss_is_the_negative_log_probability_of_the_target(built):
-    sample, pad = built.batch(), built.task.target_dictionary.pad()
-    model, target, inputs = built.model.eval(), sample["target"], sample["net_input"]
-    log_probs, _ = model(**inputs)
+def assert_loss_is_of_log_probs(built, sample):
+    pad, target, inputs = built.task.target_dictionary.pad(), sample["target"], sample["net_input"]
+    log_probs, _ = built.model(**inputs)
     want = -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1).masked_fill(target == pad, 0)
-    each = model(**inputs, target=target, ignore_index=pad, reduction="none", accuracy=True)
+    options = {"target": target, "ignore_index": pad}
+    each = built.model(**inputs, **options, reduction="none", accuracy=True)
     torch.testing.assert_close(each.loss, want, rtol=1e-5, atol=1e-5)
     assert torch.equal(each.correct, (log_probs.argmax(-1) == target) & (target != pad))
-    total = model(**inputs, target=target, ignore_index=pad)
+    total = built.model(**inputs, **options)
     for got in (total.loss, total.nll):
         torch.testing.assert_close(got, want.sum(), rtol=1e-5, atol=1e-4)
-    normalised = model.get_normalized_probs((log_probs, None), log_probs=True)
+    normalised = built.model.get_normalized_probs((log_probs, None), log_probs=True)
     torch.testing.assert_close(normalised, log_probs)
 
 
-def test_a_beam_search_reads_one_word_at_a_time(built):
-    if hasattr(built.model, "encoder"):
-        assert_scores_of_one_pass(built, built.batch())
+@pytest.mark.parametrize("token", sorted(tokens()))
+@pytest.mark.parametrize("trunk", ["lstm", "awd_lstm_lm"])
+def test_every_layer_learns_scores_and_generates(trunk, token, mt_data, lm_data):
+    """Build it with the dropouts of its architecture."""
+    arch, of_streams = f"{trunk}_{token}", trunk == "awd_lstm_lm"
+    words = ["--label-smoothing", "0.1", *options_of(arch)]
+    built = build(lm_data if of_streams else mt_data, arch, *words)
+    model, sample = built.model, built.batch()
+    if of_streams:
+        assert_embedding_is_matrix(model, token)
+    torch.manual_seed(0)
+    built.criterion(model.train(), sample)[0].backward()
+    for name, parameter in model.named_parameters():
+        # initial biases of 0 and gates make no exception
+        assert parameter.grad.isfinite().all() and parameter.grad.abs().sum() > 0, name
+    model.eval()
+    assert_loss_is_of_log_probs(built, sample)
+    if not of_streams:
+        assert_scores_of_one_pass(built, sample)
         return
-    prefix, read = torch.randint(4, 20, (3, 3)), []
-    trunk = built.model.decoder.trunk
-    hook = trunk.register_forward_pre_hook(lambda _, args: read.append(args[0].size(0)))
-    built.model.register_forward_pre_hook(lambda *_: hook.remove())  # which is the whole pass
+    prefix, read = torch.randint(4, 20, (3, 3)), []  # a beam search reads one word at a time
+    hook = model.decoder.trunk.register_forward_pre_hook(
+        lambda _, args: read.append(args[0].size(0))
+    )
+    model.register_forward_pre_hook(lambda *_: hook.remove())  # which is the whole pass
     found = assert_scores_of_one_pass(built, {"net_input": {"src_tokens": prefix}})
     assert set(read) == {1}
     for start, hypotheses in zip(prefix, found, strict=True):
@@ -126,15 +115,13 @@ def test_one_matrix_does_not_start_from_two(layer, lm_data):
     assert torch.equal(separate.head.weight, separate.decoder.trunk.embed.weight)
 
 
-def test_stock_cross_entropy_gives_the_same_loss(mos):
-    ours, stock = mos(), mos("--criterion", "cross_entropy")
-    losses = [b.criterion(b.model.eval(), b.batch())[0] for b in (ours, stock)]
-    torch.testing.assert_close(*losses)
-
-
-def test_truncated_backpropagation_gets_features_and_state(mos):
+def test_truncated_backpropagation_gets_features_and_state_and_rates_reach_the_trunk(mos):
     built = mos(*RATES)
-    words = words_of(built)
+    assert vars(built.model.decoder.trunk.rates) == {
+        "dropout": 0.4, "dropouti": 0.4, "dropouth": 0.25, "dropoute": 0.1,
+        "wdrop": 0.5, "embed_noise": 0.1,
+    }  # fmt: skip
+    words = built.batch()["net_input"]["src_tokens"]
     features, state, raw = built.model.train().bptt_features(words)
     batch, time = words.shape
     assert features.shape == raw.shape == (time, batch, 32)
@@ -145,11 +132,17 @@ def test_truncated_backpropagation_gets_features_and_state(mos):
     evaluated = built.model.bptt_features(words)
     want = built.model.features(words)[0].transpose(0, 1)
     assert torch.equal(evaluated.features, want) and torch.equal(evaluated.raw, want)
+    stock = mos("--criterion", "cross_entropy")
+    losses = [b.criterion(b.model.eval(), b.batch())[0] for b in (mos(), stock)]
+    torch.testing.assert_close(*losses)
+    generation = Namespace(retain_dropout=True, retain_dropout_modules=None)
+    with pytest.raises(ValueError, match="--retain-dropout: an AWD-LSTM"):
+        built.model.prepare_for_inference_(Namespace(generation=generation))
 
 
 def test_dropout_on_contexts_is_locked_over_time(mos):
-    built = mos(*NO_RATES, "--head-dropout", "0.5")
-    words = words_of(built)
+    built = mos(*CERTAIN, "--head-dropout", "0.5")
+    words = built.batch()["net_input"]["src_tokens"]
     for parameter in built.model.decoder.trunk.layers.parameters():
         torch.nn.init.zeros_(parameter)  # features are 0 everywhere: only masks make a difference
     torch.nn.init.normal_(built.model.head.latent.bias)
@@ -158,13 +151,6 @@ def test_dropout_on_contexts_is_locked_over_time(mos):
     for values in (model(words)[0], model(words, target=same, reduction="none").loss[..., None]):
         torch.testing.assert_close(values, values[:, :1].expand_as(values))
         assert not torch.allclose(values[0, 0], values[1, 0], rtol=1e-4)
-
-
-def test_rates_reach_the_trunk(mos):
-    rates = vars(mos(*RATES).model.decoder.trunk.rates)
-    assert rates == {"dropout": 0.4, "dropouti": 0.4, "dropouth": 0.25, "dropoute": 0.1,
-                     "wdrop": 0.5, "embed_noise": 0.1}  # fmt: skip
-    assert set(vars(mos(*NO_RATES).model.decoder.trunk.rates).values()) == {0.0}
 
 
 def test_the_hub_scores_and_generates(lm_data, tmp_path):
@@ -178,9 +164,3 @@ def test_the_hub_scores_and_generates(lm_data, tmp_path):
     want = log_probs[0].gather(-1, torch.tensor(words).unsqueeze(-1)).squeeze(-1)
     torch.testing.assert_close(hub.score(sentence)["positional_scores"], want)
     assert hub.sample("der mann", beam=2).startswith("der mann ")
-
-
-def test_retained_dropout_is_refused(mos):
-    generation = Namespace(retain_dropout=True, retain_dropout_modules=None)
-    with pytest.raises(ValueError, match="--retain-dropout: an AWD-LSTM"):
-        mos().model.prepare_for_inference_(Namespace(generation=generation))

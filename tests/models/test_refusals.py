@@ -1,13 +1,26 @@
-"""Options out of range, or of another layer, and unsorted dictionaries are refused by name."""
+"""Options out of range, or of another layer, and unsorted dictionaries are refused by name.
+
+The table has those of models, criteria, tasks and optimizers.
+"""
+
+from contextlib import nullcontext
 
 import pytest
+import torch
+from fairseq import optim
 from fairseq.data import Dictionary
+from fairseq.optim import lr_scheduler
 
 from highrank_plugins.models.head_from_options import require_sorted_by_count
 from tests.models.small import build
+from tests.tasks import built as streams
 
 MT, LM, AWD, LSTM = ("transformer_{}_tiny", "transformer_lm_{}", "awd_lstm_lm_{}", "lstm_{}")
 CLIP = ["--rel-pos-clip", 3]
+# a task of streams, its optimizer nt_asgd, and another with a schedule
+STREAMS = "streams of awd_lstm_lm_{}"
+NOAM = "--optimizer adam --lr-scheduler t2t_noam --noam-dim 16 --warmup-updates 5".split()
+NO_STATE = "--decoder-embed-dim 8 --decoder-attention-heads 1 --decoder-layers 1".split()
 
 
 @pytest.mark.parametrize(
@@ -46,13 +59,44 @@ CLIP = ["--rel-pos-clip", 3]
         (AWD, "mos", ["--head-embed-dim", "8"], "--head-embed-dim 8: the shared .*--separate-emb"),
         (AWD, "softmax", ["--decoder-last-hidden-size", "24"], "--head softmax: .*32.*24"),
         (AWD, "softmax", ["--head-dropout", "0.1"], "--head-dropout: --head softmax .*no such opt"),
+        (MT, "mos", ["--label-smoothing", "1"], "--label-smoothing .*1"),
+        (MT, "mos", ["--label-smoothing", "nan"], "--label-smoothing .*nan"),
+        (LM, "mos", ["--label-smoothing", "-0.1"], "--label-smoothing .*-0.1"),
+        (LM, "softmax", ["--teacher-weight", "1.5"], "--teacher-weight"),
+        (LM, "softmax", ["--teacher-weight", "0.9"], "--teacher-weight"),  # of no teacher
+        (LM, "softmax", ["--teacher-temperature", "0"], "--teacher-temperature"),
+        (LM, "softmax", ["--teacher-divergence", "back"], "--teacher-divergence"),
+        (STREAMS, "softmax", ["--criterion", "cross_entropy"], "take --criterion bptt_cross_entr"),
+        (STREAMS, "softmax", ["--sample-break-mode", "eos"], "--sample-break-mode eos does not"),
+        (STREAMS, "softmax", ["--tokens-per-sample", 70], "--tokens-per-sample 70 .*--bptt"),
+        (STREAMS, "softmax", ["--add-bos-token"], "--add-bos-token"),
+        (STREAMS, "softmax", ["--shorten-method", "truncate"], "--shorten-method truncate"),
+        (STREAMS, "softmax", ["--bptt", 0], "--bptt must be at least 1, got 0"),
+        (STREAMS, "softmax", ["--bptt-max-delta", -1], "--bptt-max-delta must be at least 0"),
+        (STREAMS, "softmax", ["--eval-streams", 0], "--eval-streams must be at least 1"),
+        (STREAMS, "softmax", ["--ar-alpha", -2], "--ar-alpha must be at least 0, got -2"),
+        (STREAMS, "softmax", ["--tar-beta", "nan"], "--tar-beta nan: expected a finite number"),
+        (STREAMS, "softmax", ["--sentence-avg"], "--sentence-avg: streams have no sentences"),
+        ("streams of transformer_lm_{}", "mos", NO_STATE, "TransformerLMHeadModel has none"),
+        (STREAMS, "softmax", ["--nonmono", -1], "--nonmono must be at least 0, got -1"),
+        (STREAMS, "softmax", ["--asgd-at-epoch", -1], "--asgd-at-epoch must be at least 0, got -1"),
+        (STREAMS, "softmax", ["--nonmono-stop"], "--nonmono-stop needs --asgd-at-epoch"),
+        (STREAMS, "softmax", ["--fp16"], "use --amp instead of --fp16"),
+        (STREAMS, "softmax", NOAM[:4], "needs --noam-dim of at least 1, got None"),
+        (STREAMS, "softmax", [*NOAM, "--noam-dim", 0], "needs --noam-dim of at least 1, got 0"),
+        (STREAMS, "softmax", [*NOAM, "--warmup-updates", 0], "needs --warmup-updates of at least"),
+        (STREAMS, "softmax", [*NOAM, "--lr", "1,2"], r"takes one --lr, got \[1.0, 2.0\]"),
     ],
     ids=str,
 )
-def test_invalid_values_are_refused(trunk, token, words, message, mt_data, lm_data):
-    data = lm_data if "_lm_" in trunk else mt_data
+def test_invalid_values_are_refused(trunk, token, words, message, request):
+    arch, on_streams = trunk.format(token).removeprefix("streams of "), trunk.startswith("streams")
+    data = "stream_data" if on_streams else "lm_data" if "_lm_" in trunk else "mt_data"
+    data = request.getfixturevalue(data)
     with pytest.raises(ValueError, match=message):
-        build(data, trunk.format(token), *words)
+        built = streams.build(data, *words, arch=arch) if on_streams else build(data, arch, *words)
+        optimizer = optim.build_optimizer(built.cfg.optimizer, [torch.nn.Parameter()])
+        lr_scheduler.build_lr_scheduler(built.cfg.lr_scheduler, optimizer)
 
 
 # -- Mixtape's frequent classes need a dictionary that is sorted by count ----------------------
@@ -69,18 +113,10 @@ def dictionary(words):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [[9, 5, 5, 1, *PADDING], [3, *PADDING], [*PADDING], [9, 5, *PADDING, ("<lang:de>", 1)]],
-    ids=str,
-)
-def test_sorted_counts_pass(words):
-    """The last symbol is a task's, which needs no count."""
-    require_sorted_by_count(dictionary(words), "it matters")
-
-
-@pytest.mark.parametrize(
     ("words", "message"),
     [
+        *((words, None) for words in ([9, 5, 5, 1, *PADDING], [3, *PADDING], [*PADDING])),
+        ([9, 5, *PADDING, ("<lang:de>", 1)], None),  # a task's, which needs no count
         ([9, 5, 7, 1], r"line 3 \('word2'\) has 7, .*, but it matters.*sort"),
         ([*PADDING[::-1], ("the", 3), ("a", 9)], r"line 4 \('a'\) has 9, the word before 3"),
         # padding among the words does not end the check, and only that of count 0 is left out
@@ -90,24 +126,19 @@ def test_sorted_counts_pass(words):
     ],
     ids=str,
 )
-def test_other_orders_are_refused(words, message):
-    with pytest.raises(ValueError, match=message):
+def test_only_dictionaries_sorted_by_count_pass(words, message):
+    with pytest.raises(ValueError, match=message) if message else nullcontext():
         require_sorted_by_count(dictionary(words), "it matters")
 
 
-@pytest.fixture
-def unsorted_data(mt_data, tmp_path):
+def test_only_mixtape_with_frequent_classes_needs_sorted_words(mt_data, tmp_path):
     for file in mt_data.iterdir():
         (tmp_path / file.name).symlink_to(file)
     lines = (mt_data / "dict.de.txt").read_text().splitlines(keepends=True)
     lines[0], lines[20] = lines[20], lines[0]
     (tmp_path / "dict.de.txt").unlink()
     (tmp_path / "dict.de.txt").write_text("".join(lines))
-    return tmp_path
-
-
-def test_only_mixtape_with_frequent_classes_needs_sorted_words(unsorted_data):
-    build(unsorted_data, "transformer_mos_tiny")
-    build(unsorted_data, "transformer_mixtape_tiny", "--head-frequent-ratio", "0")
+    build(tmp_path, "transformer_mos_tiny")
+    build(tmp_path, "transformer_mixtape_tiny", "--head-frequent-ratio", "0")
     with pytest.raises(ValueError, match=r"not sorted by count: line 2.*--head-frequent-ratio 0"):
-        build(unsorted_data, "transformer_mixtape_tiny")
+        build(tmp_path, "transformer_mixtape_tiny")

@@ -51,21 +51,6 @@ def test_the_schedule_is_inverse_sqrt_one_update_earlier():
     assert ours == pytest.approx(stocks[1:], rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--lr-scheduler", "t2t_noam"], "needs --noam-dim of at least 1, got None"),
-        ([*NOAM, "--noam-dim", 0], "needs --noam-dim of at least 1, got 0"),
-        ([*NOAM, "--warmup-updates", 0], "needs --warmup-updates of at least 1, got 0"),
-        ([*NOAM, "--lr", "1,2"], r"takes one --lr, got \[1.0, 2.0\]"),
-    ],
-    ids=str,
-)
-def test_invalid_values_are_refused(words, message):
-    with pytest.raises(ValueError, match=message):
-        build(*words)
-
-
 def test_a_resumed_run_keeps_its_learning_rates(stream_data, tmp_path):
     words = [*NOAM, "--optimizer", "adam", "--log-format", "json"]
     whole = train_streams(stream_data, tmp_path / "whole", *words, "--max-update", 12)

@@ -134,34 +134,6 @@ def test_a_skipped_batch_is_an_error(stream_data):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--criterion", "cross_entropy"], "take --criterion bptt_cross_entropy"),
-        (["--sample-break-mode", "eos"], "--sample-break-mode eos does not fit"),
-        (["--tokens-per-sample", 70], "--tokens-per-sample 70 .*--bptt"),
-        (["--add-bos-token"], "--add-bos-token"),
-        (["--shorten-method", "truncate"], "--shorten-method truncate"),
-        (["--bptt", 0], "--bptt must be at least 1, got 0"),
-        (["--bptt-max-delta", -1], "--bptt-max-delta must be at least 0"),
-        (["--eval-streams", 0], "--eval-streams must be at least 1"),
-        (["--ar-alpha", -2], "--ar-alpha must be at least 0, got -2"),
-        (["--tar-beta", "nan"], "--tar-beta nan: expected a finite number"),
-        (["--sentence-avg"], "--sentence-avg: streams have no sentences"),
-    ],
-    ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
-)
-def test_options_that_do_not_fit_are_refused(words, message, stream_data):
-    with pytest.raises(ValueError, match=message):
-        build(stream_data, *words)
-
-
-def test_a_model_without_a_state_is_refused(stream_data):
-    words = "--decoder-embed-dim 8 --decoder-attention-heads 1 --decoder-layers 1".split()
-    with pytest.raises(ValueError, match="TransformerLMHeadModel has none"):
-        build(stream_data, *words, arch="transformer_lm_softmax")
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"max_tokens": 500}, "--max-tokens 500 does not fit .* give --batch-size"),
