@@ -30,6 +30,15 @@ def train(data: Path, save_dir: Path, arch: str, updates: int, *options: object)
     return run("train", data, *where, *task_and_shape(arch), *criterion, *options)
 
 
+def in_group(address: str, rank: int, world_size: int) -> list[object]:
+    """Return the options of one of several processes on CPUs that train together."""
+    return [
+        *("--distributed-world-size", world_size, "--distributed-rank", rank, "--device-id", 0),
+        *("--distributed-init-method", address, "--distributed-no-spawn"),
+        *("--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"),
+    ]
+
+
 def task_and_shape(arch: str) -> list[str]:
     """Return task and sizes of a tiny model of this architecture's trunk."""
     if arch.startswith("awd_lstm_lm"):

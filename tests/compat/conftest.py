@@ -24,6 +24,8 @@ TRANSFORMER = split(
     "--encoder-layers 1 --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-attention-heads 1"
 )
 DECODER = [word.replace("encoder", "decoder") for word in TRANSFORMER]
+MODELING = split("--task language_modeling --arch transformer_lm --tokens-per-sample 16")
+MODELING += [*DECODER, "--max-tokens", 64]
 
 
 def config(parser_name: str, *argv):
@@ -129,6 +131,5 @@ def translator(data, tmp_path_factory) -> Path:
 def language_model(data, tmp_path_factory) -> Path:
     """Return a trained language model that accepts 16 tokens at most."""
     save_dir = tmp_path_factory.mktemp("language_model")
-    more = split("--task language_modeling --arch transformer_lm --tokens-per-sample 16")
-    run_training(data / "lm", save_dir, *more, *DECODER, "--max-update", 2, "--max-tokens", 64)
+    run_training(data / "lm", save_dir, *MODELING, "--max-update", 2)
     return save_dir / "checkpoint_last.pt"

@@ -7,14 +7,10 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 enum { KILL_BEFORE, KILL_WITHIN, FAIL_ONCE, FAIL_FROM_THEN_ON };
@@ -57,13 +53,6 @@ static int is_open_below(int handle)
     return is_below(path);
 }
 
-static void die(void)
-{
-    kill(getpid(), SIGKILL);
-    for (;;)
-        pause();
-}
-
 enum { GO_ON, FAIL, DIE_WITHIN };
 
 static int fault(const char *name)
@@ -74,7 +63,7 @@ static int fault(const char *name)
     if (number != fault_at && !(kind == FAIL_FROM_THEN_ON && fault_at >= 0 && number > fault_at))
         return GO_ON;
     if (kind == KILL_BEFORE)
-        die();
+        kill(getpid(), SIGKILL);
     if (kind == KILL_WITHIN)
         return DIE_WITHIN;
     errno = error_code;
@@ -97,29 +86,15 @@ static int fault(const char *name)
         case DIE_WITHIN:                                                \
             if (half) {                                                 \
             }                                                           \
-            die();                                                      \
+            kill(getpid(), SIGKILL);                                    \
         }                                                               \
         return real arguments;                                          \
     }
 
 AROUND(ssize_t, write, (int f, const void *data, size_t size), (f, data, size), is_open_below(f),
        real(f, data, size / 2) < 0)
-AROUND(ssize_t, pwrite, (int f, const void *data, size_t size, off_t at), (f, data, size, at),
-       is_open_below(f), real(f, data, size / 2, at) < 0)
-AROUND(ssize_t, pwrite64, (int f, const void *data, size_t size, off64_t at), (f, data, size, at),
-       is_open_below(f), real(f, data, size / 2, at) < 0)
-AROUND(ssize_t, writev, (int f, const struct iovec *parts, int count), (f, parts, count),
-       is_open_below(f), real(f, parts, count / 2) < 0)
-AROUND(int, ftruncate, (int f, off_t size), (f, size), is_open_below(f), real(f, size) < 0)
 AROUND(int, fsync, (int f), (f), is_open_below(f), real(f) < 0)
-AROUND(int, fdatasync, (int f), (f), is_open_below(f), real(f) < 0)
 AROUND(int, rename, (const char *from, const char *to), (from, to), is_below(to),
        real(from, to) < 0)
-AROUND(int, renameat, (int d, const char *from, int e, const char *to), (d, from, e, to),
-       is_below(to), real(d, from, e, to) < 0)
-AROUND(int, renameat2, (int d, const char *from, int e, const char *to, unsigned flags),
-       (d, from, e, to, flags), is_below(to), real(d, from, e, to, flags) < 0)
 AROUND(int, link, (const char *from, const char *to), (from, to), is_below(to), real(from, to) < 0)
-AROUND(int, linkat, (int d, const char *from, int e, const char *to, int flags),
-       (d, from, e, to, flags), is_below(to), real(d, from, e, to, flags) < 0)
 AROUND(int, unlink, (const char *path), (path), is_below(path), real(path) < 0)

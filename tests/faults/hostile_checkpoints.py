@@ -10,6 +10,7 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -63,58 +64,47 @@ FIELDS: dict[str, dict[str, object]] = {
     },
     "eval in encoder_conv_channels": {"_name": "s2t_transformer", "conv_channels": "{code}"},
     "eval in lightconv": {"_name": "lightconv", "encoder_kernel_size_list": "{code}"},
-    "environment": {"encoder_embed_path": "${oc.env:HOME}"},
-    "decoded": {"encoder_embed_path": "${oc.decode:${oc.env:HOME}}"},
-    "another key": {"dropout": "${..task.data}"},
-    "endless embeddings": {"encoder_embed_path": "/dev/zero"},
+    "resolves the environment": {"encoder_embed_path": "${oc.env:HOME}"},
+    "resolves a decoder": {"encoder_embed_path": "${oc.decode:${oc.env:HOME}}"},
+    "resolves another key": {"dropout": "${..task.data}"},
+    "reads endless embeddings": {"encoder_embed_path": "/dev/zero"},
     "embeddings of a secret": {"decoder_embed_path": "/etc/passwd"},
     "an unknown model": {"_name": "os.system"},
-    "10⁹ layers": {"decoder_layers": 10**9},
-    "10⁷ dimensions": {"decoder_embed_dim": 10**7},
-    "10⁸ inner dimensions": {"encoder_ffn_embed_dim": 10**8},
+    "large: 10⁹ layers": {"decoder_layers": 10**9},
+    "large: 10⁷ dimensions": {"decoder_embed_dim": 10**7},
+    "large: 10⁸ inner dimensions": {"encoder_ffn_embed_dim": 10**8},
     "10⁹ positions": {"max_source_positions": 10**9, "encoder_learned_pos": True},
     "10⁹ positions of sines": {"max_target_positions": 10**9},
-    "10⁶ components": {"head_components": 10**6},
-    "10⁸ gate dimensions": {"head": "mixtape", "head_gate_dim": 10**8},
-    "10⁹ knots": {"head_pointwise": "plif", "head_plif_knots": 10**9},
-    "10⁶ heads": {"decoder_attention_heads": 10**6},
+    "large: 10⁶ components": {"head_components": 10**6},
+    "large: 10⁸ gate dimensions": {"head": "mixtape", "head_gate_dim": 10**8},
+    "large: 10⁹ knots": {"head_pointwise": "plif", "head_plif_knots": 10**9},
+    "large: 10⁶ heads": {"decoder_attention_heads": 10**6},
     "negative dimensions": {"decoder_embed_dim": -32},
     "dimensions of text": {"decoder_embed_dim": "32; touch {path}"},
     "infinite dropout": {"dropout": float("inf")},
 }  # fmt: skip
 
 
-class _Call:
-    def __init__(self, function: object, args: tuple) -> None:
-        self.call = function, args
-
-    def __reduce__(self):
-        return self.call
-
-
 class _Named:
-    """Pickle as the global `module.name` whether it exists here or not."""
+    """Pickle as the global `module.name`, or as its call, whether it exists here or not."""
 
-    def __init__(self, module: str, name: str) -> None:
-        self.module, self.name = module, name
+    def __init__(self, name: str, args: tuple | None = None) -> None:
+        self.name, self.args = name.rpartition("."), args
 
 
 class _Pickler(pickle._Pickler):
     """Pickle in Python, and write `_Named` as a global."""
 
     def save(self, obj, save_persistent_id=True):
-        if isinstance(obj, _Named):
-            self.write(f"c{obj.module}\n{obj.name}\n".encode())
-        elif isinstance(obj, _Call):
-            function, args = obj.call
-            self.save(function)
-            self.save(args)
+        if not isinstance(obj, _Named):
+            return super().save(obj, save_persistent_id)
+        self.write(f"c{obj.name[0]}\n{obj.name[2]}\n".encode())
+        if obj.args is not None:
+            self.save(obj.args)
             self.write(b"R")
-        else:
-            super().save(obj, save_persistent_id)
 
 
-def _filled(value: object, path: str) -> object:
+def _filled(value: Any, path: str) -> Any:
     if isinstance(value, str):
         return value.replace("{}", path)
     if isinstance(value, bytes):
@@ -135,15 +125,17 @@ def hostile_checkpoints(sound: Path, canary: Path) -> Iterator[tuple[str, Writer
     """Yield name and writer of each hostile checkpoint."""
     state = torch.load(sound, weights_only=True)
     for number, (name, args) in enumerate(CALLS):
-        module, _, function = name.rpartition(".")
-        call = _Call(_Named(module, function), _filled(args, str(canary)))  # type: ignore[arg-type]  # an object that only looks like a function
-        yield f"calls {name}", _saved(state, PLACES[number % len(PLACES)], call)
+        call = {"x": _Named(name, _filled(args, str(canary)))}
+        yield f"calls {name}", _saved(state | {PLACES[number % len(PLACES)]: call})
     for name, fields in FIELDS.items():
         changed = copy.deepcopy(state)
         changed["cfg"]["model"].update({key: _text(value, canary) for key, value in fields.items()})
-        yield f"configuration: {name}", lambda path, changed=changed: torch.save(changed, path)
+        yield name, lambda path, changed=changed: torch.save(changed, path)
     changed = copy.deepcopy(state)
-    changed["cfg"]["common"]["user_dir"] = str(_module(canary))
+    module = canary.parent / "hostile_module"
+    module.mkdir(exist_ok=True)
+    (module / "__init__.py").write_text(f"open({str(canary)!r}, 'w')")
+    changed["cfg"]["common"]["user_dir"] = str(module)
     yield "names a user_dir", lambda path: torch.save(changed, path)
     yield from _files(sound, state, canary)
 
@@ -155,19 +147,8 @@ def _text(value: object, canary: Path) -> object:
     return value.replace("{code}", code).replace("{path}", str(canary))
 
 
-def _module(canary: Path) -> Path:
-    folder = canary.parent / "hostile_module"
-    folder.mkdir(exist_ok=True)
-    (folder / "__init__.py").write_text(f"open({str(canary)!r}, 'w')")
-    return folder
-
-
-def _saved(state: dict, place: str, value: object) -> Writer:
-    def write(path: Path) -> None:
-        changed = dict(state) | {place: {"x": value}}
-        torch.save(changed, path, pickle_module=_Module)
-
-    return write
+def _saved(state: dict, **options: object) -> Writer:
+    return lambda path: torch.save(state, path, pickle_module=_Module, **options)
 
 
 def _pickled(value: object) -> bytes:
@@ -178,22 +159,17 @@ def _pickled(value: object) -> bytes:
 
 def _files(sound: Path, state: dict, canary: Path) -> Iterator[tuple[str, Writer]]:
     """Yield files that are damaged or are of another format."""
-    call = _Call(_Named("os", "system"), (f"touch {canary}",))
+    call = _Named("os.system", (f"touch {canary}",))
     bomb: object = "x" * 1000
     for _ in range(30):
         bomb = [bomb] * 10
     yield "plain pickle", lambda path: path.write_bytes(_pickled(call))
-    yield (
-        "legacy format",
-        lambda path: torch.save(
-            state | {"x": call}, path, pickle_module=_Module, _use_new_zipfile_serialization=False
-        ),
-    )
+    yield "legacy format", _saved(state | {"x": call}, _use_new_zipfile_serialization=False)
     members = [_member(name, _pickled(call)) for name in ("pickle", "storages", "tensors")]
     yield "tar", lambda path: _tar(path, *members)
     yield "folder", Path.mkdir
     yield "pipe", lambda path: os.mkfifo(path)
-    yield "link to /dev/zero", lambda path: path.symlink_to("/dev/zero")
+    yield "pipe without end", lambda path: path.symlink_to("/dev/zero")
     yield "empty", lambda path: path.write_bytes(b"")
     yield "half", lambda path: path.write_bytes(sound.read_bytes()[: sound.stat().st_size // 2])
     yield "compressed zeros", lambda path: _rezip(sound, path, "data.pkl", bytes(1 << 28))
@@ -205,9 +181,11 @@ def _files(sound: Path, state: dict, canary: Path) -> Iterator[tuple[str, Writer
         zipfile.ZIP_STORED,
     )  # fmt: skip
     yield "10³⁰ values", lambda path: torch.save(state | {"cfg": bomb}, path)
-    yield "names above the folder", lambda path: _rename_entry(sound, path, f"../../{CANARY}")
+    yield "names above the folder", lambda path: (
+        shutil.copyfile(sound, path), zipfile.ZipFile(path, "a").writestr(f"../../{CANARY}", "x")
+    )  # fmt: skip
     wide = torch.zeros(1).expand(10**6, 10**6)
-    yield "a tensor of 10¹² numbers", lambda path: _weights(state, path, lambda _: wide)
+    yield "declares 10¹² numbers", lambda path: _weights(state, path, lambda _: wide)
     yield "NaN", lambda path: _weights(state, path, lambda t: t.fill_(float("nan")))
     yield "integers", lambda path: _weights(state, path, lambda t: t.to(torch.int32))
     yield "sparse", lambda path: _weights(state, path, lambda t: t.to_sparse())
@@ -221,12 +199,6 @@ def _rezip(
         for entry in old.infolist():
             whole = content if entry.filename.endswith(name) else old.read(entry)
             new.writestr(entry.filename, whole)
-
-
-def _rename_entry(sound: Path, path: Path, name: str) -> None:
-    shutil.copyfile(sound, path)
-    with zipfile.ZipFile(path, "a") as new:
-        new.writestr(name, "x")
 
 
 def _weights(state: dict, path: Path, change: Callable) -> None:

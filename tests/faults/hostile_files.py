@@ -33,16 +33,16 @@ def binarised(canary: Path) -> Iterator[tuple[str, Change]]:
     yield "the old format", index(b"TNTIDX\x00\x00" + struct.pack("<QQQQ", 1, 4, 2**40, 2**40))
     yield "Huffman's format", index(b"HUFFIDX\x00\x00" + struct.pack("<QQ", 1, 2**60))
     yield "a pickle", index(b"cos\nsystem\n(S'touch " + str(canary).encode() + b"'\ntR.")
-    yield "index is a pipe", _pipe(f"{name}.idx")
-    yield "data is a pipe", _pipe(f"{name}.bin")
-    yield "data is /dev/zero", _link(f"{name}.bin", "/dev/zero")
-    yield "data is a secret", _link(f"{name}.bin", "/etc/passwd")
-    yield "numbers beyond", lambda folder: _write(
-        folder / f"{name}.bin", b"\xff\x7f" * ((folder / f"{name}.bin").stat().st_size // 2)
+    yield "index is a pipe", _put(f"{name}.idx", None)
+    yield "data is a pipe", _put(f"{name}.bin", None)
+    yield "data is /dev/zero", _put(f"{name}.bin", "/dev/zero")
+    yield "data is a secret", _put(f"{name}.bin", "/etc/passwd")
+    yield "numbers beyond", lambda folder: (folder / f"{name}.bin").write_bytes(
+        b"\xff\x7f" * ((folder / f"{name}.bin").stat().st_size // 2)
     )  # fmt: skip
     sums = f"{'0' * 64}  ../../etc/passwd\n{'0' * 64}  /dev/zero\n"
     yield "sums of other files", _put("sha256sums", sums.encode())
-    yield "sums are a pipe", _pipe("sha256sums")
+    yield "sums are a pipe", _put("sha256sums", None)
 
 
 def dictionaries(canary: Path) -> Iterator[tuple[str, Change]]:
@@ -66,9 +66,11 @@ def dictionaries(canary: Path) -> Iterator[tuple[str, Change]]:
     }
     for name, content in contents.items():
         yield name, _put("dict.en.txt", content)
-    yield "pipe", _pipe("dict.en.txt")
-    yield "/dev/zero", _link("dict.en.txt", "/dev/zero")
-    yield "folder", lambda folder: _folder(folder / "dict.en.txt")
+    yield "pipe", _put("dict.en.txt", None)
+    yield "/dev/zero", _put("dict.en.txt", "/dev/zero")
+    yield "folder", lambda folder: (
+        (folder / "dict.en.txt").unlink(), (folder / "dict.en.txt").mkdir()
+    )  # fmt: skip
 
 
 def corpora(canary: Path) -> Iterator[tuple[str, Change]]:
@@ -86,7 +88,7 @@ def corpora(canary: Path) -> Iterator[tuple[str, Change]]:
     }
     for name, content in contents.items():
         yield name, _put("train.en", content)
-    yield "/dev/zero", _link("train.en", "/dev/zero")
+    yield "/dev/zero", _put("train.en", "/dev/zero")
     yield "gzip of 1 GB", lambda folder: (
         os.remove(folder / "train.en"), _gzip_zeros(folder / "train.en.gz", 1 << 30)
     )  # fmt: skip
@@ -98,12 +100,12 @@ def archives(canary: Path) -> Iterator[tuple[str, Change]]:
     for kind, name in {"absolute": str(canary), "above": above, "mixed": f"a/../{above}"}.items():
         yield f"{kind}.tar.gz", lambda path, name=name: _tar(path, _member(name, b"x"))
         yield f"{kind}.zip", lambda path, name=name: _zip(path, name)
-    links = {"symbolic": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE}
-    for kind, code in links.items():
-        members = _link_member("a", str(canary.parent), code), _member(f"a/{canary.name}", b"x")
+    for kind, code in {"symbolic": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE}.items():
+        link = _member("a", kind=code, target=str(canary.parent))
+        members = link, _member(f"a/{canary.name}", b"x")
         yield f"{kind} link.tar", lambda path, members=members: _tar(path, *members)
     for kind, code in {"device": tarfile.CHRTYPE, "pipe": tarfile.FIFOTYPE}.items():
-        yield f"{kind}.tgz", lambda path, code=code: _tar(path, _link_member("a", "", code))
+        yield f"{kind}.tgz", lambda path, code=code: _tar(path, _member("a", kind=code))
     yield "a name twice.tar", lambda path: _tar(path, _member("a", b"x"), _member("a", b"y"))
     yield "shell words.tar", lambda path: _tar(path, _member(SHELL.format(c=canary.name), b"x"))
     yield "header of 300 MB.tgz", _long_header
@@ -114,7 +116,7 @@ def archives(canary: Path) -> Iterator[tuple[str, Change]]:
     yield "half.tar.gz", lambda path: (
         _tar(path, _member("a", os.urandom(9999))), os.truncate(path, 5000)
     )  # fmt: skip
-    yield "pickle.tar.gz", lambda path: _write(path, b"cos\nsystem\n(S'touch x'\ntR.")
+    yield "pickle.tar.gz", lambda path: path.write_bytes(b"cos\nsystem\n(S'touch x'\ntR.")
     yield "pipe.tar", lambda path: os.mkfifo(path)
     yield "zero.tar", lambda path: path.symlink_to("/dev/zero")
 
@@ -160,7 +162,7 @@ def exported(canary: Path) -> Iterator[tuple[str, Change]]:
 
     def weights(content: bytes) -> Change:
         def change(folder: Path) -> None:
-            _write(folder / "model.safetensors", content)
+            _put("model.safetensors", content)(folder)
             config(sha256={"model.safetensors": hashlib.sha256(content).hexdigest()})(folder)
 
         return change
@@ -179,13 +181,13 @@ def exported(canary: Path) -> Iterator[tuple[str, Change]]:
     yield "deep lists", _put("config.json", b"[" * 100_000)
     yield "no object", _put("config.json", b"3")
     yield "NaN", _put("config.json", b"NaN")
-    yield "config is a pipe", _pipe("config.json")
+    yield "config is a pipe", _put("config.json", None)
     yield "header of 2⁶² bytes", weights(struct.pack("<Q", 2**62) + b"{}")
     yield "header is no JSON", weights(struct.pack("<Q", 4) + b"{{{{")
     yield "tensor of 10¹² numbers", weights(_tensor([10**6, 10**6], [0, 4 * 10**12]))
     yield "tensor beyond the end", weights(_tensor([2], [2**60, 2**60 + 8]))
     yield "a pickle as weights", weights(pickled)
-    yield "weights are /dev/zero", _link("model.safetensors", "/dev/zero")
+    yield "weights are /dev/zero", _put("model.safetensors", "/dev/zero")
 
 
 def _tensor(shape: list[int], offsets: list[int]) -> bytes:
@@ -193,32 +195,18 @@ def _tensor(shape: list[int], offsets: list[int]) -> bytes:
     return struct.pack("<Q", len(header)) + header + bytes(8)
 
 
-def _write(path: Path, content: bytes) -> None:
-    path.unlink(missing_ok=True)
-    path.write_bytes(content)
+def _put(name: str, content: bytes | str | None) -> Change:
+    """Put bytes, a link to a path, or a pipe (None) in place of a file."""
 
-
-def _put(name: str, content: bytes) -> Change:
-    return lambda folder: _write(folder / name, content)
-
-
-def _folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def _pipe(name: str) -> Change:
     def change(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        os.mkfifo(folder / name)
-
-    return change
-
-
-def _link(name: str, target: str) -> Change:
-    def change(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(target)
+        path = folder / name
+        path.unlink(missing_ok=True)
+        if content is None:
+            os.mkfifo(path)
+        elif isinstance(content, str):
+            path.symlink_to(content)
+        else:
+            path.write_bytes(content)
 
     return change
 
@@ -229,16 +217,12 @@ def _gzip_zeros(path: Path, size: int) -> None:
             file.write(bytes(1 << 20))
 
 
-def _member(name: str, content: bytes) -> tuple[tarfile.TarInfo, bytes]:
+def _member(
+    name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, target: str = ""
+) -> tuple[tarfile.TarInfo, bytes]:
     member = tarfile.TarInfo(name)
-    member.size = len(content)
+    member.size, member.type, member.linkname = len(content), kind, target
     return member, content
-
-
-def _link_member(name: str, target: str, kind: bytes) -> tuple[tarfile.TarInfo, bytes]:
-    member = tarfile.TarInfo(name)
-    member.type, member.linkname = kind, target
-    return member, b""
 
 
 def _tar(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> None:

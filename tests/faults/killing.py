@@ -2,40 +2,33 @@
 
 import collections
 import importlib
-import itertools
-import json
 import os
 import random
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from tests.fairseq_cli import FORKS, REPOSITORY, _run
 from tests.free_port import free_address
-from tests.trainings import leaves
+from tests.trainings import in_group, leaves
 
-# What a process is doing, by functions that it calls then.
-MOMENTS = {
-    "start": ("fairseq.checkpoint_utils:load_checkpoint", "fairseq.trainer:Trainer.lr_step"),
-    "step": ("fairseq.trainer:Trainer.zero_grad", "fairseq.trainer:Trainer.clip_grad_norm",
-             "fairseq.trainer:Trainer.set_num_updates"),
-    "validation": ("fairseq.trainer:Trainer.begin_valid_epoch",
-                   "fairseq.trainer:Trainer.valid_step"),
-    "save": ("torch:save", "os:fsync", "os:replace", "os:link",
-             "fairseq.trainer:Trainer.state_dict"),
-    "epochs": ("fairseq.trainer:Trainer.begin_epoch",
-               "fairseq.trainer:Trainer.get_train_iterator"),
-}  # fmt: skip
+TRAINER = "fairseq.trainer:Trainer"
+# functions that are called at a start, in an update, a validation, a save, and between epochs
+MOMENTS = [
+    "fairseq.checkpoint_utils:load_checkpoint", f"{TRAINER}.zero_grad", f"{TRAINER}.clip_grad_norm",
+    f"{TRAINER}.set_num_updates", f"{TRAINER}.begin_valid_epoch", f"{TRAINER}.valid_step",
+    "torch:save", "os:fsync", "os:replace", "os:link", f"{TRAINER}.state_dict",
+    f"{TRAINER}.begin_epoch", f"{TRAINER}.get_train_iterator", f"{TRAINER}.lr_step",
+]  # fmt: skip
 _LEFT_OUT = {"cfg", "args", "metrics", "previous_training_time"}
 WAIT_SECONDS = 900  # then it is stuck
 
 
-@dataclass(frozen=True)
-class Kill:
+class Kill(NamedTuple):
     """Describe a SIGKILL at one rank's n-th call of a function, or after seconds in all."""
 
     function: str = ""
@@ -44,61 +37,35 @@ class Kill:
     seconds: float | None = None
 
 
-@dataclass(frozen=True)
-class Training:
-    """Hold the words of `fairseq-train` without --save-dir, and the number of processes."""
+def train(words: list[object], processes: int, folder: Path, kill: Kill | None = None) -> bool:
+    """Train in `folder`, and return whether the training run was killed.
 
-    words: tuple[str, ...]
-    processes: int = 1
-
-    def start(self, folder: Path, kill: Kill | None = None) -> bool:
-        """Train in `folder`, and return whether the training run was killed.
-
-        Processes that are left when one dies are killed, as by a launcher.
-        """
-        group = [self._flags(rank, address) for address in [free_address()] for rank in self._ranks]
-        logs = [_log(folder, rank) for rank in self._ranks]
-        ranks = []
-        for rank, (flags, log) in enumerate(zip(group, logs, strict=True)):
-            argv = ["fairseq-train", *self.words, "--save-dir", str(folder), *flags]
-            mine = kill if kill and kill.rank == rank else None
-            ranks.append(FORKS.Process(target=_train, args=(argv, str(log), mine)))
-        for process in ranks:
-            process.start()
-        in_time = kill is not None and kill.seconds is not None
-        at_most = kill.seconds if in_time else WAIT_SECONDS
-        running = {process.sentinel: process for process in ranks}
-        while running:
-            ended = wait(running, at_most)
-            assert ended or in_time, f"no end within {WAIT_SECONDS} s{_ends(logs)}"
-            if any(running.pop(sentinel).exitcode for sentinel in ended) or not ended:
-                for process in running.values():
-                    process.kill()
-        for process in ranks:
-            process.join()
-        codes = {process.exitcode for process in ranks}
-        killed = kill is not None and -signal.SIGKILL in codes
-        assert codes == {0} or killed, f"exit codes {codes}{_ends(logs)}"
-        return killed
-
-    @property
-    def _ranks(self) -> range:
-        return range(self.processes)
-
-    def _flags(self, rank: int, address: str) -> list[str]:
-        flags = ["--user-dir", f"{REPOSITORY}/highrank_plugins", "--cpu"]
-        if self.processes == 1:
-            return flags
-        return [
-            *flags, "--distributed-world-size", str(self.processes), "--device-id", "0",
-            "--distributed-init-method", address, "--distributed-no-spawn",
-            "--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp",
-            "--distributed-rank", str(rank),
-        ]  # fmt: skip
-
-
-def _log(folder: Path, rank: int) -> Path:
-    return folder.with_suffix(f".rank{rank}")
+    Processes that are left when one dies are killed, as by a launcher.
+    """
+    address, logs, ranks = free_address(), [], []
+    for rank in range(processes):
+        group = in_group(address, rank, processes) if processes > 1 else []
+        more = ["--save-dir", folder, "--user-dir", f"{REPOSITORY}/highrank_plugins", "--cpu"]
+        logs.append(folder.with_suffix(f".rank{rank}"))
+        line = [str(word) for word in ("fairseq-train", *words, *more, *group)]
+        mine = kill if kill and kill.rank == rank else None
+        ranks.append(FORKS.Process(target=_train, args=(line, str(logs[-1]), mine)))
+    for process in ranks:
+        process.start()
+    seconds = kill.seconds if kill else None
+    running = {process.sentinel: process for process in ranks}
+    while running:
+        ended = wait(running, seconds or WAIT_SECONDS)
+        assert ended or seconds, f"no end within {WAIT_SECONDS} s{_ends(logs)}"
+        if any(running.pop(sentinel).exitcode for sentinel in ended) or not ended:
+            for process in running.values():
+                process.kill()
+    for process in ranks:
+        process.join()
+    codes = {process.exitcode for process in ranks}
+    killed = kill is not None and -signal.SIGKILL in codes
+    assert codes == {0} or killed, f"exit codes {codes}{_ends(logs)}"
+    return killed
 
 
 def _ends(logs: list[Path]) -> str:
@@ -106,45 +73,36 @@ def _ends(logs: list[Path]) -> str:
 
 
 def _train(argv: list[str], log: str, kill: Kill | None) -> None:
-    calls: collections.Counter[str] = collections.Counter()
-    for function in itertools.chain(*MOMENTS.values()):
-        _count(function, calls, kill.call if kill and kill.function == function else 0)
+    if kill and kill.function:
+        _die_at(kill)
     _run("train", argv, log, os.devnull)
-    _calls(log).write_text(json.dumps(calls))
 
 
-def _calls(log: str | Path) -> Path:
-    return Path(f"{log}.calls")
-
-
-def _count(function: str, calls: collections.Counter[str], last: int) -> None:
-    """Count the calls of a function; die by SIGKILL when the `last` one begins."""
-    module, place = function.split(":")
+def _die_at(kill: Kill) -> None:
+    """End this process by SIGKILL when a call of a function begins."""
+    module, place = kill.function.split(":")
     owner = importlib.import_module(module)
     *path, name = place.split(".")
     for part in path:
         owner = getattr(owner, part)
-    stock = getattr(owner, name)
+    stock, calls = getattr(owner, name), collections.Counter[str]()
 
     def counted(*args, **kwargs):
-        calls[function] += 1
-        if calls[function] == last:
+        calls[name] += 1
+        if calls[name] == kill.call:
             os.kill(os.getpid(), signal.SIGKILL)
         return stock(*args, **kwargs)
 
     setattr(owner, name, counted)
 
 
-def draw(seed: int, folder: Path, seconds: float, processes: int) -> Iterator[Kill]:
-    """Draw kills without end: at a call that a rank of the finished run did, or any time."""
+def draw(seed: int, seconds: float, processes: int) -> Iterator[Kill]:
+    """Draw kills without end: at any time, or at one of a rank's calls, which may never come."""
     rng = random.Random(seed)
-    calls = [json.loads(_calls(_log(folder, rank)).read_text()) for rank in range(processes)]
     while True:
         yield Kill(seconds=rng.uniform(0, seconds))
-        for functions in MOMENTS.values():
-            function, rank = rng.choice(functions), rng.randrange(processes)
-            if count := calls[rank].get(function):
-                yield Kill(function, rng.randint(1, count), rank)
+        for _ in range(4):
+            yield Kill(rng.choice(MOMENTS), rng.randint(1, 12), rng.randrange(processes))
 
 
 def results(folder: Path) -> dict[str, object]:

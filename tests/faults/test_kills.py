@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.faults.killing import Kill, Training, differences, draw, results
+from tests.faults.killing import TRAINER, Kill, differences, draw, results, train
 from tests.stream_corpus import LOSS, SHAPE, STREAMS
 from tests.trainings import NARROW, OUR_LOSS, TRANSLATION
 
@@ -14,7 +14,6 @@ STREAM_WORDS = [*SHAPE, *LOSS, *STREAMS, "--arch", "awd_lstm_lm_softmax", "--lr"
 PAIR_WORDS = [*TRANSLATION, *NARROW, *OUR_LOSS, "--arch", "transformer_mos_tiny", "--max-tokens",
               700, "--max-epoch", 4, "--patience", 9, "--save-interval-updates", 3,
               "--keep-interval-updates", 1]  # fmt: skip
-TRAINER = "fairseq.trainer:Trainer"
 KILLS = {
     "language model": [(f"{TRAINER}.clip_grad_norm", 9), ("os:replace", 3),
                        (f"{TRAINER}.valid_step", 30), (f"{TRAINER}.begin_epoch", 2)],
@@ -26,47 +25,37 @@ KILLS = {
 pytestmark = pytest.mark.xdist_group("kills")
 
 
-@pytest.fixture(scope="module")
-def unbroken(stream_data, mt_data, tmp_path_factory):
-    """Return a training run, the folder and results of its unbroken run, and how long that took."""
-    runs = {}
-
-    def find(name):
-        if name not in runs:
-            processes = 2 if "2 processes" in name else 1
-            words = [stream_data, *STREAM_WORDS, "--batch-size", 4 // processes]
-            if "translation" in name:
-                words = [mt_data, *PAIR_WORDS]
-            training = Training(tuple(map(str, words)), processes)
-            folder = tmp_path_factory.mktemp("unbroken") / "one"
-            began = time.monotonic()
-            assert not training.start(folder)
-            runs[name] = training, folder, results(folder), time.monotonic() - began
-        return runs[name]
-
-    return find
+@pytest.fixture(scope="module", params=KILLS)
+def unbroken(request, stream_data, mt_data, tmp_path_factory):
+    """Return name, words, processes, results and seconds of an unbroken training run."""
+    processes = 2 if "2 processes" in request.param else 1
+    words = [stream_data, *STREAM_WORDS, "--batch-size", 4 // processes]
+    if "translation" in request.param:
+        words = [mt_data, *PAIR_WORDS]
+    folder, began = tmp_path_factory.mktemp("unbroken") / "one", time.monotonic()
+    assert not train(words, processes, folder)
+    return request.param, words, processes, results(folder), time.monotonic() - began
 
 
-@pytest.mark.parametrize("name", KILLS)
-def test_a_run_survives_kills_in_steps_saves_and_validations(name, unbroken, tmp_path):
-    training, _, want, _ = unbroken(name)
+def test_a_run_survives_kills_in_steps_saves_and_validations(unbroken, tmp_path):
+    name, words, processes, want, _ = unbroken
     for index, (function, call) in enumerate(KILLS[name]):
-        kill = Kill(function, call, rank=index % training.processes)
-        assert training.start(tmp_path / "one", kill), f"{kill} never came"
-    assert not training.start(tmp_path / "one")
+        kill = Kill(function, call, rank=index % processes)
+        assert train(words, processes, tmp_path / "one", kill), f"{kill} never came"
+    assert not train(words, processes, tmp_path / "one")
     assert not differences(results(tmp_path / "one"), want)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("name", KILLS)
-def test_a_run_killed_25_times_ends_with_the_same_bits(name, unbroken, tmp_path):
-    training, folder, want, seconds = unbroken(name)
-    moments = draw(7, folder, seconds, training.processes)
+def test_a_run_killed_25_times_ends_with_the_same_bits(unbroken, tmp_path):
+    name, words, processes, want, seconds = unbroken
+    moments = draw(7, seconds, processes)
     kills = ends = 0
     is_running = True
     while kills < 25 or is_running:
-        is_running = training.start(tmp_path / str(ends), next(moments) if kills < 25 else None)
+        kill = next(moments) if kills < 25 else None
+        is_running = train(words, processes, tmp_path / str(ends), kill)
         kills += is_running
         if not is_running:
             assert not differences(results(tmp_path / str(ends)), want), f"after {kills} kills"

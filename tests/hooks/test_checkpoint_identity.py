@@ -14,36 +14,27 @@ from fairseq_cli import interactive
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.trainer import not_finite
 from highrank_plugins.inference.loading import load_model
-from tests.compat.conftest import DECODER, config, evaluate, run_training, train, updates
+from tests.compat.conftest import MODELING, config, evaluate, run_training, train, updates
 from tests.hooks.conftest import listen, swap_words
 
-CHECK = "check_saved_options"
 WEIGHT = "decoder.output_projection.weight"
-MODELING = ["--task", "language_modeling", "--arch", "transformer_lm", "--tokens-per-sample", 16]
-MODELING += [*DECODER, "--max-tokens", 64]
-start = pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model"])
 
 
-def refuse(self, *_):
-    raise ValueError("another meaning")
-
-
-@start
-@pytest.mark.parametrize(
-    ("owner", "event"),
-    [(TransformerModel, CHECK), (TranslationTask, CHECK),
-     (TransformerModel, "upgrade_state_dict_named")],
-)  # fmt: skip
+@pytest.mark.parametrize("option", ["restore_file", "finetune_from_model"])
+@pytest.mark.parametrize("owner", [TransformerModel, TranslationTask, None])
 def test_a_refusal_of_model_or_task_comes_last(
-    owner, event, option, data, translator, tmp_path, monkeypatch
+    owner, option, data, translator, tmp_path, monkeypatch
 ):
-    if event == CHECK:
-        listen(monkeypatch, owner, **{CHECK: refuse})
+    def refuse(self, *_):
+        raise ValueError("another meaning")
+
+    if owner:
+        listen(monkeypatch, owner, check_saved_options=refuse)
     else:
-        monkeypatch.setattr(owner, event, refuse)
+        monkeypatch.setattr(TransformerModel, "upgrade_state_dict_named", refuse)
     read = checkpoint_utils.load_checkpoint_to_cpu
     with pytest.raises(ValueError) as raised:
-        train(data, tmp_path, option, translator)
+        train(data, tmp_path, **{option: translator})
     assert str(raised.value) == f"{translator}: another meaning"
     assert checkpoint_utils.load_checkpoint_to_cpu is read
     if owner is TransformerModel:  # for generation, too
@@ -51,26 +42,21 @@ def test_a_refusal_of_model_or_task_comes_last(
             checkpoint_utils.load_model_ensemble_and_task([str(translator)])
 
 
-@start
-def test_parameters_that_do_not_fit_are_explained(data, translator, option, tmp_path):
-    message = f"^{translator} does not fit .*size mismatch for"
-    with pytest.raises(UserError, match=message) as raised:
-        train(data, tmp_path, option, translator, encoder_ffn_embed_dim=16)
-    assert "\n" not in str(raised.value)
-
-
-def test_a_model_sees_options_by_name(data, language_model, translator, tmp_path, monkeypatch):
+def test_a_checkpoint_holds_what_the_function_depends_on_and_the_next_run_sees_it(
+    data, translator, tmp_path, monkeypatch
+):
     seen = []
     for model in TransformerLanguageModel, TransformerModel:  # the second is a legacy model
-        listen(monkeypatch, model, check_saved_options=lambda self, options: seen.append(options))
-    words = [*MODELING, "--max-update", 3, "--restore-file", language_model]
-    run_training(data / "lm", tmp_path / "lm", *words)
-    state = train(data, tmp_path / "mt", max_update=3, restore_file=translator)
-    assert seen[0]["decoder_embed_dim"] == 8 and [o["encoder_layers"] for o in seen[1:]] == [1]
-    assert updates(state) == 3
+        listen(monkeypatch, model, check_saved_options=lambda self, options: seen.append(options),
+               function_options=lambda self: {"head_softcap_c": 30.0})  # fmt: skip
+    for bound in 1, 2:
+        run_training(data / "lm", tmp_path / "lm", *MODELING, "--max-update", bound)
+    assert updates(train(data, tmp_path / "mt", max_update=3, restore_file=translator)) == 3
+    (one, other), layer = seen, "head_softcap_c"
+    assert (one["decoder_embed_dim"], one[layer], other["encoder_layers"]) == (8, 30, 1)
 
 
-def test_a_model_that_cannot_be_built_is_named(translator, tmp_path):
+def test_a_model_that_cannot_be_built_is_named(data, translator, tmp_path):
     state = torch.load(translator, weights_only=True)
     state["cfg"]["model"].encoder_layers = "many"
     torch.save(state, tmp_path / "odd.pt")
@@ -80,27 +66,9 @@ def test_a_model_that_cannot_be_built_is_named(translator, tmp_path):
     state["cfg"].model._name = state["cfg"].model.arch = "transformer_unheard"
     with pytest.raises(ValueError, match="transformer_unheard is unknown here; pass the --user"):
         checkpoint_utils.load_model_ensemble_and_task([str(translator)], state=state)
-
-
-def test_a_checkpoint_holds_what_the_function_depends_on(data, tmp_path, monkeypatch):
-    function = {"head_softcap_c": 30.0}
-    listen(monkeypatch, TransformerLanguageModel, function_options=lambda self: function)
-    run_training(data / "lm", tmp_path, *MODELING, "--max-update", 2)
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "checkpoint_last.pt"))
-    assert state["cfg"].model.head_softcap_c == 30
-
-
-def spoil(state: dict, what: str) -> dict:
-    state["extra_state"]["ema"] = copy.deepcopy(state["model"])
-    {
-        "weights": state["model"][WEIGHT],
-        "moments": state["last_optimizer_state"]["state"][1]["exp_avg_sq"],
-        "averages": state["extra_state"]["ema"][WEIGHT],
-    }[what].view(-1)[5] = torch.nan
-    return state
-
-
-EMA = ["--store-ema", "--allow-changed-options"]
+    with pytest.raises(UserError, match=f"^{translator} does not fit .*size mismatch") as raised:
+        train(data, tmp_path, restore_file=translator, encoder_ffn_embed_dim=16)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -110,12 +78,21 @@ EMA = ["--store-ema", "--allow-changed-options"]
         ("weights", ["--finetune-from-model"], f"NaN or infinite .{WEIGHT}.*--lr$"),
         ("weights", [], "move this one away"),
         ("moments", [], r"moments .*exp_avg_sq of parameter 1.*--reset-optimizer"),
-        ("averages", [*EMA, "--restore-file"], f"averages .*{WEIGHT}.*--store-ema"),
+        ("averages", ["--store-ema", "--allow-changed-options", "--restore-file"],
+         f"averages .*{WEIGHT}.*--store-ema"),
     ],
-)
+)  # fmt: skip
 def test_bad_numbers_are_refused(data, translator, tmp_path, what, words, message):
     broken = tmp_path / ("broken.pt" if words else "checkpoint_last.pt")
-    torch.save(spoil(torch.load(translator, weights_only=True), what), broken)
+    state = torch.load(translator, weights_only=True)
+    state["extra_state"]["ema"] = copy.deepcopy(state["model"])
+    spoilt = {
+        "weights": state["model"][WEIGHT],
+        "moments": state["last_optimizer_state"]["state"][1]["exp_avg_sq"],
+        "averages": state["extra_state"]["ema"][WEIGHT],
+    }
+    spoilt[what].view(-1)[5] = torch.nan
+    torch.save(state, broken)
     folder = tmp_path / "saved" if words else tmp_path
     words += [broken] if words else []
     with pytest.raises(UserError, match=f"^{broken}: .*{message}"):
@@ -125,26 +102,17 @@ def test_bad_numbers_are_refused(data, translator, tmp_path, what, words, messag
         train(data, folder, *words, "--reset-optimizer", max_update=4)
 
 
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_large_numbers_are_finite(dtype, bad):
+def test_large_numbers_are_finite(dtype):
     tensors = {"empty": torch.empty(0), "large": torch.zeros(2, 3, dtype=dtype)}
     tensors["large"][0, 0], tensors["large"][1, 2] = torch.finfo(dtype).max, torch.finfo(dtype).min
-    assert not_finite(tensors) == []
-    tensors["large"][1, 1] = bad
-    assert not_finite(tensors) == ["large"]
-    assert not_finite({}) == []
+    assert not_finite(tensors) == not_finite({}) == []
+    for bad in torch.nan, torch.inf, -torch.inf:
+        tensors["large"][1, 1] = bad
+        assert not_finite(tensors) == ["large"]
 
 
 MESSAGE = "the {} dictionary .* is not the dictionary that the checkpoint was trained with"
-
-
-@pytest.fixture(params=["source", "target"])
-def other_data(request, data, tmp_path):
-    """Return data with one dictionary changed, and a pattern of the refusal."""
-    other = shutil.copytree(data, tmp_path / "other")
-    swap_words(other / f"dict.{'xx' if request.param == 'source' else 'yy'}.txt")
-    return other, MESSAGE.format(request.param)
 
 
 @pytest.fixture
@@ -155,8 +123,18 @@ def other_text(data, tmp_path):
     return other
 
 
-def test_commands_compare_dictionaries(other_data, translator, tmp_path):
-    folder, message = other_data
+@pytest.mark.parametrize(("side", "language"), [("source", "xx"), ("target", "yy")])
+def test_commands_compare_dictionaries(side, language, data, translator, tmp_path, caplog):
+    folder = shutil.copytree(data, tmp_path / "other")
+    swap_words(folder / f"dict.{language}.txt")
+    # a checkpoint of fairseq 0.10 is read with a warning; its model keeps all options in one
+    state, path = torch.load(translator), tmp_path / "old.pt"
+    state |= {"args": state["cfg"]["model"], "cfg": None}
+    del state["task_state"]
+    torch.save(state, path)
+    evaluate("generate", folder, path)
+    train(folder, tmp_path / "old", max_update=3, restore_file=path)
+    assert [text[:20] for text in caplog.messages if "no hash of its" in text] == [str(path)[:20]]
     typed = config("interactive_generation", folder, "--path", translator, "--cpu", "-s", "xx")
     for command in (
         lambda: evaluate("generate", folder, translator),
@@ -165,7 +143,7 @@ def test_commands_compare_dictionaries(other_data, translator, tmp_path):
         lambda: train(folder, tmp_path / "new", restore_file=translator),
         lambda: train(folder, tmp_path / "new", finetune_from_model=translator),
     ):
-        with pytest.raises(ValueError, match=f"{translator}: {message}"):
+        with pytest.raises(ValueError, match=f"{translator}: {MESSAGE.format(side)}"):
             command()
 
 
@@ -176,23 +154,9 @@ def test_commands_on_a_language_model_compare_dictionaries(other_text, language_
     ):
         with pytest.raises(ValueError, match=f"{language_model}: {MESSAGE.format('target')}"):
             command()
-    shutil.copy(data / "lm" / "dict.txt", other_text)
-    words = [line.split()[0] for line in (other_text / "dict.txt").read_text().splitlines()]
+    words = [line.split()[0] for line in (data / "lm" / "dict.txt").read_text().splitlines()]
     (other_text / "dict.txt").write_text("".join(f"{word} 1\n" for word in words))
     load_model(language_model, str(other_text))  # counts do not matter
-
-
-def test_a_checkpoint_of_fairseq_0_10_is_read_with_a_warning(
-    other_data, translator, tmp_path, caplog
-):
-    state = torch.load(translator)
-    state |= {"args": state["cfg"]["model"], "cfg": None}  # its model keeps all options in one
-    del state["task_state"]
-    path = tmp_path / "old.pt"
-    torch.save(state, path)
-    evaluate("generate", other_data[0], path)
-    train(other_data[0], tmp_path / "new", max_update=3, restore_file=path)
-    assert [text[:20] for text in caplog.messages if "no hash of its" in text] == [str(path)[:20]]
 
 
 def test_a_model_of_the_other_direction_is_refused(data, translator):

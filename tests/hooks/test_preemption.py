@@ -1,4 +1,4 @@
-"""hooks/preemption.py; whole training runs that are told to end are in tests/training/launch."""
+"""Requests to stop; whole training runs that are told to end are in tests/training/launch, too."""
 
 import os
 import signal
@@ -8,39 +8,17 @@ import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from fairseq import checkpoint_utils, tasks
+from fairseq import tasks
 
 from highrank_plugins.common import stop_request
-from highrank_plugins.hooks.training_loop import leave_if_asked
 from tests.compat.conftest import train
 from tests.fairseq_cli import run
 from tests.training.launch.trainings import command
 from tests.trainings import last, parameters, same
 
 PACKAGE = Path(stop_request.__file__).parents[1]
-
-
-@pytest.mark.parametrize(
-    ("listening", "asked", "is_saved", "saves"),
-    [(True, True, False, 1), (True, True, True, 0), (True, False, False, 0),
-     (False, True, False, 0)],
-)  # fmt: skip
-def test_a_process_that_is_asked_to_stop_saves_and_ends_with_code_75(
-    monkeypatch, listening, asked, is_saved, saves
-):
-    saved, cfg = [], SimpleNamespace(checkpoint=SimpleNamespace(no_save=False))
-    trainer = SimpleNamespace(data_parallel_world_size=1, get_num_updates=lambda: 7)
-    monkeypatch.setattr(checkpoint_utils, "save_checkpoint", lambda *given: saved.append(given))
-    monkeypatch.setattr(stop_request, "listening", lambda: listening)
-    monkeypatch.setattr(stop_request, "asked", lambda: asked)
-    monkeypatch.delenv(stop_request.DIRECTORY, raising=False)
-    with pytest.raises(SystemExit) if listening and asked else nullcontext() as ended:
-        leave_if_asked(cfg, trainer, "epoch", is_saved)
-    assert ended is None or ended.value.code == stop_request.REQUEUE
-    assert saved == [(cfg.checkpoint, trainer, "epoch", None)] * saves
 
 
 def test_the_stock_command_saves_and_resumes(mt_data, tmp_path):
@@ -58,53 +36,49 @@ def test_the_stock_command_saves_and_resumes(mt_data, tmp_path):
     for number in (signal.SIGINT, signal.SIGTERM):
         training.send_signal(number)
     assert training.wait(20) == stop_request.REQUEUE
-    assert "stopping after update" in (tmp_path / "log").read_text()
+    said = (tmp_path / "log").read_text()
+    assert "asked to stop: finishing" in said and "stopping after update" in said
     run("train", *stopped)
     run("train", *whole[1:])
     assert same(parameters(last(tmp_path / "stopped")), parameters(last(tmp_path / "whole")))
 
 
-def test_a_request_is_answered_at_once(monkeypatch, capfd):
+@pytest.mark.parametrize(
+    ("number", "option"), [(signal.SIGUSR1, None), (signal.SIGHUP, "--no-save")]
+)
+def test_a_signal_while_data_are_loaded_is_a_request(data, tmp_path, monkeypatch, number, option):
+    stock = tasks.setup_task
+
+    def setup_task(*args, **kwargs):
+        assert stop_request.listening()
+        signal.raise_signal(number)
+        return stock(*args, **kwargs)
+
+    monkeypatch.setattr(tasks, "setup_task", setup_task)
+    with pytest.raises(SystemExit) as ended:
+        train(data, tmp_path, *([option] if option else []))
+    assert ended.value.code == stop_request.REQUEUE
+    assert last(tmp_path).exists() is (option is None)
+
+
+def test_signals_are_handled_only_while_training_and_existing_handlers_are_kept(monkeypatch, capfd):
+    def handlers():
+        return [signal.getsignal(number) for number in stop_request.SIGNALS]
+
+    before = handlers()
+    assert before[0] == signal.SIG_DFL
     with stop_request.handlers_restored():
-        stop_request.listen()
-        said = "asked to stop: finishing this update, then saving a checkpoint\n"
-        for expected in said, "":  # the second is the same request
-            signal.raise_signal(signal.SIGTERM)
+        stop_request.listen_unprepared()
+        assert stop_request.listening() and handlers() != before
+        for expected in "asked to stop: finishing this update, then saving a checkpoint\n", "":
+            signal.raise_signal(signal.SIGTERM)  # the second is the same request
             assert capfd.readouterr().err == expected
+        assert stop_request.asked()
         monkeypatch.setattr(os, "getpid", lambda: -1)  # a process that loads data inherits this
         monkeypatch.setattr(stop_request, "_signalled_at", None)
         signal.raise_signal(signal.SIGTERM)
         assert capfd.readouterr().err == ""
         monkeypatch.undo()
-
-
-def test_a_signal_while_data_are_loaded_is_a_request(data, tmp_path, monkeypatch):
-    stock = tasks.setup_task
-
-    def setup_task(*args, **kwargs):
-        assert stop_request.listening()
-        signal.raise_signal(signal.SIGTERM)
-        return stock(*args, **kwargs)
-
-    monkeypatch.setattr(tasks, "setup_task", setup_task)
-    with pytest.raises(SystemExit) as ended:
-        train(data, tmp_path)
-    assert ended.value.code == stop_request.REQUEUE
-    assert last(tmp_path).exists()
-
-
-def test_signals_are_handled_only_while_training_and_existing_handlers_are_kept():
-    def handlers():
-        return [signal.getsignal(number) for number in stop_request.SIGNALS]
-
-    before = handlers()
-    assert set(stop_request.SIGNALS) == {signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP}
-    assert before[0] == signal.SIG_DFL
-    with stop_request.handlers_restored():
-        stop_request.listen_unprepared()
-        assert stop_request.listening() and handlers() != before
-        signal.raise_signal(signal.SIGTERM)
-        assert stop_request.asked()
     assert handlers() == before and not stop_request.listening() and not stop_request.asked()
     with stop_request.handlers_restored():
         signal.signal(signal.SIGTERM, print)
@@ -115,15 +89,10 @@ def test_signals_are_handled_only_while_training_and_existing_handlers_are_kept(
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
-@pytest.fixture
-def interruptible():
-    """Give SIGINT Python's handler, which a shell takes away from jobs in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def test_an_interrupt_together_with_a_signal_is_one_request(monkeypatch, interruptible):
+@pytest.mark.parametrize("launched", [None, False, True])
+def test_an_interrupt_is_a_request_with_a_signal_or_where_plain_torchrun_passes_it_on(
+    monkeypatch, launched
+):
     def send(*numbers):
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
         for number in numbers:  # to this thread: another one would take a signal to the process
@@ -131,33 +100,22 @@ def test_an_interrupt_together_with_a_signal_is_one_request(monkeypatch, interru
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # all at once
 
     monkeypatch.setattr(stop_request, "_INTERRUPT_DELAY", 0.01)
-    with stop_request.handlers_restored():
-        stop_request.listen_unprepared()
-        with pytest.raises(KeyboardInterrupt):
-            send(signal.SIGINT)
-        assert not stop_request.asked()
-        send(signal.SIGINT, signal.SIGTERM)
-        assert stop_request.asked()
-        monkeypatch.setattr(stop_request, "SAME_REQUEST_SECONDS", 0)
-        with pytest.raises(KeyboardInterrupt):
-            send(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-@pytest.mark.parametrize("launched", [False, True])
-def test_an_interrupt_that_plain_torchrun_passes_on_is_a_request(
-    monkeypatch, interruptible, launched
-):
-    monkeypatch.setattr(stop_request, "_INTERRUPT_DELAY", 0.01)
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    if launched is not None:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     if launched:
         monkeypatch.setenv(stop_request.LAUNCHED, "1")
+    # a shell takes Python's handler away from jobs in the background
+    outside = signal.signal(signal.SIGINT, signal.default_int_handler)
     with stop_request.handlers_restored():
         stop_request.listen_unprepared()
         assert stop_request.listening()  # otherwise the interrupt would end pytest
-        with pytest.raises(KeyboardInterrupt) if launched else nullcontext():
-            signal.raise_signal(signal.SIGINT)
-        assert stop_request.asked() is not launched
+        with nullcontext() if launched is False else pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+        assert stop_request.asked() is (launched is False)
+        send(signal.SIGINT, signal.SIGTERM)
+        assert stop_request.asked()
         monkeypatch.setattr(stop_request, "SAME_REQUEST_SECONDS", 0)
         with pytest.raises(KeyboardInterrupt):  # the second one
-            signal.raise_signal(signal.SIGINT)
+            send(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, outside)
