@@ -13,37 +13,31 @@ from highrank_plugins.common.user_error import UserError
 from tests.held_lock import held_elsewhere
 
 
-@pytest.mark.parametrize("mode", ["w", "a", "a+", "wb", "ab"])
-def test_our_file_is_opened_and_a_link_is_not_followed(tmp_path, mode):
-    with open_own(tmp_path / "ours", mode) as file:
-        file.write(b"text" if "b" in mode else "text")
-    assert (tmp_path / "ours").read_text() == "text"
-    (tmp_path / "link").symlink_to(tmp_path / "ours")
-    with pytest.raises(UserError, match=r"link is a symbolic link, .* remove it; nothing was"):
-        open_own(tmp_path / "link", mode)
-    assert (tmp_path / "ours").read_text() == "text"
-
-
-def test_pipes_devices_and_folders_are_refused_at_once(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to("/dev/zero")
+def test_no_link_is_followed_and_no_pipe_or_device_read(tmp_path):
+    ours, link, pipe = (tmp_path / name for name in ("ours", "link", "pipe"))
+    link.symlink_to(ours)
+    os.mkfifo(pipe)
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for mode in ("w", "a", "a+", "wb", "ab"):
+        with open_own(ours, mode) as file:
+            file.write(b"text" if "b" in mode else "text")
+        before = ours.read_text()
+        with pytest.raises(UserError, match=r"link is a symbolic link, .* remove it; nothing was"):
+            open_own(link, mode)
+        assert ours.read_text() == before
+    assert before == "texttext"
     for mode in ("a", "a+"):
         with pytest.raises(UserError, match="pipe is a symbolic link, a pipe or a device"):
-            open_own(tmp_path / "pipe", mode)
-    for name in ("pipe", "link"):
+            open_own(pipe, mode)
+    for name in ("pipe", "device"):
         with pytest.raises(UserError, match=f"{name} is a pipe or a device; a file is needed"):
             read_json(tmp_path / name)
     with pytest.raises(IsADirectoryError):
         open_own(tmp_path, "w")
-
-
-def test_the_temporary_file_of_a_write_follows_no_link(tmp_path):
-    (tmp_path / "victim").write_text("precious")
-    (tmp_path / "table.md.tmp").symlink_to(tmp_path / "victim")
-    write_text(tmp_path / "table.md", "table")
-    assert (tmp_path / "victim").read_text() == "precious"
-    assert (tmp_path / "table.md").read_text() == "table"
-    assert not (tmp_path / "table.md").is_symlink()
+    table = tmp_path / "table.md"
+    (tmp_path / "table.md.tmp").symlink_to(ours)
+    write_text(table, "table")
+    assert ours.read_text() == before and table.read_text() == "table" and not table.is_symlink()
 
 
 def test_a_new_folder_appears_when_all_is_written_and_flushed(tmp_path, monkeypatch):
@@ -59,31 +53,24 @@ def test_a_new_folder_appears_when_all_is_written_and_flushed(tmp_path, monkeypa
     assert flushed[tmp_path] and part / "link" not in flushed
 
 
-def test_leftovers_of_an_interrupted_call_are_discarded(tmp_path):
+def test_only_leftovers_of_an_interrupted_call_are_discarded(tmp_path):
     with pytest.raises(KeyError), new_folder(tmp_path / "new"):
         shutil.copytree(tmp_path / "new.part", tmp_path / "killed.part")
         raise KeyError
     with new_folder(tmp_path / "killed"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["killed"]
-
-
-def test_a_users_folder_is_not_discarded(tmp_path):
-    (tmp_path / "new.part").mkdir()
-    (tmp_path / "new.part" / "mine").touch()
+    write_text(tmp_path / "new.part" / "mine", "")
     with pytest.raises(FileExistsError, match="not written by this"), new_folder(tmp_path / "new"):
         pass
     assert (tmp_path / "new.part" / "mine").exists()
-
-
-def test_a_folder_with_files_is_refused_and_one_with_hidden_files_is_filled(tmp_path):
     stage = tmp_path / "stage"
     write_text(stage / ".key", "key")
     (stage / ".highrank-new").symlink_to(".")
     with pytest.raises(FileExistsError, match="not written by this"), new_folder(stage):
         raise AssertionError
     (stage / ".highrank-new").unlink()
-    with new_folder(stage) as new:
+    with new_folder(stage) as new:  # hidden files are no text
         write_text(new / "below" / "b", "text")
         (new / "a").touch()
     found = {path.name for path in stage.rglob("*") if path.is_file()}
@@ -109,17 +96,13 @@ def test_a_second_command_is_refused_until_the_first_has_ended(tmp_path, killed)
     assert [path.name for path in out.iterdir()] == ([] if killed else ["train.en"])
 
 
-def test_a_failed_command_leaves_nothing(tmp_path):
+def test_a_failed_command_leaves_nothing_and_a_full_disk_is_named(tmp_path):
     (tmp_path / ".key").touch()
     for folder in (tmp_path, tmp_path / "new" / "out"):
         with pytest.raises(KeyError), new_folder(folder) as new:
             (new / "train.en").touch()
             raise KeyError
-    assert [path.name for path in tmp_path.iterdir()] == [".key"]
-
-
-def test_a_full_disk_is_named_with_its_folder(tmp_path):
     message = r"disk is full: [\d,.]+ [GMk]B are free\. Free some .*: '.*new'"
     with pytest.raises(OSError, match=message), new_folder(tmp_path / "new" / "part"):
         Path("/dev/full").write_bytes(b"a")
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [".key"]

@@ -35,17 +35,14 @@ def rank(tmp_path):
     started = []
 
     def start(number, beats, **variables):
-        variables = {"HIGHRANK_STALL_TIMEOUT": "1", "HIGHRANK_STOP_DIRECTORY": str(tmp_path)} | (
-            variables or {"HIGHRANK_LAUNCHED": "1"}
-        )
-        process = subprocess.Popen(
-            [sys.executable, "-c", RANK, str(number), str(beats)],
-            env=os.environ | variables | {"RANK": str(number)},
+        ours = {"HIGHRANK_STALL_TIMEOUT": "1", "HIGHRANK_STOP_DIRECTORY": str(tmp_path)}
+        variables = ours | (variables or {"HIGHRANK_LAUNCHED": "1"}) | {"RANK": str(number)}
+        started.append(subprocess.Popen(
+            [sys.executable, "-c", RANK, str(number), str(beats)], env=os.environ | variables,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        started.append(process)
-        assert process.stdout.readline() == "ready\n"
-        return process
+        ))  # fmt: skip
+        assert started[-1].stdout.readline() == "ready\n"
+        return started[-1]
 
     yield start
     for process in started:
@@ -62,19 +59,17 @@ def test_a_process_that_hangs_aborts_with_its_line_and_stacks(rank, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_rank_that_is_behind_is_the_cause(rank, tmp_path):
-    ranks = [rank(0, 9), rank(1, 8), rank(2, 9)]
-    assert [one.wait(30) for one in ranks] == [-signal.SIGABRT] * 3
-    assert heartbeat.stall(tmp_path).startswith(f"rank 1 (process {ranks[1].pid}) has made no prog")
-
-
-def test_a_rank_that_a_signal_has_stopped_is_the_cause_even_in_a_slow_phase(rank, tmp_path):
-    ranks = [rank(0, 0), rank(1, 9), rank(2, 1)]
-    ranks[1].send_signal(signal.SIGSTOP)
-    assert [ranks[number].wait(30) for number in (0, 2)] == [-signal.SIGABRT] * 2
-    said = f": a signal has stopped rank 1 (process {ranks[1].pid}) (SIGSTOP or SIGTSTP)"
-    assert heartbeat.stall(tmp_path).endswith(said)
-    assert "starting after update 0" in heartbeat.stall(tmp_path)
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_rank_that_is_behind_or_that_a_signal_has_stopped_is_the_cause(rank, tmp_path, stopped):
+    ranks = [rank(0, 0 if stopped else 9), rank(1, 8), rank(2, 9)]
+    if stopped:  # found even in a slow phase
+        ranks[1].send_signal(signal.SIGSTOP)
+    others = [ranks[0], ranks[2]] if stopped else ranks
+    assert [one.wait(30) for one in others] == [-signal.SIGABRT] * len(others)
+    said, second = heartbeat.stall(tmp_path), f"rank 1 (process {ranks[1].pid})"
+    assert said.startswith(f"{second} has made no prog") != stopped
+    assert said.endswith(f": a signal has stopped {second} (SIGSTOP or SIGTSTP)") == stopped
+    assert ("starting after update 0" in said) == stopped
 
 
 def test_time_in_which_a_process_is_suspended_does_not_count(rank):
@@ -92,9 +87,8 @@ def test_a_slow_phase_lasts_until_the_next_update(monkeypatch, phase):
     guard = heartbeat._Guard(1, 60)
     guard.beat("training", 7)
     assert guard._own_reason(60) == "" != guard._own_reason(61)
-    guard.beat(phase, None)
-    guard.beat("training", None)
-    guard.beat(None, None)
+    for now in (phase, "training", None):
+        guard.beat(now, None)
     assert guard._own_reason(600) == "" != guard._own_reason(601)
     guard.beat("training", 8)
     assert guard._own_reason(61)
@@ -105,11 +99,10 @@ def test_a_process_is_watched_once_unless_the_limit_is_0(monkeypatch, tmp_path):
     monkeypatch.setattr(heartbeat, "_Guard", lambda *given: started.append(given) or "a guard")
     monkeypatch.setattr(heartbeat, "_guard", None)
     monkeypatch.setattr(heartbeat.faulthandler, "enable", lambda file: None)
-    monkeypatch.setenv("HIGHRANK_STOP_DIRECTORY", str(tmp_path))
-    monkeypatch.setenv("HIGHRANK_LAUNCHED", "1")
+    for name, value in {"STOP_DIRECTORY": tmp_path, "LAUNCHED": 1, "STALL_TIMEOUT": 0}.items():
+        monkeypatch.setenv(f"HIGHRANK_{name}", str(value))
     for number in (1, 11):
         (tmp_path / f"stall-000000000007-{number}").write_text("before a restart")
-    monkeypatch.setenv(heartbeat.TIMEOUT, "0")
     heartbeat.guard(1)
     assert started == []
     monkeypatch.delenv(heartbeat.TIMEOUT)

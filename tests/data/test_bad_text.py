@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import highrank_plugins
-from highrank_plugins.data import binarising, pieces
+from highrank_plugins.common.text_lines import NO_EMPTY_LINES, TextError, check_texts
+from highrank_plugins.data import pieces
 from highrank_plugins.data.corpus_files import Texts
 from highrank_plugins.data.parallel import Rules, prepare_texts
 from tests.cli import highrank
@@ -32,7 +33,7 @@ def line_with(data: bytes) -> bytes:
 
 
 NO_TEXT = {
-    "latin-1": line_with(b"sch\xf6n"),
+    "latin-1": line_with("grün ".encode() + b"sch\xf6n"),
     "a lone continuation": line_with(b"a \x80 b"),
     "a character that is cut": line_with(b"gr\xc3"),
     "an overlong NUL": line_with(b"a\xc0\x80b"),
@@ -65,12 +66,20 @@ UNFIT = {
     for word in ("<s>", "<pad>", "</s>", "madeupword0000")
 }
 EVERYWHERE = NO_TEXT | NO_PAIR | UNFIT | {"no word": b"\n" * len(SENTENCES)}
-
-
-def attempt(name: str, *words: object):
-    """Run a `highrank data` command on good text with one bad file."""
-    logging.disable(logging.CRITICAL)
-    return highrank("data", name, *words)
+PLACES = {
+    "latin-1": "de:5:9: byte 0xf6 is not UTF-8",
+    "a character that is cut": "de:5:3: byte 0xc3 is not UTF-8",
+    "NUL": "de:5:2: NUL",
+    "a byte order mark": "de:1:1: byte order mark",
+    "a byte order mark of a file put after another": "de:10:1: byte order mark",
+    "a line too many": r"de:10: this line has no partner: .*valid\.en ends after line 9;",
+    "a line too few": r"en:9: this line has no partner: .*valid\.de ends after line 8;",
+    "an empty file": "de: the file is empty",
+    "an empty line": "de:5:1: empty line",
+    "no-break spaces only": "de:5:1: empty line",
+    "a carriage return": "de:5:2: carriage return",
+    "20,000 words": "de:5:1: 20,000 words, more than the 1,000",
+}
 
 
 @pytest.fixture
@@ -82,13 +91,16 @@ def folder(tmp_path):
     return tmp_path
 
 
-def refused(folder: Path, command: str, bad: str) -> None:
-    done = attempt(command, *COMMANDS[command](folder))
+def refused(folder: Path, command: str, bad: str) -> str:
+    """Run a `highrank data` command on good text with one bad file; return what it says."""
+    logging.disable(logging.CRITICAL)
+    done = highrank("data", command, *COMMANDS[command](folder))
     assert done.exit_code == 2, done.output
     place = rf"{bad}(\.gz)?(:\d+(:\d+)?|: the file is empty|: no line has a word)"
     assert re.search(place, done.output), done.output
     assert "Traceback" not in done.output
     assert not (folder / "out").exists()
+    return done.output
 
 
 COMMANDS = {
@@ -113,7 +125,8 @@ FAULTS = {
 def test_a_malformed_corpus_is_refused(folder, command, fault):
     (folder / "text" / "valid.de").write_bytes(FAULTS[command][fault])
     bad = r"valid\.(en|de)" if fault in NO_PAIR else r"valid\.de"
-    refused(folder, command, bad)
+    said = refused(folder, command, bad)
+    assert command != "check-text" or re.search(PLACES.get(fault, ""), said.replace("\n", ""))
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -126,13 +139,22 @@ def test_malformed_words_are_refused(folder, fault, packed):
     refused(folder, "lm-corpus", r"test\.txt")
 
 
-@pytest.mark.parametrize("command", ["clean-texts", "pieces", "binarise", "lm-corpus"])
-def test_an_earlier_result_is_neither_replaced_nor_mixed(folder, command):
-    (folder / "out").mkdir()
-    (folder / "out" / "valid.fr").write_bytes(GOOD)
-    done = attempt(command, *COMMANDS[command](folder))
-    assert done.exit_code == 2 and "out exists already: name another" in done.output
-    assert [path.name for path in (folder / "out").iterdir()] == ["valid.fr"]
+def test_good_text_is_counted_plain_and_packed_and_a_damaged_or_missing_file_named(folder):
+    """The last line feed may be missing; a byte order mark within a line is a character."""
+    plain, other = folder / "text" / "valid.en", folder / "text" / "valid.de"
+    packed = plain.with_name("packed.en.gz")
+    for text in (GOOD, GOOD[:-1], GOOD.replace(b"cat", "Ein\ufeffSatz".encode())):
+        plain.write_bytes(text)
+        packed.write_bytes(gzip.compress(text))
+        assert check_texts([plain, other, packed], NO_EMPTY_LINES) == len(SENTENCES)
+    for damaged in (packed.read_bytes()[:-6], GOOD, b"\0" * 9):
+        packed.write_bytes(damaged)
+        with pytest.raises(TextError, match=rf"{packed}:\d+: damaged"):
+            check_texts([packed], NO_EMPTY_LINES)
+    with pytest.raises(
+        TextError, match=r"valid\.fr: no such file; the folder has valid\.de, valid"
+    ):
+        check_texts([plain.with_suffix(".fr")])
 
 
 ANY_LINES = st.lists(
@@ -164,26 +186,6 @@ def test_pieces_keep_every_line(model, tmp_path_factory, lines):
     for line, split in zip(lines, written, strict=True):
         # unknown characters stay or become ⁇, a warning says that ▁ becomes a blank
         assert bool(line.replace("▁", " ").split()) == bool(split.split())
-
-
-@settings(max_examples=30, deadline=None)
-@given(ANY_LINES)
-def test_binarised_text_keeps_every_line(tmp_path_factory, lines):
-    from fairseq.data import data_utils
-
-    lines = ["word", *(line.replace("\r", "") for line in lines)]
-    folder = tmp_path_factory.getbasetemp() / "numbers"
-    folder.mkdir(exist_ok=True)
-    for name in PARTS:
-        (folder / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
-    binarising._words.cache_clear()
-    list(binarising.binarise(folder, folder, ("en", "de"), 1))
-    dictionary = binarising._words(folder / "dict.de.txt")
-    rows = data_utils.load_indexed_dataset(str(folder / "valid.en-de.de"), None, "mmap")
-    assert len(rows) == len(lines)
-    for line, row in zip(lines, rows, strict=True):
-        known = [dictionary[word] for word in line.split()]
-        assert row.tolist() == [*known, dictionary["</s>"]]
 
 
 @settings(max_examples=40, deadline=None)

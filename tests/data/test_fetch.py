@@ -4,25 +4,50 @@ import errno
 import gzip
 import hashlib
 import os
+import re
 
 import pytest
 
 from highrank_plugins.common.files import ChecksumError
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.data import fetch as module
 from highrank_plugins.data.fetch import fetch
-from tests.data.serving import CONTENT
+from tests.data.serving import CONTENT, serving
 
-pytestmark = pytest.mark.usefixtures("no_pauses")
 SUM = hashlib.sha256(CONTENT).hexdigest()
 WHOLE = gzip.compress(CONTENT, mtime=0)
 SPLICED = WHOLE[:3000] + gzip.compress(CONTENT[9:], mtime=0)[3000:]
 OTHER = hashlib.sha256(b"").hexdigest()
 
 
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setattr(module, "PAUSES", (0, 0))
+    with serving(CONTENT) as server:
+        yield server
+
+
+@pytest.fixture
+def output(tmp_path):
+    (tmp_path / "folder").mkdir()
+    return tmp_path / "folder" / "file.bin"
+
+
+@pytest.fixture
+def part(output):
+    """Return the path for the beginning that an earlier attempt left."""
+    return output.with_name("file.bin.part")
+
+
 def test_a_whole_file_is_fetched_and_an_existing_one_is_only_checked(server, output, monkeypatch):
     assert "its sha256 is the published one" in fetch(server.url, output, sha256=SUM)
     assert output.read_bytes() == CONTENT
     assert list(output.parent.iterdir()) == [output]
+    copy = output.rename(output.with_name("my copy"))
+    for url in (f"{copy}", f"file://{copy.parent}/my%20copy"):
+        output.unlink(missing_ok=True)
+        fetch(url, output)
+        assert output.read_bytes() == CONTENT
 
     def read_only(*_):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -37,35 +62,28 @@ def test_a_whole_file_is_fetched_and_an_existing_one_is_only_checked(server, out
 
 
 @pytest.mark.parametrize("published", [SUM, None])
-def test_a_server_that_dies_midway_is_asked_for_the_rest(server, output, published):
+def test_a_server_that_dies_is_asked_for_the_rest_now_or_later(server, output, part, published):
     """Start again without a checksum, since nothing shows that the rest is of the same file."""
     server.die_after = [300_000, 100_000]
     fetch(server.url, output, sha256=published)
     rest = ["bytes=300000-", "bytes=400000-"] if published else [None, None]
     assert server.asked == [None, *rest] and output.read_bytes() == CONTENT
-
-
-def test_a_server_that_keeps_dying_leaves_a_partial_file(server, output):
-    server.die_after = [300_000, 0, 0, 0, 0]
+    output.unlink()
+    server.die_after, server.asked = [300_000, 0, 0, 0, 0] if published else [9] * 9, []
     with pytest.raises(UserError) as refused:
-        fetch(server.url, output, sha256=SUM)
-    part = output.with_name("file.bin.part")
-    for said in ("the connection ended after 300,000 of 700,001 bytes", f"put it at {output}",
-                 f"resume from the 300,000 bytes in {part}"):  # fmt: skip
-        assert said in str(refused.value)
+        fetch(server.url, output, sha256=published)
+    said = str(refused.value)
+    assert not output.exists() and part.exists() == bool(published)
+    if not published:
+        assert re.search(r"^[^;]*of 700,001 bytes; get the file in another way", said)
+        assert {*server.asked} == {None}
+        return
+    assert "the connection ended after 300,000 of 700,001 bytes" in said
+    assert f"put it at {output}" in said and f"resume from the 300,000 bytes in {part}" in said
     assert part.read_bytes() == CONTENT[:300_000]
-    assert not output.exists()
     server.die_after = []
     fetch(server.url, output, sha256=SUM)
     assert server.asked[-1] == "bytes=300000-"
-
-
-def test_without_a_checksum_nothing_is_resumed(server, output, part):
-    part.write_bytes(CONTENT[:9])
-    server.die_after = [9] * 9
-    with pytest.raises(UserError, match=r"^[^;]*of 700,001 bytes; get the file in another way"):
-        fetch(server.url, output)
-    assert set(server.asked) == {None} and not part.exists()
 
 
 PAGE = r"a web page \(a login\?\)"
@@ -103,22 +121,6 @@ def test_another_file_is_neither_taken_nor_recorded(
     assert not part.exists() or part.stat().st_size <= options.get("size", 10**6)
 
 
-def test_whole_files_are_recorded(server, output, tmp_path):
-    server.headers = {"Content-Encoding": "x-gzip"}  # so do some servers for each .tgz
-    server.content, ledger = WHOLE, tmp_path / "sums"
-    assert "it was recorded" in fetch(server.url, output.with_name("a.tgz"), ledger=ledger)
-    server.headers, server.lengths = {}, False  # a known size shows that an answer is whole
-    assert "it was recorded" in fetch(server.url, output, ledger=ledger, size=len(WHOLE))
-
-
-def test_a_download_follows_no_link(server, output, part, tmp_path):
-    (tmp_path / "victim").write_text("precious")
-    part.symlink_to(tmp_path / "victim")
-    with pytest.raises(UserError, match=r"file\.bin\.part is a symbolic link"):
-        fetch(server.url, output, sha256=SUM)
-    assert (tmp_path / "victim").read_text() == "precious"
-
-
 @pytest.mark.parametrize(
     ("left", "ranges", "asked"),
     [
@@ -134,13 +136,19 @@ def test_a_partial_file_is_completed_or_discarded(server, output, part, left, ra
     assert output.read_bytes() == CONTENT and server.asked == asked
 
 
-def test_a_part_of_another_file_is_detected_by_its_checksum(server, output, part):
+def test_a_part_of_another_file_is_detected_and_a_link_not_followed(server, output, part, tmp_path):
     part.write_bytes(b"x" * 1000)
     server.statuses = [503, 429]  # a busy server is asked again
     with pytest.raises(ChecksumError, match=f"should be {SUM}"):
         fetch(server.url, output, sha256=SUM)
     assert not output.exists() and len(server.asked) == 3
     assert part.stat().st_size == len(CONTENT)
+    part.rename(victim := tmp_path / "victim")
+    before = victim.read_bytes()
+    part.symlink_to(victim)
+    with pytest.raises(UserError, match=r"file\.bin\.part is a symbolic link"):
+        fetch(server.url, output, sha256=SUM)
+    assert victim.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -160,13 +168,6 @@ def test_a_file_that_cannot_be_fetched_is_named_with_its_place(server, output, u
     assert len(server.asked) == (url is None) and list(output.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("url", ["{}/my copy", "file://{}/my%20copy"])
-def test_a_local_copy_is_fetched(tmp_path, output, url):
-    (tmp_path / "my copy").write_bytes(CONTENT)
-    fetch(url.format(tmp_path), output)
-    assert output.read_bytes() == CONTENT
-
-
 def test_the_ledger_records_the_first_checksum_and_compares_later(server, output):
     ledger = output.parent / "checksums.txt"
     said = fetch(server.url, output, ledger=ledger)
@@ -176,8 +177,13 @@ def test_the_ledger_records_the_first_checksum_and_compares_later(server, output
     other = output.with_name("other.bin")
     fetch(server.url, other, ledger=ledger)
     assert ledger.read_text() == f"{SUM}  file.bin\n{SUM}  other.bin\n"
+    server.headers, server.content = {"Content-Encoding": "x-gzip"}, WHOLE  # as of each .tgz
+    assert "it was recorded" in fetch(server.url, output.with_name("a.tgz"), ledger=ledger)
+    server.headers, server.lengths = {}, False  # a known size shows that an answer is whole
+    known = {"size": len(WHOLE), "ledger": ledger}
+    assert "it was recorded" in fetch(server.url, output.with_name("b"), **known)
     output.unlink()
-    server.content = b"another edition"
+    server.lengths, server.content = True, b"another edition"
     new = hashlib.sha256(server.content).hexdigest()
     known = f"its sha256 is {new} but was {SUM} when .* wrong one, delete its line in {ledger}"
     with pytest.raises(ChecksumError, match=known):

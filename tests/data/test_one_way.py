@@ -5,14 +5,13 @@ import shlex
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
 from highrank_plugins.common.text_lines import TextError, fold
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.pieces import code_encoder as encoder_of_codes
 from highrank_plugins.data.pieces import encoder
 from highrank_plugins.models.transformer import TransformerHeadModel
+from tests.cli import highrank as command
 from tests.fairseq_cli import attempt, run
 from tests.trainings import last, train
 
@@ -57,7 +56,7 @@ def model(request, tmp_path_factory):
 
 
 def highrank(*words):
-    done = CliRunner().invoke(app, list(map(str, words)))
+    done = command(*words)
     assert done.exit_code == 0, done.output
 
 
@@ -97,37 +96,27 @@ def test_interactive_and_the_hub_split_text_as_preparation_does(model, tmp_path,
             hub.translate([bad])
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_words_that_are_not_split_are_refused_and_unknown_pieces_said(model, tmp_path, whole):
-    folder, _ = model
-    (tmp_path / "lines").write_text("zanzibar quetzal\n" if whole else "Ж Щ Ю Я Ъ Ы\n")
-    words = [*options_of(folder / "published"), "--path", "published.pt", "--max-len-b", 2]
-    if whole:
-        words[words.index("--bpe") : words.index("--bpe") + 4] = []
-    done = attempt("interactive", *words, "--input", tmp_path / "lines", folder=folder)
-    said = "knows pieces of words, not 'zanzibar'" if whole else "are unknown to the model"
-    assert done.code == (2 if whole else 0) and said in done.output
-    assert "Traceback" not in done.output
-
-
-def test_a_model_of_pieces_takes_whole_words_from_python_in_pieces_only(model, monkeypatch):
+def test_words_that_are_not_split_are_refused_and_unknown_pieces_said(model, tmp_path, monkeypatch):
     folder, _ = model
     monkeypatch.chdir(folder)
-    hub = TransformerHeadModel.from_pretrained(
-        ".", "published.pt", "published", source_lang="de", target_lang="en"
-    )
-    with pytest.raises(UserError, match="the model knows pieces of words, not 'zanzibar'"):
-        hub.encode("zanzibar quetzal")
-
-
-def test_an_empty_sentence_with_constraints_stays_empty(model, tmp_path):
-    folder, _ = model
-    (tmp_path / "lines").write_text("\ta\na\ta\n")
-    words = ["--path", "published.pt", "--max-len-b", 5, "--constraints", "--beam", 2]
-    words = [*options_of(folder / "published"), *words, "--input", tmp_path / "lines"]
-    done = run("interactive", *words, folder=folder)
+    words = [*options_of(folder / "published"), "--path", "published.pt", "--max-len-b", 5]
+    input = ["--input", tmp_path / "lines"]
+    (tmp_path / "lines").write_text("Ж Щ Ю Я Ъ Ы\n")
+    done = attempt("interactive", *words, *input, folder=folder)
+    assert done.code == 0 and "are unknown to the model" in done.output
+    (tmp_path / "lines").write_text("\ta\na\ta\n")  # an empty sentence with constraints
+    done = run("interactive", *words, *input, "--constraints", "--beam", 2, folder=folder)
     assert re.findall(r"^D-0\t[^\t]*\t(.*)$", done.output, re.M) == [""]
     assert re.findall(r"^C-1\t(.*)$", done.output, re.M)
+    (tmp_path / "lines").write_text("zanzibar quetzal\n")
+    words[words.index("--bpe") : words.index("--bpe") + 4] = []
+    done = attempt("interactive", *words, *input, folder=folder)
+    said = "knows pieces of words, not 'zanzibar'"
+    assert done.code == 2 and said in done.output and "Traceback" not in done.output
+    languages = {"source_lang": "de", "target_lang": "en"}
+    hub = TransformerHeadModel.from_pretrained(".", "published.pt", "published", **languages)
+    with pytest.raises(UserError, match=f"the model {said}"):
+        hub.encode("zanzibar quetzal")
 
 
 def test_generation_reads_the_same_pieces(model):

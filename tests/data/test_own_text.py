@@ -9,7 +9,7 @@ import yaml
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import own_text
-from highrank_plugins.data.own_files import TextCounts, choose_size, find_parts
+from highrank_plugins.data.own_files import TextCounts, choose_size
 from highrank_plugins.data.own_text import OwnText, part_of
 from tests.recipes.running import RECIPES
 
@@ -74,18 +74,31 @@ def test_one_pair_is_split_and_no_source_line_is_in_two_parts(tmp_path, name):
         (data / f"corpus.{language}").write_text(lines(2000, "slovo"))
     with pytest.raises(UserError, match=r"([\d,]+) of \1 pairs have equal sides"):
         take(data / name)
+    for language in PAIR:
+        (data / f"b.{language}").write_text("x\n")
+    with pytest.raises(UserError, match=r"or one text alone, which is then split"):
+        take(data)
 
 
 def test_a_stream_is_split_by_place_and_rare_words_become_unknown_in_all_parts(tmp_path):
-    path = tmp_path / "book.txt"
-    path.write_text(lines(2000, "word") + "a strange last line\n")
-    own, _ = take(path, tmp_path / "out", endings=("txt",), stream=True, words=True)
-    out = tmp_path / "out"
+    def taken(text):
+        (tmp_path / "book.txt").write_text(text)
+        out = tmp_path / f"out{len(text)}"
+        own, said = take(tmp_path / "book.txt", out, endings=("txt",), stream=True, words=True)
+        return out, own, said
+
+    out, own, _ = taken(lines(2000, "word") + "a strange last line\n")
     assert (out / "train.txt").read_text() == lines(1601, "word")
     said = "\n".join(own.replace_rare(out, least_count=3, most=100))
     assert "train: 1,601 lines" in said and "16.67% unknown" in said
     assert (out / "test.txt").read_text().endswith("<unk> <unk> <unk> <unk>\n")
     assert "word number <unk> of many\n" in (out / "train.txt").read_text()
+    for text in ("word\n" * 2000, "".join(f"w{n} x{n}\n" for n in range(2000))):
+        out, own, said = taken(text)
+        known = "in the training text, too: 200 lines of valid, 200 lines of test"
+        assert (known in said) == text.startswith("word")
+        with pytest.raises(UserError, match=r"train: .* words are rare .*: add --units pieces"):
+            [*own.replace_rare(out, least_count=3, most=100)]
 
 
 WRONG = {
@@ -129,60 +142,34 @@ def test_bad_text_is_refused_in_one_line_with_the_remedy(tmp_path, case):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("count", "said"), [(9, ""), (10, "; few: 500"), (100, "words; nothing")])
-def test_a_handful_of_test_lines_is_refused_and_a_few_are_called_so(tmp_path, count, said):
-    data = write_parts(tmp_path / "mine", others=count)
-    if said:
-        assert f"test: {count} lines" in (found := take(data)[1]) and said in found
-    else:
-        with pytest.raises(UserError, match=r"dev\.en: too few lines for valid \(9\): a score"):
-            take(data)
+def test_a_handful_of_held_out_lines_is_refused_and_a_few_are_called_so(tmp_path):
+    with pytest.raises(UserError, match=r"dev\.en: too few lines for valid \(9\): a score"):
+        take(write_parts(tmp_path / "mine", others=9))
+    for count, words in ((10, "; few: 500"), (100, "words; nothing")):
+        said = take(data := write_parts(tmp_path / "mine", others=count))[1]
+        assert f"test: {count} lines" in said and words in said
     (data / "test.txt").write_text("a b " * 500 + "\n")  # a stream may be one long line
     (data / "train.txt").write_text(lines(1000, "word"))
     (data / "dev.txt").write_text(lines(20, "word", 5000))
     take(data, endings=("txt",), stream=True)
 
 
-@pytest.mark.parametrize("text", ["word\n" * 2000, "".join(f"w{n} x{n}\n" for n in range(2000))],
-                         ids=["one word", "no word twice"])  # fmt: skip
-def test_a_text_whose_words_would_become_unknown_is_refused(tmp_path, text):
-    (tmp_path / "book.txt").write_text(text)
-    out = tmp_path / "out"
-    own, said = take(tmp_path / "book.txt", out, endings=("txt",), stream=True, words=True)
-    known = "in the training text, too: 200 lines of valid, 200 lines of test"
-    assert (known in said) == text.startswith("word")
-    with pytest.raises(UserError, match=r"train: .* words are rare .*: add --units pieces"):
-        [*own.replace_rare(out, least_count=3, most=100)]
-
-
-@pytest.mark.parametrize(("overlap", "kept"), [("drop", 1150), ("keep", 1200)])
-def test_known_lines_are_dropped_from_training_or_kept(tmp_path, overlap, kept):
+def test_known_lines_are_dropped_from_training_or_kept_and_a_huge_text_is_refused(
+    tmp_path, monkeypatch
+):
     data = write_parts(tmp_path / "mine")
     (data / "test.cs").write_text(lines(50, "slovo", 10))
-    own, said = take(data, overlap=overlap)
-    assert own.counts.lines == kept
-    assert ("50 in valid or test, too" in said) == (overlap == "drop")
-    assert ("0 lines of valid, 50 lines of test" in said) == (overlap == "keep")
-
-
-def test_a_text_of_millions_of_lines_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(own_text, "MOST_LINES", 3000)
-    data = write_parts(tmp_path / "mine", train=5000)
-    with pytest.raises(UserError, match="5,000 lines, and this recipe reads 3,000 at most"):
+    for overlap, kept in (("drop", 1150), ("keep", 1200)):
+        own, said = take(data, overlap=overlap)
+        assert own.counts.lines == kept
+        assert ("50 in valid or test, too" in said) == (overlap == "drop")
+        assert ("0 lines of valid, 50 lines of test" in said) == (overlap == "keep")
+    monkeypatch.setattr(own_text, "MOST_LINES", 1000)
+    with pytest.raises(UserError, match="1,200 lines, and this recipe reads 1,000 at most"):
         take(data)
-    own, said = take(data, limit=3000)
-    assert own.counts.lines == 3000
-    assert "train: 3,000 lines, 15,000 words; left out: 2,000 after --limit" in said
-
-
-def test_only_one_lone_text_of_a_folder_is_split(tmp_path):
-    for name in ("a.cs", "a.en"):
-        (tmp_path / name).write_text("x\n")
-    assert find_parts(tmp_path, PAIR) == {"all": [tmp_path / "a.cs", tmp_path / "a.en"]}
-    for name in ("b.cs", "b.en"):
-        (tmp_path / name).write_text("x\n")
-    with pytest.raises(UserError, match="or one text alone, which is then split"):
-        find_parts(tmp_path, PAIR)
+    own, said = take(data, limit=1000, overlap="keep")
+    assert own.counts.lines == 1000
+    assert "train: 1,000 lines, 5,000 words; left out: 200 after --limit" in said
 
 
 def counted(number: int, words: int = 12) -> TextCounts:
@@ -211,14 +198,10 @@ def test_a_short_stream_of_words_warms_up_in_a_quarter_of_its_updates():
     _, why, options = choose_size(table, counted(1000, words=6), "auto", "words")
     assert "1,000 lines with 7,000 words" in why and "data.vocab_size" not in options
     assert options["warmup_updates"] == 20 * 7000 // 350 // 4
-
     for size in [one for path in TABLES for one in yaml.safe_load(path.read_text()).values()]:
         options = size["set"]
         assert 4 * options["warmup_updates"] <= options.get("max_update", 10**9)
-
-
-def test_a_script_without_blanks_is_sized_by_its_letters():
-    counts = TextCounts()
+    counts = TextCounts()  # of a script without blanks, letters count
     for _ in range(1000):
         counts.add(("这是一个没有空格的很长很长很长的句子啊啊", "a sentence"))
     assert not counts.has_blanks and counts.pieces == 1000 + int(20 * 1000 / 1.5)

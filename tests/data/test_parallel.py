@@ -51,29 +51,26 @@ def test_archives_become_text_with_a_report(tmp_path):
     assert said[1] == "giga.en.gz: 100 of 100 pairs kept"
 
 
-def test_a_training_text_of_another_size_is_refused(folder):
-    def sized(found, published, **rules):
-        for side in ("en", "de"):
-            (folder / f"t.{side}").write_bytes(b"one line\n" * (found - 1) + b"\n")
-        prepare(folder, TEXTS.model_copy(update={"train_pairs": published}), **rules)
+def test_a_text_of_another_size_than_the_published_one_is_refused(folder):
+    def sized(part, found, published, **rules):
+        last = b"\n" if part == "train" else b"a\n"
+        for name in getattr(TEXTS, part)[0]:
+            (folder / name).write_bytes(b"one line\n" * (found - 1) + last)
+        return prepare(folder, TEXTS.model_copy(update={f"{part}_pairs": published}), **rules)[1]
 
-    for found in (995, 1000, 1005):  # a copy may lack the empty pairs
-        sized(found, 1000)
-    sized(900, 1000, limit=5)
-    for found in (994, 1006):
-        with pytest.raises(ValueError, match=rf"has {found:,} pairs.* says train_pairs: 1000"):
-            sized(found, 1000)
-
-
-@pytest.mark.parametrize("part", ["valid", "test"])
-def test_a_part_of_a_validation_or_test_text_is_refused(folder, part):
     for name in TEXTS.names():  # byte order marks are no text
         (folder / name).write_bytes(b"\xef\xbb\xbfone line\n\xef\xbb\xbfand a second\n")
-    _, files = prepare(folder, TEXTS.model_copy(update={f"{part}_pairs": 2}))
+    _, files = prepare(folder, TEXTS.model_copy(update={"valid_pairs": 2, "test_pairs": 2}))
     del files["cleaning.json"]
     assert len(files) == 6 and {*files.values()} == {b"one line\nand a second\n"}
-    with pytest.raises(ValueError, match=rf"the {part} text has 2 pairs.* says {part}_pairs: 3003"):
-        prepare(folder, TEXTS.model_copy(update={f"{part}_pairs": 3003}))
+    for found in (995, 1000, 1005):  # a copy may lack the empty pairs
+        sized("train", found, 1000)
+    sized("train", 900, 1000, limit=5)
+    for part, found in (("train", 994), ("train", 1006), ("valid", 1001), ("test", 999)):
+        with pytest.raises(
+            ValueError, match=rf"the {part} text has {found:,} pairs.* says {part}_pairs: 1000"
+        ):
+            sized(part, found, 1000)
 
 
 @pytest.mark.parametrize(
@@ -102,12 +99,6 @@ def test_bad_text_is_named(folder, name, content, message):
         prepare(folder, texts, **({"max_words": 1} if "longer" in message else {}))
 
 
-def test_the_limit_counts_only_kept_pairs(folder):
-    for language in ("en", "de"):
-        (folder / f"t.{language}").write_bytes(b"\n1\n2\n3\n")
-    assert prepare(folder, limit=2)[1]["train.en"] == b"1\n2\n"
-
-
 def test_segments_equal_those_of_sacrebleu(tmp_path):
     from sacrebleu.dataset.fake_sgml import FakeSGMLDataset
 
@@ -121,66 +112,53 @@ def test_segments_equal_those_of_sacrebleu(tmp_path):
 
 
 def test_a_test_set_of_another_year_is_refused(tmp_path):
-    def read(name, set_of):
-        path = tmp_path / name
-        text = f'<srcset setid="{set_of}" srclang="any">\n<seg id="1">A</seg>\n</srcset>\n'
-        path.write_text(text)
-        return list(read_lines(path))
-
     name = "newstest2014-deen-src.en.sgm"
-    for good, set_of in ((name, "newstest2014"), ("test.en.sgm", "newstest2016"), (name, "news")):
-        assert read(good, set_of) == [b"A"]
+    for file, set_of in (("test.en.sgm", "newstest2016"), (name, "news"), (name, "newstest2014"),
+                         (name, "newstest2016")):  # fmt: skip
+        text = f'<srcset setid="{set_of}" srclang="any">\n<seg id="1">A</seg>\n</srcset>\n'
+        (tmp_path / file).write_text(text)
+        if set_of != "newstest2016" or file != name:
+            assert list(read_lines(tmp_path / file)) == [b"A"]
     with pytest.raises(ValueError, match=rf"{name}:1: the set is newstest2016, of another year"):
-        read(name, "newstest2016")
+        list(read_lines(tmp_path / name))
 
 
-def clean(*pairs: tuple[str | bytes, str | bytes], **rules: object):
+def clean(*pairs: str, **rules: object):
+    """Return which pairs, written as `source|target`, are kept, and the cleaner."""
     cleaner = Cleaner(Rules(**rules))
-    encoded = [
-        tuple(line if isinstance(line, bytes) else line.encode() for line in pair) for pair in pairs
-    ]
-    return [kept for pair in encoded if (kept := cleaner(pair))], cleaner.counts
+    encoded = [pair.encode("utf-8", "surrogateescape").split(b"|") for pair in pairs]
+    return [kept for pair in encoded if (kept := cleaner(tuple(pair)))], cleaner
 
 
 @pytest.mark.parametrize(
-    ("pair", "reason"),
+    ("pair", "reason", "words"),
     [
-        ((b"caf\xe9", "Kaffee"), "not UTF-8"),
-        (("", "leer"), "empty"),
-        (("empty", "\u2003\r"), "empty"),
-        (("a\0", "\x07"), "empty"),
-        (("a " * 4, "b " * 4), "longer than 3 words"),
-        (("a", "b b b"), "with one side 2 times longer than the other"),
-        (("a a a", "b"), "with one side 2 times longer than the other"),
+        ("caf\udce9 noir|Kaffee", "not UTF-8", (2, 1)),
+        ("|leer", "empty", (0, 1)),
+        ("empty|\u2003\r", "empty", (1, 0)),
+        ("a\0|\x07", "empty", (1, 0)),
+        ("a a a a|b b b", "longer than 3 words", (4, 3)),
+        ("a|b b b", "with one side 2 times longer than the other", (1, 3)),
+        ("a a a|b", "with one side 2 times longer than the other", (3, 1)),
+        ("yes|ja", "duplicate", (1, 1)),
     ],
 )
-def test_a_dropped_pair_is_counted_with_its_reason(pair, reason):
-    kept, counts = clean(pair, ("yes", "ja"), max_words=3, max_ratio=2.0)
+def test_a_dropped_pair_is_counted_with_its_reason(pair, reason, words):
+    kept, cleaner = clean("yes|ja", pair, max_words=3, max_ratio=2.0, drop_duplicates=True)
     assert kept == [("yes", "ja")]
-    assert counts == {reason: 1, KEPT: 1}
+    assert cleaner.counts == {KEPT: 1, reason: 1}
+    assert cleaner.words == tuple({KEPT: 1, reason: count} for count in words)
 
 
-def test_pairs_at_the_limits_are_kept_with_folded_space_and_without_control_characters():
-    pairs = [("a a a", "b b b"), ("a a", "b"), ("a", "b b")]
-    assert clean(*pairs, max_words=3, max_ratio=2.0)[0] == pairs
-    kept, _ = clean((" a\u00a0b\u2028c\rd ", "e\0f\ue000 g\u200dh\u00adi"))
+def test_what_is_kept_has_folded_space_and_no_control_characters(folder):
+    pairs = ["a a a|b b b", "a a|b", "a|b b"]  # at the limits
+    assert clean(*pairs, max_words=3, max_ratio=2.0)[0] == [tuple(p.split("|")) for p in pairs]
+    kept, _ = clean(" a\u00a0b\u2028c\rd |e\0f\ue000 g\u200dh\u00adi")
     assert kept == [("a b c d", "ef g\u200dh\u00adi")]  # a joiner and a soft hyphen are text
-
-
-def test_duplicates_are_dropped_only_on_request():
-    pairs = [("a", "b"), ("a", "c"), (" a", "b "), ("a", "b")]
-    assert len(clean(*pairs)[0]) == 4
-    kept, counts = clean(*pairs, drop_duplicates=True)
-    assert kept == [("a", "b"), ("a", "c")]
-    assert counts["duplicate"] == 2
-    # the line break between the sides matters
-    assert len(clean(("a b", "c"), ("a", "b c"), drop_duplicates=True)[0]) == 2
-
-
-def test_words_are_counted_by_reason():
-    cleaner = Cleaner(Rules(max_words=3))
-    for pair in (b"a b|c", b"|d e", b"f g h i|j", b"caf\xe9 k|l", b"m|n"):
-        cleaner(tuple(pair.split(b"|")))
-    source, target = cleaner.words
-    assert source == {KEPT: 3, "empty": 0, "longer than 3 words": 4, "not UTF-8": 2}
-    assert target == {KEPT: 2, "empty": 2, "longer than 3 words": 1, "not UTF-8": 1}
+    pairs = ["a|b", "a|c", " a|b ", "a b|c", "a|b c"]  # the line break between the sides matters
+    assert len(clean(*pairs)[0]) == 5
+    kept, _ = clean(*pairs, drop_duplicates=True)
+    assert kept == [("a", "b"), ("a", "c"), ("a b", "c"), ("a", "b c")]
+    for language in ("en", "de"):
+        (folder / f"t.{language}").write_bytes(b"\n1\n2\n3\n")
+    assert prepare(folder, limit=2)[1]["train.en"] == b"1\n2\n"  # the limit counts kept pairs

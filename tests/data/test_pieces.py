@@ -86,9 +86,19 @@ def knows(piece, model):
     return processor.piece_to_id(piece) != processor.unk_id()
 
 
-def test_pieces_are_learnt_from_long_lines_too(text, tmp_path):
-    text.write_text("ab " * 3000 + "Ω\n", encoding="utf-8")
-    assert knows("Ω", learn([text], tmp_path / "pieces", 10))
+def test_a_sample_is_spread_over_the_text_and_long_lines_are_read(tmp_path):
+    path = tmp_path / "text"
+    for count, sample, expected in (
+        (10, 3, [3, 6, 9]), (10, 5, [1, 3, 5, 7, 9]), (3, 3, [0, 1, 2]), (2, 9, [0, 1]),
+        (4, None, [0, 1, 2, 3]),
+    ):  # fmt: skip
+        path.write_text("".join(f"{n}\n" for n in range(count)))
+        assert list(sampled_lines(path, sample)) == [str(n) for n in expected]
+    path.write_text("aa\nbb\n" * 50)
+    model = learn([path], tmp_path / "pieces", 6, sample=50)
+    assert knows("b", model) and not knows("a", model)
+    path.write_text("ab " * 3000 + "Ω\n", encoding="utf-8")
+    assert knows("Ω", learn([path], tmp_path / "pieces", 10))
 
 
 @pytest.mark.parametrize(
@@ -101,19 +111,6 @@ def test_a_file_that_cannot_be_read_is_not_blamed_on_the_number(text, tmp_path, 
     with pytest.raises(ValueError, match=said) as raised:
         learn([text, tmp_path / "train.zz"], tmp_path / "pieces", size)
     assert ("data.vocab_size (--vocab-size) 5 does not fit" in str(raised.value)) is (size == 5)
-
-
-def test_a_sample_is_spread_over_the_text(tmp_path):
-    path = tmp_path / "text"
-    for count, sample, expected in (
-        (10, 3, [3, 6, 9]), (10, 5, [1, 3, 5, 7, 9]), (3, 3, [0, 1, 2]), (2, 9, [0, 1]),
-        (4, None, [0, 1, 2, 3]),
-    ):  # fmt: skip
-        path.write_text("".join(f"{n}\n" for n in range(count)))
-        assert list(sampled_lines(path, sample)) == [str(n) for n in expected]
-    path.write_text("aa\nbb\n" * 50)
-    assert not knows("a", learn([path], tmp_path / "pieces", 6, sample=50))
-    assert knows("b", tmp_path / "pieces.model")
 
 
 @pytest.mark.timeout(60)
@@ -133,28 +130,20 @@ def test_two_processes_write_what_one_writes_and_marks_of_sentencepiece_are_said
     assert "SentencePiece makes a blank of ▁ in 2 lines" in caplog.text
 
 
-def test_subword_nmt_pieces_join_to_moses_tokens(text, tmp_path):
+def test_subword_nmt_pieces_join_to_moses_tokens(text, tmp_path, caplog):
     codes = pieces.learn_codes({"de": text}, tmp_path / "codes", PieceSettings(vocab_size=20))
     assert codes.read_text().startswith("#version")
-    encode = pieces.code_encoder(codes, "de")
-    (line,) = encode(["Die Größe ist 5-fach."])
+    (line,) = pieces.code_encoder(codes, "de")(["Die Größe ist 5-fach."])
     assert "@@ " in line
     assert line.replace("@@ ", "") == "Die Größe ist 5 @-@ fach ."
     assert tokenise("5-fach.", "de") == "5-fach ."
-
-
-def test_a_language_without_abbreviations_is_named_once(caplog):
     for _ in range(2):
-        assert pieces.tokenise("a b.", "xx") == "a b ."
+        assert tokenise("a b.", "xx") == "a b ."
     assert caplog.text.count("Moses has no abbreviations of language 'xx'") == 1
-
-
-@pytest.mark.parametrize("line", ["a b c", "ab cd ef"])
-def test_text_without_a_pair_that_occurs_twice_is_refused(tmp_path, line):
-    (tmp_path / "train.en").write_text(f"{line}\n")
-    texts = {"en": tmp_path / "train.en"}
-    with pytest.raises(UserError, match=r"train\.en: no two characters stand together twice"):
-        pieces.learn_codes(texts, tmp_path / "codes", PieceSettings(vocab_size=5))
+    for line in ("a b c", "ab cd ef"):
+        text.write_text(f"{line}\n")
+        with pytest.raises(UserError, match=r"train\.de: no two characters stand together twice"):
+            pieces.learn_codes({"de": text}, codes, PieceSettings(vocab_size=5))
 
 
 @pytest.mark.parametrize("algorithm", ["sentencepiece", "subword_nmt"])

@@ -69,55 +69,45 @@ def names(paths: list[Path]) -> list[str]:
 
 MANY = {"1": 20, "2": 35, "_2_30": 30, "_3_40": 40, "_3_100": 100, "10": 450, "_11_500": 500}
 COPIES = {"_1_200": 200, "2": 400, "_2_400": 400, "_last": 400}  # of one number of updates
-
-
-@pytest.mark.parametrize(
-    ("updates", "count", "wanted"),
-    [
-        (MANY | {"_best": 700}, 7, ["1", "_2_30", "2", "_3_40", "_3_100", "10", "_11_500"]),
-        (MANY, 1, ["_11_500"]),
-        ({"_1_200": 200, "_1_400": 400, "_last": 450}, 2, ["_1_400", "_last"]),
-        ({"_last": 150, "_1_200": 200, "_1_400": 400}, 2, ["_1_200", "_1_400"]),
-        (COPIES, 2, ["_1_200", "2"]),
-    ],
-)
-def test_the_last_checkpoints_are_taken_in_training_order(tmp_path, updates, count, wanted):
-    assert names(last_checkpoints(numbered(tmp_path, updates), count)) == wanted
-
-
 NO_NUMBERS = [float("nan"), float("inf"), float("-inf")]
 
 
 @pytest.mark.parametrize(
-    ("scores", "by", "count", "wanted"),
+    ("given", "by", "count", "wanted"),
     [
+        (MANY | {"_best": 700}, None, 7, ["1", "_2_30", "2", "_3_40", "_3_100", "10", "_11_500"]),
+        (MANY, None, 1, ["_11_500"]),
+        ({"_1_200": 200, "_1_400": 400, "_last": 450}, None, 2, ["_1_400", "_last"]),
+        ({"_last": 150, "_1_200": 200, "_1_400": 400}, None, 2, ["_1_200", "_1_400"]),
+        (COPIES, None, 2, ["_1_200", "2"]),
         ([5.0, 3.0, None, 2.0, 4.0], {}, 2, ["2", "4"]),
         ([5.0, 3.0, 4.0], {"metric": "score", "maximise": True}, 2, ["1", "3"]),
         ([5.0, 3.0, 9.0], {"metric": "bleu"}, 2, ["1", "3"]),  # a run without the flag
         *(([score, 3.0, 2.0], {}, 2, ["2", "3"]) for score in NO_NUMBERS),
     ],
 )
-def test_the_best_checkpoints_are_taken_by_score_in_training_order(
-    tmp_path, scores, by, count, wanted
+def test_the_last_or_best_checkpoints_are_taken_in_training_order(
+    tmp_path, given, by, count, wanted
 ):
-    assert names(best_checkpoints(scored(tmp_path, scores, **by), count)) == wanted
+    if by is None:
+        found = last_checkpoints(numbered(tmp_path, given), count)
+    else:
+        found = best_checkpoints(scored(tmp_path, given, **by), count)
+    assert names(found) == wanted
 
 
-def test_copies_count_once_and_the_names_of_best_checkpoints_too(tmp_path):
-    directory = scored(tmp_path, [5.0, 3.0, None, 2.0, 4.0])
+def test_copies_count_once_and_too_few_checkpoints_are_refused(tmp_path):
+    directory = scored(tmp_path / "a", [5.0, 3.0, None, 2.0, 4.0])
     save(directory / "checkpoint_best.pt", steps=40, score=2.0)  # a copy
     save(directory / "checkpoint.best_loss_1.000.pt", steps=25, score=1.0)
     assert names(best_checkpoints(directory, 3)) == ["2", ".best_loss_1.000", "4"]
-    save(tmp_path / "checkpoint4.pt", steps=45, score=2.0, metric="bleu")
+    save(directory / "checkpoint4.pt", steps=45, score=2.0, metric="bleu")
     with pytest.raises(ValueError, match=r"\.pt has --best-check.* loss, and .*4\.pt has bleu"):
-        best_checkpoints(tmp_path, 2)
-
-
-def test_too_few_checkpoints_and_a_mistyped_folder_are_errors(tmp_path):
+        best_checkpoints(directory, 2)
     with pytest.raises(ValueError, match=r"found 2 of 3 checkpoints .*--last"):
         last_checkpoints(numbered(tmp_path / "copies", COPIES), 3)
     with pytest.raises(ValueError, match="found 1 of 2 checkpoints with a validation score"):
-        best_checkpoints(scored(tmp_path, [None, 3.0]), 2)
+        best_checkpoints(scored(tmp_path / "b", [None, 3.0]), 2)
     with pytest.raises(ValueError, match="trian: no such folder"):
         last_checkpoints(tmp_path / "trian", 2)
 
@@ -127,40 +117,27 @@ def averaged(paths: list[Path], tmp_path: Path) -> dict:
     return torch.load(tmp_path / "average.pt", weights_only=True)
 
 
-def test_the_mean_of_float32_is_as_exact_as_float32_can_be(tmp_path):
+def test_the_mean_of_float32_is_as_exact_as_float32_can_be_and_tied_weights_stay_tied(tmp_path):
     generator = torch.Generator().manual_seed(0)
     values = [torch.randn(5, 3, generator=generator) * 10**i for i in (-6, 0, 6)]
-    paths = [save(tmp_path / f"{i}.pt", value, steps=i) for i, value in enumerate(values)]
+    paths = [
+        save(tmp_path / f"{i}.pt", value, steps=i, other=value.clone(), options={"head_dropout": i})
+        for i, value in enumerate(values)
+    ]
     state = averaged(paths, tmp_path)
-    want = torch.stack([value.double() for value in values]).mean(0).float()
-    assert torch.equal(state["model"]["decoder.embed_tokens.weight"], want)
-    assert state["model"]["decoder.steps"].item() == 2
+    want, model = torch.stack([value.double() for value in values]).mean(0).float(), state["model"]
+    embedding, output = (model[f"decoder.{name}.weight"] for name in TIED)
+    assert torch.equal(embedding, want) and torch.equal(model["other"], want)
+    assert output.data_ptr() == embedding.data_ptr() != model["other"].data_ptr()
+    assert model["decoder.steps"].item() == 2
     assert state["optimizer_history"][-1]["num_updates"] == 2
     assert "last_optimizer_state" not in state and type(state["cfg"]) is dict
-    assert state["cfg"]["model"] == {"_name": "transformer_softmax"}
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_equal_weights_are_their_own_average(tmp_path, dtype):
-    value = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)).to(dtype)
-    paths = [save(tmp_path / f"{i}.pt", value) for i in range(3)]
-    got = averaged(paths, tmp_path)["model"]["decoder.embed_tokens.weight"]
-    assert got.dtype == dtype
-    assert torch.equal(got, value)
-
-
-def test_tied_weights_stay_tied_and_others_apart(tmp_path):
-    values = [torch.full((2, 2), float(i), dtype=torch.float64) for i in (1, 3)]
-    paths = [
-        save(tmp_path / f"{i}.pt", value, other=value.clone()) for i, value in enumerate(values)
-    ]
-    model = averaged(paths, tmp_path)["model"]
-    embedding, output = (
-        model[f"decoder.{n}.weight"] for n in ("embed_tokens", "output_projection")
-    )
-    assert torch.equal(output, torch.full((2, 2), 2.0, dtype=torch.float64))
-    assert embedding.data_ptr() == output.data_ptr()
-    assert model["other"].data_ptr() != output.data_ptr()
+    assert state["cfg"]["model"] == {"_name": "transformer_softmax", "head_dropout": 2}
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):  # equal weights are their average
+        same = values[1].to(dtype)
+        model = averaged([save(path, same) for path in paths], tmp_path)["model"]
+        assert model["decoder.embed_tokens.weight"].dtype == dtype
+        assert torch.equal(model["decoder.embed_tokens.weight"], same)
 
 
 def test_a_checkpoint_of_fairseq_0_10_is_averaged(tmp_path):
@@ -235,21 +212,6 @@ def test_checkpoints_of_other_models_or_functions_are_refused(tmp_path, first, s
     assert not (tmp_path / "average.pt").exists()
 
 
-def test_options_that_only_affect_training_may_differ(tmp_path):
-    rates = (0.1, 0.2)
-    averaged([save(tmp_path / f"{n}.pt", options={"head_dropout": n}) for n in rates], tmp_path)
-
-
-def test_damaged_weights_are_not_averaged(tmp_path):
-    paths = [save(tmp_path / f"{i}.pt", torch.zeros(1000)) for i in range(2)]
-    content = bytearray(paths[0].read_bytes())
-    content[content.index(bytes(2000)) + 900] ^= 4
-    paths[0].write_bytes(content)
-    with pytest.raises(ValueError, match=r"0\.pt is damaged"):
-        average_checkpoints(paths, tmp_path / "average.pt")
-    assert not (tmp_path / "average.pt").exists()
-
-
 def best(folder: Path, score: float, **more) -> Path:
     """Write the best checkpoint of a run into a new folder; return the folder."""
     return save(folder / "checkpoint_best.pt", score=score, **more).parent
@@ -294,17 +256,16 @@ def test_scores_of_other_metrics_words_or_targets_are_not_compared(tmp_path, one
 
 @pytest.mark.parametrize("score", NO_NUMBERS)
 @pytest.mark.parametrize("metric", ["loss", "bleu"])
-def test_no_run_wins_by_a_score_that_is_no_number(tmp_path, score, metric):
+def test_no_run_wins_by_a_score_that_is_no_number_or_by_its_worst_checkpoint(
+    tmp_path, score, metric
+):
     by = {"metric": metric, "maximise": metric == "bleu"}
     runs = [best(tmp_path / name, found, **by) for name, found in (("a", score), ("b", 9.0))]
     for order in (runs, runs[::-1]):
         with pytest.raises(ValueError, match=r"a/checkpoint_best\.pt: its best score is not a fin"):
             best_checkpoint(order)
-
-
-def test_the_worst_checkpoint_of_an_older_run_is_not_called_the_best(tmp_path):
-    with pytest.raises(ValueError, match=r"is the worst .* model average .*/a --best 1"):
-        best_checkpoint([best(tmp_path / "a", 4.0, metric="bleu")])
+    with pytest.raises(ValueError, match=r"is the worst .* model average .*/c --best 1"):
+        best_checkpoint([best(tmp_path / "c", 4.0, metric="bleu")])  # of an older run
 
 
 def flipped(content: bytes) -> bytes:
@@ -333,7 +294,14 @@ def test_a_damaged_file_is_named(tmp_path, damage, message):
             chosen()
 
 
-def test_a_missing_file_or_value_is_not_called_damaged(tmp_path):
+def test_damaged_weights_are_not_averaged_and_a_missing_value_is_not_called_damaged(tmp_path):
+    path = save(tmp_path / "0.pt", torch.zeros(1000))
+    content = bytearray(path.read_bytes())
+    content[content.index(bytes(2000)) + 900] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"0\.pt is damaged"):
+        average_checkpoints([path, path], tmp_path / "average.pt")
+    assert not (tmp_path / "average.pt").exists()
     with pytest.raises(FileNotFoundError):
         best_checkpoint([tmp_path])
     torch.save({"model": {}}, tmp_path / "checkpoint_last.pt")

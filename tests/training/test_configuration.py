@@ -32,56 +32,56 @@ def write(tmp_path):
     return write
 
 
-def test_a_child_adds_replaces_and_removes_options_also_of_the_base_of_its_base(write):
+def test_a_child_and_overrides_add_replace_and_remove_options_also_of_the_base_of_its_base(write):
     write("middle.yaml", "base: base.yaml\ntrain: {seed: 1, dropout: 0.3}\n")
     text = "base: middle.yaml\ntrain:\n  arch: transformer_mos\n  lr: null\n  seed: 3\n"
-    configuration = load(write("mos.yaml", text))
-    assert configuration.train == {
-        "arch": "transformer_mos", "keep_last_epochs": 3, "seed": 3, "dropout": 0.3
-    }  # fmt: skip
+    path = write("mos.yaml", f"{text}generate: {{beam: 5}}\n")
+    configuration = load(path)
+    train = {"arch": "transformer_mos", "keep_last_epochs": 3, "seed": 3, "dropout": 0.3}
+    assert configuration.train == train
     assert configuration.average.last == 2 and configuration.data.vocab_size == 100
-    assert configuration.generate == {}
-
-
-def test_overrides_apply_to_train_unless_they_name_a_block_and_null_removes(write):
-    path = write("a.yaml", "base: base.yaml\ngenerate: {beam: 5}\n")
-    assert load(path).generate == {"beam": 5}
-    removed = load(path, ["generate=null", "lr=null"])
+    assert configuration.generate == {"beam": 5}
+    removed = load(path, ["generate=null", "seed=null"])
     assert removed.generate == {}
-    assert removed.train == {"arch": "transformer_softmax", "keep_last_epochs": 3}
+    assert removed.train == {name: value for name, value in train.items() if name != "seed"}
     changed = load(path, ["lr=1e-4", "fp16=true", "data.vocab_size=7", "generate.beam=2"])
     assert changed.train["lr"] == "1e-4" and changed.train["fp16"] is True
     assert changed.data.vocab_size == 7 and changed.generate == {"beam": 2}
+    again = load(write("b.yaml", changed.text()))
+    assert again == changed and again.text() == changed.text()
+    reversed_blocks = "generate: {beam: 5, flag: 'True'}\n" + BASE
+    text = BASE + "generate: {flag: 'True', beam: 5}\n"
+    assert load(write("c.yaml", reversed_blocks)).text() == load(write("d.yaml", text)).text()
+    text = "base: base.yaml\ntrain: {source_lang: no, target_lang: on, a: 12:30, b: 2024-09-09}\n"
+    options = load(write("leaf.yaml", text), ["c=010", "d=yes"]).options("train")
+    expected = {"source_lang": "no", "target_lang": "on", "a": "12:30", "b": "2024-09-09"}
+    assert options.items() >= (expected | {"c": "010", "d": "yes"}).items()
+
+
+DECAY, PAIR = "lr_scheduler=polynomial_decay", ["source_lang=en", "target_lang=de"]
 
 
 @pytest.mark.parametrize(
-    ("overrides", "last"),
+    ("overrides", "block", "options"),
     [
-        (["lr_scheduler=polynomial_decay", "max_update=9"], 9),
-        (["lr_scheduler=polynomial_decay", "max_update=9", "total_num_update=5"], 5),
-        (["lr_scheduler=polynomial_decay"], None),
-        (["lr_scheduler=inverse_sqrt", "max_update=9"], None),
-    ],
-)
-def test_a_polynomial_decay_ends_at_the_last_update(write, overrides, last):
-    configuration = load(write("leaf.yaml", "base: base.yaml\n"), overrides)
-    assert configuration.options("train").get("total_num_update") == last
-    assert configuration.options("finetune").get("total_num_update") == last
-
-
-@pytest.mark.parametrize(
-    ("overrides", "options"),
-    [
-        ([], {"post_process": "sentencepiece"}),
-        (["data.algorithm=subword_nmt"], {"post_process": "subword_nmt", "tokenizer": "moses"}),
-        (["source_lang=en", "target_lang=de", "task=translation", "max_source_positions=9"],
-         {"post_process": "sentencepiece", "task": "translation", "source_lang": "en",
-          "target_lang": "de", "max_source_positions": 9}),
+        ([DECAY, "max_update=9"], "train", {"total_num_update": 9}),
+        ([DECAY, "max_update=9"], "finetune", {"total_num_update": 9}),
+        ([DECAY, "max_update=9", "total_num_update=5"], "train", {"total_num_update": 5}),
+        ([DECAY], "train", {"total_num_update": None}),
+        (["lr_scheduler=inverse_sqrt", "max_update=9"], "train", {"total_num_update": None}),
+        # translations are joined as the text was split
+        ([], "generate", {"post_process": "sentencepiece", "tokenizer": None}),
+        (["data.algorithm=subword_nmt"], "generate",
+         {"post_process": "subword_nmt", "tokenizer": "moses"}),
+        ([*PAIR, "task=translation", "max_source_positions=9"], "generate",
+         {"task": "translation", "source_lang": "en", "target_lang": "de",
+          "max_source_positions": 9, "beam": 2}),
     ],
 )  # fmt: skip
-def test_translations_are_joined_as_the_text_was_split(write, overrides, options):
+def test_options_follow_from_other_blocks(write, overrides, block, options):
     configuration = load(write("leaf.yaml", "base: base.yaml\n"), [*overrides, "generate.beam=2"])
-    assert configuration.options("generate") == options | {"beam": 2}
+    found = configuration.options(block)
+    assert {name: found.get(name) for name in options} == options
 
 
 @pytest.mark.parametrize(
@@ -113,17 +113,11 @@ def test_a_fact_is_in_one_place(write, block, option, place):
     [
         (["generate.remove_bpe=subword_nmt"], "generate.remove_bpe: write generate.post_process"),
         (["generate.source-lang=de"], "generate.source-lang: write generate.source_lang instead"),
-        (["batch_size=5", "max_sentences=6"], "train.max_sentences: write train.batch_size ins"),
-        (["evaluate.nval=6"], "evaluate.nval: write evaluate.max_valid_steps instead"),
-        (["generate.left_pad_source=False"], "False, but train.left_pad_source is None;"),
         (["finetune.max_source_positions=5"], "5, but train.max_source_positions is None;"),
         (["generate.bpe=subword_nmt"], "but data.algorithm is 'sentencepiece'; remove generate.b"),
-        (["generate.tokenizer=nltk"], "'nltk', but data.algorithm is 'sentencepiece'; remove"),
         (["data.algorithm=subword_nmt", "generate.tokenizer=nltk"], "'nltk', but data.algorithm"),
         (["source_lang=de", "target_lang=de"], "train.target_lang: 'de' is train.source_lang, too"),
-        (["lr=1", "lr=2"], "--set lr=2: --set lr=1 sets this, too; keep one"),
         (["lr=1", "train.lr=1"], "--set train.lr=1: --set lr=1 sets this, too; keep one"),
-        (["lr=null", "lr=1"], "--set lr=1: --set lr=null sets this, too; keep one"),
         (["generate.beam=6", "generate=null"], "--set generate=null: --set generate.beam=6 sets"),
         *(([f"{name}=null"], "to remove") for name in ("lrr", "average.lst", "averge", "other.lr")),
         *(([given], "write --set key=value") for given in ("lr", "=3", "train.=3")),
@@ -139,26 +133,15 @@ def test_a_wrong_override_is_refused_in_one_line(write, overrides, message):
     assert len(str(refused.value).splitlines()) == 1
 
 
-def test_the_text_gives_the_same_configuration_in_a_fixed_order(write):
-    configuration = load(write("a.yaml", BASE + "generate: {flag: 'True', beam: 5}\n"))
-    again = load(write("b.yaml", configuration.text()))
-    assert again == configuration
-    assert again.text() == configuration.text()
-    reversed_blocks = "generate: {beam: 5, flag: 'True'}\n" + BASE
-    assert load(write("c.yaml", reversed_blocks)).text() == configuration.text()
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("base: base.yaml\ntrian:\n  lr: 1\n", "bad.yaml:2: trian: unknown key; did you mean 'tra"),
         ("base: base.yaml\ndata:\n  vocabsize: 5\n", "bad.yaml:3: data.vocabsize: unknown key; di"),
-        ("base: base.yaml\ndata:\n  vocab_size: many\n", "bad.yaml:3: data.vocab_size: "),
         ("base: base.yaml\nclean: {max_wrods: 5}\n",
          "bad.yaml:2: clean.max_wrods: unknown key; did you mean 'max_words'?"),
         ("base: base.yaml\nlaunch:\n  nodes: 0\n",
          "bad.yaml:3: launch.nodes: Input should be greater than or equal to 1"),
-        ("base: base.yaml\ndata:\n  vocab_size: 0\n", "bad.yaml:3: data.vocab_size: "),
         *((f"{LM}corpus: {{{name}: 0}}\n", f"bad.yaml:3: corpus.{name}: Input should be greater")
           for name in ("vocab_size", "max_train_lines", "workers")),
         ("base: base.yaml\ntrain:\n  lr: [1, 2]\n", "bad.yaml:3: train.lr: must be text"),
@@ -169,7 +152,6 @@ def test_the_text_gives_the_same_configuration_in_a_fixed_order(write):
         ("base: bad.yaml\n", "bad.yaml: inherits from itself"),
         ("base: base.yaml\npredictions:\n",
          "bad.yaml:2: predictions: Input should be a valid dictionary"),
-        (f"{BASE}kld:\n", "bad.yaml:9: kld: Input should be a valid dictionary"),
         ("train:\n  arch: \udce4\n", "can't decode byte 0xe4 in position 15: in"),
         ("base: wrong.yaml\n", "wrong.yaml:8: average.lst: unknown key"),
         ("base: 3\n", "bad.yaml:1: base must be the name of a file"),
@@ -179,7 +161,6 @@ def test_the_text_gives_the_same_configuration_in_a_fixed_order(write):
         ("base: base.yaml\ntrain:\n  seed: 0x_\n", "bad.yaml:3: not a value: invalid literal"),
         ("train: {lr: 1\0}\n", "bad.yaml: invalid YAML: unacceptable character #x0000"),
         ("{a: " * 3000 + "}" * 3000, "bad.yaml: invalid YAML: maximum recursion depth"),
-        ("[" * 5000 + "]" * 5000, "bad.yaml: invalid YAML: maximum recursion depth"),
     ],
 )  # fmt: skip
 def test_errors_say_where_and_what(write, text, message):
@@ -189,28 +170,18 @@ def test_errors_say_where_and_what(write, text, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("missing", "hint"),
-    [
-        ("mixtpe", "; did you mean 'big/mixtape'?"),
-        ("small/mixtpe", "; did you mean 'small/mixtape'?"),
-        ("mixtape", "; there are: big/mixtape, small/mixtape"),
-        ("small/big/mos", "; there are: big/mos"),
-        ("basw", "; there are: big/mixtape, big/mos, small/mixtape"),
-    ],
-)
-def test_a_missing_file_is_searched_for_in_the_whole_conf_folder(tmp_path, missing, hint):
+def test_a_missing_file_is_searched_for_in_the_whole_conf_folder(tmp_path):
     for name in ("base", "big/base_mixture", "big/mixtape", "big/mos", "small/mixtape"):
         file = tmp_path / "conf" / f"{name}.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(BASE)
-    with pytest.raises(ConfigurationError) as caught:
-        load(tmp_path / "conf" / f"{missing}.yaml")
-    assert str(caught.value).endswith(f"{missing}.yaml: no such configuration{hint}")
-
-
-def test_words_and_times_are_read_as_text(write):
-    text = "base: base.yaml\ntrain: {source_lang: no, target_lang: on, a: 12:30, b: 2024-09-09}\n"
-    options = load(write("leaf.yaml", text), ["c=010", "d=yes"]).options("train")
-    expected = {"source_lang": "no", "target_lang": "on", "a": "12:30", "b": "2024-09-09"}
-    assert options.items() >= (expected | {"c": "010", "d": "yes"}).items()
+    for missing, hint in {
+        "mixtpe": "; did you mean 'big/mixtape'?",
+        "small/mixtpe": "; did you mean 'small/mixtape'?",
+        "mixtape": "; there are: big/mixtape, small/mixtape",
+        "small/big/mos": "; there are: big/mos",
+        "basw": "; there are: big/mixtape, big/mos, small/mixtape",
+    }.items():
+        with pytest.raises(ConfigurationError) as caught:
+            load(tmp_path / "conf" / f"{missing}.yaml")
+        assert str(caught.value).endswith(f"{missing}.yaml: no such configuration{hint}")

@@ -41,21 +41,15 @@ def configure(tmp_path):
     return configure
 
 
-def test_bash_reads_every_value(configure):
-    configure()
+def test_bash_reads_every_value_and_files_of_the_user_stay(configure, tmp_path):
+    configure(finetune={"lr": 1})
+    assert "--max-tokens 600" in (configure.folder / "finetune.sh").read_text()
+    (configure.folder / "mine.sh").write_text("echo mine")
+    configure()  # a step without options loses an old command
     read = configure.bash("echo ${settings[train.adam_betas]} ${settings[data.vocab_size]}")
     assert read == "(0.9, 0.98) 7"
     assert yaml.safe_load(configure.bash('echo "${settings[train]}"')) == BASE["train"]
     assert configure.bash("echo ${#measures[@]} $dry_run $other_nodes") == "0"
-
-
-def test_a_step_without_options_loses_an_old_command_and_files_of_the_user_stay(
-    configure, tmp_path
-):
-    configure(finetune={"lr": 1})
-    assert "--max-tokens 600" in (configure.folder / "finetune.sh").read_text()
-    (configure.folder / "mine.sh").write_text("echo mine")
-    configure()
     names = {path.name for path in configure.folder.iterdir()}
     assert not {"finetune.sh", "launch.sh", "corpus.sh"} & names
     assert (configure.folder / "mine.sh").read_text() == "echo mine"
@@ -63,6 +57,11 @@ def test_a_step_without_options_loses_an_old_command_and_files_of_the_user_stay(
     with pytest.raises(UserError, match=r"train\.sh would be replaced.*: name another folder"):
         write_recipe_files(load(configure.file), tmp_path, None, {})
     assert (tmp_path / "train.sh").read_text() == "echo mine"
+    corpus = tmp_path / "corpus.yaml"
+    corpus.write_text("gigabytes: 3\nfiles:\n  a.tgz: {url: x, sha256: unknown, source: nobody}\n")
+    result = configure("--launch=--processes 2 --dry-run", "--corpus", corpus)
+    assert "fairseq-train" in result.stdout
+    assert configure.bash('echo "$dry_run $gigabytes ${archives[*]}"') == "yes 3 a.tgz"
 
 
 NEEDED = {  # options without a default
@@ -75,24 +74,21 @@ NEEDED = {  # options without a default
 
 @pytest.mark.parametrize("name", measure_names())
 def test_every_measure_may_be_a_block(configure, name):
-    configure(**{name: NEEDED.get(name, {})})
+    train = {"user_dir": "my_layers", **BASE["train"]}
+    configure(train=train, generate={}, **{name: NEEDED.get(name, {})})
+    for block in ("train", "generate", name):
+        line = (configure.folder / f"{block}.sh").read_text()
+        assert line.count("--user-dir") == line.count("--user-dir my_layers") == 1
+        assert line.endswith("--user-dir my_layers") or name in NEEDED  # it comes last
     assert configure.bash('echo "${measures[*]}"') == name
     command = (configure.folder / f"{name}.sh").read_text()
     assert command.startswith(find_measure(name).command(name))
-    tree = load_tree(configure.file, [])
+    tree = load_tree(configure.file, ["user_dir=null"])
     check_measures(validate(tree), tree)
     if name in NEEDED:  # without a required option
         option, tree.values[name] = next(iter(NEEDED[name])), {}
         with pytest.raises(ConfigurationError, match=rf"conf\.yaml:\d+: {name}: .*\b{option}\b"):
             check_measures(validate(tree), tree)
-
-
-def test_all_commands_get_the_user_dir_of_the_run(configure):
-    train = {"user_dir": "my_layers", **BASE["train"]}
-    configure(train=train, generate={}, saturation={})
-    for block in ("train", "generate", "saturation"):
-        line = (configure.folder / f"{block}.sh").read_text()
-        assert line.count("--user-dir") == 1 and line.endswith("--user-dir my_layers")
 
 
 @pytest.mark.parametrize(
@@ -158,11 +154,3 @@ def test_processes_that_cannot_share_the_streams_are_refused(configure, words, f
     with pytest.raises(AssertionError, match=message):
         configure(f"--launch={words}", **blocks)
     assert not configure.folder.exists()
-
-
-def test_a_dry_run_is_printed_and_bash_reads_the_files_of_a_corpus(configure, tmp_path):
-    corpus = tmp_path / "corpus.yaml"
-    corpus.write_text("gigabytes: 3\nfiles:\n  a.tgz: {url: x, sha256: unknown, source: nobody}\n")
-    result = configure("--launch=--processes 2 --dry-run", "--corpus", corpus)
-    assert "fairseq-train" in result.stdout
-    assert configure.bash('echo "$dry_run $gigabytes ${archives[*]}"') == "yes 3 a.tgz"

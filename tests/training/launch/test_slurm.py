@@ -13,7 +13,7 @@ from highrank_plugins.common.stop_request import REQUEUE
 from highrank_plugins.training.blocks import LaunchSettings
 from highrank_plugins.training.launch.batch_job import sbatch_script, submit_once
 from highrank_plugins.training.launch.plan import Plan
-from tests.cli import highrank
+from tests.cli import highrank, refused
 from tests.held_lock import held_elsewhere
 from tests.training.launch.slurm import miniature
 from tests.training.launch.trainings import UPDATES, command, one_process
@@ -27,7 +27,7 @@ def directives(script: str) -> list[str]:
     return [line.removeprefix("#SBATCH ") for line in script.splitlines() if "#SBATCH" in line]
 
 
-def test_each_task_gets_one_gpu():
+def test_each_task_gets_one_gpu_or_sees_all_of_its_node():
     script = sbatch_script(PLAN, LaunchSettings(slurm=Path("en_de.sh"), sbatch=["--partition=gpu"]))
     assert directives(script) == [
         "--job-name=en_de", "--nodes=4", "--ntasks-per-node=8", "--gpus-per-task=1",
@@ -37,28 +37,19 @@ def test_each_task_gets_one_gpu():
     assert "srun --kill-on-bad-exit=1 --gpus-per-task=1 \\\n" in script
     assert "--world-size 32 \\\n" in script
     assert "-- fairseq-train 'a b' \\\n    --lr 1\n" in script
-
-
-def test_each_task_sees_all_gpus_of_its_node():
     script = sbatch_script(PLAN, LaunchSettings(all_gpus_each=True, grace=60))
     assert {"--gpus-per-node=8", "--signal=USR1@60"} <= set(directives(script))
     assert "srun --kill-on-bad-exit=1 --gpu-bind=none --gpus-per-node=8 \\\n" in script
 
 
-@pytest.mark.parametrize(
-    ("option", "line"),
-    [
-        ("--comment=two words", "--comment='two words'"),
-        ("--comment='two words'", "--comment='two words'"),  # quoted already
-        ("--comment=it's", """--comment='it'"'"'s'"""),
-        ("--exclusive", "--exclusive"),
-    ],
-)
-def test_sbatch_reads_an_option_as_it_was_given(option, line):
-    assert directives(sbatch_script(PLAN, LaunchSettings(sbatch=[option])))[-1] == line
-
-
-def test_only_the_address_is_left_to_the_shell_and_slurm_replaces_nothing():
+def test_sbatch_reads_an_option_as_it_was_given_and_slurm_and_shell_replace_nothing():
+    for option, line in {
+        "--comment=two words": "--comment='two words'",
+        "--comment='two words'": "--comment='two words'",  # quoted already
+        "--comment=it's": """--comment='it'"'"'s'""",
+        "--exclusive": "--exclusive",
+    }.items():
+        assert directives(sbatch_script(PLAN, LaunchSettings(sbatch=[option])))[-1] == line
     command = ("fairseq-train", "data", "--restore-file", "tcp://$(touch PWNED)")
     script = sbatch_script(replace(PLAN, command=command, log_dir=Path("a %j")), JOB)
     assert "'tcp://$(touch PWNED)'" in script
@@ -83,9 +74,16 @@ def test_a_time_limit_leaves_time_to_train(limit, seconds):
     "option",
     [
         *("--array=0-3", "--arr=0-3", "--arr 0-3", "-a0-3", "--test-only", "--te", "--tim=1", "-V"),
-        *("--comment x --array=0-3", "--comment=x --array=0-3", " --array=0-3", "-p gpu", "--"),
-        *("-p gpu -a 0-3", "-va0-3", "hetjob", "", "--wrap=hostname", "--'array'=0-3", "--a"),
-        *("-p x' --array=0", "--help", "-"),
+        *(
+            "--comment=x --array=0-3",
+            " --array=0-3",
+            "-p gpu",
+            "--",
+            "hetjob",
+            "",
+            "--wrap=hostname",
+        ),
+        *("--'array'=0-3", "--a", "-p x' --array=0", "--help"),
     ],
 )
 def test_a_script_starts_one_job(option):
@@ -104,33 +102,13 @@ def slurm(tmp_path, monkeypatch):
     return tmp_path, env
 
 
-@pytest.mark.parametrize(
-    ("option", "place"),
-    [
-        ("--time=90", "logs/slurm-4242.log"),
-        ("--open-mode=append", "logs/slurm-4242.log"),
-        ("--output=X", "where --output of sbatch says"),
-        ("--outp=X", "where --output of sbatch says"),
-    ],
-)
-def test_the_message_names_the_log_of_a_job(option, place, slurm, monkeypatch):
-    folder, _ = slurm
-    monkeypatch.chdir(folder)
-    said = submit_once(PLAN, LaunchSettings(sbatch=[option]), Path("job.sh"), "")
-    assert said == f"sbatch job.sh: job 4242; its log is {place}"
-
-
 @pytest.mark.parametrize("all_gpus_each", [True, False])
 def test_the_script_passes_shellcheck(all_gpus_each, tmp_path):
-    (tmp_path / "job.sh").write_text(
-        sbatch_script(PLAN, LaunchSettings(all_gpus_each=all_gpus_each))
-    )
-    checked = subprocess.run(
-        ["shellcheck", tmp_path / "job.sh"], capture_output=True, text=True,
-        env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-    )  # fmt: skip
-    assert checked.stdout == ""
-    assert checked.returncode == 0
+    script = tmp_path / "job.sh"
+    script.write_text(sbatch_script(PLAN, LaunchSettings(all_gpus_each=all_gpus_each)))
+    program = Path(sys.executable).parent / "shellcheck"
+    checked = subprocess.run([program, script], capture_output=True, text=True)
+    assert checked.stdout == "" and checked.returncode == 0
 
 
 def run_job(slurm, srun: str, job: LaunchSettings = JOB, **variables: str):
@@ -171,27 +149,37 @@ def test_the_prologue_may_put_each_process_into_a_container(slurm):
     assert "here: --kill-on-bad-exit=1 --gpus-per-task=1 enter my image /" in job.stdout
 
 
-def test_a_job_is_submitted_once(slurm):
+def test_a_job_is_submitted_once(slurm, monkeypatch):
     folder, _ = slurm
-    plan = replace(PLAN, log_dir=folder)
+    plan, script = replace(PLAN, log_dir=folder), folder / "job.sh"
 
-    def submit():
-        (folder / "job.sh").unlink(missing_ok=True)
-        return submit_once(plan, JOB, folder / "job.sh", "text")
+    def submit(*options):
+        script.unlink(missing_ok=True)
+        return submit_once(plan, LaunchSettings(sbatch=options), script, "text")
+
+    def says(program, text):
+        (folder / "bin" / program).write_text(f"#!/bin/sh\necho {text} >&2\nexit 1\n")
 
     (folder / "queue").write_text("PENDING")
-    assert "job 4242;" in submit() and (folder / "job").read_text() == "4242\n"
+    assert submit() == f"sbatch {script}: job 4242; its log is {folder}/slurm-4242.log"
+    assert (folder / "job").read_text() == "4242\n"
     with pytest.raises(ValueError, match=r"job 4242 .* still in the queue \(PENDING\)"):
         submit()
-    (folder / "bin" / "squeue").write_text("#!/bin/sh\necho timed out >&2\nexit 1\n")
+    says("squeue", "timed out")
     with pytest.raises(ValueError, match=r"squeue does not say whether job 4242 .*\(timed out\)"):
         submit()
-    assert not (folder / "job.sh").exists()
-    gone = "slurm_load_jobs error: Invalid job id specified"
-    (folder / "bin" / "squeue").write_text(f"#!/bin/sh\necho {gone} >&2\nexit 1\n")
-    submit()
-    (folder / "bin" / "sbatch").write_text("#!/bin/sh\necho no such partition >&2\nexit 1\n")
+    assert not script.exists()
+    says("squeue", "slurm_load_jobs error: Invalid job id specified")
+    for option in ("--time=90", "--open-mode=append"):
+        assert submit(option).endswith(f"; its log is {folder}/slurm-4242.log")
+    for option in ("--output=X", "--outp=X"):
+        assert submit(option).endswith("; its log is where --output of sbatch says")
+    says("sbatch", "no such partition")
     with pytest.raises(ValueError, match=r"sbatch .*job.sh: no such partition"):
+        submit()
+    (folder / "job").unlink()
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ValueError, match=r"job.sh: sbatch is missing on this machine"):
         submit()
 
 
@@ -205,19 +193,12 @@ def test_a_script_that_is_refused_loses_nothing_and_two_launches_do_not_submit_a
     words = ["launch", "--processes", "1", "--slurm", f"{folder}/job.sh", "--submit"]
     words += ["--log-dir", str(finished.parent), "--", "fairseq-train", "data"]
     with held_elsewhere(finished.with_name(".submit")):
-        refused = highrank(*words)
-    assert refused.exit_code == 2 and "is in use by another highrank launch" in refused.output
+        refused("is in use by another highrank launch", *words)
     assert not (folder / "job.sh").exists()
-    refused = highrank(*words)
-    assert refused.exit_code == 2 and "no such partition" in refused.output and finished.exists()
+    refused("no such partition", *words)
+    assert finished.exists()
     sbatch.write_text(accepts)
     assert highrank(*words).exit_code == 0 and not finished.exists()
-
-
-def test_missing_slurm_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ValueError, match=r"job.sh: sbatch is missing on this machine"):
-        submit_once(replace(PLAN, log_dir=tmp_path), JOB, tmp_path / "job.sh", "text")
 
 
 @pytest.mark.long

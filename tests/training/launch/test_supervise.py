@@ -9,7 +9,6 @@ import sys
 import time
 from argparse import Namespace
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,8 +19,10 @@ from highrank_plugins.common.processes import python
 from highrank_plugins.common.stop_request import REQUEUE, handlers_restored
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.training.launch import supervise
-from highrank_plugins.training.launch.plan import Plan, check_machine
+from highrank_plugins.training.launch.plan import Plan
+from highrank_plugins.training.launch.rank import write_to_log
 from highrank_plugins.training.launch.supervise import LocalRanks
+from tests.cli import refused
 from tests.held_lock import held_elsewhere
 from tests.training.launch.trainings import command
 
@@ -85,29 +86,25 @@ def test_an_agent_that_outlives_its_stalled_ranks_is_killed(
     assert least < time.monotonic() - began < most
 
 
-def test_different_runs_have_different_names():
-    plan = Plan(("fairseq-train", "data", "--save-dir", "a"), Path("logs"), nodes=2)
-    same = replace(plan, log_dir=Path("elsewhere"))
-    other = replace(plan, command=("fairseq-train", "data", "--save-dir", "b"))
-    assert plan.run_id == same.run_id != other.run_id
-
-
 @pytest.mark.usefixtures("restored")
-def test_one_machine_uses_no_port_and_says_so(tmp_path, monkeypatch):
+def test_one_machine_uses_no_port_and_a_full_disk_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(supervise._Supervisor, "run", lambda *given: 0)
-    plan = Plan(("fairseq-train", "data"), tmp_path, gpus=False, rendezvous=NOWHERE)
+    plan = Plan(("fairseq-train", "data"), tmp_path / "logs", gpus=False, rendezvous=NOWHERE)
     said = []
     supervise.launch(plan, said.append)
     assert said == [f"--rendezvous {NOWHERE} is not used: one machine needs no port"]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Namespace(free=10**8))
+    with pytest.raises(UserError, match=f"1.0 GB are needed on .* {tmp_path}/logs, 100.0 MB are"):
+        supervise.launch(plan, print)
 
 
 def test_a_link_in_place_of_a_log_is_refused_before_anything_starts(tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "rank1.log").symlink_to(tmp_path / "victim")
-    words = ["launch", "--processes", "2", "--log-dir", tmp_path / "logs", "--", "fairseq-train"]
-    refused = subprocess.run([HIGHRANK, *words], capture_output=True, text=True)
-    assert refused.returncode == 2 and "Traceback" not in refused.stderr
-    assert "rank1.log is a symbolic link" in refused.stderr.splitlines()[-1]
+    words = ["--processes", "2", "--log-dir", tmp_path / "logs", "--", "fairseq-train"]
+    refused("rank1.log is a symbolic link", "launch", *words)
+    with pytest.raises(UserError, match=r"rank1.log is a symbolic link"):  # under SLURM
+        write_to_log(tmp_path / "logs", 1)
     assert not (tmp_path / "victim").exists()
 
 
@@ -129,35 +126,23 @@ def test_two_launches_at_once_share_no_logs(tmp_path, first, second):
     assert {path.name for path in logs.iterdir()} == {"finished", "launch.lock"}
 
 
-def test_the_nodes_of_a_training_run_share_their_logs(tmp_path):
-    other, message = tmp_path / "b", r"another training run, whose --save-dir is .*/a: choose"
-    with launched(tmp_path, 2), launched(tmp_path, 2), pytest.raises(UserError, match=message):
-        log_folder(tmp_path / "logs", other, True).__enter__()
+def test_only_the_nodes_of_a_training_run_share_logs_also_where_it_has_moved(tmp_path):
+    logs, other = tmp_path / "logs", r"another training run, whose --save-dir is .*/{}: choose"
+    refused = pytest.raises(UserError, match=other.format("a"))
+    with launched(tmp_path, 2), launched(tmp_path, 2), refused, log_folder(logs, tmp_path, True):
+        raise AssertionError
     # what two nodes have written at once
-    (tmp_path / "logs" / "launch.lock").write_text("process 1 on a\n..\nprocess 2 on b\n..\n")
-    with log_folder(tmp_path / "logs", tmp_path, is_shared=True):
+    (logs / "launch.lock").write_text("process 1 on a\n..\nprocess 2 on b\n..\n")
+    with log_folder(logs, tmp_path, is_shared=True):
         pass
-
-
-def test_logs_of_another_training_run_are_refused_and_those_of_a_moved_one_are_not(tmp_path):
     logs = tmp_path / "old" / "logs"
     with log_folder(logs, tmp_path / "old", is_shared=False):
         pass
-    message = rf"--log-dir {logs} has the logs of another .* is {tmp_path}/old: choose another"
-    with pytest.raises(UserError, match=message), log_folder(logs, tmp_path, is_shared=False):
+    with pytest.raises(UserError, match=other.format("old")), log_folder(logs, tmp_path, False):
         raise AssertionError
     (tmp_path / "old").rename(tmp_path / "new")
     with log_folder(tmp_path / "new" / "logs", tmp_path / "new", is_shared=False):
         pass
-
-
-def test_a_full_disk_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Namespace(free=10**8))
-    plan = Plan(("fairseq-train",), tmp_path / "logs", gpus=False)
-    with pytest.raises(UserError, match=f"1.0 GB are needed on .* {tmp_path}/logs, 100.0 MB are"):
-        check_machine(plan)
-    monkeypatch.undo()
-    check_machine(plan)
 
 
 BEGIN = """
@@ -218,16 +203,13 @@ def test_the_first_failure_ends_the_others_and_is_named(start, monkeypatch, code
     assert all(process.poll() is not None for process in ranks._ranks)
 
 
-def test_nothing_restarts_after_a_signal(start):
+def test_nothing_restarts_after_a_signal_and_a_stop_request_waits_for_a_listener(start):
     ranks = start("time.sleep(99)", restarts=3)
     time.sleep(0.5)
     assert ranks.poll() is None
     ranks.send_signal(signal.SIGINT)
     assert end_of(ranks)
     assert not any("again" in line for line in start.said)
-
-
-def test_a_stop_request_does_not_end_a_process_that_is_not_listening_yet(start):
     ranks = start("time.sleep(2)")
     ranks.send_signal(signal.SIGTERM)
     assert end_of(ranks) == 0

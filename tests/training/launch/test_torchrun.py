@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Timer
@@ -71,23 +72,18 @@ def test_a_place_where_nobody_can_meet_is_named_in_time(
     assert time.monotonic() - began < 20
 
 
-def test_the_store_of_another_run_is_refused():
-    port = free_port()
-    check_rendezvous(address(port), 1, "ours")
-    stores = [store_at(port)]
+def test_the_store_of_another_run_is_refused_and_a_node_that_arrives_later_waited_for(monkeypatch):
+    stores, ports = [], [free_port(), free_port()]
+    check_rendezvous(address(ports[0]), 1, "ours")
+    stores.append(store_at(ports[0]))
     for _ in range(2):  # nodes of the training run that came first
-        check_rendezvous(address(port), 5, "first")
+        check_rendezvous(address(ports[0]), 5, "first")
     with pytest.raises(ValueError, match=r"uses that port \(a run of another command\)"):
-        check_rendezvous(address(port), 5, "second")
-    assert stores
-
-
-def test_a_node_that_arrives_later_is_waited_for(monkeypatch):
-    port, stores = free_port(), []
+        check_rendezvous(address(ports[0]), 5, "second")
     monkeypatch.setattr(torchrun, "_bind", lambda place: ELSEWHERE)
-    timer = Timer(0.7, lambda: stores.append(store_at(port)))
+    timer = Timer(0.7, lambda: stores.append(store_at(ports[1])))
     timer.start()
-    check_rendezvous(address(port), 10, "ours")
+    check_rendezvous(address(ports[1]), 10, "ours")
     timer.join()
 
 
@@ -109,20 +105,17 @@ class Hostile:
         return os.mkdir, (self.path,)
 
 
-def test_torchs_own_state_is_read_back():
+def test_torchs_own_state_is_read_back_and_other_pickles_are_refused(tmp_path):
     state = torch_state._RendezvousState()
     node = torch_state._NodeDesc("here", 12, 0)
     state.participants[node] = 0
     state.last_heartbeats[node] = state.deadline = datetime.now(UTC)
     got = StatePickle.loads(pickle.dumps(state))
     assert vars(got) == vars(state)
-
-
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_other_pickles_are_refused(tmp_path, protocol):
-    data = pickle.dumps(Hostile(tmp_path / "ran"), protocol)
-    with pytest.raises(pickle.PickleError, match=r"names posix.mkdir: another program"):
-        StatePickle.loads(data)
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        data = pickle.dumps(Hostile(tmp_path / "ran"), protocol)
+        with pytest.raises(pickle.PickleError, match=r"names posix.mkdir: another program"):
+            StatePickle.loads(data)
     assert not (tmp_path / "ran").exists()
 
 
@@ -155,9 +148,10 @@ def test_nodes_that_do_not_meet_again_end_with_one_line(error, tmp_path, monkeyp
     reason = str(error) or "RendezvousTimeoutError"
     with pytest.raises(SystemExit, match=rf"^the nodes cannot meet; .* be lost: {reason}$"):
         torchrun.main()
-    plan = Plan(("fairseq-train",), Path("logs"), nodes=2, rendezvous="a:1")
+    plan = Plan(("fairseq-train", "a"), Path("logs"), nodes=2, rendezvous="a:1")
+    assert plan.run_id == replace(plan, log_dir=tmp_path).run_id
+    assert plan.run_id != replace(plan, command=("fairseq-train", "b")).run_id
     assert "all 2 nodes must reach a:1 within 300 s" in supervise._advice(plan, tmp_path)
     (tmp_path / "started").touch()
-    assert "the reason is above, or at the end of logs/rank*.log" in supervise._advice(
-        plan, tmp_path
-    )
+    said = supervise._advice(plan, tmp_path)
+    assert "the reason is above, or at the end of logs/rank*.log" in said

@@ -10,13 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from fairseq.trainer import Trainer
 
 from highrank_plugins.common.stop_request import REQUEUE
-from highrank_plugins.training.launch.rank import Place, distributed_flags
-from tests.fairseq_cli import REPOSITORY, _run, in_processes
-from tests.free_port import free_address, free_port
+from tests.free_port import free_port
 from tests.training.launch.trainings import UPDATES, command, one_process
 from tests.trainings import last, parameters, same
 
@@ -140,30 +136,7 @@ def test_a_lost_process_ends_the_other(mt_data, tmp_path, number):
         assert re.search(r"File .*/fairseq(_cli)?/.*\.py., line \d+ in \w+", log), rank
 
 
-def train_and_keep(argv: list[str], log: str, path: str) -> None:
-    """Train as one of the processes, and save its final parameters."""
-    trainers, stock = [], Trainer.__init__
-
-    def init(trainer, *args, **kwargs):
-        stock(trainer, *args, **kwargs)
-        trainers.append(trainer)
-
-    Trainer.__init__ = init
-    _run("train", argv, log, os.devnull)
-    torch.save(trainers[0].get_model().state_dict(), path)
-
-
-def test_every_process_ends_with_the_parameters_of_one(mt_data, tmp_path):
-    address = free_address()
-    words = [*command(mt_data, tmp_path / "two"), "--user-dir", f"{REPOSITORY}/highrank_plugins"]
-    calls = []
-    for rank in (0, 1):
-        flags = distributed_flags(Place(rank, 2, rank, address), None, words)
-        argv = [str(word) for word in (*words, *flags)]
-        paths = str(tmp_path / f"{rank}.log"), str(tmp_path / f"{rank}.pt")
-        calls.append((argv, *paths))
-    in_processes(train_and_keep, calls, 200)
-    want = parameters(last(one_process(mt_data, tmp_path)))
-    for rank in (0, 1):
-        assert (tmp_path / f"{rank}.pt").exists(), (tmp_path / f"{rank}.log").read_text()[-3000:]
-        assert same(torch.load(tmp_path / f"{rank}.pt", weights_only=True), want)
+def test_two_processes_end_with_the_parameters_of_one(mt_data, unbroken, tmp_path):
+    """A second process with other parameters would have other gradients."""
+    finish(start(mt_data, tmp_path / "two", "--processes", 2))
+    assert same(parameters(last(tmp_path / "two")), unbroken)
