@@ -69,7 +69,7 @@ def test_a_record_whose_seeds_disagree_is_refused(result, changes, tmp_path):
     path.write_text(json.dumps(result))
     record.load_record(path)
     path.write_text(json.dumps(result | changes))
-    with pytest.raises(ValueError, match=r"x-7.json: not a record .*: seeds are \[.*8\], and"):
+    with pytest.raises(ValueError, match=r"x-7.json: seeds are \[.*8\], and"):
         record.load_record(path)
 
 
@@ -185,6 +185,8 @@ def test_a_training_run_is_read_with_its_command(tmp_path):
         ([START, {"tag": "train"}], "line of numbers is damaged: KeyError"),
         ([[1]], "line of numbers is damaged: TypeError"),
         ([START, inner(3, "x")], "line of numbers is damaged: ValueError"),
+        ([START | {"parameters": "x"}, inner(3, 1)], "line of numbers is damaged: ValueError"),
+        ([inner(3, 1) | {"implementations": 3}], "line of numbers is damaged: TypeError"),
         ([START, valid(1, 100, None), epoch(1, 100, 9000.0, 60)],
          "valid_loss is nan, best_valid_loss is nan: the training run has diverged"),
     ],
