@@ -22,7 +22,7 @@ from highrank_plugins.reports import comparisons, plots
 from highrank_plugins.reports.tables import brief, to_markdown
 from highrank_plugins.results import comparison, doubts, perplexity, summary
 from highrank_plugins.results.ledger import read_ledger
-from highrank_plugins.results.record import load_record, make_record, read_training
+from highrank_plugins.results.record import bounded, load_record, make_record, read_training
 from highrank_plugins.results.results_table import numbers_by_system
 from highrank_plugins.studies.definition import RaceSettings
 from highrank_plugins.studies.table import held_by_studies
@@ -156,7 +156,7 @@ def _given(text: str, metric: str) -> comparison.ComparedSystem:
         else:
             numbers = [float(word) for word in values.split(",")]
             found = summarise(numbers)
-        summarise(found)
+        list(map(bounded, (*summarise(found), found.n**11)))  # of 1e9 runs at most
     except ValueError as error:
         raise ValueError(
             f"{text}: expected numbers separated by commas, or MEAN:SD:RUNS with an SD of 0 or "

@@ -17,15 +17,17 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from highrank_plugins.common.files import read_json
+from typing_extensions import TypedDict
+
 from highrank_plugins.common.names import Score
 from highrank_plugins.data.binarising import sizes_of
 from highrank_plugins.data.parallel import KEPT, REPORT, words_of
 from highrank_plugins.results.perplexity import BEFORE, tokens_read
+from highrank_plugins.results.record import Count, read_as
 from highrank_plugins.results.scoring import ScoreError
 
-Tally = dict[str, int]
-Counted = dict[str, dict[str, Any]]  # "in" and "out", each a tally; "left out", one for each reason
+Tally = dict[str, Count]
+Counted = TypedDict("Counted", {"in": Tally, "out": Tally, "left out": dict[str, Tally]})
 Ledger = dict[str, dict[str, Counted]]  # stage → text, as `train.en` → entry
 
 _SKIPPED = re.compile(r"([\d,]+) samples have invalid sizes and will be skipped, [^(]*\((.*?)\)")
@@ -69,7 +71,8 @@ def read_ledger(
         test, translations = f"test{suffix}", folder / f"test{suffix}"
         if target is not None and translations.is_file() and test in binarised:
             references = {**text.get(test, {}), **binarised[test]}
-            scored = references | {"sentences": _count_lines(translations)}
+            with translations.open("rb") as lines:
+                scored = references | {"sentences": sum(1 for _ in lines)}
             ledger["evaluate"][test] = _entry(references, scored)
         for split, results in (("test", folder), ("valid", folder / "valid")):
             if (whole := binarised.get(part := f"{split}{suffix}")) is not None:
@@ -94,11 +97,6 @@ def _count_texts(folder: Path, in_pieces: bool = True) -> dict[str, Tally]:
         number = {"tokens": words + lines} if in_pieces else {"words": words}
         found[path.name] = {"sentences": lines, **number}
     return found
-
-
-def _count_lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(1 for _ in file)
 
 
 def _count_binarised(data: Path) -> dict[str, Tally]:
@@ -217,20 +215,21 @@ def _text(text: dict[str, Tally], folder: Path) -> dict[str, Counted]:
     found = {part: _entry(out, out) for part, out in text.items()}
     cleaning, counts = folder / REPORT, folder / "counts.json"
     if cleaning.is_file():
-        report = read_json(cleaning)
+        report = read_as(cleaning, dict[str, Tally], "counts of cleaned text")
         for part in found:
             split, _, language = part.partition(".")
             if split == "train":
-                left_out = {reason: {"sentences": n} for reason, n in report["all"].items()}
-                for reason, words in report.get(words_of(language), {}).items():
-                    left_out[reason]["words"] = words
+                left_out: dict[str, Tally] = {KEPT: {"sentences": 0}}
+                for unit, key in (("sentences", "all"), ("words", words_of(language))):
+                    for reason, number in report.get(key, {}).items():
+                        left_out.setdefault(reason, {})[unit] = number
                 took = Counter[str]()
                 for tally in left_out.values():
                     took.update(tally)
                 left_out.pop(KEPT)
                 found[part] = _entry(took, text[part], left_out)
     if counts.is_file():
-        for part, entry in read_json(counts).items():
+        for part, entry in read_as(counts, dict[str, Counted], "counts of text").items():
             if part in found:
                 out = {**entry["out"], **text[part]}
                 found[part] = _entry(entry["in"], out, entry["left out"])

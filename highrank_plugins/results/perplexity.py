@@ -1,5 +1,6 @@
 """Read scores from the output of evaluations: fairseq's perplexities, and our measures."""
 
+import operator
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -120,8 +121,9 @@ def read_measures(directory: Path, split: str) -> dict[str, Score]:
 
 def tokens_read(directory: Path) -> dict[str, int]:
     """Return the tokens that each measure of a text in `directory` covers, by its name."""
-    numbers = _read_all(directory, lambda measure, found: measure.tokens_read(found))
-    return {name: number for name, number in numbers.items() if number is not None}
+    # a TypeError, if a number is not whole
+    numbers = _read_all(directory, lambda kind, found: operator.index(kind.tokens_read(found) or 0))
+    return {name: number for name, number in numbers.items() if number}
 
 
 def _read_all(directory: Path, read: "Callable[[type[Measure], Any], T]") -> dict[str, T]:

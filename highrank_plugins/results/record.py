@@ -29,13 +29,16 @@ RESULTS = "results.json"  # file name of a recipe's record
 OF_A_RUN = ("arch", "seed", "task", "criterion", "optimizer", "lr", "dropout", "label_smoothing")
 
 
-def _bounded(value: float) -> float:
-    if math.isfinite(value) and abs(value) > 1e99:  # squares and sums stay finite below
+LARGEST = 1e99  # squares and sums stay finite below
+
+
+def bounded(value: float) -> float:
+    if LARGEST < abs(value) < math.inf:
         raise ValueError("no score, size or time is beyond 1e99")
     return value
 
 
-BoundedFloat = Annotated[float, AfterValidator(_bounded)]  # NaN is the reader's to judge
+BoundedFloat = Annotated[float, AfterValidator(bounded)]  # NaN is the reader's to judge
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -146,13 +149,13 @@ def read_training(folder: Path) -> RecordedTraining:
     try:
         entries = [dict(json.loads(line)) for line in path.read_bytes().splitlines()]
         summary = summarise(entries)
+        used = [dict(entry["implementations"]) for entry in entries if "implementations" in entry]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: a line of numbers is damaged: {error!r}") from None
     if "updates" not in summary:
         raise ValueError(f"{path}: no numbers of a training run; give the folder of one")
     if bad := [f"{name} is {value}" for name, value in summary.items() if not math.isfinite(value)]:
         raise ValueError(f"{path}: {', '.join(bad)}: the training run has diverged")
-    used = [entry["implementations"] for entry in entries if "implementations" in entry]
     return RecordedTraining(command, summary, *used[-1:])
 
 
@@ -183,8 +186,10 @@ def summarise(entries: Sequence[dict[str, Any]]) -> dict[str, float]:
         best = max(numbers) if direction(name) > 0 else min(numbers)
         summary |= {f"valid_{name}": numbers[-1], f"best_valid_{name}": best}
     if "parameters" in start:
-        summary["parameters"] = start["parameters"]
-    if memory := [entry["peak_memory_gib"] for entry in trained if "peak_memory_gib" in entry]:
+        summary["parameters"] = int(start["parameters"])
+    if memory := [
+        float(entry["peak_memory_gib"]) for entry in trained if "peak_memory_gib" in entry
+    ]:
         summary["peak_memory_gib"] = max(memory)
     return summary
 
@@ -195,28 +200,33 @@ def _number(entry: dict[str, Any], name: str) -> float:
 
 
 @cache
-def _adapter() -> TypeAdapter[Any]:
-    """Return what checks a record; to make it takes longer than a hundred checks."""
-    return TypeAdapter(_Record)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return what checks a value; to make it takes longer than a hundred checks."""
+    return TypeAdapter(kind)
+
+
+def read_as(path: Path, kind: Any, what: str) -> Any:
+    """Return the value in a JSON file; refuse one of another kind, by its first wrong place."""
+    found = read_json(path)
+    try:
+        _adapter(kind).validate_python(found, strict=True)
+    except ValidationError as error:
+        (first, *_) = error.errors(include_input=False, include_url=False)
+        loc, said = first["loc"], first["msg"].removeprefix("Value error, ")
+        if loc[:1] == ("config",) and len(loc) > 3:  # the first type of several
+            loc, said = loc[:3], "expected a word, a number, true, false or null"
+        place = ".".join(map(str, loc))[:80] or "its content"
+        raise ValueError(f"{path}: not {what}: {place}: {said}; write it again") from None
+    return found
 
 
 def load_record(path: Path, finite: bool = True) -> dict[str, Any]:
     """Load a record; refuse it if it is damaged, or has a metric that is not finite."""
-    record, problem = read_json(path), ""
-    try:
-        found = _adapter().validate_python(record, strict=True)["metrics"]
-        seeds, own = record.get("seeds"), (record.get("config") or {}).get("train") or {}
-        if seeds and [str(seed) for seed in seeds] != [str(own.get("seed", *seeds[:1]))]:
-            problem = f"seeds are {seeds}, and train.seed is {own.get('seed')}"
-    except ValidationError as error:
-        (first, *_) = error.errors(include_input=False, include_url=False)
-        place = ".".join(map(str, first["loc"]))[:80] or "its content"
-        problem = f"{place}: {first['msg'].removeprefix('Value error, ')}"
-        if first["loc"][:1] == ("config",) and len(first["loc"]) > 3:  # the first type of several
-            place = ".".join(map(str, first["loc"][:3]))[:80]
-            problem = f"{place}: expected a word, a number, true, false or null"
-    if problem:
-        raise ValueError(f"{path}: not a record of a run: {problem}; `highrank record` writes one")
+    record = read_as(path, _Record, "a record of a run")
+    found, seeds = record["metrics"], record.get("seeds")
+    own = (record.get("config") or {}).get("train") or {}
+    if seeds and [str(seed) for seed in seeds] != [str(own.get("seed", *seeds[:1]))]:
+        raise ValueError(f"{path}: seeds are {seeds}, and train.seed is {own.get('seed')}")
     if CONTROL.search(str(path)) or _CONTROL.search(json.dumps(record, ensure_ascii=False)):
         raise ValueError(f"{path}: its name or content has control characters; remove them")
     bad = [name for name, value in found.items() if finite and not math.isfinite(value)]

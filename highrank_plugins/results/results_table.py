@@ -216,28 +216,20 @@ def doubt_notes(runs: Sequence[RecordedRun], metric: str = "") -> Iterator[str]:
 
 def differences(runs: Sequence[RecordedRun], metric: str) -> list[str]:
     """Return a sentence for each difference of code, text, scoring, settings and machine."""
-    records = [run.record for run in runs]
-    git, hardware = [of.get("git") or {} for of in records], [of["hardware"] for of in records]
-    modified = dict.fromkeys(
-        run.system for run, of in zip(runs, git, strict=True) if of.get("modified")
-    )
+    hardware = [run.record["hardware"] for run in runs]
+    git = [run.record.get("git") or {} for run in runs]
+    modified = [run.system for run, of in zip(runs, git, strict=True) if of.get("modified")]
     processor = "Systems were not run on one kind of processor, where one seed gives other numbers"
     rows = {
-        "Versions of torch differ": [of["versions"].get("torch", "") for of in records],
+        "Revisions of the code differ": [str(of.get("revision") or "")[:9] for of in git],
+        "Versions of torch differ": [run.record["versions"].get("torch", "") for run in runs],
         "Machines differ, so speeds do not compare": list(map(_machine, hardware)),
         processor: list(map(machine_kind, hardware)),
     }
-    revisions = [str(of.get("revision") or "")[:9] for of in git]
-    notes = [
-        _difference("Revisions of the code differ", runs, revisions),
-        f"Files differed from the revision: {', '.join(modified)}." if modified else "",
-        texts(runs),
-        *(_difference(what, runs, values) for what, values in rows.items()),
-        *incomparable(runs),
-        *_settings(runs),
-        *ways_of_scoring(runs, metric),
-    ]
-    return list(filter(None, notes))
+    revisions, *others = (_difference(what, runs, values) for what, values in rows.items())
+    code = f"Files differed from the revision: {', '.join(dict.fromkeys(modified))}."
+    notes = [revisions, code if modified else "", texts(runs), *others, *incomparable(runs)]
+    return list(filter(None, [*notes, *_settings(runs), *ways_of_scoring(runs, metric)]))
 
 
 def incomparable(runs: Sequence[RecordedRun]) -> Iterator[str]:

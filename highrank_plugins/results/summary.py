@@ -2,28 +2,33 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
-from highrank_plugins.common.files import read_json
+from pydantic import Field
+from typing_extensions import TypedDict
+
 from highrank_plugins.common.names import Score
 from highrank_plugins.results import ledger, perplexity
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.scoring import read_nbest, read_together
+from highrank_plugins.results.record import LARGEST, read_as
+from highrank_plugins.results.scoring import read_together
 
 SAMPLES = 5
-DIALOGUES = 3
-SHOWN_REFERENCES = 3
 
 
 def read_scores(path: Path, finetuned: bool, data: Path | None = None) -> dict[str, Score]:
     """Return the scores in a file, or in the folder of a model's evaluations."""
-    scores = _evaluations(path, data, finetuned) if path.is_dir() else _written_scores(path)
+    if path.is_dir():
+        scores = _evaluations(path, data, finetuned)
+    else:
+        written = read_as(path, _Scores, "scores of `highrank evaluate score`")
+        scores = {name: Score(**values) for name, values in written.items()}
     for name, score in scores.items():
-        if not isinstance(score.value, int | float) or not math.isfinite(score.value):
+        if not isinstance(score.value, int | float) or not abs(score.value) <= LARGEST:
             raise ValueError(
-                f"{path}: {name} is {score.value}, not a finite number: evaluate it again, with "
-                "another checkpoint if this one has diverged"
+                f"{path}: {name} is {str(score.value)[:20]}, not a finite number: evaluate it "
+                "again, with another checkpoint if this one has diverged"
             )
     return scores
 
@@ -45,25 +50,28 @@ def _evaluations(path: Path, data: Path | None, finetuned: bool) -> dict[str, Sc
     return scores
 
 
-def _written_scores(path: Path) -> dict[str, Score]:
-    found = read_json(path)
-    try:
-        if scores := {name: Score(**values) for name, values in found.items()}:
-            return scores
-    except (AttributeError, TypeError):
-        pass
-    raise ValueError(
-        f"{path}: no scores with value and signature; write the file by `highrank evaluate score`"
-    )
+class _Written(TypedDict):
+    value: Any  # see `read_scores`
+    signature: str
+    certificate: NotRequired[str]
+
+
+class _System(TypedDict):
+    system: str
+    score: float
+    p_value: float | None  # of the baseline there is none
+
+
+class _Paired(TypedDict):
+    scores: Annotated[list[_System], Field(min_length=2)]
+    signature: str
+
+
+_Scores = Annotated[dict[str, _Written], Field(min_length=1)]
 
 
 def read_paired(path: Path) -> dict[str, Any]:
-    found = read_json(path)
-    if not isinstance(found, dict) or not {"scores", "signature"} <= found.keys():
-        raise ValueError(
-            f"{path}: not a paired test; write the file by `highrank evaluate score --against`"
-        )
-    return found
+    return dict(read_as(path, _Paired, "a paired test of `highrank evaluate score --against`"))
 
 
 def summary(result: dict[str, Any], texts: list[Path]) -> str:
@@ -71,7 +79,7 @@ def summary(result: dict[str, Any], texts: list[Path]) -> str:
     metrics, signatures = result["metrics"], result["signatures"]
     if len(texts) not in (0, 3):
         raise ValueError("--samples: give three texts: source, references, and the model's")
-    lines = _dialogues(texts) if "bleu1_precision" in metrics else _translations(texts)
+    lines = _samples(texts) if texts else []
     known = ("chrf", "sacrebleu")
     if not {*known} <= metrics.keys():
         said = signatures | result.get("certificates", {})
@@ -85,7 +93,8 @@ def summary(result: dict[str, Any], texts: list[Path]) -> str:
         other, *_, own = result["paired"]["scores"]
         signature = result["paired"]["signature"]
         against = f"against {other['system']}, {other['score']:.2f}"
-        lines.append(f"{against}: p = {own['p_value']:.4f} {signature}")
+        p_value = math.nan if own["p_value"] is None else own["p_value"]
+        lines.append(f"{against}: p = {p_value:.4f} {signature}")
     last = {
         "chrf": "chrF",
         "sacrebleu": "sacreBLEU",
@@ -98,26 +107,11 @@ def summary(result: dict[str, Any], texts: list[Path]) -> str:
     return "\n".join(lines)
 
 
-def _spread(texts: list[tuple[Any, ...]], count: int) -> list[tuple[Any, ...]]:
-    places = ((2 * index + 1) * len(texts) // (2 * count) for index in range(count))
-    return [texts[place] for place in places]
-
-
-def _translations(texts: list[Path]) -> list[str]:
-    names = ("source", "reference", "translation")
+def _samples(texts: list[Path]) -> list[str]:
+    """Return sentences spread evenly over the text, each with its reference and translation."""
+    names, lines = ("source", "reference", "translation"), read_together(texts)
+    places = ((2 * index + 1) * len(lines) // (2 * SAMPLES) for index in range(SAMPLES))
     return [
-        "\n".join(f"{n:>12}  {s}" for n, s in zip(names, chosen, strict=True)) + "\n"
-        for chosen in (_spread(read_together(texts), SAMPLES) if texts else [])
+        "\n".join(f"{n:>12}  {s}" for n, s in zip(names, lines[place], strict=True)) + "\n"
+        for place in places
     ]
-
-
-def _dialogues(texts: list[Path]) -> list[str]:
-    """Return samples of contexts, references of a line each, and responses of fairseq-generate."""
-    lines = []
-    pairs = read_together(texts[:2]) if texts else []
-    found = list(zip(pairs, read_nbest(texts[2], len(pairs)), strict=True)) if texts else []
-    for (source, references), responses in _spread(found, DIALOGUES) if found else []:
-        lines.append(f"   context  {source}")
-        lines += [f" reference  {one}" for one in references.split("\t")[:SHOWN_REFERENCES]]
-        lines += [*(f"  response  {one}" for one in responses), ""]
-    return lines

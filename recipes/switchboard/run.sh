@@ -73,8 +73,7 @@ score_responses() {
         --output "$out/scores.json"
     record_scores "$run_dir/data-bin" "$out/scores.json" \
         --generated "$run_dir/generate/test.txt" --generated "$run_dir/generate/test1.txt" \
-        --summary "$out/summary.txt" --samples "$run_dir/text/test1.context" \
-        --samples "$run_dir/text/test1.references" --samples "$run_dir/generate/test1.txt"
+        --summary "$out/summary.txt"
 }
 
 files=()                        # a later --stage does without --data, and then compares nothing

@@ -63,19 +63,6 @@ def test_the_summary_of_a_language_model_ends_with_its_perplexity(record, tmp_pa
     ]
 
 
-def test_the_summary_of_a_dialogue_system_has_samples_and_all_scores(record, tmp_path):
-    (tmp_path / "contexts").write_text("how are you\n" * 3)
-    (tmp_path / "references").write_text("fine\tgood\tall right\tno\n" * 3)
-    (tmp_path / "generated").write_text("".join(f"D-{n}\t-1\tfine, {n}\n" for n in range(3)))
-    texts = "--samples contexts --samples references --samples generated".split()
-    scores = {"test_perplexity": 8.25, "bleu1_precision": 0.5, "bleu1_recall": 0.25}
-    lines = record(scores, *texts).output.splitlines()
-    assert lines[:6] == ["   context  how are you", " reference  fine", " reference  good",
-                         " reference  all right", "  response  fine, 0", ""]  # fmt: skip
-    assert "         bleu1_precision  0.5  s:bleu1_precision" in lines
-    assert lines[-1] == "test perplexity 8.25 s:test_perplexity"
-
-
 def test_texts_of_different_lengths_are_named(record, tmp_path):
     for name, count in {"source": 3, "reference": 3, "translations": 2}.items():
         (tmp_path / name).write_text("a line\n" * count)
@@ -91,12 +78,15 @@ def test_texts_of_different_lengths_are_named(record, tmp_path):
     ("option", "text", "message"),
     [
         ("--scores", DEEP, "not JSON"),
-        ("--scores", "[1]", "no scores with value and signature"),
-        ("--scores", "{}", "no scores with value and signature"),
+        ("--scores", "[1]", "not scores of"),
+        ("--scores", "{}", "not scores of"),
         ("--scores", '{"a": {"value": "x", "signature": "s"}}', "a is x, not a finite number"),
         ("--scores", '{"a": {"value": NaN, "signature": "s"}}', "a is nan, not a finite number"),
-        ("--scores", '{"a": {"val": 1}}', "no scores with value and signature"),
-        ("--paired", "[1]", "not a paired test"),
+        ("--scores", '{"a": {"value": 1e308, "signature": "s"}}', "a is 1e+308, not a finite"),
+        ("--scores", '{"a": {"value": 1, "signature": 5}}', "not scores of `highrank evaluate sc"),
+        ("--paired", '{"scores": 3, "signature": "s"}', "not a paired test of `highrank"),
+        ("--scores", '{"a": {"val": 1}}', "not scores of"),
+        ("--paired", "[1]", "not a paired test of"),
         ("--paired", "[", "not JSON"),
     ],
 )

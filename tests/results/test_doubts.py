@@ -5,6 +5,7 @@ import json
 import pytest
 
 from highrank_plugins.common.provenance import hardware, machine_kind
+from highrank_plugins.data.binarising import write_dictionary, write_split
 from highrank_plugins.results.perplexity import UNIGRAM, unigram_perplexity
 from highrank_plugins.results.record import load_record
 from tests.cli import highrank
@@ -28,6 +29,11 @@ def with_metrics(path, **metrics):
     change(path, metrics=json.loads(path.read_text())["metrics"] | metrics)
 
 
+def refused(done, message):
+    assert done.exit_code == 2 and len(done.output.splitlines()) == 1, done.output
+    assert message in done.output and "\x1b" not in done.output
+
+
 def test_a_claim_ends_the_last_table(records):
     last = compare(*records).output.rstrip().splitlines()[-1]
     assert last.startswith("What can be claimed, of these runs") and "mos is better than" in last
@@ -40,29 +46,7 @@ def test_a_claim_ends_the_last_table(records):
     for words in (["compare", "--runs", *map(str, records[:2])], ["published", "ptb"]):
         last = highrank(*words).output.rstrip().splitlines()[-1]
         assert last.startswith("What can be claimed: not which system is better")
-
-
-@pytest.mark.parametrize(
-    ("metrics", "doubt"),
-    [
-        ({UNIGRAM: 128, "test_perplexity": 128}, "test_perplexity is not below that of"),
-        ({UNIGRAM: 128, "valid_perplexity": 130}, "valid_perplexity is not below that of"),
-        ({UNIGRAM: 128, "test_bits": 7.01}, "test_bits is not below that of a unigram model, 7"),
-        ({"test_kld": 0.009}, "test_kld is below 0.01"),
-        *(({name: 4.9}, f"{name} is below 5") for name in ("sacrebleu", "BLEU", "test_bleu")),
-    ],
-)
-def test_a_model_below_the_floor_is_named_and_not_tested(records, metrics, doubt):
-    assert TESTED in compare(*records).output
-    with_metrics(records[3], **metrics)  # one of three seeds
-    said = compare(*records, "--metric", "test_perplexity").output
-    assert "**" not in said and f"Doubtful, since {doubt}" in said
-    assert "Not tested, since a model is below the floor: mos." in said
-    assert "What can be claimed: nothing about which system is better" in said
-    assert f"Doubtful, since {doubt}" in compare("--runs", *records).output
-
-
-def test_a_tie_has_no_level_and_nothing_is_bold_without_a_direction(records):
+    # a tie has no level, and nothing is bold without a direction
     for path, value in zip(records, (108, 90, 87, 88, 89, 90), strict=True):
         with_metrics(path, latency=json.loads(path.read_text())["metrics"]["test_perplexity"])
         with_metrics(path, test_perplexity=value)
@@ -73,45 +57,63 @@ def test_a_tie_has_no_level_and_nothing_is_bold_without_a_direction(records):
     assert "**" not in unlike
 
 
-def test_the_unigram_of_one_record_is_that_of_all_of_its_text(records):
+@pytest.mark.parametrize(("metrics", "doubt"), [
+    ({UNIGRAM: 128, "test_perplexity": 128}, "test_perplexity is not below that of"),
+    ({UNIGRAM: 128, "valid_perplexity": 130}, "valid_perplexity is not below that of"),
+    ({UNIGRAM: 128, "test_bits": 7.01}, "test_bits is not below that of a unigram model, 7"),
+    ({"test_kld": 0.009}, "test_kld is below 0.01"),
+    *(({name: 4.9}, f"{name} is below 5") for name in ("sacrebleu", "BLEU", "test_bleu")),
+])  # fmt: skip
+def test_a_model_below_the_floor_is_named_and_not_tested(records, metrics, doubt):
+    assert TESTED in compare(*records).output
+    with_metrics(records[3], **metrics)  # one of three seeds
+    said = compare(*records, "--metric", "test_perplexity").output
+    assert "**" not in said and f"Doubtful, since {doubt}" in said
+    assert "Not tested, since a model is below the floor: mos." in said
+    assert "What can be claimed: nothing about which system is better" in said
+    assert f"Doubtful, since {doubt}" in compare("--runs", *records).output
+
+
+def test_the_unigram_counts_the_training_text_and_is_that_of_all_records_of_it(records, tmp_path):
+    write_dictionary(tmp_path / "dict.txt", [("a", 3), ("b", 1)])
+    write_split(tmp_path / "train", [[4, 4, 4, 5, 2]], 6)
+    write_split(tmp_path / "test", [[4, 5, 3, 2]], 6)
+    p = [4 / 11, 2 / 11, 1 / 11, 2 / 11]  # add one to each of six words
+    wanted = (p[0] * p[1] * p[2] * p[3]) ** (-1 / 4)
+    assert unigram_perplexity(tmp_path).value == pytest.approx(wanted, abs=0.005)
+    assert unigram_perplexity(tmp_path / "other") is None
     with_metrics(records[0], **{UNIGRAM: 120})
     with_metrics(records[3], test_perplexity=130)
     said = compare(*records).output
     assert "below the floor: mos." in said and "No record" not in said
     change(records[0], signatures={})  # of what text?
-    said = compare(*records)
-    assert said.exit_code == 2 and len(said.output.splitlines()) == 1
-    assert "-1.json: no signature of test_perplexity, which other records have" in said.output
+    said = "-1.json: no signature of test_perplexity, which other records have"
+    refused(compare(*records), said)
 
 
-@pytest.mark.parametrize(
-    ("changes", "metrics", "message"),
-    [
-        ({"config": {"corpus": {"vocab_size": 5}, "train": {}}}, {}, "cannot be compared"),
-        ({"signatures": {"test_perplexity": "tokens:9"}}, {}, "cannot be compared"),
-        ({}, {UNIGRAM: 50}, "below the floor; leave it out"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "metrics", "message"), [
+    ({"config": {"corpus": {"vocab_size": 5}, "train": {}}}, {}, "cannot be compared"),
+    ({"signatures": {"test_perplexity": "tokens:9"}}, {}, "cannot be compared"),
+    ({}, {UNIGRAM: 50}, "below the floor; leave it out"),
+])  # fmt: skip
 def test_whatever_reads_several_records_refuses_what_does_not_compare(
     records, changes, metrics, message
 ):
     records = [path.rename(path.with_name(f"a{n}.json")) for n, path in enumerate(records)]
     for n, path in enumerate(records):
-        gss = {"head_gss_c": n, "head_gss_k": n}
-        config = {"corpus": {"vocab_size": 9}, "train": {"arch": path.stem, **gss}}
-        change(path, config=config)
+        train = {"arch": path.stem, "head_gss_c": n, "head_gss_k": n}
+        change(path, config={"corpus": {"vocab_size": 9}, "train": train})
         with_metrics(path, test_rank=n)
     words = ["--y", "test_perplexity", *records]
     calls = [lambda: compare(*words), lambda: experiment("gss-grid", *records)]
     for call in calls:
         assert call().exit_code == 0
     if "config" in changes:
-        changes["config"]["train"] = json.loads(records[5].read_text())["config"]["train"]
+        changes["config"]["train"] = train
     change(records[5], **changes)
     with_metrics(records[5], **metrics)
     for call in calls:
-        done = call()
-        assert done.exit_code == 2 and message in done.output
+        refused(call(), message)
 
 
 @pytest.mark.parametrize(
@@ -128,34 +130,11 @@ def test_impossible_scores_are_refused(records, metrics):
         load_record(records[3])
 
 
-def test_a_loss_that_still_falls_is_named_and_tested(records):
-    train = {"updates": 9, "words_per_second": 9, "epochs": 3}
-    change(records[3], train=train | {"valid_loss": 4, "best_valid_loss": 4})
-    said = compare(*records).output
-    assert "was still improving at the last epoch: mos." in said and TESTED in said
-    assert "No record says whether its model is better than a unigram model" in said
-
-
-def test_the_unigram_counts_the_training_text(tmp_path):
-    from highrank_plugins.data.binarising import write_dictionary, write_split
-
-    write_dictionary(tmp_path / "dict.txt", [("a", 3), ("b", 1)])
-    write_split(tmp_path / "train", [[4, 4, 4, 5, 2]], 6)
-    write_split(tmp_path / "test", [[4, 5, 3, 2]], 6)
-    p = [4 / 11, 2 / 11, 1 / 11, 2 / 11]  # add one to each of six words
-    wanted = (p[0] * p[1] * p[2] * p[3]) ** (-1 / 4)
-    assert unigram_perplexity(tmp_path).value == pytest.approx(wanted, abs=0.005)
-    assert unigram_perplexity(tmp_path / "other") is None
-
-
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"vocabulary": "abc"},
-        {"config": {"corpus": {"vocab_size": 500}, "train": {"arch": "mos"}}},
-        {"signatures": {"test_perplexity": "tokens:100|eval:static", "test_rank": "words:504"}},
-    ],
-)
+    [{"vocabulary": "abc"}, {"config": {"corpus": {"vocab_size": 500}, "train": {"arch": "mos"}}},
+     {"signatures": {"test_perplexity": "tokens:100|eval:static", "test_rank": "words:504"}}],
+)  # fmt: skip
 def test_perplexities_over_other_words_are_refused(records, changes):
     for path in records:
         config = {"corpus": {"vocab_size": 3000}, "train": {"arch": path.stem}}
@@ -164,8 +143,7 @@ def test_perplexities_over_other_words_are_refused(records, changes):
     assert TESTED in compare(*records).output
     for path in records[3:]:
         change(path, **changes)
-    done = compare(*records)
-    assert done.exit_code == 2 and "cannot be compared; leave one out" in done.output
+    refused(compare(*records), "cannot be compared; leave one out")
     table = compare("--runs", records[0], records[3]).output
     assert "Vocabularies differ, so perplexities do not compare" in table
     assert "claimed: nothing, since the notes" in table and "tests them" not in table
@@ -181,45 +159,32 @@ def test_processors_of_one_name_are_told_apart(records):
     assert machine_kind({"processor": "a"}) == "" and "flags" in hardware()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"seeds": 5}, {"seeds": [10**400]}, {"git": "x"}, {"hardware": {"gpus": 7, "cores": 1}},
-        {"train": [1]}, {"config": {"train": {"arch": ["a"]}}}, {"versions": {"torch": 7}},
-        {"metrics": {"test_perplexity": 10**400}}, {"metrics": {"test_perplexity": True}},
-        {"metrics": {"test_perplexity": 1e308}}, {"metrics": {"x" * 1000: 1.0}},
-        {"signatures": "x"}, {"finetune": {"train": 7}},
-        {"signature": "\x1b]0;x\x07"}, {"data": "\x9b"}, {"seeds": []}, {"command": "\ud800"},
-        {"train": {"parameters": -5, "updates": 1, "words_per_second": 1}},
-        {"train": {"wall_seconds": -1, "updates": 1, "words_per_second": 1}},
-        {"finetune": {"train": {"updates": -1}}}, {"hardware": {"cores": -1}},
-    ],
-)  # fmt: skip
+# changes of a record, or of its text
+@pytest.mark.parametrize("changes", [
+    {"seeds": 5}, {"seeds": [10**400]}, {"git": "x"}, {"hardware": {"gpus": 7, "cores": 1}},
+    {"train": [1]}, {"config": {"train": {"arch": ["a"]}}}, {"versions": {"torch": 7}},
+    {"metrics": {"test_perplexity": 10**400}}, {"metrics": {"test_perplexity": True}},
+    {"metrics": {"test_perplexity": 1e308}}, {"metrics": {"x" * 1000: 1.0}},
+    {"signatures": "x"}, {"finetune": {"train": 7}},
+    {"signature": "\x1b]0;x\x07"}, {"data": "\x9b"}, {"seeds": []}, {"command": "\ud800"},
+    {"train": {"parameters": -5, "updates": 1, "words_per_second": 1}},
+    {"train": {"wall_seconds": -1, "updates": 1, "words_per_second": 1}},
+    {"finetune": {"train": {"updates": -1}}}, {"hardware": {"cores": -1}},
+    ('"seeds"', '"seeds": [1], "seeds"'),  # a key of the record twice
+    ('"test_perplexity"', '"test_perplexity": 3, "test_perplexity"'),  # one within it
+    ('"processor": "a"', '"processor": "\\udcff"'),  # half of a character
+    ('"processor": "a"', '"\\ud83d": "a"'),
+])  # fmt: skip
 def test_a_damaged_record_is_refused_with_one_line(records, changes):
-    change(records[3], **changes)
-    words = ["published", "ptb", "--results", str(records[3])]
-    published = highrank(*words)
+    if isinstance(changes, dict):
+        change(records[3], **changes)
+    else:
+        text = records[3].read_text()
+        assert changes[0] in text
+        records[3].write_text(text.replace(*changes, 1))
+    published = highrank("published", "ptb", "--results", str(records[3]))
     for done in (compare(*records), compare("--runs", *records), published):
-        assert done.exit_code == 2 and len(done.output.splitlines()) == 1, done.output
-        assert "mos-1.json: " in done.output and "\x1b" not in done.output
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ('"seeds"', '"seeds": [1], "seeds"'),  # a key of the record
-        ('"test_perplexity"', '"test_perplexity": 3, "test_perplexity"'),  # one within it
-        ('"processor": "a"', '"processor": "\\udcff"'),  # half of a character
-        ('"processor": "a"', '"\\ud83d": "a"'),
-    ],
-)
-def test_what_json_allows_and_a_record_must_not_have_is_refused(records, old, new):
-    text = records[3].read_text()
-    assert old in text
-    records[3].write_text(text.replace(old, new, 1))
-    done = compare(*records)
-    assert done.exit_code == 2 and len(done.output.splitlines()) == 1
-    assert "mos-1.json: " in done.output
+        refused(done, "mos-1.json: ")
 
 
 def test_a_huge_file_and_a_strange_name_are_refused_unread(tmp_path, records):
@@ -228,14 +193,16 @@ def test_a_huge_file_and_a_strange_name_are_refused_unread(tmp_path, records):
         file.truncate(10**10)
     with pytest.raises(ValueError, match=r"mos-4\.json: 10\.0 GB"):
         load_record(huge)
-    strange = records[0].rename(tmp_path / "a\x1b[2J-1.json")
-    done = compare(strange)
-    assert done.exit_code == 2 and "\\x1b[2J-1.json: its name" in done.output
+    refused(compare(records[0].rename(tmp_path / "a\x1b[2J-1.json")), "\\x1b[2J-1.json: its name")
 
 
-def test_runs_that_were_best_at_their_start_are_not_tested(records):
-    """Test no layer that was not trained: its runs may be one number. A baseline may be such."""
+def test_systems_that_did_not_train_are_named_and_tested_only_where_that_says_something(records):
+    """A run that was best at its start is one number; a baseline may be such."""
     cost = {"updates": 9, "words_per_second": 1}
+    change(records[3], train=cost | {"epochs": 3, "valid_loss": 4, "best_valid_loss": 4})
+    said = compare(*records).output
+    assert "was still improving at the last epoch: mos." in said and TESTED in said
+    assert "No record says whether its model is better than a unigram model" in said
     start = {"best_valid_loss": 4.0, "start_valid_loss": 4.0}
     for path in records:
         change(path, train=cost | (start if path.name == "mos-2.json" else {}))
@@ -258,18 +225,17 @@ def test_a_system_that_failed_to_train_does_not_widen_what_the_others_would_find
     assert least in compare(*paths).output
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["softmax=57:-.1:10", "mos=56,55"], "an SD of 0 or more and two runs or more"),
-        (["softmax=57:.1:1", "mos=56,55"], "an SD of 0 or more and two runs or more"),
-        (["softmax=57,inf", "mos=56,55"], "a run is not a finite number"),
-        (["softmax=-5,1", "mos=1,2", "--metric", "test_ppl"], "softmax: test_ppl is"),
-        (["softmax=57,58"], "softmax=57,58: give numbers of a baseline, then of other systems"),
-        (["softmax=57,58", "mos=56,55", "--alpha", "0"], "alpha"),
-        (["softmax=57,58", "mos=56,55", "--alpha", "1"], "alpha"),
-    ],
-)
+@pytest.mark.parametrize(("words", "why"), [
+    (["softmax=57:-.1:10", "mos=56,55"], "an SD of 0 or more and two runs or more"),
+    (["softmax=57:.1:1", "mos=56,55"], "an SD of 0 or more and two runs or more"),
+    (["softmax=1:1e308:3", "mos=2:1e308:3"], "softmax=1:1e308:3: expected numbers"),
+    (["softmax=1:1:3", f"mos=2:1:{'9' * 99}"], "no score, size or time is beyond 1e99"),
+    (["softmax=57,inf", "mos=56,55"], "a run is not a finite number"),
+    (["softmax=-5,1", "mos=1,2", "--metric", "test_ppl"], "softmax: test_ppl is"),
+    (["softmax=57,58"], "softmax=57,58: give numbers of a baseline, then of other systems"),
+    (["softmax=57,58", "mos=56,55", "--alpha", "0"], "alpha"),
+    (["softmax=57,58", "mos=56,55", "--alpha", "1"], "alpha"),
+])  # fmt: skip
 def test_wrong_numbers_are_refused_in_a_line(words, why):
     found = compare(*words)
     assert found.exit_code == 2 and why in found.output

@@ -12,6 +12,7 @@ from highrank_plugins.results.ledger import describe, read_ledger
 from highrank_plugins.results.scoring import ScoreError
 
 WHOLE = {"sentences": 2, "tokens": 4}  # the translator's test text
+LONG = "longer than the model's positions"
 
 
 def write_index(path, sizes):
@@ -42,35 +43,40 @@ def translator(tmp_path):
     return tmp_path
 
 
-def read(run, target="de", **more):
-    return read_ledger(run / "data-bin", [run / "train"], target, **more)
+def read(run, target="de", stages=("train",), **more):
+    return read_ledger(run / "data-bin", [run / stage for stage in stages], target, **more)
 
 
-def test_every_stage_of_a_translator_is_counted(translator):
-    (translator / "test.de").write_text("b\n" * 2)
-    ledger = read(translator, folder=translator)
+@pytest.mark.parametrize("de", ["de", "pt-br"])  # names of languages may have hyphens
+def test_every_stage_of_a_translator_is_counted(translator, de):
+    for path in [*translator.glob("*/*.de"), *translator.glob("*/*de.idx")]:
+        path.rename(path.with_name(path.name.replace("de", de)))
+    (translator / f"test.{de}").write_text("b\n" * 2)
+    (translator / "finetune").mkdir()
+    (translator / "finetune" / "train.log").write_text("nothing is skipped here\n")
+    ledger = read(translator, de, ("train", "finetune"), folder=translator)
     assert ledger["text"]["train.en"] == {
         "in": {"sentences": 5, "words": 15},
         "out": {"sentences": 4, "words": 8},
         "left out": {"empty": {"sentences": 1, "words": 7}},
     }
-    assert ledger["pieces"]["train.de"]["in"] == {"sentences": 4, "words": 8}
-    assert ledger["pieces"]["train.de"]["out"] == {"sentences": 4, "tokens": 14}
-    binarised = ledger["data-bin"]["test.de"]
+    assert ledger["pieces"][f"train.{de}"]["in"] == {"sentences": 4, "words": 8}
+    whole = {"sentences": 4, "tokens": 14}
+    assert ledger["pieces"][f"train.{de}"]["out"] == whole
+    binarised = ledger["data-bin"][f"test.{de}"]
     assert binarised["in"] == binarised["out"] == {"sentences": 2, "tokens": 4}
-    trained = ledger["train"]["train.de"]
-    assert trained["in"] == {"sentences": 4, "tokens": 14}
+    trained = ledger["train"][f"train.{de}"]
+    assert trained["in"] == ledger["finetune"][f"train.{de}"]["out"] == whole
     assert trained["out"] == {"sentences": 3, "tokens": 9}
-    reason = "longer than the model's positions"
     assert {
         "text, train.en: 4 of 5 sentences; left out: empty 1",
         "text, train.en: 8 of 15 words; left out: empty 7",
-        f"train, train.de: 3 of 4 sentences; left out: {reason} 1",
-        f"train, train.de: 9 of 14 tokens; left out: {reason} 5",
-        "evaluate, test.de: 2 of 2 sentences",
-        "evaluate, test.de: 2 of 2 words",
+        f"train, train.{de}: 3 of 4 sentences; left out: {LONG} 1",
+        f"train, train.{de}: 9 of 14 tokens; left out: {LONG} 5",
+        f"evaluate, test.{de}: 2 of 2 sentences",
+        f"evaluate, test.{de}: 2 of 2 words",
     } <= {*describe(ledger)}
-    assert ledger["evaluate"]["test.de"]["out"] == WHOLE | {"words": 2}
+    assert ledger["evaluate"][f"test.{de}"]["out"] == WHOLE | {"words": 2}
 
 
 def write_hypotheses(folder, sentences, tokens=3, count=1):
@@ -87,23 +93,7 @@ def write_hypotheses(folder, sentences, tokens=3, count=1):
     return path
 
 
-def test_generated_sentences_and_tokens_are_counted(translator):
-    ledger = read(translator, generated=[write_hypotheses(translator, [1, 0], count=2)])
-    made = {"sentences": 2, "tokens": 12}
-    assert ledger["generate"] == {
-        "test.en": {"in": WHOLE, "out": WHOLE, "left out": {}},
-        "test.de": {"in": {"sentences": 2}, "out": made, "left out": {}},
-    }
-    assert not any(line.startswith("generate") for line in describe(ledger))
-
-
-@pytest.mark.parametrize("sentences", [[0], [0, 2], [0, 1, 2]])
-def test_hypotheses_of_other_sentences_are_refused(translator, sentences):
-    with pytest.raises(ScoreError, match=r"generate: test\.en has . sentences, expected 2"):
-        read(translator, generated=[write_hypotheses(translator, sentences)])
-
-
-def test_the_tokens_that_a_measure_used_are_counted(translator):
+def test_generated_sentences_and_the_tokens_that_measures_used_are_counted(translator):
     folder = translator / "score"
     found = {
         "spectrum": {"contexts": 3}, "kld": {"contexts": 4}, "retention": {"tokens": 1},
@@ -113,7 +103,13 @@ def test_the_tokens_that_a_measure_used_are_counted(translator):
     folder.mkdir()
     for name, result in found.items():
         (folder / f"{name}.json").write_text(json.dumps(result))
-    ledger = read(translator, folder=folder)
+    made = [write_hypotheses(translator, [1, 0], count=2)]
+    ledger = read(translator, generated=made, folder=folder)
+    out = {"sentences": 2, "tokens": 12}
+    assert ledger["generate"] == {
+        "test.en": {"in": WHOLE, "out": WHOLE, "left out": {}},
+        "test.de": {"in": {"sentences": 2}, "out": out, "left out": {}},
+    }
     left_out = {"after --tokens": {"tokens": 1}}
     part = {"in": {"tokens": 4}, "out": {"tokens": 3}, "left out": left_out}
     assert ledger["spectrum"]["test.de"] == part
@@ -122,38 +118,49 @@ def test_the_tokens_that_a_measure_used_are_counted(translator):
     assert "saturation" not in ledger
     lines = describe(ledger)
     assert "retention, test.de: 1 of 4 tokens; left out: after --tokens 3" in lines
-    assert not any(line.startswith("kld") for line in lines)
+    assert not any(line.startswith(("kld", "generate")) for line in lines)
 
 
-def test_what_does_not_belong_to_the_text_is_refused(translator):
-    (translator / "kld.json").write_text(json.dumps({"contexts": 5}))
-    with pytest.raises(ScoreError, match=r"kld: test\.de has 5 tokens, expected 4"):
-        read(translator, folder=translator)
-    (translator / "test.de").write_text("b\n")
-    with pytest.raises(ScoreError, match=r"evaluate: test\.de has 1 sentences, expected 2"):
-        read(translator, folder=translator)
+GOOD = {"all": {"kept": 4, "empty": 1}}
+ENTRY = {"in": {}, "out": {}, "left out": {}}
 
 
-def test_measures_of_the_validation_text_are_counted(tmp_path):
-    for split, size in {"valid": 7, "test": 4}.items():
-        write_index(tmp_path / "data-bin" / f"{split}.idx", [size])
-        folder = tmp_path / "evaluate" / ("valid" if split == "valid" else "")
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "predictions.json").write_text(json.dumps({"tokens": 4}))
-    ledger = read(tmp_path, None, folder=tmp_path / "evaluate")
-    assert list(ledger["predictions"]) == ["test", "valid"]
-    assert ledger["predictions"]["valid"]["left out"] == {"after --tokens": {"tokens": 3}}
+# file, its content (hypotheses of some sentences, text, or a value of JSON), and the message
+@pytest.mark.parametrize(("name", "content", "message"), [
+    *(("generate", of, r"generate: test\.en has . sentences, expected 2")
+      for of in ([0], [0, 2], [0, 1, 2])),
+    ("kld.json", {"contexts": 5}, r"kld: test\.de has 5 tokens, expected 4"),
+    ("kld.json", {"contexts": "x"}, r"kld\.json: not a result of kld"),
+    ("kld.json", [3], r"kld\.json: not a result of kld"),
+    ("test.de", "b\n", r"evaluate: test\.de has 1 sentences, expected 2"),
+    ("pieces/train.en", "a a a\n" + "a a a a a a a\n" + "a a\n" * 2,
+     r"data-bin: train\.en has 17 tokens, expected 18 \(18 in"),
+    ("pieces/train.en", "a b\n" * 3, r"pieces: train\.en has 3 sentences, expected 4"),
+    ("text/cleaning.json", [], r"cleaning\.json: not counts of cleaned text: its content: "),
+    ("text/cleaning.json", {"all": 3}, r"cleaning\.json: not counts of cleaned text: all: "),
+    ("text/cleaning.json", GOOD | {"words of de": {"a": "x"}}, r"text: words of de\.a: "),
+    ("text/cleaning.json", {"all": {}}, r"text: train\.de has 4 sentences, expected 0"),
+    ("text/counts.json", [3], r"counts\.json: not counts of text: its content: "),
+    ("text/counts.json", {"train.de": ENTRY | {"in": {"sentences": -1}}}, r"train\.de\.in\.sent"),
+    ("text/counts.json", {"train.de": {}}, r"counts\.json: not counts of text: train\.de\.in: "),
+])  # fmt: skip
+def test_a_stage_that_lost_something_and_damaged_counts_are_refused(
+    translator, name, content, message
+):
+    made = [write_hypotheses(translator, content)] if name == "generate" else []
+    if not made:
+        text = content if isinstance(content, str) else json.dumps(content)
+        (translator / name).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read(translator, generated=made, folder=translator)
 
 
-@pytest.mark.parametrize(
-    ("option", "processes", "drops"),
-    [
-        ("--skip-remainder-batch", 1, True),
-        ("--grouped-shuffling", 1, False),
-        ("--grouped-shuffling", 2, True),
-        ("--seed", 2, False),
-    ],
-)
+@pytest.mark.parametrize(("option", "processes", "drops"), [
+    ("--skip-remainder-batch", 1, True),
+    ("--grouped-shuffling", 1, False),
+    ("--grouped-shuffling", 2, True),
+    ("--seed", 2, False),
+])  # fmt: skip
 def test_a_last_batch_that_an_option_drops_is_named(translator, option, processes, drops):
     logs = translator / "train" / "logs"
     logs.mkdir()
@@ -162,54 +169,22 @@ def test_a_last_batch_that_an_option_drops_is_named(translator, option, processe
     (translator / "train" / "command.sh").write_text(f"fairseq-train data \\\n    {option}\n")
     ledger = read(translator)
     trained = ledger["train"]["train.de"]
-    assert ("last batch" in trained["left out"]) == drops
+    assert ("last batch" in trained["left out"]) == drops and LONG in trained["left out"]
     assert bool(trained["out"]) != drops
     assert ("train, train.de: left out, not counted: last batch" in describe(ledger)) == drops
-    assert "longer than the model's positions" in trained["left out"]
 
 
-@pytest.mark.parametrize("limits", ["(9, 9)", "(7, 4)"])
-def test_tokens_are_unknown_where_other_samples_are_that_long(translator, limits):
+def test_tokens_are_unknown_where_other_samples_are_that_long_and_validation_skips_none(translator):
     log = translator / "train" / "train.log"
-    log.write_text(log.read_text().replace("(9, 4)", limits))
-    trained = read(translator)["train"]["train.de"]
-    assert trained["out"] == {"sentences": 3}
-    assert list(trained["left out"].values()) == [{"sentences": 1}]
-
-
-def test_a_finetuning_run_is_a_stage_of_its_own(translator):
-    (translator / "finetune").mkdir()
-    (translator / "finetune" / "train.log").write_text("nothing is skipped here\n")
-    folders = [translator / "train", translator / "finetune"]
-    ledger = read_ledger(translator / "data-bin", folders, "de")
-    assert list(ledger)[-2:] == ["train", "finetune"]
-    assert ledger["train"]["train.de"]["out"]["sentences"] == 3
-    assert ledger["finetune"]["train.de"]["out"] == {"sentences": 4, "tokens": 14}
-
-
-def test_skipped_samples_of_a_validation_set_are_not_of_training(translator):
-    log = translator / "train" / "train.log"
-    log.write_text('begin validation on "valid" subset\n' + log.read_text())
+    text = log.read_text()
+    for limits in ("(9, 9)", "(7, 4)"):
+        log.write_text(text.replace("(9, 4)", limits))
+        trained = read(translator)["train"]["train.de"]
+        assert trained["out"] == {"sentences": 3}
+        assert list(trained["left out"].values()) == [{"sentences": 1}]
+    log.write_text('begin validation on "valid" subset\n' + text)
     trained = read(translator)["train"]["train.de"]
     assert trained["out"] == trained["in"] and not trained["left out"]
-
-
-def test_names_of_languages_may_have_hyphens(translator):
-    for path in [*translator.glob("*/*.de"), *translator.glob("*/*de.idx")]:
-        path.rename(path.with_name(path.name.replace("de", "pt-br")))
-    ledger = read(translator, "pt-br")
-    assert ledger["pieces"]["train.pt-br"]["out"] == {"sentences": 4, "tokens": 14}
-    assert ledger["train"]["train.pt-br"]["out"] == {"sentences": 3, "tokens": 9}
-
-
-def test_a_stage_that_lost_a_sentence_or_token_is_refused(translator):
-    pieces = translator / "pieces" / "train.en"
-    pieces.write_text(pieces.read_text().replace("a a\n", "a a a\n", 1))
-    with pytest.raises(ScoreError, match=r"data-bin: train\.en has 17 tokens, expected 18 \(18 in"):
-        read(translator)
-    pieces.write_text("a b\n" * 3)
-    with pytest.raises(ScoreError, match=r"pieces: train\.en has 3 sentences, expected 4"):
-        read(translator)
 
 
 def test_the_words_of_a_text_are_those_that_fairseq_reads(translator):
@@ -225,16 +200,19 @@ def perplexity(tokens):
     return Score(9.0, f"tokens:{tokens}|eval:static")
 
 
-def test_scores_of_part_of_a_text_are_refused(tmp_path):
-    for split, sizes in {"train": [2, 1], "test": [4]}.items():
+def test_the_text_of_a_language_model_is_counted_and_scores_of_a_part_are_refused(tmp_path):
+    for split, sizes in {"train": [2, 1], "test": [4], "valid": [7]}.items():
         write_index(tmp_path / "data-bin" / f"{split}.idx", sizes)
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "train.txt").write_text("a\n\n")
     report = {"in": {"sentences": 7, "tokens": 9}, "out": {"sentences": 2, "tokens": 3}}
     report["left out"] = {"after max_train_lines": {"sentences": 5, "tokens": 6}}
     (tmp_path / "text" / "counts.json").write_text(json.dumps({"train.txt": report}))
+    for folder in (tmp_path, tmp_path / "valid"):
+        folder.mkdir(exist_ok=True)
+        (folder / "predictions.json").write_text(json.dumps({"tokens": 4}))
     scores = {"test_perplexity": perplexity(4), "test_kld": perplexity(1)}
-    ledger = read(tmp_path, None, scores=scores)
+    ledger = read(tmp_path, None, scores=scores, folder=tmp_path)
     assert ledger["text"]["train.txt"] == report
     assert ledger["data-bin"]["train"]["in"] == ledger["data-bin"]["train"]["out"]
     assert ledger["train"]["train"]["out"] == {"sentences": 2, "tokens": 3}
@@ -243,15 +221,13 @@ def test_scores_of_part_of_a_text_are_refused(tmp_path):
         "text, train.txt: 3 of 9 tokens; left out: after max_train_lines 6",
         "evaluate, test: 1 of 1 sentences",
         "evaluate, test: 4 of 4 tokens",
+        "predictions, valid: 4 of 7 tokens; left out: after --tokens 3",
     ]
     kinds = ("perplexity", "perplexity_before_finetuning", "dynamic_perplexity")
     for metric in map("test_{}".format, kinds):
+        part = {metric: perplexity(3), "test_cache_perplexity": perplexity(4)}
         with pytest.raises(ScoreError, match="evaluate: test has 3 tokens, expected 4"):
-            read(
-                tmp_path,
-                None,
-                scores={metric: perplexity(3), "test_cache_perplexity": perplexity(4)},
-            )
+            read(tmp_path, None, scores=part)
 
 
 def test_shards_count_together_and_the_first_one_is_scored(tmp_path):

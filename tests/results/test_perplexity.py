@@ -99,46 +99,30 @@ def test_a_file_that_is_not_a_result_of_its_measure_is_refused(tmp_path, name, t
 LOG = """INFO:fairseq_cli.eval_lm:Evaluated 82,430 tokens in 9.5s (8687.99 tokens/s)
 INFO:fairseq_cli.eval_lm:Loss (base 2): 5.8000, Perplexity: 55.72
 """
-
-
 MEANS = "loss and perplexity are means over 61,234 words and ends of lines\n"
-
-
 PPL = "ppl|unit:word|ctx:stream|eos:counted|unk:counted|text:test-ab12|n:82430|mass:1+3e-7|v:0.1.0"
 
 
-@pytest.mark.parametrize(("more", "words"), [("", ""), (MEANS, "|words:61234")])
-@pytest.mark.parametrize("mass", [PPL, ""])
-def test_the_result_of_eval_lm_is_read(tmp_path, more, words, mass):
-    said = f"INFO:highrank_plugins.hooks.evaluation:signature: {mass}\n" if mass else ""
-    (tmp_path / "test.log").write_text(said + LOG + more)
-    signature = f"tokens:82430|eval:static{words}"
-    assert read_eval_lm(tmp_path / "test.log", "test") == {
-        "test_perplexity": Score(55.72, signature, mass),
-        "test_bits": Score(5.8, signature, mass),
-    }
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (f"{LOG}INFO: test: this is part 1 of 2. All parts", "part 1 of 2; score the whole text"),
-        (LOG.splitlines()[0], r"test\.log: fairseq-eval-lm has printed no result"),
-    ],
-)
-def test_a_log_without_a_result_for_the_whole_text_is_refused(tmp_path, text, message):
-    (tmp_path / "test.log").write_text(text)
-    with pytest.raises(ScoreError, match=message):
-        read_eval_lm(tmp_path / "test.log", "test")
-
-
-def test_the_perplexity_before_finetuning_is_read(tmp_path):
-    for split in ("valid", "test"):
-        with pytest.raises(ScoreError, match=f"before_finetuning_{split}.log is missing; score"):
-            before_finetuning(tmp_path)
-        (tmp_path / f"before_finetuning_{split}.log").write_text(LOG)
+def test_the_results_of_eval_lm_are_read_and_part_of_one_is_refused(tmp_path):
+    log = tmp_path / "before_finetuning_test.log"
+    said = f"INFO:highrank_plugins.hooks.evaluation:signature: {PPL}\n"
+    for text, words, mass in ((LOG, "", ""), (said + LOG + MEANS, "|words:61234", PPL)):
+        log.write_text(text)
+        given = f"tokens:82430|eval:static{words}", mass
+        expected = {"test_perplexity": Score(55.72, *given), "test_bits": Score(5.8, *given)}
+        assert read_eval_lm(log, "test") == expected
+    with pytest.raises(ScoreError, match=r"before_finetuning_valid\.log is missing; score"):
+        before_finetuning(tmp_path)
+    (tmp_path / "before_finetuning_valid.log").write_text(LOG)
     found = {name: score.value for name, score in before_finetuning(tmp_path).items()}
     assert found == {f"{of}_perplexity_before_finetuning": 55.72 for of in ("valid", "test")}
+    for text, message in (
+        (f"{LOG}INFO: test: this is part 1 of 2. All parts", "part 1 of 2; score the whole text"),
+        (LOG.splitlines()[0], r"test\.log: fairseq-eval-lm has printed no result"),
+    ):
+        log.write_text(text)
+        with pytest.raises(ScoreError, match=message):
+            read_eval_lm(log, "test")
 
 
 @pytest.mark.parametrize("in_pieces", [True, False])
