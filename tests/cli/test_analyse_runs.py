@@ -36,14 +36,11 @@ def table_of(*words):
     return {row[next(iter(row))]: row for row in rows}, [x for x in lines if x.startswith("#")]
 
 
-def test_numbers_on_the_command_line_give_published_p_values():
+def test_numbers_are_tested_with_the_direction_of_their_metric_and_give_published_p_values():
     rows, _ = table_of("Softmax=57.08:.10:10", "PLIF=56.81:.11:10", "MoS=54.88:.26:10")
     p = [float(rows[name]["p"]) for name in ("PLIF", "MoS")]
     assert p[0] == pytest.approx(2.19e-5, rel=0.2) and p[1] == pytest.approx(2.02e-15, rel=0.2)
     assert [float(rows[name]["p Holm"]) for name in ("PLIF", "MoS")] == holm(p)
-
-
-def test_numbers_of_runs_are_tested_with_the_direction_of_their_metric():
     a, b = [3.0, 4.0, 5.5], [16.0, 17.0, 19.0]
     words = ["a=3,4,5.5", "b=16,17,19", "--metric", "sacrebleu"]
     for test, function in (("student", student_t), ("welch", welch_t)):
@@ -54,6 +51,10 @@ def test_numbers_of_runs_are_tested_with_the_direction_of_their_metric():
     assert "b is better than a (p < 0.05 after" in compare(*words).output.splitlines()[-1]
     assert "b is worse than a" in compare(*words[:2], "--metric", "test_perplexity").output
     assert "Nothing is bold" in compare(*words[:2]).output
+    record = RECORDS / "multi30k_small" / "mos-1.json"
+    words = [record, "--metric", "sacrebleu"]
+    assert "no system is named softmax. Choose" in compare(*words).output
+    assert "no system" not in compare(*words, "--baseline", "mos").output
 
 
 def correlated(*words):
@@ -62,7 +63,7 @@ def correlated(*words):
     return float(r), float(p), int(re.search(r"over (\d+) systems", note)[1])
 
 
-def test_seeds_of_a_model_are_one_point_of_a_correlation():
+def test_runs_of_one_configuration_are_one_point_of_a_correlation_whatever_their_names():
     studies = {"ptb_small": (7, -0.79), "multi30k_small": (10, -0.08)}
     for study, expected in studies.items():
         records = sorted((RECORDS / study).glob("*.json"))
@@ -71,9 +72,6 @@ def test_seeds_of_a_model_are_one_point_of_a_correlation():
         assert (n, r) == pytest.approx(expected, abs=0.006)
         rows, _ = table_of(*records, "--y", quality)
         assert len(rows) == n and "softmax" in rows
-
-
-def test_runs_of_one_configuration_are_one_point_whatever_their_names():
     studies = ("ptb_components/softmax", "ptb_gates/softmax", "ptb_components/mos_k5",
                "ptb_components/moc_k5", "ptb_small/softmax", "ptb_small/mos")  # fmt: skip
     records = [RECORDS / f"{name}-{seed}.json" for name in studies for seed in (1, 2, 3)]
@@ -115,7 +113,9 @@ def write_spectrum(path, matrix):
     return path
 
 
-def test_spectra_of_several_models_are_shown_together_by_distinct_names(tmp_path):
+def test_spectra_of_several_models_have_distinct_names_and_are_drawn_as_in_the_papers(
+    tmp_path, monkeypatch
+):
     low = torch.randn(20, 3, dtype=torch.float64) @ torch.randn(3, 8, dtype=torch.float64)
     matrices = {"softmax": low, "mos": torch.randn(20, 8, dtype=torch.float64)}
     for place, named in (("{}.json", "{}"), ("{}/a.json", "{}/a")):
@@ -125,9 +125,6 @@ def test_spectra_of_several_models_are_shown_together_by_distinct_names(tmp_path
         assert ranks == [(named.format("softmax"), 3, 20), (named.format("mos"), 8, 20)]
         assert "singular_values" not in models[0]
     refused("a.json is given twice", "analyse", "spectra", files[0], files[0])
-
-
-def test_spectra_are_drawn_as_in_the_papers(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(plots, "draw", lambda path, figure: drawn.append(figure))
     file = write_spectrum(tmp_path / "a.json", torch.diag(torch.tensor([4.0, 1, 2, 1])).double())
@@ -140,10 +137,6 @@ def test_spectra_are_drawn_as_in_the_papers(tmp_path, monkeypatch):
     assert [figure.scale for figure in drawn] == ["loglog", "linear", "linear"]
     words = ["analyse", "spectra", file, "--linear", 3, "--curve", "cumulative"]
     refused("--linear draws relative values", *words)
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"singular_values": []}', '{"press_rank": 3}'])
-def test_spectra_refuse_files_of_another_kind(tmp_path, text):
-    (tmp_path / "a.json").write_text(text)
-    said = "a.json: not a result of highrank measure spectrum"
-    refused(said, "analyse", "spectra", tmp_path / "a.json")
+    for text in ("", "[]", '{"singular_values": []}', '{"press_rank": 3}'):
+        file.write_text(text)
+        refused("a.json: not a result of highrank measure spectrum", "analyse", "spectra", file)

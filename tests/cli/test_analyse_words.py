@@ -21,7 +21,7 @@ def softmax(stream_data, tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp("softmax") / "a.pt", built), stream_data
 
 
-def test_word_similarity_equals_the_rank_correlation(softmax, tmp_path):
+def test_word_similarity_is_the_rank_correlation_of_words_with_vectors(softmax, tmp_path):
     pairs = [("Cat", "dog"), ("cat", "house"), ("tree", "house"), ("red", "under")]
     weight = torch.load(softmax[0], weights_only=True)["model"]["decoder.output_projection.weight"]
     words = [line.split()[0] for line in (softmax[1] / "dict.txt").read_text().splitlines()]
@@ -39,9 +39,6 @@ def test_word_similarity_equals_the_rank_correlation(softmax, tmp_path):
         str(first): {"spearman": pytest.approx(1), "used": 4, "missing": 0},
         str(second): {"spearman": pytest.approx(-1), "used": 4, "missing": 1},
     }
-
-
-def test_bad_pairs_and_words_without_vectors_are_refused(softmax, tmp_path):
     file = tmp_path / "pairs.txt"
     file.write_text("cat cow much\n")
     words = ["measure", "word-similarity", *softmax, "--benchmark", file]
@@ -53,7 +50,7 @@ def test_bad_pairs_and_words_without_vectors_are_refused(softmax, tmp_path):
     assert "pairs.txt: no correlation; 1 of 1 pairs have a word without a vector" in done.stderr
 
 
-def test_unargmaxable_names_planted_words(mt_data, tmp_path):
+def test_unargmaxable_names_planted_words_unless_the_layer_is_a_mixture(mt_data, mos, tmp_path):
     built = small.build(mt_data, "transformer_softmax")
     path = write_checkpoint(tmp_path / "a.pt", built)
     state = torch.load(path, weights_only=True)
@@ -63,9 +60,6 @@ def test_unargmaxable_names_planted_words(mt_data, tmp_path):
     found = analyse(tmp_path, "unargmaxable", path, mt_data)
     word = built.task.target_dictionary[10]
     assert found["classes"] == [10] and found["words"] == [word] and found["count"] == 1
-
-
-def test_unargmaxable_does_not_apply_to_mixtures(mos):
     done = invoke("unargmaxable", *mos)
     assert done.exit_code == 0
     found = json.loads(done.stdout)
@@ -74,9 +68,8 @@ def test_unargmaxable_does_not_apply_to_mixtures(mos):
 
 
 def test_saturation_follows_the_updates(stream_data, tmp_path):
-    """Pass a flat spectrum, a known one and an untrained matrix, out of order."""
-    built = build(stream_data)
-    path = write_checkpoint(tmp_path / "first.pt", built)
+    """Pass a flat spectrum, a known one and an untrained matrix, out of order; then NaN."""
+    path = write_checkpoint(tmp_path / "first.pt", build(stream_data))
     state = torch.load(path, weights_only=True)
     weight = state["model"]["decoder.output_projection.weight"]
     basis = torch.linalg.qr(torch.randn_like(weight))[0]
@@ -96,12 +89,7 @@ def test_saturation_follows_the_updates(stream_data, tmp_path):
     assert falls["spectral_entropy"] == pytest.approx(entropy, abs=1e-6)
     assert falls["flat_divergence"] == pytest.approx(math.log(len(scales)) - entropy, abs=1e-6)
     assert falls["largest"] == pytest.approx(len(scales), rel=1e-6)
-
-
-def test_a_matrix_that_is_not_finite_is_named(stream_data, tmp_path):
-    path = write_checkpoint(tmp_path / "diverged.pt", build(stream_data))
-    state = torch.load(path, weights_only=True)
     state["model"]["decoder.output_projection.weight"][3, 1] = math.nan
     torch.save(state, path)
-    said = "diverged.pt: the vocabulary matrix is not fin"
+    said = "first.pt: the vocabulary matrix is not fin"
     refused(said, "measure", "saturation", path, stream_data)

@@ -73,20 +73,6 @@ def test_adapting_to_another_text_helps(command, words, trained, changed_data, t
     assert found[0] < 0.8 * found[1]
 
 
-def test_the_record_says_what_was_done(call, tmp_path):
-    done = call("dynamic", *STEP, "--split", "valid")
-    found = record(tmp_path)
-    assert f"over {found['tokens']} tokens" in done.output
-    assert found["point"] == {"lr": 0.01, "eps": 0.001, "lambda": 0.01}
-    assert found["signature"] == f"split:valid|tokens:{found['tokens']}|eval:dynamic"
-    assert found["options"]["train-batch-size"] == 10
-    assert found["statistics"]["tensors"] == 1 + 2 * 4 + 4  # embedding, LSTMs, MoS and its bias
-    assert found["grid"] is None
-    assert found["checkpoint"]["arch"] == "awd_lstm_lm_mos"
-    assert {"command", "versions", "git", "hardware"} <= found.keys()
-    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
-
-
 @pytest.mark.parametrize(("command", "words"), [("dynamic", GRID), ("cache", CACHE_GRID)])
 def test_the_best_point_on_valid_is_used_on_test(command, words, call, tmp_path):
     done = call(command, *words, "--grid-tokens", 40)
@@ -160,7 +146,7 @@ def test_the_state_of_another_evaluation_is_refused(call, tmp_path, monkeypatch)
     assert "text of valid: None there" in done.output
 
 
-def test_without_an_output_the_progress_is_saved_next_to_the_checkpoint(
+def test_the_record_says_what_was_done_and_progress_is_saved_next_to_the_checkpoint(
     call, trained, stream_data, tmp_path, monkeypatch
 ):
     def see(progress):
@@ -171,12 +157,20 @@ def test_without_an_output_the_progress_is_saved_next_to_the_checkpoint(
     monkeypatch.setattr(SavedProgress, "save", see)
     checkpoint = tmp_path / "checkpoint_best.pt"
     checkpoint.write_bytes(trained.read_bytes())
-    done = highrank("evaluate", "dynamic", checkpoint, stream_data, *STEP, "--save-seconds", 0)
+    words = [*STEP, "--split", "valid"]
+    done = highrank("evaluate", "dynamic", checkpoint, stream_data, *words, "--save-seconds", 0)
     assert done.exit_code == 0, done.output
-    call("dynamic", *STEP)
-    assert f"over {record(tmp_path)['tokens']} tokens" in done.output
+    call("dynamic", *words)
+    found = record(tmp_path)
+    assert f"over {found['tokens']} tokens" in done.output
     assert states[0] == tmp_path / "checkpoint_best.dynamic.state"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint_best.pt", "out.json"]
+    assert found["point"] == {"lr": 0.01, "eps": 0.001, "lambda": 0.01}
+    assert found["signature"] == f"split:valid|tokens:{found['tokens']}|eval:dynamic"
+    assert found["options"]["train-batch-size"] == 10
+    assert found["statistics"]["tensors"] == 1 + 2 * 4 + 4  # embedding, LSTMs, MoS and its bias
+    assert found["grid"] is None and found["checkpoint"]["arch"] == "awd_lstm_lm_mos"
+    assert {"command", "versions", "git", "hardware"} <= found.keys()
 
 
 def test_a_diverging_point_does_not_end_the_search(call, tmp_path):

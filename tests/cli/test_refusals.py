@@ -14,8 +14,6 @@ GERMAN = "compounds are split for German only (--tokenise de)"
 ONE_TRY = "--numbers, --faults and --kernels: run them one after the other"
 REFUSED = [
     ("docter", "unknown command 'docter'; did you mean 'doctor'?"),
-    ("measure spectrm text .", "unknown measure 'spectrm'; did you mean 'spectrum'?"),
-    ("list heads --user-dir none", "--user-dir none: no such folder; name the folder of a pack"),
     ("list heads --user-dir text", "--user-dir text: not a folder; name the folder of a package"),
     ("list heads --user-dir data", "--user-dir data: the folder has no __init__.py; name the f"),
     (f"{CONFIGURE} --set user_dir=none", "train.user_dir: 'none' is not a folder in "),
@@ -35,7 +33,6 @@ REFUSED = [
      "--output train/checkpoint_last.pt is a file of the training run: name another"),
     ("data pieces text pieces --languages en,en --vocab-size 100",
      "--languages en,en: en is given twice"),
-    ("evaluate score missing text", "highrank: missing: no such file\n"),
     ("evaluate score text missing", "highrank: missing: no such file\n"),
     ("evaluate score nothing reference", "nothing: "),
     ("evaluate score text reference", "text: "),
@@ -79,9 +76,49 @@ REFUSED = [
     (f"launch --nodes 4 --slurm job.sh {TRAIN}", "--gpus-per-node N (or --processes N on CPUs)"),
     (f"launch --processes 1 --slurm j --rendezvous a:1 {TRAIN}", "--rendezvous: SLURM tells"),
     (f"launch --processes 1 --slurm j --max-restarts 1 {TRAIN}", "--max-restarts: a SLURM job"),
-    ("launch fairseq-train data --arch a", "write -- before the command: highrank launch -- fair"),
     ("launch fairseq-train data -a mos", "write -- before the command: highrank launch -- fairse"),
+    ("launch fairseq-train . --zz", "write -- before the command: highrank launch -- fairseq-t"),
 ]  # fmt: skip
+# wrong paths and names, which the message repeats
+WRONG = """\
+data pieces zz out --languages en,de --vocab-size 100
+data binarise zz out --languages en,de
+data binarise zz out --languages en
+data own-text zz --source cs --target en --sizes zz.yaml
+evaluate generate --output out -- fairseq-generate zz --path zz.pt
+evaluate generate -- fairseq-generate zz --path text
+evaluate generate -- fairseq-generate . --path zz
+evaluate score zz zz
+evaluate score zz text
+evaluate dynamic zz.pt zz --lr 0.1 --eps 0.1 --lambda 0.1
+evaluate cache zz.pt zz --theta 0.1 --lambda 0.1 --window 3
+analyse card zz.pt zz
+analyse collect zz.pt zz --output out
+analyse spectra zz
+measure kld zz.pt zz
+compare zz
+compare --runs zz
+compare --zz 4
+match zz --to zz
+list heads --user-dir zz
+study zz.yaml
+record --config zz --scores zz --training zz --output out
+model average zz --output out
+model export zz --output out
+model import zz --output out
+model best-checkpoint zz
+train configure zz.yaml --output out
+translate zz
+new out --translation --source cs --target en --data zz
+launch -- fairseq-train zz --arch transformer_mos
+launch -- fairseq-train . --user-dir zz
+launch -- fairseq-train . --finetune-from-model=zz
+bench --zz
+bench estimate zz.yaml
+bench train --dtype zz
+bench train --device zz
+"""
+REFUSED += [(line, "zz") for line in WRONG.splitlines()]
 
 
 @pytest.fixture

@@ -57,14 +57,11 @@ def test_fairseq_refuses_a_layer_in_one_line(command, tmp_path):
     assert done.code == 2 and re.fullmatch(line, done.output)
 
 
-def test_code_of_a_layer_that_fails_keeps_its_traceback(tmp_path):
+def test_code_of_a_layer_that_fails_keeps_its_traceback_and_may_be_for_fairseq_alone(tmp_path):
     done = attempt("train", "data", "--user-dir", changed(tmp_path, ('e("arcsinh")', "e(arcs)")))
     assert done.code == 1 and "Traceback" in done.output
     assert done.output.endswith("NameError: name 'arcs' is not defined\n")
-
-
-def test_a_user_dir_may_have_modules_for_fairseq_alone(tmp_path):
-    models = tmp_path / "my_layers" / "models"
+    models = tmp_path / "alone" / "models"
     models.mkdir(parents=True)
     (models / "arcsinh.py").write_text(CODE)
     done = attempt("highrank", "list", "heads", "--user-dir", models.parent)

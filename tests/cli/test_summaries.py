@@ -96,16 +96,6 @@ def test_a_file_that_a_record_cannot_read_is_named(record, tmp_path, option, tex
     assert done.exit_code == 2 and f"bad: {message}" in done.output
 
 
-def test_a_table_without_a_baseline_says_so(tmp_path):
-    paths = [tmp_path / f"mos-{seed}.json" for seed in (1, 2)]
-    for path in paths:
-        path.write_text(json.dumps({"metrics": {"sacrebleu": 1.0}}))
-    words = ["compare", *paths, "--metric", "sacrebleu"]
-    done = highrank(*words)
-    assert done.exit_code == 0 and "no system is named softmax. Choose" in done.output
-    assert "no system" not in highrank(*words, "--baseline", "mos").output
-
-
 def test_measures_of_both_splits_become_finite_scores_of_a_record(tmp_path):
     """Put them into the folder of the evaluation, and into `valid` below it; null is NaN."""
     for split in ("test", "valid"):

@@ -56,3 +56,7 @@ def test_a_terminal_shows_tables_without_markdown_and_within_its_width(command):
 def test_a_pipe_gets_markdown():
     said = subprocess.check_output([*HIGHRANK, *COMMANDS[0]], text=True, cwd=ROOT)
     assert said.startswith("| run | valid ppl |") and "\n| mos-1 | 78.35 |" in said
+    lines = subprocess.check_output([*HIGHRANK, *COMMANDS[-1]], text=True, cwd=ROOT).splitlines()
+    assert lines[0] == "| recipe | trains | configurations (--conf) |"
+    row = next(line for line in lines if line.startswith("| `recipes/ptb/run.sh` | Word-level"))
+    assert "yang2018/{moc,mos," in row and "{base}" not in row

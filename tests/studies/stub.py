@@ -1,5 +1,6 @@
 """Make a recipe of a few lines of bash that takes a moment, and resumes as real ones do."""
 
+import json
 import os
 import signal
 import subprocess
@@ -76,17 +77,11 @@ def write_stub(folder: Path, **changes: object) -> Path:
     return write_study(folder, {"members": members, **changes})
 
 
-class _Dumper(yaml.SafeDumper):
-    """Write values out, since files take no aliases."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-
 def write_study(folder: Path, tree: dict[str, object], name: str = "layers") -> Path:
     """Write a study of the stub."""
     file = folder / f"{name}.yaml"
-    file.write_text(yaml.dump({"recipe": "stub", **tree}, Dumper=_Dumper, sort_keys=False))
+    tree = json.loads(json.dumps({"recipe": "stub", **tree}))  # files take no aliases
+    file.write_text(yaml.safe_dump(tree, sort_keys=False))
     return file
 
 

@@ -1,6 +1,5 @@
-"""Test the plan of a study, its machines, and studies that are too large."""
+"""A study is held to its plan, and to its first table with tests, which has spent all of alpha."""
 
-import fcntl
 import json
 from math import log, sqrt
 from statistics import mean, variance
@@ -8,14 +7,12 @@ from statistics import mean, variance
 import pytest
 
 from highrank_plugins.analysis.statistics import seeds_needed, smallest_effect
-from highrank_plugins.common.blocks import ConfigurationError, read_tree
-from highrank_plugins.common.folders import held
 from highrank_plugins.common.provenance import hardware
-from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.table import LATE
 from tests.results.entries import record_of
 from tests.studies.stub import (
     changed,
+    compared,
     folder_of,
     refusal,
     starts,
@@ -30,9 +27,14 @@ BOTH = {"baseline": "softmax", "metric": "test_perplexity"}  # what a plan state
 
 
 def test_tests_wait_for_the_seeds_that_were_planned(tmp_path):
-    file = write_stub(tmp_path, seeds=[1, 2, 3, 4], baseline="softmax")
+    file = write_stub(tmp_path, seeds=[1, 2, 3, 4], **BOTH)
+    file.write_text("# Which layer?\n" + file.read_text())
+    assert study(file, "--register", "--at-most", "3").exit_code == 0
+    plan = json.loads((folder_of(file) / "plan.json").read_text())
+    assert (plan["seeds"], plan["most"], len(plan["keys"])) == (3, 4, 12)
+    assert plan["question"] == "Which layer?" and not starts(file)
     for name in ("softmax-1", "mos-1", "mixtape-1"):
-        assert study(file, "--only", name, "--at-most", "3").exit_code == 0
+        assert study(file, "--only", name).exit_code == 0
     text = tables(file, "--table")
     assert "not all of the planned seeds (3 of each system or more) are done" in text
     assert "**" not in text and "p Holm" not in text and "place" not in text
@@ -41,76 +43,52 @@ def test_tests_wait_for_the_seeds_that_were_planned(tmp_path):
     looks = "t-test, made sequential for looks at 3 to 4 seeds, of all 3 pairs"
     assert looks in text and "(Holm); intervals are not, but hold at every look." in text
     text = tables(file, "--at-most", "4")
-    assert looks in text and "Beyond the plan" not in text and len(starts(file)) == 12
+    assert looks in text and "As registered" in text and len(starts(file)) == 12
     assert "not all of the planned seeds" in tables(file, "--table", "--at-most", "2")
-    text = tables(file, "--at-most", "5", seeds=[1, 2, 3, 4, 5])
+    said = refusal(file, "--at-most", "5")
+    assert "--at-most 5: " in said and "lists 4 seeds; list more" in said
+    text = tables(file, "--at-most", "5", seeds=[1, 2, 3, 4, 5])  # without the question
     assert "Beyond the plan: it had 4 seeds of each system at most." in text
+    assert "was registered: question." in text and "As registered" not in text
     assert f"since {LATE}: softmax, mos, mixtape." in text and "p Holm" not in text
 
 
-def test_a_registered_plan_may_have_several_looks(tmp_path):
-    file = write_stub(tmp_path, seeds=[1, 2, 3], **BOTH)
-    file.write_text("# Which layer?\n" + file.read_text())
-    assert study(file, "--register", "--at-most", "2").exit_code == 0
-    plan = json.loads((folder_of(file) / "plan.json").read_text())
-    assert (plan["seeds"], plan["most"], len(plan["keys"])) == (2, 3, 9)
-    assert plan["question"] == "Which layer?"
-    for seeds in (2, 3):
-        text = tables(file, "--at-most", seeds)
-        assert "As registered" in text and "sequential for looks at 2 to 3 seeds" in text
-    said = refusal(file, "--at-most", "4")
-    assert "--at-most 4: " in said and "lists 3 seeds; list more" in said
-    file.write_text("# Which loss?\n" + file.read_text().partition("\n")[2])
-    text = tables(file, "--at-most", "3")
-    assert "was registered: question." in text and "As registered" not in text
-
-
 def test_a_study_is_held_to_its_registered_plan(tmp_path):
-    file = write_stub(tmp_path, seeds=[1, 2], members=TWO, **BOTH)
+    file = write_stub(tmp_path, seeds=[1, 2, 3], members=TWO, **BOTH)
     said = refusal(file, "--register", "--effect", "0.01")
     assert "give --like FOLDER of a study like it" in said
     assert study(file, "--register").exit_code == 0
     plan = folder_of(file) / "plan.json"
-    assert json.loads(plan.read_text())["seeds"] == 2 and not starts(file)
+    assert json.loads(plan.read_text())["seeds"] == 3 and not starts(file)
     short = json.loads(plan.read_text())["sha256"][:12]
     assert f"As registered, plan {short}." in tables(file)
     assert "has a plan already" in refusal(file, "--register")
-    assert changed(file, "--only", "mos-1", test="welch", set={"lr": 2}).exit_code == 0
-    members = "test, softmax-1, softmax-2, mos-1, mos-2"
-    said = f"Changed since the plan {short} was registered: {members}."
+    more = "the plan has 3 of the 4 seeds; --at-most 4 takes all"
+    for names, seeds, said in (
+        ("softmax mos", [2, 3, 4], "softmax has seeds 2, 3, 4 (planned: 1, 2, 3), mos has"),
+        ("softmax", [1, 2, 3], "mos is missing (planned: 1, 2, 3)."),
+        ("softmax mos mixtape", [1, 2, 3], "registered: mixtape is new."),
+        ("softmax mos", {"mos": [1, 2]}, "mos has seeds 1, 2 (planned: 1, 2, 3)."),
+        ("softmax mos", {"softmax": [1, 2]}, "softmax has seeds 1, 2 (planned: 1, 2, 3)."),
+        ("softmax mos", [1, 2, 3, 4], "As registered"),
+    ):
+        listed = {name: {"conf": name} for name in names.split()}
+        if isinstance(seeds, dict):  # of one system alone
+            listed = {name: {**of, "seeds": seeds.get(name)} for name, of in listed.items()}
+            seeds = [1, 2, 3]
+        text = tables(file, seeds=seeds, members=listed)
+        assert said in text and ("As registered" in text) == ("As" in said)
+        assert ("p Holm" in text) == ("egistered" in said), said
+        assert (more in study(file, "--table").output) == (len(seeds) > 3)
+    text = tables(file, "--at-most", "4")
+    assert "Beyond the plan: it had 3 seeds" in text and "As registered" not in text
+    own = {"members": TWO, "seeds": [1, 2, 3], "test": "welch", "set": {"lr": 2}}
+    assert changed(file, "--only", "mos-1", **own).exit_code == 0
+    members = ", ".join(f"{system}-{seed}" for system in TWO for seed in (1, 2, 3))
+    said = f"Changed since the plan {short} was registered: test, {members}."
     assert said in tables(file, "--table")
     plan.write_text(plan.read_text().replace("softmax-1", "softmax-9"))
     assert "plan.json: changed after it was registered" in refusal(file, "--table")
-
-
-@pytest.mark.parametrize(
-    ("seeds", "names", "said"),
-    [
-        ([2, 3, 4], "softmax mos", "softmax has seeds 2, 3, 4 (planned: 1, 2, 3), mos has"),
-        ([1, 2, 3], "softmax", "mos is missing (planned: 1, 2, 3)."),
-        ([1, 2, 3], "softmax mos mixtape", "registered: mixtape is new."),
-        ([1, 2, 3, 4], "softmax mos", "As registered"),
-        ({"mos": [1, 2]}, "softmax mos", "mos has seeds 1, 2 (planned: 1, 2, 3)."),
-        ({"softmax": [1, 2]}, "softmax mos", "softmax has seeds 1, 2 (planned: 1, 2, 3)."),
-    ],
-)
-def test_other_seeds_and_systems_than_registered_are_named(tmp_path, seeds, names, said):
-    file = write_stub(tmp_path, seeds=[1, 2, 3], members=TWO, **BOTH)
-    assert study(file, "--register").exit_code == 0
-    own = seeds if isinstance(seeds, dict) else {}  # of one system alone
-    listed = {name: {"conf": name} for name in names.split()}
-    for name, some in own.items():
-        listed[name]["seeds"] = some
-    text = tables(file, seeds=[1, 2, 3] if own else seeds, members=listed)
-    assert len(starts(file)) == 3 * len(names.split()) - len(own)
-    assert ("p Holm" in text) == ("egistered" in said)
-    assert said in text and ("As registered" in text) == ("As" in said)
-    more = seeds == [1, 2, 3, 4]
-    note = "the plan has 3 of the 4 seeds; --at-most 4 takes all"
-    assert (note in study(file, "--table").output) == more
-    if more:
-        text = tables(file, "--at-most", "4")
-        assert "Beyond the plan: it had 3 seeds" in text and "As registered" not in text
 
 
 def test_the_first_look_keeps_metric_seeds_and_members(tmp_path):
@@ -122,12 +100,11 @@ def test_the_first_look_keeps_metric_seeds_and_members(tmp_path):
     text = tables(file, seeds=[5, 6, 7, 8], metric="test_perplexity")
     assert "mos has seeds 5, 6 (planned: 1, 2, 3, 4)" in text
     assert f"since {LATE}: " in text and "p Holm" not in text
-
-
-def test_a_seed_that_diverged_takes_the_test_of_its_system_alone(tmp_path):
-    file = write_stub(tmp_path, seeds=[1, 2, 3], baseline="softmax", options={"failing": "mos-2"})
-    text = tables(file, "--at-most", "3", code=1)
-    assert "mos-2: diverged" in text and "p Holm" in text
+    plan = folder_of(file) / "plan.json"
+    known = json.loads(plan.read_text())
+    for wrong in ({"seeds": 5, "most": 2}, {"most": 3000000}, {"keys": [1]}, {"keys": {"a": 1}}):
+        plan.write_text(json.dumps(known | wrong))
+        assert "plan.json: damaged; restore it" in refusal(file)
 
 
 @pytest.mark.parametrize(
@@ -140,12 +117,19 @@ def test_a_seed_that_diverged_takes_the_test_of_its_system_alone(tmp_path):
         ("mos_rate3-1", "--register", {"rates": [1, 3]}, "--register: mos_rate3-1 has been run"),
         ("", "--register --jobs 1", {}, "changes nothing with --register"),
         ("", "--effect 1 --all-tests", {}, "changes nothing with --effect"),
+        ("", "--dry-run --all-tests", {}, "--all-tests: changes nothing with --dry-run"),
         ("", "--like records", {}, "--like: tells --effect"),
         ("", "--effect 0 --like .", {}, "--effect 0: must be above 0"),
         ("", "--effect 1 --table", {}, "--table and --effect exclude each other"),
+        ("", "--only nosuch-1 --at-most 2", {}, "--only nosuch-1: no such member; the members"),
+        ("", "--at-most 99999999999999999999", {}, "--at-most"),
+        ("", "--only mos-1 --table", {}, "--only and --table exclude each other"),
+        ("", "--option pause=1 --option pause=2", {}, "--option pause=2: pause is given twice"),
     ],
 )
-def test_plans_that_cannot_be_made_are_refused(tmp_path, first, words, changes, why):
+def test_plans_that_cannot_be_made_and_ways_that_exclude_each_other_are_refused(
+    tmp_path, first, words, changes, why
+):
     tree = {"seeds": [1, 2], **BOTH} | changes
     file = write_stub(tmp_path, **{name: value for name, value in tree.items() if value})
     assert not first or study(file, "--only", first).exit_code == 0
@@ -183,6 +167,16 @@ def test_an_effect_needs_seeds_and_hours(tmp_path):
     said = study(file, "--effect", "0.01", "--like", str(records)).output.splitlines()
     assert said[0] == "Left out, since seeds deviate as where some failed to train: wild."
     assert said[1:] == done.output.splitlines()
+    tables(file)
+    of_stub = "the seeds of all systems in the finished members of this study deviate as where some"
+    assert of_stub in refusal(file, "--effect", "0.01")
+    for run in folder_of(file).glob("*-*/results.json"):
+        record = json.loads(run.read_text())
+        record["metrics"]["test_perplexity"] = 60 + record["seeds"][0]
+        run.write_text(json.dumps(record))
+    said = study(file, "--effect", "0.01").output
+    assert "over 3 systems of the finished members of this" in said
+    assert "3 seeds of each would find" in said
 
 
 def test_a_seed_runs_on_one_kind_of_machine(tmp_path):
@@ -203,21 +197,70 @@ def test_a_seed_runs_on_one_kind_of_machine(tmp_path):
     assert "Systems were not run on one kind of processor" in tables(file, "--table")
 
 
-def test_a_study_of_too_many_members_is_refused_before_they_are_made(tmp_path):
-    file = write_stub(tmp_path)
-    grid = {"lr": list(range(100)), "dropout": list(range(100))}
-    tree = {"members": {"a": {"conf": "mos", "grid": grid}}, "seeds": [1, 2]}
-    with pytest.raises(ConfigurationError, match=r"20,000 members, and a study has 10,000"):
-        read_study(write_study(tmp_path, tree, "large"))
-    file.write_text("a: " + "1" * (1 << 20))
-    with pytest.raises(ConfigurationError, match=r"1\.0 MB are read at most"):
-        read_tree(file)
+FOUR = [1, 2, 3, 4]
+MIXTAPE = {"conf": "mixtape"}
+AGAIN = TWO | {"softmax_again": {"conf": "softmax", "seeds": [4, 5, 6]}}
+# what changes after the first table, and the systems that then have no test
+LOOKS = [
+    ({"seeds": [3, 1, 2]}, ""),
+    ({"seeds": [4, 5, 6]}, "softmax, mos"),
+    ({"seeds": [1, 2]}, "softmax, mos"),
+    ({"seeds": FOUR}, "softmax, mos"),
+    ({"seeds": FOUR}, "softmax, mos"),
+    ({"seeds": FOUR, "members": TWO | {"mos": {"conf": "mos", "set": {"lr": 9}}}}, "softmax"),
+    ({"members": TWO | {"mixtape": MIXTAPE}}, ""),  # is held from now on
+    ({"members": TWO | {"mixtape": MIXTAPE | {"seeds": [4, 5, 6]}}}, "mixtape"),
+    ({"members": {"softmax": TWO["softmax"], "m2": {"conf": "mos", "seeds": [4, 5]}}}, "m2"),
+    ({"members": AGAIN}, "softmax, softmax_again"),
+    ({"set": {"lr": 2}}, ""),  # another study
+    ({"set": {"lr": 2}, "seeds": FOUR}, "softmax, mos"),
+    ({"set": {"lr": 3}, "members": AGAIN}, ""),
+]
 
 
-def test_who_reads_a_lock_file_holds_nobody(tmp_path):
-    lock = tmp_path / ".lock"
-    lock.touch(0o644)
-    with lock.open() as reader:
-        fcntl.flock(reader, fcntl.LOCK_EX)
-        with held(lock, "folder", "study") as is_locked:
-            assert is_locked and lock.stat().st_mode & 0o007 == 0
+def test_each_configuration_is_held_to_its_first_table(tmp_path):
+    """The first look spent all of alpha; other systems, and a new study, may be added."""
+    first = {"seeds": [1, 2, 3], "members": TWO, "set": {}}
+    file = write_stub(tmp_path, baseline="softmax", **first)
+    for name in ("softmax-1", "softmax-2", "mos-1", "mos-2"):
+        assert study(file, "--only", name).exit_code == 0
+    # no look, since nothing is tested
+    assert "Not tested, since not all seeds are done: softmax, mos." in tables(file, "--table")
+    assert "Student's unpaired two-sided t-test of the pair" in tables(file)
+    assert "Changed since" not in tables(file, **BOTH)  # stated as by default
+    said = "further one: metric (was test_perplexity)."
+    assert said in tables(file, metric="valid_perplexity")
+    for changes, late in LOOKS:
+        text = tables(file, **BOTH | first | changes)
+        assert (f"since {LATE}: {late}." in text) == bool(late), changes
+        assert ("p Holm" in text) == (late in ("", "mixtape")), changes
+    assert "p Holm" in tables(file, "--table")
+    text = tables(file, "--at-most", "4", **first | {"seeds": [1, 2, 3, 4, 5]})
+    assert f"since {LATE}: softmax, mos." in text and "p Holm" not in text, "a plan is too late"
+    assert "p (Holm)" not in compared(file) and LATE in compared(file)
+
+
+def test_compare_tests_what_the_study_tests(tmp_path):
+    file = write_stub(tmp_path, seeds=[1, 2, 3], members=TWO, **BOTH)
+    tables(file)
+    assert "p (Holm)" in compared(file)
+    found = compared(file, links="*-[12]")
+    assert "since their study has 3 seeds of each: " in found and "p (Holm)" not in found
+    second = write_study(file.parent, {"members": TWO, **BOTH, "seeds": [4, 5, 6]}, "second")
+    tables(second)
+    found = compared(file, second)
+    assert "since its runs are of several studies: " in found and "p (Holm)" not in found
+    tables(file, seeds=FOUR)
+    assert "p (Holm)" not in compared(file)
+    for name in ("untested.json", "looks.json"):
+        (folder_of(file) / name).write_text("[1]")
+    assert "untested.json: damaged; run the study with --table" in compared(file)
+    assert "looks.json: damaged; restore it" in refusal(file, "--table")
+    (folder_of(file) / "looks.json").unlink()
+    text = tables(file, "--at-most", "3")  # as of a study that may have several looks
+    found = compared(file)
+    assert "p Holm" in text and "since seeds may be added to their study" in found
+    assert "p (Holm)" not in found and "**" not in found
+    (folder_of(file) / "plan.json").write_text('{"seeds": 3, "most": 3, "keys": {}}')
+    tables(file, "--table")
+    assert "p (Holm)" in compared(file)

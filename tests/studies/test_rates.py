@@ -18,14 +18,19 @@ def members_of(file):
     exp_dir = (file.parent / "exp").resolve()
     read = read_study(file)
     trials = trials_of(read, exp_dir)
-    return read, trials, prepare(tuned(read, trials), exp_dir)
+    members = prepare(tuned(read, trials), exp_dir)
+    return trials, members, {one.member.system: one.settings.train["lr"] for one in members}
 
 
 def test_each_system_gets_the_best_of_its_trials_for_all_seeds(tmp_path):
     file = write_stub(tmp_path, rates=RATES, seeds=[4, 5, 6], baseline="softmax")
+    said = study(file, "--dry-run").output
+    assert "9 trials of learning rates come first" in said and not starts(file)
+    assert "mos_rate0.3-4" in said and "--set=lr=0.3" in said
+    assert "9 of 9 members to run" in said
     text = tables(file)
-    read, trials, members = members_of(file)
-    assert {m.member.system: m.settings.train["lr"] for m in members} == BEST
+    trials, _, rates = members_of(file)
+    assert rates == BEST
     names = [f"{name}_rate{rate:g}-4" for name in BEST for rate in RATES]
     assert [one.name for one in trials] == names
     # a trial at the best rate is the first seed of its system: it is trained once
@@ -37,7 +42,9 @@ def test_each_system_gets_the_best_of_its_trials_for_all_seeds(tmp_path):
     assert "wider ones may help: softmax, mixtape." in text
     assert not list(folder_of(file).glob("*_rate*")), "trials are no systems of the table"
     tables(file)
-    assert {*starts(file).values()} == {1} and read.rates == {}
+    assert {*starts(file).values()} == {1}
+    said = study(file, "--dry-run").output
+    assert "0 of 9 members to run" in said and "# mixtape-5" in said
     record = trials[0].record
     content = json.loads(record.read_text())
     del content["train"]["best_valid_loss"]
@@ -45,20 +52,20 @@ def test_each_system_gets_the_best_of_its_trials_for_all_seeds(tmp_path):
     assert "no validation loss, by which `rates` chooses" in refusal(file, "--table")
 
 
-def test_short_trials_are_runs_of_their_own(tmp_path):
-    file = write_stub(tmp_path, rates=RATES, rates_set={"max_epoch": 2}, seeds=[1, 2])
-    tables(file)
-    _, trials, members = members_of(file)
+def test_short_trials_are_runs_of_their_own_and_part_of_the_plan(tmp_path):
+    stated = {"baseline": "softmax", "metric": "test_perplexity", "rates_set": {"max_epoch": 2}}
+    failing = {"failing": "mixtape-1-lr3.0"}  # at 3 times its rate
+    file = write_stub(tmp_path, rates=RATES, seeds=[1, 2], options=failing, **stated)
+    assert study(file, "--register").exit_code == 0
+    text = tables(file)
+    assert "As registered, plan" in text and "diverged at 3)" in text
+    trials, members, rates = members_of(file)
     assert {one.settings.train["max_epoch"] for one in trials} == {2}
     assert {one.settings.train["max_epoch"] for one in members} == {36}
     assert len(starts(file)) == 9 + 6 and not {t.key for t in trials} & {m.key for m in members}
-
-
-def test_a_rate_that_diverges_is_not_taken_and_is_named(tmp_path):
-    file = write_stub(tmp_path, rates=RATES, seeds=[1, 2], options={"failing": "mixtape-1-lr3.0"})
-    assert "diverged at 3)" in tables(file)
-    _, _, members = members_of(file)
-    assert {m.settings.train["lr"] for m in members if m.member.system == "mixtape"} == {1}
+    assert rates == BEST | {"mixtape": 1}
+    for changes in ({"rates": [1, 3]}, {"rates": RATES, "rates_set": {"max_epoch": 3}}):
+        assert f"was registered: {[*changes][-1]}." in tables(file, **changes)
 
 
 def test_a_failed_trial_stops_before_any_seed(tmp_path):
@@ -69,26 +76,6 @@ def test_a_failed_trial_stops_before_any_seed(tmp_path):
     for words in (["--table"], ["--only", "softmax-2"]):
         refusal(file, *words)
     assert study(file, "--only", "softmax_rate1-1").exit_code == 0
-
-
-def test_a_dry_run_lists_the_trials_first_and_then_the_members_at_their_rates(tmp_path):
-    file = write_stub(tmp_path, rates=RATES, seeds=[1, 2])
-    said = study(file, "--dry-run").output
-    assert "9 trials of learning rates come first" in said and not starts(file)
-    assert "mos_rate0.3-1" in said and "--set=lr=0.3" in said
-    assert "9 of 9 members to run" in said
-    tables(file)
-    said = study(file, "--dry-run").output
-    assert "0 of 6 members to run" in said and "# mixtape-2" in said
-
-
-def test_a_plan_with_rates_is_kept_and_a_change_of_them_is_named(tmp_path):
-    stated = {"baseline": "softmax", "metric": "test_perplexity"}
-    file = write_stub(tmp_path, rates=RATES, seeds=[1, 2], **stated)
-    assert study(file, "--register").exit_code == 0
-    assert "As registered, plan" in tables(file)
-    for changes in ({"rates": [1, 3]}, {"rates": RATES, "rates_set": {"max_epoch": 3}}):
-        assert f"was registered: {[*changes][-1]}." in tables(file, **changes)
 
 
 @pytest.mark.parametrize(

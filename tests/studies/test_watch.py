@@ -5,8 +5,6 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-
 from highrank_plugins.studies import watch
 
 
@@ -15,20 +13,16 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def member(tmp_path):
-    (tmp_path / "train").mkdir()
-    (tmp_path / "config.yaml").write_text("train: {max_update: 400}\n")
-    return SimpleNamespace(name="softmax-2", run_dir=tmp_path)
-
-
 def trained(member, updates: int) -> None:
     line = {"tag": "train_inner", "epoch": 1, "num_updates": updates}
     (member.run_dir / "train" / "metrics.jsonl").write_text(json.dumps(line) + "\n")
 
 
-def test_the_line_has_stage_share_and_time_left(member, monkeypatch):
-    now = [0.0]
+def test_the_line_has_stage_share_and_time_left(tmp_path, monkeypatch):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "config.yaml").write_text("train: {max_update: 400}\n")
+    member, now = SimpleNamespace(name="softmax-2", run_dir=tmp_path), [0.0]
+    assert watch.share_trained(member.run_dir) is None
     monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
     log: Path = member.run_dir / "log"
     stream, said = Terminal(), []
@@ -50,14 +44,6 @@ def test_the_line_has_stage_share_and_time_left(member, monkeypatch):
     assert show(60) == "2 of 4 done, softmax-2: stage 3 train, 50%, 0:02:00 left in training"
     shown.tell("softmax-2: done")
     assert said == ["softmax-2: done"] and stream.getvalue().endswith("\r\x1b[K")
-
-
-@pytest.mark.parametrize(
-    ("config", "share"),
-    [("train: {max_epoch: 4}", 0.25), ("train: {max_update: 50}", 1.0), ("train: {}", None)],
-)
-def test_the_share_follows_what_ends_the_run(member, config, share):
-    assert watch.share_trained(member.run_dir) is None
-    trained(member, 100)
-    (member.run_dir / "config.yaml").write_text(config)
-    assert watch.share_trained(member.run_dir) == share
+    for config, share in (("max_epoch: 4", 0.25), ("max_update: 50", 1.0), ("arch: x", None)):
+        (member.run_dir / "config.yaml").write_text(f"train: {{{config}}}")
+        assert watch.share_trained(member.run_dir) == share, "it follows what ends the run"
