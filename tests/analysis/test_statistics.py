@@ -78,25 +78,6 @@ def test_places_count_the_systems_that_are_told_apart():
     assert stats.ranking([[2.0, 2.0], [3.0, 3.0]], 1, 0.05, stats.student_t).ranges == [(1, 2)] * 2
 
 
-@pytest.mark.parametrize(
-    ("draws", "low", "high"),
-    [(1000, 0.02, 0.075), pytest.param(10_000, 0.036, 0.06, marks=pytest.mark.long)],
-)
-@pytest.mark.parametrize(("systems", "seeds"), [(2, 3), (4, 3), (7, 5)])
-def test_equal_systems_are_told_apart_in_a_twentieth_of_studies(systems, seeds, draws, low, high):
-    rng = np.random.default_rng(systems)
-    means = rng.normal(0, 1 / math.sqrt(seeds), (draws, systems))
-    deviations = np.sqrt(rng.chisquare(seeds - 1, (draws, systems)) / (seeds - 1))
-    studies = np.stack([means, deviations], -1).tolist()
-    found = [
-        stats.ranking([stats.Summary(*one, seeds) for one in study], -1, 0.05, stats.student_t)
-        for study in studies
-    ]
-    narrowed = sum({*one.ranges} != {(1, systems)} for one in found) / draws
-    assert low < narrowed < high
-    assert sum(one.lines != [] for one in found) <= narrowed * draws
-
-
 def test_power_is_the_share_of_studies_that_find_the_effect():
     generator = np.random.default_rng(0)
     for effect, seeds, alpha in ((3.07, 3, 0.05), (1.0, 17, 0.05), (2.5, 5, 0.01)):

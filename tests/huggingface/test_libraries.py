@@ -49,15 +49,19 @@ def test_row_9_adapters_of_the_trunk_move_alone(name, head, tmp_path):
     assert torch.equal(again(ids()).logits, model.eval()(ids()).logits)
 
 
+def assert_copies_move(before, model):
+    still = unmoved(before, model, "")
+    assert not [n for n in still if "modules_to_save" in n]
+    assert [n for n in before if "original_module" in n] == [n for n in still if "original" in n]
+
+
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @MIXTURES
 def test_row_9_a_head_trained_whole(head, tied, tmp_path):
     model = adapted(make("llama", head, tied), modules_to_save=["head"])
     before = numbers(model)
     take_steps(model)
-    still = unmoved(before, model, "")
-    assert not [n for n in still if "modules_to_save" in n]
-    assert [n for n in before if "original_module" in n] == [n for n in still if "original" in n]
+    assert_copies_move(before, model)
     again = reloaded(model, make("llama", head, tied), tmp_path)
     wanted = again(ids()).logits
     assert torch.equal(wanted, model.eval()(ids()).logits)
@@ -81,27 +85,22 @@ def test_row_9_sft_and_dpo_with_adapters(tmp_path):
     trl = pytest.importorskip("trl", reason="needs TRL")
     from peft import LoraConfig
 
-    from tests.huggingface.training import ONE_STEP, completions, preferences, tokenizer
+    from tests.huggingface.training import ONE_STEP, completions, preferences, trainer_of
 
-    cases = [
-        (trl.SFTTrainer, trl.SFTConfig, completions()),
-        (trl.DPOTrainer, trl.DPOConfig, preferences()),
-    ]
-    for trainer_of, config_of, texts in cases:
-        lora = LoraConfig(
-            task_type="CAUSAL_LM", target_modules=["q_proj"], modules_to_save=["head"], r=4
-        )
+    lora = LoraConfig(
+        task_type="CAUSAL_LM", target_modules=["q_proj"], modules_to_save=["head"], r=4
+    )
+    for kind, of, rows in (
+        ("SFT", trl.SFTConfig, completions),
+        ("DPO", trl.DPOConfig, preferences),
+    ):
+        given = of(tmp_path, **ONE_STEP | {"max_steps": 2})
         trainer = trainer_of(
-            make(), args=config_of(tmp_path, **ONE_STEP | {"max_steps": 2}), peft_config=lora,
-            train_dataset=texts, processing_class=tokenizer(),
-        )  # fmt: skip
+            getattr(trl, f"{kind}Trainer"), given, make(), rows(), peft_config=lora
+        )
         before = numbers(trainer.model)
         trainer.train()
-        still = unmoved(before, trainer.model, "")
-        assert not [n for n in still if "modules_to_save" in n]
-        assert [n for n in before if "original_module" in n] == [
-            n for n in still if "original" in n
-        ]
+        assert_copies_move(before, trainer.model)
 
 
 # -- torch.compile, quantisers, lm-eval -----------------------------------------------------------

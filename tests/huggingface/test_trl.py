@@ -22,23 +22,18 @@ from trl import (
 from trl.trainer.utils import add_fused_lm_head
 
 from highrank_plugins.huggingface import HighrankForCausalLM
-from tests.huggingface.tiny import HEADS, ids, make, numbers, unmoved
+from tests.huggingface.tiny import HEADS, ids, log_probs, make, numbers, sharpened, unmoved
 from tests.huggingface.training import (
     ONE_STEP,
-    answers,
     completions,
     preferences,
     spied,
-    tokenizer,
+    texts,
+    trainer_of,
     wanted_log_probs,
 )
 
 EVERY = pytest.mark.parametrize("head", HEADS)
-
-
-def trainer_of(kind, arguments, model, texts, **more):
-    common = {"train_dataset": texts, "processing_class": tokenizer()}
-    return kind(model, args=arguments, **common, **more)
 
 
 def sft(model, folder, **more):
@@ -60,12 +55,6 @@ def first_loss(trainer):
     return seen[0]
 
 
-def own_loss(model, inputs):
-    given = {n: inputs[n] for n in ("input_ids", "attention_mask", "labels")}
-    with torch.no_grad():
-        return float(model(**given).loss)
-
-
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3"])
 @EVERY
 def test_row_5_sft_trains_the_whole_head(name, head, tmp_path):
@@ -73,8 +62,9 @@ def test_row_5_sft_trains_the_whole_head(name, head, tmp_path):
     before, start = numbers(model), copy.deepcopy(model)
     trainer = sft(model, tmp_path)
     loss, inputs = first_loss(trainer)
-    assert loss == pytest.approx(own_loss(start, inputs), abs=1e-6)
-    assert unmoved(before, model) == []
+    with torch.no_grad():
+        own = start(**{n: inputs[n] for n in ("input_ids", "attention_mask", "labels")}).loss
+    assert loss == pytest.approx(float(own), abs=1e-6) and unmoved(before, model) == []
     log_p, all_log_p, counts = wanted_log_probs(start, inputs)
     logged = trainer.state.log_history[0]
     entropy = -(all_log_p.exp() * all_log_p).sum(-1)[counts].mean()
@@ -85,24 +75,19 @@ def test_row_5_sft_trains_the_whole_head(name, head, tmp_path):
 
 
 @pytest.mark.parametrize("head", ["mixtape", "mos"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"gradient_checkpointing": True},
-        {"loss_type": "dft"},
+def test_row_5_sft_with_other_options(head, tmp_path):
+    for options in (
+        {"gradient_checkpointing": True}, {"loss_type": "dft"},
         {"bf16": True, "eval_strategy": "steps"},
-    ],
-    ids=["checkpointing", "dft", "bf16"],
-)
-def test_row_5_sft_with_other_options(head, options, tmp_path):
-    model = make(head=head)
-    before = numbers(model)
-    trainer = sft(model, tmp_path, eval_steps=1, **options)
-    trainer.train()
-    assert unmoved(before, model) == []
-    trainer.save_model(tmp_path)
-    loaded = HighrankForCausalLM.from_pretrained(tmp_path).state_dict()
-    assert all(torch.equal(t, loaded[n]) for n, t in model.state_dict().items())
+    ):  # fmt: skip
+        model = make(head=head)
+        before = numbers(model)
+        trainer = sft(model, tmp_path, eval_steps=1, **options)
+        trainer.train()
+        assert unmoved(before, model) == [], options
+        trainer.save_model(tmp_path)
+        loaded = HighrankForCausalLM.from_pretrained(tmp_path).state_dict()
+        assert all(torch.equal(t, loaded[n]) for n, t in model.state_dict().items())
 
 
 class NoHook(HighrankForCausalLM):
@@ -141,12 +126,14 @@ def test_row_6_dpo(head, tmp_path):
 def test_row_7_kto(head, tmp_path):
     model, reference = make(head=head), make(head=head, seed=3)
     before, start = numbers(model), copy.deepcopy(model)
+    rows = texts(completion=(3, 4, 50))
+    rows = rows.add_column("label", [i % 2 == 0 for i in range(8)])
     arguments = KTOConfig(tmp_path, **ONE_STEP)
-    trainer = trainer_of(KTOTrainer, arguments, model, answers(), ref_model=reference)
+    trainer = trainer_of(KTOTrainer, arguments, model, rows, ref_model=reference)
     calls = {start: spied(trainer.model), reference: spied(trainer.ref_model)}
     trainer.train()
-    assert all(calls.values())
     for own, seen in calls.items():
+        assert seen
         for given, out in seen:
             wanted = wanted_log_probs(own, given)[0]
             torch.testing.assert_close(out.log_probs.detach(), wanted, rtol=0, atol=2e-6)
@@ -160,17 +147,13 @@ def rewards(completions, **_):
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("head", ["softcap", "mixtape", "mos", "mos_plif"])
 def test_row_8_grpo(head, temperature, tmp_path):
-    model = make(head=head)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(2)
+    model = sharpened(make(head=head), 2)
     before, start = numbers(model), copy.deepcopy(model)
     arguments = GRPOConfig(
         tmp_path, **ONE_STEP | {"per_device_train_batch_size": 8}, temperature=temperature,
         num_generations=4, max_completion_length=6, beta=0.0, entropy_coef=0.01,
     )  # fmt: skip
-    prompts = completions(4).remove_columns("completion")
-    trainer = trainer_of(GRPOTrainer, arguments, model, prompts, reward_funcs=rewards)
+    trainer = trainer_of(GRPOTrainer, arguments, model, texts(4), reward_funcs=rewards)
     seen = spied(trainer.model)
     trainer.train()
     given, out = seen[0]
@@ -194,8 +177,8 @@ def test_the_answer_has_every_field_and_the_gradient_of_plain_autograd(fields):
     labels = ids()
     labels[:, :3] = -100
     out = model(ids(), labels=labels, fused_lm_head=True)
-    log_p = model.head.log_probs(model.model(ids()).last_hidden_state)[:, :-1] / 0.7
-    scores, log_p = log_p, log_p.log_softmax(-1)
+    scores = log_probs(model, ids())[:, :-1] / 0.7
+    log_p = scores.log_softmax(-1)
     mask = labels[:, 1:] != -100
     wanted = log_p.gather(-1, labels[:, 1:].clamp(min=0)[..., None]).squeeze(-1) * mask
     entropy = -(log_p.exp() * log_p).sum(-1) * mask

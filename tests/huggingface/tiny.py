@@ -66,7 +66,12 @@ MOE = {"num_local_experts": 4, "num_experts_per_tok": 2}
 MORE = {
     "JetMoeConfig": {"kv_channels": 8, **MOE},
     "MiniMaxConfig": {**MOE, "head_dim": 8},
-    "RecurrentGemmaConfig": {"lru_width": 32, "attention_window_size": 16, "num_hidden_layers": 3},
+    "RecurrentGemmaConfig": {
+        "lru_width": 32,
+        "attention_window_size": 16,
+        "num_hidden_layers": 3,
+        "logits_soft_cap": 5.0,
+    },
     "OpenAIGPTConfig": {"n_embd": 32, "n_layer": 2, "n_head": 4},
     "XLMConfig": {"emb_dim": 32, "n_layers": 2, "n_heads": 4, "causal": True},
 }
@@ -119,6 +124,13 @@ def assert_causal(model):
     other[:, -1] = 5
     with torch.no_grad():
         assert torch.equal(model(ids()).logits[:, :-1], model(other).logits[:, :-1])
+
+
+def sharpened(model, factor):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(factor)
+    return model
 
 
 def numbers(model):

@@ -48,26 +48,28 @@ def data(count=16):
     return Dataset.from_list(rows)
 
 
+def texts(count=8, **answers):
+    """Return prompts, and of each answer its least number of words, what it varies by, its seed."""
+    rows = []
+    for i in range(count):
+        drawn = {
+            n: " " + words(least + i % of, first + i) for n, (least, of, first) in answers.items()
+        }
+        rows.append({"prompt": words(4, i), **drawn})
+    return Dataset.from_list(rows)
+
+
 def completions(count=8):
-    texts = [(words(4, i), " " + words(3 + i % 5, 100 + i)) for i in range(count)]
-    return Dataset.from_list([{"prompt": p, "completion": c} for p, c in texts])
+    return texts(count, completion=(3, 5, 100))
 
 
-def preferences(count=8):
-    return Dataset.from_list(
-        [
-            {
-                "prompt": words(4, i), "chosen": " " + words(3 + i % 4, 50 + i),
-                "rejected": " " + words(3 + i % 3, 90 + i),
-            }
-            for i in range(count)
-        ]
-    )  # fmt: skip
+def preferences():
+    return texts(chosen=(3, 4, 50), rejected=(3, 3, 90))
 
 
-def answers(count=8):
-    texts = [(words(4, i), " " + words(3 + i % 4, 50 + i), i % 2 == 0) for i in range(count)]
-    return Dataset.from_list([{"prompt": p, "completion": c, "label": ok} for p, c, ok in texts])
+def trainer_of(kind, arguments, model, rows, **more):
+    common = {"train_dataset": rows, "processing_class": tokenizer()}
+    return kind(model, args=arguments, **common, **more)
 
 
 def spied(model, attribute="forward"):

@@ -66,17 +66,17 @@ def swap(matrix, first, second):
         matrix[[first, second]] = matrix[[second, first]]
 
 
-def cap_before_bias(model):
-    """Cap W h instead of W h + b."""
-    bias = head(model).bias.detach()
-    values(model, lambda function: lambda z, tensors: function(z - bias, tensors) + bias)
-
-
 def replaced(model, name, value):
     """Replace an attribute of all modules that have it."""
     for module in model.modules():
         if hasattr(module, name):
             setattr(module, name, value)
+
+
+def cap_before_bias(model):
+    """Cap W h instead of W h + b."""
+    b = head(model).bias.detach()
+    values(model, lambda function: lambda z, tensors: function(z - b, tensors) + b)
 
 
 def untied(model):
@@ -106,15 +106,6 @@ FAULTS = {
 }
 
 
-def test_the_model_itself_is_within_float32_of_its_certificate(model, certificate):
-    assert compare(certificate, of_fairseq(model)) < 5e-5
-    saved = json.loads(certificate.read_text())
-    numbers = torch.tensor(saved["numbers"]).double()
-    assert len(numbers) == POSITIONS and (numbers[:, -1] - 1).abs().max() < 1e-6
-    columns = -(-saved["words"][1] // POSITIONS)
-    assert numbers.shape[1] == 1 + columns + 1  # the next word, each 64th class, Σ P
-
-
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_each_fault_is_refused_although_greedy_words_agree(model, certificate, fault):
     other = copy.deepcopy(model)
@@ -127,48 +118,44 @@ def test_each_fault_is_refused_although_greedy_words_agree(model, certificate, f
         compare(certificate, of_fairseq(other))
 
 
-def off_by(served, gap, dtype=torch.float32):
-    """Return log P that is wrong by a number, or by numbers [n, M]."""
-    return served._replace(
-        dtype=dtype, log_probs=lambda *words: (served.log_probs(*words) + gap).double()
-    )
-
-
 def test_the_tolerance_is_that_of_the_precision(model, certificate):
-    served = of_fairseq(model)
+    served, saved = of_fairseq(model), json.loads(certificate.read_text())
+    numbers = torch.tensor(saved["numbers"]).double()
+    assert len(numbers) == POSITIONS and (numbers[:, -1] - 1).abs().max() < 1e-6
+    columns = -(-saved["words"][1] // POSITIONS)
+    assert numbers.shape[1] == 1 + columns + 1  # the next word, each 64th class, Σ P
+
+    def off_by(gap, dtype=torch.float32):
+        """Return the model's log P that is wrong by a number, or by numbers [n, M]."""
+        wrong = lambda *words: (served.log_probs(*words) + gap).double()  # noqa: E731
+        return served._replace(dtype=dtype, log_probs=wrong)
+
+    assert compare(certificate, served) < 5e-5
     fourth = torch.arange(served.words[1]) == 3
     for gap, dtype in ((5e-5, torch.float32), (5e-3, torch.float16), (5e-3, torch.bfloat16)):
-        assert gap / 2 < compare(certificate, off_by(served, gap * fourth, dtype)) < gap * 2
+        assert gap / 2 < compare(certificate, off_by(gap * fourth, dtype)) < gap * 2
         with pytest.raises(UserError, match=r"log P of class 3 at position .* differ by more"):
-            compare(certificate, off_by(served, 5 * gap * fourth, dtype))
+            compare(certificate, off_by(5 * gap * fourth, dtype))
     with pytest.raises(UserError, match=r"log P of class .* is nan, certified is"):
-        compare(certificate, off_by(served, torch.nan))
-
-
-def test_numbers_that_are_no_distribution_are_refused(model, certificate):
-    """The words of the certificate have their log P, and others have too much."""
-    served = of_fairseq(model)
-    target = torch.tensor(json.loads(certificate.read_text())["target"])
+        compare(certificate, off_by(torch.nan))
+    # the words of the certificate have their log P, and others have too much
+    target = torch.tensor(saved["target"])
     places, size = torch.arange(POSITIONS)[:, None], served.words[1]
     chosen = (places + torch.arange(0, size, POSITIONS)) % size
     chosen = torch.cat([chosen, target.view(-1, 1)], 1)
     gap = torch.full((POSITIONS, size), 1e-3).scatter_(1, chosen, 0).view(*target.shape, size)
     with pytest.raises(UserError, match=r"one: Σ P at position \d+ is 1.00\d+, certified is 1.0"):
-        compare(certificate, off_by(served, gap))
+        compare(certificate, off_by(gap))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [[], {"numbers": [[1.0]]}, {"source": [[10**6]] * 8}, {"sha256": []}, {"words": [120, 119]}],
-    ids=str,
-)
-def test_damaged_certificates_are_refused(model, certificate, tmp_path, change):
-    path = tmp_path / "c.json"
-    saved = json.loads(certificate.read_text())
-    path.write_text(json.dumps(saved | change if change else change))
-    message = "is not a certificate|has 120 classes and 120 source words, the"
-    with pytest.raises(UserError, match=message):
-        compare(path, of_fairseq(model))
+def test_damaged_certificates_are_refused(model, certificate, tmp_path):
+    path, saved = tmp_path / "c.json", json.loads(certificate.read_text())
+    wrong = {"numbers": [[1.0]]}, {"source": [[10**6]] * 8}, {"sha256": []}, {"words": [120, 119]}
+    for change in ([], *wrong):
+        path.write_text(json.dumps(saved | change if change else change))
+        message = "is not a certificate|has 120 classes and 120 source words, the"
+        with pytest.raises(UserError, match=message):
+            compare(path, of_fairseq(model))
 
 
 @pytest.mark.parametrize("arch", ["transformer_lm_mixtape", "awd_lstm_lm_moc"])

@@ -1,6 +1,7 @@
 """The mass of a perplexity: planted faults are refused, honest scores are not."""
 
 import copy
+import math
 import re
 from functools import cache
 
@@ -53,22 +54,18 @@ def score(*built, model=None, softmax_batch=0, **more):
     """Score the test text as fairseq-eval-lm does, by one or more models."""
     task, models = built[0].task, [model] if model else [one.model for one in built]
     with evaluation._following(1):
-        task.load_dataset("test")
         limits = {"max_tokens": 100, "max_positions": 1000} | more
-        batches = task.eval_lm_dataloader(dataset=task.dataset("test"), **limits)
+        batches = task.eval_lm_dataloader(dataset=built[0].dataset("test"), **limits)
         eval_lm.eval_lm(models, task.source_dictionary, batches, softmax_batch=softmax_batch)
 
 
 def validate(built):
     """Score the test text as fairseq-validate does."""
-    task = built.task
     with evaluation._following(1):
-        task.load_dataset("test")
-        text = task.dataset("test")
+        built.dataset("test")
         most = None if evaluation.newest().in_tokens else 100
-        batches = task.get_batch_iterator(text, max_tokens=most)
-        for sample in batches.next_epoch_itr(shuffle=False):
-            task.valid_step(sample, built.model, built.criterion)
+        for sample in built.batches("test", max_tokens=most, max_sentences=None):
+            built.task.valid_step(sample, built.model, built.criterion)
 
 
 @pytest.fixture
@@ -80,10 +77,14 @@ def signed(caplog):
         caplog.clear()
         how(*given, **options)
         (found,) = re.findall(r"signature: (ppl\|\S+)", caplog.text)
-        assert abs(mass_of(found)) < bound
-        return found
+        return near(found, bound)
 
     return signed
+
+
+def near(signature, bound=5e-6):
+    assert abs(float(re.search(r"mass:1([+-]\S+?)\|", signature)[1])) < bound
+    return signature
 
 
 def adapt(kind, models, data):
@@ -94,11 +95,7 @@ def adapt(kind, models, data):
         CacheEvaluator(*given, CACHE, BlockOptions()).run(said.append)
     else:
         DynamicEvaluator(*given, STEP, DynamicSettings(train_batch_size=10)).run(said.append)
-    return said[-1]
-
-
-def mass_of(signature):
-    return float(re.search(r"mass:1([+-]\S+?)\|", signature)[1])
+    return near(said[-1])
 
 
 # -- honest scores ------------------------------------------------------------------------------
@@ -106,44 +103,42 @@ def mass_of(signature):
 STRUCTURES = ["softmax", "mos", "moc", "mixtape"]
 
 
-@pytest.mark.parametrize("function", ["identity", "gss", "plif", "sigmoid_cap", "multimax"])
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_layers_are_accepted(structure, function, models, signed):
-    signed(score, models(f"awd_lstm_lm_{structure}", function))
-
-
-@pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 5e-6), (torch.float16, 1e-3)])
-def test_dtypes_are_accepted(dtype, bound, structure, models, signed):
+def test_layers_and_dtypes_are_accepted(structure, models, signed):
+    for function in ("identity", "gss", "plif", "sigmoid_cap", "multimax"):
+        signed(score, models(f"awd_lstm_lm_{structure}", function))
     built = models(f"transformer_lm_{structure}")
-    signed(score, built, model=copy.deepcopy(built.model).to(dtype), bound=bound)
+    for dtype, bound in ((torch.float64, 5e-6), (torch.float16, 1e-3)):
+        signed(score, built, model=copy.deepcopy(built.model).to(dtype), bound=bound)
 
 
-@pytest.mark.parametrize("part", [0, 3])
 @pytest.mark.parametrize(
     "archs",
     [[STREAM], [STREAM, "awd_lstm_lm_softmax"], [STOCK], [STOCK, "transformer_lm_mixtape"]],
     ids="+".join,
 )
-def test_paths_are_accepted(archs, part, models, signed):
-    found = signed(score, *map(models, archs), softmax_batch=part)
-    assert ("|models:2|" in found) == (len(archs) == 2)
+def test_paths_and_validations_are_accepted(archs, models, signed):
+    for part in (0, 3):
+        found = signed(score, *map(models, archs), softmax_batch=part)
+        assert ("|models:2|" in found) == (len(archs) == 2)
+    last = models(archs[-1])
+    found = signed(validate, last)
+    assert f"|ctx:{'stream' if archs[0] == STREAM else 'block-16'}|" in found
+    assert signed(score, last).split("|mass:")[0] == found.split("|mass:")[0]
 
 
-@pytest.mark.parametrize("kind", ["cache", "dynamic"])
-def test_adapting_models_are_accepted(kind, models, stream_data):
-    found = adapt(kind, models, stream_data)
-    assert abs(mass_of(found)) < 5e-6 and f"|ctx:stream+{kind}|" in found
-
-
-@pytest.mark.parametrize("arch", [STOCK, "transformer_lm_mixtape", STREAM, "awd_lstm_lm_mixtape"])
-def test_validations_are_accepted(arch, models, signed):
-    found = signed(validate, models(arch))
-    assert f"|ctx:{'stream' if arch.startswith('awd') else 'block-16'}|" in found
-    assert signed(score, models(arch)).split("|mass:")[0] == found.split("|mass:")[0]
-
-
-def test_targets_that_are_no_plain_text_are_not_followed():
+def test_every_path_and_batching_has_one_text(models, stream_data, signed):
+    found = [
+        signed(score, models(STREAM)),
+        signed(score, models(STOCK)),
+        signed(score, models(STOCK), batch_size=1),
+        *(adapt(kind, models, stream_data) for kind in ("cache", "dynamic")),
+    ]
+    assert len({re.search(r"text:test-\w{8}\|n:\d+", one)[0] for one in found}) == 1
+    contexts = [re.search(r"ctx:([^|]+)", one)[1] for one in found]
+    assert contexts == ["stream", "block-16", "block-16", "stream+cache", "stream+dynamic"]
+    assert "|ctx:block-16+4|" in signed(score, models(STOCK), context_window=4)
+    # targets that are no plain text are not followed
     assert evaluation._Split(dataset=[{"source": 1}], task=object()).followed([]) is None
 
 
@@ -170,17 +165,18 @@ RETURNED = {
 }
 
 
-@pytest.mark.parametrize("fault", RETURNED)
-def test_a_fault_of_log_probs_is_refused(fault, models, monkeypatch):
+def test_a_fault_of_log_probs_is_refused(models, monkeypatch):
     built = models(STOCK)
     own = built.model.get_normalized_probs
+    for name, fault in RETURNED.items():
 
-    def returned(out, log_probs, sample=None):
-        return RETURNED[fault](own(out, True, sample), out[0])
+        def returned(out, log_probs, sample=None, fault=fault):
+            return fault(own(out, True, sample), out[0])
 
-    monkeypatch.setattr(built.model, "get_normalized_probs", returned)
-    with pytest.raises(UserError, match=REFUSED):
-        score(built)
+        monkeypatch.setattr(built.model, "get_normalized_probs", returned)
+        with pytest.raises(UserError, match=REFUSED):
+            score(built)
+            pytest.fail(name)
 
 
 # of the loss that gives log P of the target alone
@@ -194,44 +190,42 @@ LEAN = {
 @pytest.mark.parametrize(
     ("how", "arch"), [(score, STREAM), (validate, STREAM), (validate, "transformer_lm_mos")]
 )
-@pytest.mark.parametrize("fault", LEAN)
-def test_a_fault_of_a_loss_is_refused(fault, how, arch, models, monkeypatch):
+def test_a_fault_of_a_loss_is_refused(how, arch, models, monkeypatch):
     built, own = models(arch), HeadModel.head_loss
+    for name, fault in LEAN.items():
 
-    def loss(*args, **options):
-        out = own(*args, **options)
-        return out._replace(nll=LEAN[fault](out.nll))
+        def loss(*args, fault=fault, **options):
+            out = own(*args, **options)
+            return out._replace(nll=fault(out.nll))
 
-    monkeypatch.setattr(HeadModel, "head_loss", loss)
-    with pytest.raises(UserError, match=REFUSED):
-        how(built)
-
-
-class Unnormalised(NeuralCache):
-    def _mix(self, model_log_probs, pointer, place):
-        mixed = torch.logaddexp(model_log_probs, pointer + torch.tensor(self.lamb).log())
-        return torch.where(place < self.window, model_log_probs, mixed)
+        monkeypatch.setattr(HeadModel, "head_loss", loss)
+        with pytest.raises(UserError, match=REFUSED):
+            how(built)
+            pytest.fail(name)
 
 
-class Doubled(NeuralCache):
-    """Attend to each word twice."""
-
-    def _mix(self, model_log_probs, pointer, place):
-        return super()._mix(model_log_probs, pointer + torch.tensor(2.0).log(), place)
+def unnormalised(cache, log_probs, pointer, place):
+    mixed = torch.logaddexp(log_probs, pointer + torch.tensor(cache.lamb).log())
+    return torch.where(place < cache.window, log_probs, mixed)
 
 
-class OneSided(NeuralCache):
-    """Give the target alone what all words of the cache have."""
+MIX, BLOCK = NeuralCache._mix, NeuralCache._block
+# method of the cache, and what replaces it
+CACHES = {
+    "unnormalised": ("_mix", unnormalised),
+    "each word twice": (
+        "_mix",
+        lambda cache, p, pointer, at: MIX(cache, p, pointer + math.log(2), at),
+    ),
+    "the target alone": ("_block", lambda cache, *given: BLOCK(cache, *given) + 1e-4),
+}
 
-    def _block(self, hidden, target, model_log_probs, whole):
-        return super()._block(hidden, target, model_log_probs, whole) + 1e-4
 
-
-@pytest.mark.parametrize("fault", [Unnormalised, Doubled, OneSided])
+@pytest.mark.parametrize("fault", CACHES)
 def test_a_fault_of_a_cache_is_refused_without_a_record(
     fault, models, stream_data, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr("highrank_plugins.inference.adaptive_evaluation.NeuralCache", fault)
+    monkeypatch.setattr(NeuralCache, *CACHES[fault])
     words = [models(STREAM).path, stream_data, *"--theta 0.5 --lambda 0.2 --window 9".split()]
     words += ["--output", tmp_path / "out.json", "--save-seconds", 0]
     done = highrank("evaluate", "cache", *words)
@@ -239,20 +233,20 @@ def test_a_fault_of_a_cache_is_refused_without_a_record(
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("factor", [0.999, 1.001])
-def test_a_fault_of_dynamic_evaluation_is_refused(factor, models, stream_data, monkeypatch):
+def test_a_fault_of_dynamic_evaluation_is_refused(models, stream_data, monkeypatch):
     own = StreamingModel._forward
+    for factor in (0.999, 1.001):
 
-    def forward(self, batch, state, reduction):
-        out = own(self, batch, state, reduction)
-        return out._replace(loss=factor * out.loss)
+        def forward(self, batch, state, reduction, factor=factor):
+            out = own(self, batch, state, reduction)
+            return out._replace(loss=factor * out.loss)
 
-    monkeypatch.setattr(StreamingModel, "_forward", forward)
-    with pytest.raises(UserError, match="test: P"):
-        adapt("dynamic", models, stream_data)
+        monkeypatch.setattr(StreamingModel, "_forward", forward)
+        with pytest.raises(UserError, match="test: P"):
+            adapt("dynamic", models, stream_data)
 
 
-# -- positions and signatures -------------------------------------------------------------------
+# -- positions and bounds -----------------------------------------------------------------------
 
 
 def test_the_text_draws_the_positions():
@@ -266,28 +260,6 @@ def test_the_text_draws_the_positions():
     assert one.within(one.places[3], 1) == [0]
 
 
-def test_every_path_and_batching_has_one_text(models, stream_data, signed):
-    found = [
-        signed(score, models(STREAM)),
-        signed(score, models(STOCK)),
-        signed(score, models(STOCK), batch_size=1),
-        *(adapt(kind, models, stream_data) for kind in ("cache", "dynamic")),
-    ]
-    assert len({re.search(r"text:test-\w{8}\|n:\d+", one)[0] for one in found}) == 1
-    contexts = [re.search(r"ctx:([^|]+)", one)[1] for one in found]
-    assert contexts == ["stream", "block-16", "block-16", "stream+cache", "stream+dynamic"]
-    assert "|ctx:block-16+4|" in signed(score, models(STOCK), context_window=4)
-
-
-@pytest.mark.parametrize("words", [10_000, 100_000])
-def test_an_honest_softmax_of_many_words_is_accepted(words):
-    """Its sums in float32 lose small words beside a large one, as those of a trained mixture do."""
-    rows = (13.5 * torch.eye(words, 1).t()).softmax(-1).log()
-    mass = Mass(torch.arange(100), "test", torch.float32)
-    mass.add(rows[:, 0], torch.tensor([0]), rows)
-    assert 0.3 < abs(mass.worst) / (words * 2**-28) < 1.1  # the bound is no larger than it must be
-
-
 @pytest.mark.parametrize(("dtype", "gap", "accepted"), [
     (torch.float32, 9e-6, True), (torch.float32, 1.1e-5, False), (torch.float16, 9e-4, True),
     (torch.bfloat16, 1.1e-3, False), (torch.float64, -1.1e-5, False),
@@ -297,12 +269,20 @@ def test_the_bounds(dtype, gap, accepted):
     mass = Mass(torch.arange(100), "test", dtype)
     rows = torch.randn(4, 9, dtype=torch.float64).log_softmax(-1)
     rows[2] += torch.tensor(gap, dtype=torch.float64).log1p()
-    target = torch.arange(4)
-    scored = rows.gather(1, target[:, None])[:, 0]
+    given = rows[range(4), range(4)], torch.arange(4), rows
     if accepted:
-        mass.add(scored, target, rows)
+        mass.add(*given)
         assert mass.worst == pytest.approx(gap) and mass.seen == 4
         return
     with pytest.raises(UserError, match=r"not to 1 within (1e-05|0.001)\. This score is not"):
-        mass.add(scored, target, rows)
+        mass.add(*given)
     assert mass.seen == 0
+
+
+@pytest.mark.parametrize("words", [10_000, 100_000])
+def test_an_honest_softmax_of_many_words_is_accepted(words):
+    """Its sums in float32 lose small words beside a large one, as those of a trained mixture do."""
+    rows = (13.5 * torch.eye(words, 1).t()).softmax(-1).log()
+    mass = Mass(torch.arange(100), "test", torch.float32)
+    mass.add(rows[:, 0], torch.tensor([0]), rows)
+    assert 0.3 < abs(mass.worst) / (words * 2**-28) < 1.1  # the bound is no larger than it must be

@@ -36,24 +36,19 @@ def run_rank(words, rank, port):
     """Run a rank as torchrun does, but forked from a process that has imported fairseq."""
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     os.environ |= place | {"RANK": str(rank)}
-    done = highrank(*words)
-    sys.exit(done.exit_code)
+    sys.exit(highrank(*words).exit_code)
 
 
-def in_two(words):
-    port = str(free_port())
-    ranks = [FORKS.Process(target=run_rank, args=(words, rank, port)) for rank in range(2)]
+def test_two_processes_give_the_measures_of_one(files, tmp_path):
+    words, port = ["measure", MEASURES, *files, *SIZE, *OPTIONS, "--output"], str(free_port())
+    two = [*words, str(tmp_path / "two")]
+    ranks = [FORKS.Process(target=run_rank, args=(two, rank, port)) for rank in range(2)]
     for process in ranks:
         process.start()
     for process in ranks:
         process.join(120)
         process.kill()
     assert [process.exitcode for process in ranks] == [0, 0]
-
-
-def test_two_processes_give_the_measures_of_one(files, tmp_path):
-    words = ["measure", MEASURES, *files, *SIZE, *OPTIONS, "--output"]
-    in_two([*words, str(tmp_path / "two")])
     done = highrank(*words, str(tmp_path / "one"))
     assert done.exit_code == 0, done.output
     assert len([*(tmp_path / "one").iterdir()]) == 6
@@ -62,6 +57,10 @@ def test_two_processes_give_the_measures_of_one(files, tmp_path):
             flat(json.loads((tmp_path / of / path.name).read_text())) for of in ("one", "two")
         )
         assert two == pytest.approx(one, rel=1e-6, abs=1e-9), path.name
+    for count in (1, 2, 3, 7):
+        shares = [Processes(rank, count).share(7) for rank in range(count)]
+        assert [i for share in shares for i in share] == list(range(7))
+        assert min(map(len, shares)) >= 7 // count
 
 
 def flat(value, place=""):
@@ -90,10 +89,3 @@ def test_torchrun_writes_the_memory_maps_of_one_process(files, tmp_path):
     assert all(np.allclose(one[name], two[name], rtol=1e-6) for name in one)
     described = [(tmp_path / name / "collection.json").read_text() for name in ("one", "two")]
     assert described[0] == described[1]
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_shares_make_up_the_whole_in_order(count):
-    shares = [Processes(rank, count).share(7) for rank in range(count)]
-    assert [i for share in shares for i in share] == list(range(7))
-    assert min(map(len, shares)) >= 7 // count

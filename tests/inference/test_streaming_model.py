@@ -1,19 +1,16 @@
-"""A checkpoint over a text: every token once, state carried, no dropout; what is refused."""
+"""A checkpoint over a text: every token once, state carried, no dropout; saved progress.
+
+What is refused.
+"""
+
+import pickle
 
 import pytest
 import torch
 
-from highrank_plugins.evaluation.adaptation import (
-    Adaptation,
-    GradientStatistics,
-    dynamic_evaluation,
-    gather_statistics,
-)
-from highrank_plugins.heads import tokens
-from highrank_plugins.inference.streaming_model import StreamingModel
-from tests.inference.checkpoints import FEW_KNOTS, RATES, write_checkpoint
+from highrank_plugins.inference.streaming_model import SavedProgress, StreamingModel
+from tests.inference.checkpoints import RATES, write_checkpoint
 from tests.models import small
-from tests.models.test_recurrent import options_of
 from tests.stream_corpus import binarise, write_text
 from tests.tasks.built import build
 
@@ -27,78 +24,30 @@ def mos(stream_data, tmp_path_factory):
     return StreamingModel.open(path, str(stream_data), "cpu")
 
 
-def in_one_go(model, split):
-    """Return −log P of every token of a split, from a single forward pass."""
-    target = model.text(split)
-    source = torch.cat([torch.tensor([model.task.dictionary.eos()]), target[:-1]])
-    with torch.no_grad():
-        log_probs, _ = model.model(source.unsqueeze(0))
-    return -log_probs[0].gather(-1, target.unsqueeze(-1)).squeeze(-1)
-
-
-def test_observe_returns_outputs_before_dropout_and_scores(mos):
-    want, state, parts = in_one_go(mos, "test"), None, []
+def test_every_token_is_scored_once_with_the_state_and_without_dropout(mos):
+    state, parts = None, []
     for batch in mos.segments("test", 7).starting_at(0):
         hidden, target, log_probs, state = mos.observe(batch, state)
-        assert hidden.shape == (len(target), mos.model.decoder.trunk.feature_dim)
         parts.append((hidden, target, log_probs))
     hidden, target, log_probs = (torch.cat(part) for part in zip(*parts, strict=True))
     assert torch.equal(target, mos.text("test"))
-    torch.testing.assert_close(-log_probs, want)
     source = torch.cat([torch.tensor([mos.task.dictionary.eos()]), target[:-1]])
     with torch.no_grad():
+        want, _ = mos.model(source.unsqueeze(0))
         raw = mos.model.decoder.trunk(source.unsqueeze(1)).raw[:, 0]
-    torch.testing.assert_close(hidden, raw)
-
-
-def test_several_streams_and_part_of_a_text_are_cut_into_segments(mos):
-    segments = mos.segments("train", 5, count=4)
-    assert sum(batch["ntokens"] for batch in segments.starting_at(0)) == len(mos.text("train"))
-    some = list(mos.segments("valid", 5, tokens=12).starting_at(1))
-    assert torch.equal(torch.cat([b["target"][0] for b in some]), mos.text("valid")[5:12])
-
-
-def test_gradients_are_computed_without_dropout(mos):
+    torch.testing.assert_close(log_probs, want[0].gather(-1, target.unsqueeze(-1)).squeeze(-1))
+    torch.testing.assert_close(hidden, raw)  # the outputs before dropout
     (batch,) = mos.segments("test", 20, tokens=20).starting_at(0)
     one, other = (torch.autograd.grad(mos.score(batch, None)[0], mos.parameters()) for _ in "12")
     torch.testing.assert_close(one, other, rtol=0, atol=0)
     assert all(g.abs().sum() > 0 for g in one)
-
-
-def test_a_tied_matrix_learns_once_and_a_frozen_tensor_never(stream_data, tmp_path):
-    words = [*FEW_KNOTS, "--head-plif-freeze"]
-    built = build(stream_data, *words, arch="awd_lstm_lm_plif")
-    path = write_checkpoint(tmp_path / "a.pt", built)
-    model = StreamingModel.open(path, str(stream_data), "cpu")
-    names = {id(p): name for name, p in model.model.named_parameters()}
-    found = [names[id(p)] for p in model.parameters()]
-    assert len(found) == len(set(found))
-    assert sum("embed.weight" in n or "output_projection.weight" in n for n in found) == 1
-    assert not any("slope" in name for name in found)
-
-
-@pytest.mark.parametrize("token", sorted(tokens()))
-def test_every_head_learns_from_what_it_scores(token, stream_data, tmp_path):
-    more = ["--head-tiers-factor", 2] if token == "tiers" else []
-    arch = f"awd_lstm_lm_{token}"
-    built = build(stream_data, *options_of(arch), *more, arch=arch)
-    path = write_checkpoint(tmp_path / "a.pt", built)
-    model = StreamingModel.open(path, str(stream_data), "cpu")
-    parameters = model.parameters()
-    start = [p.detach().clone() for p in parameters]
-    statistics = GradientStatistics(parameters)
-    train = model.segments("train", 5, count=10, tokens=200).starting_at(0)
-    list(gather_statistics(model.score, parameters, train, statistics))
-    (batch,) = model.segments("test", 5, tokens=5).starting_at(0)
-    steps = dynamic_evaluation(
-        lambda segment, state: model.score(segment, None),  # the same five words again and again
-        parameters, [batch] * 8, start, statistics.finish(), Adaptation(0.02, 1e-3, 0.001),
-    )  # fmt: skip
-    losses = [step.nll for step in steps]
-    assert losses[-1] < losses[0] - 0.2
-    names = {id(p): name for name, p in model.model.named_parameters()}
-    still = {names[id(p)] for p, p0 in zip(parameters, start, strict=True) if torch.equal(p, p0)}
-    assert all(name.endswith("pointwise.out_bias") for name in still)  # it moves all logits alike
+    segments = mos.segments("train", 5, count=4)
+    assert sum(batch["ntokens"] for batch in segments.starting_at(0)) == len(mos.text("train"))
+    frozen = mos.model.head.prior.weight.requires_grad_(False)
+    assert not any(frozen is p for p in mos.parameters())
+    frozen.requires_grad_(True)
+    some = list(mos.segments("valid", 5, tokens=12).starting_at(1))
+    assert torch.equal(torch.cat([b["target"][0] for b in some]), mos.text("valid")[5:12])
 
 
 def test_other_models_tasks_and_words_are_refused(mos, stream_data, tmp_path):
@@ -123,3 +72,56 @@ def test_other_models_tasks_and_words_are_refused(mos, stream_data, tmp_path):
             StreamingModel.open(path, str(data), device)
     with pytest.raises(ValueError, match="split 'nothing' is missing"):
         mos.segments("nothing", 5)
+
+
+# -- saved progress --------------------------------------------------------------------------------
+
+IDENTITY = {"checkpoint": "abc", "--lr": [0.1, 0.2]}
+
+
+def saved(path, identity=IDENTITY):
+    return SavedProgress(path, dict(identity), 0.0)
+
+
+def test_saved_progress_can_be_read_back_and_a_failed_write_leaves_the_old_file(tmp_path):
+    first = saved(tmp_path / "state")
+    plain = {"position": 3, "nll": [0.1], "state": None}
+    first.progress["test"] = {**plain, "extra_state": [torch.arange(3.0)]}
+    first.save()
+    first.progress["b"] = lambda: None  # cannot be pickled
+    with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
+        first.save()
+    again = saved(tmp_path / "state").progress
+    assert torch.equal(again["test"].pop("extra_state")[0], torch.arange(3.0))
+    assert again == {"test": plain}
+    other = {"checkpoint": "abc", "--lr": [0.3], "--split": "valid"}
+    message = r"\(--lr: \[0.1, 0.2\] there, \[0.3\] now; --split: None there, valid now\).* --state"
+    with pytest.raises(ValueError, match=message):
+        saved(tmp_path / "state", identity=other)
+    first.remove()
+    later = saved(tmp_path / "state")
+    assert later.progress == {} and not later.path.exists()
+
+
+FOREIGN = {"model": {"model": {}}, "list": [1], "half": {"identity": {}}, "odd": {"identity": 1},
+           "tensor": torch.ones(2)}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "text", "empty", *FOREIGN])
+def test_damaged_progress_is_refused(tmp_path, damage):
+    path = tmp_path / "state"
+    progress = saved(path)
+    progress.progress["weights"] = torch.arange(1000.0)
+    progress.save()
+    raw = bytearray(path.read_bytes())
+    if damage == "cut":
+        path.write_bytes(raw[:-100])
+    elif damage == "flip":
+        raw[len(raw) // 2] ^= 1
+        path.write_bytes(raw)
+    elif damage in FOREIGN:
+        torch.save(FOREIGN[damage], path)
+    else:
+        path.write_text("hello" if damage == "text" else "")
+    with pytest.raises(ValueError, match=r"state is .*(damaged|truncated)"):
+        saved(path)
