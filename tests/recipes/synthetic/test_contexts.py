@@ -24,9 +24,14 @@ def softmax(stream_data, tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp("softmax") / "a.pt", built), stream_data
 
 
+def refused(said, *words):
+    done = experiment("contexts", *words)
+    assert done.exit_code == 2 and said in done.output, done.output
+
+
 def test_a_users_contexts_are_continued(softmax, mos, tmp_path):
     file = tmp_path / "contexts.txt"
-    file.write_text("the cat dog tree\nred in the\n")
+    file.write_text("the cat dog tree\nthe <- red in\n")
     for checkpoint, data in (softmax, mos):
         words = [checkpoint, data, file, "--top", 3]
         found = result_of(tmp_path, "contexts", *words)
@@ -34,22 +39,14 @@ def test_a_users_contexts_are_continued(softmax, mos, tmp_path):
         for context in found["contexts"]:
             assert (context["rank"] < 3) == (context["word"] in context["top"])
         assert found["share"] == sum(c["rank"] < 3 for c in found["contexts"]) / 2
-    file.write_text("cat\n")
-    done = experiment("contexts", *words)
-    assert done.exit_code == 2 and "contexts.txt:1: expected a context and the word" in done.output
-    file.write_text("the cow\n")
-    assert "'cow' is not in the dictionary" in experiment("contexts", *words).output
-    file.write_text("the cat\ncow the\n")
-    done = experiment("contexts", *words)
-    assert done.exit_code == 2
-    assert "contexts.txt:2: 'cow' is not in the dictionary; write <unk>" in done.output
-    for word in ("<pad>", "<s>"):
-        file.write_text(f"the cat\nthe {word} cat\n")
-        said = f"contexts.txt:2:5: the text has the word {word}, which fairseq reserves"
-        assert said in experiment("contexts", *words).output
-    file.write_bytes(b"the cat\nthe c\xfct\n")
-    with pytest.raises(ValueError, match=r"contexts\.txt:2:6: byte 0xfc is not UTF-8"):
-        read_contexts(file)
+    for text, said in (
+        (b"cat\n", "1: expected a context and the word"),
+        (b"the cat\ncow the\n", "2: 'cow' is not in the dictionary; write <unk>"),
+        (b"the cat\nthe <pad> cat\n", "2:5: the text has the word <pad>, which fairseq reserves"),
+        (b"the cat\nthe c\xfct\n", "2:6: byte 0xfc is not UTF-8"),
+    ):
+        file.write_bytes(text)
+        refused(f"{file}:{said}", *words)
 
 
 def test_a_context_longer_than_the_positions_of_the_model_is_refused(stream_data, tmp_path):
@@ -57,12 +54,10 @@ def test_a_context_longer_than_the_positions_of_the_model_is_refused(stream_data
     built = small.build(stream_data, "transformer_lm", *words)
     path = write_checkpoint(tmp_path / "a.pt", built)
     file = tmp_path / "contexts.txt"
-    words = [path, stream_data, file]
     file.write_text("the cat the cat\n")
-    assert len(result_of(tmp_path, "contexts", *words)["contexts"]) == 1
+    assert len(result_of(tmp_path, "contexts", path, stream_data, file)["contexts"]) == 1
     file.write_text("the cat\nthe cat the cat the\n")
-    done = experiment("contexts", *words)
-    assert done.exit_code == 2 and f"{file}:2: 5 tokens, and the model reads 4" in done.output
+    refused(f"{file}:2: 5 tokens, and the model reads 4", path, stream_data, file)
 
 
 def test_the_state_is_carried_to_contexts_of_the_text(softmax, tmp_path):
@@ -84,8 +79,7 @@ def test_the_state_is_carried_to_contexts_of_the_text(softmax, tmp_path):
     assert "<eos>" in found["top"]
     assert order[found["rank"]] == target[position]
     file.write_text("the the the the the the\n")
-    done = experiment("contexts", *words, "--split", "test")
-    assert done.exit_code == 2 and f"{file}:1: not in the split test: copy" in done.output
+    refused(f"{file}:1: not in the split test: copy", *words, "--split", "test")
 
 
 def test_the_published_contexts_of_penn_treebank_are_accepted():
@@ -93,7 +87,8 @@ def test_the_published_contexts_of_penn_treebank_are_accepted():
 
     The paper's first two contexts end in the same word.
     """
-    found = read_contexts(REPOSITORY / "recipes" / "ptb" / "contexts_yang2018.txt")
+    file = REPOSITORY / "recipes" / "ptb" / "contexts_yang2018.txt"
+    found = [*read_contexts(file).values()]
     words = ["tons", "a", "african", "ual", "conspiracy", "subsidies"]
     assert [context[-1] for context in found] == words
     assert [context.count("<eos>") for context in found] == [1] * 6
