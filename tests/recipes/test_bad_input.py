@@ -25,18 +25,17 @@ MULTI30K, UI_STRINGS = "multi30k_en_de", "ui_strings_en_de"
 
 @pytest.fixture
 def multi30k(tmp_path):
-    accept(MULTI30K, "softmax", tmp_path / "exp" / MULTI30K / "softmax", overrides())
-    data = raw_text(tmp_path / "data")
+    exp, data = tmp_path / "exp", raw_text(tmp_path / "data")
+    run_dir = exp / MULTI30K / "softmax"
+    accept(MULTI30K, "softmax", run_dir, overrides())
 
     def words(*arguments: object):
-        where = ["--exp-dir", tmp_path / "exp", "--conf", "softmax", "--stop-stage", 1]
-        where += ["--text", "any"]
+        where = ["--exp-dir", exp, "--conf", "softmax", "--stop-stage", 1, "--text", "any"]
         return recipe(MULTI30K, *where, *arguments, settings=overrides())
 
     def refuse(*arguments: object, says: str, **environment: str):
         return refused(words(*arguments), *says.format(data=data).split("|"), **environment)
 
-    run_dir = tmp_path / "exp" / MULTI30K / "softmax"
     return SimpleNamespace(words=words, refused=refuse, data=data, run_dir=run_dir)
 
 
@@ -60,10 +59,8 @@ DATA = "--data {data}"
     (f"{DATA} --text published", "{data}/train.en is not train.en of Multi30k|--text any"),
     (f"{DATA} --text whole", "--text 'whole': choose published or any"),
     (f"{DATA} --conf ../conf/softmax", "--conf '../conf/softmax': expected a name"),
-    *(
-        (f"{DATA} --name {name}", f"--name '{name}': expected a name, or a path without '..'")
-        for name in ELSEWHERE
-    ),
+    *((f"{DATA} --name {name}", f"--name '{name}': expected a name, or a path without '..'")
+      for name in ELSEWHERE),
     (f"{DATA} --conf mixtpe", "mixtpe.yaml: no such configuration; did you mean 'mixtape'?"),
     (f"{DATA} --set data.vocabsize=3", "data.vocabsize: unknown key; did you mean 'vocab_siz"),
     (f"{DATA} --launch=--gpus-per-nod=8", "No such option: --gpus-per-nod"),
@@ -77,11 +74,6 @@ def test_wrong_options_are_refused(multi30k, words, message):
     assert "done in" not in said
     assert (multi30k.run_dir / "config.yaml").exists()  # of an earlier run
     assert not (multi30k.run_dir / "text").exists()
-
-
-def test_a_name_of_the_environment_that_leads_elsewhere_is_refused(multi30k):
-    said = "--name '..': expected a name"
-    multi30k.refused("--data", multi30k.data, says=said, HIGHRANK_NAME="..")
 
 
 @pytest.mark.parametrize(("more", "message"), [
@@ -130,11 +122,12 @@ def test_the_published_text_may_lack_blanks_at_the_ends_of_lines(tmp_path, multi
 def test_a_refused_configuration_and_a_dry_run_of_the_launch_leave_no_directory(multi30k):
     exp = multi30k.run_dir.parents[1]
     shutil.rmtree(exp)
-    for _ in range(2):
-        multi30k.refused("--data", multi30k.data, "--set", "data.vocabsize=3", says="vocabsize")
-        assert not exp.exists()
+    given = ["--data", multi30k.data]
+    multi30k.refused(*given, says="--name '..': expected a name", HIGHRANK_NAME="..")
+    multi30k.refused(*given, "--set", "data.vocabsize=3", says="vocabsize")
+    assert not exp.exists()
     words = "--nodes 2 --processes 2 --rendezvous node1:29500 --dry-run"
-    result = run(multi30k.words("--data", multi30k.data, f"--launch={words}"))
+    result = run(multi30k.words(*given, f"--launch={words}"))
     assert "# rank 3: node 1" in result.stdout and "# on each of 2 nodes:" in result.stdout
     assert result.stderr.splitlines()[-1].endswith("nothing was done: --launch has --dry-run")
     assert not exp.exists()
