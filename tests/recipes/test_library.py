@@ -1,4 +1,5 @@
-"""recipes/lib/recipe.sh with a toy recipe: options, stages, changes, failures and kills."""
+"""recipes/lib/recipe.sh with a toy recipe: options, stages, changes, failures, kills, and files of
+the user, which are kept: it replaces only what it wrote, and writes through no link."""
 
 import re
 import shutil
@@ -6,7 +7,7 @@ import shutil
 import pytest
 
 from tests.recipes.conftest import LIBRARY, TOY
-from tests.recipes.running import begin, kill, refused, run, stages_done, wait_for
+from tests.recipes.running import begin, kill, refused, stages_done, wait_for
 
 
 def test_stages_run_once_and_again_when_an_option_has_changed(toy, tmp_path):
@@ -54,18 +55,6 @@ def test_what_has_changed_is_repeated_or_refused(toy, changes, words, found):
     else:
         toy.script.write_text(TOY.replace('touch -a "$notes"', ":"))
         assert "done in" not in toy.refused(found.replace("{}", str(toy.run)), *words.split())
-
-
-def test_a_later_stage_compares_the_inputs_that_are_still_there(toy):
-    corpus = toy.script.parent / "corpus.txt"
-    corpus.write_text("one\n")
-    toy.script.write_text(TOY.replace('first "$value"', 'first "$value" "$OLDPWD/corpus.txt"'))
-    toy()
-    assert stages_done(toy("--stage", "2")) == []
-    corpus.write_text("two\n")
-    toy.refused(f"(its inputs: {corpus}), or run it again with --stage 0", "--stage", "2")
-    corpus.unlink()  # it cannot be compared, and nothing needs it
-    toy("--stage", "2")
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -158,30 +147,72 @@ def test_a_second_process_is_refused_and_a_killed_ones_work_is_continued(toy):
     assert (toy.run / "third" / "file").read_text() == "first 1\n" * 2
 
 
-def test_commands_and_progress_are_shown_in_words_without_the_other_messages(tmp_path):
-    functions = re.findall(
-        r"^(?:as_typed|without_chatter)\(\) \{\n.*?^\}|^run\(\) .*?$",
-        LIBRARY.read_text(encoding="utf-8"),
-        re.MULTILINE | re.DOTALL,
-    )
-    code = 'log() { printf "%s\\n" "$*"; }\n' + "\n".join(functions)
-    script = f"{code}; run echo en,de \"a b\" '' é"
-    assert run(["bash", "-c", script]).stdout == "+ echo en,de 'a b' '' 'é'\nen,de a b  é\n"
-    day = "2026-11-24 09:56:12"
-    lines = [
-        f"{day} | INFO | fairseq.logging.progress_bar | :      6 / 23 wps=808.5",
-        "INFO:fairseq.logging.progress_bar::     11 / 23 wps=1224",
-        f"{day} | INFO | fairseq_cli.generate | loading model(s) from a.pt",
-        f'{day} | INFO | train_inner | {{"epoch": 1, "update": 0.5, "loss": "3.21", '
-        '"nll_loss": "3.1", "ppl": "8.55", "wps": "913.2", "num_updates": "5", "wall": "60"}',
-        f'{day} | INFO | valid | {{"epoch": 1, "valid_loss": "2.9", "valid_wps": "1", '
-        '"valid_num_updates": "6"}',
-        f"{day} | INFO | hooks.time_left | epoch 1 is done; about 0:01:00 left",
-        f"{day} | WARNING | fairseq | 6 / 23 wps=1 is slow",
-    ]
-    done = run(["bash", "-c", f"{code}; without_chatter"], stdin="\n".join(lines) + "\n")
-    assert done.stdout.splitlines() == [
-        "6 of 23 batches, 808 tokens/s", "11 of 23 batches, 1224 tokens/s",
-        "epoch 1, update 5: loss 3.21, 913 words/s", "epoch 1, update 6: validation loss 2.9",
-        "epoch 1 is done; about 0:01:00 left", lines[-1],
-    ]  # fmt: skip
+STORY = "It was a dark and stormy night."
+LINK = "is a symbolic link, a pipe or a device in place of one of our files"
+NOT_OURS = "was not written by this recipe, which would replace it"
+MORE = "has files that this recipe has not written"
+
+
+def test_after_a_kill_half_written_output_of_other_stages_is_set_aside(toy):
+    part = toy.run / "first.part"
+    part.mkdir(parents=True)
+    (part / "left").write_text("half")
+    (part / ".key").write_text("of another time")
+    (toy.run / "second").mkdir()  # empty, so it is used
+    result = toy()
+    assert stages_done(result) == [0, 1, 2]
+    names = [".done", ".key", ".written", "file"]
+    assert sorted(path.name for path in (toy.run / "first").iterdir()) == names
+    (kept,) = toy.run.glob("first.part*")
+    assert "stage 0 first: was killed before its end; what it left" in result.stderr
+    assert f"are kept in {kept}\n" in result.stderr and (kept / "left").read_text() == "half"
+
+
+# what ran before, the user's file, the next run's value, and what the recipe says
+@pytest.mark.parametrize(("before", "file", "value", "message"), [
+    (None, "first/chapter1.txt", "1", f"first {NOT_OURS}"),
+    (None, "first.part/chapter1.txt", "1", f"first.part {NOT_OURS}"),
+    (None, "second/chapter1.txt", "1", f"second {NOT_OURS}"),
+    ("1", "first/my notes/today.txt", "2", f"first {MORE} (my notes/today.txt ): move them away"),
+    ("bad", "first.part/notes.txt", "1", f"first.part {MORE} (notes.txt ): move them away"),
+    (None, "config.yaml", "1", "has files that no recipe has written (config.yaml )"),
+])  # fmt: skip
+def test_a_users_file_is_left_alone_and_the_recipe_runs_once_it_is_elsewhere(
+    toy, tmp_path, before, file, value, message
+):
+    if before:
+        toy("--value", before, code=int(before == "bad"))
+    mine = toy.run / file
+    mine.parent.mkdir(parents=True, exist_ok=True)
+    mine.write_text(STORY)
+    toy.refused(message, "--value", value)
+    assert mine.read_text() == STORY
+    mine.rename(tmp_path / "mine.txt")
+    assert stages_done(toy("--value", value))[-2:] == [1, 2]
+    assert before != "bad" or not [*toy.run.glob("*.before-*")]
+
+
+def test_a_link_in_place_of_a_file_or_folder_is_refused_and_not_followed(toy, tmp_path):
+    """Also one that appears while a recipe runs."""
+    victim, folder = tmp_path / "victim", tmp_path / "folder"
+    victim.write_text(STORY)
+    folder.mkdir()
+    for file in "log/1-second.log", "log/2-third.log", "second/.key":
+        plant = f'mkdir -p "$run_dir/second"; ln -s "{victim}" "$run_dir/{file}"'
+        toy.script.write_text(TOY.replace("; echo end;", f"; {plant};"))
+        toy.refused(f"{toy.run / file} {LINK}")
+        shutil.rmtree(toy.run)
+    toy.script.write_text(TOY)
+    toy()
+    places = ".lock config.yaml results.json log/0-first.log second/.key second/.done commands log"
+    for file in places.split():
+        link, kept = toy.run / file, toy.run.parent / "kept"
+        there = link.exists()
+        if there:
+            link.rename(kept)
+        link.symlink_to(folder if file in ("commands", "log") else victim)
+        toy.refused(f"{link} {LINK}", "--value", "2")
+        link.unlink()
+        if there:
+            kept.rename(link)
+    assert victim.read_text() == STORY and not [*folder.iterdir()]

@@ -1,15 +1,11 @@
 """Text of the user's own from files to a score and to translations of new lines."""
 
-import io
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from highrank_plugins.cli import evaluate
-from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.studies.definition import read_study
 from tests.recipes.running import RECIPES, overrides, recipe, refused, run, stages_done
 
@@ -110,25 +106,13 @@ def test_a_new_folder_has_a_study_which_refuses_its_text_before_a_member_starts(
     ("--translation --source en --target en", "give two languages"),
     ("--translation --source c;s --target=en", "language 'c;s': expected a code"),
 ])  # fmt: skip
-def test_a_new_folder_of_no_text_is_refused(tmp_path, words, message):
+def test_a_new_folder_of_no_text_and_a_folder_of_no_model_are_refused(tmp_path, words, message):
     assert message in highrank("new", tmp_path / "mine", *words.split(), code=2).stderr
     assert not (tmp_path / "mine").exists()
-
-
-def test_lines_to_translate_keep_their_places_and_bad_ones_are_named(tmp_path, monkeypatch, capsys):
     said = "neither a checkpoint, nor a folder with one or with a model"
     assert said in highrank("translate", tmp_path, code=2).stderr
     said = "nowhere: no such file or folder"
     assert said in highrank("translate", tmp_path / "nowhere", code=2).stderr
-    monkeypatch.setattr(evaluate, "_model", lambda *_: [])
-    monkeypatch.setattr(evaluate, "_run", lambda _, lines: iter([line.upper() for line in lines]))
-    for text, printed in ((b"\n", "\n"), (b"\na  b\r\n\nc", "\nA B\n\nC\n"), (b"", "")):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
-        evaluate.translate(Path("model"), None, None, 5, None)
-        assert capsys.readouterr().out == printed
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n\xff\n")))
-    with pytest.raises(TextError, match="standard input:2:1: byte 0xff is not UTF-8"):
-        evaluate.translate(Path("model"), None, None, 5, None)
 
 
 @pytest.mark.long
