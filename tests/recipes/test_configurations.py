@@ -58,27 +58,11 @@ def test_a_wrong_option_is_refused_before_anything_is_computed(change, message):
     assert message.format(f"--set {change}: ") in str(caught.value)
 
 
-def test_finetuning_inherits_the_options_of_the_run():
+def test_finetuning_inherits_the_options_of_the_run_and_every_base_is_used():
     settings = configuration.load(PTB)
     options = settings.options("finetune")
-    assert options["lr"] == 25 and options["asgd_at_epoch"] == 0
+    assert options["lr"] == 25 and options["asgd_at_epoch"] == 0 and settings.train["lr"] == 20
     assert options["arch"] == settings.train["arch"]
-    assert settings.train["lr"] == 20
-
-
-@pytest.mark.parametrize("recipe", ["ptb", "wikitext2", "one_billion_word"])
-def test_full_size_mixtape_has_the_rates_of_the_small_one(recipe):
-    """On Penn Treebank the printed rate was seen to train at the papers' width."""
-    files = ("ptb/conf/small/mixtape_regularised.yaml", f"{recipe}/conf/yang2019/mixtape.yaml")
-    want, got = (configuration.load(RECIPES / file).train for file in files)
-    shared = ["head_gate_weight_norm", "head_gate_noise"]
-    shared += ["lr", "warmup_updates"] if recipe != "ptb" else []
-    if recipe != "one_billion_word":  # which has no dropout
-        shared.append("head_gate_dropout")
-    assert {name: got[name] for name in shared} == {name: want[name] for name in shared}
-
-
-def test_every_base_is_used():
     used = {
         (path.parent / line.removeprefix("base: ")).resolve()
         for path in RECIPES.glob("*/conf/**/*.yaml")
@@ -86,3 +70,16 @@ def test_every_base_is_used():
         if line.startswith("base: ")
     }
     assert {*RECIPES.glob("*/conf/**/base*.yaml")} <= used
+
+
+def test_full_size_mixtape_has_the_rates_of_the_small_one():
+    """On Penn Treebank the printed rate was seen to train at the papers' width."""
+    want = configuration.load(RECIPES / "ptb/conf/small/mixtape_regularised.yaml").train
+    gates = ["head_gate_weight_norm", "head_gate_noise"]
+    rates, dropout = ["lr", "warmup_updates"], ["head_gate_dropout"]
+    for recipe, shared in (
+        ("ptb", gates + dropout), ("wikitext2", gates + dropout + rates),
+        ("one_billion_word", gates + rates),  # which has no dropout
+    ):  # fmt: skip
+        got = configuration.load(RECIPES / recipe / "conf/yang2019/mixtape.yaml").train
+        assert {name: got[name] for name in shared} == {name: want[name] for name in shared}

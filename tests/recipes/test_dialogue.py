@@ -1,23 +1,35 @@
-"""Dialogues: both forms of the corpus, what is refused with its place, and a line each."""
+"""The recipe for dialogues: the corpus as text, BLEU and perplexity by hand, refusals, a run."""
 
 import json
 
 import pytest
+from click.testing import CliRunner
 
 from highrank_plugins.cli import as_command
+from highrank_plugins.common.names import Score
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.results.scoring import ScoreError
+from highrank_plugins.training.configuration import load
 from recipes.switchboard.dialogue import (
-    Counts,
     Utterance,
     dialogue_text,
-    input_files,
     read_corpus,
     read_references,
     words_of,
     write_parallel,
 )
+from recipes.switchboard.score import (
+    ORDERS,
+    dialogue_score,
+    dialogue_scores,
+    precision_recall,
+    response_perplexity,
+    sentence_bleu,
+)
 from tests.dialogue_corpus import SIZES, corpus, references, write_json_lines, write_references
+from tests.recipes.running import RECIPES, accept, recipe, refused, run, stages_done
 
+SPLITS = ("train", "valid", "test")
 DIALOGUE = {
     "utts": [("A", "Hello!", []), ("A", "who is it", []), ("B", "it's me", []), ("A", "oh", [])]
 }
@@ -27,89 +39,85 @@ def lines(path):
     return path.read_text().splitlines()
 
 
-@pytest.fixture
-def small(tmp_path):
-    write_json_lines(tmp_path, {split: [DIALOGUE] for split in ("train", "valid", "test")})
-    return tmp_path
+def left_out(folder, name):
+    """Return the utterances before and after, and the reasons, of the ledger."""
+    ledger = json.loads((folder / "counts.json").read_text())
+    assert ledger[f"{name}.response"] == ledger[f"{name}.context"]
+    entry = ledger[f"{name}.context"]
+    reasons = {reason: count["sentences"] for reason, count in entry["left out"].items()}
+    return entry["in"]["sentences"], entry["out"]["sentences"], reasons
 
 
-def test_every_utterance_but_the_first_is_a_response_and_its_only_reference(small):
-    counts = write_parallel(small, small, context=2)
-    assert counts == dict.fromkeys(("train", "valid", "test", "test1"), Counts(3, 3))
-    assert lines(small / "train.response") == ["who is it", "it ' s me", "oh"]
-    assert lines(small / "train.context") == [
+def test_every_utterance_but_the_first_is_a_response_and_its_only_reference(tmp_path):
+    with_noise = {"utts": [("A", " ", []), *DIALOGUE["utts"], ("B", "", [])]}
+    write_json_lines(tmp_path, {key: [with_noise, DIALOGUE] for key in SPLITS})
+    assert write_parallel(tmp_path, tmp_path, context=2) == dict.fromkeys((*SPLITS, "test1"), 6)
+    for name in ("train", "test1"):
+        reasons = {"without words": 2, "first of its dialogue": 2}
+        assert left_out(tmp_path, name) == (10, 6, reasons)
+    assert lines(tmp_path / "train.response") == ["who is it", "it ' s me", "oh"] * 2
+    assert lines(tmp_path / "train.context")[:3] == [
         "<self> hello !",
         "<other> hello ! <other> who is it",
         "<self> who is it <other> it ' s me",
     ]
-    write_parallel(small, small, context=9)
+    write_parallel(tmp_path, tmp_path, context=9)
     for kind in ("context", "response"):
-        assert lines(small / f"test1.{kind}") == lines(small / f"test.{kind}")
-    assert lines(small / "test1.references") == lines(small / "test.response")
-    assert lines(small / "test.context")[2] == "<self> hello ! <self> who is it <other> it ' s me"
+        assert lines(tmp_path / f"test1.{kind}") == lines(tmp_path / f"test.{kind}")
+    assert lines(tmp_path / "test1.references") == lines(tmp_path / "test.response")
+    context = lines(tmp_path / "test.context")[2]
+    assert context == "<self> hello ! <self> who is it <other> it ' s me"
 
 
-def ledger_of(folder, name):
-    ledger = json.loads((folder / "counts.json").read_text())
-    assert ledger[f"{name}.response"] == ledger[f"{name}.context"]
-    entry = ledger[f"{name}.context"]
-    left_out = {reason: count["sentences"] for reason, count in entry["left out"].items()}
-    return entry["in"]["sentences"], entry["out"]["sentences"], left_out
-
-
-def test_utterances_that_are_left_out_are_counted(tmp_path):
-    dialogue = {"utts": [("A", " ", []), *DIALOGUE["utts"], ("B", "", [])]}
-    write_json_lines(
-        tmp_path, {split: [dialogue, DIALOGUE] for split in ("train", "valid", "test")}
-    )
-    counts = write_parallel(tmp_path, tmp_path, context=2)
-    assert counts["train"] == Counts(6, 6)
-    left_out = {"without words": 2, "first of its dialogue": 2}
-    for name in ("train", "test1"):
-        assert ledger_of(tmp_path, name) == (10, 6, left_out)
-
-
-def test_references_become_a_test_set(small):
+def test_references_become_a_test_set(tmp_path):
+    write_json_lines(tmp_path, {key: [DIALOGUE] for key in SPLITS})
     entry = {
         "context": ["0-A: <s> <d> </s>", "1-B: <s> Who's there: you? </s> ", "2-A:me"],
         "speaker": "B",
         "responses": ["<s> Oh. </s>", "", "yes"],
     }
-    write_references(small, [{**entry, "context": entry["context"][:1]}, entry])
-    counts = write_parallel(small, small, context=9)
-    assert ledger_of(small, "test1") == (2, 1, {"context without words": 1})
-    assert counts["test1"] == Counts(1, 2)
-    assert counts["test"] == Counts(3, 3)
-    assert lines(small / "test1.context") == ["<self> who ' s there : you ? <other> me"]
-    assert lines(small / "test1.response") == ["oh ."]
-    assert lines(small / "test1.references") == ["oh .\tyes"]
+    write_references(tmp_path, [{**entry, "context": entry["context"][:1]}, entry])
+    counts = write_parallel(tmp_path, tmp_path, context=9)
+    assert left_out(tmp_path, "test1") == (2, 1, {"context without words": 1})
+    assert counts["test1"] == 1 and counts["test"] == 3
+    assert lines(tmp_path / "test1.context") == ["<self> who ' s there : you ? <other> me"]
+    assert lines(tmp_path / "test1.response") == ["oh ."]
+    assert lines(tmp_path / "test1.references") == ["oh .\tyes"]
 
 
-def test_the_invented_corpus_has_the_expected_counts(tmp_path):
-    write_json_lines(tmp_path)
-    path = write_references(tmp_path)
-    assert input_files(tmp_path)[-1] == path
-    with_context = [entry for entry in read_references(path) if entry.context]
-    assert len(with_context) == len(references()) - 5  # the beginnings
-    counts = write_parallel(tmp_path, tmp_path, context=3)
+def test_the_command_lists_its_input_and_writes_the_invented_corpus(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_references(write_json_lines(tmp_path / "corpus"))
+    write_json_lines(tmp_path / "other" / "json_data")
+    found = read_corpus(tmp_path / "corpus")
+    assert {split: len(dialogues) for split, dialogues in found.items()} == SIZES
+    assert read_corpus(tmp_path / "other") == found
+    speaker, text, _ = corpus()["valid"][1]["utts"][2]
+    assert found["valid"][1][2] == Utterance(speaker, words_of(text))
+    command = as_command(dialogue_text)
+    command(["corpus"], standalone_mode=False)
+    names = ["train.jsonl", "valid.jsonl", "test.jsonl", "test_multi_ref.json"]
+    assert capsys.readouterr().out.splitlines() == [f"corpus/{name}" for name in names]
+    command(["corpus", "out", "--context", "3"], standalone_mode=False)
+    said = capsys.readouterr().out.splitlines()
     for split, dialogues in corpus().items():
-        assert counts[split].contexts == sum(len(d["utts"]) - 1 for d in dialogues)
-    assert lines(tmp_path / "test1.context") == lines(tmp_path / "test.context")
-    assert counts["test1"].references == 3 * counts["test1"].contexts
-    assert with_context[0].context == [
-        Utterance("A", lines(tmp_path / "test1.context")[0].split()[1:])
-    ]
+        assert f"{split}: {sum(len(d['utts']) - 1 for d in dialogues)} contexts" in said
+    contexts = lines(tmp_path / "out" / "test1.context")
+    assert contexts == lines(tmp_path / "out" / "test.context")
+    assert f"test1: {len(contexts)} contexts" in said
+    every = lines(tmp_path / "out" / "test1.references")
+    assert [line.count("\t") for line in every] == [2] * len(contexts)
+
+
+EXPECTED = r"\[1\]: expected a list 'context' of texts such as '0-A: hello', a 'speaker'"
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"context": "A: x"}, r"\[1\]: must have a list 'context'"),
-    ({"speaker": "C"}, r"\[1\]: must have a list 'context', 'speaker' A or B"),
-    ({"responses": ["", "<s> </s>"]}, r"\[1\]: no response has words"),
-    ({"responses": []}, r"\[1\]: no response has words"),
-    ({"responses": [3]}, r"\[1\]: responses: 3 must be text"),
-    ({"context": ["hello"]}, r"\[1\]: context: 'hello' must be text with its speaker"),
-    ({"context": [7]}, r"\[1\]: context: 7 must be text with its speaker"),
-    *((text, "") for text in ("", "{", "{}", "[]")),
+    *(({key: value}, EXPECTED) for key, value in (
+        ("context", "A: x"), ("speaker", "C"), ("responses", ["", "<s> </s>"]), ("responses", []),
+        ("responses", [3]), ("responses", "yes"), ("context", ["hello"]), ("context", [7]),
+    )),
+    *((text, "") for text in ("", "{", "{}", "[]", "[3]")),
 ], ids=str)  # fmt: skip
 def test_malformed_references_are_named(change, message, tmp_path):
     first, second, *_ = references()
@@ -120,64 +128,204 @@ def test_malformed_references_are_named(change, message, tmp_path):
         read_references(path)
 
 
-def test_a_corpus_may_lie_in_json_data(tmp_path):
-    write_json_lines(tmp_path / "a")
-    write_json_lines(tmp_path / "b" / "json_data")
-    first = read_corpus(tmp_path / "a")
-    assert {split: len(dialogues) for split, dialogues in first.items()} == SIZES
-    assert read_corpus(tmp_path / "b") == first
-    speaker, text, _ = corpus()["valid"][1]["utts"][2]
-    assert first["valid"][1][2] == Utterance(speaker, words_of(text))
+WITHOUT = "a dialogue without utterances in a list 'utts'; remove it"
 
 
-@pytest.mark.parametrize(("utterances", "message"), [
-    ([], r"test\.jsonl:4: a dialogue without utterances"),
-    ([("A", "", [])], r"test\.jsonl:4: a dialogue without utterances"),
-    (None, r"test\.jsonl:4: a dialogue must be a dictionary with a list 'utts'"),
-    ([("A", "x", []), ("C", "y", [])], r"test\.jsonl:4: utts\[1\]: an utterance must be"),
-    ([("A", 5, [])], r"test\.jsonl:4: utts\[0\]: an utterance must be"),
-    (["AB"], r"test\.jsonl:4: utts\[0\]: an utterance must be"),
-])  # fmt: skip
-def test_malformed_dialogues_are_named(utterances, message, tmp_path):
-    dialogues = corpus()
-    dialogues["test"][3]["utts"] = utterances
-    write_json_lines(tmp_path, dialogues)
-    with pytest.raises(UserError, match=message):
+@pytest.mark.parametrize(("content", "message"), [
+    *((json.dumps({"utts": said}), f":2: {WITHOUT}") for said in ([], [("A", "")], None, 3)),
+    ("{}", f":2: {WITHOUT}"), ("[]", f":2: {WITHOUT}"),
+    *((json.dumps({"utts": [("A", "x"), said]}), ":2: .* is not")
+      for said in (("C", "y"), ("A", 5), "AB")),
+    *((text, ":2: not JSON") for text in ('{"utts": [', b'"\xff"', "[" * 100_000)),
+    (None, ": the file is empty"), (False, " is missing"),
+], ids=lambda value: str(value)[:20])  # fmt: skip
+def test_a_damaged_corpus_is_named_with_its_line(content, message, tmp_path):
+    path = write_json_lines(tmp_path) / "valid.jsonl"
+    if content:
+        text = content if isinstance(content, bytes) else content.encode()
+        path.write_bytes(path.read_bytes().splitlines(keepends=True)[0] + text)
+    elif content is None:
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+    with pytest.raises(UserError, match=f"{path}{message}"):
         read_corpus(tmp_path)
 
 
-def test_missing_files_and_bad_lines_are_named(tmp_path):
-    message = f"{tmp_path} has no corpus: put train.jsonl, valid.jsonl"
-    with pytest.raises(UserError, match=message):
+def test_a_folder_without_a_corpus_and_a_set_without_responses_are_refused(tmp_path):
+    with pytest.raises(UserError, match=f"{tmp_path} has no corpus: put train.jsonl, valid.jsonl"):
         read_corpus(tmp_path)
     write_json_lines(tmp_path, corpus() | {"valid": [{"utts": [("A", "hello", [])]}]})
     with pytest.raises(ValueError, match="valid has no utterance that responds"):
         write_parallel(tmp_path, tmp_path, context=3)
-    write_json_lines(tmp_path)
-    path = tmp_path / "valid.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:2], json.dumps({"utts": []}).encode() + b"\n"]))
-    with pytest.raises(UserError, match=f"{path}:3: a dialogue without utterances"):
-        read_corpus(tmp_path)
-    for line in (b'{"utts": [', b'"\xff"', b"[" * 100_000):
-        path.write_bytes(b"".join([*lines[:1], line]))
-        with pytest.raises(UserError, match=f"{path}:2: not JSON"):
-            read_corpus(tmp_path)
-    path.write_bytes(b"")
-    with pytest.raises(UserError, match=f"{path}: the file is empty"):
-        read_corpus(tmp_path)
-    path.unlink()
-    with pytest.raises(UserError, match=f"{path} is missing"):
-        read_corpus(tmp_path)
 
 
-def test_the_command_lists_its_input_or_writes_text_and_counts_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    write_references(write_json_lines(tmp_path / "corpus"))
-    command = as_command(dialogue_text)
-    command(["corpus"], standalone_mode=False)
-    names = ["train.jsonl", "valid.jsonl", "test.jsonl", "test_multi_ref.json"]
-    assert capsys.readouterr().out.splitlines() == [f"corpus/{name}" for name in names]
-    command(["corpus", "out", "--context", "2"], standalone_mode=False)
-    count = len((tmp_path / "out" / "test1.context").read_text().splitlines())
-    assert f"test1: {count} contexts, {3 * count} references" in capsys.readouterr().out
+# hypothesis | reference → BLEU-1 to BLEU-4 of NLTK 3.10.4: sentence_bleu([reference], hypothesis,
+# weights=(1/N,) * N, smoothing_function=SmoothingFunction().method7)
+NLTK = {
+    "i like it a lot | i like it a lot": (
+        1.333333333333, 1.217161238900, 1.153887578189, 1.116747096418),
+    "yeah | yeah": (1.000000000000, 0.577350269190, 0.333333333333, 0.192450089730),
+    "oh yeah i know | i know what you mean yeah": (
+        0.505442216427, 0.384687438591, 0.253806647011, 0.177554155865),
+    "a b | c d": (0.0, 0.0, 0.0, 0.0),
+}  # fmt: skip
+
+
+def test_sentences_have_nltks_bleu_and_contexts_their_precision_and_recall():
+    for sentences, want in NLTK.items():
+        hypothesis, reference = (text.split() for text in sentences.split(" | "))
+        assert sentence_bleu(hypothesis, reference) == pytest.approx(want, abs=1e-11)
+    assert sentence_bleu([], ["yes"]) == [0.0] * 4
+    hypotheses = [text.split() for text in ("oh yeah", "no", "well i do not know")]
+    good = [text.split() for text in ("yeah", "i do not think so")]
+    table = [[sentence_bleu(h, r) for r in good] for h in hypotheses]
+    got = precision_recall(hypotheses, good)
+    for order in range(4):
+        each = [[cell[order] for cell in row] for row in table]
+        precision = sum(max(row) for row in each) / 3
+        recall = sum(max(row[j] for row in each) for j in range(2)) / 2
+        assert got[:, order] == pytest.approx([precision, recall]) and precision != recall
+    # contexts weigh equally, whatever their number of references
+    one = ([["yeah"]], [["yeah"]])
+    many = ([["no"]] * 4, [["yeah"], ["oh"], ["well"]])
+    scores = dialogue_scores([one, many])
+    assert list(scores) == [f"bleu{n}_{name}" for n in ORDERS for name in ("precision", "recall")]
+    assert scores["bleu1_precision"].value == 0.5
+    assert scores["bleu4_recall"].value == round(NLTK["yeah | yeah"][3] / 2, 4)
+    assert scores["bleu2_recall"].signature == (
+        "order:2|smooth:nltk-method7|contexts:2|hypotheses:5|references:4"
+    )
+    with pytest.raises(ScoreError, match="no contexts"):
+        dialogue_scores([])
+
+
+LINES_SCORED = ["T-1\tno", "P-1\t-1.0000 -3.0000", "H-0\t-2\toh yeah", "P-0\t-4.5 -0.5 -1.0"]
+
+
+@pytest.mark.parametrize(("scored", "found"), [
+    (LINES_SCORED, Score(4.0, "tokens:5")),  # two to the power of the mean loss
+    ([*LINES_SCORED, "signature: ppl|unit:word|mass:1-2e-7"],
+     Score(4.0, "tokens:5", "ppl|unit:word|mass:1-2e-7")),
+    (LINES_SCORED[:2], "scored: scores 1 responses, .*responses has 2"),
+    ([*LINES_SCORED, "P-2\t-1.0"], "scored: scores 3 responses, .*responses has 2"),
+    ([*LINES_SCORED[:3], "P-0\t-4.5 -0.5"], "2 scores for the 2 words and the end of .*es:1"),
+    (["P-1\t-1.0 nan", LINES_SCORED[3]], "a score is not finite"),
+    (["P-1\t-1.0 -inf", LINES_SCORED[3]], "a score is not finite"),
+], ids=str)  # fmt: skip
+def test_perplexity_of_responses_or_what_is_lost_and_broken(scored, found, tmp_path):
+    files = tmp_path / "scored", tmp_path / "responses"
+    for file, rows in zip(files, (scored, ["oh yeah", "no"]), strict=True):
+        file.write_text("\n".join(rows) + "\n")
+    if isinstance(found, Score):
+        assert response_perplexity(*files) == found
+    else:
+        with pytest.raises(ScoreError, match=found):
+            response_perplexity(*files)
+
+
+def test_the_command_writes_or_prints_scores_and_refuses_bad_hypotheses(tmp_path):
+    """Two contexts are scored, of which the second comes first."""
+    generated = ["S-1\t<other> x", "D-1\t-0.1\tno", "D-1\t-0.2\toh no"]
+    generated += ["D-0\t-1\tyeah", "D-0\t-1\toh"]
+    texts = {"generated": "\n".join(generated), "references": "yeah\tright\nno"}
+    texts |= {"scored": "P-0\t-1.0 -3.0\nP-1\t-2.0 -2.0", "responses": "yeah\nno"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(f"{text}\n")
+
+    def score(*words, code=0):
+        given = [str(tmp_path / name) for name in ("generated", "references")]
+        done = CliRunner().invoke(as_command(dialogue_score), [*given, *map(str, words)])
+        assert done.exit_code == code, done.output
+        return done
+
+    words = ["--scored", tmp_path / "scored", "--responses", tmp_path / "responses"]
+    score(*words, "--output", tmp_path / "scores.json")
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert next(iter(scores)) == "test_perplexity"
+    assert scores["test_perplexity"] == {"value": 4.0, "signature": "tokens:4"}
+    assert scores["bleu1_recall"]["value"] == 0.75  # "right" is nobody's response
+    printed = score().stdout
+    assert "bleu1_recall 0.75 " in printed and "perplexity" not in printed
+    said = score("--scored", tmp_path / "scored", code=2).output
+    assert "--scored and --responses belong together" in said
+    with (tmp_path / "references").open("a") as file:
+        file.write("one more\n")
+    said = "2 hypotheses for 3 inputs; the first input without one is line 3"
+    assert said in score(code=2).output
+
+
+NAME = "switchboard"
+SMALL = """corpus.vocab_size=64 encoder_embed_dim=16 encoder_hidden_size=16 decoder_embed_dim=16
+    decoder_hidden_size=16 decoder_out_embed_dim=16 head_components=2 max_epoch=2
+    generate.max_len_b=5""".split()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_recipe_scores_responses_and_scores_only_changed_ones_again(tmp_path):
+    folder = tmp_path / "whole run"  # a space in every path
+    write_json_lines(folder / "data")
+    write_references(folder / "data")
+    words = ["--data", folder / "data", "--exp-dir", folder / "exp", "--conf", "mos"]
+    command = recipe(NAME, *words, "--context", 2, settings=SMALL)
+    result, run_dir = run(command), folder / "exp" / NAME / "mos"
+    assert stages_done(result) == [0, 1, 2, 3, 4, 5, 6]
+    record = json.loads((run_dir / "results.json").read_text())
+    names = [f"bleu{n}_{kind}" for n in (1, 2, 3, 4) for kind in ("precision", "recall")]
+    assert list(record["metrics"]) == ["test_perplexity", *names]
+    texts = (run_dir / "text" / "test.context").read_text().splitlines()
+    assert {line.count("<self>") + line.count("<other>") for line in texts} == {1, 2}
+    assert record["config"]["train"]["arch"] == "lstm_mos"
+    perplexity = record["metrics"]["test_perplexity"]
+    assert 1 < perplexity < 64
+    assert result.stdout.splitlines()[-1].startswith(f"test perplexity {perplexity} ")
+    # every word and every context counts
+    responses = (run_dir / "text" / "test.response").read_text().splitlines()
+    tokens = sum(len(line.split()) + 1 for line in responses)
+    assert record["signature"] == f"tokens:{tokens}"
+    assert f"|n:{tokens}|mass:1" in record["certificates"]["test_perplexity"]
+    contexts = len(responses)
+    assert record["signatures"]["bleu4_recall"] == (
+        f"order:4|smooth:nltk-method7|contexts:{contexts}|hypotheses:{5 * contexts}"
+        f"|references:{3 * contexts}"
+    )
+    ledger, counted = record["ledger"], {"sentences": contexts, "tokens": tokens}
+    assert ledger["generate"]["test.response"]["out"] == counted  # the references, scored
+    assert ledger["generate"]["test1.response"]["out"]["sentences"] == contexts
+    assert ledger["evaluate"]["test.response"]["out"] == counted
+    again = run(command)
+    assert stages_done(again) == [] and again.stdout == result.stdout
+    assert stages_done(run([*command, "--set", "generate.nbest=2"])) == [5, 6]
+
+
+def test_a_corpus_is_required_and_read_with_and_without_references(tmp_path):
+    run_dir, data = tmp_path / "exp" / NAME / "mos", tmp_path / "data"
+    accept(NAME, "mos", run_dir, SMALL)
+    command = recipe(NAME, "--exp-dir", tmp_path / "exp", "--stop-stage", 1, settings=SMALL)
+    refused(command, "--data DIR is required")
+    data.mkdir()
+    command += ["--data", str(data)]
+    said = refused(command, f"highrank: {data} has no corpus: put train.jsonl, valid.jsonl")
+    assert "configuration mos" not in said  # before its slow check
+    write_json_lines(data, corpus() | {"valid": [{"utts": []}]})
+    refused(command, f"{data / 'valid.jsonl'}:1: a dialogue without utterances")
+    text = run_dir / "text"
+    assert not text.exists()
+    write_json_lines(data)
+    assert stages_done(run(command)) == [0, 1]
+    assert (text / "test1.references").read_text() == (text / "test.response").read_text()
+    write_references(data)
+    assert stages_done(run(command)) == [0, 1]
+    assert "\t" in (text / "test1.references").read_text()
+
+
+def test_configurations_differ_in_the_head_alone():
+    folder = RECIPES / NAME / "conf"
+    base = load(folder / "base.yaml")
+    for conf in ("softmax", "moc", "mos"):
+        configuration = load(folder / f"{conf}.yaml")
+        own = configuration.train.items() - base.train.items()
+        assert dict(own)["arch"] == f"lstm_{conf}"
+        assert {name for name, _ in own} <= {"arch", "head_components"}
+        assert configuration.generate == base.generate

@@ -1,4 +1,5 @@
-"""recipes/lib/recipe.sh with a toy recipe: options, stages, changes, failures and kills."""
+"""recipes/lib/recipe.sh with a toy recipe: options, stages, changes, failures, kills, and files of
+the user, which are kept: it replaces only what it wrote, and writes through no link."""
 
 import re
 import shutil
@@ -6,30 +7,24 @@ import shutil
 import pytest
 
 from tests.recipes.conftest import LIBRARY, TOY
-from tests.recipes.running import begin, kill, refused, run, stages_done, wait_for
+from tests.recipes.running import begin, kill, refused, stages_done, wait_for
 
 
-def test_stages_run_once_and_waiting_threads_leave_the_core_to_others(toy, tmp_path):
+def test_stages_run_once_and_again_when_an_option_has_changed(toy, tmp_path):
     first = toy()
     assert stages_done(first) == [0, 1, 2] and "turns: 1000\n" in first.stderr
     assert (toy.run / "third" / "file").read_text() == "first 1\n"
     (toy.run / "second").rename(tmp_path / "another disk")
     (toy.run / "second").symlink_to(tmp_path / "another disk")
-    again = toy(GOMP_SPINCOUNT="7")
+    again = toy(GOMP_SPINCOUNT="7")  # waiting threads leave the core to others
     assert stages_done(again) == [] and "turns: 7\n" in again.stderr
     assert again.stderr.count("already done, and nothing has changed") == 3
     assert again.stdout == first.stdout == "set: \n" and "options: " not in first.stderr
-    assert "turns: \n" in toy(OMP_WAIT_POLICY="active").stderr
-
-
-def test_a_changed_option_repeats_the_stages_that_depend_on_it(toy):
-    toy()
-    result = toy("--value", "2")
-    assert stages_done(result) == [0, 1, 2]
+    result = toy("--value", "2", OMP_WAIT_POLICY="active")
+    assert stages_done(result) == [0, 1, 2] and "turns: \n" in result.stderr
     assert (toy.run / "third" / "file").read_text() == "first 2\n"
     (kept,) = toy.run.glob("second.before-*")
-    assert (kept / "file").read_text() == "first 1\n"
-    assert str(kept.name) in result.stderr
+    assert (kept / "file").read_text() == "first 1\n" and str(kept.name) in result.stderr
 
 
 OTHER = "was run with other options or inputs than this command's"
@@ -42,8 +37,10 @@ OTHER = "was run with other options or inputs than this command's"
     ({"second/file": None, "second/.done": None}, "", [1]),
     ({}, "--stop-stage 0 --value 3", [0]),
     ({"second/.done": None}, "--stage=1 --stop-stage=1", [1]),
+    ({"../../notes.log": None}, "--stage 2 --stop-stage 2", "stage 2 (third) needs"),
     ({"second/file": None}, "", "needs {}/second/file, which was removed: remove {}/second/"),
-    ({"first/file": "other\n"}, "--stage 2", f"stage 1 (second) {OTHER[:-10]}"),
+    ({"first/file": "other\n"}, "--stage 2", f"stage 1 (second) {OTHER}"),
+    ({"second/.done": None}, "--stage 2", "stage 1 (second) is incomplete; run --stage 1 to"),
     ({}, "--stage 2 --value 7", f"stage 0 (first) {OTHER}"),
     ({}, "--stage 2 --value 7", "give those of {}/first, or run it again with --st"),
     ({}, "--name new --stage 1", "new/first: start with an earlier --stage"),
@@ -56,20 +53,18 @@ def test_what_has_changed_is_repeated_or_refused(toy, changes, words, found):
     if isinstance(found, list):
         assert stages_done(toy(*words.split())) == found
     else:
+        toy.script.write_text(TOY.replace('touch -a "$notes"', ":"))
         assert "done in" not in toy.refused(found.replace("{}", str(toy.run)), *words.split())
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ("--stop-stge 1", "unknown option --stop-stge; did you mean '--stop-stage'?"),
-    ("--zzz=1", "unknown option --zzz; see --help"),
     ("--recipe-dir x", "unknown option --recipe-dir"),
     ("--value", "option --value needs a value"),
     ("--value --name x", "option --value needs a value"),
     ("value=3", "unexpected word 'value'"),
-    ("--stage abc", "--stage 'abc': a stage is a number from 0 to 2"),
-    ("--stage toy", "--stage 'toy': a stage is"),
+    ("--stage toy", "--stage 'toy': a stage is a number from 0 to 2"),
     ("--stage=-1", "--stage '-1': a stage is"),
-    ("--stage=3", "--stage '3': a stage is"),
     ("--stop-stage=3", "--stop-stage '3': a stage is a number from 0 to 2"),
     ("--stop-stage=", "--stop-stage '': a stage is"),
     ("--stage=2 --stop-stage=1", "--stage 2 is after --stop-stage 1"),
@@ -79,22 +74,21 @@ def test_wrong_options_end_with_exit_code_2(toy, arguments, message):
     assert not toy.run.exists()
 
 
-@pytest.mark.parametrize(("environment", "words", "value", "several"), [
-    ({"HIGHRANK_VALUE": "3", "HIGHRANK_NAME": "there", "HIGHRANK_SET": "a b"},
-     ["--name", "here", "--set", "c d"], "3", "a b c d"),
-    ({"value": "7", "name": "elsewhere"}, [], "1", ""),
-])  # fmt: skip
-def test_options_come_from_flags_and_from_variables_of_ours(
-    toy, environment, words, value, several
-):
-    assert toy(*words, **environment).stdout == f"set: {several}\n"
-    assert (toy.run / "first" / "file").read_text() == f"first {value}\n"
+def test_options_come_from_flags_and_from_variables_of_ours_and_are_shown_as_typed(toy):
+    ours = {"HIGHRANK_VALUE": "3", "HIGHRANK_NAME": "there", "HIGHRANK_SET": "a b"}
+    assert toy("--name", "here", "--set", "c d", **ours).stdout == "set: a b c d\n"
+    assert (toy.run / "first" / "file").read_text() == "first 3\n"
+    assert toy(value="7", name="elsewhere").stdout == "set: \n"
+    assert (toy.run / "first" / "file").read_text() == "first 1\n"
+    said = toy("--value", "it's 7", "--stop-stage=0", "--set", "a=1", "--set", "b=(1, 2)").stderr
+    (shown,) = re.findall("options: (.*)", said)
+    assert shown == "--stop-stage 0 --value 'it'\\''s 7' --set a=1 --set 'b=(1, 2)'"
 
 
 NEEDS = "recipes need Linux with bash 4.4 or later, flock (of util-linux) and GNU coreutils"
 
 
-def test_an_old_bash_and_missing_programs_are_refused_with_the_requirements(toy, tmp_path):
+def test_help_needs_no_environment_and_missing_programs_are_refused(toy, tmp_path):
     old = LIBRARY.read_text().replace("BASH_VERSINFO", "old_version")
     (tmp_path / "recipe.sh").write_text(f"old_version=(4 3)\n{old}")
     refused(["bash", tmp_path / "recipe.sh"], NEEDS)
@@ -102,27 +96,23 @@ def test_an_old_bash_and_missing_programs_are_refused_with_the_requirements(toy,
     for name in ("bash", "dirname", "date", "sort"):
         (tmp_path / "bin" / name).symlink_to(shutil.which(name))
     assert "flock is missing" in toy.refused(NEEDS, PATH=str(tmp_path / "bin"))
-
-
-def test_a_later_stage_refuses_the_output_of_an_input_that_has_changed_since(toy):
-    corpus = toy.script.parent / "corpus.txt"
-    corpus.write_text("one\n")
-    toy.script.write_text(TOY.replace('first "$value"', 'first "$value" "$OLDPWD/corpus.txt"'))
-    toy()
-    assert stages_done(toy("--stage", "2")) == []
-    corpus.write_text("two\n")
-    toy.refused(f"(its inputs: {corpus}), or run it again with --stage 0", "--stage", "2")
-    corpus.unlink()  # it cannot be compared, and nothing needs it
-    toy("--stage", "2")
+    library = tmp_path / "recipes" / "lib"
+    library.mkdir(parents=True)
+    for name in ("recipe.sh", "stopping.sh", "options.sh"):
+        shutil.copy(LIBRARY.with_name(name), library)
+    toy.script.write_text(TOY.replace(str(LIBRARY), str(library / "recipe.sh")))
+    said = toy("--help").stdout
+    assert said.startswith("A toy.\n\n") and "  --set               several\n" in said
+    assert "  --stop-stage        last stage [2]\n" in said
+    toy.refused("run: bash")
 
 
 def test_damaged_binarised_data_is_refused_before_the_work_is_moved_away(toy):
     sums = '(cd "$out" && sha256sum file >sha256sums)'
     toy.script.write_text(TOY.replace("; echo end;", f"; {sums};"))
     assert stages_done(toy()) == [0, 1, 2]
-    with (toy.run / "first" / "file").open("a") as file:
-        file.write("damage")
     first = toy.run / "first"
+    (first / "file").write_text("damage")
     toy.refused(f"{first} was changed or damaged since it was written (file: FAILED)")
     assert list(toy.run.glob("second.before-*")) == []
     (first / ".done").unlink()
@@ -139,19 +129,10 @@ def test_a_failed_stage_is_named_with_its_log_and_leaves_no_output(toy):
     said = toy(code=1).stderr
     assert "stage 0 (first) failed with exit code 1" in said
     assert "are needed on the disk" not in said
-
-
-def test_help_lists_every_option_with_its_default_and_needs_no_environment(tmp_path):
-    library = tmp_path / "recipes" / "lib"
-    library.mkdir(parents=True)
-    for name in ("recipe.sh", "stopping.sh", "options.sh"):
-        shutil.copy(LIBRARY.with_name(name), library)
-    script = tmp_path / "run.sh"
-    script.write_text(TOY.replace(str(LIBRARY), str(library / "recipe.sh")))
-    said = run(["bash", script, "--help"]).stdout
-    assert said.startswith("A toy.\n\n") and "  --set               several\n" in said
-    assert "  --stop-stage        last stage [2]\n" in said
-    refused(["bash", script], "run: bash")
+    shutil.rmtree(toy.run.parent)
+    toy.run.parent.touch()
+    said = toy.refused(f"error: {toy.run} cannot be written (mkdir: ")
+    assert "Not a directory): choose another folder by --exp-dir or --name" in said
 
 
 def test_a_second_process_is_refused_and_a_killed_ones_work_is_continued(toy):
@@ -166,47 +147,72 @@ def test_a_second_process_is_refused_and_a_killed_ones_work_is_continued(toy):
     assert (toy.run / "third" / "file").read_text() == "first 1\n" * 2
 
 
-def test_a_folder_that_cannot_be_made_is_refused_with_the_reason(toy):
-    toy.run.parent.touch()
-    said = toy.refused(f"error: {toy.run} cannot be written (mkdir: ")
-    assert "Not a directory): choose another folder by --exp-dir or --name" in said
+STORY = "It was a dark and stormy night."
+LINK = "is a symbolic link, a pipe or a device in place of one of our files"
+NOT_OURS = "was not written by this recipe, which would replace it"
+MORE = "has files that this recipe has not written"
 
 
-# -- what a person sees ---------------------------------------------------------------------------
-
-# functions of the library that need nothing else
-FUNCTIONS = "\n".join(
-    re.findall(
-        r"^(?:as_typed|without_chatter)\(\) \{\n.*?^\}|^run\(\) .*?$",
-        LIBRARY.read_text(encoding="utf-8"),
-        re.MULTILINE | re.DOTALL,
-    )
-)
-
-
-def test_options_and_commands_are_shown_as_they_are_typed(toy):
-    said = toy("--value", "it's 7", "--stop-stage=0", "--set", "a=1", "--set", "b=(1, 2)").stderr
-    (shown,) = re.findall("options: (.*)", said)
-    assert shown == "--stop-stage 0 --value 'it'\\''s 7' --set a=1 --set 'b=(1, 2)'"
-    code = f'log() {{ printf "%s\\n" "$*"; }}; {FUNCTIONS}; run echo en,de "a b" \'\' é'
-    assert run(["bash", "-c", code]).stdout == "+ echo en,de 'a b' '' 'é'\nen,de a b  é\n"
+def test_after_a_kill_half_written_output_of_other_stages_is_set_aside(toy):
+    part = toy.run / "first.part"
+    part.mkdir(parents=True)
+    (part / "left").write_text("half")
+    (part / ".key").write_text("of another time")
+    (toy.run / "second").mkdir()  # empty, so it is used
+    result = toy()
+    assert stages_done(result) == [0, 1, 2]
+    names = [".done", ".key", ".written", "file"]
+    assert sorted(path.name for path in (toy.run / "first").iterdir()) == names
+    (kept,) = toy.run.glob("first.part*")
+    assert "stage 0 first: was killed before its end; what it left" in result.stderr
+    assert f"are kept in {kept}\n" in result.stderr and (kept / "left").read_text() == "half"
 
 
-def test_progress_is_shown_in_words_and_the_other_messages_are_left_out():
-    lines = [
-        "2026-11-24 09:56:12 | INFO | fairseq.logging.progress_bar | :      6 / 23 wps=808.5",
-        "INFO:fairseq.logging.progress_bar::     11 / 23 wps=1224",
-        "2026-11-24 09:56:12 | INFO | fairseq_cli.generate | loading model(s) from a.pt",
-        '2026-11-24 09:56:12 | INFO | train_inner | {"epoch": 1, "update": 0.5, "loss": "3.21", '
-        '"nll_loss": "3.1", "ppl": "8.55", "wps": "913.2", "num_updates": "5", "wall": "60"}',
-        '2026-11-24 09:56:12 | INFO | valid | {"epoch": 1, "valid_loss": "2.9", "valid_wps": "1", '
-        '"valid_num_updates": "6"}',
-        "2026-11-24 09:56:12 | INFO | hooks.time_left | epoch 1 is done; about 0:01:00 left",
-        "2026-11-24 09:56:12 | WARNING | fairseq | 6 / 23 wps=1 is slow",
-    ]
-    done = run(["bash", "-c", f"{FUNCTIONS}; without_chatter"], stdin="\n".join(lines) + "\n")
-    assert done.stdout.splitlines() == [
-        "6 of 23 batches, 808 tokens/s", "11 of 23 batches, 1224 tokens/s",
-        "epoch 1, update 5: loss 3.21, 913 words/s", "epoch 1, update 6: validation loss 2.9",
-        "epoch 1 is done; about 0:01:00 left", lines[-1],
-    ]  # fmt: skip
+# what ran before, the user's file, the next run's value, and what the recipe says
+@pytest.mark.parametrize(("before", "file", "value", "message"), [
+    (None, "first/chapter1.txt", "1", f"first {NOT_OURS}"),
+    (None, "first.part/chapter1.txt", "1", f"first.part {NOT_OURS}"),
+    (None, "second/chapter1.txt", "1", f"second {NOT_OURS}"),
+    ("1", "first/my notes/today.txt", "2", f"first {MORE} (my notes/today.txt ): move them away"),
+    ("bad", "first.part/notes.txt", "1", f"first.part {MORE} (notes.txt ): move them away"),
+    (None, "config.yaml", "1", "has files that no recipe has written (config.yaml )"),
+])  # fmt: skip
+def test_a_users_file_is_left_alone_and_the_recipe_runs_once_it_is_elsewhere(
+    toy, tmp_path, before, file, value, message
+):
+    if before:
+        toy("--value", before, code=int(before == "bad"))
+    mine = toy.run / file
+    mine.parent.mkdir(parents=True, exist_ok=True)
+    mine.write_text(STORY)
+    toy.refused(message, "--value", value)
+    assert mine.read_text() == STORY
+    mine.rename(tmp_path / "mine.txt")
+    assert stages_done(toy("--value", value))[-2:] == [1, 2]
+    assert before != "bad" or not [*toy.run.glob("*.before-*")]
+
+
+def test_a_link_in_place_of_a_file_or_folder_is_refused_and_not_followed(toy, tmp_path):
+    """Also one that appears while a recipe runs."""
+    victim, folder = tmp_path / "victim", tmp_path / "folder"
+    victim.write_text(STORY)
+    folder.mkdir()
+    for file in "log/1-second.log", "log/2-third.log", "second/.key":
+        plant = f'mkdir -p "$run_dir/second"; ln -s "{victim}" "$run_dir/{file}"'
+        toy.script.write_text(TOY.replace("; echo end;", f"; {plant};"))
+        toy.refused(f"{toy.run / file} {LINK}")
+        shutil.rmtree(toy.run)
+    toy.script.write_text(TOY)
+    toy()
+    places = ".lock config.yaml results.json log/0-first.log second/.key second/.done commands log"
+    for file in places.split():
+        link, kept = toy.run / file, toy.run.parent / "kept"
+        there = link.exists()
+        if there:
+            link.rename(kept)
+        link.symlink_to(folder if file in ("commands", "log") else victim)
+        toy.refused(f"{link} {LINK}", "--value", "2")
+        link.unlink()
+        if there:
+            kept.rename(link)
+    assert victim.read_text() == STORY and not [*folder.iterdir()]

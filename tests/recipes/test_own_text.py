@@ -1,17 +1,11 @@
 """Text of the user's own from files to a score and to translations of new lines."""
 
-import io
 import json
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-import yaml
 
-from highrank_plugins.cli import evaluate
-from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.studies.definition import read_study
 from tests.recipes.running import RECIPES, overrides, recipe, refused, run, stages_done
 
@@ -30,35 +24,35 @@ def highrank(*words: object, **options) -> subprocess.CompletedProcess[str]:
     return run([sys.executable, "-m", "highrank_plugins.cli", *words], **options)
 
 
-def test_the_embedded_timetable_is_the_same_everywhere(timetable):
-    first = (timetable / "timetable.en").read_text().partition("\n")[0]
-    assert first == "the train arrives from Ulm at twenty six past five at night"
-    assert len({*(timetable / "timetable.en").read_text().splitlines()}) == 3000
-
-
 @pytest.mark.long  # reads 600 files
-def test_the_embedded_documentation_is_the_same_everywhere(tmp_path):
+def test_the_embedded_texts_are_the_same_everywhere(timetable, tmp_path):
+    lines = (timetable / "timetable.en").read_text().splitlines()
+    assert lines[0] == "the train arrives from Ulm at twenty six past five at night"
+    assert len({*lines}) == 3000
     script = RECIPES / "own_language_model" / "documentation.py"
     run([sys.executable, script, tmp_path / "text"])  # it compares a checksum
 
 
+LM, MT = "own_language_model", "own_translation"
+
+
 @pytest.mark.parametrize(("name", "words", "message"), [
-    ("own_translation", [], "--source and --target are required"),
-    ("own_translation", ["--source", "en", "--target", "en"], "are both en: give two"),
-    ("own_translation", ["--source", "en", "--target", "fr"], "no files"),
-    ("own_translation", ["--source", "pt-BR", "--target", "pt_BR"], "are both pt-BR: give"),
-    ("own_language_model", ["--order", "lines"], "an AWD-LSTM reads a stream"),
-    ("own_language_model", ["--data", ""], "--data is required"),
-    ("own_language_model", ["--overlap", "drp"], "'drp': choose refuse, drop or keep"),
-    ("own_language_model", ["--limit", "0"], "--limit '0': expected a number of lines"),
-    ("own_language_model", ["--measured-updates", "x"], "'x': expected a number, or 0 for"),
-    ("own_language_model", ["--conf", "mos"], "expected TRUNK/LAYER"),
+    (MT, "", "--source and --target are required"),
+    (MT, "--source en --target en", "are both en: give two"),
+    (MT, "--source en --target fr", "no files"),
+    (MT, "--source pt-BR --target pt_BR", "are both pt-BR: give"),
+    (LM, "--order lines", "an AWD-LSTM reads a stream"),
+    (LM, "--data=", "--data is required"),
+    (LM, "--overlap drp", "'drp': choose refuse, drop or keep"),
+    (LM, "--limit 0", "--limit '0': expected a number of lines"),
+    (LM, "--measured-updates x", "'x': expected a number, or 0 for"),
+    (LM, "--conf mos", "expected TRUNK/LAYER"),
 ])  # fmt: skip
 def test_what_cannot_train_is_refused_before_anything_is_written(
     timetable, tmp_path, name, words, message
 ):
-    words = ["--data", timetable / "timetable", "--exp-dir", tmp_path / "exp", *words]
-    refused(recipe(name, *words), message)
+    given = ["--data", timetable / "timetable", "--exp-dir", tmp_path / "exp", *words.split()]
+    refused(recipe(name, *given), message)
     assert not (tmp_path / "exp").exists()
 
 
@@ -81,79 +75,55 @@ def test_the_recipe_of_a_new_folder_reads_the_text_there(timetable, tmp_path):
     assert 0 in stages_done(run(command))
 
 
-@pytest.mark.parametrize("kind", ["translation", "language_model"])
-def test_a_new_folder_has_a_study_that_can_be_read(timetable, tmp_path, kind):
-    words = ["--translation", "--source", "en", "--target", "de"]
-    words += ["--data", timetable / "timetable"]
-    words = words if kind == "translation" else ["--language-model"]
-    highrank("new", tmp_path / "mine", *words)
-    study = read_study(tmp_path / "mine" / "study.yaml")
-    assert len(study.members) == 12 and study.recipe == tmp_path / "mine"
-    assert study.options["data"] == str(tmp_path / "mine" / "text")
-    help_text = run(["bash", str(tmp_path / "mine" / "run.sh"), "--help"])
-    assert ("[en]" in help_text.stdout) == (kind == "translation")
-    again = highrank("new", tmp_path / "mine", *words, code=2)
-    assert "exists already: name another" in again.stderr
+@pytest.mark.parametrize("kind", ["--translation", "--language-model"])
+def test_a_new_folder_has_a_study_which_refuses_its_text_before_a_member_starts(
+    timetable, tmp_path, kind
+):
+    mine, is_translation = tmp_path / "mine", kind == "--translation"
+    words = ["new", mine, kind, *(["--source", "en", "--target", "de"] if is_translation else [])]
+    highrank(*words)
+    study = read_study(mine / "study.yaml")
+    assert len(study.members) == 12 and study.recipe == mine
+    assert study.options["data"] == str(mine / "text")
+    help_text = run(["bash", str(mine / "run.sh"), "--help"]).stdout
+    assert ("[en]" in help_text) == is_translation
+    assert "exists already: name another" in highrank(*words, code=2).stderr
+    for way, count, said in (
+        ("--dry-run", 0, "train.en, train.de, valid.en"), ("--jobs=1", 50, "41 lines to train on"),
+    ) if is_translation else ():  # fmt: skip
+        for language in ("en", "de") if count else ():
+            text = (timetable / f"timetable.{language}").read_text().split("\n")[:count]
+            (mine / "text" / f"short.{language}").write_text("\n".join(text))
+        words = ["study", mine / "study.yaml", "--exp-dir", tmp_path / "e", way]
+        result = highrank(*words, code=2)
+        assert result.stdout == "" and said in result.stderr and result.stderr.count("\n") == 1
+        assert not (tmp_path / "e").exists()
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["--translation"], "--translation needs --source and --target"),
-    ([], "give one of --translation and --language-model"),
-    (["--translation", "--source", "en", "--target", "en"], "give two languages"),
-    (["--translation", "--source", "c;s", "--target=en"], "language 'c;s': expected a code"),
+    ("--translation", "--translation needs --source and --target"),
+    ("", "give one of --translation and --language-model"),
+    ("--translation --source en --target en", "give two languages"),
+    ("--translation --source c;s --target=en", "language 'c;s': expected a code"),
 ])  # fmt: skip
-def test_a_new_folder_of_no_text_is_refused(tmp_path, words, message):
-    assert message in highrank("new", tmp_path / "mine", *words, code=2).stderr
+def test_a_new_folder_of_no_text_and_a_folder_of_no_model_are_refused(tmp_path, words, message):
+    assert message in highrank("new", tmp_path / "mine", *words.split(), code=2).stderr
     assert not (tmp_path / "mine").exists()
-
-
-@pytest.mark.parametrize(
-    ("way", "lines", "said"),
-    [("--jobs=1", 50, "41 lines to train on"), ("--dry-run", 0, "train.en, train.de, valid.en")],
-)
-def test_a_study_refuses_its_text_before_a_member_starts(timetable, tmp_path, way, lines, said):
-    words = ["--translation", "--source", "en", "--target", "de"]
-    highrank("new", tmp_path / "mine", *words)
-    for language in ("en", "de") if lines else ():
-        text = (timetable / f"timetable.{language}").read_text().split("\n")[:lines]
-        (tmp_path / "mine" / "text" / f"short.{language}").write_text("\n".join(text))
-    words = ["study", tmp_path / "mine" / "study.yaml", "--exp-dir", tmp_path / "e", way]
-    result = highrank(*words, code=2)
-    assert result.stdout == "" and said in result.stderr
-    assert result.stderr.count("\n") == 1 and not (tmp_path / "e").exists()
-
-
-def test_lines_to_translate_keep_their_places_and_bad_ones_are_named(tmp_path, monkeypatch, capsys):
     said = "neither a checkpoint, nor a folder with one or with a model"
     assert said in highrank("translate", tmp_path, code=2).stderr
     said = "nowhere: no such file or folder"
     assert said in highrank("translate", tmp_path / "nowhere", code=2).stderr
-    monkeypatch.setattr(evaluate, "_model", lambda *_: [])
-    monkeypatch.setattr(evaluate, "_run", lambda _, lines: iter([line.upper() for line in lines]))
-    for text, printed in ((b"\n", "\n"), (b"\na  b\r\n\nc", "\nA B\n\nC\n"), (b"", "")):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
-        evaluate.translate(Path("model"), None, None, 5, None)
-        assert capsys.readouterr().out == printed
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n\xff\n")))
-    with pytest.raises(TextError, match="standard input:2:1: byte 0xff is not UTF-8"):
-        evaluate.translate(Path("model"), None, None, 5, None)
-
-
-@pytest.fixture(scope="module")
-def translated(timetable):
-    words = ["--data", timetable / "timetable", "--source", "en", "--target", "de"]
-    words += ["--conf", "mixtape", "--exp-dir", timetable / "exp", "--measured-updates", 2]
-    settings = [
-        s for s in overrides(max_update=4, max_epoch=1, average__last=1) if "vocab_size" not in s
-    ]
-    result = run(recipe("own_translation", *words, settings=settings))
-    return result, timetable / "exp" / "own_translation" / "timetable-en-de" / "mixtape"
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_own_text_is_trained_and_translated_by_every_form_of_a_model(translated, tmp_path):
-    result, folder = translated
+def test_own_text_is_trained_and_translated_by_every_form_of_a_model(timetable, tmp_path):
+    words = ["--data", timetable / "timetable", "--source", "en", "--target", "de"]
+    words += ["--conf", "mixtape", "--exp-dir", tmp_path / "exp", "--measured-updates", 2]
+    changes = overrides(max_update=4, max_epoch=1, average__last=1)
+    settings = [change for change in changes if "vocab_size" not in change]
+    result = run(recipe("own_translation", *words, settings=settings))
+    folder = tmp_path / "exp" / "own_translation" / "timetable-en-de" / "mixtape"
     assert stages_done(result) == [0, 1, 2, 3, 4, 5, 6]
     assert "training takes about 0 minutes on this machine" in result.stderr
     record = json.loads((folder / "results.json").read_text())
@@ -161,16 +131,13 @@ def test_own_text_is_trained_and_translated_by_every_form_of_a_model(translated,
     assert record["ledger"]["text"]["train.en"]["out"]["sentences"] == 2439
     assert result.stdout.splitlines()[-1].startswith("sacreBLEU ")
     text = "the bus leaves\n\nthe train arrives\n"
-    first = highrank("translate", folder, stdin=text)
-    assert first.stdout.count("\n") == 3 and first.stdout.split("\n")[1] == ""
-    assert "▁" not in first.stdout
-    checkpoint = folder / "average" / "checkpoint.pt"
-    pieces = folder / "pieces" / "pieces.model"
-    shutil.rmtree(tmp_path / "model", ignore_errors=True)
+    first = highrank("translate", folder, stdin=text).stdout
+    assert first.count("\n") == 3 and first.split("\n")[1] == "" and "▁" not in first
+    checkpoint, pieces = folder / "average" / "checkpoint.pt", folder / "pieces" / "pieces.model"
     words = ["--pieces", pieces, "--data", folder / "data-bin", "--output", tmp_path / "model"]
     highrank("model", "export", checkpoint, *words)
     for model in (checkpoint, tmp_path / "model"):
-        assert highrank("translate", model, stdin=text).stdout == first.stdout
+        assert highrank("translate", model, stdin=text).stdout == first
 
 
 @pytest.mark.long
@@ -190,16 +157,3 @@ def test_language_models_are_scored_with_the_unigram_beside_them(timetable, tmp_
     record = json.loads((tmp_path / "own_language_model" / "a" / "results.json").read_text())
     assert {"test_perplexity", "test_unigram_perplexity"} <= record["metrics"].keys()
     assert record["ledger"]["evaluate"]["test"]["left out"] == {}
-
-
-@pytest.mark.long
-@pytest.mark.timeout(5400)
-def test_a_table_of_two_layers_and_two_seeds_takes_less_than_an_hour(timetable, tmp_path):
-    words = ["--translation", "--source", "en", "--target", "de", "--data", timetable / "timetable"]
-    highrank("new", tmp_path / "mine", *words)
-    file = tmp_path / "mine" / "study.yaml"
-    study = yaml.safe_load(file.read_text())
-    study |= {"seeds": [1, 2], "members": {k: study["members"][k] for k in ("softmax", "mixtape")}}
-    file.write_text(yaml.safe_dump(study))
-    result = highrank("study", file, "--exp-dir", tmp_path / "exp")
-    assert "What can be claimed" in result.stdout

@@ -42,6 +42,7 @@ def started(toy, tmp_path):
 
 
 def ended(process: subprocess.Popen[str], number: int) -> str:
+    """Return what a recipe said that ended with all of its programs."""
     out, err = process.communicate(timeout=20)
     assert process.returncode == (-signal.SIGINT if number == signal.SIGINT else 75), err
     assert f"stage 0 (first) was stopped by {signal.Signals(number).name}" in err
@@ -77,13 +78,25 @@ def test_the_second_signal_kills_programs_that_ignore_the_first(started, number)
     assert "again: killing the stage" in ended(process, number)
 
 
-def test_a_recipe_ends_at_once_between_stages(toy, tmp_path):
+def test_a_recipe_ends_at_once_between_stages_and_a_loop_over_recipes_at_ctrl_c(
+    started, toy, tmp_path
+):
     toy.script.write_text(TOY.replace("run_stage 0", "touch $OLDPWD/begun; sleep 2\nrun_stage 0"))
     process = begin(["bash", "run.sh"], tmp_path)
     wait_for((tmp_path / "begun").exists, process)
     process.terminate()
     assert "stopped by SIGTERM; the same command resumes it" in process.communicate(timeout=20)[1]
     assert process.returncode == 75
+    (tmp_path / "begun").unlink()
+    kill(started(SAVES))
+    (tmp_path / "begun").unlink()
+    loop = "for i in 1 2; do bash run.sh --name other$i; done"
+    process = begin(["bash", "-c", loop], tmp_path)
+    wait_for((tmp_path / "begun").exists, process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert said.count("stage 0 first: write") == 1
+    assert process.returncode == -signal.SIGINT and left_of(process.pid) == []
 
 
 @pytest.mark.timeout(600)
@@ -108,17 +121,4 @@ def test_a_run_saves_and_is_resumed(tmp_path, launch):
     time.sleep(2)
     process.terminate()
     process.communicate(timeout=60)
-    assert left_of(process.pid) == []
-
-
-def test_a_loop_over_recipes_ends_at_ctrl_c(started, tmp_path):
-    kill(started(SAVES))
-    (tmp_path / "begun").unlink()
-    loop = "for i in 1 2; do bash run.sh --name other$i; done"
-    process = begin(["bash", "-c", loop], tmp_path)
-    wait_for((tmp_path / "begun").exists, process)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=30)
-    assert said.count("stage 0 first: write") == 1
-    assert process.returncode == -signal.SIGINT
     assert left_of(process.pid) == []

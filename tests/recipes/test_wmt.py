@@ -12,7 +12,6 @@ from tests.recipes.running import (
     accept,
     begin,
     kill_when,
-    overrides,
     raw_text,
     recipe,
     refused,
@@ -24,8 +23,8 @@ from tests.recipes.wmt_corpus import publish
 
 NAME, CONF = "wmt14_en_de", "small/mixtape"
 SETTINGS = [f"{name}={value}" for name, value in SMALL.items()]
-pytestmark = pytest.mark.timeout(600)
-whole = [pytest.mark.long, pytest.mark.xdist_group("wmt")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("wmt")]
+whole = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -59,41 +58,35 @@ def finished(tmp_path_factory, corpus):
     return folder, run(start(folder, corpus))
 
 
-class TestWholeRun:
-    pytestmark = whole
-
-    def test_all_stages_run_once_and_another_run_shares_the_data(self, finished, corpus):
-        folder, result = finished
-        assert stages_done(result) == [0, 1, 1, 2, 3, 4, 5, 6]
-        record = json.loads((folder / "exp" / NAME / "run" / "results.json").read_text())
-        last = result.stdout.splitlines()[-1]
-        assert last == f"sacreBLEU {record['metrics']['sacrebleu']} {record['signature']}"
-        names = {"sacrebleu", "chrf", "bleu_tokenised", "bleu_compound_split"}
-        assert record["metrics"].keys() == names
-        assert "| Transformer big, softmax |" in result.stdout  # the papers' scores next to ours
-        assert "all: 250 of 254 pairs kept" in result.stderr
-        report = json.loads((prepared(folder) / "text" / "cleaning.json").read_text())
-        assert report["all"]["not UTF-8"] == 1
-        again = run(start(folder, corpus))
-        assert stages_done(again) == [] and again.stdout == result.stdout
-        words = start(folder, corpus, "--stop-stage", 2)
-        words[words.index("run")] = "other"
-        accept(NAME, CONF, folder / "exp" / NAME / "other", SETTINGS)
-        assert stages_done(run(words)) == []
-
-    def test_a_system_does_not_differ_from_itself(self, finished, corpus):
-        folder, _ = finished
-        run_dir = folder / "exp" / NAME / "run"
-        other = folder / "other.de"
-        other.write_bytes((run_dir / "score" / "test.de").read_bytes())
-        result = run(start(folder, corpus, "--stage", 6, "--against", other))
-        assert stages_done(result) == [6]
-        paired = json.loads((run_dir / "results.json").read_text())["paired"]
-        assert [score["p_value"] for score in paired["scores"]] == [None, 1.0]
-        assert f"against {other}" in result.stdout
+@whole
+def test_all_stages_run_once_and_another_run_shares_the_data(finished, corpus):
+    folder, result = finished
+    run_dir = folder / "exp" / NAME / "run"
+    assert stages_done(result) == [0, 1, 1, 2, 3, 4, 5, 6]
+    record = json.loads((run_dir / "results.json").read_text())
+    last = result.stdout.splitlines()[-1]
+    assert last == f"sacreBLEU {record['metrics']['sacrebleu']} {record['signature']}"
+    names = {"sacrebleu", "chrf", "bleu_tokenised", "bleu_compound_split"}
+    assert record["metrics"].keys() == names
+    assert "| Transformer big, softmax |" in result.stdout  # the papers' scores next to ours
+    assert "all: 250 of 254 pairs kept" in result.stderr
+    report = json.loads((prepared(folder) / "text" / "cleaning.json").read_text())
+    assert report["all"]["not UTF-8"] == 1
+    again = run(start(folder, corpus))
+    assert stages_done(again) == [] and again.stdout == result.stdout
+    words = start(folder, corpus, "--stop-stage", 2)
+    words[words.index("run")] = "other"
+    accept(NAME, CONF, folder / "exp" / NAME / "other", SETTINGS)
+    assert stages_done(run(words)) == []
+    # a system does not differ from itself
+    other = shutil.copy(run_dir / "score" / "test.de", folder / "other.de")
+    result = run(start(folder, corpus, "--stage", 6, "--against", other))
+    assert stages_done(result) == [6] and f"against {other}" in result.stdout
+    paired = json.loads((run_dir / "results.json").read_text())["paired"]
+    assert [score["p_value"] for score in paired["scores"]] == [None, 1.0]
 
 
-@pytest.mark.parametrize(("launch", "given", "gpu", "kept", "half"), [
+PRECISIONS = [  # --launch, --set, a GPU, an earlier configuration, and whether halves are taken
     ("", "", False, None, False),
     ("", "", True, None, True),
     ("--gpus-per-node 8", "lr=1", False, None, True),
@@ -102,39 +95,25 @@ class TestWholeRun:
     ("", "memory_efficient_bf16=true", True, None, False),
     ("", "", True, "lr: 1", False),
     ("", "", False, "fp16: true", True),
-])  # fmt: skip
-def test_precision_follows_the_gpu_unless_the_run_or_its_user_has_chosen(
-    tmp_path, launch, given, gpu, kept, half
-):
-    path = write_program(
-        tmp_path / "nvidia-smi", f"#!/bin/sh\n{'echo GPU 0: x' if gpu else 'exit 9'}\n"
-    )
-    if kept:
-        (tmp_path / "wmt" / "mos").mkdir(parents=True)
-        (tmp_path / "wmt" / "mos" / "config.yaml").write_text(f"train:\n  {kept}\n")
-    code = (
-        f"source {RECIPES}/lib/wmt.sh; configure_flags=() exp_dir={tmp_path} recipe_dir=x/wmt "
-        f"name= conf=mos launch='{launch}' set=({given}); choose_precision; "
-        'echo "${configure_flags[*]}"'
-    )
-    done = run(["bash", "-euc", code], PATH=path)
-    assert done.stdout == ("--set=fp16=true\n" if half else "\n")
+]
 
 
-@pytest.mark.long
-@pytest.mark.xdist_group("wmt")
-def test_moses_tokens_and_subword_nmt_pieces_become_text_again(tmp_path, corpus):
-    settings = overrides(data__algorithm="subword_nmt", max_epoch=1, average__last=1)
-    run(start(tmp_path, corpus, settings=settings))
-    assert "@@ " in (prepared(tmp_path) / "pieces" / "train.de").read_text()
-    run_dir = tmp_path / "exp" / NAME / "run"
-    command = (run_dir / "generate" / "command.sh").read_text()
-    assert "--post-process subword_nmt" in command
-    assert "--tokenizer moses" in command
-    translations = (run_dir / "score" / "test.de").read_text()
-    assert translations.strip()
-    assert "@@" not in translations
-    assert " ." not in translations
+def test_precision_follows_the_gpu_unless_the_run_or_its_user_has_chosen(tmp_path):
+    for number, (launch, given, gpu, kept, half) in enumerate(PRECISIONS):
+        exp = tmp_path / str(number)
+        path = write_program(
+            exp / "nvidia-smi", f"#!/bin/sh\n{'echo GPU 0' if gpu else 'exit 9'}\n"
+        )
+        (exp / "wmt" / "mos").mkdir(parents=True)
+        if kept:
+            (exp / "wmt" / "mos" / "config.yaml").write_text(f"train:\n  {kept}\n")
+        code = (
+            f"source {RECIPES}/lib/wmt.sh; configure_flags=() exp_dir={exp} recipe_dir=x/wmt "
+            f"name= conf=mos launch='{launch}' set=({given}); choose_precision; "
+            'echo "${configure_flags[*]}"'
+        )
+        done = run(["bash", "-euc", code], PATH=path)
+        assert done.stdout == ("--set=fp16=true\n" if half else "\n"), number
 
 
 def kill_at_the_end(command: list[str], name: str, folder) -> None:
@@ -144,43 +123,41 @@ def kill_at_the_end(command: list[str], name: str, folder) -> None:
     assert begin(command, PATH=path).wait() == -signal.SIGKILL
 
 
-class TestKilled:
-    pytestmark = whole
+DATA = ("corpus", "text", "pieces", "data-bin")
 
-    def test_a_kill_in_any_stage_of_the_data_changes_nothing(self, finished, corpus, tmp_path):
-        for name in ("corpus", "text", "pieces", "data-bin"):
-            command = start(tmp_path, corpus, "--stop-stage", 2)
-            part = f"prepared-*/{name}.part"
-            kill_when(command, lambda part=part: any((tmp_path / "exp" / NAME).glob(part)), 0.05)
-            assert not (prepared(tmp_path) / name).exists()
-            kill_at_the_end(command, name, tmp_path / "bin")
-            assert (prepared(tmp_path) / f"{name}.part" / ".done").exists()
-            assert not (prepared(tmp_path) / name).exists()
-        run(start(tmp_path, corpus, "--stop-stage", 2))
-        for name in ("corpus", "text", "pieces", "data-bin"):
-            assert content(prepared(tmp_path) / name).keys() > {".done"}
-        for name in ("text", "pieces", "data-bin"):
-            ours, whole = (content(prepared(f) / name) for f in (tmp_path, finished[0]))
-            assert {**ours, ".done": b""} == {**whole, ".done": b""}
 
-    def test_a_kill_in_any_later_stage_changes_nothing(self, finished, corpus, tmp_path):
-        folder, _ = finished
-        run_dir = folder / "exp" / NAME / "run"
-        stages = ("average", "generate", "score")
-        before = {name: content(run_dir / name) for name in stages}
-        for name in stages:
-            shutil.rmtree(run_dir / name)
-        (run_dir / "results.json").unlink()
-        for name in stages:
-            kill_when(start(folder, corpus), (run_dir / f"{name}.part").exists, 0.3)
-            assert not (run_dir / name).exists()
-            kill_at_the_end(start(folder, corpus), name, tmp_path / "bin")
-            assert not (run_dir / name).exists()
-        assert stages_done(run(start(folder, corpus))) == [6]
-        after = {name: content(run_dir / name) for name in stages}
-        assert after["average"]["checkpoint.pt"] == before["average"]["checkpoint.pt"]
-        for name in ("test.de", "scores.json"):
-            assert after["score"][name] == before["score"][name]
+@whole
+def test_a_kill_in_any_stage_changes_nothing(finished, corpus, tmp_path):
+    for name in DATA:
+        command = start(tmp_path, corpus, "--stop-stage", 2)
+        part = f"prepared-*/{name}.part"
+        kill_when(command, lambda part=part: any((tmp_path / "exp" / NAME).glob(part)), 0.05)
+        assert not (prepared(tmp_path) / name).exists()
+        kill_at_the_end(command, name, tmp_path / "bin")
+        assert (prepared(tmp_path) / f"{name}.part" / ".done").exists()
+        assert not (prepared(tmp_path) / name).exists()
+    run(start(tmp_path, corpus, "--stop-stage", 2))
+    for name in DATA:
+        ours, whole = (content(prepared(f) / name) for f in (tmp_path, finished[0]))
+        assert ours.keys() > {".done"}
+        assert name == "corpus" or {**ours, ".done": b""} == {**whole, ".done": b""}
+    # later stages, of the whole run
+    folder, _ = finished
+    run_dir, stages = folder / "exp" / NAME / "run", ("average", "generate", "score")
+    before = {name: content(run_dir / name) for name in stages}
+    for name in stages:
+        shutil.rmtree(run_dir / name)
+    (run_dir / "results.json").unlink()
+    for name in stages:
+        kill_when(start(folder, corpus), (run_dir / f"{name}.part").exists, 0.3)
+        assert not (run_dir / name).exists()
+        kill_at_the_end(start(folder, corpus), name, tmp_path / "bin")
+        assert not (run_dir / name).exists()
+    assert stages_done(run(start(folder, corpus))) == [6]
+    for stage, name in (
+        ("average", "checkpoint.pt"), ("score", "test.de"), ("score", "scores.json"),
+    ):  # fmt: skip
+        assert content(run_dir / stage)[name] == before[stage][name]
 
 
 def refuse(folder, corpus, message: str, *words: object, **environment: str) -> None:
@@ -191,26 +168,23 @@ def change(archive) -> None:
     archive.write_bytes(archive.read_bytes()[:-1] + b"x")
 
 
-def test_an_archive_that_has_changed_is_named_with_its_checksums(tmp_path):
-    corpus = publish(tmp_path / "archives")
-    run(start(tmp_path, corpus, "--stop-stage", 0))
-    download = tmp_path / "exp" / NAME / "download" / "web.tgz"
-    change(download)
-    with corpus.open("a") as file:
-        file.write("# another key\n")
-    refuse(tmp_path, corpus, f"{download}: its sha256 is ")
-    refuse(tmp_path, corpus, "checksums.txt was written")
-
-
-def test_archives_in_data_are_used_and_compared_and_none_is_fetched(tmp_path):
+def test_archives_that_have_changed_are_named_with_their_checksums(tmp_path):
     archives = tmp_path / "archives"
     corpus = publish(archives)
+    run(start(tmp_path, corpus, "--stop-stage", 0))
+    download = tmp_path / "exp" / NAME / "download"
+    change(download / "web.tgz")
+    with corpus.open("a") as file:
+        file.write("# another key\n")
+    refuse(tmp_path, corpus, f"{download / 'web.tgz'}: its sha256 is ")
+    refuse(tmp_path, corpus, "checksums.txt was written")
+    # those in --data are used and compared, and none is fetched
+    shutil.rmtree(tmp_path / "exp")
     giga = (archives / "giga.tar").rename(tmp_path / "giga.tar")
     refuse(tmp_path, corpus, "giga.tar: no such file; get it from", "--data", archives)
     giga.rename(archives / "giga.tar")
     result = run(start(tmp_path, corpus, "--data", archives, "--stop-stage", 0))
-    assert stages_done(result) == [0]
-    assert not (tmp_path / "exp" / NAME / "download").exists()
+    assert stages_done(result) == [0] and not download.exists()
     archive = archives / "web.tgz"
     change(archive)
     refuse(tmp_path, corpus, f"{archive}: its sha256 is ", "--data", archives)
@@ -235,26 +209,23 @@ def test_data_may_hold_text_and_other_archives(tmp_path, corpus):
     assert stages_done(run(command)) == []
 
 
-def test_the_corpus_cannot_be_reversed(tmp_path, corpus):
+def test_a_reversed_corpus_and_a_full_disk_are_refused_before_anything_is_written(tmp_path, corpus):
     turned = ["source_lang=de", "target_lang=en"]
     settings = [*SETTINGS, *turned, *(f"generate.{setting}" for setting in turned)]
     said = "scores and published numbers are of en to de; remove the change"
     refused(start(tmp_path, corpus, "--stop-stage", 1, settings=settings), said)
     assert not list((tmp_path / "exp" / NAME).glob("prepared-*"))
-
-
-def test_a_full_disk_is_refused_before_anything_is_written(tmp_path, corpus):
     path = write_program(tmp_path / "tools" / "df", "#!/bin/sh\necho Avail\necho 999999999")
     refuse(tmp_path, corpus, "954M are needed on the disk of", PATH=path)
     assert not (tmp_path / "exp" / NAME / "download").exists()
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (("--scale", "smal"), "--scale 'smal': expected full or small; did you mean 'small'?"),
-    (("--data", "nowhere"), "--data nowhere: no such folder"),
-    (("--against", "nowhere"), "--against nowhere: no such file"),
-    (("--corpus", "nowhere"), "--corpus nowhere: no such file"),
-])  # fmt: skip
-def test_wrong_options_are_refused_first(tmp_path, words, message):
-    refused(recipe(NAME, "--exp-dir", tmp_path / "exp", *words), message)
+def test_wrong_options_are_refused_first(tmp_path):
+    for word, message in (
+        ("--scale=smal", "--scale 'smal': expected full or small; did you mean 'small'?"),
+        ("--data=nowhere", "--data nowhere: no such folder"),
+        ("--against=nowhere", "--against nowhere: no such file"),
+        ("--corpus=nowhere", "--corpus nowhere: no such file"),
+    ):
+        refused(recipe(NAME, "--exp-dir", tmp_path / "exp", word), message)
     assert not (tmp_path / "exp").exists()

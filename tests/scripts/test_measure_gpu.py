@@ -50,57 +50,55 @@ def test_the_commands_exist_and_their_packages_are_pinned(tmp_path):
     assert all(f"\n{name.lower()}==" in f"\n{pinned}" for name in lacking.split())
 
 
-def with_stubs(tmp_path, *replaced):
-    script = tmp_path / "scripts" / "measure_gpu.sh"
-    script.parent.mkdir()
-    text = SCRIPT.read_text(encoding="utf-8")
-    assert replaced[0] in text
-    script.write_text(text.replace(*replaced))
+@pytest.fixture
+def stubbed(tmp_path):
+    """Return a function that runs a changed copy of the script with fake programs."""
+
+    def stubbed(old, new, *words, code=1):
+        text = SCRIPT.read_text(encoding="utf-8")
+        assert old in text
+        script = tmp_path / "scripts" / "measure_gpu.sh"
+        write_program(script, text.replace(old, new))
+        return measure_gpu("--output", tmp_path / "new", *words, script=script, code=code).stderr
+
     for name in ("highrank", "python"):
         write_program(tmp_path / ".venv" / "bin" / name, STUB)
-    return script
+    return stubbed
 
 
-def test_tables_are_printed_where_the_parts_took_all_the_time(tmp_path):
-    script = with_stubs(tmp_path, "60 * minutes - reserve", "1")
-    parts = ["--part", "ptb", "--part", "tables"]
-    done = measure_gpu("--output", tmp_path / "new", *parts, script=script, code=1)
-    assert done.stderr.count("failed:") == 1 and "failed: ptb (" in done.stderr
-    assert (tmp_path / "new" / "tables.log").read_text().startswith("ran bench table")
-
-
-def test_a_part_that_fails_or_takes_too_long_does_not_stop_the_others(tmp_path):
-    script = with_stubs(tmp_path, "part ptb 300", "part ptb 1")
-    done = measure_gpu("--output", tmp_path / "new", script=script, code=1)
-    assert "failed: machine (exit code 3)\n" in done.stderr
-    assert "failed: ptb (stopped after 1 s)\n" in done.stderr and done.stderr.count("failed:") == 3
-    assert "failed: curves (give --data)\n" in done.stderr
-    for name in PARTS:
-        if name == "curves":
-            continue
+def test_a_part_that_fails_or_takes_too_long_does_not_stop_the_others(stubbed, tmp_path):
+    said = stubbed("part ptb 300", "part ptb 1")
+    assert "failed: machine (exit code 3)\n" in said and said.count("failed:") == 3
+    assert "failed: ptb (stopped after 1 s)\n" in said
+    assert "failed: curves (give --data)\n" in said
+    for name in {*PARTS} - {"curves"}:
         assert (tmp_path / "new" / f"{name}.log").read_text().startswith("ran ")
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["--part", "tst"], "--part 'tst' does not exist; known: machine"),
-    (["--minutes", "0"], "--minutes '0': expected a whole number above 0"),
-    (["--output"], "--output needs a value"),
-    (["--gpu"], "unknown option '--gpu'"),
-    (["--output", "/"], "--output '/' exists"),
-    (["--data", "/no"], "--data '/no': no such folder"),
-    (["--python", "3"], "--python '3': expected a version such as 3.12"),
-    (["--install", "/no"], "--install '/no': no wheels there; run --fetch first"),
-])  # fmt: skip
-def test_bad_input_is_refused(words, message):
-    done = measure_gpu(*words, code=2)
-    assert message in done.stderr and not done.stdout
+def test_parts_share_a_folder_and_tables_are_printed_where_they_took_all_the_time(
+    stubbed, tmp_path
+):
+    stubbed("reserve=45", "reserve=45", "--part", "wmt", code=0)
+    said = stubbed("60 * minutes - reserve", "1", "--part", "ptb", "--part", "tables")
+    assert said.count("failed:") == 1 and "failed: ptb (" in said
+    logs = {path.name for path in (tmp_path / "new").iterdir()}
+    assert logs == {"wmt.log", "ptb.log", "tables.log"}
+    assert (tmp_path / "new" / "tables.log").read_text().startswith("ran bench table")
 
 
-def test_parts_go_into_one_folder_one_after_the_other(tmp_path):
-    script = with_stubs(tmp_path, "reserve=45", "reserve=45")
-    for name in ("wmt", "tables"):
-        measure_gpu("--output", tmp_path / "new", "--part", name, script=script)
-    assert {path.name for path in (tmp_path / "new").iterdir()} == {"wmt.log", "tables.log"}
+def test_bad_input_is_refused():
+    for words, message in (
+        ("--part tst", "--part 'tst' does not exist; known: machine"),
+        ("--minutes 0", "--minutes '0': expected a whole number above 0"),
+        ("--output", "--output needs a value"),
+        ("--gpu", "unknown option '--gpu'"),
+        ("--output /", "--output '/' exists"),
+        ("--data /no", "--data '/no': no such folder"),
+        ("--python 3", "--python '3': expected a version such as 3.12"),
+        ("--install /no", "--install '/no': no wheels there; run --fetch first"),
+    ):
+        done = measure_gpu(*words.split(), code=2)
+        assert message in done.stderr and not done.stdout
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""scripts/setup.sh on copies whose interpreters are fakes, and the image's install; no docker."""
+"""scripts/setup.sh and test.sh on copies with fakes for programs, and the image's install."""
 
 import re
 import shutil
@@ -44,36 +44,26 @@ def clone(tmp_path):
     return setup
 
 
-@pytest.mark.parametrize(
-    ("environment", "messages"),
-    [({"FAKE_VERSION": old}, [old, "3.11 or 3.12", "PYTHON"]) for old in ("3.10", "3.13", "2.7")]
-    + [({"PYTHON": "/no/such/python"}, ["/no/such/python"])],
-)
-def test_setup_refuses_an_unsupported_python(clone, environment, messages):
-    said = clone(**environment, code=1).stderr
-    assert all(words in said for words in messages)
+def test_setup_refuses_an_unsupported_python_and_an_unknown_option(clone):
+    for old in ("3.10", "3.13"):
+        said = clone(FAKE_VERSION=old, code=1).stderr
+        assert all(words in said for words in (old, "3.11 or 3.12", "PYTHON"))
+    assert "/no/such/python" in clone(PYTHON="/no/such/python", code=1).stderr
+    assert "--hlep" in clone("--hlep", code=2).stderr
     assert not (clone.root / ".venv").exists()
 
 
-@pytest.mark.parametrize("changed", ["", "requirements/pinned.txt", "setup.py", "packages"])
-def test_setup_installs_again_when_an_input_or_a_package_changes(clone, changed):
-    clone()
-    if changed:
-        with (clone.root / changed).open("a") as file:
-            file.write("# changed\n")
-    assert ("up to date" in clone().stderr) == (not changed)
-    calls = (clone.root / "calls").read_text()
-    assert calls.count("--editable .") == (2 if changed else 1)
-
-
-@pytest.mark.parametrize("version", ["3.11", "3.12"])
-def test_setup_installs_torch_then_the_pins_then_the_project(clone, version):
-    clone(FAKE_VERSION=version)
+def test_setup_installs_torch_then_the_pins_then_the_project_and_again_what_has_changed(clone):
+    clone(FAKE_VERSION="3.12")
     calls = [line for line in (clone.root / "calls").read_text().splitlines() if "pip" in line]
     assert "torch==" in calls[0] and "--no-deps" not in calls[0]
-    assert "--requirement" in calls[1]
-    assert "--editable ." in calls[2]
+    assert "--requirement" in calls[1] and "--editable ." in calls[2]
     assert all("--no-deps" in call for call in calls[1:])
+    assert "up to date" in clone().stderr
+    for changed in ("requirements/pinned.txt", "setup.py", "packages"):
+        with (clone.root / changed).open("a") as file:
+            file.write("# changed\n")
+        assert "up to date" not in clone().stderr and "up to date" in clone().stderr
 
 
 def test_setup_repairs_an_interrupted_installation(clone):
@@ -97,12 +87,6 @@ def test_setup_makes_a_new_environment_for_another_python(clone):
     assert "up to date" not in clone().stderr
 
 
-def test_help_is_printed_and_an_unknown_option_is_refused(clone):
-    assert "usage" in clone("--help").stdout
-    assert "--hlep" in clone("--hlep", code=2).stderr
-    assert not (clone.root / ".venv").exists()
-
-
 def test_the_commands_of_the_image_are_those_of_readme():
     (install,) = re.findall(
         r"## Install\n+```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.S
@@ -118,3 +102,85 @@ def test_the_commands_of_the_image_are_those_of_readme():
     assert made["COPY "] == ". ." and made["ENV "] == f"PATH={folder}/.venv/bin:$PATH"
     ignored = (ROOT / ".dockerignore").read_text().split()
     assert {".venv", "exp"} <= set(ignored)
+
+
+LAST_LINE = "3 passed, 1 skipped in 9.0s"
+FAKE_PYTEST = """#!/bin/sh
+echo "pytest $*" >>calls
+echo "$FAKE_LAST_LINE"
+echo "INFO: 1 failed attempt, said by a library at its end"
+exit "$FAKE_STATUS"
+"""
+TOOLS_PYTHON = """#!/bin/sh
+case "$*" in
+    *find_spec*triton*) exit ${FAKE_TRITON:-1} ;;
+    *find_spec*sphinx*) exit ${FAKE_DOCS:-1} ;;
+esac
+echo "python $*" >>calls
+exit ${FAKE_PIP:-0}
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Return a function that runs the script on a copy with fake tools."""
+    for name in ("scripts/test.sh", ".ci/run"):
+        (tmp_path / name).parent.mkdir()
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "scripts" / "setup.sh").write_text("echo setup >>calls\n")
+    fakes = {"pytest": FAKE_PYTEST, "python": TOOLS_PYTHON}
+    for tool in ("ruff", "mypy", "shellcheck"):
+        fakes[tool] = f'#!/bin/sh\necho "{tool} $*" >>calls\nexit ${{FAKE_{tool}:-0}}\n'
+    for tool, text in fakes.items():
+        write_program(tmp_path / ".venv" / "bin" / tool, text)
+    (tmp_path / ".venv" / "triton_oldest").mkdir()
+
+    def script(*words, last_line=LAST_LINE, status=0, name="scripts/test.sh", code=0, **fakes):
+        environment = {"FAKE_LAST_LINE": last_line, "FAKE_STATUS": str(status), **fakes}
+        return run(["bash", name, *words], code, tmp_path, **environment)
+
+    script.calls = lambda: (tmp_path / "calls").read_text().splitlines()
+    return script
+
+
+def test_the_script_runs_every_check_and_all_tests(script):
+    script(name=".ci/run")
+    calls = script.calls()
+    script("--fast")
+    assert "--fast" in script.calls()[-1]
+    script("--all")
+    assert "--run-long --write-durations" in script.calls()[-1]
+    assert "known are --fast, --all" in script("--fats", code=2).stderr
+    result = script()
+    assert result.stdout.splitlines()[-1] == "7 passed, 0 failed, 1 skipped"  # 4 checks, 3 tests
+    assert calls == script.calls()[-len(calls) :]
+    names = ["setup", "ruff", "ruff", "mypy", "shellcheck", "pytest"]
+    assert [call.split()[0] for call in calls] == names
+    assert "./scripts/test.sh" in calls[4] and "./.ci/run" in calls[4]
+    assert calls[5].split()[-1] == "tests"
+    assert all(f"\n{name} " in result.stdout for name in ("mypy", "pytest", "total"))
+
+
+def test_failures_of_checks_and_tests_are_summed(script):
+    for last, status, fakes, sums in (
+        ("2 failed, 1 passed, 4 xfailed, 3 errors in 1.0s", 1, {}, "5 passed, 5 failed, 0 skipped"),
+        ("Segmentation fault", 139, {}, "4 passed, 1 failed, 0 skipped"),
+        (LAST_LINE, 0, {"FAKE_mypy": "1"}, "6 passed, 1 failed, 1 skipped"),
+        (LAST_LINE, 0, {"FAKE_shellcheck": "1"}, "6 passed, 1 failed, 1 skipped"),
+    ):
+        result = script(last_line=last, status=status, code=1, **fakes)
+        assert result.stdout.splitlines()[-1] == sums
+
+
+def test_missing_sets_of_requirements_are_installed_if_possible(script, tmp_path):
+    (tmp_path / ".venv" / "triton_oldest").rmdir()
+    result = script(FAKE_TRITON="0", FAKE_DOCS="0")  # 0: python finds none
+    installs = [line for line in script.calls() if line.startswith("python -m pip install")]
+    names = ["triton", "triton_oldest", "docs"]
+    for name, line in zip(names, installs, strict=True):
+        assert f" --no-deps --requirement requirements/{name}.txt" in line
+    assert installs[1].endswith(" --target .venv/triton_oldest") and "cannot" not in result.stderr
+    for name in names:
+        assert f"== installing requirements/{name}.txt" in result.stdout
+    said = script(FAKE_TRITON="0", FAKE_DOCS="0", FAKE_PIP="1").stderr
+    assert all(f"cannot install requirements/{name}.txt" in said for name in names)

@@ -6,23 +6,9 @@ from statistics import mean, stdev
 
 import pytest
 
-from highrank_plugins.common.blocks import read_tree
-from highrank_plugins.results.published import FILE, SIMILARITY
-from scripts.tolerances import SPREADS, WITHOUT_TOLERANCE, tolerance
+from scripts.tolerances import SPREADS, tolerance
 from tests.recipes.running import RECIPES
 from tests.results.entries import TASKS, TEN, entry_of, parthiban, published
-
-
-@pytest.mark.parametrize("task", read_tree(FILE).values)
-def test_every_number_has_a_tolerance_or_a_reason_for_none(task):
-    entries = published(task)
-    for entry in entries:
-        similar = [f"{SIMILARITY}{name}" for name in entry.similarity]
-        for kind in [*entry.scores, *entry.cells, *similar]:
-            limit = tolerance(entries, entry, kind)
-            assert (limit is None) == kind.startswith(WITHOUT_TOLERANCE)
-            is_exact = "rank" in kind or kind.startswith("missing pairs")
-            assert limit is None or limit > 0 or is_exact, (entry, kind)
 
 
 def test_tolerances_follow_from_deviations():
@@ -52,9 +38,9 @@ def test_tolerances_follow_from_deviations():
     (big, *_) = published("wmt14_en_de")
     assert tolerance([big], big, "sacrebleu") == pytest.approx(2 * 0.0071 * 28.6)
     (bits, *_) = published("text8")
-    perplexities = [2 ** bits.scores["test bits"] * factor for factor in (1, 1 + 2 * 0.0069)]
-    apart = math.log2(perplexities[1] / perplexities[0])
+    apart = math.log2(1 + 2 * 0.0069)  # of perplexities
     assert tolerance([bits], bits, "test bits") == pytest.approx(apart, rel=0.01)
+    assert tolerance([bits], bits, "hours") is None
 
 
 def test_spreads_are_the_largest_of_their_texts():

@@ -29,13 +29,6 @@ def test_every_configuration_has_trained_and_the_page_names_what_is_left_out():
     assert left_out == set(script.LEFT_OUT)
 
 
-def test_only_sizes_differ():
-    path = script.ROOT / "recipes" / "ptb" / "conf" / "yang2018" / "mos.yaml"
-    options = script.options_of(path)
-    assert options["arch"] == "awd_lstm_lm_mos_ptb" and options["decoder_hidden_size"] == 32
-    assert options["lr"] == 20 and options["max_update"] == 50 and "source_lang" not in options
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     script.start()

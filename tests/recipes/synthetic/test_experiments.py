@@ -1,21 +1,31 @@
 """The experiments of recipes/synthetic: every layer is fitted, and mistakes are named."""
 
+import gzip
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from highrank_plugins.heads import build_head
-from highrank_plugins.reports import plots
+from highrank_plugins.inference.collector import Collector
+from recipes.synthetic.contexts import read_contexts
 from recipes.synthetic.fitting import (
     DirichletSettings,
     dirichlet_targets,
     fit_contexts,
     measure_fit,
 )
+from tests.cli.conftest import mos
 from tests.cli.test_analyse_runs import write_record
+from tests.fairseq_cli import REPOSITORY
+from tests.inference.checkpoints import write_checkpoint
+from tests.models import small
 from tests.recipes.synthetic import experiment
+from tests.tasks.built import build
+
+__all__ = ["mos"]
 
 
 def result_of(folder, *words):
@@ -47,30 +57,24 @@ TINY = "--classes 12 --dim 2 --steps 200 --components 3".split()
 TINY_TARGETS = DirichletSettings(targets=60, classes=12)
 
 
-def test_targets_are_distributions_drawn_from_their_own_seed():
-    targets = dirichlet_targets(TINY_TARGETS)
-    assert targets.shape == (60, 12)
-    torch.testing.assert_close(targets.sum(1), torch.ones(60))
-    torch.manual_seed(5)
-    assert torch.equal(dirichlet_targets(TINY_TARGETS), targets)
-    assert not torch.equal(
-        dirichlet_targets(DirichletSettings(targets=60, classes=12, seed=1)), targets
-    )
+def test_targets_are_distributions_and_a_fit_is_measured_by_its_definition():
+    drawn = dirichlet_targets(TINY_TARGETS)
+    assert drawn.shape == (60, 12)
+    torch.testing.assert_close(drawn.sum(1), torch.ones(60))
+    torch.manual_seed(5)  # they are drawn from a seed of their own
+    assert torch.equal(dirichlet_targets(TINY_TARGETS), drawn)
+    assert not torch.equal(dirichlet_targets(replace(TINY_TARGETS, seed=1)), drawn)
     # E Σ P² = (α + 1) / (M α + 1): peaked for a small α
-    assert float(targets.square().sum(1).mean()) == pytest.approx(1.1 / 2.2, abs=0.1)
-
-
-def test_a_fit_is_measured_by_its_definition():
+    assert float(drawn.square().sum(1).mean()) == pytest.approx(1.1 / 2.2, abs=0.1)
     head = build_head("softmax", num_classes=3, feature_dim=3, bias=False)
     head.weight.data = torch.eye(3)
     contexts = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.25, 0.25]]).log()
-    targets = torch.tensor([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]])
-    found = measure_fit(head, contexts, targets)
+    found = measure_fit(head, contexts, torch.tensor([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]]))
     first = 0.5 * math.log(0.5 / 0.7) + 0.5 * math.log(0.5 / 0.2)
     assert found.mean_kl == pytest.approx((first + math.log(4)) / 2, rel=1e-6)
     assert found.mode_match == 0.5
+    head = build_head("softmax", num_classes=12, feature_dim=2)
     with pytest.raises(ValueError, match=r"step 0: the loss is nan; lower lr"):
-        head = build_head("softmax", num_classes=12, feature_dim=2)
         fit_contexts(head, torch.full((60, 12), math.nan), TINY_TARGETS, batch=60)
 
 
@@ -79,26 +83,10 @@ def test_dirichlet_fits_every_head_in_several_dimensions(tmp_path):
     fits = result_of(tmp_path, "dirichlet", *words)["fits"]
     assert list(fits) == ["softmax", "mos", "mos+gss"]
     assert fits["mos"]["mean_kl"] < fits["softmax"]["mean_kl"]
-    words = ["--classes", 12, "--steps", 200, "--targets", 50, "--heads", "softmax,mos"]
-    found = result_of(tmp_path, "dirichlet", *words, "--dim", "4,2")
+    found = result_of(tmp_path, "dirichlet", *words, "--heads", "softmax", "--dim", "4,2")
     assert found["settings"]["dim"] == [2, 4] and [*found["fits_by_dim"]] == ["2", "4"]
     narrow, wide = (found["fits_by_dim"][d]["softmax"]["mean_kl"] for d in ("2", "4"))
     assert wide < narrow
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "keys"),
-    [("classes", "12,8", ["8", "12"]), ("alpha", "1,.1", ["0.1", "1.0"])],
-)
-def test_dirichlet_varies_one_of_its_settings(tmp_path, monkeypatch, name, values, keys):
-    drawn, draw = [], plots.draw
-    monkeypatch.setattr(plots, "draw", lambda *words: drawn.extend(words[1:]) or draw(*words))
-    words = ["--steps", 20, "--targets", 20, "--heads", "softmax", "--dim", 2, f"--{name}", values]
-    found = result_of(tmp_path, "dirichlet", *words)[f"fits_by_{name}"]
-    assert [*found] == keys
-    assert [figure.axes[1] for figure in drawn] == ["share of matched modes", "mean KL, nats"]
-    kls = [found[key]["softmax"]["mean_kl"] for key in keys]
-    assert drawn[1].series["softmax"] == ([float(key) for key in keys], kls)
 
 
 def test_multimode_fits_every_head(tmp_path):
@@ -109,34 +97,110 @@ def test_multimode_fits_every_head(tmp_path):
     assert fits["mos"]["recall"] > fits["softmax"]["recall"] + 0.05
     assert fits["mos"]["mean_kl"] < min(fits["softmax"]["mean_kl"], fits["moc"]["mean_kl"])
     assert all(0 <= fit["complete"] <= fit["recall"] <= 1 for fit in fits.values())
-    learnt = result_of(tmp_path, "multimode", *words, "--heads", "softmax", "--learn-words")
-    assert learnt["fits"]["softmax"]["mean_kl"] < fits["softmax"]["mean_kl"]
     # with a dimension for every word all modes are on top
-    wide = result_of(tmp_path, "multimode", *words, "--heads", "softmax", "--dim", 12)
-    fit = wide["fits"]["softmax"]
-    assert fit["recall"] == fit["complete"] == 1
-    assert fit["mean_kl"] < 0.05
+    more = ["--heads", "softmax", "--learn-words", "--dim", 12]
+    fit = result_of(tmp_path, "multimode", *words, *more)["fits"]["softmax"]
+    assert fit["recall"] == fit["complete"] == 1 and fit["mean_kl"] < 0.05
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["multimode", "--modes", 100], "--modes 100: must lie in [1, 100)"),
-    (["multimode", "--heads", "mus"], "--heads mus: expected one of"),
-    (["dirichlet", "--heads", "mos+x"], "--heads mos+x: expected one of"),
-    (["dirichlet", "--alpha", 0], "--alpha 0: must be above 0"),
-    (["dirichlet", "--classes", "1"], "--classes 1: must be at least 2"),
-    (["dirichlet", "--dim", "2,4", "--alpha", ".1,1"], "--dim and --alpha: only one of them"),
-    (["dirichlet", "--dim", "2,x"], "--dim 2,x: expected whole numbers separated by commas"),
-    (["dirichlet", "--dim", "0,2"], "--dim 0,2: must be at least 1"),
-    (["dirichlet", "--dim", "2,2"], "--dim 2,2: 2 is given twice; give it once"),
-    (["multimode", "--heads", "mos,"], "--heads 'mos,': expected names separated by commas"),
-    (["spamlang", "--heads", "mos, mos"], "--heads mos, mos: mos is given twice"),
-    (["spamlang", "--dim", "8", "--backward-rank", "0"], "must lie in [1, 8)"),
-    (["spamlang", "--dim", "4,8", "--backward-rank", "2,8"], "--backward-rank 8: must lie in"),
-    (["spamlang", "--classes", 0], "must be at least 2"),
-    (["spamlang", "--dim", 0], "must be at least 1"),
-    (["spamlang", "--heads", "moz"], "moz"),
-    (["spamlang", "--lr", 0], "--lr 0.0: must be above 0"),
+    ("multimode --modes 100", "--modes 100: must lie in [1, 100)"),
+    ("multimode --heads mus", "--heads mus: expected one of"),
+    ("multimode --heads mos,", "--heads 'mos,': expected names separated by commas"),
+    ("dirichlet --heads mos+x", "--heads mos+x: expected one of"),
+    ("dirichlet --alpha 0", "--alpha 0: must be above 0"),
+    ("dirichlet --classes 1", "--classes 1: must be at least 2"),
+    ("dirichlet --dim 2,4 --alpha .1,1", "--dim and --alpha: only one of them"),
+    ("dirichlet --dim 2,x", "--dim 2,x: expected whole numbers separated by commas"),
+    ("dirichlet --dim 2,2", "--dim 2,2: 2 is given twice; give it once"),
+    ("spamlang --heads mos,mos", "--heads mos,mos: mos is given twice"),
+    ("spamlang --dim 8 --backward-rank 0", "must lie in [1, 8)"),
+    ("spamlang --dim 4,8 --backward-rank 2,8", "--backward-rank 8: must lie in"),
+    ("spamlang --dim 0", "must be at least 1"),
+    ("spamlang --heads moz", "moz"),
+    ("spamlang --lr 0", "--lr 0.0: must be above 0"),
 ])  # fmt: skip
 def test_bad_options_are_refused(words, message):
-    done = experiment(*words)
+    done = experiment(*words.split())
     assert done.exit_code == 2 and message in done.output
+
+
+@pytest.fixture(scope="module")
+def softmax(stream_data, tmp_path_factory):
+    built = build(stream_data)
+    return write_checkpoint(tmp_path_factory.mktemp("softmax") / "a.pt", built), stream_data
+
+
+def refused(said, *words):
+    done = experiment("contexts", *words)
+    assert done.exit_code == 2 and said in done.output, done.output
+
+
+def test_a_users_contexts_are_continued(softmax, mos, tmp_path):
+    file = tmp_path / "contexts.txt"
+    file.write_text("the cat dog tree\nthe <- red in\n")
+    for checkpoint, data in (softmax, mos):
+        words = [checkpoint, data, file, "--top", 3]
+        found = result_of(tmp_path, "contexts", *words)
+        assert [c["word"] for c in found["contexts"]] == ["tree", "the"]
+        for context in found["contexts"]:
+            assert (context["rank"] < 3) == (context["word"] in context["top"])
+        assert found["share"] == sum(c["rank"] < 3 for c in found["contexts"]) / 2
+    for text, said in (
+        (b"cat\n", "1: expected a context and the word"),
+        (b"the cat\ncow the\n", "2: 'cow' is not in the dictionary; write <unk>"),
+        (b"the cat\nthe <pad> cat\n", "2:5: the text has the word <pad>, which fairseq reserves"),
+        (b"the cat\nthe c\xfct\n", "2:6: byte 0xfc is not UTF-8"),
+    ):
+        file.write_bytes(text)
+        refused(f"{file}:{said}", *words)
+
+
+def test_a_context_longer_than_the_positions_of_the_model_is_refused(stream_data, tmp_path):
+    words = ["--tokens-per-sample", "4", "--decoder-layers", "1", "--decoder-ffn-embed-dim", "8"]
+    built = small.build(stream_data, "transformer_lm", *words)
+    path = write_checkpoint(tmp_path / "a.pt", built)
+    file = tmp_path / "contexts.txt"
+    file.write_text("the cat the cat\n")
+    assert len(result_of(tmp_path, "contexts", path, stream_data, file)["contexts"]) == 1
+    file.write_text("the cat\nthe cat the cat the\n")
+    refused(f"{file}:2: 5 tokens, and the model reads 4", path, stream_data, file)
+
+
+def test_the_state_is_carried_to_contexts_of_the_text(softmax, tmp_path):
+    """Compare with the predictions of a pass over the text."""
+    collector = Collector.open(*softmax, "test", rows=7)
+    blocks = list(collector.blocks())
+    target = torch.cat([block.target for block in blocks])
+    log_probs = torch.cat([block.log_probs for block in blocks])
+    file, position = tmp_path / "contexts.txt", 30
+    names = [collector.dictionary[word] for word in target[position - 9 : position + 1].tolist()]
+    assert "</s>" in names
+    file.write_text(" ".join(names).replace("</s>", "<eos>") + "\n")
+    count = len(collector.dictionary)
+    words = [*softmax, file, "--top", count]
+    (found,) = result_of(tmp_path, "contexts", *words, "--split", "test")["contexts"]
+    order = log_probs[position].argsort(descending=True, stable=True)
+    best = [collector.dictionary[word] for word in order.tolist()]
+    assert found["top"] == ["<eos>" if word == "</s>" else word for word in best]
+    assert "<eos>" in found["top"]
+    assert order[found["rank"]] == target[position]
+    file.write_text("the the the the the the\n")
+    refused(f"{file}:1: not in the split test: copy", *words, "--split", "test")
+
+
+def test_the_published_contexts_of_penn_treebank_are_accepted():
+    """Check the words that follow, which Yang et al. 2018 print, and that each spans two lines.
+
+    The paper's first two contexts end in the same word.
+    """
+    file = REPOSITORY / "recipes" / "ptb" / "contexts_yang2018.txt"
+    found = [*read_contexts(file).values()]
+    words = ["tons", "a", "african", "ual", "conspiracy", "subsidies"]
+    assert [context[-1] for context in found] == words
+    assert [context.count("<eos>") for context in found] == [1] * 6
+    assert [context[-4:-1] for context in found[:2]] == [["total", "of", "N"], ["top", "$", "N"]]
+    text = REPOSITORY.parent / "shared" / "data" / "ptb" / "test.txt.gz"
+    if text.is_file():  # Penn Treebank is not ours to distribute
+        lines = gzip.decompress(text.read_bytes()).decode().replace("\n", "<eos> ")
+        assert all(f" {' '.join(context)} " in " ".join(lines.split()) for context in found)

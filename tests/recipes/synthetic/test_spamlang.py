@@ -1,4 +1,4 @@
-"""SpamLang of recipes/synthetic, its grid, and the command."""
+"""SpamLang of recipes/synthetic, its grid, the command, and the recipe."""
 
 import json
 from dataclasses import replace
@@ -9,13 +9,15 @@ from torch.nn.functional import one_hot
 
 from highrank_plugins.analysis.retention import column_space, logit_gradient, retained_by_head
 from highrank_plugins.analysis.statistics import student_t
+from highrank_plugins.cli import as_command, make_group
+from highrank_plugins.cli.options import option_problems
+from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.heads import build_head
 from recipes.synthetic import spamlang_grid
+from recipes.synthetic.__main__ import EXPERIMENTS
 from recipes.synthetic.spamlang import (
     SpamLangRun,
     SpamLangSettings,
-    SymbolTrunk,
-    _evaluate,
     retention_at_features,
     retentions,
     spamlang,
@@ -23,6 +25,7 @@ from recipes.synthetic.spamlang import (
 )
 from recipes.synthetic.spamlang_grid import grid_figures, grid_table
 from tests.held_lock import held_elsewhere
+from tests.recipes.running import RECIPES, recipe, refused, run
 from tests.recipes.synthetic import experiment
 
 TINY = SpamLangSettings(classes=20, dim=8, steps=200, lr=1e-2)
@@ -68,45 +71,22 @@ def test_retention_at_features_is_a_projection_onto_the_slopes(case, name):
     assert name != "softmax" or (found == pytest.approx(contexts, rel=1e-9) and 0 < found < 1)
 
 
-@pytest.mark.parametrize("rank", [1, 3, 6])
-def test_only_the_largest_directions_let_the_gradient_pass(case, rank):
-    features = case[0].requires_grad_()
-    weight, gradient = torch.randn(30, 6).double(), torch.randn(5, 30).double()
-    passed = with_low_rank_gradient(features, weight, rank)
-    assert torch.equal(passed, features)
-    (passed @ weight.T).backward(gradient)
-    left, _, _ = torch.linalg.svd(weight, full_matrices=False)
-    kept = left[:, :rank]
-    torch.testing.assert_close(features.grad, gradient @ kept @ kept.T @ weight)
-
-
-@pytest.mark.parametrize("rank", [1, 3])
-def test_the_retention_of_a_control_is_that_of_the_largest_directions(case, rank):
+def test_only_the_largest_directions_let_the_gradient_pass_which_the_retention_says(case):
     features, text = case
     head = layer("softmax")
-    found = retentions(lambda _: features[:, None], head, text[:, None], rank)
-    gradient = head.log_probs(features).exp().detach() - one_hot(text, 30)
-    left, _, _ = torch.linalg.svd(head.weight.detach(), full_matrices=False)
-    want = float((gradient @ left[:, :rank]).norm() / gradient.norm())
-    assert found == pytest.approx((want, want), rel=1e-6)
-
-
-def test_an_evaluation_ends_where_the_goal_is_out_of_reach(monkeypatch):
-    torch.manual_seed(3)
-    trunk, head = SymbolTrunk(30, 6, 4), layer("mos").float()
-    text = torch.randint(30, (512, 1)).expand(512, 4)
-    right = head.top_k(trunk(text), 1)[1].squeeze(-1) == text
-    loss = head.nll(trunk(text), text, reduction="mean").loss
-    assert _evaluate(trunk, head, text, 0) == pytest.approx((right.double().mean(), loss))
-    first = right[:64].double().mean()
-    assert _evaluate(trunk, head, text, 0.99)[0] == pytest.approx(first) and first < 0.5
-    # the last evaluation reads all texts
-    sought = []
-    monkeypatch.setattr(
-        f"{spamlang.__module__}._evaluate", lambda *given: sought.append(given[3]) or (0, 0)
-    )
-    spamlang({"name": "softmax"}, replace(TINY, steps=2, every=1))
-    assert sought == [0.5, 0]
+    weight, gradient = head.weight.detach(), torch.randn(5, 30).double()
+    left, _, _ = torch.linalg.svd(weight, full_matrices=False)
+    of_loss = head.log_probs(features).exp().detach() - one_hot(text, 30)
+    for rank in (1, 3, 6):
+        x = features.clone().requires_grad_()
+        passed = with_low_rank_gradient(x, weight, rank)
+        assert torch.equal(passed, features)
+        (passed @ weight.T).backward(gradient)
+        kept = left[:, :rank]
+        torch.testing.assert_close(x.grad, gradient @ kept @ kept.T @ weight)
+        found = retentions(lambda _: features[:, None], head, text[:, None], rank)
+        want = float((of_loss @ kept).norm() / of_loss.norm())
+        assert found == pytest.approx((want, want), rel=1e-6)
 
 
 def test_a_layer_learns_reproducibly_and_a_control_of_full_rank_equals_the_softmax():
@@ -115,30 +95,33 @@ def test_a_layer_learns_reproducibly_and_a_control_of_full_rank_equals_the_softm
     assert found == spamlang({"name": "softmax"}, TINY)
     short = SpamLangSettings(classes=20, dim=8, steps=3)
     assert spamlang({"name": "mos"}, short).steps is None
+    run = spamlang({"name": "softmax"}, replace(short, classes=50, dim=4))
+    assert run.accuracy * 256 % 1  # the last evaluation reads more than the first texts
+    assert run.accuracy < 0.5 and run.contexts_half is run.features_half is None
     full = spamlang({"name": "softmax"}, replace(TINY, backward_rank=8))
     assert full.steps == found.steps and full.contexts == pytest.approx(found.contexts)
     low = spamlang({"name": "softmax"}, replace(TINY, backward_rank=2))
     assert low.contexts < found.contexts and (low.steps or 10**6) > found.steps
 
 
-def command(*words):
-    return experiment("spamlang", "--classes", "20", "--dim", "4,8", "--steps", "20", *words)
+def command(*words, code=0):
+    words = ("--classes", "20", "--dim", "4,8", "--steps", "20", *words)
+    done = experiment("spamlang", *words)
+    assert done.exit_code == code, done.output
+    return done.output
 
 
 def test_the_command_does_not_repeat_a_run(tmp_path):
     file = tmp_path / "runs.json"
-    done = command("--heads", "softmax,moc", "--seeds", "1,2", "--output", file)
-    assert done.exit_code == 0, done.output
-    assert "| 20 | 4 | softmax | > 20 (0 of 2 runs are faster) |" in done.stdout
-    done = command(
-        "--heads", "moc,softmax", "--seeds", "1", "--backward-rank", "4", "--output", file
-    )
+    said = command("--heads", "softmax,moc", "--seeds", "1,2", "--output", file)
+    assert "| 20 | 4 | softmax | > 20 (0 of 2 runs are faster) |" in said
+    more = ["--heads", "moc,softmax", "--seeds", "1", "--output", file]
+    said = command(*more, "--backward-rank", "4")
     runs = json.loads(file.read_text())["runs"]
     assert len(runs) == 9 and runs[-1]["layer"] == "softmax, gradient of rank 4"
     assert runs[-1]["dim"] == 8  # at d = 4 it would be the softmax
-    assert grid_table(runs) in done.stdout
-    more = ["--heads", "softmax,moc", "--seeds", "1", "--context-scale", 4, "--output", file]
-    assert "moc, contexts × 4" in command(*more).stdout
+    assert grid_table(runs) in said
+    assert "moc, contexts × 4" in command(*more, "--context-scale", 4)
     assert len(json.loads(file.read_text())["runs"]) == 11
 
 
@@ -148,25 +131,19 @@ def runs_of(layer: str, steps: list[int | None]) -> list[dict]:
     return [case | dict.fromkeys(shares, 0.5) | {"steps": one} for one in steps]
 
 
-def test_shares_at_a_half_that_is_not_reached_are_unknown():
-    run = spamlang({"name": "softmax"}, SpamLangSettings(classes=50, dim=4, steps=2))
-    assert run.accuracy < 0.5
-    assert run.contexts_half is None and run.features_half is None
-    one, other = runs_of("softmax", [100, 110])
-    other["contexts_half"] = None
-    cells = grid_table([one, other]).splitlines()[2].split(" | ")
-    assert cells[-2] == "–" and cells[-1].startswith("0.500")
-
-
 def test_layers_whose_runs_all_end_are_compared_with_the_softmax():
     steps = {"softmax": [100, 110, 120], "mos": [150, 160, 140], "moc": [110, 130, 120],
              "mixtape": [150, None, 140]}  # fmt: skip
-    printed = grid_table([run for layer, one in steps.items() for run in runs_of(layer, one)])
-    column = {row.split(" | ")[2]: row.split(" | ")[4] for row in printed.splitlines()[2:6]}
+    runs = [run for layer, one in steps.items() for run in runs_of(layer, one)]
+    runs[1]["contexts_half"] = None  # where a half is not reached, the share is unknown
+    printed = grid_table(runs)
+    rows = [row.split(" | ") for row in printed.splitlines()[2:6]]
+    assert rows[0][-2] == "–" and rows[0][-1].startswith("0.500")
     p = [student_t(steps[layer], steps["softmax"]).p_value for layer in ("mos", "moc")]
     assert p[0] < p[1]
-    assert column == {"softmax": "–", "mos": f"{2 * p[0]:.2g}", "moc": f"{p[1]:.2g}",
-                      "mixtape": "–"}  # fmt: skip
+    assert {row[2]: row[4] for row in rows} == {
+        "softmax": "–", "mos": f"{2 * p[0]:.2g}", "moc": f"{p[1]:.2g}", "mixtape": "–",
+    }  # fmt: skip
     assert "adjusted for 2 comparisons (Holm)" in printed
 
 
@@ -184,25 +161,37 @@ def untrained(monkeypatch):
     return seen
 
 
+@pytest.mark.parametrize("file", sorted((RECIPES / "synthetic" / "conf").glob("*.yaml")))
+def test_every_grid_that_is_shipped_is_accepted(file):
+    command = as_command(make_group(EXPERIMENTS)).get_command(None, "spamlang")
+    assert [*option_problems(command, read_tree(file).values)] == []
+
+
 def test_a_file_gives_defaults_and_its_mistakes_are_named(tmp_path, untrained):
     file = tmp_path / "grid.yaml"
     file.write_text("heads: softmax,moc\nseeds: 1\nsteps: 30\n")
-    done = command("--conf", file)  # which has --steps 20 of its own
-    assert done.exit_code == 0, done.output
+    command("--conf", file)  # which has --steps 20 of its own
     assert [one.steps for one in untrained] == [20] * 4
-    file.write_text("heads: softmax\nstepps: 3\nlr: fast\n")
-    done = command("--conf", file)
-    assert done.exit_code == 2
-    assert f"{file}:2: stepps: No such option: --stepps" in done.output
-    file.write_text("lr: fast\n")
-    assert f"{file}:1: lr: Invalid value for '--lr'" in command("--conf", file).output
-    file.write_text(f"conf: {file}\n")
-    done = command("--conf", file)
-    assert done.exit_code == 2 and f"{file}:1: conf: write `base: FILE`" in done.output
+    for text, said in (
+        ("heads: softmax\nstepps: 3\nlr: fast\n", "2: stepps: No such option: --stepps"),
+        ("lr: fast\n", "1: lr: Invalid value for '--lr'"),
+        (f"conf: {file}\n", "1: conf: write `base: FILE`"),
+    ):
+        file.write_text(text)
+        assert f"{file}:{said}" in command("--conf", file, code=2)
 
 
-def test_an_interrupted_grid_keeps_its_finished_runs(tmp_path, untrained, monkeypatch):
-    words = ["--heads", "softmax", "--seeds", "1,2", "--output", tmp_path / "runs.json"]
+def test_a_grid_repeats_only_runs_that_have_not_learnt_with_more_steps(
+    tmp_path, untrained, monkeypatch
+):
+    """A finished run is kept after an interruption, and other settings are not mixed."""
+    file = tmp_path / "new" / "runs.json"
+    words = ["--heads", "softmax", "--seeds", "1,2", "--output", file]
+    said = command(*words, "--table-only", code=2)
+    assert "--table-only needs --output FILE" in said
+    with held_elsewhere(file.with_name(".runs.json.lock")):
+        assert f"--output {file} is in use by another" in command(*words, code=2)
+        assert not untrained and not file.exists()
     run = spamlang_grid.spamlang
 
     def interrupted(options, settings):
@@ -211,59 +200,23 @@ def test_an_interrupted_grid_keeps_its_finished_runs(tmp_path, untrained, monkey
         return run(options, settings)
 
     monkeypatch.setattr(spamlang_grid, "spamlang", interrupted)
-    assert command(*words).exit_code == 143
+    command(*words, code=143)
     monkeypatch.setattr(spamlang_grid, "spamlang", run)
-    assert command(*words).exit_code == 0 and len(untrained) == 4
+    for steps, count in (("20", 4), ("30", 8), ("40", 8), ("10", 8)):
+        command(*words, "--steps", steps)
+        assert len(untrained) == count, steps
+    assert len(json.loads(file.read_text())["runs"]) == 4
+    with held_elsewhere(file.with_name(".runs.json.lock")):  # it only reads
+        assert "| 20 | 8 | softmax |" in command(*words, "--seeds", "1,2,3", "--table-only")
+    assert "lr 0.01, not 0.1" in command(*words, "--lr", "0.1", code=2)
+    words[1] = "mos"
+    command(*words)
+    assert "components None, not 2" in command(*words, "--components", "2", code=2)
 
-
-def test_a_second_process_that_adds_to_a_file_is_refused(tmp_path, untrained):
-    file = tmp_path / "new" / "runs.json"
-    words = ["--heads", "softmax", "--seeds", "1", "--output", file]
-    with held_elsewhere(file.with_name(".runs.json.lock")):
-        done = command(*words)
-        assert done.exit_code == 2 and f"--output {file} is in use by another" in done.output
-        assert not untrained and not file.exists()
-    assert command(*words).exit_code == 0 and file.exists()
-    with held_elsewhere(file.with_name(".runs.json.lock")):
-        assert command(*words, "--table-only").exit_code == 0  # it only reads
-
-
-def test_only_runs_that_have_not_learnt_are_repeated_with_more_steps(tmp_path, untrained):
-    """Runs with other settings are not mixed, and the table alone trains nothing."""
-    words = ["--heads", "mos", "--seeds", "1", "--output", tmp_path / "runs.json"]
-    done = command(*words[:2], "--output", words[-1], "--table-only")
-    assert done.exit_code == 2 and "--table-only needs --output FILE" in done.output
-    for steps, count in (("20", 2), ("30", 4), ("40", 4), ("10", 4)):
-        done = command(*words, "--steps", steps)
-        assert done.exit_code == 0 and len(untrained) == count, (steps, done.output)
-    assert len(json.loads((tmp_path / "runs.json").read_text())["runs"]) == 2
-    done = command(*words, "--seeds", "1,2", "--table-only")
-    assert done.exit_code == 0 and "| 20 | 8 | mos |" in done.stdout
-    for option, value, said in (
-        ("--lr", "0.1", "lr 0.01, not 0.1"),
-        ("--components", "2", "components None, not 2"),
-    ):
-        done = command(*words, option, value)
-        assert done.exit_code == 2 and said in done.output
-    assert len(untrained) == 4
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"runs": 3}', '{"runs": [{"layer": "mos"}]}'])
-def test_a_damaged_file_is_named_and_kept(tmp_path, untrained, text):
-    file = tmp_path / "runs.json"
-    file.write_text(text)
-    done = command("--output", file)
-    assert done.exit_code == 2 and str(file) in done.output and done.output.count("\n") == 1
-    assert file.read_text() == text and not untrained
-
-
-@pytest.mark.parametrize(
-    ("name", "rank", "message"),
-    [("softmax", 9, "must lie in"), ("softmax", 0, "must lie in"), ("mos", 2, "contexts first")],
-)
-def test_impossible_controls_are_refused(name, rank, message):
-    with pytest.raises(ValueError, match=message):
-        spamlang({"name": name}, SpamLangSettings(classes=20, dim=8, backward_rank=rank))
+    for text in ("{", "[]", '{"runs": 3}', '{"runs": [{"layer": "mos"}]}'):
+        file.write_text(text)
+        said = command("--output", file, code=2)
+        assert str(file) in said and said.count("\n") == 1 and file.read_text() == text
 
 
 def test_the_figure_shows_runs_that_have_learnt_over_the_vocabulary():
@@ -277,3 +230,25 @@ def test_the_figure_shows_runs_that_have_learnt_over_the_vocabulary():
     }
     assert figure.connected == [["softmax, M = 20", "softmax, M = 1,000"]]
     assert figure.title == "SpamLang, d = 4"
+
+
+def test_the_recipe_trains_the_grid_then_writes_the_table_and_wrong_use_runs_nothing(tmp_path):
+    grid = [f"{name}={value}" for name, value in (("classes", 20), ("dim", 4), ("steps", 10))]
+
+    def words(*words, settings=("heads=softmax", "seeds=1", "backward_rank=2", *grid)):
+        return recipe("synthetic", "--exp-dir", tmp_path, *words, settings=[*settings])
+
+    refused(words(settings=["lr"]), "--set 'lr': write --set KEY=VALUE")
+    refused(words("--stage", "1"), "start with --stage 0")
+    folder = tmp_path / "synthetic" / "small"
+    assert not folder.exists()
+    refused(words("--set", "lr=0"), "--lr 0.0: must be above 0")
+    assert not (folder / "table.md").exists()
+    assert run(words()).stdout == f"{folder}/table.md\n"
+    table = (folder / "table.md").read_text()
+    assert "| 20 | 4 | softmax, gradient of rank 2 | > 10" in table
+    assert len(json.loads((folder / "results.json").read_text())["runs"]) == 2
+    assert (folder / "steps.svg").exists()
+    (folder / "table.md").unlink()
+    run(words("--stage", "1"))
+    assert (folder / "table.md").read_text() == table
