@@ -17,7 +17,7 @@ import pytest
 TESTS = Path(__file__).parent
 # lines of Python today; each may only fall
 BUDGETS: dict[str, int] = {
-    "analysis": 1481,
+    "analysis": 1455,
     "benchmarks": 1294,
     "cli": 3114,
     "common": 2526,
@@ -34,14 +34,14 @@ BUDGETS: dict[str, int] = {
     "models": 1637,
     "optim": 352,
     "reports": 1878,
-    "results": 2106,
+    "results": 2103,
     "studies": 2583,
     "tasks": 527,
     "top": 70,
     "training": 2188,
     "trunks": 347,
 }
-LINES_OF_TESTS = 40975
+LINES_OF_TESTS = 37345
 
 
 @pytest.fixture(scope="module")
