@@ -17,8 +17,8 @@ from highrank_plugins.heads.log_probs import widen
 from highrank_plugins.heads.pointwise import Pointwise
 from highrank_plugins.heads.random_state import RandomState, sample_mask
 from highrank_plugins.losses.autograd import linear_of
+from highrank_plugins.losses.fused import FusedLogits, FusedMixture
 from highrank_plugins.losses.plan import Named
-from highrank_plugins.losses.softmaxes import FusedLogits, FusedMixture
 
 FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)  # of the largest feature: the context scales that are tried
 

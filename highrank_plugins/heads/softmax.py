@@ -7,8 +7,8 @@ from torch.nn.functional import linear
 
 from highrank_plugins.heads.base import Head, register_head
 from highrank_plugins.heads.random_state import RandomState
+from highrank_plugins.losses.fused import FusedLogits
 from highrank_plugins.losses.plan import Named
-from highrank_plugins.losses.softmaxes import FusedLogits
 
 
 @register_head("softmax")

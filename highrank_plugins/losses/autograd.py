@@ -61,7 +61,10 @@ def set_generators(states: list[Tensor]) -> None:
 
 
 def products_add_in_float32(device: torch.device) -> bool:
-    """Whether a product of half-precision matrices can be added to float32: from sm_80 on."""
+    """Whether tensor cores add products of half-precision matrices to float32: from sm_80 on.
+
+    Older GPUs would spill the registers of Triton's products.
+    """
     if device.type == "cuda":
         return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
     return device.type != "cpu"

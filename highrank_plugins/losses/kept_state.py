@@ -13,14 +13,13 @@ import sys
 from argparse import Namespace
 from array import array
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from threading import local
 from types import (
     CellType,
     CodeType,
     FunctionType,
-    GetSetDescriptorType,
     MemberDescriptorType,
     MethodType,
     ModuleType,
@@ -42,7 +41,6 @@ PLAIN = (bool, int, float, str)  # types of an option's value, and of a layer's 
 PARAMETRISED = "parametrizations."  # in names; spectral norm takes a step in each loss
 PACKAGE = __name__.partition(".")[0]
 OUTSIDE = ":"  # begins names that stand in no attribute or container of one
-SLOTS = (MemberDescriptorType, GetSetDescriptorType)
 Cached = type(functools.lru_cache(lambda: 0))
 
 
@@ -73,48 +71,36 @@ def _container(value: object) -> Any:
     return None if foreign and not isinstance(value, HOLDERS) else vars(value)
 
 
-class _Fields(MutableMapping[str, Any]):
-    """Show slots of an object, variables of a module, or attributes of a class as a dictionary."""
+class _Fields:
+    """Name slots of an object, variables of a module, or attributes of a class, to set them."""
 
-    def __init__(self, held: Any, names: Iterable[Any] | None = None) -> None:
+    def __init__(self, held: Any, names: Iterable[str] | None = None) -> None:
         self.held, self.names = held, names
-        self.space: Any = vars(held) if isinstance(held, type) else held
 
-    def __getitem__(self, name: Any) -> Any:
-        if not isinstance(name, SLOTS):
-            return self.space[name]
-        try:
-            return name.__get__(self.held, type(self.held))
-        except (AttributeError, ValueError):  # an empty slot or cell
-            raise KeyError(name) from None
-
-    def __setitem__(self, name: Any, value: Any) -> None:
-        if isinstance(name, SLOTS):
-            name.__set__(self.held, value)
-        elif isinstance(self.held, type):
-            type.__setattr__(self.held, name, value)
-        else:
-            self.held[name] = value
-
-    def __delitem__(self, name: Any) -> None:
-        if isinstance(name, SLOTS):
-            name.__delete__(self.held)
-        elif isinstance(self.held, type):
-            type.__delattr__(self.held, name)
-        else:
-            del self.held[name]
-
-    def __iter__(self) -> Iterator[Any]:
-        own = (
-            (n for n in self.space if not n.startswith("__")) if self.names is None else self.names
-        )
-        return (name for name in [*own] if name in self)
+    def __copy__(self) -> dict[str, Any]:
+        held, found = self.held, {}
+        space: Any = vars(held) if isinstance(held, type) else held
+        own = (n for n in space if not n.startswith("__")) if self.names is None else self.names
+        for name in [*own]:
+            with suppress(AttributeError, KeyError, ValueError):  # an empty slot or cell, say
+                is_slot = not isinstance(held, dict | type)
+                found[name] = object.__getattribute__(held, name) if is_slot else space[name]
+        return found
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(copy.copy(self))
 
-    def __copy__(self) -> dict[Any, Any]:
-        return dict(self)
+    def put(self, before: dict[str, Any]) -> None:
+        """Set what differs."""
+        held, now = self.held, copy.copy(self)
+        kind: Any = type if isinstance(held, type) else object
+        for name in now.keys() - before.keys():
+            held.pop(name) if isinstance(held, dict) else kind.__delattr__(held, name)
+        for name in (n for n, value in before.items() if n not in now or now[n] is not value):
+            if isinstance(held, dict):
+                held[name] = before[name]
+            else:
+                kind.__setattr__(held, name, before[name])
 
 
 def _outside(head: nn.Module, known: Iterable[Any]) -> Iterator[Any]:
@@ -159,15 +145,15 @@ def _holder(value: Any, own: set[str]) -> Any:
     if isinstance(value, property):
         return value.fget, value.fset
     if isinstance(value, CellType):
-        return _Fields(value, [vars(CellType)["cell_contents"]])
+        return _Fields(value, ["cell_contents"])
     if isinstance(value, FunctionType | type | ModuleType):
         return None if _is_librarys(value, own) else _of_code(value)
     if isinstance(value, nn.Module):  # in a list, say, where torch does not find it
         return vars(value)
     if _top(type(value)) in FOREIGN:
         return vars(value) if isinstance(value, HOLDERS + OTHER_HOLDERS) else None
-    slots = [slot for c in type(value).__mro__ if "__slots__" in vars(c)
-             for slot in vars(c).values() if isinstance(slot, MemberDescriptorType)]  # fmt: skip
+    slots = [n for c in type(value).__mro__ if "__slots__" in vars(c)
+             for n, slot in vars(c).items() if isinstance(slot, MemberDescriptorType)]  # fmt: skip
     attributes = getattr(value, "__dict__", None)
     return (attributes, _Fields(value, slots)) if slots else attributes
 
@@ -278,7 +264,8 @@ def _numbers(value: Any, name: str) -> Tensor | None:
 
 
 def _values(container: Any) -> list[Any]:
-    return list(container.values() if isinstance(container, dict | _Fields) else container)
+    held = copy.copy(container) if isinstance(container, _Fields) else container
+    return list(held.values() if isinstance(held, dict) else held)
 
 
 def _differs(container: Any, before: Any) -> bool:
@@ -288,11 +275,7 @@ def _differs(container: Any, before: Any) -> bool:
 
 def _put(container: Any, before: Any) -> None:
     if isinstance(container, _Fields):
-        for name in {*container} - before.keys():
-            del container[name]
-        for name, value in before.items():
-            if name not in container or container[name] is not value:
-                container[name] = value
+        container.put(before)
     elif isinstance(container, array | bytearray):
         container[:] = before
     else:

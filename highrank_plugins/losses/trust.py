@@ -22,14 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from highrank_plugins.common.provenance import hardware
-from highrank_plugins.losses.fused import LossChunk
+from highrank_plugins.losses.fused import FusedLogits, FusedMixture, LossChunk
 from highrank_plugins.losses.kernels.compiled import CompiledKernels, Untrusted
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, cache_folder, write_cached
 from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.mixtape import FusedMixtape
 from highrank_plugins.losses.own_layers import is_ours
 from highrank_plugins.losses.plan import Named, TreeBlock
-from highrank_plugins.losses.softmaxes import FusedLogits, FusedMixture
 from highrank_plugins.losses.weighted import Target, TargetKernels
 
 logger = logging.getLogger(__name__)

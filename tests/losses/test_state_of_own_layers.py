@@ -19,7 +19,7 @@ from torch.nn.functional import linear
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import MixtureOfSoftmaxes, Softmax
 from highrank_plugins.heads.pointwise import Softcap
-from highrank_plugins.losses.softmaxes import FusedLogits
+from highrank_plugins.losses.fused import FusedLogits
 from tests.losses.own_functions import SIZE, TARGET, Normed, calling, define
 from tests.losses.own_structures import DroppedFeatures, Plain, made, reading, with_adapter
 from tests.losses.test_own_layers import by_loss, by_plain_torch, features, fixed_seed

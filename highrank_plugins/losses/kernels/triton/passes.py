@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.errors import TritonError
 
+from highrank_plugins.losses.autograd import products_add_in_float32
 from highrank_plugins.losses.kernels.compiled import INSTEAD, CompiledKernels, Untrusted
 from highrank_plugins.losses.kernels.torch import write_posterior
 from highrank_plugins.losses.kernels.triton import tiles
@@ -58,7 +59,7 @@ class TritonKernels(CompiledKernels):
         self.chunk_dtype = compute
         self.computes_gates = (
             compute in GATED_DTYPES
-            and multiplies_quickly(plan.features.device)
+            and (plan.features.is_cpu or products_add_in_float32(plan.features.device))
             and getattr(head, "components", 1) <= tiles.GATED_COMPONENTS
             and getattr(head, "frequent", 0) % tiles.GATED_CLASSES == 0
             and getattr(head, "gate_dim", 0) <= tiles.GATED_HIDDEN
@@ -237,13 +238,6 @@ class TritonKernels(CompiledKernels):
         stride = values.stride(0)
         is_wide = not self.by_torch and self.function.family != "plif"
         return stride if is_wide and values.size(1) < stride else None
-
-
-def multiplies_quickly(device: torch.device) -> bool:
-    """Whether Triton's products run on tensor cores: from sm_80 on. Older GPUs spill registers."""
-    if device.type != "cuda":
-        return True
-    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def launch(kernel: Any, grid: tuple[int, ...], values: Tensor, *others: Any, **tile: int) -> None:
