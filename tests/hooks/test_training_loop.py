@@ -1,27 +1,15 @@
 """Where a training run begins and ends, whom it tells, and how others see that it lives."""
 
 import logging
-import sys
 from argparse import Namespace
-from difflib import get_close_matches
-from inspect import signature
 from itertools import groupby
 from shlex import split
 from types import SimpleNamespace
 
 import pytest
-from fairseq import checkpoint_utils
-from fairseq.models import BaseFairseqModel
-from fairseq.models.transformer import TransformerModel
-from fairseq.optim import FairseqOptimizer
 from fairseq.optim.adam import Adam
-from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
-from fairseq_cli import train as training
-from torch.optim import Optimizer
 
-import highrank_plugins
-from highrank_plugins.common.heartbeat import TrainingListener
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks import trainer, training_loop
 from highrank_plugins.hooks.metrics import METRICS
@@ -111,15 +99,6 @@ def test_the_time_left_is_logged_after_an_epoch(caplog, options, updates, left):
     assert caplog.messages == ([f"epoch 1 is done; about {left} left"] if left else [])
 
 
-def test_an_epoch_that_is_resumed_counts_as_whole(data, tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(training_loop, "log_time_left", lambda *given: seen.append(given[-1]))
-    for bound in (2, 0):  # the first run ends within an epoch
-        train(data, tmp_path, max_update=bound, max_epoch=2)
-    _, resumed, whole = seen
-    assert resumed == whole > 2
-
-
 MAXIMISED = "--maximize-best-checkpoint-metric"
 BLEU = ["--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 5}']
 
@@ -152,20 +131,7 @@ def test_looking_changes_no_number(data, tmp_path):
     assert same(plain["model"], looked["model"])
 
 
-def test_early_stopping_and_the_best_checkpoint_go_by_bleu(data, tmp_path, monkeypatch):
-    """Stop after three scores in a row without progress, and keep the highest."""
-    scores = iter([3.0, 9.0, 4.0, 5.0, 6.0, 99.0])
-    monkeypatch.setattr(training, "validate", lambda *args: [next(scores)])
-    often = {"validate_interval_updates": 1, "save_interval_updates": 1, "patience": 3}
-    chosen = often | {"max_update": 9, "best_checkpoint_metric": "bleu"}
-    state = train(data, tmp_path, MAXIMISED, *BLEU, **chosen)
-    assert state["extra_state"]["val_loss"] == 6.0
-    best = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "checkpoint_best.pt"))
-    assert best["extra_state"]["val_loss"] == 9.0
-
-
 EVENTS = ("before_epoch", "before_validation", "after_epoch", "before_save")
-NAMES = {name for name in vars(TrainingListener) if not name.startswith("_")}
 
 
 @pytest.fixture
@@ -228,42 +194,3 @@ def test_an_optimizer_may_end_the_run(data, tmp_path, monkeypatch):
     listen(monkeypatch, Adam, finished=property(lambda self: self.over), **end)
     state = train(data, tmp_path, max_update=0, max_epoch=3)
     assert state["extra_state"]["train_iterator"]["epoch"] == 2  # the one that would be next
-
-
-def test_a_monitor_is_told_the_number_of_each_update(data, tmp_path, monkeypatch):
-    class Monitor(TrainingListener):
-        def before_update(self, updates):
-            told.append(("before", updates))
-
-        def after_update(self, updates, logdir):
-            told.append(("after", updates, logdir))
-
-    told, here = [], str(tmp_path)
-    listen(monkeypatch, TransformerModel, monitor=Monitor())
-    train(data, tmp_path, update_freq=2, tensorboard_logdir=here)
-    expected = [("before", 0), ("after", 1, here), ("before", 1), ("after", 2, here)]
-    assert told == expected
-
-
-def test_methods_named_like_events_belong_to_listeners_and_take_what_they_are_told():
-    highrank_plugins.register()
-    modules = [module for name, module in sys.modules.items() if "highrank_plugins." in name]
-    values = {id(value): value for module in modules for value in vars(module).values()}.values()
-    classes = {value for value in values if isinstance(value, type)}
-    found = {cls for cls in classes if cls.__module__.startswith("highrank_plugins.")}
-    listeners = {cls for cls in found if issubclass(cls, TrainingListener)}
-    names = {cls.__name__ for cls in listeners}
-    assert {"AveragedSGD", "BPTTLanguageModelingTask", "HeadModel", "HeadMonitor"} <= names
-    for cls in found - listeners:
-        deaf = set(vars(cls)) & NAMES - {"finished", "monitor"}  # other words elsewhere
-        assert not deaf, f"{cls.__name__} listens and is never told"
-    for cls in listeners:
-        for name, own in vars(cls).items():
-            if name in NAMES and callable(own):
-                expected = signature(getattr(TrainingListener, name))
-                assert [*signature(own).parameters] == [*expected.parameters]
-            elif not name.startswith("_"):
-                meant = get_close_matches(name, NAMES, n=1, cutoff=0.8)
-                assert name in NAMES or not meant, f"{cls.__name__}.{name} is never called"
-    for cls in (FairseqTask, BaseFairseqModel, FairseqOptimizer, Optimizer):
-        assert not NAMES & set(dir(cls)), "an event would shadow a method"
