@@ -72,16 +72,6 @@ def updates(state: dict) -> int:
     return state["optimizer_history"][-1]["num_updates"]
 
 
-class Call:
-    """Call a function when it is unpickled."""
-
-    def __init__(self, function, *args):
-        self.call = function, args
-
-    def __reduce__(self):
-        return self.call
-
-
 @pytest.fixture
 def stock(monkeypatch):
     """Return `stock(owner, name)`, which restores a function of fairseq for the rest of a test."""

@@ -3,6 +3,7 @@
 import importlib
 import io
 import logging
+import os
 from argparse import Namespace
 
 import pytest
@@ -64,24 +65,18 @@ def test_developer_lines_are_left_out_or_shortened(level, name, message, said):
     assert shown(name, message) == str(message)
 
 
-@pytest.mark.parametrize(
-    ("before", "chosen", "after"),
-    [
+def test_lines_have_the_level_and_format_of_the_tools_and_clear_the_bar(level, monkeypatch):
+    for before, chosen, after in (
         (logging.DEBUG, None, logging.INFO),
         (logging.DEBUG, "warning", logging.WARNING),
         (logging.ERROR, None, logging.ERROR),
-    ],
-)
-def test_the_debug_level_becomes_that_of_the_environment(level, monkeypatch, before, chosen, after):
-    monkeypatch.delenv("LOGLEVEL", raising=False)
-    if chosen:
-        monkeypatch.setenv("LOGLEVEL", chosen)
-    level(before)
-    importlib.reload(log_lines)
-    assert logging.getLogger().level == after
-
-
-def test_lines_have_the_format_of_the_tools_and_clear_the_bar(monkeypatch):
+    ):
+        monkeypatch.setattr(os, "environ", {"LOGLEVEL": chosen} if chosen else {})
+        level(before)
+        importlib.reload(log_lines)
+        assert logging.getLogger().level == after
+    monkeypatch.undo()
+    level(logging.INFO)
     root, stream = logging.getLogger(), io.StringIO()
     handler, own = logging.StreamHandler(), logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))

@@ -67,20 +67,22 @@ DAMAGE = [
 ]
 
 
-@pytest.mark.parametrize("suffix, place, value, message", DAMAGE)
 @pytest.mark.parametrize("sums", [False, True])
-def test_a_damaged_file_is_named(folder, suffix, place, value, message, sums):
-    path = folder / f"{SPLIT}.{suffix}"
-    if sums:
-        write_sums(folder)
-        message += "|or was written after"
-    if place is None:
-        path.write_bytes(path.read_bytes()[:value])
-    else:
-        change(path, place, value)
-    refusal = rf"{SPLIT}\.{suffix} is damaged[:,] ({message}).*; copy it again"
-    with pytest.raises(UserError, match=refusal):
-        load(folder)
+def test_a_damaged_file_is_named(data, tmp_path, sums):
+    for number, (suffix, place, value, message) in enumerate(DAMAGE):
+        folder = tmp_path / str(number)
+        shutil.copytree(data, folder, ignore=shutil.ignore_patterns("lm"))
+        path = folder / f"{SPLIT}.{suffix}"
+        if sums:
+            write_sums(folder)
+            message += "|or was written after"
+        if place is None:
+            path.write_bytes(path.read_bytes()[:value])
+        else:
+            change(path, place, value)
+        refusal = rf"{SPLIT}\.{suffix} is damaged[:,] ({message}).*; copy it again"
+        with pytest.raises(UserError, match=refusal):
+            load(folder)
 
 
 def test_a_changed_word_is_detected_by_its_checksum(folder):
@@ -98,39 +100,34 @@ def test_a_changed_word_is_detected_by_its_checksum(folder):
         load(folder)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        (b"", b"sch\xf6n 3\n", r"byte \d+ is not UTF-8; copy it again"),
-        (b"\xef\xbb\xbf", b"", "1:1: byte order mark"),
-        *((b"", b"word %s\n" % count, ".*word") for count in (b"-3", b"9" * 27, b"x", b"")),
-    ],
-)
-def test_a_bad_dictionary_is_refused(folder, before, after, message):
+def test_a_bad_dictionary_is_refused(folder):
     path = folder / "dict.xx.txt"
-    path.write_bytes(before + path.read_bytes() + after)
-    with pytest.raises(UserError, match=rf"dict\.xx\.txt: {message}"):
-        load(folder)
+    whole = path.read_bytes()
+    for content, message in (
+        (whole + b"sch\xf6n 3\n", r"byte \d+ is not UTF-8; copy it again"),
+        (b"\xef\xbb\xbf" + whole, "1:1: byte order mark"),
+        *((whole + b"word %s\n" % count, ".*word") for count in (b"-3", b"9" * 27, b"x", b"")),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=rf"dict\.xx\.txt: {message}"):
+            load(folder)
 
 
-def test_a_folder_that_is_binarised_again_after_its_dictionary_was_read_is_refused(folder):
-    dictionary = Dictionary.load(str(folder / "dict.xx.txt"))
-    data_utils.load_indexed_dataset(str(folder / SPLIT), dictionary)
-    swap_words(folder / "dict.xx.txt")
-    with pytest.raises(UserError, match=f"{folder} was binarised with .*dict.xx.txt, whose words"):
-        data_utils.load_indexed_dataset(str(folder / SPLIT), dictionary)
-
-
-def test_a_second_folder_with_another_dictionary_is_refused_at_the_start(folder, tmp_path):
+def test_another_dictionary_is_refused(folder, tmp_path):
     second = shutil.copytree(folder, tmp_path / "second")
     options = config("training", f"{folder}:{second}", "--arch", "transformer").task
     tasks.setup_task(options)
     swap_words(second / "dict.yy.txt")
     with pytest.raises(UserError, match=f"{second} was binarised with .*dict.yy.txt, whose words"):
         tasks.setup_task(options)
+    dictionary = Dictionary.load(str(folder / "dict.xx.txt"))
+    data_utils.load_indexed_dataset(str(folder / SPLIT), dictionary)
+    swap_words(folder / "dict.xx.txt")  # binarised again after the dictionary was read
+    with pytest.raises(UserError, match=f"{folder} was binarised with .*dict.xx.txt, whose words"):
+        data_utils.load_indexed_dataset(str(folder / SPLIT), dictionary)
 
 
-@pytest.mark.parametrize("missing", ["xx.bin", "yy.bin", "yy.idx", "yy.*"])
+@pytest.mark.parametrize("missing", ["xx.bin", "yy.idx", "yy.*"])
 def test_a_missing_file_is_named(folder, missing):
     for path in folder.glob(f"train.xx-yy.{missing}"):
         path.unlink()
@@ -140,23 +137,23 @@ def test_a_missing_file_is_named(folder, missing):
         train(folder, folder / "save")
 
 
-def options(task, source=None, target=None):
-    return Namespace(task=task, source_lang=source, target_lang=target)
+def test_missing_data_are_named(folder):
+    def check(task, source=None, target=None, place="{0}"):
+        options = Namespace(task=task, source_lang=source, target_lang=target)
+        check_data(options, place.format(folder))
 
-
-@pytest.mark.parametrize(
-    ("chosen", "place", "message"),
-    [
-        (options("translation"), "{0}:{0}/other", r"DATA .*other: no such directory\. Give the"),
-        (options("translation"), "{0}/..", "no sentence pairs, such as train"),
-        (options("translation", "xx", "fr"), "{0}",
-         r"--target-lang fr: .* dict.fr.txt.* of xx, yy\."),
-        (options("language_modeling"), "{0}", r"no dict\.txt"),
-        (options("bptt_language_modeling"), "{0}", r"no dict\.txt"),
-    ],
-)  # fmt: skip
-def test_missing_data_are_named(folder, chosen, place, message):
-    for complete in options("translation"), options("translation", "xx", "yy"), options("other"):
-        check_data(complete, str(folder))
-    with pytest.raises(UserError, match=message):
-        check_data(chosen, place.format(folder))
+    check("translation")
+    check("translation", "xx", "yy")
+    check("other")
+    for chosen, message in (
+        (
+            ("translation", None, None, "{0}:{0}/other"),
+            r"DATA .*other: no such directory\. Give the",
+        ),
+        (("translation", None, None, "{0}/.."), "no sentence pairs, such as train"),
+        (("translation", "xx", "fr"), r"--target-lang fr: .* dict.fr.txt.* of xx, yy\."),
+        (("language_modeling",), r"no dict\.txt"),
+        (("bptt_language_modeling",), r"no dict\.txt"),
+    ):
+        with pytest.raises(UserError, match=message):
+            check(*chosen)

@@ -18,14 +18,11 @@ from highrank_plugins.hooks import distributed
 from highrank_plugins.hooks.distributed import disagreement, refuse_lone_ranks
 from tests.fairseq_cli import FORKS, _run, in_processes
 from tests.free_port import free_address
-from tests.trainings import NARROW, OUR_LOSS, TRANSLATION
+from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, in_group
 
 TIMEOUT = 6
+ONE_UPDATE = ["--max-update", 1]
 MODEL = ["--arch", "transformer_softmax_tiny", *TRANSLATION, *NARROW, *OUR_LOSS]
-
-
-def note(**changes):
-    return {"host": "a", "world_size": 2, "device": None, "problem": None} | changes
 
 
 def train_with(environment: dict[str, str], argv: list[str], log: str) -> None:
@@ -46,14 +43,6 @@ def start(data: Path, folder: Path, *flags: object, **environment: str):
     return child, log
 
 
-def group(address: str, rank: int, world_size: int, updates: int = 1) -> list[object]:
-    return [
-        *("--distributed-world-size", world_size, "--distributed-rank", rank, "--device-id", 0),
-        *("--distributed-init-method", address, "--distributed-no-spawn"),
-        *("--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp", "--max-update", updates),
-    ]
-
-
 def refused(children, message: str, folder: Path) -> None:
     for child, log in children:
         child.join(120)
@@ -64,7 +53,9 @@ def refused(children, message: str, folder: Path) -> None:
 
 def test_a_missing_process_ends_the_others_in_time(mt_data, tmp_path):
     address, began = free_address(), time.monotonic()
-    children = [start(mt_data, tmp_path, *group(address, rank, 3)) for rank in (0, 1)]
+    children = [
+        start(mt_data, tmp_path, *in_group(address, rank, 3), *ONE_UPDATE) for rank in (0, 1)
+    ]
     refused(children[:1], "2/3 clients joined.): fewer were started", tmp_path)
     refused(children[1:], "", tmp_path)
     assert time.monotonic() - began < TIMEOUT + 60
@@ -72,14 +63,14 @@ def test_a_missing_process_ends_the_others_in_time(mt_data, tmp_path):
 
 def test_another_world_size_is_reported_to_all_before_the_time_limit(mt_data, tmp_path):
     address, longer = free_address(), {"HIGHRANK_RENDEZVOUS_TIMEOUT": "300"}
-    ranks = [group(address, rank, 2 + rank) for rank in (0, 1)]
+    ranks = [[*in_group(address, rank, 2 + rank), *ONE_UPDATE] for rank in (0, 1)]
     children = [start(mt_data, tmp_path, *rank, **longer) for rank in ranks]
     refused(children, "processes disagree on --distributed-world-size: [2, 3]", tmp_path)
 
 
 def test_a_process_that_would_train_alone_refuses_to(mt_data, tmp_path):
     torchrun = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
-    child = start(mt_data, tmp_path, "--max-update", 1, **torchrun)
+    child = start(mt_data, tmp_path, *ONE_UPDATE, **torchrun)
     refused([child], "2 processes were started together, and each would train alone", tmp_path)
 
 
@@ -113,51 +104,45 @@ def test_a_slow_first_process_leaves_no_other_behind(tmp_path):
     assert [log.read_text() for log in logs if log.exists()] == ["2", "2"]
 
 
-@pytest.mark.parametrize(
-    ("world", "spawns_at", "alone"),
-    [
+def test_four_processes_train_one_model_or_none(monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    said = r"4 processes were started together.*OMPI_COMM_WORLD_SIZE=4\): start `highrank launch`"
+    for world, spawns_at, alone in (
         (1, None, True),
         (2, None, True),
         (4, None, False),
         (4, "tcp://localhost:17", True),  # each process starts four of its own
         (16, "tcp://node1:17", False),  # each starts the processes of a node
-    ],
-)
-def test_four_processes_train_one_model_or_none(monkeypatch, world, spawns_at, alone):
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
-    cfg = FairseqConfig()
-    cfg.distributed_training = DistributedTrainingConfig(
-        distributed_world_size=world, distributed_no_spawn=spawns_at is None,
-        distributed_init_method=spawns_at,
-    )  # fmt: skip
-    said = r"4 processes were started together.*OMPI_COMM_WORLD_SIZE=4\): start `highrank launch`"
-    with pytest.raises(UserError, match=said) if alone else nullcontext():
-        refuse_lone_ranks(cfg)
+    ):
+        cfg = FairseqConfig()
+        cfg.distributed_training = DistributedTrainingConfig(
+            distributed_world_size=world, distributed_no_spawn=spawns_at is None,
+            distributed_init_method=spawns_at,
+        )  # fmt: skip
+        with pytest.raises(UserError, match=said) if alone else nullcontext():
+            refuse_lone_ranks(cfg)
 
 
-@pytest.mark.parametrize(
-    ("notes", "message"),
-    [
-        ([note(), note()], None),
-        ([note(device="x"), note(device="y")], None),
-        ([note(device="x"), note(device="x", host="b")], None),
-        ([note(device="x"), note(device="y"), note(device="x")], "ranks 0 and 2 are both on GPU x"),
+def test_disagreements_between_processes_are_reported():
+    def note(**changes):
+        return {"host": "a", "world_size": 2, "device": None, "problem": None} | changes
+
+    x, y = note(device="x"), note(device="y")
+    for notes in [note(), note()], [x, y], [x, note(device="x", host="b")]:
+        assert disagreement(notes) is None
+    for notes, message in (
+        ([x, y, x], "ranks 0 and 2 are both on GPU x"),
         ([note(), note(world_size=4)], r"disagree on --distributed-world-size: \[2, 4\]"),
         ([note(), note(problem="sees 1 GPUs")], "sees 1 GPUs"),
-        ([note(device="x"), note(host="b")], "rank 1 on b sees no GPU, but others do"),
-    ],
-)
-def test_disagreements_between_processes_are_reported(notes, message):
-    found = disagreement(notes)
-    assert (found is None) if message is None else re.search(message, found)
-
-
-PLACE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "1"}
+        ([x, note(host="b")], "rank 1 on b sees no GPU, but others do"),
+    ):
+        assert re.search(message, str(disagreement(notes)))
 
 
 @pytest.mark.parametrize(("given", "chosen"), [("pytorch_ddp", "legacy_ddp"), ("slowmo", "slowmo")])
 def test_processes_without_gpus_use_backends_that_run_on_cpus(monkeypatch, given, chosen):
-    for name, value in PLACE.items():
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "1"}
+    for name, value in place.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     cfg = DistributedTrainingConfig(distributed_world_size=2, ddp_backend=given, tpu=False)

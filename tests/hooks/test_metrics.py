@@ -26,19 +26,20 @@ def record(data, folder, *words, **changed):
     return train(data, folder, *words, **options | changed)
 
 
-@pytest.mark.parametrize("log_format", ["none", "tqdm"])
-def test_numbers_are_recorded_with_any_log_format(data, tmp_path, log_format):
+def test_numbers_are_recorded_with_any_log_format(data, tmp_path):
     layer = {"arch": "transformer_mos_tiny", "criterion": "highrank_cross_entropy"}
-    record(data, tmp_path, head_loss="chunked", log_format=log_format, **layer)
-    kinds = [(line["tag"], line["num_updates"]) for line in lines(tmp_path)]
-    assert ("train_inner", 1) in kinds and ("valid", 2) in kinds
-    sizes, first, *_ = lines(tmp_path)
-    assert sizes["tag"] == "start" and sizes["parameters"] > 1000 and sizes["num_updates"] == 0
-    assert sizes["updates_per_epoch"] >= 2
-    assert first["epoch"] == 1 and isinstance(first["loss"], float) and first["lr"] == 0.01
-    (epoch,) = (line for line in lines(tmp_path) if line["tag"] == "train")
-    assert 0.01 < epoch["peak_memory_gib"] < 100
-    assert epoch["implementations"]["mos"] == "chunked"  # other tests may have heads, too
+    for log_format in "none", "tqdm":
+        folder = tmp_path / log_format
+        record(data, folder, head_loss="chunked", log_format=log_format, **layer)
+        kinds = [(line["tag"], line["num_updates"]) for line in lines(folder)]
+        assert ("train_inner", 1) in kinds and ("valid", 2) in kinds
+        sizes, first, *_ = lines(folder)
+        assert sizes["tag"] == "start" and sizes["parameters"] > 1000 and sizes["num_updates"] == 0
+        assert sizes["updates_per_epoch"] >= 2
+        assert first["epoch"] == 1 and isinstance(first["loss"], float) and first["lr"] == 0.01
+        (epoch,) = (line for line in lines(folder) if line["tag"] == "train")
+        assert 0.01 < epoch["peak_memory_gib"] < 100
+        assert epoch["implementations"]["mos"] == "chunked"  # other tests may have heads, too
 
 
 def test_a_resumed_run_has_each_line_once(data, tmp_path):
@@ -86,22 +87,17 @@ def test_a_file_of_an_earlier_run_is_kept_and_one_of_the_user_is_refused(data, t
         assert (tmp_path / METRICS).read_text() == content
 
 
-def test_statistics_become_numbers():
+def test_statistics_become_numbers_of_a_line_which_may_be_lost(tmp_path, monkeypatch, caplog):
     meter, watch = AverageMeter(), StopwatchMeter()
     meter.update(3.0)
     watch.sum = 2.5
-    assert metrics.plain(meter) == 3.0 and metrics.plain(watch) == 2.5
-    assert metrics.plain(torch.tensor(1.5)) == 1.5
-    assert metrics.plain(7) == 7 and metrics.plain("0.25") is ...
-    assert metrics.plain(math.nan) is None and metrics.plain(math.inf) is None
-
-
-def test_a_full_disk_loses_a_line_but_does_not_end_training(tmp_path, caplog):
-    bar = metrics.RecordingBar(bars.NoopProgressBar([]), tmp_path / "missing" / METRICS, 1)
-    bar.log({"loss": 1.0}, tag="train_inner", step=1)
+    numbers = {"meter": meter, "watch": watch, "tensor": torch.tensor(1.5), "whole": 7,
+               "nan": math.nan, "inf": math.inf}  # fmt: skip
+    monkeypatch.setattr(metrics, "_written", [tmp_path / METRICS])
+    bar = bars.progress_bar([], "none", 100, None, 3)  # the epoch is given by position
+    bar.log(numbers | {"text": "0.25"}, tag="train_inner", step=1)
+    known = {"meter": 3.0, "watch": 2.5, "tensor": 1.5, "whole": 7, "nan": None, "inf": None}
+    assert lines(tmp_path) == [{"tag": "train_inner", "epoch": 3} | known | {"num_updates": 1}]
+    bar.path = tmp_path / "missing" / METRICS  # as if the disk was full
+    bar.log({"loss": 1.0}, tag="train_inner", step=2)
     assert "this line was not written" in caplog.text
-
-
-def test_the_epoch_may_be_given_by_position(tmp_path, monkeypatch):
-    monkeypatch.setattr(metrics, "_written", [tmp_path / "metrics.jsonl"])
-    assert bars.progress_bar([], "json", 100, None, 3).of_epoch == 3

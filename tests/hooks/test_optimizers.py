@@ -15,9 +15,9 @@ from tests.trainings import same
 register()
 
 
-def parameters():
+def parameters(by_adam=False):
     ordinary, special = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2))
-    set_own_rate(special, 0.02)
+    set_own_rate(special, 0.02, by_adam)
     return ordinary, special
 
 
@@ -39,17 +39,23 @@ def step(built, *params):
 @pytest.mark.parametrize("name", ["sgd", "nt_asgd", "adam", "adagrad"])
 def test_a_parameter_keeps_its_own_rate_with_any_optimizer(name):
     params = parameters()
-    built = optimizer(params, "--optimizer", name)
+    built = optimizer(params, "--optimizer", name, "--weight-decay", 0.3)
+    ordinary, special = built.param_groups
+    assert ordinary.keys() == special.keys() and special["weight_decay"] == 0.3
     assert step(built, *params) == pytest.approx([20, 0.02], rel=1e-5)
-    for lr in (1e-3, 20, 7) if name == "sgd" else ():
+    for lr in (1e-3, 20, 7) if name == "nt_asgd" else ():
         built.set_lr(lr)
-        assert built.get_lr() == lr
-        assert step(built, *params) == pytest.approx([lr, lr / 1000], rel=1e-3)
+        assert built.get_lr() == lr and built.param_groups[1]["lr"] == pytest.approx(lr / 1000)
+    if name == "sgd":  # a model of the user may set a rate as fairseq does
+        params = [nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2))]
+        for param, own in zip(params, ({}, {"lr": 0.02}), strict=True):
+            param.optim_overrides = {"optimizer": own}
+        built = optimizer(params, "--optimizer", "sgd")
+        assert step(built, *params) == pytest.approx([20, 0.02], rel=1e-5)
 
 
 def test_adam_for_the_head_needs_an_optimizer_that_has_it():
-    ordinary, special = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2))
-    set_own_rate(special, 0.02, by_adam=True)
+    ordinary, special = parameters(by_adam=True)
     built = optimizer((ordinary, special), "--optimizer", "nt_asgd")
     special.grad, ordinary.grad = torch.tensor([1e-3, 7.0]), torch.full((3,), 0.5)
     built.step()
@@ -57,23 +63,6 @@ def test_adam_for_the_head_needs_an_optimizer_that_has_it():
     assert ordinary.tolist() == pytest.approx([-10.0] * 3)
     with pytest.raises(ValueError, match="--head-adam-lr: this optimizer has no groups with Adam"):
         optimizer((ordinary, special), "--optimizer", "sgd")
-
-
-def test_a_rate_that_a_model_of_the_user_sets_as_fairseq_does_is_kept():
-    ordinary, special = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2))
-    special.optim_overrides = {"optimizer": {"lr": 0.02}}
-    ordinary.optim_overrides = {"optimizer": {}}
-    built = optimizer((ordinary, special), "--optimizer", "sgd")
-    assert step(built, ordinary, special) == pytest.approx([20, 0.02], rel=1e-5)
-
-
-def test_groups_share_all_other_options():
-    built = optimizer(parameters(), "--optimizer", "adam", "--weight-decay", 0.3)
-    ordinary, special = built.param_groups
-    assert ordinary.keys() == special.keys()
-    shared = set(ordinary) - {"params", "lr"}
-    assert shared and all(ordinary[name] == special[name] for name in shared)
-    assert special["weight_decay"] == 0.3
 
 
 def test_float32_copies_of_half_precision_parameters_have_the_rate_too():

@@ -21,8 +21,6 @@ PARSERS = {
     "train": "training", "generate": "generation", "interactive": "interactive_generation",
     "eval-lm": "eval_lm",
 }  # fmt: skip
-SMALL = "--num-workers 0 --cpu --seed 1".split()
-TRAIN = "--max-update 1 --max-epoch 1 --optimizer adam --lr 0.001 --no-epoch-checkpoints".split()
 HUGE = 2**62
 # a value that a person may well give; otherwise a word, a small number or another choice
 PLAUSIBLE = {
@@ -33,61 +31,18 @@ PLAUSIBLE = {
     "--gen-subset": "valid", "--source-lang": "en", "--target-lang": "de",
     "--save-dir": "saved", "--decoder-layers-to-keep": "0", "--encoder-layers-to-keep": "0",
 }  # fmt: skip
-
-
-def base(command: str, task: str, data: Path, model: Path | None, folder: Path) -> list[str]:
-    """Return the command line that an option is added to; it works as it is."""
-    lines, shape = {
-        TRANSLATION: ("--source-lang en --target-lang de --max-tokens 300",
-                      ["transformer_mos", *NARROW]),
-        TEXT[0]: ("--tokens-per-sample 32 --max-tokens 300", ["transformer_lm_mos", *NARROW_LM]),
-        TEXT[1]: ("--bptt 8 --batch-size 4", ["awd_lstm_lm_mos", *NARROW_AWD]),
-    }[task]  # fmt: skip
-    words = [str(data), "--task", task, *lines.split(), *SMALL]
-    if command != "train":
-        return [*words, "--path", str(model), *(["--max-len-b", "5"] * (command != "eval-lm"))]
-    loss = "bptt_cross_entropy" if task == TEXT[1] else "highrank_cross_entropy"
-    where = ["--criterion", loss, "--save-dir", str(folder / "save"), "--arch"]
-    return [*words, *where, *shape, *TRAIN]
-
-
-def actions(command: str, words: list[str]) -> Iterator[argparse.Action]:
-    """Yield all options that a command line has, those of its task and model included."""
-    parser = getattr(options, f"get_{PARSERS[command]}_parser")()
-    options.parse_args_and_arch(parser, words)
-    for action in parser._actions:
-        if action.option_strings and action.dest != "help" and action.help is not argparse.SUPPRESS:
-            yield action
-
-
-def values(action: argparse.Action) -> list[list[str]]:
-    """Return the words to try after the option: a plausible value, then implausible ones."""
-    name = action.option_strings[-1]
-    if action.nargs == 0:
-        return [[]]
-    if action.choices:
-        others = [str(choice) for choice in action.choices if choice != action.default]
-        return [[word] for word in (*others[:2], "nosuch")]
-    if action.type is int:
-        return [["2"], ["-3"], ["0"], [str(HUGE)]]
-    if action.type is float:
-        return [["0.5"], ["-3"], ["0"], ["1e300"]]
-    plausible = PLAUSIBLE.get(name, str(action.default) if action.default else "typo")
-    return [[plausible], ["/nosuch/typo"], [""], ["-1"], ["{'"]]
-
-
-def cases(command: str, words: list[str], skipped: set[str]) -> Iterator[list[str]]:
-    """Yield option and value for each option whose name is not skipped, and add its name."""
-    for action in actions(command, words):
-        name = max(action.option_strings, key=len)
-        if name not in skipped:
-            skipped.add(name)
-            for value in values(action):
-                yield [f"{name}={value[0]}" if value else name]
-
-
 TRANSLATION, *TEXT = "translation", "language_modeling", "bptt_language_modeling"
-LINES = "a dog sleeps\nthe house\n"
+LINES = {
+    TRANSLATION: "--source-lang en --target-lang de --max-tokens 300",
+    TEXT[0]: "--tokens-per-sample 32 --max-tokens 300",
+    TEXT[1]: "--bptt 8 --batch-size 4",
+}
+MODELS = {
+    TRANSLATION: ["transformer_mos", *NARROW, "--criterion", "highrank_cross_entropy"],
+    TEXT[0]: ["transformer_lm_mos", *NARROW_LM, "--criterion", "highrank_cross_entropy"],
+    TEXT[1]: ["awd_lstm_lm_mos", *NARROW_AWD, "--criterion", "bptt_cross_entropy"],
+}
+TRAIN = "--max-update 1 --max-epoch 1 --optimizer adam --lr 0.001 --no-epoch-checkpoints".split()
 
 
 @pytest.fixture(scope="session")
@@ -97,14 +52,42 @@ def lines(request, tmp_path_factory):
 
     def line(command: str, task: str, where: Path) -> list[str]:
         data = request.getfixturevalue("mt_data" if task == TRANSLATION else "lm_data")
+        more = f"--task {task} {LINES[task]} --num-workers 0 --cpu --seed 1".split()
+        if command == "train":
+            return [str(data), *more, "--save-dir", str(where / "save"), *TRAIN, "--arch",
+                    *MODELS[task]]  # fmt: skip
         model = last(folder / task / "save")
-        if command != "train" and not model.exists():
-            (folder / task).mkdir()
-            done = attempt("train", *base("train", task, data, None, folder / task))
+        if not model.exists():
+            done = attempt("train", *line("train", task, folder / task))
             assert done.code == 0, done.output
-        return base(command, task, data, model, where)
+        length = ["--max-len-b", "5"] * (command != "eval-lm")
+        return [str(data), *more, "--path", str(model), *length]
 
     return line
+
+
+def cases(command: str, words: list[str], skipped: set[str]) -> Iterator[str]:
+    """Yield words for each option whose name is not skipped, and add its name.
+
+    A plausible value comes first. Options of the task and the model are included.
+    """
+    parser = getattr(options, f"get_{PARSERS[command]}_parser")()
+    options.parse_args_and_arch(parser, words)
+    for action in parser._actions:
+        name = max([*action.option_strings, ""], key=len)
+        if action.dest == "help" or action.help is argparse.SUPPRESS or name in skipped | {""}:
+            continue
+        skipped.add(name)
+        known = PLAUSIBLE.get(name, str(action.default) if action.default else "typo")
+        values = [known, "/nosuch/typo", "", "-1", "{'"]
+        if action.choices:
+            others = [str(choice) for choice in action.choices if choice != action.default]
+            values = [*others[:2], "nosuch"]
+        elif action.type in (int, float):
+            values = (
+                ["2", "-3", "0", str(HUGE)] if action.type is int else ["0.5", "-3", "0", "1e300"]
+            )
+        yield from [name] if action.nargs == 0 else [f"{name}={value}" for value in values]
 
 
 @pytest.mark.parametrize(
@@ -141,23 +124,12 @@ def test_a_mistake_ends_with_one_line(command, words, said, lines, tmp_path):
     if command != "train":
         model = Path(line[line.index("--path") + 1]).read_bytes()
         (tmp_path / "half.pt").write_bytes(model[: len(model) // 2])
-    (tmp_path / "text").write_text("no checkpoint\n")
     (tmp_path / "long").write_text("a " * 300_000 + "\n")
-    words = words.format(folder=tmp_path).split()
-    done = attempt(command, *line, *words, folder=tmp_path)
+    done = attempt(command, *line, *words.format(folder=tmp_path).split(), folder=tmp_path)
     assert done.code == 2, done.output
     *_, shown = done.output.splitlines()
     assert shown.startswith(f"fairseq-{command}: error: ") and said in shown
     assert TRACEBACK not in done.output
-
-
-@pytest.mark.parametrize("empty", [True, False])
-def test_data_of_another_kind_end_with_one_line(empty, lines, lm_data, tmp_path):
-    line = lines("generate", TRANSLATION, tmp_path)
-    line[0] = str(tmp_path if empty else lm_data)
-    done = attempt("generate", *line, folder=tmp_path)
-    assert done.code == 2 and TRACEBACK not in done.output
-    assert f"fairseq-generate: error: --source-lang en: {line[0]} has no dict.en.txt" in done.output
 
 
 @pytest.mark.long
@@ -174,12 +146,11 @@ def test_data_of_another_kind_end_with_one_line(empty, lines, lm_data, tmp_path)
 def test_no_value_of_any_option_ends_in_a_traceback(command, tasks, lines, tmp_path):
     seen, found = set(), []
     for task in tasks:
-        line = lines(command, task, tmp_path)
-        for number, words in enumerate(cases(command, line, seen)):
+        for number, words in enumerate(cases(command, lines(command, task, tmp_path), seen)):
             folder = tmp_path / f"{task}{number}"
             folder.mkdir()
-            words = [*lines(command, task, folder), *words]
-            done = attempt(command, *words, stdin=LINES, timeout=60, folder=folder)
+            line, typed = [*lines(command, task, folder), words], "a dog sleeps\nthe house\n"
+            done = attempt(command, *line, stdin=typed, timeout=60, folder=folder)
             if TRACEBACK in done.output:
-                found.append((task, words[-1], done.output.splitlines()[-1]))
+                found.append((task, words, done.output.splitlines()[-1]))
     assert len(seen) > 100 and found == []

@@ -44,25 +44,24 @@ def test_a_users_file_with_the_name_of_an_incomplete_checkpoint_is_kept(tmp_path
         assert not part.exists()
 
 
-def test_a_link_or_a_pipe_in_place_of_the_lock_is_refused_and_not_followed(data, tmp_path):
-    lock, victim = tmp_path / "exp" / "training.lock", tmp_path / "victim"
+def test_a_refused_run_leaves_a_folder_as_it_was(data, tmp_path):
+    victim = tmp_path / "file"
     victim.write_text("precious")
-    lock.parent.mkdir()
+    for name in "new/exp", ".":
+        with pytest.raises(UserError, match="--head-components must be at least 1"):
+            train(data, tmp_path / name, arch="transformer_mos", head_components=0)
+    message = r"--save-dir .*file/exp cannot be written \(Not a directory\): choose another"
+    with pytest.raises(UserError, match=message):
+        train(data, victim / "exp")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    lock = tmp_path / "training.lock"
     for put in lambda: lock.symlink_to(victim), lambda: os.mkfifo(lock):
         put()
         linked = "is a symbolic link, a pipe or a device in place of one of our files: remove it"
-        with pytest.raises(UserError, match=f"exp/training.lock {linked}"):
-            train(data, lock.parent)
+        with pytest.raises(UserError, match=f"training.lock {linked}"):
+            train(data, tmp_path)
         lock.unlink()
     assert victim.read_text() == "precious"
-
-
-@pytest.mark.parametrize("name", ["new/exp", "."])
-def test_a_refused_run_leaves_a_folder_as_it_was(data, tmp_path, name):
-    (tmp_path / "notes").touch()
-    with pytest.raises(UserError, match="--head-components must be at least 1"):
-        train(data, tmp_path / name, arch="transformer_mos", head_components=0)
-    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
 def test_a_removed_lock_file_is_created_again(tmp_path, monkeypatch):
@@ -78,13 +77,6 @@ def test_a_removed_lock_file_is_created_again(tmp_path, monkeypatch):
     with locked(tmp_path) as is_locked:
         assert is_locked and removed
         assert path.read_text().startswith("process ")
-
-
-def test_a_folder_that_cannot_be_made_is_named(data, tmp_path):
-    (tmp_path / "file").touch()
-    message = r"--save-dir .*file/exp cannot be written \(Not a directory\): choose another"
-    with pytest.raises(UserError, match=message):
-        train(data, tmp_path / "file" / "exp")
 
 
 @pytest.fixture
@@ -112,24 +104,6 @@ def chosen(folder, **options) -> str:
     return Path(choose(Namespace(**cfg), "")).name
 
 
-def test_copying_does_not_change_which_checkpoint_is_the_newest(used_dir, caplog):
-    save_again(used_dir / "checkpoint_1_50.pt", optimizer_history=[{"num_updates": 1}])
-    (used_dir / "checkpoint_best.pt").unlink()
-    os.utime(used_dir / "checkpoint_1_100.pt", (0, 0))
-    assert chosen(used_dir) == "checkpoint_1_100.pt"
-    assert "Resuming from" in caplog.text and "checkpoint_1_100.pt, the newest" in caplog.text
-
-
-def test_a_run_does_not_resume_from_an_averaged_model(used_dir):
-    save_again(used_dir / "checkpoint_best.pt", last_optimizer_state=None)
-    damage(used_dir / "checkpoint_1_100.pt")
-    (used_dir / "checkpoint_1_50.pt").rename(used_dir / "elsewhere")
-    with pytest.raises(ValueError, match=r"holds no undamaged .*best\.pt has no state of the opt"):
-        chosen(used_dir)
-    (used_dir / "elsewhere").rename(used_dir / "checkpoint_1_50.pt")
-    assert chosen(used_dir) == "checkpoint_1_50.pt"
-
-
 def lose_target(path) -> None:
     """Replace a file by a link to a missing one."""
     path.unlink()
@@ -153,29 +127,36 @@ def test_a_run_resumes_from_the_newest_undamaged_checkpoint(data, used_dir, capl
     assert "checkpoint_last.pt is " in caplog.text
 
 
-def test_without_an_undamaged_checkpoint_a_run_does_not_start_over(tmp_path, translator):
-    for name in ("best", "last"):
-        shutil.copy(translator, tmp_path / f"checkpoint_{name}.pt")
-        damage(tmp_path / f"checkpoint_{name}.pt")
-    message = r"holds no undamaged.*best\.pt is damaged.*move these away"
+def test_a_run_that_lost_its_last_checkpoint_resumes_or_does_not_start_over(
+    used_dir, translator, caplog
+):
+    newest, other, best = (used_dir / f"checkpoint_{name}.pt" for name in ("1_100", "1_50", "best"))
+    save_again(other, optimizer_history=[{"num_updates": 1}])
+    save_again(best, last_optimizer_state=None)  # an averaged model
+    os.utime(newest, (0, 0))  # as copying may do
+    assert chosen(used_dir) == newest.name
+    assert f"Resuming from {newest}, the newest" in caplog.text
+    for option in "reset_optimizer", "reset_dataloader":
+        assert chosen(used_dir, **{option: True}) == "checkpoint_last.pt"
+    damage(newest)
+    assert chosen(used_dir) == other.name
+    damage(other)
+    with pytest.raises(ValueError, match=r"holds no undamaged .*best\.pt has no state of the opt"):
+        chosen(used_dir)
+    damage(best)
+    shutil.copy(best, used_dir / "checkpoint_last.pt")
+    message = r"holds no undamaged.*last\.pt is damaged.*best\.pt is damaged.*move these away"
     for reset in {}, {"reset_optimizer": True, "reset_dataloader": True}:
         with pytest.raises(ValueError, match=message):
-            chosen(tmp_path, **reset)
-    (tmp_path / "new").mkdir()  # it looks new, because it has no other checkpoints
-    (tmp_path / "new" / "checkpoint_last.pt").symlink_to("lost.pt")
+            chosen(used_dir, **reset)
+    (used_dir / "new").mkdir()  # it looks new, because it has no other checkpoints
+    (used_dir / "new" / "checkpoint_last.pt").symlink_to("lost.pt")
     message = r"checkpoint_last\.pt is a link to lost\.pt, which is missing.*move these away"
     with pytest.raises(ValueError, match=message):
-        chosen(tmp_path / "new")
-
-
-@pytest.mark.parametrize("written", ["checkpoint_1_50.pt", "checkpoint.best_loss_3.1.pt"])
-def test_training_resumes_after_an_interrupted_first_save_or_starts_over(
-    tmp_path, translator, written
-):
-    shutil.copy(translator, tmp_path / written)
-    assert chosen(tmp_path) == written
-    for option in "reset_optimizer", "reset_dataloader":
-        assert chosen(tmp_path, **{option: True}) == "checkpoint_last.pt"
+        chosen(used_dir / "new")
+    first = shutil.copy(translator, used_dir / "new" / "checkpoint.best_loss_3.1.pt")
+    (used_dir / "new" / "checkpoint_last.pt").unlink()  # an interrupted first save
+    assert chosen(used_dir / "new") == first.name
 
 
 def test_restore_file_resumes_from_the_named_checkpoint(data, used_dir):
@@ -220,23 +201,20 @@ def test_a_resumed_run_equals_an_uninterrupted_one(part, options, stops, data, t
         assert same(weights(str(stop), UPDATES), whole)
 
 
-DECAY = ["--store-ema", "--ema-decay", 0.5]
-EVERY_THIRD = [*DECAY, "--ema-update-freq", 3, "--ema-fp32", "--save-interval-updates", 2]
+EMA = [*split("--store-ema --ema-decay 0.5 --ema-fp32 --save-interval-updates 2")]
 
 
-def test_resumed_averages_equal_uninterrupted_ones(data, tmp_path):
-    unbroken = train(data, tmp_path / "a", *EVERY_THIRD, max_update=4)
+def test_averages_resume_and_start_from_the_weights_of_a_checkpoint(data, translator, tmp_path):
+    often = [*EMA, "--ema-update-freq", 3]
+    unbroken = train(data, tmp_path / "a", *often, max_update=4)
     middle = tmp_path / "a" / "checkpoint_1_2.pt"
-    resumed = train(data, tmp_path / "b", *EVERY_THIRD, max_update=4, restore_file=middle)
+    resumed = train(data, tmp_path / "b", *often, max_update=4, restore_file=middle)
     assert same(unbroken["model"], resumed["model"])
     assert not same(unbroken["model"], unbroken["extra_state"]["ema"])
     for averages in ("ema", "ema_fp32_params"):
         assert same(unbroken["extra_state"][averages], resumed["extra_state"][averages])
-
-
-def test_averages_start_from_the_weights_of_a_checkpoint(data, translator, tmp_path):
     start = torch.load(translator, weights_only=True)["model"]
-    state = train(data, tmp_path, *DECAY, max_update=1, finetune_from_model=translator)
+    state = train(data, tmp_path / "c", *EMA, max_update=1, finetune_from_model=translator)
     assert not same(start, state["model"])
     for name, average in state["extra_state"]["ema"].items():
         if "version" not in name:  # fairseq does not average it

@@ -1,9 +1,10 @@
 """What a user can mend ends with one line and exit code 2; a defect keeps its traceback.
 
-tests/models/test_commands.py has the same for whole commands. A command whose output nobody reads
-ends silently.
+test_option_sweep.py has the same for whole commands. A command whose output nobody reads ends
+silently.
 """
 
+import argparse
 import io
 import logging
 import os
@@ -16,13 +17,13 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils
 from omegaconf import OmegaConf
 
-import highrank_plugins
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import WrongNumbers
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import head_names, pointwise_names, vocabulary_names
 from highrank_plugins.hooks.commands import print_uncaught  # applies all repairs
 from highrank_plugins.models import head_options
+from tests.compat.conftest import config, transformer
 
 CFG = OmegaConf.structured(FairseqConfig())
 THEIRS = {"__name__": "fairseq_cli.train"}
@@ -110,9 +111,7 @@ def test_an_error_names_the_option_of_its_value_or_the_part_of_fairseq(monkeypat
         assert shown == f"fairseq-train: error: {said}; correct the option, or leave it out\n"
 
 
-@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
-def test_no_option_of_any_layer_takes_a_number_that_is_not_finite(number):
-    highrank_plugins.register()
+def test_no_option_of_any_layer_takes_a_number_that_is_not_finite():
     tried = set()
     layers = [(name, "identity", "plain") for name in head_names()]
     layers += [("softmax", name, "plain") for name in pointwise_names()]
@@ -123,10 +122,10 @@ def test_no_option_of_any_layer_takes_a_number_that_is_not_finite(number):
             defaults = head_options.Choice(axis, name).defaults()
             names |= {name for name in defaults if type(defaults[name]) in (float, type(None))}
             words += [flag(axis.option), name]
-        words += [f"{flag(name)}={number}" for name in names]
+        words += [f"{flag(name)}=nan" for name in names]
         with pytest.raises(WrongNumbers) as refused:
             parse("training", " ".join(words))
-        assert refused.value.problems == dict.fromkeys(names, f"{number}: expected a finite number")
+        assert refused.value.problems == dict.fromkeys(names, "nan: expected a finite number")
         tried |= names
     assert {"head_context_scale", "head_gss_c", "head_plif_lr", "head_codebook_ratio"} <= tried
 
@@ -141,13 +140,13 @@ def parse(command: str, words: str):
     return parser
 
 
-@pytest.mark.parametrize("number", ["nan", "-inf"])
-def test_no_option_of_fairseq_takes_a_number_that_is_not_finite(number):
+def test_no_option_of_fairseq_takes_a_number_that_is_not_finite():
     names = {a.dest for a in parse("training", STOCK)._actions if a.type is float}
     assert {"dropout", "label_smoothing", "clip_norm"} <= names
     with pytest.raises(WrongNumbers) as refused:
-        parse("training", " ".join([STOCK, *(f"{flag(name)}={number}" for name in names)]))
+        parse("training", " ".join([STOCK, *(f"{flag(name)}=-inf" for name in names)]))
     assert names <= refused.value.problems.keys()
+    parse("training", f"{STOCK} --clip-norm inf --stop-time-hours inf")
 
 
 @pytest.mark.parametrize(
@@ -173,27 +172,22 @@ def test_no_option_of_fairseq_takes_a_number_that_is_not_finite(number):
         ("--optimizer adam --adam-betas (nan,0.9)", "--adam-betas nan: expected a finite number"),
         ("--lr -1 --max-update -5",
          "--max-update must be at least 0, got -5; --lr must be at least 0, got -1"),
+        ("generation --beam 0", "--beam must"),
+        ("generation --temperature 0", "--temperature must"),
+        ("generation --sampling-topp 2", "--sampling-topp must"),
+        ("generation --nbest 0", "--nbest must"),
+        ("generation --nbest 6", "--nbest must"),
+        ("validation", "--task is missing: add the task of the training run"),
+        ("training", "--arch is missing"),
     ],
 )  # fmt: skip
-def test_an_option_out_of_range_is_refused(words, message):
+def test_an_option_is_missing_or_out_of_range(words, message):
+    command, _, more = words.partition(" ")
+    if command.startswith("--"):
+        command, more = "training", f"--arch transformer {words}"
     with pytest.raises(UserError) as refused:
-        parse("training", f"--arch transformer {words}")
-    assert str(refused.value) == message
-
-
-@pytest.mark.parametrize(
-    ("command", "words", "message"),
-    [
-        *(("generation", f"--path model.pt {words}", f"{words.split()[0]} must ")
-          for words in ("--beam 0", "--temperature 0", "--sampling-topp 2", "--nbest 0",
-                        "--nbest 6")),
-        ("training", "", "--arch is missing"),
-        ("validation", "--path model.pt", "--task is missing: add the task of the training run"),
-    ],
-)  # fmt: skip
-def test_an_option_of_a_command_is_missing_or_out_of_range(command, words, message):
-    with pytest.raises(UserError, match=f"^{message}"):
-        parse(command, words)
+        parse(command, more if command == "training" else f"--path model.pt {more}")
+    assert str(refused.value).startswith(message)
 
 
 def test_a_hydra_option_out_of_range_is_refused():
@@ -202,21 +196,8 @@ def test_a_hydra_option_out_of_range_is_refused():
             utils.call_main(OmegaConf.merge(CFG, change), raises(AssertionError("it ran")))
 
 
-def test_the_defaults_of_all_commands_are_within_their_ranges():
-    highrank_plugins.register()
-    for command, words in (
-        ("training", "--arch transformer_mixtape --clip-norm inf"),
-        ("training", "--arch awd_lstm_lm_mos_ptb --task bptt_language_modeling "
-                     "--optimizer nt_asgd"),
-        *((name, "--path model.pt")
-          for name in ("generation", "interactive_generation", "eval_lm")),
-        ("validation", "--path model.pt --task translation"),
-    ):  # fmt: skip
-        parse(command, words)
-
-
 @contextmanager
-def piped(monkeypatch, program="/usr/bin/fairseq-train"):
+def piped(monkeypatch, program):
     """Make standard output a pipe, and keep standard error; yields the two ends of the pipe."""
     reader, writer = os.pipe()
     with (
@@ -226,39 +207,34 @@ def piped(monkeypatch, program="/usr/bin/fairseq-train"):
     ):
         m.setattr("sys.stdout", write)
         m.setattr("sys.stderr", io.StringIO())
-        m.setattr("sys.argv", [program])
+        m.setattr("sys.argv", [f"/usr/bin/{program}"])
         yield read, write
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # closes without an error
 
 
-@pytest.mark.parametrize("flush", [False, True])
-def test_a_command_without_a_reader_ends_silently(flush, monkeypatch):
-    with piped(monkeypatch, "/usr/bin/fairseq-generate") as (reader, writer):
-        reader.close()
-        with pytest.raises(BrokenPipeError) as error:
-            utils.call_main(CFG, lambda cfg: print("a line", flush=flush))
-        with pytest.raises(SystemExit) as ended:
-            print_uncaught(error.type, error.value, error.tb)
-        assert (ended.value.code, sys.stderr.getvalue()) == (1, "")
-        writer.flush()  # as Python does at its end
-
-
-def test_another_broken_pipe_is_reported(monkeypatch, capfd):
-    error = BrokenPipeError(32, "Broken pipe")
-    with piped(monkeypatch, "/usr/bin/fairseq-generate"):
-        with pytest.raises(SystemExit) as ended:
-            print_uncaught(type(error), error, None)
-        assert ended.value.code == 2
+def test_a_command_without_a_reader_ends_silently(monkeypatch, capfd):
+    for flush in False, True:
+        with piped(monkeypatch, "fairseq-generate") as (reader, writer):
+            reader.close()
+            with pytest.raises(BrokenPipeError) as error:
+                utils.call_main(CFG, lambda cfg, flush=flush: print("a line", flush=flush))
+            with pytest.raises(SystemExit) as ended:
+                print_uncaught(error.type, error.value, error.tb)
+            assert (ended.value.code, sys.stderr.getvalue()) == (1, "")
+            writer.flush()  # as Python does at its end
+    other = BrokenPipeError(32, "Broken pipe")
+    with piped(monkeypatch, "fairseq-generate"), pytest.raises(SystemExit) as ended:
+        print_uncaught(type(other), other, None)
+    assert ended.value.code == 2
     assert capfd.readouterr().err == "fairseq-generate: error: [Errno 32] Broken pipe\n"
+    monkeypatch.setattr("sys.stdout", None)  # closed before it started
+    assert utils.call_main(CFG, lambda cfg: None) is None
 
 
-@pytest.mark.parametrize(
-    ("program", "ends"),
-    [("fairseq-eval-lm", True), ("fairseq-train", False), ("fairseq_cli/train.py", False)],
-)
+@pytest.mark.parametrize(("program", "ends"), [("fairseq-eval-lm", True), ("fairseq-train", False)])
 def test_a_log_without_a_reader_ends_an_evaluation_but_no_training(program, ends, monkeypatch):
     logger = logging.Logger("test")
-    with piped(monkeypatch, f"/usr/bin/{program}") as (reader, writer):
+    with piped(monkeypatch, program) as (reader, writer):
         logger.addHandler(logging.StreamHandler(writer))
         reader.close()
         with pytest.raises(BrokenPipeError) if ends else nullcontext():
@@ -268,8 +244,59 @@ def test_a_log_without_a_reader_ends_an_evaluation_but_no_training(program, ends
         assert "Logging error" in sys.stderr.getvalue()
 
 
-def test_a_command_without_output_ends_without_an_error(monkeypatch):
-    with monkeypatch.context() as m:
-        m.setattr("sys.argv", ["/usr/bin/fairseq-train"])
-        m.setattr("sys.stdout", None)
-        assert utils.call_main(CFG, lambda cfg: None) is None
+def refused_by_argparse(capsys, words: list[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        config("training", *words)
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--encoder-layrs 2", "--encoder-layrs 2; did you mean '--encoder-layers'?"),
+        ("--arch transformer_iwslt_de_enn",
+         "'transformer_iwslt_de_enn'; did you mean 'transformer_iwslt_de_en'?"),
+        ("--tokens-per-sample 9", "--tokens-per-sample 9; add --task language_modeling"),
+        ("--optimizer adamm", "did you mean 'adam'?"),
+        ("--qqqq", "unrecognized arguments: --qqqq"),  # no name is similar
+        ("--ddp-backend mine", "'pytorch_ddp', 'slowmo')"),
+    ],
+)  # fmt: skip
+def test_a_mistyped_option_gets_a_suggestion_in_place_of_the_usage(words, said, capsys):
+    message = refused_by_argparse(capsys, ["data", *transformer(), *words.split()])
+    assert message.rstrip().endswith(said) and "usage:" not in message
+
+
+@pytest.mark.parametrize("option", ["--lr", "--update-freq"])
+def test_a_value_that_is_not_a_number_is_reported(option, capsys):
+    wrong = ["abc", "$rate", "${oc.env:HOME}", "1;", "0.1,a", "(" * 10_000, "__import__('os')"]
+    for value in wrong:
+        message = refused_by_argparse(capsys, ["data", option, value])
+        assert f"argument {option}: expected a number, or several separated by commas (" in message
+    args, _ = options.get_training_parser().parse_known_args(["data", "--lr", "1e-3,2"])
+    assert args.lr == [1e-3, 2.0]
+
+
+def test_bf16_does_not_turn_tpu_on():
+    for words in "--bf16", "--memory-efficient-bf16", "--bf16 --tpu":
+        line = ["data", *transformer(), *words.split(), "--nonsense"]
+        parser = options.get_training_parser()
+        args, rest = options.parse_args_and_arch(parser, line, parse_known=True)
+        assert args.tpu is ("--tpu" in words) and rest == ["--nonsense"]
+
+
+def test_help_lists_the_options_of_the_architecture(capsys):
+    for words in "--arch transformer --help", "--arch transformer -h", "--help":  # without data
+        with pytest.raises(SystemExit) as ended:
+            config("training", *words.split())
+        text = capsys.readouterr().out
+        assert ended.value.code == 0 and "--max-tokens" in text
+        assert ("--encoder-attention-heads" in text) is ("--arch" in words)
+    required = refused_by_argparse(capsys, ["--arch", "transformer"])
+    assert "data" in required.splitlines()[-1]
+    parser = argparse.ArgumentParser()  # of others
+    parser.add_argument("needed")
+    with pytest.raises(SystemExit):
+        parser.parse_known_args(["--help"])
+    assert "needed" in capsys.readouterr().out
