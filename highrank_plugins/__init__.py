@@ -30,6 +30,7 @@ def __getattr__(name: str) -> Any:
 
 def register() -> None:
     """Import every module of compat, models, tasks, criterions and optim; may be called again."""
+    importlib.import_module("highrank_plugins.common.patching").import_fairseq()
     for package in _PACKAGES:
         name = f"highrank_plugins.{package}"
         if importlib.util.find_spec(name) is not None:

@@ -21,7 +21,6 @@ from typer.models import OptionInfo
 
 import highrank_plugins
 from highrank_plugins.common.names import did_you_mean, flag
-from highrank_plugins.common.patching import defer_statistics
 from highrank_plugins.common.user_error import explained, has_no_reader, leave
 
 # group or subcommand → its line in the help, and the typer group or function, as module:name
@@ -244,7 +243,6 @@ def main() -> None:
 
     The code is 1, without a message, if the reader of the output has gone (`highrank … | head -1`).
     """
-    defer_statistics()
     try:
         try:
             code = typer.main.get_command(app).main(prog_name="highrank", standalone_mode=False)

@@ -3,11 +3,10 @@
 import functools
 import importlib
 import importlib.machinery
-import importlib.util
 import inspect
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -46,40 +45,19 @@ def replaces(owner: Any, name: str) -> Callable:
     return install
 
 
-def defer_statistics() -> None:
-    """Let the first import of fairseq leave out scikit-learn and scipy.stats, a third of its time.
+def import_fairseq() -> None:
+    """Import fairseq without scikit-learn and scipy.stats, which take a third of the time.
 
     Its names load them when they are first used; all other importers get the modules themselves.
     """
-    if "fairseq" not in sys.modules and not any(isinstance(f, _Finder) for f in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
-
-
-class _Finder:
-    """Find fairseq once, and replace the two libraries while it is imported."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != "fairseq":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def execute_quickly(module: ModuleType) -> None:
-            deferred = {n: _Module(n) for n in _DEFERRED if n not in sys.modules}
-            sys.modules.update(deferred)
-            try:
-                execute(module)
-            finally:
-                for each in deferred:
-                    del sys.modules[each]
-
-        spec.loader.exec_module = execute_quickly  # type: ignore[method-assign]  # changes this loader alone
-        return spec
+    wanted = () if "fairseq" in sys.modules else _DEFERRED
+    deferred = {name: _Module(name) for name in wanted if name not in sys.modules}
+    sys.modules.update(deferred)
+    try:
+        importlib.import_module("fairseq")
+    finally:
+        for each in deferred:
+            del sys.modules[each]
 
 
 class _Module(ModuleType):

@@ -20,7 +20,7 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.binarising import PARTS
 from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words, write_words
 from highrank_plugins.data.own_files import ALL, OwnLines, TextCounts, find_parts, read_own
-from highrank_plugins.data.parallel import KEPT, digest
+from highrank_plugins.data.parallel import KEPT
 
 MOST_LINES = 2_000_000
 LEAST_LINES = 1_000  # of the training text
@@ -51,6 +51,11 @@ def part_of(source: str, percent: int = 2) -> str:
 
 def _of_place(place: int, percent: int) -> str:
     return PARTS[(place >= 100 - 2 * percent) + (place >= 100 - percent)]
+
+
+def digest(*lines: str) -> bytes:
+    """Return eight bytes that stand for lines in a set."""
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).digest()
 
 
 def tally(lines: Iterable[tuple[str, str]]) -> dict[str, Any]:

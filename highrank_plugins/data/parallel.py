@@ -9,7 +9,6 @@ import unicodedata
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import blake2b
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -67,8 +66,6 @@ class Rules(BlockOptions):
 
     max_words: int = option(250, "Drop sentence pairs with more words on a side.", ge=1)
     max_ratio: float = option(9.0, "Drop sentence pairs whose length ratio exceeds this.", ge=1)
-    # takes 110 bytes for each pair
-    drop_duplicates: bool = option(False, "Keep only the first of equal sentence pairs.")
     limit: int | None = option(None, "Read only the first N sentence pairs.", ge=1)
 
 
@@ -79,7 +76,6 @@ class Cleaner:
         self.rules = rules
         self.counts = Counter[str]()  # of pairs
         self.words = (Counter[str](), Counter[str]())
-        self._seen: set[bytes] = set()
 
     def __call__(self, pair: Pair) -> tuple[str, str] | None:
         """Return the pair with folded white space, without control characters, if it is kept."""
@@ -108,17 +104,7 @@ class Cleaner:
             return f"longer than {self.rules.max_words} words"
         if long > short * self.rules.max_ratio:
             return f"with one side {self.rules.max_ratio:g} times longer than the other"
-        if self.rules.drop_duplicates:
-            key = digest(source, target)
-            if key in self._seen:
-                return "duplicate"
-            self._seen.add(key)
         return KEPT
-
-
-def digest(*lines: str) -> bytes:
-    """Return eight bytes that stand for lines in a set."""
-    return blake2b("\n".join(lines).encode(), digest_size=8).digest()
 
 
 def _printable(line: str) -> str:

@@ -39,9 +39,7 @@ def test_a_running_script_gets_the_replacement_of_its_module(monkeypatch, tmp_pa
 PROGRAM = """
 import importlib.util
 import sys
-from highrank_plugins.common.patching import defer_statistics
-defer_statistics()
-defer_statistics()
+from highrank_plugins.common.patching import import_fairseq
 class Library:
     # looks for scikit-learn while fairseq is imported, as a library that fairseq imports may
     def find_spec(self, name, path=None, target=None):
@@ -49,7 +47,7 @@ class Library:
             assert importlib.util.find_spec("sklearn") is not None
             print("looked")
 sys.meta_path.insert(0, Library())
-import fairseq
+import_fairseq()
 assert not {"sklearn", "sklearn.metrics", "scipy.stats"} & sys.modules.keys()
 import numpy as np
 from fairseq.criterions import sentence_prediction as criterion
@@ -60,7 +58,6 @@ assert abs(criterion.pearson_and_spearman(guesses, labels)["pearson"] - 0.577350
 assert task.sklearn_metrics.roc_curve(labels, guesses)[0][-1] == 1
 import sklearn.metrics, scipy.stats
 assert type(sklearn.metrics).__name__ == "module" and scipy.stats.norm.cdf(0) == 0.5
-assert not any("common.patching" in type(finder).__module__ for finder in sys.meta_path)
 """
 
 

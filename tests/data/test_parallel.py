@@ -140,11 +140,10 @@ def clean(*pairs: str, **rules: object):
         ("a a a a|b b b", "longer than 3 words", (4, 3)),
         ("a|b b b", "with one side 2 times longer than the other", (1, 3)),
         ("a a a|b", "with one side 2 times longer than the other", (3, 1)),
-        ("yes|ja", "duplicate", (1, 1)),
     ],
 )
 def test_a_dropped_pair_is_counted_with_its_reason(pair, reason, words):
-    kept, cleaner = clean("yes|ja", pair, max_words=3, max_ratio=2.0, drop_duplicates=True)
+    kept, cleaner = clean("yes|ja", pair, max_words=3, max_ratio=2.0)
     assert kept == [("yes", "ja")]
     assert cleaner.counts == {KEPT: 1, reason: 1}
     assert cleaner.words == tuple({KEPT: 1, reason: count} for count in words)
@@ -155,10 +154,6 @@ def test_what_is_kept_has_folded_space_and_no_control_characters(folder):
     assert clean(*pairs, max_words=3, max_ratio=2.0)[0] == [tuple(p.split("|")) for p in pairs]
     kept, _ = clean(" a\u00a0b\u2028c\rd |e\0f\ue000 g\u200dh\u00adi")
     assert kept == [("a b c d", "ef g\u200dh\u00adi")]  # a joiner and a soft hyphen are text
-    pairs = ["a|b", "a|c", " a|b ", "a b|c", "a|b c"]  # the line break between the sides matters
-    assert len(clean(*pairs)[0]) == 5
-    kept, _ = clean(*pairs, drop_duplicates=True)
-    assert kept == [("a", "b"), ("a", "c"), ("a b", "c"), ("a", "b c")]
     for language in ("en", "de"):
         (folder / f"t.{language}").write_bytes(b"\n1\n2\n3\n")
     assert prepare(folder, limit=2)[1]["train.en"] == b"1\n2\n"  # the limit counts kept pairs

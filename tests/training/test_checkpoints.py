@@ -49,17 +49,14 @@ def save(
     return path
 
 
-def numbered(folder: Path, updates: dict[str, int]) -> Path:
-    """Write checkpoints by name (without `checkpoint` and `.pt`) with their numbers of updates."""
-    for name, steps in updates.items():
-        save(folder / f"checkpoint{name}.pt", steps=steps)
-    return folder
-
-
-def scored(folder: Path, scores: list[float | None], **more) -> Path:
-    """Write checkpoint1.pt after 10 updates, checkpoint2.pt after 20, … with validation scores."""
-    for number, score in enumerate(scores, 1):
-        save(folder / f"checkpoint{number}.pt", steps=10 * number, score=score, **more)
+def write(folder: Path, given: dict[str, int] | list[float | None], **more) -> Path:
+    """Write checkpoints by name with their updates, or after 10, 20, … updates with scores."""
+    if isinstance(given, dict):  # names without `checkpoint` and `.pt`
+        for name, steps in given.items():
+            save(folder / f"checkpoint{name}.pt", steps=steps)
+    else:
+        for number, score in enumerate(given, 1):
+            save(folder / f"checkpoint{number}.pt", steps=10 * number, score=score, **more)
     return folder
 
 
@@ -89,15 +86,12 @@ NO_NUMBERS = [float("nan"), float("inf"), float("-inf")]
 def test_the_last_or_best_checkpoints_are_taken_in_training_order(
     tmp_path, given, by, count, wanted
 ):
-    if by is None:
-        found = last_checkpoints(numbered(tmp_path, given), count)
-    else:
-        found = best_checkpoints(scored(tmp_path, given, **by), count)
-    assert names(found) == wanted
+    choose = last_checkpoints if by is None else best_checkpoints
+    assert names(choose(write(tmp_path, given, **(by or {})), count)) == wanted
 
 
 def test_copies_count_once_and_too_few_checkpoints_are_refused(tmp_path):
-    directory = scored(tmp_path / "a", [5.0, 3.0, None, 2.0, 4.0])
+    directory = write(tmp_path / "a", [5.0, 3.0, None, 2.0, 4.0])
     save(directory / "checkpoint_best.pt", steps=40, score=2.0)  # a copy
     save(directory / "checkpoint.best_loss_1.000.pt", steps=25, score=1.0)
     assert names(best_checkpoints(directory, 3)) == ["2", ".best_loss_1.000", "4"]
@@ -105,9 +99,9 @@ def test_copies_count_once_and_too_few_checkpoints_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"\.pt has --best-check.* loss, and .*4\.pt has bleu"):
         best_checkpoints(directory, 2)
     with pytest.raises(ValueError, match=r"found 2 of 3 checkpoints .*--last"):
-        last_checkpoints(numbered(tmp_path / "copies", COPIES), 3)
+        last_checkpoints(write(tmp_path / "copies", COPIES), 3)
     with pytest.raises(ValueError, match="found 1 of 2 checkpoints with a validation score"):
-        best_checkpoints(scored(tmp_path / "b", [None, 3.0]), 2)
+        best_checkpoints(write(tmp_path / "b", [None, 3.0]), 2)
     with pytest.raises(ValueError, match="trian: no such folder"):
         last_checkpoints(tmp_path / "trian", 2)
 
@@ -164,14 +158,13 @@ def private():
 
 def watch():
     while True:
-        peak[0] = max(peak[0], private())
+        peak.append(private())
         time.sleep(0.001)
 
-before = private()
-peak = [before]
+peak = [private()]
 threading.Thread(target=watch, daemon=True).start()
 average_checkpoints([Path(name) for name in sys.argv[2:]], Path(sys.argv[1]))
-print(peak[0] - before)
+print(max(peak) - peak[0])
 """
 
 
@@ -180,14 +173,13 @@ def test_averaging_needs_the_memory_of_two_checkpoints(tmp_path):
     tensors = {f"layer{i}": torch.randn(numbers // 8) for i in range(8)}
     paths = [save(tmp_path / f"{i}.pt", **tensors) for i in range(6)]
     env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}  # what is freed goes back at once
-    peaks = []
-    for count in (2, 6):
-        words = [sys.executable, "-c", MEASURE, str(tmp_path / "average.pt"), *paths[:count]]
-        done = subprocess.run(words, env=env, capture_output=True, check=True)
-        peaks.append(int(done.stdout))
+    words = [sys.executable, "-c", MEASURE, str(tmp_path / "average.pt")]
+    two, six = (
+        int(subprocess.run([*words, *given], env=env, capture_output=True, check=True).stdout)
+        for given in (paths[:2], paths)
+    )
     # a sum in float64 is two in float32; a tensor (an eighth of them) is on its way in both types
-    assert max(peaks) < 2.75 * 4 * numbers
-    assert peaks[1] < 1.15 * peaks[0]
+    assert max(two, six) < 2.75 * 4 * numbers and six < 1.15 * two
 
 
 OTHER_RUN = r"2\.pt: .* not belong to one training run"
@@ -268,33 +260,19 @@ def test_no_run_wins_by_a_score_that_is_no_number_or_by_its_worst_checkpoint(
         best_checkpoint([best(tmp_path / "c", 4.0, metric="bleu")])  # of an older run
 
 
-def flipped(content: bytes) -> bytes:
-    changed = bytearray(content)
-    changed[content.index(b"best") + 10] ^= 1
-    return bytes(changed)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda content: b"", "is truncated"),
-        (lambda content: b"PK no checkpoint", "is truncated"),
-        (lambda content: content[:-200], "is truncated"),
-        (flipped, r"is damaged \(.*data\.pkl"),
-    ],
-)
-def test_a_damaged_file_is_named(tmp_path, damage, message):
+def test_a_damaged_file_is_named_and_a_missing_value_not_called_damaged(tmp_path):
     folder = best(tmp_path / "a", 1.0)
     file, other = folder / "checkpoint_best.pt", folder / "checkpoint_last.pt"
-    damaged = damage(file.read_bytes())
-    for path, chosen in ((file, lambda: best_checkpoint([folder])),
-                         (other, lambda: last_checkpoints(folder, 1))):  # fmt: skip
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=rf"{path.name} {message}"):
-            chosen()
-
-
-def test_damaged_weights_are_not_averaged_and_a_missing_value_is_not_called_damaged(tmp_path):
+    whole = file.read_bytes()
+    flipped = bytearray(whole)
+    flipped[whole.index(b"best") + 10] ^= 1
+    for damaged in (b"", b"PK no checkpoint", whole[:-200], flipped):
+        message = r"is damaged \(.*data\.pkl" if damaged == flipped else "is truncated"
+        for path, chosen in ((file, lambda: best_checkpoint([folder])),
+                             (other, lambda: last_checkpoints(folder, 1))):  # fmt: skip
+            path.write_bytes(damaged)
+            with pytest.raises(ValueError, match=rf"{path.name} {message}"):
+                chosen()
     path = save(tmp_path / "0.pt", torch.zeros(1000))
     content = bytearray(path.read_bytes())
     content[content.index(bytes(2000)) + 900] ^= 4
@@ -304,8 +282,8 @@ def test_damaged_weights_are_not_averaged_and_a_missing_value_is_not_called_dama
     assert not (tmp_path / "average.pt").exists()
     with pytest.raises(FileNotFoundError):
         best_checkpoint([tmp_path])
-    torch.save({"model": {}}, tmp_path / "checkpoint_last.pt")
+    torch.save({"model": {}}, other)
     with pytest.raises(ValueError, match=r"checkpoint_last\.pt is refused: it lacks 'optimizer"):
-        last_checkpoints(tmp_path, 1)
+        last_checkpoints(folder, 1)
     with pytest.raises(ValueError, match="'nothing'"):
-        read_checkpoint(best(tmp_path / "a", 1.0) / "checkpoint_best.pt", "extra_state", "nothing")
+        read_checkpoint(save(file), "extra_state", "nothing")

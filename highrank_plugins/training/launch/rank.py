@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
+import highrank_plugins
 from highrank_plugins.common import heartbeat, stop_request
 from highrank_plugins.common.files import open_own
-from highrank_plugins.common.patching import defer_statistics
 from highrank_plugins.common.processes import end_with_parent
 from highrank_plugins.training.launch.plan import option
 
@@ -68,12 +68,9 @@ def main(words: Sequence[str] | None = None) -> None:
         gpus = torch.cuda.device_count()
     line = [*options.command, *distributed_flags(place, gpus, options.command)]
     print(f"+ {shlex.join(line)}", flush=True)
-    defer_statistics()
+    highrank_plugins.register()  # our models and workarounds, whatever --user-dir there is
     from fairseq_cli.train import cli_main
 
-    import highrank_plugins
-
-    highrank_plugins.register()  # our models and workarounds, whatever --user-dir there is
     sys.argv = line
     cli_main()
 

@@ -128,8 +128,8 @@ def test_two_launches_at_once_share_no_logs(tmp_path, first, second):
 
 def test_only_the_nodes_of_a_training_run_share_logs_also_where_it_has_moved(tmp_path):
     logs, other = tmp_path / "logs", r"another training run, whose --save-dir is .*/{}: choose"
-    refused = pytest.raises(UserError, match=other.format("a"))
-    with launched(tmp_path, 2), launched(tmp_path, 2), refused, log_folder(logs, tmp_path, True):
+    apart = pytest.raises(UserError, match=other.format("a"))
+    with launched(tmp_path, 2), launched(tmp_path, 2), apart, log_folder(logs, tmp_path, True):
         raise AssertionError
     # what two nodes have written at once
     (logs / "launch.lock").write_text("process 1 on a\n..\nprocess 2 on b\n..\n")
