@@ -13,7 +13,7 @@ FILE = ROOT / "docs" / "howto" / "huggingface.md"
 PAGE, EXAMPLES = FILE.read_text(encoding="utf-8"), examples(FILE)
 
 
-def test_every_row_of_the_table_has_a_test():
+def test_every_row_of_the_table_has_a_test_and_costs_are_those_of_their_records():
     tests = "".join(p.read_text() for p in (ROOT / "tests" / "huggingface").glob("test_*.py"))
     rows = re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)
     assert len(rows) == 25 and set(rows) == {*re.findall(r"\b(?:test_)?row_(\d+)_", tests)}

@@ -47,16 +47,6 @@ def test_every_configuration_and_option_of_a_command_exists():
         assert any((RECIPES / task / "conf").glob(f"{conf}.yaml")), pattern
 
 
-def test_every_published_system_with_a_configuration_is_trained_by_a_row():
-    for task in read_tree(FILE).values:
-        for entry in read_published(task):
-            paper = PAPERS.get(papers_page.paper_of(entry))
-            if entry.conf is None or paper is None:
-                continue
-            rows = [row for row in paper["tables"] if row.get("task") == task]
-            assert any(entry.conf in row["confs"] for row in rows), (task, entry)
-
-
 # part of a kind of score or of a system → the block, or the words, that its command needs
 BLOCKS = {
     "(dynamic)": "dynamic_eval", "(cache)": "cache_eval", "rank": "spectrum", "KLD": "kld",
@@ -68,7 +58,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def test_a_command_measures_what_it_is_expected_to_reproduce():
+def test_every_system_with_a_configuration_is_trained_and_measured_by_a_row():
     checked = set()
     for key, row in ((key, row) for key, paper in PAPERS.items() for row in paper["tables"]):
         cells = papers_page.printed_cells(key, row, row["task"]) if "confs" in row else ()
@@ -85,16 +75,12 @@ def test_a_command_measures_what_it_is_expected_to_reproduce():
             checked.add(kind)
     kinds = {"test ppl (dynamic)", "test ppl (cache)", "valid rank", "KLD", "train ppl"}
     assert kinds <= checked
-
-
-def test_a_grid_is_a_run_for_each_of_its_values():
-    grid = {"head_gss_c": [-2, 0.5], "head_gss_k": [3]}
-    row = {"task": "ptb", "confs": ["parthiban2021/gss_et"], "grid": grid}
-    assert papers_page.loop(row) == (
-        "for c in -2 0.5; do for k in 3; do bash recipes/ptb/run.sh --conf parthiban2021/gss_et "
-        "--set head_gss_c=$c --set head_gss_k=$k --name grid_c${c}_k${k}; done; done"
-    )
-    assert papers_page.hours(row) == "32 (V100)"  # 2 × 1,000 epochs of 58 s
+    for task in read_tree(FILE).values:
+        for entry in read_published(task):
+            paper = PAPERS.get(papers_page.paper_of(entry))
+            if entry.conf is not None and paper is not None:
+                rows = [row for row in paper["tables"] if row.get("task") == task]
+                assert any(entry.conf in row["confs"] for row in rows), (task, entry)
 
 
 def test_no_table_or_figure_is_left_out():
@@ -127,22 +113,47 @@ def test_records_of_a_command_are_where_the_recipe_writes_them():
             assert any(path.stem != "base" for path in confs), (task, pattern)
 
 
-@pytest.mark.parametrize(("task", "confs", "hours"), [
-    ("ptb", ["merity2018/softmax"], "8 (V100)"),  # 500 epochs of 55 s
-    # and 1,000 of 100 s × 390 / 731
-    ("ptb", ["merity2018/softmax", "yang2018/moc"], "≈ 22 (V100)"),
-    ("ptb", ["yang2019/mixtape"], "≈ 13 (V100)"),  # 1,000 epochs of MoS's 100 s × 345 / 731
-    ("wmt14_en_de", ["ott2018/softmax"], "181 (V100)"),  # 85 minutes on 128 GPUs
+@pytest.mark.parametrize(("conf", "hours"), [
+    ("ptb/merity2018/softmax", "8 (V100)"),  # 500 epochs of 55 s
+    ("ptb/yang2019/mixtape", "≈ 13 (V100)"),  # 1,000 epochs of MoS's 100 s × 345 / 731
+    ("wmt14_en_de/ott2018/softmax", "181 (V100)"),  # 85 minutes on 128 GPUs
     # 300,000 updates of 32,768 tokens, where Ott et al. have 30,000 of 458,752
-    ("wmt14_en_de", ["yang2019/softmax"], "≈ 130 (V100)"),
-    ("wmt14_en_de", ["yang2019/mos"], "≈ 215 (V100)"),  # × 30.08 / 18.15
+    ("wmt14_en_de/yang2019/softmax", "≈ 130 (V100)"),
+    ("wmt14_en_de/yang2019/mos", "≈ 215 (V100)"),  # × 30.08 / 18.15
     # 1.6 billion words by 700, 119 ms each, and 856 ms
-    ("one_billion_word", ["yang2018/softmax"], "≈ 76 (GPU of 12 GB)"),
-    ("one_billion_word", ["yang2018/mos"], "≈ 545 (GPU of 12 GB)"),
-    ("text8", ["yang2018/mos7"], "≈ 13 (V100)"),
+    ("one_billion_word/yang2018/softmax", "≈ 76 (GPU of 12 GB)"),
+    ("one_billion_word/yang2018/mos", "≈ 545 (GPU of 12 GB)"),
+    ("text8/yang2018/mos7", "≈ 13 (V100)"),
 ])  # fmt: skip
-def test_hours_follow_from_printed_times_and_timed_runs(task, confs, hours):
-    assert papers_page.hours({"task": task, "confs": confs}) == hours
+def test_hours_follow_from_printed_times_and_timed_runs(conf, hours):
+    task, _, name = conf.partition("/")
+    assert papers_page.hours({"task": task, "confs": [name]}) == hours
+
+
+def test_rows_have_their_runs_hours_and_scores(monkeypatch):
+    grid = {"head_gss_c": [-2, 0.5], "head_gss_k": [3]}
+    row = {"task": "ptb", "confs": ["parthiban2021/gss_et"], "grid": grid}
+    assert papers_page.loop(row) == (
+        "for c in -2 0.5; do for k in 3; do bash recipes/ptb/run.sh --conf parthiban2021/gss_et "
+        "--set head_gss_c=$c --set head_gss_k=$k --name grid_c${c}_k${k}; done; done"
+    )
+    assert papers_page.hours(row) == "32 (V100)"  # 2 × 1,000 epochs of 58 s
+    assert papers_page.study("ptb/layers") == "`recipes/ptb/studies/layers.yaml` (21 runs)"
+    with pytest.raises(ConfigurationError, match=r"layer\.yaml: no such study.*layers"):
+        papers_page.study("ptb/layer")
+    # scores that another table prints first, and that another paper quotes
+    for paper, row, shown in (
+        ("yang2018", {"number": "Table 7", "task": "ptb", "kinds": ["rank"]},
+         "| MoS, K = 15 | 9,981"),
+        ("yang2019", {"number": "Table 1", "task": "wmt14_en_fr", "kinds": ["tokenised"]},
+         "| Transformer big, softmax | 43.2 ± 0.6 |\n"),
+        ("yang2018", {"number": "Table 13", "cells": ["slowdown (same batch)"]},
+         "| WikiText-2: MoS, K = 15 | 2.5 |"),
+    ):  # fmt: skip
+        assert shown in papers_page.expected(paper, row)
+    monkeypatch.setattr(papers_page, "papers", lambda: {"untimed": {}})
+    with pytest.raises(ValueError, match="no source times text8/yang2018/mos7"):
+        papers_page.hours({"task": "text8", "confs": ["yang2018/mos7"]})
 
 
 def test_gains_and_times_are_those_of_the_records():
@@ -154,64 +165,29 @@ def test_gains_and_times_are_those_of_the_records():
     found += f" (p = {papers_page.p_value(softmax, mixtape):.2g})"
     (row,) = [row for row in PAPERS["yang2019"]["tables"] if row["number"] == "Table 3"]
     assert found in row["here"]
-    timed = rows_with("timed")
-    assert len(timed) == 2
-    for row in timed:
+    one, other = rows_with("timed")
+    for row in (one, other):
         assert papers_page.times(row).endswith("K = 15: 2.67")
-    assert "; K = 5: 1.27, K = 10: 1.83, K = 15: 2.67" in papers_page.times(timed[0])
-    assert "; Mixtape: 0.91, Mixtape with gates for all words: 1.48" in papers_page.times(timed[1])
+    assert "; K = 5: 1.27, K = 10: 1.83, K = 15: 2.67" in papers_page.times(one)
+    assert "; Mixtape: 0.91, Mixtape with gates for all words: 1.48" in papers_page.times(other)
 
 
-def test_a_run_without_hours_is_named(monkeypatch):
-    monkeypatch.setattr(papers_page, "papers", lambda: {"untimed": {}})
-    with pytest.raises(ValueError, match="no source times text8/yang2018/mos7"):
-        papers_page.hours({"task": "text8", "confs": ["yang2018/mos7"]})
-
-
-@pytest.mark.parametrize(("paper", "row", "shown"), [
-    # that another table prints first
-    ("yang2018", {"number": "Table 7", "task": "ptb", "kinds": ["rank"]},
-     ["| MoS, K = 15 | 9,981"]),
-    # where another paper quotes the trained system
-    ("yang2019", {"number": "Table 1", "task": "wmt14_en_fr", "kinds": ["tokenised"]},
-     ["| Transformer big, softmax | 43.2 ± 0.6 |\n"]),
-    ("yang2018", {"number": "Table 13", "cells": ["slowdown (same batch)"]},
-     ["| Penn Treebank: MoS, K = 15 | 1.9 |", "| WikiText-2: MoS, K = 15 | 2.5 |",
-      "| One Billion Word: "]),
+@pytest.mark.parametrize(("systems", "equal", "verdict"), [
+    (["mos", "softmax"], False, "same order, p ≤ "),
+    (["softmax", "mos"], False, "other order"),
+    (["softmax", "moc"], False, "not decided, p up to "),
+    (["mos", "moc", "softmax"], False, "not decided, p up to "),
+    # systems that a paper finds equal
+    (["mos", "softmax"], True, "other order, the paper finds none, p = "),
+    (["moc", "softmax"], True, "not decided, "),
 ])  # fmt: skip
-def test_a_row_expects_the_scores_of_its_table(paper, row, shown):
-    text = papers_page.expected(paper, row)
-    assert [part for part in shown if part not in text] == []
-
-
-@pytest.mark.parametrize(("systems", "verdict"), [
-    (["mos", "softmax"], "same order, p ≤ "),
-    (["softmax", "mos"], "other order"),
-    (["softmax", "moc"], "not decided, p up to "),
-    (["mos", "moc", "softmax"], "not decided, p up to "),
-])  # fmt: skip
-def test_a_verdict_compares_orders(monkeypatch, systems, verdict):
+def test_a_verdict_compares_orders(monkeypatch, systems, equal, verdict):
     runs = {"mos": [1.0, 1.1, 1.2], "softmax": [2.0, 2.1, 2.2], "moc": [2.0, 2.2, 2.1]}
     monkeypatch.setattr(papers_page, "scores_of", lambda study, system, metric: runs[system])
-    entry = {"order": {"study": "x", "metric": "test_perplexity", "systems": systems}}
-    kind, found, here = papers_page.verdict_of(entry)
-    assert here.startswith("mos 1.10" if "mos" in systems else "softmax 2.10")
+    order = {"study": "x", "metric": "test_perplexity", "systems": systems}
+    kind, found, here = papers_page.verdict_of(
+        {"order": order | ({"equal": True} if equal else {})}
+    )
+    assert equal or here.startswith("mos 1.10" if "mos" in systems else "softmax 2.10")
     assert found.startswith(verdict) and verdict.startswith(kind)
-
-
-def test_systems_that_a_paper_finds_equal_are_compared(monkeypatch):
-    runs = {"mos": [1.0, 1.1, 1.2], "softmax": [2.0, 2.1, 2.2], "moc": [2.0, 2.2, 2.1]}
-    monkeypatch.setattr(papers_page, "scores_of", lambda study, system, metric: runs[system])
-    order = {"study": "x", "metric": "test_perplexity", "equal": True}
-    for other, verdict in (
-        ("mos", "other order, the paper finds none, p = "), ("moc", "not decided, "),
-    ):  # fmt: skip
-        found = papers_page.verdict_of({"order": order | {"systems": [other, "softmax"]}})
-        assert found[1].startswith(verdict)
     assert papers_page.p_value([66, 66], [46, 46]) == 0 and papers_page.p_value([1, 1], [1, 1]) == 1
-
-
-def test_rows_name_studies_with_their_runs():
-    assert papers_page.study("ptb/layers") == "`recipes/ptb/studies/layers.yaml` (21 runs)"
-    with pytest.raises(ConfigurationError, match=r"layer\.yaml: no such study.*layers"):
-        papers_page.study("ptb/layer")

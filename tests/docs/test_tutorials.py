@@ -29,7 +29,7 @@ TINY = """corpus.vocab_size=12 corpus.other_text=true decoder_embed_dim=8 decode
     spectrum.tokens=40 kld.tokens=40 retention.tokens=40"""
 TINY_SETTINGS = " ".join(f"--set {setting}" for setting in TINY.split())
 
-pytestmark = [pytest.mark.xdist_group("tutorials"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.xdist_group("tutorials"), pytest.mark.timeout(1800)]
 
 
 def blocks_of(page: Path, tiny: bool) -> list[tuple[str, str, str]]:
@@ -64,50 +64,35 @@ def follow(page: str, folder: Path, tiny: bool, only: str = "") -> str:
     return printed
 
 
-SIZES = [pytest.param(True, id="tiny"), pytest.param(False, id="whole", marks=pytest.mark.long)]
-
-
-@pytest.fixture(scope="module", params=SIZES)
-def translator(request, tmp_path_factory) -> tuple[Path, bool, str]:
-    folder = tmp_path_factory.mktemp("translator")
-    return folder, request.param, follow("tutorials/translator.md", folder, request.param)
-
-
-def test_the_tutorial_on_training_a_translator_works(translator):
-    folder, tiny, printed = translator
+@pytest.mark.parametrize(
+    "tiny", [pytest.param(True, id="tiny"), pytest.param(False, id="whole", marks=pytest.mark.long)]
+)
+def test_the_tutorials_and_the_guides_that_use_their_translator_work(tiny, tmp_path):
+    folder, best = tmp_path / "translator", "checkpoints/checkpoint_best.pt"
+    folder.mkdir()
+    printed = follow("tutorials/translator.md", folder, tiny)
     assert re.search(r"^D-0\s", printed, re.MULTILINE) and "sacrebleu" in printed.lower()
-    assert (folder / "checkpoints" / "checkpoint_best.pt").is_file()
+    assert (folder / best).is_file()
     if not tiny:
         assert float(re.findall(r"sacrebleu ([\d.]+)", printed, re.IGNORECASE)[0]) > 90
-
-
-def test_the_tutorial_on_head_cards_works(translator):
-    folder, tiny, _ = translator
-    printed = follow("tutorials/read_card.md", folder, tiny)
-    assert "predictions" in printed
-    page = (folder / "card.html").read_text(encoding="utf-8")
-    assert "Mixtape" in page or "mixtape" in page
-
-
-def test_the_tutorial_on_custom_layers_works(translator):
-    folder, tiny, _ = translator
+    assert "predictions" in follow("tutorials/read_card.md", folder, tiny)
+    assert "mixtape" in (folder / "card.html").read_text(encoding="utf-8").lower()
     printed = follow("tutorials/own_layer.md", folder, tiny)
     losses = re.findall(r"^(?:reference|chunked|fused) ([\d.]+) ", printed, re.MULTILINE)
     assert len(losses) == 3
     assert max(map(float, losses)) - min(map(float, losses)) < 1e-9
-    assert '"perplexity"' in printed
-    assert "| softmax_ptb" in printed
-
-
-@pytest.mark.long
-def test_the_page_on_the_first_training_run_works(translator, tmp_path):
-    folder, _, _ = translator
-    for path in (folder / "text").iterdir():
-        shutil.copy(path, tmp_path)
+    assert '"perplexity"' in printed and "| softmax_ptb" in printed
+    if tiny:
+        return
+    shutil.copy(folder / best, folder)
+    words = "analyse collect checkpoint_best.pt data-bin --output collected --what log_probs"
+    run([sys.executable, "-m", "highrank_plugins.cli", *words.split()], folder=folder)
+    for guide in ("card", "measure"):
+        follow(f"howto/{guide}.md", folder, tiny=False, only="python")
+    own = shutil.copytree(folder / "text", tmp_path / "own")
     # twenty epochs of a Transformer of the papers' size would take hours
-    printed = follow("howto/own_text.md", tmp_path, tiny=True)
-    assert "sacrebleu" in printed.lower()
-    assert (tmp_path / "checkpoints" / "checkpoint_best.pt").is_file()
+    assert "sacrebleu" in follow("howto/own_text.md", own, tiny=True).lower()
+    assert (own / best).is_file()
 
 
 def test_the_readme_uses_the_training_command_of_the_first_page():
@@ -138,16 +123,6 @@ def test_the_page_on_transformer_language_models_works(tmp_path):
     assert math.log2(per_word) == pytest.approx(total / words, rel=2e-3)
     assert 1 < per_piece < per_word
     assert re.search(r"^D-1\t\S+\t.* new", printed, re.M)  # no tiny line has a T
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("guide", ["card", "measure"])
-def test_python_in_the_guides_works(translator, guide):
-    folder, _, _ = translator
-    shutil.copy(folder / "checkpoints" / "checkpoint_best.pt", folder)
-    words = "analyse collect checkpoint_best.pt data-bin --output collected --what log_probs"
-    run([sys.executable, "-m", "highrank_plugins.cli", *words.split()], folder=folder)
-    follow(f"howto/{guide}.md", folder, tiny=False, only="python")
 
 
 @pytest.mark.long  # four whole recipes: minutes, even of a few words

@@ -53,20 +53,6 @@ def folder(checkpoint, pieces):
     return folder
 
 
-def test_the_folder_holds_all_that_a_translator_needs(folder):
-    assert {path.name for path in folder.iterdir()} == {
-        "README.md", "certificate.json", "config.json", "generation_config.json",
-        "model.safetensors", "source.spm", "target.spm", "target_vocab.json",
-        "tokenizer_config.json", "vocab.json",
-    }  # fmt: skip
-    settings = json.loads((folder / "generation_config.json").read_text())
-    assert settings == {
-        "num_beams": 5, "length_penalty": 1.0, "max_length": 202, "early_stopping": True,
-        "suppress_tokens": [1], "min_new_tokens": 1, "bos_token_id": 0, "pad_token_id": 1,
-        "eos_token_id": 2, "decoder_start_token_id": 2, "forced_eos_token_id": 2,
-    }  # fmt: skip
-
-
 def fsmt(folder):
     transformers = pytest.importorskip(
         "transformers", reason="needs transformers: pip install 'highrank_plugins[hf]'"
@@ -74,32 +60,23 @@ def fsmt(folder):
     return transformers.FSMTForConditionalGeneration.from_pretrained(folder).eval()
 
 
-def test_log_probs_of_padded_batches_are_those_of_fairseq(checkpoint, folder, pieces):
-    theirs = fsmt(folder)
-    loaded = load_model(checkpoint, str(pieces.parent / "bin"))
-    loaded.task.load_dataset("test")
-    data = loaded.task.dataset("test")
-    inputs = data.collater([data[index] for index in range(20)])["net_input"]
-    previous = inputs["prev_output_tokens"]
-    with torch.no_grad():
-        want = loaded.model.get_normalized_probs(loaded.model(**inputs), log_probs=True)
-        source = inputs["src_tokens"]
-        out = theirs(
-            source, attention_mask=source.ne(1).long(), decoder_input_ids=previous, use_cache=False
-        )
-    kept = previous.ne(1)
-    assert (~kept).any() and source.eq(1).any()
-    assert (out.logits.log_softmax(-1) - want)[kept].abs().max() < 2e-5
-
-
-def test_text_has_the_numbers_of_fairseq_and_beams_the_same_translations(
-    checkpoint, folder, pieces
-):
+def test_log_probs_words_and_translations_are_those_of_fairseq(checkpoint, folder, pieces):
     theirs = fsmt(folder)
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     loaded = load_model(checkpoint, str(pieces.parent / "bin"))
+    loaded.task.load_dataset("test")
+    data = loaded.task.dataset("test")
+    inputs = data.collater([data[index] for index in range(20)])["net_input"]
+    previous, source = inputs["prev_output_tokens"], inputs["src_tokens"]
+    with torch.no_grad():
+        want = loaded.model.get_normalized_probs(loaded.model(**inputs), log_probs=True)
+        given = {"attention_mask": source.ne(1).long(), "decoder_input_ids": previous}
+        out = theirs(source, **given, use_cache=False)
+    kept = previous.ne(1)
+    assert (~kept).any() and source.eq(1).any()  # of padded batches
+    assert (out.logits.log_softmax(-1) - want)[kept].abs().max() < 2e-5
     words = loaded.task.source_dictionary
     text = (TEXT / "test.en").read_text().splitlines()
     odd = ["", " two  blanks ", "Übergröße 漢字 ☂☂ x", "a▁b", "</s> <pad>", "“d” - it's"]
@@ -121,17 +98,27 @@ def test_text_has_the_numbers_of_fairseq_and_beams_the_same_translations(
         assert shown.split() == joined.replace("<unk>", "").split()
 
 
-def test_the_code_of_the_card_runs_and_half_precision_is_compared_more_coarsely(folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "copy")
-    fsmt(folder).half().save_pretrained(tmp_path / "copy")
-    assert certify(tmp_path / "copy").startswith(f"{tmp_path}/copy: computes what was certified")
+def test_the_folder_is_whole_and_the_code_of_its_card_runs(folder, tmp_path):
+    assert {path.name for path in folder.iterdir()} == {
+        "README.md", "certificate.json", "config.json", "generation_config.json",
+        "model.safetensors", "source.spm", "target.spm", "target_vocab.json",
+        "tokenizer_config.json", "vocab.json",
+    }  # fmt: skip
+    settings = json.loads((folder / "generation_config.json").read_text())
+    assert settings == {
+        "num_beams": 5, "length_penalty": 1.0, "max_length": 202, "early_stopping": True,
+        "suppress_tokens": [1], "min_new_tokens": 1, "bos_token_id": 0, "pad_token_id": 1,
+        "eos_token_id": 2, "decoder_start_token_id": 2, "forced_eos_token_id": 2,
+    }  # fmt: skip
+    theirs = fsmt(folder)
     (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
     assert len(code.splitlines()) == 5
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder.parent, capture_output=True, check=True, text=True
-    )
-    assert done.stdout.startswith("[")
-    assert "newly initialized" not in done.stderr
+    python, pipes = [sys.executable, "-c", code], {"capture_output": True, "text": True}
+    done = subprocess.run(python, cwd=folder.parent, check=True, **pipes)
+    assert done.stdout.startswith("[") and "newly initialized" not in done.stderr
+    shutil.copytree(folder, tmp_path / "copy")
+    theirs.half().save_pretrained(tmp_path / "copy")  # is compared more coarsely
+    assert certify(tmp_path / "copy").startswith(f"{tmp_path}/copy: computes what was certified")
 
 
 def with_config(**change):
@@ -144,16 +131,13 @@ def swapped(vocabulary):
 
 
 # a file of the folder, its fault, and the message
-FAULTS = [
+@pytest.mark.parametrize(("name", "fault", "message"), [
     ("config.json", with_config(activation_function="gelu"), "another function"),
     ("config.json", with_config(scale_embedding=False), "another function"),
     ("config.json", with_config(decoder_attention_heads=4), "another function"),
     ("target_vocab.json", swapped, r"vocab\.json: its sha256 is"),
     ("source.spm", lambda text: text[:-1], r"source\.spm: its sha256 is"),
-]
-
-
-@pytest.mark.parametrize(("name", "fault", "message"), FAULTS)
+])  # fmt: skip
 def test_transformers_computes_what_was_certified_and_faults_are_refused(
     folder, tmp_path, name, fault, message
 ):
@@ -166,7 +150,7 @@ def test_transformers_computes_what_was_certified_and_faults_are_refused(
         certify(tmp_path / "copy")
 
 
-def test_a_torchaudio_that_does_not_fit_torch_is_named_with_its_remedy(tmp_path):
+def test_a_torchaudio_that_does_not_fit_and_missing_transformers_are_named(monkeypatch, tmp_path):
     """Import what transformers imports where fairseq's torchaudio needs another torch."""
     pytest.importorskip("transformers", reason="needs transformers")
     package, facts = tmp_path / "torchaudio", tmp_path / "torchaudio-2.11.0.dist-info"
@@ -176,38 +160,30 @@ def test_a_torchaudio_that_does_not_fit_torch_is_named_with_its_remedy(tmp_path)
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: torchaudio\nVersion: 2.11.0\n")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import highrank_plugins.huggingface"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (
-        "UserError: highrank_plugins.huggingface: the torchaudio here does not fit" in done.stderr
-    )
-    assert "pip uninstall torchaudio" in done.stderr
-
-
-def test_without_transformers_its_extra_is_named(monkeypatch, tmp_path):
+    said = "UserError: highrank_plugins.huggingface: the torchaudio here does not fit"
+    assert said in done.stderr and "pip uninstall torchaudio" in done.stderr
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.delitem(sys.modules, "highrank_plugins.huggingface", raising=False)
     with pytest.raises(UserError, match=r"pip install 'transformers>=5\.0,<6'"):
         served_by_transformers(tmp_path)
 
 
-# options of a model that FSMT cannot be, and how it is named
-OTHERS = {
-    "pre-norm": (["--encoder-normalize-before"], "parameter encoder.layer_norm.weight"),
-    "learned": (["--decoder-learned-pos"], "parameter decoder.embed_positions.weight"),
-    "no positions": (["--no-token-positional-embeddings"], "--no-token-positional-embeddings"),
-    "layer norm": (["--layernorm-embedding"], "parameter encoder.layernorm_embedding.weight"),
-    "mos": (["--arch", "transformer_mos"], "output layer mos with identity"),
-    "cap": (["--head-pointwise", "softcap"], "output layer softmax with softcap"),
-    "bias": (["--head-bias", "true"], "parameter decoder.output_projection.bias"),
-    "relative": (["--rel-pos-clip", 4], "parameter encoder.layers.0.self_attn.relative"),
-    "activation": (["--activation-fn", "gelu_fast"], "--activation-fn gelu_fast"),
-    "lstm": (["--arch", "lstm_softmax"], "model like lstm_softmax"),
-}
-
-
-@pytest.mark.parametrize(("words", "message"), OTHERS.values(), ids=OTHERS)
-def test_what_fsmt_cannot_be_is_refused_by_name(joined_data, tmp_path, words, message):
-    arch = words[1] if words[0] == "--arch" else "transformer_softmax"
-    built = build(joined_data, arch, *(() if words[0] == "--arch" else words))
+# architecture and options of a model that FSMT cannot be, and how it is named
+@pytest.mark.parametrize(("arch", "words", "message"), [
+    ("softmax", ["--encoder-normalize-before"], "parameter encoder.layer_norm.weight"),
+    ("softmax", ["--decoder-learned-pos"], "parameter decoder.embed_positions.weight"),
+    ("softmax", ["--no-token-positional-embeddings"], "--no-token-positional-embeddings"),
+    ("softmax", ["--layernorm-embedding"], "parameter encoder.layernorm_embedding.weight"),
+    ("mos", [], "output layer mos with identity"),
+    ("softmax", ["--head-pointwise", "softcap"], "output layer softmax with softcap"),
+    ("softmax", ["--head-bias", "true"], "parameter decoder.output_projection.bias"),
+    ("softmax", ["--rel-pos-clip", 4], "parameter encoder.layers.0.self_attn.relative"),
+    ("softmax", ["--activation-fn", "gelu_fast"], "--activation-fn gelu_fast"),
+    ("lstm", [], "model like lstm_softmax"),
+])  # fmt: skip
+def test_what_fsmt_cannot_be_is_refused_by_name(joined_data, tmp_path, arch, words, message):
+    arch = "lstm_softmax" if arch == "lstm" else f"transformer_{arch}"
+    built = build(joined_data, arch, *words)
     config = {"model": {"_name": arch}, "task": {"_name": "translation"}}
     config = {"fairseq": config | {"generation": {"max_len_a": 0}}}
     parts = SimpleNamespace(model=built.model, config=config, checkpoint=tmp_path / "a.pt")

@@ -53,9 +53,16 @@ def test_the_checkpoint_comes_back_and_translates_as_before(
         for path in (checkpoint, tmp_path / "back.pt")
     )
     assert len(one) == 20 and one == other
+    assert certify(folder) == f"{folder}: computes what was certified"
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "certificate.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"copy.*certificate\.json"):
+        certify(copy)
 
 
-def test_the_folder_is_complete_and_readable_and_reveals_no_paths(folder):
+def test_the_folder_is_complete_and_readable_and_reveals_no_paths(
+    checkpoint, folder, joined_data, tmp_path
+):
     files = {"model.safetensors", "config.json", "certificate.json", "dict.en.txt", "dict.de.txt"}
     assert {path.name for path in folder.iterdir()} == files | {"README.md"}
     header = (folder / "model.safetensors").read_bytes()[:8]
@@ -75,17 +82,25 @@ def test_the_folder_is_complete_and_readable_and_reveals_no_paths(folder):
     assert {key.rpartition(".")[2] for key in marks} <= {"version", "_float_tensor"}
     assert f"| parameters | {sum(sizes.values()) - len(marks):,} |" in card
     assert "--source-lang en --target-lang de" in card
+    # a training run without --source-lang and --target-lang saves none
+    state = torch.load(checkpoint)
+    state["cfg"]["task"]["source_lang"] = state["cfg"]["task"]["target_lang"] = None
+    torch.save(state, tmp_path / "inferred.pt")
+    export_model(tmp_path / "inferred.pt", tmp_path / "out", joined_data, "MIT")
+    again = (tmp_path / "out" / "README.md").read_text()
+    assert "from en to de" in again and "--source-lang en --target-lang de" in again
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["fairseq"]["task"]["target_lang"] == "de"
 
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_the_card_of_a_language_model_has_a_command_that_scores(
     lm_data, stream_data, tmp_path, streams
 ):
-    data = stream_data if streams else lm_data
     if streams:
-        train_streams(data, tmp_path, "--max-update", 1)
+        train_streams(data := stream_data, tmp_path, "--max-update", 1)
     else:
-        train(data, tmp_path, "transformer_lm_mos", 1)
+        train(data := lm_data, tmp_path, "transformer_lm_mos", 1)
     folder, imported = tmp_path / "published", tmp_path / "published.pt"
     export_model(last(tmp_path), folder, None, "MIT")
     import_model(folder, imported)
@@ -98,16 +113,6 @@ def test_the_card_of_a_language_model_has_a_command_that_scores(
     words = swapped(data, tmp_path, "dict.txt", source="dict.txt")
     with pytest.raises(ValueError, match="is not the dictionary that the checkpoint"):
         export_model(last(tmp_path), tmp_path / "out", words, "MIT")
-
-
-def test_languages_that_fairseq_inferred_are_in_the_card(checkpoint, joined_data, tmp_path):
-    """A training run without --source-lang and --target-lang saves none."""
-    inferred = without_languages(checkpoint, tmp_path)
-    export_model(inferred, tmp_path / "out", joined_data, "MIT")
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "from en to de" in card and "--source-lang en --target-lang de" in card
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config["fairseq"]["task"]["target_lang"] == "de"
 
 
 def test_with_pieces_and_a_record_the_card_translates_plain_text_and_has_scores(
@@ -139,13 +144,6 @@ def swapped(data, to, *names, source="dict.en.txt"):
     for name in names:
         (to / name).write_text("".join([second, first, *rest]))
     return to
-
-
-def without_languages(checkpoint, to):
-    state = torch.load(checkpoint)
-    state["cfg"]["task"]["source_lang"] = state["cfg"]["task"]["target_lang"] = None
-    torch.save(state, to / "inferred.pt")
-    return to / "inferred.pt"
 
 
 def written(path, content):
@@ -192,17 +190,9 @@ def test_what_is_not_fit_to_publish_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_full_disk_is_reported(checkpoint, tmp_path, monkeypatch):
-    def fail(*args):
-        raise SafetensorError("No space left on device (os error 28)")
-
-    monkeypatch.setattr("safetensors.torch.save_file", fail)
-    with pytest.raises(ValueError, match=r"model\.safetensors cannot be written: No space left"):
-        export_model(checkpoint, tmp_path / "out", None, "MIT")
-    assert not (tmp_path / "out").exists()
-
-
-def test_what_exists_is_left_alone(checkpoint, folder, tmp_path):
+def test_what_exists_is_left_alone_and_a_full_disk_is_reported(
+    checkpoint, folder, tmp_path, monkeypatch
+):
     with pytest.raises(FileExistsError, match="exists: give another --output"):
         export_model(checkpoint, folder, None, "MIT")
     (tmp_path / "out.part").mkdir()
@@ -210,10 +200,18 @@ def test_what_exists_is_left_alone(checkpoint, folder, tmp_path):
     with pytest.raises(FileExistsError, match="it is in the way"):
         export_model(checkpoint, tmp_path / "out", None, "MIT")
     assert (tmp_path / "out.part" / "thesis").exists()
-    (tmp_path / "mine.pt").write_text("mine")
+    written(tmp_path / "mine.pt", b"mine")
     with pytest.raises(FileExistsError, match=r"mine\.pt exists: give another --output"):
         import_model(folder, tmp_path / "mine.pt")
     assert (tmp_path / "mine.pt").read_text() == "mine"
+
+    def fail(*args):
+        raise SafetensorError("No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    with pytest.raises(ValueError, match=r"model\.safetensors cannot be written: No space left"):
+        export_model(checkpoint, tmp_path / "full", None, "MIT")
+    assert not (tmp_path / "full").exists()
 
 
 def config_with(**changes):
@@ -262,14 +260,6 @@ def test_a_damaged_folder_is_refused(folder, tmp_path, name, content, message):
     assert not (tmp_path / "back.pt").exists()
 
 
-def test_a_folder_without_certificate_is_not_called_certified(folder, tmp_path):
-    assert certify(folder) == f"{folder}: computes what was certified"
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    (copy / "certificate.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"copy.*certificate\.json"):
-        certify(copy)
-
-
 def filled(value, dtype=torch.float32):
     """Return a change of the first tensor, whose entries all become a value."""
 
@@ -280,16 +270,13 @@ def filled(value, dtype=torch.float32):
     return change
 
 
-@pytest.mark.parametrize(
-    ("change", "tied", "message"),
-    [
-        (filled(math.nan), "{}", "safetensors: .* infinite numbers or NaN"),
-        (filled(math.inf), "{}", "safetensors: .* infinite numbers or NaN"),
-        (filled(1, torch.int32), "{}", "safetensors: .* has dtype torch.int32; expected floating"),
-        (dict, "[]", "copy describes a model that cannot be built here"),
-        (None, "", "copy describes a model that cannot be built here"),
-    ],
-)
+@pytest.mark.parametrize(("change", "tied", "message"), [
+    (filled(math.nan), "{}", "safetensors: .* infinite numbers or NaN"),
+    (filled(math.inf), "{}", "safetensors: .* infinite numbers or NaN"),
+    (filled(1, torch.int32), "{}", "safetensors: .* has dtype torch.int32; expected floating"),
+    (dict, "[]", "copy describes a model that cannot be built here"),
+    (None, "", "copy describes a model that cannot be built here"),
+])  # fmt: skip
 def test_bad_weights_are_refused_even_with_their_checksum(folder, tmp_path, change, tied, message):
     copy = shutil.copytree(folder, tmp_path / "copy")
     path, config = copy / "model.safetensors", json.loads((folder / "config.json").read_text())
@@ -304,26 +291,19 @@ def test_bad_weights_are_refused_even_with_their_checksum(folder, tmp_path, chan
 
 
 def test_hostile_names_change_neither_the_page_nor_its_commands():
-    model = {"head": "![a](http://b)", "head_`<i>": "<u>`<img>`"}
+    model = {"head": "![a](http://b)", "head_`<i>": "<u>`<img>`", "arch": "x`]\nlicense: mine"}
     task = {"_name": "translation", "source_lang": "en; touch OWNED", "target_lang": "d|e\n<b>"}
-    model["arch"] = "x`]\nlicense: mine"
-    common = {"user_dir": "a b\n```\n<img src=x>"}
-    fairseq = {"common": common, "task": task, "model": model}
-    config = {"fairseq": {**fairseq}, "valid_loss": None, "training": {"num_updates": 1}}
-    config["versions"] = {"highrank_plugins": "1"}
-    page = model_card("$(touch OWNED)", config, 1, [Path("dict.`.txt")], [], None, "MIT\nname: x")
+    fairseq = {"common": {"user_dir": "a b\n```\n<img src=x>"}, "task": task, "model": model}
+    config = {"fairseq": fairseq, "valid_loss": None, "training": {"num_updates": 1}}
+    config["versions"], name = {"highrank_plugins": "1"}, "$(touch OWNED)"
+    page = model_card(name, config, 1, [Path("dict.`.txt")], [], None, "MIT\nname: x")
     code = page.partition("```bash\n")[2].partition("\n```")[0]
     words = shlex.split(code)
-    name = "$(touch OWNED)"
     assert words[:6] == ["highrank", "model", "import", name, "--output", f"{name}.pt"]
-    assert "en; touch OWNED" in words
-    assert "d|e <b>" in words
+    assert "en; touch OWNED" in words and "d|e <b>" in words
     assert words[words.index("--user-dir") + 1] == "a b <img src=x>"
-    head = yaml.safe_load(page.split("---\n")[1])
-    assert head == {
-        "library_name": "fairseq",
-        "license": "MIT\nname: x",
-        "tags": ["translation", "x`]\nlicense: mine"],
-    }
+    tags = ["translation", "x`]\nlicense: mine"]
+    head = {"library_name": "fairseq", "license": "MIT\nname: x", "tags": tags}
+    assert yaml.safe_load(page.split("---\n")[1]) == head
     shown = re.sub(r"`[^`]*`", "", page.split("---\n", 2)[2].replace(f"```bash\n{code}\n```", ""))
     assert not re.search(r"<(b|i|u|img)|!\[", shown)

@@ -23,50 +23,42 @@ def axes_of(figure):
     return plot
 
 
+def legend(plot):
+    return [text.get_text() for text in plot.get_legend().texts]
+
+
 def test_curves_have_their_values_and_the_requested_scale():
-    figure = Lines(CURVES.series, "t", ("x", "y"), "loglog", dashed=("&",))
+    figure = Lines(CURVES.series, "t", ("x", "y"), "loglog", dashed=("&",), ends=(1, 200))
     plot = axes_of(figure)
     one, other = plot.lines
     assert one.get_ydata().tolist() == [1, 10, 100]
     assert (one.get_linestyle(), other.get_linestyle()) == ("-", "--")
     assert (plot.get_xscale(), plot.get_yscale()) == ("log", "log")
     assert (plot.get_xlabel(), plot.get_ylabel()) == ("x", "y")
-    assert [text.get_text() for text in plot.get_legend().texts] == ["one", "&"]
+    assert legend(plot) == ["one", "&"] and plot.get_ylim() == (1, 200)
+    kind, _, content = plots.data_uri(CURVES).partition(",")  # on a page
+    assert kind == "data:image/svg+xml;base64" and b"A &lt; B" in b64decode(content)
+    assert plots.data_uri(CURVES) == f"{kind},{content}"
 
 
 def test_bars_are_as_high_as_their_values_and_side_by_side():
-    bars = axes_of(SHARES).patches
-    assert [bar.get_height() for bar in bars] == [1.0, 4.0, 2.0, 3.0]
-    starts = sorted(bar.get_x() for bar in bars)
-    widths = {round(bar.get_width(), 9) for bar in bars}
+    levels = {"1/K": 2.0}
+    plot = axes_of(Bars(SHARES.groups, "t", ("k", "share"), "log", ends=(1, None), levels=levels))
+    assert [bar.get_height() for bar in plot.patches] == [1.0, 4.0, 2.0, 3.0]
+    starts = sorted(bar.get_x() for bar in plot.patches)
+    widths = {round(bar.get_width(), 9) for bar in plot.patches}
     assert widths == {0.4} and all(b - a >= 0.4 - 1e-9 for a, b in pairwise(starts))
-
-
-def test_axes_end_where_they_are_told_to_and_levels_are_named():
-    figure = Bars(SHARES.groups, "t", ("k", "share"), "log", ends=(1, None), levels={"1/K": 2.0})
-    plot = axes_of(figure)
     assert plot.get_ylim()[0] == 1 and plot.lines[-1].get_ydata()[0] == 2
-    assert [text.get_text() for text in plot.get_legend().texts] == ["1/K", "mean", "top"]
-    assert axes_of(Lines(CURVES.series, "t", ("x", "y"), ends=(0, 200))).get_ylim() == (0, 200)
+    assert legend(plot) == ["1/K", "mean", "top"]
+    plot = axes_of(Bars({"": {f"{i:,}": 1.0 for i in range(1000, 1060)}}, "t", ("x", "y")))
+    assert len(plot.patches) == 60 and len(plot.get_xticks()) <= plots.MOST_LABELS
 
 
-def test_many_bars_have_few_labels():
-    figure = Bars({"": {f"{i:,}": 1.0 for i in range(1000, 1060)}}, "t", ("x", "y"))
-    plot = axes_of(figure)
-    assert len(plot.patches) == 60
-    assert len(plot.get_xticks()) <= plots.MOST_LABELS
-
-
-@pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_values_that_are_not_finite_leave_gaps(value):
-    plots.rendered(Bars({"": {"a": 1.0, "b": value}}, "t", ("x", "y"))).canvas.draw()
-    plots.rendered(Lines({"c": ([1, 2, 3], [1.0, value, 2])}, "t", ("x", "y"), "log")).canvas.draw()
-
-
-def test_a_figure_on_a_page_is_an_image_of_the_same_bytes():
-    kind, _, content = plots.data_uri(CURVES).partition(",")
-    assert kind == "data:image/svg+xml;base64" and b"A &lt; B" in b64decode(content)
-    assert plots.data_uri(CURVES) == f"{kind},{content}"
+def test_values_that_are_not_finite_leave_gaps():
+    for value in (math.inf, math.nan):
+        plots.rendered(Bars({"": {"a": 1.0, "b": value}}, "t", ("x", "y"))).canvas.draw()
+        curve = Lines({"c": ([1, 2, 3], [1.0, value, 2])}, "t", ("x", "y"), "log")
+        plots.rendered(curve).canvas.draw()
 
 
 # system → perplexity, rank, speed and components
@@ -88,50 +80,40 @@ def records(tmp_path):
     return [tmp_path / f"{system}-{seed}.json" for system in SYSTEMS for seed in (1, 2)]
 
 
-def test_every_layer_has_a_colour_of_its_own():
+def test_layers_have_colours_and_variants_markers_which_values_of_an_option_share():
     names = {*head_names(), *pointwise_names()} & plots.COLOURS.keys()
     assert {"softmax", "mos", "moc", "mixtape", "plif", "gss", "sigsoftmax"} == names
     assert len({*plots.COLOURS.values()}) == len(plots.COLOURS)
     layers = {"mos_k15": "mos", "small/plif": "plif", "mos_sigsoftmax": "mos"}
     assert {name: plots.layer_of(name) for name in layers} == layers
     assert plots.colour_of("ours") not in plots.COLOURS.values()
-
-
-def test_variants_have_markers_and_values_of_an_option_share_one():
-    found = plots.markers_of(
-        ["mos", "mos_scaled", "mixtape", "mixtape_scaled", "moc_k2", "moc_k15"]
-    )
+    names = ["mos", "mos_scaled", "mixtape", "mixtape_scaled", "moc_k2", "moc_k15"]
+    found = plots.markers_of(names)
     assert found["mos"] == found["mixtape"] != found["mos_scaled"] == found["mixtape_scaled"]
     assert found["moc_k2"] == found["moc_k15"]
 
 
-def legend(figure):
-    (plot,) = plots.rendered(figure).axes
-    return [text.get_text() for text in plot.get_legend().texts]
-
-
-def test_rank_and_metric_are_plotted_over_an_option(records):
+def test_rank_and_metric_are_plotted_over_an_option(records, tmp_path):
     rank, perplexity = plots.study_figures(compare_records(records), "head_components")
     assert rank.scale == "log" and perplexity.scale == "linear"
     assert rank.axes == ("components K", "rank of the log-probabilities (Press)")
     assert perplexity.connected == [["mos_k2", "mos_k5"]]
-    assert legend(perplexity) == ["moc_k2", "softmax", "mos"]  # by height; a curve has its layer
+    assert legend(axes_of(perplexity)) == [
+        "moc_k2",
+        "softmax",
+        "mos",
+    ]  # by height; a curve has its layer
     (scatter,) = plots.study_figures(compare_records(records), "test_rank")
     assert scatter.scale == "logx" and scatter.axes[1] == "test perplexity (lower is better)"
-    assert legend(scatter) == ["moc_k2", "softmax", "mos_k2", "mos_k5"]
-
-
-def test_a_baseline_without_the_option_is_a_line_across(records, tmp_path):
-    for path in records[:2]:
+    assert legend(axes_of(scatter)) == ["moc_k2", "softmax", "mos_k2", "mos_k5"]
+    for path in records[:2]:  # a baseline without the option is a line across
         record = json.loads(path.read_text())
         del record["config"]["train"]["head_components"]
         path.write_text(json.dumps(record))
-    figures = plots.study_figures(compare_records(records), "head_components")
-    rank, perplexity = figures
-    assert "softmax" not in perplexity.groups
-    assert rank.levels == {"softmax": 11.5}
+    rank, perplexity = plots.study_figures(compare_records(records), "head_components")
+    assert "softmax" not in perplexity.groups and rank.levels == {"softmax": 11.5}
     assert perplexity.levels == {"softmax": pytest.approx(60.15)}
-    plots.draw(tmp_path / "new" / "a.svg", *figures)
+    plots.draw(tmp_path / "new" / "a.svg", rank, perplexity)
     assert "<!-- softmax -->" in (tmp_path / "new" / "a.svg").read_text()
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.svg"]
 

@@ -1,0 +1,310 @@
+"""Cards of every kind of model, whole and alone: pages, numbers, reasons for what is missing."""
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+from highrank_plugins.analysis.components import slope_statistics
+from highrank_plugins.analysis.predictions import target_ranks
+from highrank_plugins.common.files import plain
+from highrank_plugins.heads import build_head
+from highrank_plugins.heads.pointwise import build_pointwise
+from highrank_plugins.inference.collector import Collector
+from highrank_plugins.measures import all_measures, find_measure, unargmaxable
+from highrank_plugins.measures.base import TextMeasure
+from highrank_plugins.reports.card.gather import Absent, make_card
+from highrank_plugins.reports.card.page import describe_head, render
+from tests.cli import highrank
+from tests.inference.checkpoints import FEW_KNOTS, write_checkpoint
+from tests.models import small
+from tests.tasks.built import build
+from tests.trainings import last, train
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+ARCHS = [
+    *("transformer", "transformer_moc", "transformer_mixtape", "transformer_gss"),
+    *("transformer_lm_mos", "lstm_mos", "streams:awd_lstm_lm_mos_plif"),
+]
+# the same layers on other trunks
+MORE = [
+    *("transformer_lm", "lstm", "awd_lstm_lm_moc"),
+    *(f"transformer_{head}" for head in ("softmax", "mos", "plif")),
+    *(f"transformer_lm_{head}" for head in ("mixtape", "plif")),
+    *(f"streams:awd_lstm_lm_{head}" for head in ("softmax", "mos", "mixtape")),
+]
+EACH = [*ARCHS, *(pytest.param(arch, marks=pytest.mark.long) for arch in MORE)]
+TOKENS = 90
+
+
+def checkpoint(folder, arch, data):
+    """Build an untrained model of this architecture; one on streams by the prefix `streams:`."""
+    words = FEW_KNOTS if "plif" in arch else []
+    if arch.startswith("streams:"):  # fairseq keeps this optimizer's options in a Namespace
+        words = ["--optimizer", "sgd", "--lr", "1", *words]
+        built = build(data, *words, arch=arch.removeprefix("streams:"))
+    else:
+        stock = ["--criterion", "cross_entropy"]
+        stock *= arch in ("transformer", "transformer_lm", "lstm")
+        built = small.build(data, arch, *(words or stock))
+    return write_checkpoint(folder / "a.pt", built), built
+
+
+def card_of(path, data=None, tokens=100):
+    data = None if data is None else str(data)
+    return make_card(path, data, "valid", tokens, "highrank analyse card …")
+
+
+class Page(HTMLParser):
+    """Read a page's tags, which must be closed in order, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open, self.ids, self.links, self.tags, self.text = [], [], [], [], ""
+        self.feed(html)
+        self.close()
+        assert self.open == [], "not closed"
+
+    def handle_starttag(self, tag, attributes):
+        named = dict(attributes)
+        self.tags.append(tag)
+        self.ids += [named["id"]] if "id" in named else []
+        self.links += [named[name] for name in ("src", "href", "srcset", "data") if name in named]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text += data
+
+
+@pytest.fixture(scope="module", params=EACH)
+def made(request, mt_data, lm_data, stream_data, tmp_path_factory):
+    """Return the architecture, a card with data, and one without."""
+    arch = request.param
+    data = lm_data if "_lm" in arch else mt_data
+    data = stream_data if arch.startswith("streams:") else data
+    path, _ = checkpoint(tmp_path_factory.mktemp("card"), arch, data)
+    return arch, card_of(path, data), card_of(path)
+
+
+def test_the_page_is_complete_and_self_contained_and_the_numbers_valid_json(made):
+    for card in made[1:]:
+        html = render(card)
+        page = Page(html)
+        assert len(html) < 1_000_000
+        assert len(set(page.ids)) == len(page.ids)
+        sections = re.findall(r'<section id="(.*?)"', html)
+        shown = {name for name, section in card.sections.items() if section.rows}
+        shown |= set() if isinstance(card.samples, Absent) else {"samples"}
+        assert set(sections[:-2]) == shown and sections[-2:] == ["parameters", "configuration"]
+        assert len(sections) == len(shown) + 2
+        assert {f"#{name}" for name in sections} <= set(page.links)
+        links = {link for link in page.links if not link.startswith("data:image/svg+xml;base64,")}
+        assert links <= {f"#{name}" for name in page.ids}
+        assert "script" not in page.tags and not re.search(r"url\((?!#)|@import|https?:", html)
+        assert page.tags.count("title") >= 1 and "viewport" in html
+        assert card.identity["arch"] in page.text
+        assert "None" not in page.text and "nan" not in page.text.lower().split()
+        again = json.loads(json.dumps(plain(card.plain()), allow_nan=False))
+        assert again["identity"]["arch"] == card.identity["arch"]
+        rank = again["measures"]["saturation"]["press_rank"]
+        assert rank == card.results["saturation"].press_rank
+    assert set(again["samples"]) == {"reason"}
+
+
+def test_every_measure_that_applies_is_on_the_card_and_without_data_a_reason(made):
+    arch, card, alone = made
+    results = card.results
+    assert results.keys() == {name for name, of in all_measures().items() if of.on_card}
+    assert not any(isinstance(result, Absent) for result in results.values())
+    parts = results["components"]
+    assert (parts.prior is not None) == ("mos" in arch or "moc" in arch)
+    assert (parts.gates is not None) == ("mixtape" in arch)
+    assert (parts.curve is not None) == ("gss" in arch or "plif" in arch)
+    assert (parts.slopes is not None) == ("plif" in arch)
+    mixture = any(name in arch for name in ("mos", "moc", "mixtape"))
+    assert results["unargmaxable"].applicable == (not mixture)
+    assert bool(card.sections["unargmaxable"].rows) == (not mixture)
+    assert bool(card.sections["components"].rows) == (mixture or parts.curve is not None)
+    assert card.missing == {}
+    assert not card.sections["kld"].figures  # one bar says no more than the table
+    assert card.identity["tokens"] == results["predictions"].tokens == 100
+    assert not isinstance(card.samples, Absent)
+
+    assert alone.results["saturation"] == results["saturation"]
+    assert alone.parameters == card.parameters
+    assert alone.configuration["head"] == card.configuration["head"]
+    for name in results:
+        if issubclass(find_measure(name), TextMeasure):
+            assert "without DATA" in alone.results[name].reason
+    ((reason, titles),) = alone.missing.items()
+    assert reason == alone.samples.reason and {"Samples", "Predictions"} < set(titles)
+    page = Page(render(alone)).text
+    assert page.count("without DATA") == 1 and "Words are numbers (#4 is class 4)" in page
+    never = alone.results["unargmaxable"]
+    assert never.classes == results["unargmaxable"].classes
+    assert all(re.fullmatch(r"#\d+", word) for word in never.words or [])
+
+
+@pytest.fixture(scope="module", params=["transformer", "transformer_mos", "transformer_lm_plif"])
+def case(request, mt_data, lm_data, tmp_path_factory):
+    """Return a card, its model and what fairseq predicts with it."""
+    data = lm_data if "_lm" in request.param else mt_data
+    path, built = checkpoint(tmp_path_factory.mktemp("card"), request.param, data)
+    built.text = Collector.open(path, str(data), "valid", tokens=TOKENS, device="cpu")
+    found = (every[:TOKENS] for every in built.log_probs("valid"))
+    return card_of(path, data, TOKENS), built, *found
+
+
+def test_predictions_equal_those_of_the_whole_matrix(case):
+    card, built, log_probs, target = case
+    found = card.results["predictions"]
+    nll = -log_probs.gather(1, target.unsqueeze(1)).double().mean().item()
+    assert found.nll == pytest.approx(nll, rel=1e-5)
+    assert found.perplexity == pytest.approx(math.exp(nll), rel=1e-4)
+    entropy = torch.special.entr(log_probs.exp()).sum(1).mean().item()
+    assert found.entropy == pytest.approx(entropy, rel=1e-5)
+    for k, share in found.top_k_share.items():
+        expected = (target_ranks(log_probs, target) < int(k)).double().mean().item()
+        assert share == pytest.approx(expected, abs=1.01 / TOKENS)
+    assert list(found.top_k_share) == ["1", "5", "10"]  # of 64 words
+    # bands cover every token and add up to the loss
+    bands = [*found.bands, found.uncounted]
+    assert sum(band.tokens for band in bands) == TOKENS
+    nats = sum(b.tokens * math.log(b.perplexity) for b in bands if b.tokens)
+    assert nats / TOKENS == pytest.approx(found.nll, rel=1e-6)
+    special = int((target < built.task.target_dictionary.nspecial).sum())
+    assert found.uncounted.tokens == special
+    # a unigram model counts the training text
+    data, words = built.dataset("train"), len(built.task.target_dictionary)
+    text = torch.cat([data.collater([data[i]])["target"][0] for i in range(len(data))])
+    counts = text.bincount(minlength=words).double()
+    nats = ((len(text) + words) / (counts[target] + 1)).log().mean()
+    assert found.unigram_perplexity == pytest.approx(nats.exp().item())
+    note = card.sections["predictions"].tile.note
+    assert f"a unigram model: {found.unigram_perplexity:.3g}" in note
+
+
+def test_every_measure_has_the_result_of_its_command_and_parameters_are_counted_once(case):
+    card, built, _, _ = case
+    for name, result in card.results.items():
+        measure = find_measure(name).for_card(built.text.loaded.words)
+        if isinstance(measure, TextMeasure):
+            (found,) = built.text.measure([measure])
+        else:
+            found = measure.measure(built.text.loaded.words)
+        expected = plain(result)
+        if name == "predictions":  # only a card reads the training text
+            expected["unigram_perplexity"] = None
+        assert plain(found) == expected, name
+    head, spectrum = built.text.head, card.sections["spectrum"]
+    most = head.embed_dim + 1 + (head.bias is not None)
+    assert dict(spectrum.rows)["at most, for a softmax of this width"] == f"{most}"
+    assert f"at most {most} for a softmax" in spectrum.tile.note
+    projection = built.model.decoder.output_projection
+    if (slopes := card.results["components"].slopes) is not None:
+        histogram = card.sections["components"].figures[-1]
+        assert sum(histogram.groups[""].values()) == projection.pointwise.knots
+        assert slopes == pytest.approx(slope_statistics(projection.pointwise))
+    total = sum(p.numel() for p in built.model.parameters())
+    assert sum(part["parameters"] for part in card.parameters) == total
+    (matrix,) = [part for part in card.parameters if part["name"] == "vocabulary matrix W"]
+    assert matrix["parameters"] == projection.weight.numel()
+
+
+def test_samples_are_excerpts_of_the_text_with_the_top_words(case):
+    card, built, log_probs, target = case
+    words = [built.task.target_dictionary[i] for i in target.tolist()]
+    assert len(card.samples) == 3
+    for sample in card.samples:
+        said = [position["word"] for position in sample["positions"]]
+        before = sample["before"].split()
+        start = next(
+            i
+            for i in range(TOKENS)
+            if words[i : i + len(said)] == said and words[max(0, i - len(before)) : i] == before
+        )
+        for row, position in zip(log_probs[start:], sample["positions"], strict=False):
+            best = position["top"][0]["probability"]
+            assert best == pytest.approx(row.max().exp().item(), rel=1e-3)
+            assert position["probability"] <= best * 1.001
+            assert (position["place"] == 1) == (position["word"] == position["top"][0]["word"])
+
+
+@pytest.mark.parametrize(("name", "options"), [
+    ("gss", {"c": -2.0, "k": 3.0, "learn": False}),
+    ("gss", {"c": -2.0, "k": 3.0, "learn": True}),
+    ("plif", {"knots": 8, "bound": 2.0, "freeze": True}),
+    ("monotone_mlp", {"units": 4, "bound": 5.0}),
+])  # fmt: skip
+def test_options_of_structure_and_function_are_shown(name, options):
+    sizes = {"num_classes": 9, "feature_dim": 4, "components": 2, "frequent": 4}
+    sizes["gate_biases"] = "full"
+    said = describe_head(build_head("mixtape", **sizes, pointwise=build_pointwise(name, **options)))
+    assert said["gate_biases"] == "full"
+    for option, value in options.items():
+        assert said[f"{name} {option}"] == pytest.approx(value), option
+
+
+# -- checkpoints as fairseq-train writes them, damaged, diverged, or without their data ------------
+
+
+def changed(path, target, change):
+    """Copy a checkpoint with other contents."""
+    state = torch.load(path, weights_only=True)
+    change(state)
+    torch.save(state, target)
+    return target
+
+
+def test_bad_input_is_refused_and_what_fails_says_so(mt_data, tmp_path, monkeypatch):
+    softmax, _ = checkpoint(tmp_path, "transformer_softmax", mt_data)
+    page = tmp_path / "card.html"
+    (tmp_path / "half.pt").write_bytes(softmax.read_bytes()[:5000])
+    (tmp_path / "text.pt").write_bytes(b"hello")
+    torch.save({"weights": torch.ones(2)}, tmp_path / "other.pt")
+    changed(softmax, tmp_path / "empty.pt", lambda state: state.pop("model"))
+    names = ("half.pt", "text.pt", "other.pt", "empty.pt", "none.pt")
+    for words, message in (
+        *(([tmp_path / name], name) for name in names),
+        ([softmax, mt_data, "--split", "nothing"], "nothing"),
+        ([softmax, tmp_path], "dict"),
+    ):
+        done = highrank("analyse", "card", *words, "--output", page)
+        assert done.exit_code == 2 and message in done.output and not page.exists()
+
+    def diverge(state):
+        state["model"]["decoder.output_projection.weight"][7, 0] = torch.nan
+
+    card = card_of(changed(softmax, tmp_path / "nan.pt", diverge), mt_data)
+    assert "not finite" in card.results["saturation"].reason
+    assert "not finite" in card.results["unargmaxable"].reason
+    assert "diverged" in card.results["predictions"].reason and "diverged" in card.samples.reason
+    assert "diverged" in Page(render(card)).text
+    monkeypatch.setattr(unargmaxable, "LARGEST", 10)  # too large for linear programs
+    card = card_of(softmax, mt_data)
+    assert "`highrank measure unargmaxable`" in card.results["unargmaxable"].reason
+    assert "&lt;/s&gt;" in render(card) and "</s>" not in render(card)
+
+
+@pytest.mark.parametrize("arch", ["transformer", "transformer_mixtape"])
+def test_the_command_writes_a_page_and_its_numbers(arch, mt_data, tmp_path):
+    criterion = ["--criterion", "cross_entropy"] if arch == "transformer" else []
+    train(mt_data, tmp_path / "save", arch, 3, *criterion)
+    page, numbers = tmp_path / "card.html", tmp_path / "card.json"
+    words = [mt_data, "--split", "test", "--tokens", 40, "--output", page, "--json", numbers]
+    done = highrank("analyse", "card", last(tmp_path / "save"), *words)
+    assert done.exit_code == 0, done.output
+    found = json.loads(numbers.read_text())
+    assert found["identity"]["split"] == "test" and found["measures"]["predictions"]["tokens"] == 40
+    training, trunk = (found["configuration"][part] for part in ("training", "trunk"))
+    assert training["updates"] == 3 and training["lr"] == [0.005]
+    assert trunk["decoder_embed_dim"] == 32 and found["identity"]["arch"] == arch
+    assert arch in Page(page.read_text()).text
