@@ -74,11 +74,6 @@ def test_a_package_that_cannot_be_imported_is_named(broken_module, monkeypatch):
     assert plugin.problem is None and "the layers work alone" in plugin.note
 
 
-def test_unsupported_pythons_are_a_problem():
-    assert doctor.python_problem("3.12.1") is None
-    assert "3.15.0" in doctor.python_problem("3.15.0")
-
-
 def test_a_problem_makes_the_exit_code_1(monkeypatch):
     broken = doctor.Package("numpy", None, "missing")
     monkeypatch.setattr(doctor, "check_packages", lambda: [broken])
