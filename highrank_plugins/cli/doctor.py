@@ -126,13 +126,11 @@ def try_kernels() -> tuple[list[str], bool]:
 
 def diagnose() -> tuple[list[str], bool]:
     """Return lines about this machine, its packages and what is wrong, and whether all is well."""
-    packages = check_packages()
-    version, free = platform.python_version(), shutil.disk_usage(Path.cwd()).free
+    packages, free = check_packages(), shutil.disk_usage(Path.cwd()).free
     problems = [f"{package.name}: {package.problem}" for package in packages if package.problem]
-    problems = [*filter(None, [python_problem(version)]), *problems]
     has_torch = any(p.name == "torch" and p.version and not p.problem for p in packages)
     rows = [
-        ("python", f"{version}  {sys.executable}"),
+        ("python", f"{platform.python_version()}  {sys.executable}"),
         ("platform", platform.platform()),
         ("cores, memory", f"{usable_cores()}, {memory_gib()} GiB"),
         ("free disk", f"{free / 2**30:.1f} GiB here"),
@@ -214,16 +212,6 @@ def find(requirement: Requirement, pinned: str | None) -> Package:
     differs = pinned is not None and Version(version).public != pinned
     note = f"{version} is installed, {pinned} was tested; {SETUP}" if differs else None
     return Package(name, version, note=note)
-
-
-def python_problem(version: str) -> str | None:
-    """Return what is wrong with a Python of this version, if anything."""
-    supported = metadata.metadata(PROJECT)["Requires-Python"]
-    if Requirement(f"python{supported}").specifier.contains(version, prereleases=True):
-        return None
-    return (
-        f"Python {version} is not {supported}: create .venv with 3.11 or 3.12 (PYTHON=…; {SETUP})"
-    )
 
 
 def pinned_versions(name: str = "pinned.txt") -> dict[str, str]:

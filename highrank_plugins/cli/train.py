@@ -26,7 +26,7 @@ from highrank_plugins.training import configuration
 from highrank_plugins.training.blocks import LaunchSettings, program_of
 from highrank_plugins.training.launch import batch_job, plan, supervise
 from highrank_plugins.training.launch.torchrun import describe
-from highrank_plugins.training.model_size import check_command, check_options
+from highrank_plugins.training.model_size import check_command, check_options, solve
 
 
 def configure(
@@ -148,13 +148,9 @@ def match(
     folder = recipe_folder(recipe, Path())
     base, target = (members.find_configuration(folder, name) for name in (system, to))
     settings, reference = configuration.load(base), configuration.load(target)
-    count = words or (
-        0 if data else members.shared_dictionary_size(folder.name, settings, reference)
-    )
-    sizes = tuple(names("--free", free)) if free else ()
-    found = members.match_configurations(
-        settings, reference, by, words=count, data=data, free=sizes, step=step
-    )
+    known = data or words or members.shared_dictionary_size(folder.name, settings, reference)
+    models = settings.options("train"), reference.options("train")
+    found = solve(*models, by, known, names("--free", free) if free else (), step)
     place = Path() if output is None else output.parent  # of `-`, it is this directory, too
     text = members.matched_yaml(base, found, by, f"{system} of the size of {to}", place)
     print_or_write(text, output)

@@ -233,9 +233,8 @@ def _matched(study: Study, member: Member, conf: Path, exp_dir: Path) -> dict[st
     print(f"{member.system}: solving for sizes, by {match.by}", file=sys.stderr)
     try:
         words = match.words or shared_dictionary_size(study.recipe.name, system, reference)
-        found = match_configurations(
-            system, reference, match.by, words=words, free=tuple(match.free), step=match.step
-        )
+        models = system.options("train"), reference.options("train")
+        found = solve(*models, match.by, words, match.free, match.step)
     except ValueError as error:
         raise ConfigurationError(f"{study.file}: {member.system}: match: {error}") from None
     write_text(file, yaml.safe_dump({"options": found.options, "question": question}))
@@ -271,21 +270,6 @@ def shared_dictionary_size(recipe: str, system: Configuration, reference: Config
             "choose configurations of one text, or give --words (`words` in a study)"
         )
     return sizes[0]
-
-
-def match_configurations(
-    system: Configuration,
-    reference: Configuration,
-    by: By,
-    *,
-    words: int,
-    data: Path | None = None,
-    free: tuple[str, ...] = (),
-    step: int = 4,
-) -> Match:
-    """Return the sizes at which `system` costs as much as `reference`."""
-    options, target = system.options("train"), reference.options("train")
-    return solve(options, target, by, data or words, free, step)
 
 
 def matched_yaml(base: Path, match: Match, by: By, title: str, folder: Path) -> str:

@@ -112,7 +112,7 @@ def run_members(
                     running.remove(one)
                     free.append(one.environment)
                     watch.tell(f"{one.member.name}: {watching.ended(one)}")
-                watch.show([(one.member, one.log) for one in running], len(waiting))
+                watch.show(running, len(waiting))
                 time.sleep(watching.WAIT)
         finally:
             watching.end([one.process for one in running])

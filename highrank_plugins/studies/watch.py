@@ -1,7 +1,6 @@
 """Start the recipes of members, say in one line how far they are, and how each has ended."""
 
 import fcntl
-import json
 import os
 import re
 import signal
@@ -11,11 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from highrank_plugins.common import stop_request
 from highrank_plugins.common.files import open_own, write_text
@@ -32,7 +28,7 @@ USAGE = 2  # exit code of a recipe that refuses its options or text
 _REFUSAL = re.compile(r"^(?:highrank: |[-\d]{10} [:\d]{8} error: )(.+)", re.MULTILINE)
 _EVERY = {True: 2.0, False: 60.0}  # seconds between two lines, on a terminal and in a log
 _STAGE = re.compile(r" stage (\d) (\S+): (?!already|done)")
-_TAIL = 20_000  # bytes at the end of a log, or of the numbers of a training run, that are read
+_TAIL = 20_000  # bytes at the end of a log that are read
 
 Environment = Mapping[str, str]
 
@@ -46,19 +42,6 @@ class Running:
     process: subprocess.Popen[bytes]
     log: Path
     begin: int
-
-
-def share_trained(run_dir: Path) -> float | None:
-    """Return the share of a training run's updates that are done; None before the first numbers."""
-    numbers = _tail(run_dir / "train" / "metrics.jsonl").splitlines()
-    try:
-        last = json.loads(numbers[-1])
-        train = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))["train"]
-    except (IndexError, ValueError, OSError):  # not there, or half written
-        return None
-    if "max_update" in train:
-        return min(1.0, last["num_updates"] / train["max_update"])
-    return min(1.0, last["epoch"] / train["max_epoch"]) if "max_epoch" in train else None
 
 
 def _tail(path: Path, begin: int = 0) -> str:
@@ -76,7 +59,6 @@ class Watch:
         self._total, self._say, self._stream = total, say, stream or sys.stderr
         self._on_terminal = self._stream.isatty()
         self._last = time.monotonic()
-        self._first: dict[str, tuple[float, float]] = {}  # of a member: time and share
 
     def tell(self, line: str) -> None:
         self._clear()
@@ -86,28 +68,19 @@ class Watch:
         if self._on_terminal:
             self._stream.write("\r\x1b[K")
 
-    def show(self, running: Sequence[tuple[PreparedMember, Path]], waiting: int) -> None:
+    def show(self, running: Sequence[Running], waiting: int) -> None:
         if time.monotonic() < self._last + _EVERY[self._on_terminal]:
             return
         self._last = time.monotonic()
         done = self._total - waiting - len(running)
-        parts = [f"{done} of {self._total} done", *(self._member(m, log) for m, log in running)]
+        parts = [f"{done} of {self._total} done"]
+        for one in running:
+            stages = _STAGE.findall(_tail(one.log))
+            at = f"stage {' '.join(stages[-1])}" if stages else "starts"
+            parts.append(f"{one.member.name}: {at}")
         self._clear()
         self._stream.write(", ".join(parts) + ("" if self._on_terminal else "\n"))
         self._stream.flush()
-
-    def _member(self, member: PreparedMember, log: Path) -> str:
-        stages = _STAGE.findall(_tail(log))
-        said = f"{member.name}: {'stage ' + ' '.join(stages[-1]) if stages else 'starts'}"
-        share = share_trained(member.run_dir)
-        if share is None or not stages or stages[-1][0] not in "34":
-            return said
-        began, first = self._first.setdefault(member.name, (self._last, share))
-        said = f"{said}, {share:.0%}"
-        if share <= first or share == 1:
-            return said
-        left = (self._last - began) / (share - first) * (1 - share)
-        return f"{said}, {timedelta(seconds=round(left))} left in training"
 
 
 def start(

@@ -1,7 +1,9 @@
-"""`highrank doctor`: what it finds here, and what it says when something is wrong."""
+"""`highrank doctor`: what it finds here, and what it says when something, or a disk, is wrong."""
 
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
@@ -9,9 +11,10 @@ import pytest
 from packaging.requirements import Requirement
 
 from highrank_plugins.cli import doctor
+from highrank_plugins.common import files
 from highrank_plugins.losses import trust
 from highrank_plugins.losses.kernels.cpp import build
-from tests.cli import highrank
+from tests.cli import highrank, refused
 
 
 def test_this_environment_is_complete():
@@ -74,11 +77,6 @@ def test_a_package_that_cannot_be_imported_is_named(broken_module, monkeypatch):
     assert plugin.problem is None and "the layers work alone" in plugin.note
 
 
-def test_unsupported_pythons_are_a_problem():
-    assert doctor.python_problem("3.12.1") is None
-    assert "3.15.0" in doctor.python_problem("3.15.0")
-
-
 def test_a_problem_makes_the_exit_code_1(monkeypatch):
     broken = doctor.Package("numpy", None, "missing")
     monkeypatch.setattr(doctor, "check_packages", lambda: [broken])
@@ -118,3 +116,53 @@ def test_missing_kernels_are_an_error(monkeypatch):
     with pytest.raises(ValueError, match=r"^impl: 'cpp' has no kernels: CXX names"):
         doctor.try_kernels()
     build.library.cache_clear()
+
+
+@pytest.fixture
+def own_signals(monkeypatch):
+    monkeypatch.setattr("signal.signal", lambda *arguments: None)
+
+
+def test_this_file_system_supports_saves(tmp_path, own_signals):
+    done = highrank("doctor", tmp_path, "--faults")
+    lines = done.stdout.splitlines()
+    assert done.exit_code == 0 and len(lines) == 3, done.output
+    assert all(line.startswith("survived") for line in lines)
+    assert not list(tmp_path.iterdir())
+    refused("no such file or directory", "doctor", tmp_path / "none", "--faults")
+
+
+def copied(source, target):
+    content = Path(source).read_bytes()
+    Path(target).write_bytes(b"")
+    time.sleep(0.001)
+    Path(target).write_bytes(content)
+
+
+def failing(*_):
+    raise PermissionError(1, "Operation not permitted")
+
+
+def locking(is_locked):
+    return contextmanager(lambda folder: iter([is_locked]))
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "broken", "said"),
+    [
+        (doctor, "locked", locking(True), "a second process could lock the folder as well"),
+        (doctor, "locked", locking(True), "mount with locks (Lustre: -o flock; NFS: without"),
+        (doctor, "locked", locking(False), "no process could lock the folder"),
+        (doctor.os, "replace", copied, "times torn"),
+        (files.os, "fsync", failing, "Operation not permitted"),
+        (doctor.os, "link", failing, "hard links: no. Each save copies the checkpoint: plan"),
+    ],
+)
+def test_what_a_disk_lacks_is_found(place, name, broken, said, tmp_path, monkeypatch, own_signals):
+    monkeypatch.setattr(place, name, broken)
+    done = highrank("doctor", tmp_path, "--faults")
+    (line,) = (line for line in done.stdout.splitlines() if said in line)
+    survives = name == "link"  # a copy takes its place
+    assert line.startswith("survived" if survives else "FAILED")
+    assert done.exit_code == (0 if survives else 1)
+    assert not list(tmp_path.iterdir())

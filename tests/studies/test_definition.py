@@ -72,11 +72,12 @@ def test_options_are_paths_from_the_file_or_from_here_unless_their_default_is_a_
 def test_a_control_takes_the_size_of_its_dictionary_and_is_solved_for_once(folder, monkeypatch):
     asked = []
 
-    def match_configurations(*_, words, **__):
+    def solve(_, __, by, words, free, step):
         asked.append(words)
+        assert (by, free, step) == ("parameters", [], 4)
         return SimpleNamespace(options={"head_embed_dim": 40})
 
-    monkeypatch.setattr(members, "match_configurations", match_configurations)
+    monkeypatch.setattr(members, "solve", solve)
     tree = of(conf="yang2018/mos", match={"to": "small/softmax", "words": 500}) | PTB
     for _ in range(2):
         found = prepare(read(folder, **tree), folder / "exp")
