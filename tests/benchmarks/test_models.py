@@ -13,6 +13,7 @@ from highrank_plugins.benchmarks.case import LossCase, ModelCase, presets
 from highrank_plugins.benchmarks.measuring import MeasurementFailed, OutOfMemory, Timing
 from highrank_plugins.benchmarks.models import model_step, parameters
 from highrank_plugins.models import head_monitor
+from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel
 from highrank_plugins.training import configuration
 from highrank_plugins.training.command_line import words_of
 from tests.recipes.running import RECIPES
@@ -20,22 +21,18 @@ from tests.trainings import NARROW
 
 SIZES = "--decoder-embed-dim 8 --decoder-hidden-size 12 --decoder-last-hidden-size 10"
 SOFTMAX = "awd_lstm_lm_softmax_ptb --decoder-embed-dim 8 --decoder-hidden-size 12"
-WRONG = "--head-components 3"
 LOSS = LossCase("mos", tokens=64, dim=16, classes=500)
 CASE = ModelCase(60, sentences=2, length=5, task="bptt_language_modeling", baseline=SOFTMAX)
 
 
 def test_a_step_trains_and_carries_the_state(monkeypatch):
-    models, states = [], []
+    models, states, forward = [], [], AWDLSTMLanguageModel.forward
 
     def remember(self, *args, **kwargs):
         states.append(kwargs["state"])
         models.append(self)
         return forward(self, *args, **kwargs)
 
-    from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel
-
-    forward = AWDLSTMLanguageModel.forward
     monkeypatch.setattr(AWDLSTMLanguageModel, "forward", remember)
     step = model_step("train", f"awd_lstm_lm_mos_ptb --head-components 2 {SIZES}", CASE)
     step()
@@ -55,22 +52,20 @@ def test_the_monitor_measures_at_every_step(option, measured, monkeypatch):
     step()
     step()
     assert [features.shape for features, *_ in seen] == [(2, 5, 32)] * measured
+    model_step("generate", "transformer_mos", case)()  # beam search is a step, too
 
 
-def test_the_baseline_is_compared_per_token(monkeypatch):
+def test_the_baseline_is_compared_per_token_and_failures_are_told_in_a_line(monkeypatch):
+    with pytest.raises(MeasurementFailed, match=r"^--head-components: .* has no such option"):
+        run.measure("train", CASE, f"{SOFTMAX} --head-components 3", 1, 0)
+    with pytest.raises(OutOfMemory, match=r"^RuntimeError: .*memory"):
+        run.measure("loss", replace(LOSS, tokens=10**12), "naive", 1, 0)
     case = replace(CASE, sentences=6)
     nine, two = [Timing(9.0, 8.0)], [Timing(2.0, 1.0)]
     monkeypatch.setattr(measuring, "alternate", lambda *_: [nine, two])
     for other, seconds in ((CASE, 6.0), (case, 2.0)):
         found = run.measured("train", case, SOFTMAX, 1, 0, SOFTMAX, other)
         assert found["baseline_seconds"] == [seconds]
-
-
-def test_a_failure_is_told_in_the_last_line_of_its_error():
-    with pytest.raises(MeasurementFailed, match=r"^--head-components: .* has no such option"):
-        run.measure("train", CASE, f"{SOFTMAX} {WRONG}", 1, 0)
-    with pytest.raises(OutOfMemory, match=r"^RuntimeError: .*memory"):
-        run.measure("loss", replace(LOSS, tokens=10**12), "naive", 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -95,26 +90,29 @@ def test_the_largest_batch_stays_below_the_limit(monkeypatch, case, each, limit,
         run.largest_batch(*arguments, limit=99, threads=1)
 
 
-# of the resolved configurations, as the papers print them
-MILLIONS = {"awd_lstm_lm_softmax_ptb": 24.2, "awd_lstm_lm_mos_ptb --head-components 15": 21.5}
-
-
 def test_presets_have_the_papers_sizes():
     case = presets("train")["ptb"]
     assert case.work() == 48 * 70
-    for spec, millions in MILLIONS.items():
+    # of the resolved configurations, as the papers print them
+    sizes = {"awd_lstm_lm_softmax_ptb": 24.2, "awd_lstm_lm_mos_ptb --head-components 15": 21.5}
+    for spec, millions in sizes.items():
         assert spec in (*case.models, case.baseline)
         assert parameters(spec, case) / 1e6 == pytest.approx(millions, abs=0.05)
-    losses, tokens = presets("loss"), {"ptb": 3360, "one_billion": 700}
-    for name, (wide, narrow) in {"ptb": (620, 280), "one_billion": (1024, 900)}.items():
+    losses = presets("loss")
+    for name, *wanted in (("ptb", 620, 280, 3360), ("one_billion", 1024, 900, 700)):
         for layer in ("mos", "mixtape"):
-            head = losses[f"{name}/{layer}"].layer()
-            assert (head.feature_dim, head.weight.size(1)) == (wide, narrow)
-            assert losses[f"{name}/{layer}"].tokens == tokens[name]
+            case = losses[f"{name}/{layer}"]
+            head = case.layer()
+            assert [head.feature_dim, head.weight.size(1), case.tokens] == wanted
         unshared, shared = losses[f"{name}_more/mixtape_no_sharing"], losses[f"{name}/mixtape"]
         assert unshared == replace(shared, frequent=shared.classes)
-    more = [replace(losses["ptb/mos"], components=count) for count in (3, 5, 10)]
-    assert more == [losses[f"ptb_more/mos_{count}"] for count in (3, 5, 10)]
+    for count in (3, 5, 10):
+        assert losses[f"ptb_more/mos_{count}"] == replace(losses["ptb/mos"], components=count)
+    for language in ("de", "fr"):
+        for layer in ("softmax", "mos", "mixtape"):
+            train = train_of(f"wmt14_en_{language}/yang2019/{layer}")
+            has_bias = train.get("head_bias", "false") == "true"
+            assert losses[f"wmt_en_{language}/{layer}"].bias == has_bias, (language, layer)
 
 
 # preset of `bench train`, also with --generate → each model, in order, and its configuration
@@ -134,7 +132,6 @@ CONFIGURATIONS: dict[str, list[str | None]] = {
 }
 # Mixtape with a tenth of the classes frequent, where the paper has half
 CHANGED = {"wmt_en_de": {"head_frequent_ratio": 0.1}}
-RATE = "_lr"  # of a layer's own learning rate, which costs nothing
 
 
 def train_of(name: str) -> dict[str, Any]:
@@ -143,40 +140,26 @@ def train_of(name: str) -> dict[str, Any]:
 
 
 def layer_of(words: list[str]) -> dict[str, Any]:
-    """Return the options of the layer after the architecture's defaults."""
+    """Return the options of the layer after the architecture's defaults, but its learning rate."""
     highrank_plugins.register()
     parser = options.get_training_parser()
-    args = options.parse_args_and_arch(parser, ["nowhere", *words])
-    named = {name: value for name, value in vars(args).items() if name.startswith("head")}
-    return {name: value for name, value in named.items() if not name.endswith(RATE)}
+    args = vars(options.parse_args_and_arch(parser, ["nowhere", *words]))
+    return {n: args[n] for n in args if n.startswith("head") and not n.endswith("_lr")}
 
 
-@pytest.mark.parametrize("kind", ["train", "generate"])
 @pytest.mark.parametrize("preset", CONFIGURATIONS)
-def test_a_preset_has_the_layers_of_the_configurations(kind, preset):
-    if preset not in presets(kind):
-        assert kind == "generate"
-        return
-    case = presets(kind)[preset]
-    for spec, conf in zip(case.models, CONFIGURATIONS[preset], strict=True):
-        if conf is None:
-            assert spec == case.baseline
-            continue
-        train = train_of(conf)
-        wanted = layer_of(words_of(train))
-        task = ["--task", case.task, "--criterion", train["criterion"]]
-        found = layer_of([*task, "--arch", *spec.split(), *case.shape.split()])
-        other = {name for name in wanted if wanted[name] != found[name]}
-        changed = CHANGED.get(preset, {})
-        assert found.keys() == wanted.keys()
-        if other:
-            assert {name: found[name] for name in other} == changed, (spec, conf)
-
-
-def test_losses_of_translators_have_the_bias_of_the_configurations():
-    cases = presets("loss")
-    for language in ("de", "fr"):
-        for layer in ("softmax", "mos", "mixtape"):
-            case = cases[f"wmt_en_{language}/{layer}"]
-            train = train_of(f"wmt14_en_{language}/yang2019/{layer}")
-            assert case.bias == (train.get("head_bias", "false") == "true"), (language, layer)
+def test_a_preset_has_the_layers_of_the_configurations(preset):
+    for case in (
+        known[preset] for kind in ("train", "generate") if preset in (known := presets(kind))
+    ):
+        for spec, conf in zip(case.models, CONFIGURATIONS[preset], strict=True):
+            if conf is None:
+                assert spec == case.baseline
+                continue
+            train = train_of(conf)
+            wanted = layer_of(words_of(train))
+            task = ["--task", case.task, "--criterion", train["criterion"]]
+            found = layer_of([*task, "--arch", *spec.split(), *case.shape.split()])
+            assert found.keys() == wanted.keys()
+            other = {name: found[name] for name in wanted if wanted[name] != found[name]}
+            assert other in ({}, CHANGED.get(preset)), (spec, conf)
