@@ -7,7 +7,6 @@ from the root of the repository; `--help` lists the experiments.
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -51,29 +50,19 @@ Heads = Annotated[str, "Layers, separated by commas: mos, plif (on a softmax), m
 Components = Annotated[
     int | None, typer.Option(min=1, help="Number of components of mixtures (default: the layer's).")
 ]
-Classes = Annotated[int, typer.Option(min=2, help="Number of words M.")]
-Dim = Annotated[int, typer.Option(min=1, help="Size d of contexts and word vectors.")]
-Steps = Annotated[int, typer.Option(min=1, help="Number of Adam steps.")]
-Lr = Annotated[float, "Adam's initial learning rate, which decays to 0."]
-Seed = Annotated[int, "Seed of targets and weights."]
 DEFAULT = "softmax,sigsoftmax,gss,plif,moc,mos,mixtape"
 
 
 def dirichlet(
+    *,
     heads: Heads = DEFAULT,
     components: Components = None,
-    targets: Annotated[
-        int, typer.Option(min=1, help="Number of distributions N to approximate.")
-    ] = 1000,
     classes: Annotated[str, "Numbers of words M, separated by commas."] = "100",
     dim: Annotated[str, "Sizes d of contexts and word vectors, separated by commas."] = "10",
     alpha: Annotated[
         str, "Parameters α of the Dirichlet distribution, separated by commas."
     ] = "0.1",
-    steps: Steps = 2000,
-    batch: Annotated[int, typer.Option(min=1, help="Number of targets in a step.")] = 1000,
-    lr: Lr = 0.1,
-    seed: Seed = 0,
+    settings: DirichletSettings,
     output: Output = None,
     plot: Plot = None,
     user_dir: UserDir = None,
@@ -98,32 +87,31 @@ def dirichlet(
         raise ValueError(
             f"--{several[0]} and --{several[1]}: only one of them may have several values"
         )
-    settings = DirichletSettings(
-        targets=targets, batch=batch, steps=steps, lr=lr, seed=seed,
-        **{name: values[0] for name, values in varied.items()},
-    )  # fmt: skip
     title = f"Dirichlet targets, α = {alpha}"
+    sizes = {name: values[0] for name, values in varied.items()}
+    settled = settings.model_dump() | sizes
     if not several:
-        fits = dirichlet_experiment(chosen, settings, bar)
-        report({"settings": settings, "fits": fits}, output)
+        fits = dirichlet_experiment(chosen, settings, bar, **sizes)
+        report({"settings": settled, "fits": fits}, output)
         divergences = {layer: fit.mean_kl for layer, fit in fits.items()}
         figures: list[Figure] = [Bars({"": divergences}, title, ("layer", "mean KL, nats"))]
     else:
         (name,) = several
+        values = varied[name]
         found = {
-            value: dirichlet_experiment(chosen, replace(settings, **{name: value}), bar)
-            for value in varied[name]
+            value: dirichlet_experiment(chosen, settings, bar, **{**sizes, name: value})
+            for value in values
         }
-        settled = asdict(settings) | {name: varied[name]}
-        report({"settings": settled, f"fits_by_{name}": found}, output)
+        report({"settings": settled | {name: values}, f"fits_by_{name}": found}, output)
+        axis = {"dim": "d", "classes": "M", "alpha": "α"}[name]
         figures = [
             Lines(
                 {
-                    layer: (varied[name], [getattr(found[v][layer], y) for v in varied[name]])
+                    layer: (values, [getattr(found[v][layer], y) for v in values])
                     for layer in chosen
                 },
                 title,
-                ({"dim": "d", "classes": "M", "alpha": "α"}[name], label),
+                (axis, label),
             )
             for y, label in (("mode_match", "share of matched modes"), ("mean_kl", "mean KL, nats"))
         ]
@@ -231,20 +219,10 @@ def spamlang(
 
 
 def multimode(
+    *,
     heads: Heads = DEFAULT,
     components: Components = None,
-    contexts: Annotated[
-        int, typer.Option(min=1, help="Number of contexts, each with its own vector.")
-    ] = 500,
-    classes: Classes = 100,
-    dim: Dim = 10,
-    modes: Annotated[int, typer.Option(min=1, help="Number of correct words per context.")] = 3,
-    learn_words: Annotated[
-        bool, typer.Option("--learn-words", help="Learn the word vectors as well.")
-    ] = False,
-    steps: Steps = 1000,
-    lr: Lr = 0.1,
-    seed: Seed = 0,
+    settings: MultimodeSettings,
     output: Output = None,
     plot: Plot = None,
     user_dir: UserDir = None,
@@ -257,12 +235,8 @@ def multimode(
     """
     plots.check_plot(plot)
     chosen = heads_named(names("--heads", heads), components)
-    settings = MultimodeSettings(
-        contexts=contexts, modes=modes, learn_words=learn_words,
-        classes=classes, dim=dim, steps=steps, lr=lr, seed=seed,
-    )  # fmt: skip
     fits = multimode_experiment(chosen, settings, bar)
-    report({"settings": settings, "fits": fits}, output)
+    report({"settings": settings.model_dump(), "fits": fits}, output)
     _draw_shares(plot, {name: fit.recall for name, fit in fits.items()})
 
 

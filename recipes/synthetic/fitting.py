@@ -22,35 +22,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.formatting import Progress, silent
 from highrank_plugins.heads import Head, build_head, head_names, head_options, pointwise_names
 
+Heads = Mapping[str, Mapping[str, Any]]  # options of `build_head` by label
 SCALE = 3.0  # length of word vectors; contexts of mixtures lie in [−1, 1]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FitSettings:
-    """Hold the sizes of a layer, M `classes` and d `dim`, and of its optimisation by Adam."""
+class FitSettings(BlockOptions):
+    """Hold how layers are optimised by Adam."""
 
-    classes: int = 100
-    dim: int = 10
-    steps: int = 1000
-    lr: float = 0.1
-    seed: int = 0
+    steps: int = option(1000, "Number of Adam steps.", ge=1)
+    lr: float = option(0.1, "Adam's initial learning rate, which decays to 0.")
+    seed: int = option(0, "Seed of targets and weights.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class DirichletSettings(FitSettings):
     """Hold the settings of the experiment, which are small enough for a CPU.
 
-    targets: N. alpha: α, .1 in the paper. batch: targets per step, drawn again each step. The paper
-    has N = 1e5; M and its d are unknown.
+    The paper has N = 1e5; M and its d are unknown.
     """
 
-    targets: int = 1000
-    alpha: float = 0.1
-    steps: int = 2000
-    batch: int = 1000
+    targets: int = option(1000, "Number of distributions N to approximate.", ge=1)
+    steps: int = option(2000, "Number of Adam steps.", ge=1)
+    batch: int = option(1000, "Number of targets in a step.", ge=1)
 
 
 @dataclass(frozen=True)
@@ -61,27 +57,28 @@ class DirichletFit:
     mean_kl: float
 
 
-def dirichlet_targets(settings: DirichletSettings) -> Tensor:
+def dirichlet_targets(settings: DirichletSettings, classes: int, alpha: float) -> Tensor:
     """Draw N distributions [N, M] in float32 from a seed of their own."""
     import numpy as np
 
     generator = np.random.default_rng(settings.seed)
-    drawn = generator.dirichlet([settings.alpha] * settings.classes, settings.targets)
-    return torch.from_numpy(drawn).float()
+    return torch.from_numpy(generator.dirichlet([alpha] * classes, settings.targets)).float()
 
 
 def dirichlet_experiment(
-    heads: Mapping[str, Mapping[str, Any]], settings: DirichletSettings, progress: Progress
-) -> dict[str, DirichletFit]:
-    """Fit each head to the same targets; `heads` has options of `build_head` by label."""
-    targets = dirichlet_targets(settings)
-    fitted = fit_heads(heads, targets, settings, settings.batch, progress)
+    heads: Heads, settings: DirichletSettings, progress: Progress,
+    *, classes: int, dim: int, alpha: float,
+) -> dict[str, DirichletFit]:  # fmt: skip
+    """Fit each head to the same targets; `alpha` is .1 in the paper."""
+    targets = dirichlet_targets(settings, classes, alpha)
+    fitted = fit_heads(heads, targets, dim, settings, settings.batch, progress)
     return {label: measure_fit(head, contexts, targets) for label, head, contexts in fitted}
 
 
 def fit_heads(
-    heads: Mapping[str, Mapping[str, Any]],
+    heads: Heads,
     targets: Tensor,
+    dim: int,
     settings: FitSettings,
     batch: int,
     progress: Progress,
@@ -91,7 +88,7 @@ def fit_heads(
     for label, options in heads.items():
         torch.manual_seed(settings.seed)
         drawn = None if weight is None else weight()
-        sizes = {"num_classes": settings.classes, "feature_dim": settings.dim}
+        sizes = {"num_classes": targets.size(1), "feature_dim": dim}
         head = build_head(**{**sizes, **options}, weight=drawn)
         yield label, head, fit_contexts(head, targets, settings, batch, progress, label)
 
@@ -132,16 +129,14 @@ def measure_fit(head: Head, contexts: Tensor, targets: Tensor) -> DirichletFit:
     return DirichletFit(float(mode_match), float(kl))
 
 
-@dataclass(frozen=True, kw_only=True)
 class MultimodeSettings(FitSettings):
-    """Hold the sizes: `contexts` with `modes` equally probable right words each, of `classes`.
+    """Hold the sizes: `contexts` with `modes` equally probable right words each, of `classes`."""
 
-    learn_words: whether the vocabulary matrix is learnt, too, starting from the same values.
-    """
-
-    contexts: int = 500
-    modes: int = 3
-    learn_words: bool = False
+    contexts: int = option(500, "Number of contexts, each with its own vector.", ge=1)
+    classes: int = option(100, "Number of words M.", ge=2)
+    dim: int = option(10, "Size d of contexts and word vectors.", ge=1)
+    modes: int = option(3, "Number of correct words per context.", ge=1)
+    learn_words: bool = option(False, "Learn the word vectors as well.", {"words": "--learn-words"})
 
 
 @dataclass(frozen=True)
@@ -159,7 +154,7 @@ class MultimodeFit:
 
 def multimode_targets(settings: MultimodeSettings) -> Tensor:
     """Return distributions [N, M] with 1 / modes at the right words of each context."""
-    if not 1 <= settings.modes < settings.classes:
+    if settings.modes >= settings.classes:
         raise ValueError(
             f"--modes {settings.modes}: must lie in [1, {settings.classes}), the number of classes"
         )
@@ -170,7 +165,7 @@ def multimode_targets(settings: MultimodeSettings) -> Tensor:
 
 
 def multimode_experiment(
-    heads: dict[str, dict[str, Any]], settings: MultimodeSettings, progress: Progress
+    heads: Heads, settings: MultimodeSettings, progress: Progress
 ) -> dict[str, MultimodeFit]:
     """Fit each head to the same contexts, whose vectors are free."""
     targets = multimode_targets(settings)
@@ -179,18 +174,16 @@ def multimode_experiment(
         drawn = SCALE * torch.randn(settings.classes, settings.dim)
         return nn.Parameter(drawn, requires_grad=settings.learn_words)
 
-    fitted = fit_heads(heads, targets, settings, settings.contexts, progress, words)
-    return {
-        label: _measure(head, contexts, targets, settings.modes) for label, head, contexts in fitted
-    }
-
-
-@torch.no_grad()
-def _measure(head: Any, contexts: Tensor, targets: Tensor, modes: int) -> MultimodeFit:
-    best = head(contexts).topk(modes).indices
-    correct = targets.gather(1, best).gt(0).double().mean(1)
-    fit = measure_fit(head, contexts, targets)
-    return MultimodeFit(float(correct.mean()), float(correct.eq(1).double().mean()), fit.mean_kl)
+    found = {}
+    args = (heads, targets, settings.dim, settings, settings.contexts, progress, words)
+    for label, head, contexts in fit_heads(*args):
+        with torch.no_grad():
+            best = head(contexts).topk(settings.modes).indices
+        right = targets.gather(1, best).gt(0).double().mean(1)
+        mean_kl = measure_fit(head, contexts, targets).mean_kl
+        complete = right.eq(1).double().mean()
+        found[label] = MultimodeFit(float(right.mean()), float(complete), mean_kl)
+    return found
 
 
 def heads_named(names: Sequence[str], components: int | None) -> dict[str, dict[str, Any]]:

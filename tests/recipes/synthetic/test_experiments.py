@@ -3,7 +3,6 @@
 import gzip
 import json
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -54,16 +53,17 @@ def test_gss_grid_correlates_records(tmp_path):
 
 
 TINY = "--classes 12 --dim 2 --steps 200 --components 3".split()
-TINY_TARGETS = DirichletSettings(targets=60, classes=12)
+TINY_TARGETS = DirichletSettings(targets=60)
 
 
 def test_targets_are_distributions_and_a_fit_is_measured_by_its_definition():
-    drawn = dirichlet_targets(TINY_TARGETS)
+    drawn = dirichlet_targets(TINY_TARGETS, 12, 0.1)
     assert drawn.shape == (60, 12)
     torch.testing.assert_close(drawn.sum(1), torch.ones(60))
     torch.manual_seed(5)  # they are drawn from a seed of their own
-    assert torch.equal(dirichlet_targets(TINY_TARGETS), drawn)
-    assert not torch.equal(dirichlet_targets(replace(TINY_TARGETS, seed=1)), drawn)
+    assert torch.equal(dirichlet_targets(TINY_TARGETS, 12, 0.1), drawn)
+    other = DirichletSettings(targets=60, seed=1)
+    assert not torch.equal(dirichlet_targets(other, 12, 0.1), drawn)
     # E Σ P² = (α + 1) / (M α + 1): peaked for a small α
     assert float(drawn.square().sum(1).mean()) == pytest.approx(1.1 / 2.2, abs=0.1)
     head = build_head("softmax", num_classes=3, feature_dim=3, bias=False)
