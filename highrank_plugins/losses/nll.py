@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import parametrize
 
 from highrank_plugins.common import provenance
 from highrank_plugins.common.names import did_you_mean, layer_name
@@ -18,7 +19,7 @@ from highrank_plugins.losses.kernels import triton
 from highrank_plugins.losses.kernels.compiled import FAMILIES
 from highrank_plugins.losses.kernels.cpp.passes import CppKernels, check_available
 from highrank_plugins.losses.kernels.torch import Kernels
-from highrank_plugins.losses.own_layers import is_ours
+from highrank_plugins.losses.own_layers import check_matrix, is_ours
 from highrank_plugins.losses.plan import AnyHead, LossOutput, LossPlan
 from highrank_plugins.losses.runner import reference_nll, run
 from highrank_plugins.losses.split import SplitKernels
@@ -40,6 +41,8 @@ def compute_nll(plan: LossPlan, leading: torch.Size) -> LossOutput:
     plan.own, plan.falls_back = not is_ours(plan.head), plan.impl == "auto"
     soft = prepare(plan, leading) if isinstance(plan.target, Target) else None
     check_arguments(plan, leading)
+    if parametrize.is_parametrized(plan.head, "weight"):
+        check_matrix(plan.head)
     chosen = implementation_for(plan)
     if plan.split is None:
         check_whole(plan.head.named_parameters())

@@ -10,11 +10,12 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from inspect import unwrap
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,7 @@ TRANSPARENT = ("torch.distributed", "torch.nn.utils")
 METHODS = ("forward", "log_probs", "nll", "top_k", "chunk_log_probs", "chunk_nll", "chunk_logits",
            "linear_logits", "contexts", "log_prior", "apply_to")  # fmt: skip
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_checked: WeakSet[Any] = WeakSet()  # heads whose parametrised matrix was right
 OUR_CODE = tuple(str(Path(file).parent) for file in (torch.__file__, Path(__file__).parent))
 
 
@@ -145,6 +147,33 @@ def stored_matrix(head: Any) -> Tensor:
     names = ("weight", *(f"{PARAMETRISED}weight.original{i}" for i in ("", 0)))
     parameters = dict(head.named_parameters(remove_duplicate=False))
     return next((parameters[n] for n in names if n in parameters), next(iter(parameters.values())))
+
+
+def check_matrix(head: Any) -> None:
+    """Refuse, at a head's first loss, a parametrisation that does not give the matrix [M, D]."""
+    if head in _checked:
+        return
+    stored = stored_matrix(head)
+    device, parts = stored.device.type, head.parametrizations["weight"]
+    # autocast narrows what a product returns
+    narrows = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    with torch.no_grad(), torch.autocast(device, enabled=False) if narrows else nullcontext():
+        matrix = head.weight
+    kind = f"weight: the parametrisation {', '.join(class_of(p).__name__ for p in parts)}"
+    wanted = (head.num_classes, head.embed_dim)
+    if tuple(matrix.shape) != wanted or matrix.dtype != stored.dtype:
+        raise UserError(
+            f"{kind} returns {matrix.dtype} {tuple(matrix.shape)}, expected {stored.dtype} "
+            f"{wanted}: (num_classes, embed_dim), in the dtype of its parameters"
+        )
+    right = matrix.is_meta or bool(matrix.isfinite().all())
+    if not right and all(bool(p.isfinite().all()) for p in parts.parameters()):
+        first = int((~matrix.isfinite().all(1)).nonzero()[0])
+        raise UserError(
+            f"{kind} returns NaN or infinite numbers for finite parameters, first for class "
+            f"{first}; mend its forward, e.g. where it divides by the norm of a row of zeros"
+        )
+    _checked.add(head)
 
 
 @contextmanager

@@ -98,17 +98,36 @@ class Wrong(nn.Module):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda w: w[:, :-1], r"shapes cannot be multiplied \(.*x4 and 3x37\)"),
-        (lambda w: w.float(), "must have the same dtype, but got Double and Float"),
-        (lambda w: w / w[:, :1].mul(torch.arange(CLASSES)[:, None] != 5), "add up to nan"),
+        (lambda w: w[:, :-1], r"Wrong returns torch.float64 \(37, 3\), expected .* \(37, 4\)"),
+        (lambda w: w.float(), r"Wrong returns torch.float32 \(37, 4\), expected torch.float64"),
+        (lambda w: w / w[:, :1].mul(torch.arange(CLASSES)[:, None] != 5),
+         r"Wrong returns NaN or infinite numbers for finite parameters, first for class 5;"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("impl", ["reference", *BLOCKED, "auto"])
 def test_a_wrong_matrix_is_refused_at_the_first_loss(change, message, impl):
     head = parametrised(SOFTMAX, Wrong(change))
     with pytest.raises(UserError, match=message) as refused:
         head.nll(make_features(TOKENS), TARGET, impl=impl)
-    assert str(refused.value).startswith("Softmax (softmax): ") and "\n" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_diverged_matrix_is_not_blamed_on_its_parametrisation():
+    head = parametrised(MOS, Scaled())
+    with torch.no_grad():
+        head.parametrizations.weight.original[2] = torch.nan
+    with pytest.raises(UserError) as refused:
+        head.nll(make_features(TOKENS), TARGET, impl="reference")
+    assert "parametrisation" not in str(refused.value)
+
+
+def test_the_matrix_is_checked_once():
+    head, calls = parametrised(SOFTMAX, function := Scaled()), []
+    function.register_forward_hook(lambda *_: calls.append(1))
+    results(head, "reference")
+    first = len(calls)
+    results(head, "reference")
+    assert first > 1 and len(calls) == first + 1
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)

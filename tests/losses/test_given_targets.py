@@ -104,6 +104,13 @@ def test_another_default_device_changes_nothing(case, monkeypatch):
     assert x.grad.device.type == "cpu"
 
 
+def test_a_first_loss_under_autocast_checks_no_narrow_matrix():
+    head = build_head("softmax", num_classes=30, feature_dim=8, vocabulary="low_rank", rank=2)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = head.nll(torch.randn(6, 8), torch.arange(6), reduction="mean").loss
+    loss.backward()
+
+
 X, Y, Q = drawn()
 LOG_Q, TOP = Q.log(), Q.topk(4).indices
 TOP_LOG_Q = LOG_Q.gather(-1, TOP)
