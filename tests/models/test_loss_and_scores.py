@@ -39,24 +39,7 @@ def test_the_z_loss_is_added_only_in_training(lm_data):
     torch.testing.assert_close((out.loss - out.nll)[0], penalty, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.triton
-def test_more_components_than_triton_supports_are_refused(lm_data, monkeypatch):
-    monkeypatch.setattr(triton, "check_available", lambda device: None)
-    words = ["--head-components", "33", "--head-embed-dim", "2", "--head-loss", "triton"]
-    model, loss = step(lm_data, "mos", *words)
-    model.training = True
-    with pytest.raises(UserError, match=r"^--head-loss triton: 'triton' supports at most 32 comp"):
-        loss()
-
-
-def test_a_filter_that_the_loss_lacks_is_refused_before_an_update(lm_data):
-    model, loss = step(lm_data, "softmax", "--head-loss", "chunked", "--head-loss-filter")
-    model.training = True
-    with pytest.raises(UserError, match=r"^--head-loss chunked: .*\(--head-loss-filter\): impl"):
-        loss()
-
-
-def test_without_triton_scoring_falls_back_and_training_is_refused(lm_data, monkeypatch):
+def test_what_cannot_train_is_refused_and_scoring_falls_back(lm_data, monkeypatch):
     def fail(device):
         raise ValueError(f"impl: 'triton' cannot run on {device}: no C compiler; {INSTEAD}")
 
@@ -65,6 +48,20 @@ def test_without_triton_scoring_falls_back_and_training_is_refused(lm_data, monk
     assert loss().loss.isfinite().all()  # a trained model is scored by what runs here
     model.training = True
     with pytest.raises(UserError, match=r"^--head-loss triton: .*--head-loss fused"):
+        loss()
+    model, loss = step(lm_data, "softmax", "--head-loss", "chunked", "--head-loss-filter")
+    model.training = True
+    with pytest.raises(UserError, match=r"^--head-loss chunked: .*\(--head-loss-filter\): impl"):
+        loss()
+
+
+@pytest.mark.triton
+def test_more_components_than_triton_supports_are_refused(lm_data, monkeypatch):
+    monkeypatch.setattr(triton, "check_available", lambda device: None)
+    words = ["--head-components", "33", "--head-embed-dim", "2", "--head-loss", "triton"]
+    model, loss = step(lm_data, "mos", *words)
+    model.training = True
+    with pytest.raises(UserError, match=r"^--head-loss triton: 'triton' supports at most 32 comp"):
         loss()
 
 

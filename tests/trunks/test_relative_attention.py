@@ -8,13 +8,33 @@ from torch.testing import assert_close
 
 from highrank_plugins.trunks import RelativeAttention
 from tests.largest_tensor import Largest
-from tests.trunks.plain import relative_attention
 
 BATCH, HEADS, DIM = 2, 3, 4
 # queries, keys, clip
 SIZES = [(1, 1, 1), (1, 6, 2), (1, 3, 5), (2, 2, 1), (5, 5, 2), (5, 5, 16), (3, 7, 2), (7, 7, 1),
          (4, 9, 4), (6, 6, 5), (6, 6, 6)]  # fmt: skip
 MASKS = ["none", "causal", "padding", "both"]
+
+
+def relative_attention(q, k, v, tables, clip, mask=None, dropout=None):
+    """Return contexts and weights of the last T of S positions, in torch for gradients."""
+    queries, keys = q.size(-2), k.size(-2)
+    a_k, a_v = tables
+    contexts, all_weights = [], []
+    for i in range(queries):
+        rows = [clip + max(-clip, min(clip, j - (keys - queries + i))) for j in range(keys)]
+        logits = torch.stack(
+            [(q[..., i, :] * (k[..., j, :] + a_k[rows[j]])).sum(-1) for j in range(keys)], -1
+        ) / math.sqrt(q.size(-1))
+        if mask is not None:
+            logits = logits + mask.expand(*logits.shape[:-1], queries, keys)[..., i, :]
+        weights = logits.softmax(-1)
+        all_weights.append(weights)
+        if dropout is not None:
+            weights = weights * dropout[..., i, :]
+        context = sum(weights[..., j, None] * (v[..., j, :] + a_v[rows[j]]) for j in range(keys))
+        contexts.append(context)
+    return torch.stack(contexts, -2), torch.stack(all_weights, -2)
 
 
 def inputs(queries, keys, dim=DIM, dtype=torch.float64):
@@ -97,9 +117,9 @@ def test_tables_start_glorot_uniform():
     assert sorted(layer.state_dict()) == ["key_table", "value_table"]
 
 
-@pytest.mark.parametrize(("sizes", "name"), [((0, 16), "head_dim"), ((4, 0), "clip")])
-def test_sizes_below_one_are_refused(sizes, name):
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-        RelativeAttention(*sizes)
+def test_sizes_that_do_not_fit_are_refused():
+    for sizes, name in (((0, 16), "head_dim"), ((4, 0), "clip")):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            RelativeAttention(*sizes)
     with pytest.raises(ValueError, match="as many queries as keys, got 3 and 2"):
         layer_of(2)(*inputs(3, 2))
