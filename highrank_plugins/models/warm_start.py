@@ -73,12 +73,10 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
 def fill_new_tables(state_dict: dict[str, Tensor], model: nn.Module) -> list[str]:
     """Put zeros where a checkpoint has no tables of relative positions; return the new keys."""
     own, saved = _tables(dict(model.named_parameters())), _tables(state_dict)
-    sides = {key.split(".")[0] for key in own}
-    # by side only: a checkpoint with more layers is pruned later
     for name in saved:
-        if name.split(".")[0] not in sides:
+        if name not in own:
             raise UserError(f"{name}: the checkpoint has relative positions; {_SAME}")
-        _require_shape(name, saved[name], own.get(name, saved[name]), _SAME)
+        _require_shape(name, saved[name], own[name], _SAME)
     new = {key: torch.zeros_like(own[key]) for key in sorted(own.keys() - saved.keys())}
     if new:
         logger.warning("new parameters, initially 0, that the checkpoint lacks: %s", ", ".join(new))
