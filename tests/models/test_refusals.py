@@ -51,7 +51,7 @@ NO_STATE = "--decoder-embed-dim 8 --decoder-attention-heads 1 --decoder-layers 1
         (LSTM, "mos", ["--encoder-layers", "2"], "--encoder-layers must match --decoder-layers"),
         (AWD, "mos", ["--wdrop", "1"], r"--wdrop must lie in \[0, 1\), got 1"),
         (AWD, "mos", ["--dropouti", "-0.1"], "--dropouti must lie in"),
-        (AWD, "mos", ["--embed-noise", "-1"], "--embed-noise must not be negative"),
+        (AWD, "mos", ["--embed-noise", "-1"], "--embed-noise must be at least 0, got -1"),
         (AWD, "mos", ["--decoder-embed-dim", "0"], "--decoder-embed-dim must be at least 1, got 0"),
         (AWD, "mos", ["--decoder-layers", "0"], "--decoder-layers must be at least 1, got 0"),
         (AWD, "mos", ["--head-embed-dim", "8"], "--head-embed-dim 8: the shared .*--separate-emb"),
