@@ -93,20 +93,6 @@ def test_every_head_equals_stocks_formula_in_double_precision(token, lm_data):
     check_gradients(got, gradients(model, want_loss), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("level", ["reference", "chunked"])
-def test_the_implementation_and_its_memory_are_options(level, mt_data, monkeypatch):
-    words = ["--head-loss", level, "--head-loss-memory", "3"]
-    built = build(mt_data, "transformer_mos_tiny", *words)
-    seen = []
-    head_nll = type(built.model.head).nll
-    monkeypatch.setattr(
-        type(built.model.head), "nll", lambda *a, **k: seen.append(k) or head_nll(*a, **k)
-    )
-    built.criterion(built.model, built.batch())
-    first, *_ = seen  # a method that is replaced is checked by further calls
-    assert (first["impl"], first["memory"]) == (level, 3 * 2**20)
-
-
 def test_a_stock_model_is_refused(mt_data):
     built = build(mt_data, "transformer_tiny")
     with pytest.raises(ValueError, match="label_smoothed_cross_entropy"):

@@ -104,7 +104,10 @@ def test_scores_equal_those_of_stock(archs, softmax_batch, mt_data):
 
 def test_no_log_probability_of_other_classes_is_kept(mt_data):
     widths = ["--encoder-ffn-embed-dim", 48, "--decoder-ffn-embed-dim", 48]  # nothing else as wide
-    built = build(mt_data, "transformer_mos_tiny", "--head-components", 2, *widths)
+    words = ["--head-components", 2, "--head-loss", "chunked", "--head-loss-memory", 3, *widths]
+    built = build(mt_data, "transformer_mos_tiny", *words)
+    chosen = {"impl": "chunked", "memory": 3 * 2**20}
+    assert built.model.loss_options.items() >= chosen.items()
     model, sample = built.model.eval(), built.batch(sentences=8)
     scorer = SequenceScorer(built.task.target_dictionary)
     # a budget for a few tokens: what is measured is the logic, at any size of the vocabulary

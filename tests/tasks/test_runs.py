@@ -194,8 +194,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one(name, stop, train, unbroken, 
 
 def test_validation_on_the_training_text_and_workers_change_nothing(train, unbroken, tmp_path):
     words = ["--valid-subset", "valid,train", "--batch-size-valid", 1]
+    words += ["--num-workers", 2, "--data-buffer-size", 3]
     train(tmp_path, "et", *words, "--max-update", 39)
-    done = train(tmp_path, "et", *words, *EPOCHS, "--num-workers", 2, "--data-buffer-size", 3)
+    done = train(tmp_path, "et", *words, *EPOCHS)
     assert "train: 543 tokens in 1 stream of 543 (--eval-streams)" in done.output
     check_same(end_of(tmp_path), unbroken("et")[0])
     sizes = re.findall(r"train: ([\d,]+) tokens in 4 streams", unbroken("shards")[1])
