@@ -181,9 +181,13 @@ def test_tables_of_zeros_change_nothing_and_every_layer_has_tables(arch, mt_data
         assert sum(isinstance(m, RelativeSelfAttention) for m in model.modules()) == 6
 
 
-def test_padding_changes_nothing(mt_data):
+def test_padding_and_checkpointed_activations_change_nothing(mt_data):
     built = build(mt_data, MT, *RELATIVE)
     model, sample = built.model.eval(), built.batch()
+    found = gradients(built, sample)
+    assert all(found[name].any() for name in tables("encoder", "decoder"))
+    other = build(mt_data, MT, *RELATIVE, "--checkpoint-activations")
+    torch.testing.assert_close(gradients(other, other.batch()), found)
     together, _ = model(**sample["net_input"])
     data = built.task.dataset("valid")
     lengths = sample["target"].ne(built.task.target_dictionary.pad()).sum(1).tolist()
@@ -240,15 +244,6 @@ def test_weights_and_padding_are_those_of_stock(mt_data):
         torch.testing.assert_close(got, want)
     weights = got[1]
     assert weights[1, 0, 1] == 0 < weights[0, 0, 1]
-
-
-def test_checkpointed_activations_change_no_gradient(mt_data):
-    found = []
-    for words in (RELATIVE, [*RELATIVE, "--checkpoint-activations"]):
-        built = build(mt_data, MT, *words)
-        found.append(gradients(built, built.batch()))
-    assert all(found[0][name].any() for name in tables("encoder", "decoder"))
-    torch.testing.assert_close(*found)
 
 
 # -- checkpoints ----------------------------------------------------------------------------------
